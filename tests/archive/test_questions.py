@@ -303,9 +303,10 @@ def test_a_run_of_a_notebook_is_the_record_and_can_only_be_read(tmp_path: Path) 
         (None, "cannot be read"),
         ("{", "is no notebook"),
         ('{"cells": 3}', "is no notebook"),
+        ('{"cells": [3]}', "is no notebook"),
         ('{"cells": [{"outputs": [{"metadata": {"nbagent": {"id": 1}}}]}]}', "cell 1 of .* broken"),
     ],
-    ids=["missing", "no JSON", "no cells", "broken record"],
+    ids=["missing", "no JSON", "no cells", "no cell", "broken record"],
 )
 def test_what_is_no_saved_notebook_is_one_clear_line(
     tmp_path: Path, content: str | None, said: str

@@ -135,22 +135,28 @@ def test_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> Non
     assert file.read_bytes() == b"this is not a database " * 1000
 
 
-def test_unwritable_file_is_read_into_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_cannot_be_written_is_read_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     events = plain_run(2, run_id=RUN)
     with contextlib.closing(Store.open(tmp_path)) as store:
         write(store, events)
     connect = database_room._connect  # pyright: ignore[reportPrivateUsage]
 
+    # Root may write anywhere: SQLite and the lock are told instead that they may not.
     def read_only(path: Path, how: str = "mode=ro") -> sqlite3.Connection:
-        # Root may write anywhere: SQLite is told instead that it may not.
         return connect(path, how)
 
-    monkeypatch.setattr(database_room, "_connect", read_only)
+    def refused(home: Path) -> None:
+        raise PermissionError(13, "readonly")
+
+    if what == "file":
+        monkeypatch.setattr(database_room, "_connect", read_only)
+    else:
+        monkeypatch.setattr(database_room, "_one_at_a_time", refused)
     store = Store.open(tmp_path)
-    assert store.warning is not None
-    assert "readonly" in store.warning
+    assert "readonly" in (store.warning or "")
     assert store.load(RUN) == record_of(events)
     write(store, plain_run(1, run_id="b" * 16))
     assert store.counts()["runs"] == 2

@@ -59,6 +59,9 @@ def test_run_is_found_by_last_name_and_start_of_its_id(store: Store) -> None:
     assert store.find(ids[1]) == ids[1]
     assert store.find(ids[1][:9]) == ids[1]
     assert store.last_run("another session") is None
+    for run_id, name in (("f" * 16, "ab"), ("ab" * 8, None)):
+        write(store, plain_run(0, run_id=run_id, name=name))
+    assert store.find("ab") == "f" * 16
     with pytest.raises(UsageError, match="no run is called 'father'"):
         store.find("father")
 
