@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from nbagent.archive.audit_records import AuditSink, is_audited
+from nbagent.archive.audit import AuditSink, is_audited
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from stories import NOW, Story
 
-from nbagent.archive.audit import AuditLog, Head, verify_audit
-from nbagent.archive.audit_records import AuditSink
+from nbagent.archive.audit import AuditLog, AuditSink, Head, verify_audit
 from nbagent.archive.locking import locked
 from nbagent.contracts.canonical import canonical_json, sha256_hex, sha_of
 from nbagent.contracts.chat import ImagePart, TextPart, ToolCall, ToolSpec, ToolTraits
