@@ -103,15 +103,10 @@ class Database:
     def transact(
         self, work: Work[T], *, wait_s: float = BUSY_S, durable: bool = True, leave: bool = False
     ) -> T:
-        """Run work in one committed transaction.
+        """Run work in one committed transaction; if the disk fails, again in memory.
 
-        When the disk fails, everything moves into memory and the work is done there.
-
-        Args:
-            work: what is done; once more when everything moves.
-            wait_s: so long another process is waited for; 0: it is `Locked` at once.
-            durable: also a power cut shall not take it back.
-            leave: leave the disk rather than refuse, where another process does not end.
+        With `wait_s` 0 it is `Locked` at once while another process writes. `durable`: a power cut
+        shall not take it back. `leave` the disk rather than refuse, if the other does not end.
         """
         if not self._lock.acquire(blocking=bool(wait_s)):
             raise Locked

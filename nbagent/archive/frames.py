@@ -41,15 +41,9 @@ def _pandas() -> Any:
 def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.DataFrame:
     """A frame: the rows of one store after those of the other, each oldest first.
 
-    Args:
-        stores: where from.
-        name: `runs`, `turns`, `tool_runs`, `messages` or `prompts`.
-        filters: a column's name and a value or a list of values; `run` (an id, the start of one, a
-            name, `"last"`), `since` and `until`, `limit` (the newest n of each store), for
-            messages `whole` (also those of the ancestors of `run`).
-
-    Raises:
-        UsageError: there is no such filter, or no row can have such a value.
+    Filters are a column's name with a value or a list of values; `run` (an id, the start of one, a
+    name, `"last"`), `since`, `until`, `limit` (the newest n of each store), for messages `whole`.
+    UsageError: there is no such filter, or no row can have such a value.
     """
     frame = FRAMES[name]
     _refuse_unknown(name, filters)
