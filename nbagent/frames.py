@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from nbagent.archive import frames
 from nbagent.archive.codec import unpacked
 from nbagent.archive.frames import expand
 from nbagent.archive.store import Store
-from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.run import Run
@@ -139,36 +138,25 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     """
     file = Path(path).expanduser()
     try:
-        notebook = json_object(load_json(file.read_bytes())) or {}
+        saved = [
+            (number, output["metadata"]["nbagent"])
+            for number, cell in enumerate(load_json(file.read_bytes())["cells"], 1)
+            for output in cell.get("outputs", ())
+            if "nbagent" in output.get("metadata", ())
+        ]
     except OSError as error:
         raise UsageError(f"{file} cannot be read ({error.strerror or error})") from None
-    except (ValueError, RecursionError):
-        notebook = {}
-    if not isinstance(notebook.get("cells"), list):
-        raise UsageError(f"{file} is no notebook; give a saved .ipynb file")
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        raise UsageError(f"{file} is no notebook; give a saved .ipynb file") from None
     records: dict[str, RunRecord] = {}
-    for number, kept in _saved_records(notebook["cells"]):
+    for number, kept in saved:
         try:
             record = unpacked(kept)
         except (ValueError, RecursionError) as error:
             said = str(error).splitlines()[0]
             raise UsageError(f"cell {number} of {file} holds a broken record ({said})") from None
         records.setdefault(record.id, record)
-    ordered = sorted(records.values(), key=lambda record: record.started_at)
-    return SavedNotebook(file, ordered)
-
-
-def _saved_records(cells: list[Any]) -> Generator[tuple[int, dict[str, Any]]]:
-    for number, cell in enumerate(cells, 1):
-        for output in _list((json_object(cell) or {}).get("outputs")):
-            metadata = json_object((json_object(output) or {}).get("metadata")) or {}
-            kept = json_object(metadata.get("nbagent"))
-            if kept is not None:
-                yield number, kept
-
-
-def _list(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    return SavedNotebook(file, sorted(records.values(), key=lambda record: record.started_at))
 
 
 def models(provider: str | None = None, **options: Any) -> DataFrame:
@@ -189,7 +177,16 @@ def models(provider: str | None = None, **options: Any) -> DataFrame:
     if options and provider is None:
         raise UsageError("options need a provider: nbagent.models('openai-compatible', base_url=…)")
     return frames.models(
-        (listing.provider, model, listing.reachable, listing.why)
-        for listing in listings(provider, RunOptions(**options))
-        for model in listing.models or (None,)
+        [
+            {
+                "id": model and f"{listing.provider}:{model.id}",
+                "provider": listing.provider,
+                "context_length": model and model.context_length,
+                "capabilities": ",".join(model.capabilities) if model else "",
+                "reachable": listing.reachable,
+                "reason": listing.why if not listing.reachable or not model else "",
+            }
+            for listing in listings(provider, RunOptions(**options))
+            for model in listing.models or (None,)
+        ]
     )

@@ -1,7 +1,7 @@
 """The audit log: what tools that touch the world did, one line each, chained by hash.
 
 Owns `audit.jsonl` and `audit.head` beside the store: writing lines, also from several processes at
-once, and checking them. What a line says of a call is `audit_records`'s.
+once, and checking them.
 
 A line is one JSON object in ASCII: `seq` and `prev` first, `sha` last, no spaces. `sha` is the
 SHA-256 of the line without its own `sha`; `prev` is the `sha` of the line before.
@@ -9,9 +9,25 @@ SHA-256 of the line without its own `sha`; `prev` is the `sha` of the line befor
     {"seq":7,"prev":"9f…","at":"…","pid":1,"kind":"call",…,"sha":"c0…"}
 
 Who writes holds a lock on `audit.head`, reads there where the chain ends (so the size of the log
-does not matter), mends what a crash left, appends, and notes the new end. There is no fsync for a
-line: a killed process loses nothing that was written, and a power cut may take the last lines;
-`sync`, at the end of a run, puts all of it on the disk.
+does not matter), cuts off what a killed writer left of a line, appends, and notes the new end.
+There is no fsync for a line: a killed process loses nothing that was written, and a power cut may
+take the last lines; `sync`, at the end of a run, puts all of it on the disk.
+
+| when | kind | keys |
+|---|---|---|
+| decided | `approval` | `tool_sha args_sha asked_args_sha? by ruling edited waited_ms binds?` |
+| | `start` | `tool_sha args_sha`: it is not denied, so the tool begins now |
+| finished | `refusal` | `tool_sha args_sha code by?` |
+| | `call` | `tool_sha args_sha result_sha ok code? duration_ms isolation? attachments?` |
+| | `write` | `path sha256_before sha256_after bytes`; before is null for a new file |
+| opened | `recovery` | `what why`: the log was changed or cut |
+
+All of a run have `run turn call tool host`; the log adds `seq prev at pid sha`. Arguments and
+results are in it as hashes only: SHA-256 of their canonical JSON, of a result that of the tool
+message's content. `args_sha` is of the arguments that are used, `asked_args_sha` of the model's,
+where they were edited. That a tool begins is written before it does, its end after the store has
+committed the result: a `start` without a `call` is a tool that its process did not outlive. A
+`call` without a `start` was refused, or had broken arguments.
 """
 
 from __future__ import annotations
@@ -19,23 +35,24 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nbagent.archive.locking import LOCK_WAIT_S, locked
-from nbagent.contracts.canonical import json_object, load_json, sha256_hex, utc_now
-from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.archive.locking import locked
+from nbagent.contracts.canonical import json_object, load_json, sha256_hex, sha_of, utc_now
+from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.errors import StoreError, ToolCode, UsageError
+from nbagent.contracts.events import Event, RunFinished, RunStarted, ToolCallFinished
+from nbagent.contracts.ports import Decision, ToolContext
+from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.settings import store_home
 
 FILE_NAME = "audit.jsonl"
 _LONGEST_LINE_BYTES = 200_000
-_LONGEST_TORN_BYTES = 90_000
-"""As a text of a line of its own it takes at most twice as many."""
 _HEAD_BYTES = 160
 """Smaller than a disk sector, so it is written whole or not at all."""
 _VERIFY_WAIT_S = 2.0
@@ -44,6 +61,13 @@ _TAIL = re.compile(rb',"sha":"([0-9a-f]{64})"\}\n')
 _TAIL_BYTES = len(b',"sha":""}\n') + 64
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+_AUDITED_HOSTS = frozenset(("fs", "skills", "notebook", "nb", "mcp"))
+_REFUSALS: frozenset[ToolCode] = frozenset(
+    ("E_DENIED", "E_SANDBOX_VIOLATION", "E_READ_LIMIT", "E_WRITE_LIMIT")
+)
+_MOST_CHARS = 200
+_MOST_PATH_CHARS = 4_096
+
 
 Record = Mapping[str, Any]
 
@@ -80,22 +104,19 @@ class Head:
         return f'{body[:-1]},"sha":"{sha256_hex(body)}"}}\n'.encode()
 
     def is_torn(self, piece: bytes) -> bool:
-        """Whether a piece without an end can be the next line, cut short by a crash."""
+        """Whether a piece without an end can be the next line, cut short by a kill."""
         start = self.start
-        if len(piece) > _LONGEST_TORN_BYTES or piece[: len(start)] != start[: len(piece)]:
-            return False
-        return piece.isascii() and piece.decode().isprintable()
+        return b"\n" not in piece and piece[: len(start)] == start[: len(piece)]
 
-    def after(self, line: bytes) -> Head:
-        """The head when this line, which follows, is written."""
-        return Head(self.seq + 1, _sha_of(line), self.size_bytes + len(line))
-
-
-def _sha_of(line: bytes) -> str:
-    """The `sha` that a line bears; empty when it has none, or not that of its content."""
-    match = _TAIL.fullmatch(line[-_TAIL_BYTES:])
-    sha = match[1].decode() if match else ""
-    return sha if sha and sha256_hex(line[:-_TAIL_BYTES] + b"}") == sha else ""
+    def after(self, line: bytes) -> Head | None:
+        """The head when this line is written; None when it is not a whole line that follows."""
+        match = _TAIL.fullmatch(line[-_TAIL_BYTES:])
+        if match is None or not line.startswith(self.start):
+            return None
+        sha = match[1].decode()
+        if sha256_hex(line[:-_TAIL_BYTES] + b"}") != sha:
+            return None
+        return Head(self.seq + 1, sha, self.size_bytes + len(line))
 
 
 def _head_file(log: Path) -> Path:
@@ -109,12 +130,10 @@ class AuditLog:
     was moved away is begun anew.
     """
 
-    def __init__(self, path: Path, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.warning: str | None = None
         """Set when something was found changed or missing while writing; the log says it too."""
-        self._lock_wait_s = lock_wait_s
-        self._synced = True
 
     def append(self, *records: Record) -> None:
         """Write a line for each record; when this returns, they are in the file.
@@ -123,18 +142,15 @@ class AuditLog:
             StoreError: they could not be written; a line is in the file whole or not at all.
         """
         with self._opened() as (log_fd, head_fd):
-            head = self._mended_head(log_fd, head_fd)
+            head = self._end_of_chain(log_fd, head_fd)
             for record in records:
-                self._synced = False
                 head = _put(log_fd, head_fd, head, record)
 
     def sync(self) -> None:
         """Put all lines on the disk, so that they survive a power cut; StoreError if it fails."""
-        if not self._synced:
-            with self._opened() as descriptors:
-                for fd in descriptors:
-                    os.fsync(fd)
-            self._synced = True
+        with self._opened() as descriptors:
+            for fd in descriptors:
+                os.fsync(fd)
 
     @contextmanager
     def _opened(self) -> Generator[tuple[int, int]]:
@@ -143,7 +159,7 @@ class AuditLog:
             with ExitStack() as stack:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 head_fd = stack.enter_context(_open(_head_file(self.path)))
-                stack.enter_context(locked(head_fd, wait_s=self._lock_wait_s))
+                stack.enter_context(locked(head_fd))
                 # The head first: a log without one is a log that somebody cut.
                 if not os.fstat(head_fd).st_size and not self.path.exists():
                     _note(head_fd, Head())
@@ -155,28 +171,24 @@ class AuditLog:
                 details={"reason": "audit", "path": str(self.path)},
             ) from None
 
-    def _mended_head(self, log_fd: int, head_fd: int) -> Head:
-        """Where the chain ends, after what a killed writer left is put in order."""
-        size = os.fstat(log_fd).st_size
+    def _end_of_chain(self, log_fd: int, head_fd: int) -> Head:
+        """Where the next line goes, after what a killed writer left is put in order."""
         noted = Head.from_bytes(_read(head_fd, 0, _HEAD_BYTES + 1))
         if noted is None:
             os.ftruncate(head_fd, 0)
             why = f"{_head_file(self.path).name} was missing or damaged"
             return self._go_on(log_fd, head_fd, Head(), why)
-        head = noted
-        more = _read(log_fd, head.size_bytes, 2 * _LONGEST_LINE_BYTES)
+        size = os.fstat(log_fd).st_size
+        more = _read(log_fd, noted.size_bytes, 2 * _LONGEST_LINE_BYTES)
         line, end, torn = more.rpartition(b"\n")
-        if line.startswith(head.start) and _sha_of(line + end):
-            head, line = head.after(line + end), b""  # only the new end was not noted any more
-        if line or not head.is_torn(torn) or head.size_bytes + len(torn) != size:
+        # A whole line is the last one of a writer that was killed before it noted the new end.
+        head = noted.after(line + end) if line else noted
+        if head is None or not head.is_torn(torn) or head.size_bytes + len(torn) != size:
             why = f"line {noted.seq} ended at byte {noted.size_bytes}, and the file at {size}"
             return self._go_on(log_fd, head_fd, noted, why)
-        if not torn:
-            return head
-        os.ftruncate(log_fd, head.size_bytes)
-        text = redact(torn.decode("ascii"))
-        lost = {"kind": "recovery", "what": "torn", "torn": text, "torn_bytes": len(torn)}
-        return _put(log_fd, head_fd, head, lost)
+        if torn:
+            os.ftruncate(log_fd, head.size_bytes)
+        return head
 
     def _go_on(self, log_fd: int, head_fd: int, head: Head, why: str) -> Head:
         """Leave what was changed as it is, and write behind it a line that says so."""
@@ -194,15 +206,15 @@ class AuditLog:
 def _put(log_fd: int, head_fd: int, head: Head, record: Record) -> Head:
     at = utc_now().isoformat(timespec="microseconds").replace("+00:00", "Z")
     line = head.line({"at": at, "pid": os.getpid(), **record})
-    if len(line) > _LONGEST_LINE_BYTES:
+    after = head.after(line)
+    if after is None or len(line) > _LONGEST_LINE_BYTES:
         raise OSError(f"a line of {len(line)} bytes is too long")
     if os.write(log_fd, line) != len(line):
-        with suppress(OSError):  # else the next writer mends it
+        with suppress(OSError):  # else the next writer cuts it off
             os.ftruncate(log_fd, head.size_bytes)
         raise OSError("the disk is full")
-    head = head.after(line)
-    _note(head_fd, head)
-    return head
+    _note(head_fd, after)
+    return after
 
 
 def _note(head_fd: int, head: Head) -> None:
@@ -225,7 +237,7 @@ def _read(fd: int, start: int, n_bytes: int) -> bytes:
     return os.read(fd, n_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
     """What a check of the audit log found. True when all of it is in order."""
 
@@ -234,41 +246,16 @@ class AuditReport:
     """Those in order: all of them, or the ones before the first that is not."""
     why: str = ""
     """What is wrong with the line after them; empty when nothing is."""
-    torn_bytes: int = 0
-    """Of a line at the end whose writer was killed while writing; the next writer mends it."""
-    recovered: int = 0
-    """How many such lines were mended before."""
     last_sha: str = ""
     """Of the last line in order. Kept elsewhere, `contains=` finds a log that was made anew."""
-    unfinished: tuple[tuple[str, str], ...] = ()
-    """Calls that began and have no end: the run and the call's id, in their order.
-
-    No fault of the log: they are at work now, their process ended with them or was killed, or the
-    log could no longer be written.
-    """
 
     @property
     def ok(self) -> bool:
         """Whether nothing was changed, cut, moved or put in."""
         return not self.why
 
-    @property
-    def bad_line(self) -> int | None:
-        """The first line that is not in order, counted from 1."""
-        return self.lines + 1 if self.why else None
-
     def __bool__(self) -> bool:
         return self.ok
-
-    def __repr__(self) -> str:
-        name, lines = self.path.name, f"{self.lines:,} lines"
-        if not self.ok:
-            place = f"line {self.bad_line:,} of {name}"
-            return f"AuditReport(NOT IN ORDER at {place}: {self.why}; {lines} before it are)"
-        torn = f", and {self.torn_bytes} bytes of one that was never whole" * bool(self.torn_bytes)
-        n = len(self.unfinished)
-        begun = f"; {n:,} calls began and did not end" if n else ""
-        return f"AuditReport(in order: {lines} of {name}{torn}{begun})"
 
 
 def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = "") -> AuditReport:
@@ -288,100 +275,197 @@ def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = 
     """
     given = store_home() if path is None else Path(path).expanduser()
     log = given / FILE_NAME if given.is_dir() or path is None else given
-    head = _head_file(log)
-    if not log.is_file() and not head.is_file():
+    head_file = _head_file(log)
+    if not log.is_file() and not head_file.is_file():
         raise UsageError(
             f"there is no audit log at {log}; it is begun by the first run with file, script, "
             "notebook or MCP tools. Give the store's folder or the file: "
             "nbagent.verify_audit('.nbagent')"
         )
     try:
-        noted: bytes | None = None
+        noted = b""
         # The head and the size of one moment; what is written later is not looked at.
         with ExitStack() as stack:
-            if head.is_file():
-                file = stack.enter_context(head.open("rb"))
+            if head_file.is_file():
+                file = stack.enter_context(head_file.open("rb"))
                 with suppress(OSError):  # a copy on a disk without locks is checked too
                     stack.enter_context(locked(file.fileno(), wait_s=_VERIFY_WAIT_S))
                 noted = file.read(_HEAD_BYTES + 1)
             size = log.stat().st_size if log.is_file() else 0
-        return _checked(log, noted, _lines(log, size) if size else (), contains)
+        lines = log.read_bytes()[:size].splitlines(keepends=True) if size else []
     except OSError as error:
         raise StoreError(f"the audit log cannot be read ({error}); make it readable") from None
-
-
-def _lines(log: Path, left: int) -> Generator[bytes]:
-    """The lines up to a size; of a line that is far too long only the start."""
-    with log.open("rb") as file:
-        while left > 0 and (line := file.readline(min(left, _LONGEST_LINE_BYTES + 1))):
-            left -= len(line)
-            yield line
-
-
-def _checked(log: Path, noted: bytes | None, lines: Iterable[bytes], contains: str) -> AuditReport:
-    """Walk along the chain, up to the first line that is not in order."""
     before = head = Head()
-    why, torn_bytes, recovered, missing = "", 0, 0, contains
-    begun: Counter[tuple[str, str, str]] = Counter()
+    why, missing = "", contains
     for line in lines:
-        if not line.endswith(b"\n") and head.is_torn(line):
-            torn_bytes = len(line)
+        if head.is_torn(line):
             break
-        fields = _fields(line)
-        if why := _why_not(line, fields, head):
+        after = head.after(line)
+        why = _said_by_a_writer(line)
+        if after is None:
+            why = "it was changed, or does not follow the line before it. " + why
+        if after is None or why:
             break
-        before, head = head, head.after(line)
+        before, head = head, after
         missing = "" if head.sha == missing else missing
-        recovered += fields.get("kind") == "recovery"
-        call = (str(fields.get("run")), str(fields.get("turn")), str(fields.get("call")))
-        if fields.get("kind") == "start":
-            begun[call] += 1
-        elif fields.get("kind") == "call":
-            begun -= Counter([call])
-    why = why or _why_not_end(noted, head, before, _head_file(log).name)
+    # A killed writer's last line may stand behind the end that the head file says.
+    if not why and noted not in (head.to_bytes(), before.to_bytes()):
+        name = head_file.name
+        why = f"{name} is not of a log that ends with line {head.seq:,}: one of them was changed"
     if missing and not why:
         why = "the line that it must contain is not there: the log was cut or made anew"
-    return AuditReport(
-        path=log,
-        lines=head.seq,
-        why=why,
-        torn_bytes=torn_bytes,
-        recovered=recovered,
-        last_sha=head.sha if head.seq else "",
-        unfinished=tuple((run, call) for run, _, call in begun.elements()),
-    )
+    return AuditReport(path=log, lines=head.seq, why=why, last_sha=head.sha if head.seq else "")
 
 
-def _fields(line: bytes) -> dict[str, Any]:
-    """What a line says; nothing when it is not whole."""
-    try:
-        return json_object(load_json(line)) or {} if _sha_of(line) else {}
-    except (ValueError, RecursionError):
-        return {}
+def _said_by_a_writer(line: bytes) -> str:
+    """What a writer noticed, in a line of its own; empty for other lines."""
+    with suppress(ValueError, RecursionError):
+        fields = json_object(load_json(line)) or {}
+        if fields.get("what") == "changed":
+            return f"nbagent noticed at {fields.get('at')} that {fields.get('why')}, and went on"
+    return ""
 
 
-def _why_not(line: bytes, fields: dict[str, Any], head: Head) -> str:
-    """Why a line is not the next one in order; empty when it is."""
-    seq, expected, why = fields.get("seq"), head.seq + 1, ""
-    if not isinstance(seq, int):
-        why = "it was changed or is no audit line: its content does not fit its hash"
-    elif seq != expected:
-        why = f"it is line {seq:,} of the chain, and line {expected:,} belongs here"
-    elif not line.startswith(head.start):
-        why = "it does not follow the line before it: one of them was replaced"
-    if fields.get("kind") == "recovery" and fields.get("what") != "torn":
-        noticed = f"nbagent noticed at {fields.get('at')} that {fields.get('why')}, and went on"
-        why = f"{why}; {noticed}" if why else noticed
-    return why
+# What the calls of a run become
 
 
-def _why_not_end(noted: bytes | None, head: Head, before: Head, name: str) -> str:
-    """Whether the chain ends where the head file says, or one line later: a killed writer's."""
-    if noted in (head.to_bytes(), before.to_bytes()):
-        return ""
-    said = None if noted is None else Head.from_bytes(noted)
-    if said is None:
-        return f"{name} is missing or was changed: nothing says if lines were cut off at the end"
-    if said.seq != head.seq:
-        return f"it ends with line {head.seq:,}, and {name} says with line {said.seq:,}"
-    return f"{name} does not fit the last line: one of them was changed"
+def is_audited(hosts: Iterable[str]) -> bool:
+    """Whether a run with tools of these hosts (`fs`, `mcp:git`, …) is audited, all of its calls."""
+    return any(host.partition(":")[0] in _AUDITED_HOSTS for host in hosts)
+
+
+class AuditSink:
+    """Writes what a run's tools do into the audit log of a store's folder. One for each run."""
+
+    name = "audit"
+
+    def __init__(self, home: Path, *, on_warning: Callable[[str], None]) -> None:
+        """Nothing is opened yet. `on_warning` is called once when the log was changed or cut, and
+        at once when a decision could not be written.
+        """
+        self._log = AuditLog(home / FILE_NAME)
+        self._on_warning = on_warning
+        self._warned = False
+        self._failure: str | None = None
+
+    def decided(
+        self, call: ToolCall, spec: ToolSpec, context: ToolContext, decision: Decision, binds: str
+    ) -> None:
+        """Write who allowed a call, and that its tool begins. On the engine thread. Never raises.
+
+        What cannot be written is a warning, and `handle` raises it. `binds` is the hash that an
+        approval is bound to.
+        """
+        if self._failure is None:
+            self._do(lambda: self._log.append(*_before(call, spec, context, decision, binds)))
+            if self._failure is not None:
+                self._warn(self._failure)
+
+    def handle(self, event: Event) -> None:
+        """Write the lines of a finished call. On the engine thread.
+
+        Raises:
+            StoreError: they, or those of a decision before, could not be written. Nothing is
+                written any more, and every event raises it again.
+        """
+        if self._failure is None:
+            if isinstance(event, RunStarted):
+                self._do(self._log.append)  # what cannot be written shows before the first tool
+            elif isinstance(event, ToolCallFinished):
+                self._do(lambda: self._log.append(*_after(event)))
+            elif isinstance(event, RunFinished):
+                self._do(self._log.sync)
+        if self._failure is not None:
+            raise StoreError(self._failure, details={"reason": "audit"})
+
+    def close(self) -> None:
+        """The log keeps no file open."""
+
+    def _do(self, action: Callable[[], None]) -> None:
+        """Act on the log, and keep what went wrong."""
+        try:
+            action()
+        except StoreError as error:
+            self._failure = f"THIS RUN IS NO LONGER AUDITED: {error.message}"
+        except Exception as error:
+            bug = f"{type(error).__name__} in nbagent itself; please report it"
+            self._failure = f"THIS RUN IS NO LONGER AUDITED: {bug}"
+        if self._log.warning and not self._warned:
+            self._warned = True
+            self._warn(self._log.warning)
+
+    def _warn(self, text: str) -> None:
+        with suppress(Exception):
+            self._on_warning(text)
+
+
+def _before(
+    call: ToolCall, spec: ToolSpec, context: ToolContext, decision: Decision, binds: str
+) -> list[Record]:
+    """What a decided call leaves in the log before its tool begins."""
+    edited = decision.arguments is not None
+    used = decision.arguments if edited else call.arguments
+    what = {
+        **_place(context.run_id, context.turn_id, call.id, call.name, spec.traits.host),
+        "tool_sha": spec.traits.sha,
+        "args_sha": sha_of(used),
+    }
+    approval = {
+        "kind": "approval",
+        **what,
+        **({"asked_args_sha": sha_of(call.arguments)} if edited else {}),
+        "by": _short(decision.by),
+        "ruling": "denied" if decision.approval == "denied" else "allowed",
+        "edited": edited,
+        "waited_ms": round(decision.waited_ms, 3),
+        **({"binds": binds} if binds else {}),
+    }
+    records: list[Record] = [approval] if decision.by else []
+    return records if decision.approval == "denied" else [*records, {"kind": "start", **what}]
+
+
+def _after(event: ToolCallFinished) -> list[Record]:
+    """What a finished call leaves in the log: its refusal, itself, its write."""
+    run, result = event.tool_run, event.tool_run.result or ToolResult(ok=False)
+    place = _place(event.run_id, event.turn_id, run.tool_call_id, run.tool_name, run.host)
+    what = {**place, "tool_sha": run.tool_sha, "args_sha": sha_of(run.args)}
+    failed = {} if result.ok else {"code": result.error.code if result.error else "E_INTERNAL"}
+    records: list[Record] = []
+    if failed.get("code") in _REFUSALS:
+        by = {"by": _short(run.approved_by)} if run.approved_by else {}
+        records.append({"kind": "refusal", **what, **failed, **by})
+    done: dict[str, Any] = {
+        "result_sha": sha_of(load_json(result.to_json())),
+        "ok": result.ok,
+        **failed,
+        "duration_ms": round(run.duration_ms, 3),
+    }
+    data = json_object(result.data) or {}
+    if run.isolation:
+        done["isolation"] = _short(run.isolation)
+    if result.attachments:
+        # Of each its own hash: the tool message holds them beside the result.
+        done["attachments"] = [sha_of(part.model_dump()) for part in result.attachments]
+    records.append({"kind": "call", **what, **done})
+    if run.host == "fs" and isinstance(data.get("path"), str) and "sha256After" in data:
+        records.append(
+            {
+                "kind": "write",
+                **place,
+                "path": redact(data["path"])[:_MOST_PATH_CHARS],
+                "sha256_before": data.get("sha256Before"),
+                "sha256_after": data["sha256After"],
+                "bytes": data.get("bytesWritten"),
+            }
+        )
+    return records
+
+
+def _place(run_id: str, turn_id: str, call_id: str, tool: str, host: str) -> dict[str, str]:
+    names = {"call": call_id, "tool": tool, "host": host}
+    return {"run": run_id, "turn": turn_id, **{key: _short(name) for key, name in names.items()}}
+
+
+def _short(text: str) -> str:
+    # Names of tools and ids of calls are the model's and the provider's own words.
+    return redact(text)[:_MOST_CHARS]

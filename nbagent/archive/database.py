@@ -31,10 +31,11 @@ BUSY_S = 30.0
 _QUIET_S = 0.5
 _FOLD_S = 2.0
 _ELSEWHERE = "set NBAGENT_HOME to another folder"
-_NETWORK = (
-    *("nfs", "cifs", "smb", "ncpfs", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs"),
-    *("orangefs", "davfs", "9p", "fuse.sshfs", "fuse.rclone", "fuse.s3fs", "fuse.gcsfuse"),
+_NOT_KEPT = (
+    "RUNS ARE NOT KEPT ON DISK: {said} Until this kernel is restarted it works in memory, and "
+    "what it does is lost when it ends."
 )
+_NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "gluster", "lustre", "gpfs", "fuse.sshfs")
 """How the types of file systems begin whose machines do not share memory, which WAL needs."""
 
 
@@ -61,7 +62,14 @@ class Database:
 
     @classmethod
     def open(cls, home: Path) -> Database:
-        """Open or make the file in a folder; StoreError says what is wrong and what to do."""
+        """Open or make the file in a folder.
+
+        Where it cannot be used, the database is in memory with what can be read of it, and a
+        warning says so.
+
+        Raises:
+            StoreError: the file is not ours, of a newer nbagent, or another process holds it.
+        """
         path = home / FILE_NAME
         try:
             _make_folder(home)
@@ -75,28 +83,16 @@ class Database:
                 except BaseException:
                     connection.close()
                     raise
+            return cls(connection, path, warning)
         except (OSError, sqlite3.Error) as error:
-            raise _refusal(path, error) from None
-        return cls(connection, path, warning)
+            if _is_busy(error):
+                raise _refusal(path, error) from None
+            return cls(_rescued(path), None, _NOT_KEPT.format(said=_refusal(path, error).message))
 
     @classmethod
-    def memory(cls, reason: str | None, source: Connection | None = None) -> Database:
-        """A database in memory, filled from another one."""
-        return cls(_memory(source), None, reason)
-
-    @classmethod
-    def rescued(cls, home: Path, reason: str) -> Database:
-        """A database in memory with what can still be read of a folder's file."""
-        path = home / FILE_NAME
-        # In a read-only folder WAL's index cannot be made; `immutable` reads the file alone.
-        for mode in ("mode=ro", "mode=ro&immutable=1") if path.is_file() else ():
-            with (
-                contextlib.suppress(sqlite3.Error),
-                contextlib.closing(_connect(path, mode)) as source,
-            ):
-                if _pragma(source, "user_version") == VERSION:
-                    return cls.memory(reason, source)
-        return cls.memory(reason)
+    def memory(cls) -> Database:
+        """An empty database in memory."""
+        return cls(_memory(), None, None)
 
     def earlier(self) -> list[Path]:
         """Stores of earlier versions that were put aside."""
@@ -107,28 +103,20 @@ class Database:
     def transact(
         self, work: Work[T], *, wait_s: float = BUSY_S, durable: bool = True, leave: bool = False
     ) -> T:
-        """Run work in one committed transaction.
+        """Run work in one committed transaction; if the disk fails, again in memory.
 
-        When the disk fails, everything moves into memory and the work is done there.
-
-        Args:
-            work: what is done; once more when everything moves.
-            wait_s: so long another process is waited for; 0: it is `Locked` at once.
-            durable: also a power cut shall not take it back.
-            leave: leave the disk rather than refuse, where another process does not end.
+        With `wait_s` 0 it is `Locked` at once while another process writes. `durable`: a power cut
+        shall not take it back. `leave` the disk rather than refuse, if the other does not end.
         """
         if not self._lock.acquire(blocking=bool(wait_s)):
             raise Locked
         try:
             self._be_ready(wait_s, durable=durable)
             return self._transaction(work)
-        except (sqlite3.IntegrityError, sqlite3.ProgrammingError) as error:
-            raise StoreError(f"the store was used in a wrong way ({error})") from error
         except (OSError, sqlite3.Error) as error:
-            if self.path is None:
-                raise StoreError(
-                    f"the store in memory failed ({error}); restart the kernel"
-                ) from error
+            ours = isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
+            if ours or self.path is None:
+                raise StoreError(f"the store failed ({error}); restart the kernel") from error
             if _is_busy(error) and not wait_s:
                 raise Locked from None
             if _is_busy(error) and not leave:
@@ -186,21 +174,15 @@ class Database:
         return result
 
     def _leave_disk(self, error: Exception) -> None:
-        path, old = self.path, self._connection
-        read = ""
+        path, old = self.path or Path(FILE_NAME), self._connection
         try:
             self._connection = _memory(old)
         except sqlite3.Error:
             self._connection = _memory()
-            read = " Earlier runs could not be read either."
         with contextlib.suppress(sqlite3.Error):
             old.close()
         self.path = None
-        self.warning = (
-            f"RUNS ARE NO LONGER KEPT ON DISK: writing {path} failed ({error}). This "
-            f"kernel goes on in memory, and what it does from here is lost when it ends.{read} "
-            f"Make the disk writable and restart the kernel, or {_ELSEWHERE}."
-        )
+        self.warning = _NOT_KEPT.format(said=_refusal(path, error).message)
         if self.on_warning is not None:
             self.on_warning(self.warning)
 
@@ -285,15 +267,14 @@ class Database:
 
 def file_system(folder: Path, mounts: str = "/proc/mounts") -> str:
     """The type of the file system that holds a folder, as Linux names it; empty elsewhere."""
-    found = [(-1, "")]
+    holding = [("", "")]
     with contextlib.suppress(OSError):
         for line in Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines():
-            _, point, kind, *_ = line.split(" ")
-            point = point.replace("\\040", " ")
+            _, point, kind, *_ = line.replace("\\040", "\0").split(" ")
+            point = point.replace("\0", " ")
             if folder.resolve().is_relative_to(point):
-                found.append((len(point), kind))
-    # Of two mounts on one point the later one is seen.
-    return max(reversed(found), key=lambda mount: mount[0])[1]
+                holding.append((point, kind))
+    return max(holding, key=lambda mount: len(mount[0]))[1]
 
 
 def _inode(path: Path | None) -> int:
@@ -325,15 +306,11 @@ def _put_earlier_aside(path: Path) -> None:
         version = _pragma(c, "user_version")
         empty = not c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if _pragma(c, "application_id") != APPLICATION_ID and not (empty and version == 0):
-            raise StoreError(
-                f"{path} is the database of another program; {_ELSEWHERE}.",
-                details={"reason": "foreign", "path": str(path)},
-            )
+            raise StoreError(f"{path} is the database of another program; {_ELSEWHERE}.")
         if version > VERSION:
             raise StoreError(
                 f"{path} was written by a newer nbagent: its version is {version}, this nbagent "
-                f"knows up to {VERSION}. Upgrade with `pip install -U nbagent`, or {_ELSEWHERE}.",
-                details={"reason": "newer", "version": version, "known": VERSION},
+                f"knows up to {VERSION}. Upgrade with `pip install -U nbagent`, or {_ELSEWHERE}."
             )
         if version in (0, VERSION):
             return
@@ -385,16 +362,25 @@ def _memory(source: Connection | None = None) -> Connection:
     return connection
 
 
+def _rescued(path: Path) -> Connection:
+    """A database in memory with what can still be read of a file."""
+    # In a read-only folder WAL's index cannot be made; `immutable` reads the file alone.
+    for mode in ("mode=ro", "mode=ro&immutable=1") if path.is_file() else ():
+        with (
+            contextlib.suppress(sqlite3.Error),
+            contextlib.closing(_connect(path, mode)) as source,
+        ):
+            if _pragma(source, "user_version") == VERSION:
+                return _memory(source)
+    return _memory()
+
+
 def _choose_journal(connection: Connection, home: Path) -> str | None:
     system = file_system(home)
     mode = "DELETE" if system.startswith(_NETWORK) else "WAL"
     if connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0] == "wal":
         return None
-    return (
-        f"{home} is on a file system ({system or 'this'}) where several machines cannot share a "
-        "write-ahead log. Runs are kept with the slower rollback journal. "
-        f"For speed, {_ELSEWHERE} on a local disk."
-    )
+    return f"{home} is on a file system ({system}) where commits are slow; {_ELSEWHERE} on a disk"
 
 
 def _pragma(connection: Connection, name: str) -> int:
@@ -410,16 +396,13 @@ def _refusal(path: Path, error: Exception) -> StoreError:
     if _is_busy(error):
         reason = "locked"
         said = (
-            f"has been locked by another process for {BUSY_S:.0f} s; nothing was started. End that "
-            f"process, try again when it is done, or {_ELSEWHERE}."
-        )
-    elif any(word in str(error) for word in ("not a database", "malformed", "no such table")):
-        reason = "corrupt"
-        said = (
-            f"is damaged ({error}). Nothing was changed in it. Move it away to begin a new one, or "
-            "recover what it holds with `sqlite3 runs.sqlite .recover`."
+            f"has been locked by another process for {BUSY_S:.0f} s ({error}). End that process, "
+            f"try again when it is done, or {_ELSEWHERE}."
         )
     else:
         reason = "unusable"
-        said = f"cannot be used ({error}). Make the folder writable, or {_ELSEWHERE}."
+        said = (
+            f"cannot be used ({error}). Make the folder writable, move a damaged file away "
+            f"(`sqlite3 {FILE_NAME} .recover` reads it), or {_ELSEWHERE}."
+        )
     return StoreError(f"{path} {said}", details={"reason": reason, "path": str(path)})

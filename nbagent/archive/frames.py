@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from itertools import product
@@ -20,7 +20,6 @@ from nbagent.archive.database import Connection
 from nbagent.archive.store import Store
 from nbagent.archive.tables import FRAMES, LINEAGE, VOCABULARY, WHEN, Dtype, Frame
 from nbagent.contracts.canonical import json_object, load_json, utc_now
-from nbagent.contracts.chat import ModelInfo
 from nbagent.contracts.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,15 +41,9 @@ def _pandas() -> Any:
 def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.DataFrame:
     """A frame: the rows of one store after those of the other, each oldest first.
 
-    Args:
-        stores: where from.
-        name: `runs`, `turns`, `tool_runs`, `messages` or `prompts`.
-        filters: a column's name and a value or a list of values; `run` (an id, the start of one, a
-            name, `"last"`), `since` and `until`, `limit` (the newest n of each store), for
-            messages `whole` (also those of the ancestors of `run`).
-
-    Raises:
-        UsageError: there is no such filter, or no row can have such a value.
+    Filters are a column's name with a value or a list of values; `run` (an id, the start of one, a
+    name, `"last"`), `since`, `until`, `limit` (the newest n of each store), for messages `whole`.
+    UsageError: there is no such filter, or no row can have such a value.
     """
     frame = FRAMES[name]
     _refuse_unknown(name, filters)
@@ -72,18 +65,12 @@ def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _refuse_unknown(name: str, filters: dict[str, Any]) -> None:
-    of_run = () if name == "prompts" else ("run", "session", "model")
-    whole = ("whole",) if name == "messages" else ()
-    known = dict.fromkeys(
-        (*FRAMES[name].columns, *of_run, "since", "until", "limit", *whole, "store")
-    )
+    more = [] if name == "prompts" else ["run", "session", "model"]
+    more += ["since", "until", "limit", "store"] + ["whole"] * (name == "messages")
+    known = dict.fromkeys((*FRAMES[name].columns, *more))
     for given in filters:
         if given not in known:
-            near = difflib.get_close_matches(given, known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UsageError(
-                f"there is no filter {given!r}; {hint}The filters are {', '.join(known)}"
-            )
+            raise UsageError(f"there is no filter {given!r}; the filters are {', '.join(known)}")
     if filters.get("whole") and "run" not in filters:
         raise UsageError('whole=True needs the run: nbagent.messages(run="last", whole=True)')
 
@@ -166,18 +153,19 @@ def _cells(name: str, value: Any, dtype: Dtype) -> list[Any]:
     pd = _pandas()
     try:
         values: list[Any] = list(value) if pd.api.types.is_list_like(value) else [value]
-        if dtype in ("string", "category"):
-            cells = [None if pd.isna(it) else _text(it) for it in values]
-        elif dtype == WHEN:
+        if dtype == WHEN:
             cells = [_moment(it) for it in values]
+        elif dtype in ("string", "category"):
+            cells = [None if pd.isna(it) else _text(it) for it in values]
         else:
             made: Any = pd.array(values, dtype=dtype)
             cells = [None if pd.isna(it) else it for it in made.tolist()]
-        if len(cells) > _MOST_VALUES:
+        different = list(dict.fromkeys(cells))
+        if len(different) > _MOST_VALUES:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise _unusable(name, value, dtype) from None
-    return list(dict.fromkeys(cells))
+    return different
 
 
 def _one(name: str, value: Any, dtype: Dtype) -> Any:
@@ -191,8 +179,9 @@ def _one(name: str, value: Any, dtype: Dtype) -> Any:
 def _unusable(name: str, value: Any, dtype: Dtype) -> UsageError:
     # A table shows itself on several lines.
     seen = " ".join(reprlib.repr(value).split())
-    many = "" if name in _EXTRA else f", or a list of up to {_MOST_VALUES:,}"
-    return UsageError(f"{name}={seen} cannot be looked for; give {_TAKES[dtype]}{many}")
+    many = "" if name in _EXTRA else f", or up to {_MOST_VALUES:,} of them in a list"
+    takes = "a datetime or a text like '2026-03-04', 'today', '7d'" if dtype == WHEN else dtype
+    return UsageError(f"{name}={seen} cannot be looked for; give {takes}{many}")
 
 
 def _text(value: Any) -> str:
@@ -213,16 +202,6 @@ def _moment(value: Any) -> int | None:
         raise TypeError
     moment: Any = pd.to_datetime(value, utc=True)
     return None if pd.isna(moment) else to_us(moment.to_pydatetime(warn=False))
-
-
-_TAKES: dict[Dtype, str] = {
-    "string": "text",
-    "category": "text",
-    "Int64": "a whole number",
-    "Float64": "a number",
-    "boolean": "True or False",
-    WHEN: "a datetime or a text: '2026-03-04' (UTC), '2026-03-04T05:06+01:00', 'today', '7d'",
-}
 
 
 # Cells → arrays
@@ -284,23 +263,9 @@ def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.concat([given, pd.DataFrame(added, index=given.index)], axis=1)
 
 
-def models(found: Iterable[tuple[str, ModelInfo | None, bool, str]]) -> pd.DataFrame:
-    """One row for each model: its provider, what is known of it, whether it can be asked now.
-
-    And if not, why; a provider of which no model is known has a row without one.
-    """
-    pd = _pandas()
-    rows = [
-        {
-            "id": model and f"{provider}:{model.id}",
-            "provider": provider,
-            "context_length": model and model.context_length,
-            "capabilities": ",".join(model.capabilities) if model else "",
-            "reachable": reachable,
-            "reason": why if not reachable or not model else "",
-        }
-        for provider, model, reachable, why in found
-    ]
+def models(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """One row for each model, with these columns also where there are no rows."""
     names = ("id", "provider", "context_length", "capabilities", "reachable", "reason")
     table = Frame(names, "", "", "")
-    return pd.DataFrame({it: _array(table.dtype(it), [row[it] for row in rows]) for it in names})
+    arrays = {it: _array(table.dtype(it), [row[it] for row in rows]) for it in names}
+    return _pandas().DataFrame(arrays)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from nbagent.archive.codec import Row, cell_text, decoded, record_of, text_cell
+from nbagent.archive.codec import Row, decoded, record_of, text_cell
 from nbagent.archive.database import Connection
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.errors import StoreError, UsageError
@@ -23,7 +23,12 @@ _TEXTS_OF = (
 )
 _ORDERS = {"turns": "turn", "tool_runs": "turn, position", "messages": "position", "open": "run"}
 _ALL = 2**62
-_SHOWN = 5
+# A range, so that the index on run_id serves: ids are hex digits, all below `g`.
+_FIND = (
+    "SELECT run_id, run_id = :ref OR name IS :ref AS is_exact FROM runs "
+    "WHERE run_id = :ref OR name = :ref OR (run_id >= lower(:ref) AND run_id < lower(:ref) || 'g') "
+    "ORDER BY is_exact DESC, n DESC LIMIT 5"
+)
 
 
 def select(c: Connection, table: str, rest: str, parameters: Any = ()) -> list[Row]:
@@ -38,8 +43,7 @@ def row_of_run(c: Connection, run_id: str) -> Row:
     found = select(c, "runs", "WHERE run_id = ?", (text_cell(run_id),))
     if not found:
         raise UsageError(
-            f"there is no run {run_id!r} in the store; `nbagent.runs()` lists what there is",
-            code="ENOENT",
+            f"there is no run {run_id!r}; `nbagent.runs()` lists what there is", code="ENOENT"
         )
     return found[0]
 
@@ -106,19 +110,23 @@ class Reading(ABC):
                     break
         return count
 
-    def find(self, ref: str, *, session: str | None = None) -> str:
+    def find(self, ref: str) -> str:
         """The id of the run meant by `last`, a name (its newest run), or the start of an id."""
-        if not ref.strip():
-            raise UsageError(
-                "name a run: last, its name, or the start of its id (`nbagent.runs()` lists them)"
-            )
         if ref == "last":
-            last = self.last_run(session)
-            if last is None:
-                raise UsageError("there is no run yet; run a cell with `%%agent` first")
-            return last
-        with self.reading() as c:
-            return _find(c, ref)
+            found: list[Any] = [(self.last_run(), 1)]
+        else:
+            with self.reading() as c:
+                found = c.execute(_FIND, {"ref": text_cell(ref)}).fetchall()
+        if not ref.strip() or not found or found[0][0] is None:
+            raise UsageError(
+                f"no run is called {ref!r}, and no run's id starts with it; "
+                "`nbagent.runs()` lists what there is",
+                code="ENOENT",
+            )
+        if len(found) > 1 and not found[0][1]:
+            ids = ", ".join(run_id for run_id, _ in found)
+            raise UsageError(f"several runs' ids start with {ref!r}: {ids}; give more of the id")
+        return found[0][0]
 
     def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
         """The id of the run that began last, in a session, in a notebook, or of all."""
@@ -169,32 +177,4 @@ def _request(run: RunRecord, turn: EngineTurn, conversation: Sequence[Message]) 
         system_prompt=run.system_prompts.get(request.system_sha, ""),
         tools=run.toolsets.get(request.toolset_sha, ()),
         **{name: value for name, value in request.params.items() if name in known},
-    )
-
-
-def _find(c: Connection, ref: str) -> str:
-    cell = text_cell(ref)
-    sql = "SELECT run_id FROM runs WHERE run_id = :ref OR name = :ref ORDER BY n DESC LIMIT 1"
-    one = c.execute(sql, {"ref": cell}).fetchone()
-    if one is not None:
-        return one[0]
-    # A range, so that the index on run_id serves: ids are hex digits, all below `g`.
-    starts = c.execute(
-        "SELECT run_id, name FROM runs WHERE run_id >= :ref AND run_id < :ref || 'g' "
-        "ORDER BY n DESC LIMIT :most",
-        {"ref": cell.lower(), "most": _SHOWN + 1},
-    ).fetchall()
-    if len(starts) == 1:
-        return starts[0][0]
-    if not starts:
-        raise UsageError(
-            f"no run is called {ref!r}, and no run's id starts with it; "
-            "`nbagent.runs()` lists what there is",
-            code="ENOENT",
-        )
-    named = [f"{run_id} ({cell_text(name)})" if name else run_id for run_id, name in starts]
-    more = ", …" if len(named) > _SHOWN else ""
-    raise UsageError(
-        f"several runs' ids start with {ref!r}: {', '.join(named[:_SHOWN])}{more}. "
-        "Give more of the id"
     )

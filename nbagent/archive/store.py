@@ -6,7 +6,7 @@ Owns the file `runs.sqlite` and the leases in it. What is asked of it stands in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,6 @@ from nbagent.contracts.events import (
 )
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 
-_SHOWN = 5
 _OF_RUNS = ("turns", "tool_runs", "messages", "open")
 
 
@@ -100,39 +99,16 @@ class Store(Reading):
 
     @classmethod
     def open(cls, home: Path) -> Store:
-        """Open or make the store in a folder; StoreError says what is wrong and what to do."""
-        database = Database.open(home)
-        store = cls(database)
-        if database.path is None:
-            database.close()
-            raise StoreError(
-                database.warning or "the store cannot be written", details={"reason": "unusable"}
-            )
-        return store
+        """Open or make the store in a folder; in memory, with a warning, where that fails.
+
+        A file that is another program's, of a newer nbagent or locked is a StoreError.
+        """
+        return cls(Database.open(home))
 
     @classmethod
     def memory(cls) -> Store:
         """A store that ends with this process."""
-        return cls(Database.memory(None))
-
-    @classmethod
-    def open_or_memory(cls, home: Path) -> Store:
-        """Open the store, or go on in memory with what can still be read, and a loud warning.
-
-        A file of a newer nbagent stays an error, and one that another process is writing.
-        """
-        try:
-            return cls.open(home)
-        except StoreError as error:
-            if error.details.get("reason") in ("newer", "locked"):
-                raise
-            said = error.message
-        if not said.startswith("RUNS ARE"):
-            said = (
-                f"RUNS ARE NOT KEPT ON DISK: {said} "
-                "Until then this kernel works in memory, and its runs are lost when it ends."
-            )
-        return cls(Database.rescued(home, said))
+        return cls(Database.memory())
 
     @property
     def warning(self) -> str | None:
@@ -304,15 +280,6 @@ class Store(Reading):
                 for table in ("runs", "turns", "tool_runs", "messages")
             }
 
-    def check(self) -> list[str]:
-        """What SQLite finds wrong with the file; empty when it is intact."""
-        try:
-            with self.database.reading() as c:
-                said = [row[0] for row in c.execute("PRAGMA integrity_check")]
-        except StoreError as error:
-            return [error.message]
-        return [] if said == ["ok"] else said
-
     def close(self) -> None:
         """Give the lease back and close the file. Runs still at work then read as interrupted."""
         self.database.transact(
@@ -418,7 +385,12 @@ def _delete(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:
         rows += select(c, "runs", "WHERE parent_id = ? ORDER BY n", (row["run_id"],))
     ids = [row["run_id"] for row in rows]
     if len(ids) > 1 and not children:
-        raise UsageError(_why_not_alone(ids))
+        raise UsageError(
+            f"other runs go on from run {ids[0][:8]} and would lose the beginning: "
+            f"{', '.join(it[:8] for it in ids[1:])}; to forget these too write "
+            f"nbagent.forget({ids[0][:8]!r}, children=True), or %agent forget {ids[0][:8]} "
+            "--children"
+        )
     for row in rows:
         if row["phase"] == "Running":
             raise UsageError(
@@ -434,14 +406,3 @@ def _delete(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:
         "WHERE toolset_sha IS NOT NULL)"
     )
     return tuple(ids)
-
-
-def _why_not_alone(ids: Sequence[str]) -> str:
-    first, *others = (run_id[:8] for run_id in ids)
-    names = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
-    go = "runs go" if len(others) > 1 else "run goes"
-    return (
-        f"{len(others)} {go} on from run {first} and would lose the beginning: {names}; to forget "
-        f"these too write nbagent.forget({first!r}, children=True), or %agent forget {first} "
-        "--children"
-    )

@@ -113,8 +113,6 @@ def _audit(folder: Path) -> list[tuple[str, str]]:
         return []
     found = verify_audit(folder)
     state = f"{_counted(found.lines, 'lines')}, whole" if found else f"NOT WHOLE: {found.why}"
-    if found.unfinished:
-        state += f"; {len(found.unfinished)} calls began and did not end"
     return [("audit", state)]
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nbagent.archive.audit_records import AuditSink, is_audited
+from nbagent.archive.audit import AuditSink, is_audited
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import json_object, load_json, utc_now
 from nbagent.contracts.chat import ChatRequest, redacted

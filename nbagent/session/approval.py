@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
-from nbagent.archive.audit_records import AuditSink
+from nbagent.archive.audit import AuditSink
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import dump_json, json_object, monotonic_ms, sha_of, utc_now
 from nbagent.contracts.chat import ToolCall, ToolSpec

@@ -45,7 +45,7 @@ def store_at(path: str | os.PathLike[str]) -> Store:
 def _opened(home: Path) -> Store:
     with _lock:
         if home not in _stores:
-            _stores[home] = Store.open_or_memory(home)
+            _stores[home] = Store.open(home)
         return _stores[home]
 
 

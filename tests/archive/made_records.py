@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -81,21 +80,10 @@ class Maker:
     def maybe(self, value: Any) -> Any:
         return value if self.random.random() < 0.5 else None
 
-    def json(self, depth: int = 2) -> Any:
-        kinds = ["null", "bool", "int", "float", "text"] + (["list", "object"] if depth else [])
-        kind = self.random.choice(kinds)
-        if kind == "list":
-            return [self.json(depth - 1) for _ in range(self.random.randrange(4))]
-        if kind == "object":
-            return {f"k{i} é": self.json(depth - 1) for i in range(self.random.randrange(4))}
-        plain: dict[str, Any] = {
-            "null": None,
-            "bool": self.random.random() < 0.5,
-            "int": self.random.randrange(-(2**63), 2**63),
-            "float": self.random.random() * 1e6,
-            "text": self.words(),
-        }
-        return plain[kind]
+    def json(self) -> Any:
+        plain = [None, True, -(2**63), 2**63 - 1, self.random.random() * 1e6, self.words()]
+        nested: list[Any] = [[], {}, plain, {"k é": plain, "b": {"deep": self.words()}}]
+        return self.random.choice([*plain, *nested])
 
     def object(self) -> dict[str, Any]:
         return {"a": self.json(), "b": self.json()}
@@ -169,15 +157,8 @@ class Maker:
         return self.random.choice(((), (spec,), (spec, ToolSpec(name="fs.read"))))
 
     def usage(self) -> Usage:
-        prompt, completion = self.random.randrange(5000), self.random.randrange(900)
-        return Usage(
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            total_tokens=prompt + completion,
-            cached_tokens=prompt // 2,
-            reasoning_tokens=completion // 3,
-            cache_write_tokens=self.maybe(prompt // 4) or 0,
-        )
+        prompt, written = self.random.randrange(5000), self.maybe(7) or 0
+        return Usage.of(prompt, 90, cached=prompt // 2, reasoning=30, cache_write=written)
 
     def run(self, *, n_turns: int | None = None, **fields: Any) -> tuple[RunRecord, list[Event]]:
         """A finished run and the events that lead to it."""
@@ -196,7 +177,7 @@ class Maker:
             "started_at": self.later(),
             "messages": words,
         }
-        made = _Assembly(**{**base, **fields})
+        made = Assembly(**{**base, **fields})
         for _ in range(n_turns):
             if self.random.random() < 0.2:
                 made.directive("a directive")
@@ -212,7 +193,7 @@ class Maker:
             notices=self.maybe(("the price is unknown",)) or (),
         )
 
-    def turn(self, made: _Assembly) -> None:
+    def turn(self, made: Assembly) -> None:
         """Add a random turn; one that was cut, or that failed, is not in the conversation."""
         kind = self.random.choice(("answer", "calls", "calls", "nothing", "cut"))
         failed = kind in ("nothing", "cut")
@@ -255,10 +236,11 @@ class Maker:
         )
 
 
-class _Assembly:
+class Assembly:
     """Puts a run together turn by turn, with the events that an engine would emit for it."""
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, first_turn: int = 1, **fields: Any) -> None:
+        self.first_turn = first_turn
         base: dict[str, Any] = {"session": "s1", "model": "openai:gpt-x", "started_at": START}
         self.record = RunRecord(**{**base, **fields})
         self.events: list[Event] = [RunStarted(self.record)]
@@ -277,19 +259,19 @@ class _Assembly:
         response: ChatResponse | None,
         runs: Sequence[ToolRun],
         *,
-        ends_in: Sequence[ToolRun],
         system: str,
-        tools: tuple[ToolSpec, ...],
+        ends_in: Sequence[ToolRun] | None = None,
+        tools: tuple[ToolSpec, ...] = (),
         params: dict[str, Any],
         is_kept: bool = True,
         **fields: Any,
     ) -> None:
         """Add a turn whose runs end in an order; its messages stay outside unless it is kept."""
-        run_id, index = self.record.id, len(self.turns) + 1
+        run_id, index = self.record.id, len(self.turns) + self.first_turn
         request = TurnRequest(
             n_messages=self.record.shared_messages + len(self.messages),
             n_new=1,
-            model="gpt-x",
+            model=self.record.model.partition(":")[2],
             params=params,
             system_sha=sha256_hex(system) if system else "",
             toolset_sha=toolset_sha(tools),
@@ -306,7 +288,7 @@ class _Assembly:
             waiting = tuple(run.model_copy(update={"result": None}) for run in runs)
             begun = turn.model_copy(update={"tool_runs": waiting, "duration_ms": 0.0})
             self.events.append(ResponseReceived(begun, response.message, system, tools))
-            for pending, run in zip(range(len(runs))[::-1], ends_in, strict=True):
+            for pending, run in zip(range(len(runs))[::-1], ends_in or runs, strict=True):
                 self.events.append(ToolCallFinished(run_id, turn.id, run, pending))
         added: tuple[Message, ...] = ()
         if response is not None and is_kept:
@@ -345,15 +327,10 @@ def plain_run(
 ) -> list[Event]:
     """The events of a run whose turns each make one call of the same size.
 
-    Args:
-        n_turns: how many.
-        run_id: the run's id.
-        text: what each answer says and each tool gives back.
-        attachments: what each tool gives back beside it.
-        **fields: of the record.
+    `text` is what each answer says and each tool gives back, with the attachments beside it.
     """
     base: dict[str, Any] = {"prompt": "go", "messages": (Message.of("user", "go"),)}
-    made = _Assembly(id=run_id, **{**base, **fields})
+    made = Assembly(id=run_id, **{**base, **fields})
     for index in range(1, n_turns + 1):
         args, raw = {"n": index}, f'{{"n":{index}}}'
         call = ToolCall(id=f"c{index}", name="work", arguments=args, arguments_raw=raw)
@@ -369,7 +346,7 @@ def plain_run(
         )
         response = ChatResponse(
             message=answer,
-            usage=Usage(prompt_tokens=index, completion_tokens=20, total_tokens=index + 20),
+            usage=Usage.of(index, 20),
             model="gpt-x",
             finish_reason="tool_calls",
             meta=ResponseMeta(request_id="req_0123456789abcdef"),
@@ -377,7 +354,6 @@ def plain_run(
         made.turn(
             response,
             [run],
-            ends_in=[run],
             system="Be brief.",
             tools=(ToolSpec(name="work", description="Works."),),
             params={"tool_choice": "auto"},
@@ -419,8 +395,3 @@ def crash(home: Path, events: Sequence[Event]) -> None:
     """Write events in a store whose process then is gone: its lease is given back."""
     with contextlib.closing(Store.open(home)) as store:
         write(store, events)
-
-
-def audit_lines(home: Path) -> list[dict[str, Any]]:
-    """The lines of the audit log."""
-    return [json.loads(line) for line in (home / "audit.jsonl").read_text("ascii").splitlines()]

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from made_records import START, Maker, crash, plain_run, record_of, write
+from made_records import START, Assembly, Maker, crash, plain_run, write
 
 import nbagent
 from nbagent.archive import frames
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.chat import Message, ToolCall
+from nbagent.contracts.chat import ChatResponse, Message, ToolCall
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
 
@@ -306,17 +306,10 @@ def test_since_keeps_calls_that_never_started_and_words_of_the_person(store: Sto
     call = ToolCall(id="c1", name="fs.write", arguments={}, arguments_raw="{}")
     denied = ToolResult.failure(ErrorInfo("E_DENIED", "no"))
     run = ToolRun(tool_call_id=call.id, tool_name=call.name, result=denied, queued_at=START)
-    record = record_of(plain_run(1, run_id="a" * 16))
-    turn = record.turns[0]
-    assert turn.response is not None
-    answer = turn.response.message.model_copy(update={"tool_calls": (call,)})
-    response = turn.response.model_copy(update={"message": answer})
-    turn = turn.model_copy(update={"tool_runs": (run,), "response": response})
-    said = Message.of("tool", denied.to_json().decode())
-    said = said.model_copy(update={"tool_call_id": call.id, "name": call.name})
-    store.add(
-        record.model_copy(update={"turns": (turn,), "messages": (record.messages[0], answer, said)})
-    )
+    made = Assembly(id="a" * 16, prompt="go", messages=(Message.of("user", "go"),))
+    answer = ChatResponse(message=Message(role="assistant", tool_calls=(call,)))
+    made.turn(answer, [run], system="Be brief.", params={}, started_at=START)
+    write(store, made.end(phase="WaitingUser", stop_reason="answered", ended_at=START)[1])
     for since, n in ((START, 1), (START + timedelta(hours=1), 0)):
         assert len(read(store, "tool_runs", since=since)) == n
         assert len(read(store, "messages", since=since, role="user")) == n
@@ -342,32 +335,27 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("turn", {"a": 1}, "give a whole number, or a list"),
-        ("turn", pd.DataFrame({"a": [1]}), "give a whole number, or a list"),
-        ("turn", 2**70, "give a whole number"),
+        ("turn", {"a": 1}, "give Int64, or up to 30,000"),
+        ("turn", 2**70, "give Int64"),
         ("turn", [1, 2.5], "turn=.1, 2.5. cannot be looked for"),
-        ("model_ms", 10**400, "give a number"),
-        ("model_ms", "long", "model_ms='long' cannot be looked for; give a number"),
-        ("ok", "yes", "give True or False"),
-        ("turn_id", b"C01", "turn_id=b'C01' cannot be looked for; give text"),
-        ("turn_id", ["C01", ["C02"]], "give text"),
-        ("model", "\ud800", "model='.ud800' cannot be looked for; give text"),
-        ("session", object(), "session=<object .* cannot be looked for; give text"),
+        ("model_ms", 10**400, "give Float64"),
+        ("model_ms", "long", "model_ms='long' cannot be looked for; give Float64"),
+        ("ok", "yes", "give boolean"),
+        ("turn_id", b"C01", "turn_id=b'C01' cannot be looked for; give string"),
+        ("turn_id", ["C01", ["C02"]], "give string"),
+        ("model", "\ud800", "model='.ud800' cannot be looked for; give category"),
+        ("session", object(), "session=<object .* cannot be looked for; give category"),
         ("run", None, "run=None"),
-        ("run", "\ud800", "run='.ud800'"),
         ("since", pd.NaT, "since=NaT cannot be looked for; give a datetime or a text"),
         ("since", "yesterday", "'today', '7d'"),
-        ("since", {}, "since={}"),
         ("started_at", 5, "started_at=5 cannot be looked for; give a datetime or a text"),
-        ("limit", 10**30, "limit=1000"),
         ("limit", -1, "limit must be a whole number from 0, not -1"),
         (
             "turn_id",
             [str(n) for n in range(40_000)],
-            "turn_id=.* cannot be looked for; give text, or a list of up to 30,000",
+            "turn_id=.* cannot be looked for; give string, or up to 30,000 of them",
         ),
-        ("runid", "x", "there is no filter 'runid'; did you mean 'run_id'?"),
-        ("texts", True, "there is no filter 'texts'; did you mean 'text'?"),
+        ("runid", "x", "there is no filter 'runid'; the filters are run_id, "),
         # A word that is nearly one that rows have.
         ("model", "m-1", "no row has model='m-1'; did you mean 'openai:m-1'?"),
         ("model", "openai:m1", "did you mean 'openai:m-1'?"),

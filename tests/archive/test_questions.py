@@ -16,14 +16,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from made_records import Assembly
 
 import nbagent
 from nbagent.archive.codec import packed
 from nbagent.archive.store import Store
-from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import ChatResponse, Message, ToolCall, Usage
 from nbagent.contracts.errors import ErrorInfo, UsageError
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun, TurnRequest
+from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
 from nbagent.session.stores import current_store
 
 MONDAY = datetime(2026, 3, 2, 9, tzinfo=UTC)
@@ -49,64 +49,44 @@ def call(tool: str, args: dict[str, Any], value: Any, at_ms: float = 0, **fields
     return ToolRun(tool_name=tool, **{**base, **fields})
 
 
-def turn(text: str, *calls: ToolRun, tokens: int = 100, **fields: Any) -> EngineTurn:
-    """A turn, whose place `run` says; without a text it has no response."""
+def turn(text: str, *calls: ToolRun, tokens: int = 100, **fields: Any) -> dict[str, Any]:
+    """What `Assembly.turn` takes: an answer with calls, and what it cost."""
     asked = tuple(
         ToolCall(id=it.tool_call_id, name=it.tool_name, arguments=it.args, arguments_raw="{}")
         for it in calls
     )
     message = Message.of("assistant", text).model_copy(update={"tool_calls": asked})
     usage = Usage.of(tokens, 10, cached=tokens // 2)
-    base: dict[str, Any] = {
-        "response": ChatResponse(message=message, usage=usage),
-        "model_ms": 500.0,
-        "ttft_ms": 50.0,
-        "cost_usd": 0.5,
-        "saved_usd": 0.125,
-    }
-    request: Any = TurnRequest(n_messages=0, n_new=0, model="")
-    base |= {"id": "", "run_id": "", "index": 0, "started_at": MONDAY, "tool_runs": calls}
-    return EngineTurn(**{**base, "request": request, **fields})
+    base = {"model_ms": 500.0, "ttft_ms": 50.0, "cost_usd": 0.5, "saved_usd": 0.125}
+    return {**base, "response": ChatResponse(message=message, usage=usage), "runs": calls, **fields}
 
 
 def run(
-    run_id: str, *turns: EngineTurn, system: str = "Be brief.", params: Any = None, **fields: Any
+    run_id: str,
+    *turns: dict[str, Any],
+    system: str = "Be brief.",
+    params: Any = None,
+    **fields: Any,
 ) -> RunRecord:
     """A run that ended: its turns put one after the other, with the sums over them."""
-    base: dict[str, Any] = {"model": GPT, "prompt": "Which is larger?", "started_at": MONDAY}
-    base = {"session": "geo", "phase": "WaitingUser", "stop_reason": "answered", **base, **fields}
-    first, shared = 1 + 2 * bool(base.get("shared_messages", 0)), base.get("shared_messages", 0)
-    messages, made = [Message.of("user", base["prompt"])] if not shared else [], list[EngineTurn]()
-    for index, it in enumerate(turns, first):
-        request = TurnRequest(
-            n_messages=shared + len(messages),
-            n_new=1,
-            model=base["model"].partition(":")[2],
-            params=params or {},
-            system_sha=sha256_hex(system),
-        )
-        names = {"id": f"C{index:02d}", "run_id": run_id, "index": index, "request": request}
-        made.append(it.model_copy(update={**names, "started_at": base["started_at"]}))
-        if it.response is not None:
-            messages.append(it.response.message)
-        for one in it.tool_runs:
-            text = one.result.to_json().decode() if one.result else ""
-            answer = {"tool_call_id": one.tool_call_id, "name": one.tool_name}
-            messages.append(Message.of("tool", text).model_copy(update=answer))
-    usages = [it.response.usage for it in made if it.response and it.response.usage]
-    costs = [it.cost_usd for it in made if it.cost_usd is not None]
-    return RunRecord(
-        id=run_id,
-        turns=tuple(made),
-        messages=tuple(messages),
-        usage=sum(usages, Usage()),
+    ends = {name: fields.pop(name) for name in ("stop_reason", "error") if name in fields}
+    base: dict[str, Any] = {"session": "geo", "model": GPT, "prompt": "Which is larger?"}
+    base |= {"started_at": MONDAY, **fields}
+    if "parent_id" not in base:
+        base["messages"] = (Message.of("user", base["prompt"]),)
+    common: Any = {"system": system, "params": params or {}, "started_at": base["started_at"]}
+    made = Assembly(3 if "parent_id" in base else 1, id=run_id, **base)
+    for it in turns:
+        made.turn(**{**common, **it})
+    costs = [it["cost_usd"] for it in turns if it["cost_usd"] is not None]
+    return made.end(
+        phase="Failed" if "error" in ends else "WaitingUser",
         cost_usd=sum(costs) if costs else None,
-        n_unpriced=sum(it.cost_usd is None and it.response is not None for it in made),
-        system_prompts={sha256_hex(system): system},
-        ended_at=base["started_at"] + timedelta(seconds=2),
+        n_unpriced=len(turns) - len(costs),
+        ended_at=made.record.started_at + timedelta(seconds=2),
         duration_ms=2000.0,
-        **base,
-    )
+        **{"stop_reason": "answered", **ends},
+    )[0]
 
 
 ASKED, EDITED = {"path": "@project/a.md", "text": "x"}, {"path": "@project/b.md", "text": "x"}
@@ -157,7 +137,6 @@ RUNS = [
             retry_wait_ms=1500.0,
             error=ErrorInfo("LLM_TIMEOUT", "it did not answer in 60 s"),
         ),
-        phase="Failed",
         stop_reason="error",
         error=ErrorInfo("LLM_TIMEOUT", "it did not answer in 60 s"),
         template="Which of {{ cities }} is larger?",
@@ -324,9 +303,10 @@ def test_a_run_of_a_notebook_is_the_record_and_can_only_be_read(tmp_path: Path) 
         (None, "cannot be read"),
         ("{", "is no notebook"),
         ('{"cells": 3}', "is no notebook"),
+        ('{"cells": [3]}', "is no notebook"),
         ('{"cells": [{"outputs": [{"metadata": {"nbagent": {"id": 1}}}]}]}', "cell 1 of .* broken"),
     ],
-    ids=["missing", "no JSON", "no cells", "broken record"],
+    ids=["missing", "no JSON", "no cells", "no cell", "broken record"],
 )
 def test_what_is_no_saved_notebook_is_one_clear_line(
     tmp_path: Path, content: str | None, said: str

@@ -1,15 +1,22 @@
 """What is written is what is read: records, conversations, requests, the search for a run."""
 
+# pandas says little about the types of its own values.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_records import Maker, plain_run, write
+from engine.laws import check_file
+from made_records import Maker, crash, cut_after_a_result, plain_run, record_of, write
 
+from nbagent.archive import frames
 from nbagent.archive.store import Store
 from nbagent.contracts import secrets
+from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.errors import StoreError, UsageError
 
 
@@ -25,10 +32,11 @@ def test_stored_record_equals_the_returned_one(tmp_path: Path, in_memory: bool) 
         store = Store.open(tmp_path)
     for record, _ in records:
         assert store.load(record.id) == record
-    assert store.check() == []
+    check_file(store)
     store.close()
 
 
+RUN = "a" * 16
 NAMES = ("mother", "daughter", "daughter")
 
 
@@ -41,8 +49,9 @@ def family(store: Store) -> list[str]:
 
 
 def test_run_is_found_by_last_name_and_start_of_its_id(store: Store) -> None:
-    with pytest.raises(UsageError, match="no run yet"):
-        store.find("last")
+    for ref in ("last", ""):
+        with pytest.raises(UsageError, match=f"no run is called '{ref}'"):
+            store.find(ref)
     ids = family(store)
     assert store.find("last") == store.last_run() == ids[2]
     assert store.find("mother") == ids[0]
@@ -50,6 +59,9 @@ def test_run_is_found_by_last_name_and_start_of_its_id(store: Store) -> None:
     assert store.find(ids[1]) == ids[1]
     assert store.find(ids[1][:9]) == ids[1]
     assert store.last_run("another session") is None
+    for run_id, name in (("f" * 16, "ab"), ("ab" * 8, None)):
+        write(store, plain_run(0, run_id=run_id, name=name))
+    assert store.find("ab") == "f" * 16
     with pytest.raises(UsageError, match="no run is called 'father'"):
         store.find("father")
 
@@ -112,3 +124,56 @@ def test_prompt_and_toolset_are_stored_once_and_an_ended_run_has_no_open_turn(st
     with store.reading() as connection:
         assert connection.execute("SELECT count(*) FROM texts").fetchone()[0] == 2
         assert connection.execute("SELECT count(*) FROM open").fetchone()[0] == 0
+
+
+# Pictures
+
+SMALL = ImagePart(data="aGVsbG8gcGljdHVyZQ==", alt="a chart")
+FILE = FilePart(name="a.csv", media_type="text/csv", data="YSxi")
+MARK = "bWFyay1vZi1hLXBpY3R1cmU="
+LARGE = ImagePart(data=MARK + "A" * 1_333_336, alt="a large chart")
+
+
+def times_kept(home: Path, mark: str = MARK) -> int:
+    """How often the mark stands in the closed file."""
+    return (home / "runs.sqlite").read_bytes().count(mark.encode())
+
+
+def test_picture_that_a_tool_gave_back_is_in_the_file_once(home: Path) -> None:
+    events = plain_run(1, run_id=RUN, text="seen", attachments=(LARGE, FILE))
+    crash(home, events)
+    assert times_kept(home) == 1
+    assert times_kept(home, '"1 seen"') == 1  # what it said beside the picture
+    assert (home / "runs.sqlite").stat().st_size < 1_333_336 + 100_000
+    with contextlib.closing(Store.open(home)) as store:
+        record = store.load(RUN)
+        assert record == record_of(events)
+        assert store.conversation(RUN) == record.messages
+
+
+def test_kernel_that_ends_after_a_result_keeps_its_picture_once(home: Path) -> None:
+    events = plain_run(2, run_id=RUN, text="seen", attachments=(LARGE,))
+    crash(home, cut_after_a_result(events))
+    assert times_kept(home) == 2  # one of each of two turns
+    with contextlib.closing(Store.open(home)) as store:
+        before = store.load(RUN)
+        assert before.messages[-1].content[1:] == (LARGE,)
+        assert store.load(RUN) == before
+        assert store.conversation(RUN) == before.messages
+    assert times_kept(home) == 2
+
+
+@pytest.mark.parametrize(
+    "attachments",
+    [(TextPart(text="a note"), SMALL), (SMALL, TextPart(text="")), (TextPart(text="\ud83d"),)],
+    ids=["text first", "empty text", "half a character"],
+)
+def test_text_among_the_attachments_stays_a_part_of_the_message(
+    store: Store, attachments: tuple[Part, ...]
+) -> None:
+    events = plain_run(2, run_id=RUN, text="seen", attachments=attachments)
+    write(store, events)
+    record = store.load(RUN)
+    assert record == record_of(events)
+    shown = [message.text.encode(errors="replace").decode() for message in record.messages]
+    assert frames.read([store], "messages", {})["text"].tolist()[1:] == shown

@@ -216,7 +216,7 @@ CHANNELS: dict[str, tuple[str, Callable[[], str]]] = {
     "what hands brought": ("PYTHON", lambda: _json(HANDS[0])),
     "audit log": ('"kind"', lambda: _home("audit.jsonl").read_text("utf-8")),
     "store files": ("leaky", _files),
-    "store warnings": ("None", lambda: repr((current_store().warning, current_store().check()))),
+    "store warnings": ("None", lambda: repr(current_store().warning)),
     "providers": ("PROVIDERS", lambda: repr(find_provider("openai")) + repr(vars(servers))),
 }
 """What this process holds: a word that stands in each, and how it is read."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine.laws import check_answered, check_record, check_run, codes, column
+from engine.laws import check_answered, check_file, check_record, check_run, codes, column
 from faults.victim import ANSWER, IN_STORE, IN_TOOL, POINTS, RANDOM, TURNS, agent_of, lines
 
 import nbagent
@@ -56,7 +56,7 @@ def executioner() -> Iterator[Executioner]:
 
 def check_dead(run: nbagent.Run, folder: Path) -> None:
     """What is found after the kill: intact, whole, and all that was acknowledged."""
-    assert current_store().check() == []
+    check_file(current_store())
     record = run.record
     check_record(record)
     check_answered(run.messages)
@@ -186,4 +186,4 @@ def test_two_processes_write_to_one_store_and_lose_nothing(home: Path) -> None:
     children = [subprocess.Popen([sys.executable, "-c", _EIGHT_RUNS]) for _ in range(2)]
     assert [child.wait(60) for child in children] == [0, 0]
     assert len(nbagent.runs()) == len(nbagent.turns()) == 16
-    assert current_store().check() == []
+    check_file(current_store())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine.laws import check_file
 
 import nbagent
 from nbagent.archive.store import Store
@@ -64,7 +65,7 @@ def test_a_forgotten_run_leaves_no_text_and_no_picture_in_any_file() -> None:
     assert kept() == set()
     frames: list[Any] = [nbagent.runs(), nbagent.turns(), nbagent.tool_runs(), nbagent.messages()]
     assert all(frame.empty for frame in frames)
-    assert current_store().check() == []
+    check_file(current_store())
     failed = nbagent.Agent(model=script([error("LLM_HTTP_ERROR", MARKS["error"])])).run("Hello")
     assert (failed.phase, "error" in kept()) == ("Failed", True)
     nbagent.forget(failed.id[:8])
@@ -83,7 +84,7 @@ def test_last_is_no_other_run_after_the_last_one_was_forgotten() -> None:
         with pytest.raises(UsageError, match=f"there is no run '{run.id}'"):
             use()
     for empty in ("", "  ", "\n"):
-        with pytest.raises(UsageError, match="name a run"):
+        with pytest.raises(UsageError, match="no run is called"):
             nbagent.forget(empty)
     assert nbagent.runs(run_id=older.id).shape[0] == len(nbagent.runs()) == 1
     a_run()
@@ -107,7 +108,7 @@ def test_run_that_others_go_on_from_is_forgotten_only_together_with_them() -> No
     first = a_run()
     second = first.resume("More", model=script(["More."]))
     third = second.fork(second.turns[0].id, model=script(["More."]))
-    with pytest.raises(UsageError, match=r"2 runs go on from run .* children=True"):
+    with pytest.raises(UsageError, match=r"other runs go on from run .* children=True"):
         nbagent.forget(first)
     assert nbagent.open_run(first.id).record == first.record
     assert nbagent.forget(third) == (third.id,)
