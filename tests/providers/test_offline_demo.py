@@ -99,7 +99,13 @@ def next_train(from_station: str, to_station: str) -> str:
     return "10:42"
 
 
+def local_time(timezone: str) -> str:
+    "Time of the day somewhere."
+    return "10:42"
+
+
 TOOLS = [
+    local_time,
     *(population, boiling_point, uptime, reserve_table, tree, loan, median),
     *(fetch_page, grep, set_volume, next_train, ticket_status),
 ]
@@ -122,6 +128,7 @@ CALLS = {
     "When does the next train to Bergen leave from Oslo?":
         'next_train(from_station="Oslo", to_station="Bergen")',
     "What is the status of ticket OPS-4711?": 'ticket_status(ticket_id="OPS-4711")',
+    "What is the local time in Europe/Oslo?": 'local_time(timezone="Europe/Oslo")',
     "How long is the uptime of this machine?": "uptime()",
     "monthly payment with rate=3.5, years=10 and principal=1000":
         "monthlyPayment(principal=1000, rate=3.5, years=10)",
@@ -197,20 +204,14 @@ def test_numbers_are_compared_as_the_prompt_asks(prompt: str) -> None:
 
 
 def test_equal_numbers_and_numbers_inside_objects_are_compared() -> None:
-    data = {"Alfa": {"price": 30500, "weight_kg": 980}, "Beta": {"price": 28900, "weight_kg": 1210}}
-
-    def age(person: str) -> int:
-        "Age of a person."
-        return 41
-
     def car_data(model: str) -> dict[str, int]:
         "Data of a car."
-        return data[model]
+        return {"price": 30500, "weight_kg": {"Alfa": 980, "Beta": 1210}[model]}
 
-    assert "**Ada** and **Bob** are equal: 41." in Talk(age).ask("Who is older, Ada or Bob?")
     answer = Talk(car_data).ask("Which car has the higher weight, Alfa or Beta?")
     assert "**Beta** is higher: 1210 against 980" in answer
     assert "| Alfa | 30,500 | 980 |" in answer
+    assert "are equal: 30" in Talk(car_data).ask("Which car has the higher price, Alfa or Beta?")
 
 
 def test_conversation_goes_on_with_earlier_results() -> None:
