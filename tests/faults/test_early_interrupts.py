@@ -197,13 +197,21 @@ def sweep(home: Path, names: list[str], *, since: str | None, step: int, limit_s
     return done.stdout
 
 
-WAITING = ["cell", "resume-magic", "run", "shown", "resume", "fork", "tool"]
-STARTING = ["start", "arun", "stream"]
+DOOR_NAMES = [
+    *("cell", "resume-magic", "run", "shown", "resume", "fork", "tool", "start", "arun", "stream")
+]
+EVERY_LINE = [
+    pytest.param([door], None, 1, 800, id=door, marks=[pytest.mark.proof, pytest.mark.timeout(900)])
+    for door in DOOR_NAMES
+]
+SOME_LINES = pytest.param(["cell", "run", "start", "stream"], "_take_sigint", 17, 60, id="some")
 
 
-def test_interrupt_from_the_start_of_a_run_on_orphans_no_run(tmp_path: Path) -> None:
-    doors = ["cell", "run", "start", "stream"]
-    sweep(tmp_path, doors, since="_take_sigint", step=17, limit_s=60)
+@pytest.mark.parametrize(("doors", "since", "step", "limit_s"), [SOME_LINES, *EVERY_LINE])
+def test_interrupt_at_any_line_of_a_door_orphans_no_run(
+    tmp_path: Path, doors: list[str], since: str | None, step: int, limit_s: int
+) -> None:
+    print(sweep(tmp_path, doors, since=since, step=step, limit_s=limit_s))
 
 
 DURING = """
@@ -269,10 +277,3 @@ def test_interrupts_in_the_first_moments_of_a_cell_orphan_no_run(
 ) -> None:
     ends = press_at_once(tmp_path, rounds)
     assert any(end.endswith("stopped") for end in ends), ends
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("door", [*WAITING, *STARTING])
-def test_interrupt_at_every_line_of_a_door_orphans_no_run(tmp_path: Path, door: str) -> None:
-    print(sweep(tmp_path, [door], since=None, step=1, limit_s=800))

@@ -85,51 +85,6 @@ def run_cells(code: str, *, timeout: float = 60) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    ("body", "log"),
-    [
-        ("c.think(10)", []),
-        ("c.call(spin)", ["E_INTERRUPTED"]),
-        ("c.call(nap)", ["E_INTERRUPTED"]),
-        ("c.call(nap, 'worker thread')", ["E_INTERRUPTED"]),
-        ("c.call(spin, 'worker thread')", ["E_INTERRUPTED"]),
-        ("c.call_async(lambda: asyncio.sleep(10))", ["E_INTERRUPTED"]),
-        ("c.call(spins, 'tool loop')", ["E_INTERRUPTED"]),
-        ("c.call(lambda: nap(0.6), interruptible=False)", ["slept"]),
-    ],
-)
-def test_interrupt_ends_a_run_and_the_next_cell_works(body: str, log: list[str]) -> None:
-    out = run_cells(f"""
-press(0.2)
-with quickly():
-    print(Cell().run(lambda c: {body}))
-""")
-    assert out == f"{[*log, 'stopped']}\n"
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "c.call(lambda: nap(30), interruptible=False)",
-        "asyncio.sleep(30)",
-        "c.call(nested, interruptible=False)",
-    ],
-)
-def test_second_interrupt_always_gets_out(body: str) -> None:
-    out = run_cells(f"""
-def nested():
-    Cell().run(lambda c: c.call(lambda: nap(30), interruptible=False))
-    print("the tool went on")
-press(0.2, 0.3)
-with quickly():
-    try:
-        Cell().run(lambda c: {body})
-    except KeyboardInterrupt:
-        print("out")
-""")
-    assert out == "out\n"
-
-
 INTERRUPTED = "['E_INTERRUPTED', 'stopped']"
 NESTED = """
 def tool():
@@ -140,7 +95,41 @@ outer = Cell()
 with quickly():
     print(outer.run(lambda c: c.call(tool)))
 """
+ONE = """
+press(0.2)
+with quickly():
+    print(Cell().run(lambda c: {body}))
+"""
+# body of a run: what an interrupt makes of its job.
+ENDED = {
+    "c.think(10)": [],
+    "c.call(spin)": ["E_INTERRUPTED"],
+    "c.call(nap)": ["E_INTERRUPTED"],
+    "c.call(nap, 'worker thread')": ["E_INTERRUPTED"],
+    "c.call(spin, 'worker thread')": ["E_INTERRUPTED"],
+    "c.call_async(lambda: asyncio.sleep(10))": ["E_INTERRUPTED"],
+    "c.call(spins, 'tool loop')": ["E_INTERRUPTED"],
+    "c.call(lambda: nap(0.6), interruptible=False)": ["slept"],
+}
+TWO = """
+def nested():
+    Cell().run(lambda c: c.call(lambda: nap(30), interruptible=False))
+    print("the tool went on")
+press(0.2, 0.3)
+with quickly():
+    try:
+        Cell().run(lambda c: {body})
+    except KeyboardInterrupt:
+        print("out")
+"""
+LEFT = (
+    "c.call(lambda: nap(30), interruptible=False)",
+    "asyncio.sleep(30)",
+    "c.call(nested, interruptible=False)",
+)
 STOPS: dict[str, tuple[str, list[str]]] = {
+    **{body: (ONE.format(body=body), [f"{[*log, 'stopped']}"]) for body, log in ENDED.items()},
+    **{f"the second one gets out of {body}": (TWO.format(body=body), ["out"]) for body in LEFT},
     "a run that another thread waits for": (
         """
 def cell(work):

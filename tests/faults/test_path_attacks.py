@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def test_no_path_leads_out(tmp_path: Path, tool: str, way: str) -> None:
     outside = picture(tmp_path / "outside")
 
     async def attack() -> None:
-        for name, path in PATHS.items():
+        for path in chain(*PATHS.values()):
+            name = path[:99]
             before = picture(project)
             outcome = await call(host, tool, CALLS[tool](path))
             told = outcome.result.to_json().decode()
@@ -94,7 +96,7 @@ def test_no_path_leads_out(tmp_path: Path, tool: str, way: str) -> None:
             if tool in ("fs.read", "fs.list", "fs.search"):
                 assert not changed, name
             elif outcome.result.ok:
-                assert name in CREATES, (name, changed)
+                assert path in CREATES, (name, changed)
             else:
                 assert not changed, (name, changed)
 

@@ -122,23 +122,24 @@ async def _ends_after_one(visit: Visit) -> None:
     visit.keep = False
 
 
-async def _closes_at_the_second(visit: Visit) -> None:
-    if visit.nth % 2:
-        return await fine(visit)
-    visit.keep = False
-    return None
+def _dies_at_the_second(*, resets: bool) -> Fault:
+    async def serve(visit: Visit) -> None:
+        if visit.nth % 2:
+            return await fine(visit)
+        visit.keep = False
+        return visit.reset() if resets else None
 
-
-async def _resets_at_the_second(visit: Visit) -> None:
-    if visit.nth % 2:
-        return await fine(visit)
-    return visit.reset()
+    return serve
 
 
 @_wires
 @pytest.mark.parametrize(
     ("fault", "asked"),
-    [(_ends_after_one, 2), (_closes_at_the_second, 3), (_resets_at_the_second, 3)],
+    [
+        (_ends_after_one, 2),
+        (_dies_at_the_second(resets=False), 3),
+        (_dies_at_the_second(resets=True), 3),
+    ],
     ids=["closed while idle", "closes when asked again", "resets when asked again"],
 )
 def test_an_idle_connection_that_died_costs_nothing(
@@ -212,52 +213,49 @@ def bound() -> Iterator[socket.socket]:
         yield made
 
 
-def test_a_refused_connection_is_named(bound: socket.socket) -> None:
-    run = unreachable(f"http://127.0.0.1:{bound.getsockname()[1]}/v1")
+def test_a_port_that_nobody_serves_is_named_and_a_full_backlog_is_a_timeout(
+    bound: socket.socket,
+) -> None:
+    address = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+    run = unreachable(address)
     assert str(run.error).endswith("is it running?")
     assert run.turns[0].notices, "both retries are told"
-
-
-def test_a_full_backlog_is_a_timeout(bound: socket.socket) -> None:
     bound.listen(0)
     waiting = [socket.socket() for _ in range(3)]
     for filler in waiting:
         filler.setblocking(False)
         filler.connect_ex(bound.getsockname())
-    unreachable(f"http://127.0.0.1:{bound.getsockname()[1]}/v1", "LLM_TIMEOUT", 0.5)
+    unreachable(address, "LLM_TIMEOUT", 0.5)
     for filler in waiting:
         filler.close()
 
 
 @pytest.mark.parametrize(
-    ("number", "asked"), [(socket.EAI_NONAME, 1), (socket.EAI_AGAIN, 3)], ids=["none", "later"]
+    ("number", "asked"),
+    [(socket.EAI_NONAME, 1), (socket.EAI_AGAIN, 3), (None, 1)],
+    ids=["none", "later", "no answer"],
 )
-def test_a_name_that_is_not_found_is_named(
-    monkeypatch: pytest.MonkeyPatch, number: int, asked: int
+def test_a_name_that_is_not_found_is_named_and_a_resolver_that_hangs_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch, number: int | None, asked: int
 ) -> None:
     names: list[str] = []
+    release = threading.Event()
 
     def fails(host: str, *_: Any, **__: Any) -> list[Any]:
         names.append(host)
+        if number is None:
+            release.wait(10)
         raise socket.gaierror(number, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fails)
-    said = str(unreachable("http://models.test/v1").error)
-    assert "models.test" in said
-    assert said.endswith("check it.")
+    if number is None:
+        unreachable("http://models.test/v1", "LLM_TIMEOUT", 0.5)
+        release.set()
+    else:
+        said = str(unreachable("http://models.test/v1").error)
+        assert "models.test" in said
+        assert said.endswith("check it.")
     assert names == ["models.test"] * asked
-
-
-def test_a_resolver_that_hangs_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
-
-    def hangs(*_: Any, **__: Any) -> list[Any]:
-        release.wait(10)
-        return []
-
-    monkeypatch.setattr(socket, "getaddrinfo", hangs)
-    unreachable("http://models.test/v1", "LLM_TIMEOUT", 0.5)
-    release.set()
 
 
 @pytest.mark.parametrize(
@@ -283,17 +281,6 @@ def test_two_answers_at_once_do_not_mix(server: HostileServer, wire: Dialect) ->
 
 
 # Waiting before a request is made again.
-
-
-def test_two_refusals_without_a_wait_cost_no_time(server: HostileServer) -> None:
-    busy = refused("429 X", "Retry-After: 0", message="slow down")
-    run = ask(server, then_fine(busy, busy))
-    assert run.text == "fine"
-    response = run.turns[0].response
-    assert response
-    assert response.meta.attempts == 3
-    assert response.meta.retry_wait_ms <= 50
-    assert run.turns[0].model_ms < 500, "loosely: a pause would have been longer"
 
 
 def test_a_wait_is_seen_in_every_view_until_the_answer_comes(server: HostileServer) -> None:
@@ -331,10 +318,22 @@ def test_a_wait_is_seen_in_every_view_until_the_answer_comes(server: HostileServ
     assert "1 retry, waited" in html(picture), "the saved picture says so too"
 
 
-def test_a_wait_that_is_longer_than_the_time_allowed_returns_at_once(server: HostileServer) -> None:
+def test_a_wait_lasts_as_long_as_was_asked_for_and_one_that_is_too_long_is_none(
+    server: HostileServer,
+) -> None:
+    busy = refused("429 X", "Retry-After: 0", message="slow down")
+    run = ask(server, then_fine(busy, busy))
+    assert run.text == "fine"
+    response = run.turns[0].response
+    assert response
+    assert response.meta.attempts == 3
+    assert response.meta.retry_wait_ms <= 50
+    assert run.turns[0].model_ms < 500, "loosely: a pause would have been longer"
     began = time.monotonic()
-    run = ask(server, then_fine(refused("429 X", "Retry-After: 5")), timeout_s=2)
+    asked = server.asked("it")
+    long = kept(refused("429 X", "Retry-After: 5"))
+    run = ask(server, long, timeout_s=2)
     assert time.monotonic() - began < 1
     assert run.error
     assert run.error.code == "LLM_RATE_LIMITED"
-    assert server.asked("it") == 1
+    assert server.asked("it") == asked + 1

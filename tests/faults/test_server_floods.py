@@ -147,6 +147,15 @@ def floods_of(wire: Dialect) -> dict[str, tuple[Fault, str, str]]:
     }
 
 
+def long_floods_of(wire: Dialect) -> dict[str, tuple[Fault, str, str]]:
+    part = wire.stream(*wire.part("part "), end=b"")
+    letter = wire.stream(wire.part("x")[-1], end=b"")
+    return {
+        "endless signs of life": (flood(part, wire.blank), _BAD, "part "),
+        "endless letters": (flood(part, letter), _BAD, "part "),
+    }
+
+
 def _path(name: str) -> str:
     return name.replace(" ", "-")
 
@@ -176,26 +185,13 @@ def check(wire: Dialect, table: dict[str, tuple[Fault, str, str]]) -> None:
     assert max(peaks.values()) <= PEAK_MB, peaks
 
 
-_on_linux = pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="reads the peak from /proc"
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak there")
+@pytest.mark.parametrize(
+    "long", [False, pytest.param(True, marks=[pytest.mark.proof, pytest.mark.timeout(620)])]
 )
-
-
-@_on_linux
 @pytest.mark.parametrize("wire", _WIRES, ids=lambda wire: wire.name)
-def test_floods_end_with_their_code_and_leave_the_process_small(wire: Dialect) -> None:
-    check(wire, floods_of(wire) | (FLOODS if wire is CHAT else {}))
-
-
-@_on_linux
-@pytest.mark.proof
-@pytest.mark.timeout(620)
-@pytest.mark.parametrize("wire", _WIRES, ids=lambda wire: wire.name)
-def test_long_floods_leave_the_process_small(wire: Dialect) -> None:
-    part = wire.stream(*wire.part("part "), end=b"")
-    letter = wire.stream(wire.part("x")[-1], end=b"")
-    of_all = {
-        "endless signs of life": (flood(part, wire.blank), _BAD, "part "),
-        "endless letters": (flood(part, letter), _BAD, "part "),
-    }
-    check(wire, of_all | (LONG_FLOODS if wire is CHAT else {}))
+def test_floods_end_with_their_code_and_leave_the_process_small(wire: Dialect, long: bool) -> None:
+    if long:
+        check(wire, long_floods_of(wire) | (LONG_FLOODS if wire is CHAT else {}))
+    else:
+        check(wire, floods_of(wire) | (FLOODS if wire is CHAT else {}))

@@ -77,7 +77,7 @@ def message(run: nbagent.Run, code: str = "LLM_HTTP_ERROR") -> str:
     return run.error.message
 
 
-def test_a_self_signed_certificate_is_refused_until_the_environment_trusts_it(
+def test_a_certificate_counts_for_its_host_and_while_the_environment_trusts_it(
     tls: HostileServer, certificates: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = message(ask(tls.url("it")))
@@ -90,15 +90,13 @@ def test_a_self_signed_certificate_is_refused_until_the_environment_trusts_it(
     assert tls.visits["it"][0].headers.get("authorization") == f"Bearer {KEY}"
     monkeypatch.delenv("SSL_CERT_FILE")
     assert message(ask(tls.url("it"))), "taken back, it is not trusted any more"
-
-
-def test_a_certificate_of_another_host_is_refused(
-    certificates: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates["other"]))
     with HostileServer(tls=tls_of(certificates["other"])) as server:
         assert "not valid for '127.0.0.1'" in message(ask(server.url("it")))
         assert server.visits == {}
+    said = message(ask(tls.url("it").replace("https:", "http:")))
+    assert "try again" in said, "a server with TLS is asked without it"
+    assert len(tls.visits["it"]) == 1
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
@@ -112,12 +110,6 @@ def test_a_certificate_file_that_cannot_be_read_is_named(
     said = message(ask("https://127.0.0.1:9/v1"))
     assert str(path) in said
     assert said.endswith("SSL_CERT_FILE.")
-
-
-def test_a_tls_server_on_a_plain_address_is_named(tls: HostileServer) -> None:
-    said = message(ask(tls.url("it").replace("https:", "http:")))
-    assert "try again" in said
-    assert tls.visits == {}
 
 
 @pytest.mark.parametrize(
@@ -272,16 +264,12 @@ def test_a_proxy_that_echoes_what_it_was_sent_shows_no_password(
     assert login not in shown
 
 
-def test_this_machine_is_never_asked_for_through_a_proxy(proxy: HostileServer) -> None:
+def test_this_machine_and_a_host_in_no_proxy_are_asked_directly(
+    proxy: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with HostileServer() as server:
         for host in ("127.0.0.1", "localhost"):
             assert ask(server.url("it").replace("127.0.0.1", host)).text == "fine"
-    assert proxy.connections == 0
-
-
-def test_a_host_in_no_proxy_is_asked_directly(
-    proxy: HostileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
     asked: list[str] = []
 
     def resolve(host: str, *_: Any, **__: Any) -> list[Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from frontends import StandIn
 
 import nbagent
 from nbagent.session.frontend import use_frontend
-from nbagent.tools.mcp import McpServer
 
 FILES = {
     "README.md": "# Cities\n\nA small project about cities.\n\n- TODO: add Rome\n",
@@ -143,31 +140,3 @@ def test_file_that_changed_is_read_again(project: Path) -> None:
     run = ask("Read notes.md", ["fs"])
     (project / "notes.md").write_text("It is new.")
     assert "It is new." in run.resume("Read notes.md").text
-
-
-@pytest.fixture(scope="module")
-def clock() -> Iterator[McpServer]:
-    if not find_spec("mcp_server_time"):
-        pytest.skip("mcp-server-time is not installed")
-    server = nbagent.mcp("time", command=[sys.executable, "-m", "mcp_server_time"])
-    yield server
-    server.close()
-
-
-CLOCK_PROMPTS: list[tuple[str, str, str]] = [
-    (
-        "What time is it in Europe/Oslo?",
-        'time__get_current_time(timezone="Europe/Oslo")',
-        "- datetime: 20",
-    ),
-    ("What time is it in Atlantis?", "", "needs `timezone`"),
-]
-
-
-@pytest.mark.parametrize(("prompt", "calls", "said"), CLOCK_PROMPTS)
-def test_prompt_about_the_time_is_done_by_the_server(
-    prompt: str, calls: str, said: str, project: Path, clock: McpServer
-) -> None:
-    run = ask(prompt, ["fs", clock, population])
-    assert written(calls_of(run)) == calls
-    assert said in run.text
