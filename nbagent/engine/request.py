@@ -263,6 +263,8 @@ def _keepable(response: ChatResponse) -> ChatResponse:
 
 def described(error: BaseException) -> str:
     """`Type: message` of any exception, also of one whose message cannot be made."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{type(error).__name__}: {error.strerror}"  # a path of this machine is not told
     try:
         return redact_cut(f"{type(error).__name__}: {error}")
     except Exception:

@@ -1,6 +1,6 @@
 """The bench: what a turn costs here, against a loop written by hand over the same HTTP client.
 
-    python tests/bench [--quick]
+    python tests/bench [--quick] [--json]
 
 One table. Nothing here is a test: figures of a busy machine decide nothing; ratios hold.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import sys
 import tempfile
@@ -18,7 +19,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import frames
+import local
 import loops
+import starts
+import streams
 from server import serving
 
 _KEYS = ("LLM_", "OPENAI_", "NBAGENT_")
@@ -28,18 +32,19 @@ def main() -> int:
     """Run all rows; the exit code says whether each could be measured, not whether it was met."""
     parser = argparse.ArgumentParser(prog="python tests/bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small figures, without goals")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
     options = parser.parse_args()
     for name in [name for name in os.environ if name.startswith(_KEYS)]:
         del os.environ[name]
     failed = False
     with tempfile.TemporaryDirectory() as home, serving() as server:
         os.environ["NBAGENT_HOME"] = home
-        for group in (loops, frames):
+        for group in (starts, loops, streams, frames, local):
             try:
                 for row in group.rows(server, quick=options.quick):
-                    print(
-                        dataclasses.replace(row, limit=None) if options.quick else row, flush=True
-                    )
+                    made = dataclasses.replace(row, limit=None) if options.quick else row
+                    line = {**dataclasses.asdict(made), "verdict": made.verdict}
+                    print(json.dumps(line) if options.json else made, flush=True)
             except Exception:
                 failed = True
                 traceback.print_exc()

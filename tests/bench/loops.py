@@ -1,14 +1,18 @@
-"""Rows about the loop: turns with and without the store, long runs, many runs at once."""
+"""Rows about the loop: turns with and without the store, long runs, tools and runs side by side."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
 
-from measure import Row, child, compared, least, timed
-from sides import PROMPT, BareLoop, KeepsNothing, agent, run_unkept
+from measure import Row, child, compared, least, log_of, timed
+from sides import PROMPT, BareLoop, KeepsNothing, ThreadedBareLoop, agent, run_unkept
+
+from nbagent import Agent, tool
 
 
 def rows(server: str, *, quick: bool) -> Iterator[Row]:
@@ -18,6 +22,7 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
     yield from _turns(server, turns, runs, pairs, stream=True, limits=(1.0, 1.4))
     yield _long_runs(server, quick=quick)
     yield _one_turn(server, 3 if quick else 30)
+    yield _threaded(server, 2 if quick else 7)
     yield from _many(server, quick=quick)
 
 
@@ -73,13 +78,65 @@ def _one_turn(server: str, times: int) -> Row:
     return least("a run of one turn, CPU", found, "ms", 1.5)
 
 
+def nap(n: int) -> int:
+    """Sleep 50 ms.
+
+    Args:
+        n: Its number.
+    """
+    time.sleep(0.05)
+    return n
+
+
+def _threaded(server: str, times: int) -> Row:
+    url = f"{server}/calls-3/v1"
+    napping = Agent(
+        "openai:gpt-5.4",
+        base_url=url,
+        tools=[tool(threaded=True, name="step")(nap)],
+        stream=False,
+    )
+
+    def gaps() -> list[float]:
+        log = log_of(server)
+        pairs = zip(log["came"][3::2], log["answered"][2::2], strict=True)  # the first warms up
+        return [(came - answered) * 1000 for came, answered in pairs]
+
+    log_of(server)
+    for _ in range(times + 1):
+        napping.run(PROMPT)
+    ours = gaps()
+    with asyncio.Runner() as runner:
+        loop = ThreadedBareLoop(url, nap)
+        for _ in range(times + 1):
+            runner.run(loop.turns())
+        runner.run(loop.client.aclose())
+    how = f"from the calls to the next request, by the server's clock; bare {min(gaps()):.1f}"
+    note = f"{how}; one fsync takes {_sync_ms():.1f} ms here"
+    return least("three threaded 50 ms tools at once", ours, "ms", 55.0, note)
+
+
+def _sync_ms() -> float:
+    """How long this disk takes to keep something: two or three times that is in the figure."""
+    with tempfile.TemporaryFile() as file:
+
+        def keep() -> None:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+
+        return sorted(timed(keep, 9))[4]
+
+
 def _many(server: str, *, quick: bool) -> Iterator[Row]:
     runs, more = (20, 20) if quick else (200, 360)
     ours, bare = (
         child("sides.py", side, f"{server}/turns-3/v1", str(runs)) for side in ("ours", "bare")
     )
+    name = f"{runs} runs of 3 turns at once"
+    note = f"on {ours['idle_mb']:.0f} MB idle; bare {bare['added_mb']:.1f}"
+    yield Row(f"{name}, added memory", ours["added_mb"], "MB", 25.0, note)
     note = f"{ours['s']:.2f} s, bare {bare['s']:.2f}"
-    name = f"{runs} runs of 3 turns at once, wall time"
-    yield Row(name, ours["s"] / bare["s"], "×", 1.5, note)
+    yield Row(f"{name}, wall time", ours["s"] / bare["s"], "×", 1.5, note)
     once = child("sides.py", "ours", f"{server}/turns-1/v1", str(more))
     yield Row(f"{more} runs of one turn at once, CPU of each", once["cpu_ms"], "ms", 5.0)

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,3 +106,9 @@ def child(*arguments: str) -> Any:
     if found.returncode:
         raise RuntimeError(f"{arguments[0]} failed:\n{found.stderr[-2000:]}")
     return json.loads(found.stdout.splitlines()[-1])
+
+
+def log_of(server: str) -> dict[str, list[float]]:
+    """When requests came to the server and answers left, since this was asked last."""
+    with urllib.request.urlopen(f"{server}/log") as answer:
+        return json.load(answer)

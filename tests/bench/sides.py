@@ -4,7 +4,7 @@ The bare one has no record, no limits, no stop, no errors told; its history is a
 Ours is `nbagent.Agent`; without the store means the same session, engine thread, tools and
 handles, given a store whose `commit` keeps nothing. Nothing in the product is replaced.
 
-As a child, many runs at once in one process, and what they cost:
+As a child, many runs at once in one process, what they cost and the memory that they add to it:
 
     python sides.py ours|bare BASE_URL RUNS
 """
@@ -16,6 +16,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -56,8 +57,9 @@ def step(n: int) -> dict[str, Any]:
 class BareLoop:
     """One client, kept; each call of `turns` is one run."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, tool: Callable[..., Any] = step) -> None:
         self.client = httpx2.AsyncClient(base_url=base_url)
+        self.tool = tool
 
     async def turns(self, *, stream: bool = False) -> list[dict[str, Any]]:
         """Ask and call until there is an answer."""
@@ -69,11 +71,14 @@ class BareLoop:
             calls = message.get("tool_calls")
             if not calls:
                 return messages
-            for call in calls:
-                result = step(**json.loads(call["function"]["arguments"]))
+            results = await asyncio.gather(*(self._call(call) for call in calls))
+            for call, result in zip(calls, results, strict=True):
                 messages.append(
                     {"role": "tool", "tool_call_id": call["id"], "content": json.dumps(result)}
                 )
+
+    async def _call(self, call: dict[str, Any]) -> Any:
+        return self.tool(**json.loads(call["function"]["arguments"]))
 
     def _body(self, messages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {"model": "gpt-5.4", "messages": messages, "tools": [STEP], **more}
@@ -102,6 +107,13 @@ class BareLoop:
         return {**message, "tool_calls": calls} if calls else message
 
 
+class ThreadedBareLoop(BareLoop):
+    """The same with its tools in threads."""
+
+    async def _call(self, call: dict[str, Any]) -> Any:
+        return await asyncio.to_thread(self.tool, **json.loads(call["function"]["arguments"]))
+
+
 class KeepsNothing(Store):
     """A store that is asked to commit each event and does not."""
 
@@ -114,13 +126,27 @@ def agent(base_url: str, **options: Any) -> Agent:
     return Agent("openai:gpt-5.4", base_url=base_url, tools=[step], **options)
 
 
-def run_unkept(base_url: str, store: Store, *, stream: bool) -> RunRecord:
+def run_unkept(base_url: str, store: Store, *, stream: bool, max_turns: int = 20) -> RunRecord:
     """One run without the store, waited for in this thread."""
-    options = RunOptions(model="openai:gpt-5.4", base_url=base_url, stream=stream)
+    options = RunOptions(
+        model="openai:gpt-5.4", base_url=base_url, stream=stream, max_turns=max_turns
+    )
     active = ActiveRun(Ask(prompt=PROMPT, options=options, tools=(step,)), store=store)
     with runtime.Watch(active.plan.cancel):
         active.start()
         return runtime.wait(active.courier)
+
+
+def _status_mb(field: str) -> float:
+    for line in Path("/proc/self/status").read_text("ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise LookupError(field)
+
+
+def _forget_peak() -> None:
+    """Let the high-water mark count from here; importing may have gone above what stayed."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 async def _many(side: str, base_url: str, runs: int) -> dict[str, float]:
@@ -134,11 +160,13 @@ async def _many(side: str, base_url: str, runs: int) -> dict[str, float]:
         return run
 
     await one()
+    idle = _status_mb("VmRSS")
+    _forget_peak()
     began, cpu = time.perf_counter(), time.process_time()
     kept = await asyncio.gather(*(one() for _ in range(runs)))
     took = time.perf_counter() - began
     cpu_ms = (time.process_time() - cpu) * 1000 / len(kept)
-    return {"s": took, "cpu_ms": cpu_ms}
+    return {"idle_mb": idle, "added_mb": _status_mb("VmHWM") - idle, "s": took, "cpu_ms": cpu_ms}
 
 
 if __name__ == "__main__":

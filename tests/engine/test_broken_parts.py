@@ -201,7 +201,7 @@ class Raises:
         if name == self._method:
             self._left -= 1
             if self._left == 0:
-                raise RuntimeError(f"{name} is broken")
+                raise OSError(5, f"{name} is broken", "/home/me")
         return getattr(self._inner, name)
 
 
@@ -229,6 +229,7 @@ def test_a_part_that_raises_ends_the_run_with_the_turns_so_far(
     assert record.error is not None
     assert record.error.code == "E_INTERNAL"
     assert f"{method} is broken" in record.error.message
+    assert "/home" not in record.error.message
     assert (len(record.turns), record.text) == (turns, "Done." if turns == 2 else "")
     assert method == "before_turn" or part == "host" or record.turns[-1].error == record.error
 
@@ -242,7 +243,7 @@ def test_a_host_or_approver_that_raises_gives_its_call_an_error_result(
     assert record.stop_reason == "answered"
     (tool_run,) = record.turns[0].tool_runs
     assert tool_run.result is not None
-    assert str(tool_run.result.error) == f"E_INTERNAL: RuntimeError: {method} is broken"
+    assert str(tool_run.result.error) == f"E_INTERNAL: OSError: {method} is broken"
 
 
 def test_a_price_list_that_raises_is_an_unknown_price() -> None:
