@@ -40,9 +40,9 @@ def run_of(*steps: Any) -> nbagent.Run:
 
 def test_a_packed_record_gives_the_same_record_back() -> None:
     call = nbagent.offline.call("population", city="Oslo")
-    empty = nbagent.offline.call("lookup", key={"nothing": None})
-    record = run_of(call, empty, nbagent.offline.error("LLM_HTTP_ERROR", "gone")).record
-    assert record.phase == "Failed"
+    odd = nbagent.offline.call("lookup", key={"nothing": None, "half": {"a\ud800": 1}})
+    record = run_of(call, odd, nbagent.offline.error("LLM_HTTP_ERROR", "gone")).record
+    assert record.error and record.error.code == "LLM_HTTP_ERROR"
     assert unpacked(json.loads(json.dumps(packed(record)))) == record
 
 
