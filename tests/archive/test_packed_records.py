@@ -42,7 +42,8 @@ def test_a_packed_record_gives_the_same_record_back() -> None:
     call = nbagent.offline.call("population", city="Oslo")
     odd = nbagent.offline.call("lookup", key={"nothing": None, "half": {"a\ud800": 1}})
     record = run_of(call, odd, nbagent.offline.error("LLM_HTTP_ERROR", "gone")).record
-    assert record.error and record.error.code == "LLM_HTTP_ERROR"
+    assert record.error is not None
+    assert record.error.code == "LLM_HTTP_ERROR"
     assert unpacked(json.loads(json.dumps(packed(record)))) == record
 
 
