@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbagent.archive.locking import locked
-from nbagent.archive.tables import APPLICATION_ID, VERSION, statements
+from nbagent.archive.tables import APPLICATION_ID, STORED, VERSION, statements
 from nbagent.contracts.errors import StoreError
 
 T = TypeVar("T")
@@ -37,6 +37,8 @@ _NOT_KEPT = (
 )
 _NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "gluster", "lustre", "gpfs", "fuse.sshfs")
 """How the types of file systems begin whose machines do not share memory, which WAL needs."""
+_FAILS = (OSError, sqlite3.Error, UnicodeDecodeError)
+"""What a disk or a damaged file raises; sqlite3 cannot even quote a damaged name."""
 
 
 class Locked(Exception):
@@ -84,7 +86,7 @@ class Database:
                     connection.close()
                     raise
             return cls(connection, path, warning)
-        except (OSError, sqlite3.Error) as error:
+        except _FAILS as error:
             if _is_busy(error):
                 raise _refusal(path, error) from None
             return cls(_rescued(path), None, _NOT_KEPT.format(said=_refusal(path, error).message))
@@ -113,7 +115,7 @@ class Database:
         try:
             self._be_ready(wait_s, durable=durable)
             return self._transaction(work)
-        except (OSError, sqlite3.Error) as error:
+        except _FAILS as error:
             ours = isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
             if ours or self.path is None:
                 raise StoreError(f"the store failed ({error}); restart the kernel") from error
@@ -177,7 +179,7 @@ class Database:
         path, old = self.path or Path(FILE_NAME), self._connection
         try:
             self._connection = _memory(old)
-        except sqlite3.Error:
+        except _FAILS:
             self._connection = _memory()
         with contextlib.suppress(sqlite3.Error):
             old.close()
@@ -203,7 +205,7 @@ class Database:
             with self._read_lock, contextlib.closing(_connect(path, "mode=ro")) as connection:
                 connection.execute("BEGIN")
                 yield connection
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError, OverflowError) as error:  # also of damaged cells
             raise _refusal(path or Path(FILE_NAME), error) from error
 
     # The file
@@ -351,11 +353,14 @@ def _connect(path: Path, how: str = "mode=rwc") -> Connection:
 
 
 def _memory(source: Connection | None = None) -> Connection:
+    """A database in memory with what a file holds; what its damage raises is raised."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         if source is not None:
             source.backup(connection)
         _make_tables(connection)
+        for table, columns in STORED.items():
+            connection.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
     except BaseException:
         connection.close()
         raise
@@ -367,7 +372,7 @@ def _rescued(path: Path) -> Connection:
     # In a read-only folder WAL's index cannot be made; `immutable` reads the file alone.
     for mode in ("mode=ro", "mode=ro&immutable=1") if path.is_file() else ():
         with (
-            contextlib.suppress(sqlite3.Error),
+            contextlib.suppress(*_FAILS),
             contextlib.closing(_connect(path, mode)) as source,
         ):
             if _pragma(source, "user_version") == VERSION:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from nbagent.contracts.secrets import redact, redact_json, register_environment
+from nbagent.contracts.secrets import redact, redact_cut, redact_json, register_environment
 
 ModelCode = Literal[
     "LLM_AUTH_FAILED",
@@ -53,6 +53,9 @@ ToolCode = Literal[
     "E_INTERNAL",
 ]
 ErrorCode = Literal[ModelCode, EngineCode, ToolCode]
+
+_LONGEST = 4_000
+"""So many characters of a foreign message are told."""
 
 CODES: frozenset[str] = frozenset(get_args(ErrorCode))
 
@@ -166,3 +169,13 @@ def error_from_info(info: ErrorInfo) -> NbagentError:
     kinds = ((EngineCode, EngineError), (ToolCode, ToolError))
     kind = next((kind for codes, kind in kinds if info.code in get_args(codes)), ModelError)
     return kind(info.message, code=info.code, details=info.details)
+
+
+def described(error: BaseException) -> str:
+    """`Type: message` of any exception, bounded, also of one whose message cannot be made."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{type(error).__name__}: {error.strerror}"  # a path of this machine is not told
+    try:
+        return redact_cut(f"{type(error).__name__}: {str(error)[:_LONGEST]}")
+    except BaseException:
+        return type(error).__name__

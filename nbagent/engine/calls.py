@@ -13,14 +13,13 @@ from datetime import datetime, timedelta
 
 from nbagent.contracts.canonical import dump_json, monotonic_ms, utc_now
 from nbagent.contracts.chat import MAX_DEPTH, ToolCall, ToolSpec, is_keepable, redacted
-from nbagent.contracts.errors import ErrorCode, ErrorInfo, ToolError
+from nbagent.contracts.errors import ErrorCode, ErrorInfo, ToolError, described
 from nbagent.contracts.events import ToolCallFinished, ToolCallStarted, ToolProgress
 from nbagent.contracts.ports import Decision, EventPort, ToolOutcome
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine.limits import Repeats
 from nbagent.engine.plan import EnginePlan
-from nbagent.engine.request import described
 
 _GRACE_S = 1.0
 """After a stop an interruptible tool has so long to end; then the run goes on without it."""

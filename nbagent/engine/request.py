@@ -23,7 +23,7 @@ from nbagent.contracts.chat import (
     parse_arguments,
     redacted,
 )
-from nbagent.contracts.errors import ErrorInfo, NbagentError
+from nbagent.contracts.errors import ErrorInfo, NbagentError, described
 from nbagent.contracts.events import (
     Notice,
     ReasoningDelta,
@@ -33,7 +33,7 @@ from nbagent.contracts.events import (
     Waiting,
 )
 from nbagent.contracts.ports import EventPort
-from nbagent.contracts.secrets import StreamFilter, redact, redact_cut, redact_json
+from nbagent.contracts.secrets import StreamFilter, redact, redact_json
 from nbagent.engine.plan import EnginePlan
 
 _MOST_TOKENS = 2**53
@@ -259,13 +259,3 @@ def _keepable(response: ChatResponse) -> ChatResponse:
         return response
     message = message.model_copy(update={"tool_calls": tool_calls, "raw": raw})
     return response.model_copy(update={"message": message, "usage": usage})
-
-
-def described(error: BaseException) -> str:
-    """`Type: message` of any exception, also of one whose message cannot be made."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{type(error).__name__}: {error.strerror}"  # a path of this machine is not told
-    try:
-        return redact_cut(f"{type(error).__name__}: {error}")
-    except Exception:
-        return type(error).__name__

@@ -11,7 +11,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, utc_now
 from nbagent.contracts.chat import ChatRequest, Message, TextPart, ToolSpec
-from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
+from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, described
 from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition, Cost, EventPort
 from nbagent.contracts.records import EngineTurn, ToolRun, TurnRequest, toolset_sha, turn_id
@@ -19,7 +19,7 @@ from nbagent.engine.calls import Calls, unstarted
 from nbagent.engine.limits import RESUME, End, Repeats, after_calls, price
 from nbagent.engine.overflow import OVERFLOW, Overflow
 from nbagent.engine.plan import EnginePlan
-from nbagent.engine.request import ModelAnswer, described
+from nbagent.engine.request import ModelAnswer
 
 
 class RunState:
