@@ -239,7 +239,7 @@ class ActiveRun:
         if self.store.path is None:
             self.warn("this run is not audited: its store is in memory only")
             return None
-        audit = AuditSink(self.store.path.parent, on_warning=self.warn)
+        audit = AuditSink(self.store.path.parent)
         self._sinks.append(audit)
         return audit
 
