@@ -41,7 +41,7 @@ from nbagent.session.clients import Key
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.prepare import Ask, prepare
 from nbagent.session.stores import alive, current_store
-from nbagent.settings import HIDDEN
+from nbagent.settings.table import HIDDEN
 
 if TYPE_CHECKING:
     from nbagent.providers.exchange import WireRequest

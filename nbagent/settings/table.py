@@ -128,6 +128,15 @@ class _OfServer(Option[T]):
     server: bool = True
 
 
+@dataclass(frozen=True, eq=False)
+class Switch(Option[bool]):
+    """One that is off unless its flag stands on the line."""
+
+    check: Callable[[Any], bool] = checks.switch
+    default: bool = False
+    bare: Any = True
+
+
 def refuse_key(name: str) -> None:
     """Raise UsageError when a word would be followed by a key. What follows it is not shown."""
     if _KEY_LIKE.fullmatch(name.lstrip("-").replace("-", "_")):
@@ -240,12 +249,8 @@ class _Shared(Values):
     cassette = Option[str | None](
         "--cassette FILE.jsonl", "the record of answers, beside the notebook", checks.cassette
     )
-    replay_tools = Option(
-        "--replay-tools",
-        "take tool results from the record, too; what is there is not run",
-        checks.switch,
-        False,
-        bare=True,
+    replay_tools = Switch(
+        "--replay-tools", "take tool results from the record, too; what is there is not run"
     )
     system = _Choice[str | None]("--system TEXT", "the system prompt", checks.any_text)
     tools = _Choice[Tools | None](
@@ -345,17 +350,8 @@ class RunOptions(_Shared):
     tags = Option[tuple[str, ...]](
         "--tag TEXT", "a tag for the run", checks.sequences, (), many=True
     )
-    raw = Option(
-        "--raw",
-        "print the text of the answer, and no view",
-        checks.switch,
-        False,
-        bare=True,
-        goes_on=False,
-    )
-    quiet = Option(
-        "--quiet", "show nothing but errors", checks.switch, False, bare=True, goes_on=False
-    )
+    raw = Switch("--raw", "print the text of the answer, and no view", goes_on=False)
+    quiet = Switch("--quiet", "show nothing but errors", goes_on=False)
     echo = Option[bool | None](
         "", "print events where there is no front end", checks.switch, goes_on=False
     )
