@@ -55,7 +55,6 @@ FILE_NAME = "audit.jsonl"
 _LONGEST_LINE_BYTES = 200_000
 _HEAD_BYTES = 160
 """Smaller than a disk sector, so it is written whole or not at all."""
-_VERIFY_WAIT_S = 2.0
 _HEAD = re.compile(rb'\{"seq":(\d+),"sha":"([0-9a-f]{64})","size_bytes":(\d+)\} +\n')
 _TAIL = re.compile(rb',"sha":"([0-9a-f]{64})"\}\n')
 _TAIL_BYTES = len(b',"sha":""}\n') + 64
@@ -295,7 +294,7 @@ def _snapshot(log: Path) -> tuple[bytes, list[bytes]]:
             if _head_file(log).is_file():
                 file = stack.enter_context(_head_file(log).open("rb"))
                 with suppress(OSError):  # a copy on a disk without locks is checked too
-                    stack.enter_context(locked(file.fileno(), wait_s=_VERIFY_WAIT_S))
+                    stack.enter_context(locked(file.fileno()))
                 noted = file.read(_HEAD_BYTES + 1)
             size = log.stat().st_size if log.is_file() else 0
         return noted, log.read_bytes()[:size].splitlines(keepends=True) if size else []

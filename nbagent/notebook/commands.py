@@ -32,7 +32,6 @@ from nbagent.session.approval import approvals, forget_approvals
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import find_run
-from nbagent.settings.table import hide_keys
 
 _LAST_RUNS = 10
 
@@ -54,7 +53,6 @@ class Commands:
         # Before anything is read: an expression in the prompt may hold a key and fail with it.
         register_environment()
         try:
-            hide_keys(line)
             if cell is None:
                 self._command(line)
             else:

@@ -204,11 +204,6 @@ def extra_body(value: Any) -> dict[str, Any]:
     return held
 
 
-def is_key_like(word: str) -> bool:
-    """Whether a word begins as the keys of well-known providers do."""
-    return len(word) >= _SHORTEST_KEY and bool(_KEY_START.match(word))
-
-
 def headers(value: Any) -> dict[str, str]:
     """Names and texts that are sent with each request; the texts may be secrets.
 

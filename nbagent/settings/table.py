@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, overloa
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Isolation, ToolLimits, ToolPolicy
-from nbagent.contracts.secrets import redact_json, register
+from nbagent.contracts.secrets import redact_json
 from nbagent.settings import checks
 from nbagent.settings.checks import Tools
 
@@ -145,15 +145,6 @@ def refuse_key(name: str) -> None:
             "an environment variable before the kernel starts (LLM_API_KEY, or the provider's "
             "own), or name another one: key_variable=NAME (--key-variable NAME)"
         )
-
-
-def hide_keys(line: str) -> None:
-    """Let no key that somebody typed on a line be shown by what is said of the line."""
-    for word in line.replace("=", " ").split():
-        if word.startswith("-"):
-            refuse_key(word)
-        elif checks.is_key_like(word.strip("'\"")):
-            register(word.strip("'\""))
 
 
 class Values:
