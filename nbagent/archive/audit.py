@@ -95,11 +95,16 @@ class Head:
         """How the line that follows begins, whatever it says."""
         return f'{{"seq":{self.seq + 1},"prev":"{self.sha}",'.encode()
 
-    def line(self, record: Record) -> bytes:
-        """The line that follows, in ASCII: no line end of any alphabet in a name breaks it."""
+    def line(self, record: Record) -> tuple[bytes, Head]:
+        """The line that follows and the head after it.
+
+        In ASCII: no line end of any alphabet in a name breaks it.
+        """
         fields = {"seq": self.seq + 1, "prev": self.sha, **record}
         body = json.dumps(fields, separators=(",", ":"))
-        return f'{body[:-1]},"sha":"{sha256_hex(body)}"}}\n'.encode()
+        sha = sha256_hex(body)
+        line = f'{body[:-1]},"sha":"{sha}"}}\n'.encode()
+        return line, Head(self.seq + 1, sha, self.size_bytes + len(line))
 
     def is_torn(self, piece: bytes) -> bool:
         """Whether a piece without an end can be the next line, cut short by a kill."""
@@ -140,7 +145,14 @@ class AuditLog:
         with self._opened() as (log_fd, head_fd):
             head = _end_of_chain(log_fd, Head.from_bytes(_read(head_fd, 0, _HEAD_BYTES + 1)))
             for record in records:
-                head = _put(log_fd, head_fd, head, record)
+                at = utc_now().isoformat(timespec="microseconds").replace("+00:00", "Z")
+                line, after = head.line({"at": at, "pid": os.getpid(), **record})
+                if os.write(log_fd, line) != len(line):
+                    with suppress(OSError):  # else the next writer cuts it off
+                        os.ftruncate(log_fd, head.size_bytes)
+                    raise OSError("the disk is full")
+                _note(head_fd, after)
+                head = after
 
     def sync(self) -> None:
         """Put all lines on the disk, so that they survive a power cut; StoreError if it fails."""
@@ -186,20 +198,6 @@ def _end_of_chain(log_fd: int, noted: Head | None) -> Head:
     if torn:
         os.ftruncate(log_fd, head.size_bytes)
     return head
-
-
-def _put(log_fd: int, head_fd: int, head: Head, record: Record) -> Head:
-    at = utc_now().isoformat(timespec="microseconds").replace("+00:00", "Z")
-    line = head.line({"at": at, "pid": os.getpid(), **record})
-    after = head.after(line)
-    if after is None or len(line) > _LONGEST_LINE_BYTES:
-        raise OSError(f"a line of {len(line)} bytes is too long")
-    if os.write(log_fd, line) != len(line):
-        with suppress(OSError):  # else the next writer cuts it off
-            os.ftruncate(log_fd, head.size_bytes)
-        raise OSError("the disk is full")
-    _note(head_fd, after)
-    return after
 
 
 def _note(head_fd: int, head: Head) -> None:

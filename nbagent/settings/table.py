@@ -53,8 +53,6 @@ class Option(Generic[T]):
     """An environment variable that sets it, beside NBAGENT_NAME."""
     goes_on: bool = True
     """Whether a run that goes on has it from the run before."""
-    sent: bool = False
-    """Whether it is a parameter of the request."""
     server: bool = False
     """Whether it was meant for one server, and never goes to another."""
     secret: bool = False
@@ -204,15 +202,10 @@ class _Shared(Values):
         "-m, --model PROVIDER:MODEL", "the model to ask", checks.text, variable="LLM_MODEL"
     )
     base_url = _OfServer[str | None](
-        "--base-url URL",
-        "the server to ask, instead of the provider's own",
-        checks.base_url,
-        variable="LLM_BASE_URL",
+        "--base-url URL", "the server to ask", checks.base_url, variable="LLM_BASE_URL"
     )
     key_variable = _OfServer[str | None](
-        "--key-variable NAME",
-        "the environment variable with the key; never the key itself",
-        checks.key_variable,
+        "--key-variable NAME", "the environment variable that holds the key", checks.key_variable
     )
     organization_id = _OfServer[str | None]("", "the organisation that pays", checks.header_text)
     project_id = _OfServer[str | None]("", "the provider's project", checks.header_text)
@@ -220,17 +213,11 @@ class _Shared(Values):
         "", "further headers, as a JSON object", checks.headers, secret=True
     )
     extra_body = _OfServer[dict[str, Any] | None](
-        "",
-        "further fields of a request's JSON: extra_body='{\"num_ctx\": 32768}'",
-        checks.extra_body,
-        secret=True,
+        "", "further fields of a request, as a JSON object", checks.extra_body, secret=True
     )
     retries = Option("", "most attempts after the first one", checks.number(0, 10, whole=True), 2)
     timeout_s = _Limit(
-        "--timeout SECONDS",
-        "deadline of one request, its retries included (default: 600 s)",
-        checks.seconds,
-        600.0,
+        "--timeout SECONDS", "deadline of one request and its retries", checks.seconds, 600.0
     )
     cache = Option[str | None](
         "--cache off | auto | replay | refresh",
@@ -257,28 +244,18 @@ class _Shared(Values):
     )
     max_cost_usd = _Limit[float | None]("", "pause once it has cost so many US dollars", checks.usd)
     temperature = _Choice[float | None](
-        "--temperature 0–2",
-        "sampling temperature (default: none is sent)",
-        checks.number(0, 2),
-        sent=True,
+        "--temperature 0–2", "sampling temperature (default: none is sent)", checks.number(0, 2)
     )
-    top_p = _Choice[float | None]("--top-p 0–1", "nucleus sampling", checks.number(0, 1), sent=True)
-    max_tokens = _Choice[int | None](
-        "--max-tokens N", "most tokens of one answer", _COUNT, sent=True
-    )
+    top_p = _Choice[float | None]("--top-p 0–1", "nucleus sampling", checks.number(0, 1))
+    max_tokens = _Choice[int | None]("--max-tokens N", "most tokens of one answer", _COUNT)
     stop_sequences = _Choice[tuple[str, ...] | None](
-        "--stop-seq TEXT",
-        "end the answer before this text",
-        checks.sequences,
-        many=True,
-        sent=True,
+        "--stop-seq TEXT", "end the answer before this text", checks.sequences, many=True
     )
     reasoning = _Choice[str | None](
         "--reasoning low | medium | high | off | TOKENS",
         "how much the model thinks; also minimal, xhigh, max; see --dry-run",
         checks.reasoning,
         words=checks.REASONING,
-        sent=True,
     )
     trim = _Choice(
         "--trim tool-results | none",

@@ -91,7 +91,7 @@ def test_a_line_torn_at_any_byte_is_no_fault_and_cut_off(tmp_path: Path, n_befor
     whole = [(tmp_path / name).read_bytes() for name in FILES]
     head = Head.from_bytes(whole[1])
     assert head is not None
-    line = head.line(CALL)
+    line, _ = head.line(CALL)
     for n in range(1, len(line)):
         (tmp_path / FILES[0]).write_bytes(whole[0] + line[:n])
         (tmp_path / FILES[1]).write_bytes(whole[1])
@@ -161,9 +161,8 @@ def forged(at: int, n: int = 1) -> Change:
         assert prev is not None
         head, made = Head(at - 1, prev[1].decode()), list[bytes]()
         for _ in range(n):
-            made.append(head.line({"kind": "call", "ok": False}))
-            head = head.after(made[-1])
-            assert head is not None
+            line, head = head.line({"kind": "call", "ok": False})
+            made.append(line)
         return [*lines[: at - 1], *made, *lines[at - 1 + n :]]
 
     return done
