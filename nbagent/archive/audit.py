@@ -350,11 +350,10 @@ class AuditSink:
             return
         try:
             action()
-        except StoreError as error:
-            self._failure = f"THIS RUN IS NO LONGER AUDITED: {error.message}"
         except Exception as error:
             bug = f"{type(error).__name__} in nbagent itself; please report it"
-            self._failure = f"THIS RUN IS NO LONGER AUDITED: {bug}"
+            why = error.message if isinstance(error, StoreError) else bug
+            self._failure = f"THIS RUN IS NO LONGER AUDITED: {why}"
 
 
 def _before(call: ToolCall, context: ToolContext, decision: Decision, binds: str) -> list[Record]:

@@ -264,20 +264,13 @@ class _Shared(Values):
         words=("tool-results", "none"),
     )
     mounts = Option[tuple[str, ...]](
-        "--mount NAME=PATH[:ro|rw]",
-        "a folder that file tools may use, beside @project",
-        checks.lines,
-        (),
-        many=True,
+        "--mount NAME=PATH[:ro|rw]", "a folder that file tools may use", checks.lines, (), many=True
     )
     skills = Option[tuple[str, ...]](
         "--skills DIR", "a folder of skills, beside the project's own", checks.lines, (), many=True
     )
     session = _Choice(
-        "--session NAME",
-        "the run's session; with --continue: go on with its last run",
-        checks.text,
-        "default",
+        "--session NAME", "the run's session; with --continue: its last run", checks.text, "default"
     )
     stream = _Choice(
         "--no-stream",
