@@ -19,14 +19,14 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "nbagent.agent": ("Agent",),
     "nbagent.run": ("Run", "open_run", "forget"),
     "nbagent.frames": (
-        *("runs", "turns", "tool_runs", "messages", "prompts", "read_notebook", "expand"),
-        "models",
+        *("runs", "turns", "tool_runs", "messages", "prompts", "read_notebook", "models"),
     ),
     "nbagent.settings": ("configure",),
     "nbagent.notebook.panel": ("panel",),
     "nbagent.tools.function_tool": ("tool",),
     "nbagent.tools.mcp": ("mcp",),
     "nbagent.archive.audit": ("verify_audit",),
+    "nbagent.archive.frames": ("expand",),
     "nbagent.contracts.chat": ("Message",),
     "nbagent.contracts.errors": (
         *("NbagentError", "ModelError", "EngineError", "ToolError", "UsageError", "StoreError"),
@@ -48,6 +48,7 @@ __all__ += ["runs", "tool_runs", "turns"]
 if TYPE_CHECKING:
     from nbagent.agent import Agent
     from nbagent.archive.audit import verify_audit
+    from nbagent.archive.frames import expand
     from nbagent.contracts import events
     from nbagent.contracts.chat import Message
     from nbagent.contracts.errors import (
@@ -60,16 +61,7 @@ if TYPE_CHECKING:
     )
     from nbagent.contracts.policy import PersonAnswer, Question, ToolLimits, ToolPolicy
     from nbagent.contracts.ports import ToolContext
-    from nbagent.frames import (
-        expand,
-        messages,
-        models,
-        prompts,
-        read_notebook,
-        runs,
-        tool_runs,
-        turns,
-    )
+    from nbagent.frames import messages, models, prompts, read_notebook, runs, tool_runs, turns
     from nbagent.notebook.panel import panel
     from nbagent.providers import offline
     from nbagent.run import Run, forget, open_run

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from nbagent.archive import frames
 from nbagent.archive.codec import unpacked
-from nbagent.archive.frames import expand
 from nbagent.archive.store import Store
+from nbagent.archive.tables import Dtype
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
@@ -27,17 +27,12 @@ from nbagent.settings import RunOptions
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "SavedNotebook",
-    "expand",
-    "messages",
-    "models",
-    "prompts",
-    "read_notebook",
-    "runs",
-    "tool_runs",
-    "turns",
-]
+_MODEL_DTYPES: dict[str, Dtype] = {
+    **dict.fromkeys(("id", "capabilities", "reason"), "string"),
+    "provider": "category",
+    "context_length": "Int64",
+    "reachable": "boolean",
+}
 
 
 class History:
@@ -139,8 +134,8 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     file = Path(path).expanduser()
     try:
         saved = [
-            (number, output["metadata"]["nbagent"])
-            for number, cell in enumerate(load_json(file.read_bytes())["cells"], 1)
+            output["metadata"]["nbagent"]
+            for cell in load_json(file.read_bytes())["cells"]
             for output in cell.get("outputs", ())
             if "nbagent" in output.get("metadata", ())
         ]
@@ -148,14 +143,12 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
         raise UsageError(f"{file} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         raise UsageError(f"{file} is no notebook; give a saved .ipynb file") from None
-    records: dict[str, RunRecord] = {}
-    for number, kept in saved:
-        try:
-            record = unpacked(kept)
-        except (ValueError, RecursionError) as error:
-            said = str(error).splitlines()[0]
-            raise UsageError(f"cell {number} of {file} holds a broken record ({said})") from None
-        records.setdefault(record.id, record)
+    try:
+        # A run that is shown twice is saved twice.
+        records = {record.id: record for record in map(unpacked, saved)}
+    except (ValueError, RecursionError) as error:
+        said = str(error).splitlines()[0]
+        raise UsageError(f"{file} holds a broken record ({said})") from None
     return SavedNotebook(file, sorted(records.values(), key=lambda record: record.started_at))
 
 
@@ -176,17 +169,16 @@ def models(provider: str | None = None, **options: Any) -> DataFrame:
     """
     if options and provider is None:
         raise UsageError("options need a provider: nbagent.models('openai-compatible', base_url=…)")
-    return frames.models(
-        [
-            {
-                "id": model and f"{listing.provider}:{model.id}",
-                "provider": listing.provider,
-                "context_length": model and model.context_length,
-                "capabilities": ",".join(model.capabilities) if model else "",
-                "reachable": listing.reachable,
-                "reason": listing.why if not listing.reachable or not model else "",
-            }
-            for listing in listings(provider, RunOptions(**options))
-            for model in listing.models or (None,)
-        ]
-    )
+    rows = [
+        {
+            "id": model and f"{listing.provider}:{model.id}",
+            "provider": listing.provider,
+            "context_length": model and model.context_length,
+            "capabilities": ",".join(model.capabilities) if model else "",
+            "reachable": listing.reachable,
+            "reason": listing.why if not listing.reachable or not model else "",
+        }
+        for listing in listings(provider, RunOptions(**options))
+        for model in listing.models or (None,)
+    ]
+    return frames.frame_of(rows, _MODEL_DTYPES)

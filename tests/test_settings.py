@@ -23,7 +23,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def source_of(name: str) -> tuple[Any, str]:
-    (found,) = [origin for origin in origins() if origin.name == name]
+    found = origins()[name]
     return found.value, found.source
 
 
@@ -157,13 +157,10 @@ def test_a_base_url_that_is_no_address_or_may_hold_a_key_is_refused_at_each_door
     doors: list[Any] = [nbagent.configure, RunOptions]
     # The environment's texts are stripped.
     doors += [from_environment] if url == url.strip() else []
-    no_address = r": (base_url|NBAGENT_BASE_URL): base_url=.* expected an address: http://"
     for ask in doors:
-        with pytest.raises(
-            UsageError, match="LLM_API_KEY" if "SECRET" in url else no_address
-        ) as it:
+        with pytest.raises(UsageError, match=r"must be an address.* LLM_API_KEY") as refused:
             ask(base_url=url)
-        assert "SECRET" not in str(it.value)
+        assert "SECRET" not in str(refused.value)
 
 
 LIMITS: dict[str, tuple[str, str, Any, bool]] = {

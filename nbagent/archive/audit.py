@@ -18,16 +18,16 @@ take the last lines; `sync`, at the end of a run, puts all of it on the disk.
 | decided | `approval` | `tool_sha args_sha asked_args_sha? by ruling edited waited_ms binds?` |
 | | `start` | `tool_sha args_sha`: it is not denied, so the tool begins now |
 | finished | `refusal` | `tool_sha args_sha code by?` |
-| | `call` | `tool_sha args_sha result_sha ok code? duration_ms isolation? attachments?` |
+| | `call` | `tool_sha args_sha result_sha ok code? duration_ms isolation? attachments_sha?` |
 | | `write` | `path sha256_before sha256_after bytes`; before is null for a new file |
-| opened | `recovery` | `what why`: the log was changed or cut |
 
 All of a run have `run turn call tool host`; the log adds `seq prev at pid sha`. Arguments and
 results are in it as hashes only: SHA-256 of their canonical JSON, of a result that of the tool
-message's content. `args_sha` is of the arguments that are used, `asked_args_sha` of the model's,
-where they were edited. That a tool begins is written before it does, its end after the store has
-committed the result: a `start` without a `call` is a tool that its process did not outlive. A
-`call` without a `start` was refused, or had broken arguments.
+message's content, beside which its pictures and files have one of their own. `args_sha` is of the
+arguments that are used, `asked_args_sha` of the model's, where they were edited. That a tool begins
+is written before it does, its end after the store has committed the result: a `start` without a
+`call` is a tool that its process did not outlive. A `call` without a `start` was refused, or had
+broken arguments.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from typing import Any
 
 from nbagent.archive.locking import locked
 from nbagent.contracts.canonical import json_object, load_json, sha256_hex, sha_of, utc_now
-from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import StoreError, ToolCode, UsageError
 from nbagent.contracts.events import Event, RunFinished, RunStarted, ToolCallFinished
 from nbagent.contracts.ports import Decision, ToolContext
@@ -55,19 +55,16 @@ FILE_NAME = "audit.jsonl"
 _LONGEST_LINE_BYTES = 200_000
 _HEAD_BYTES = 160
 """Smaller than a disk sector, so it is written whole or not at all."""
-_VERIFY_WAIT_S = 2.0
 _HEAD = re.compile(rb'\{"seq":(\d+),"sha":"([0-9a-f]{64})","size_bytes":(\d+)\} +\n')
 _TAIL = re.compile(rb',"sha":"([0-9a-f]{64})"\}\n')
 _TAIL_BYTES = len(b',"sha":""}\n') + 64
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _AUDITED_HOSTS = frozenset(("fs", "skills", "notebook", "nb", "mcp"))
 _REFUSALS: frozenset[ToolCode] = frozenset(
     ("E_DENIED", "E_SANDBOX_VIOLATION", "E_READ_LIMIT", "E_WRITE_LIMIT")
 )
 _MOST_CHARS = 200
 _MOST_PATH_CHARS = 4_096
-
 
 Record = Mapping[str, Any]
 
@@ -98,10 +95,16 @@ class Head:
         """How the line that follows begins, whatever it says."""
         return f'{{"seq":{self.seq + 1},"prev":"{self.sha}",'.encode()
 
-    def line(self, record: Record) -> bytes:
-        """The line that follows, in ASCII: no line end of any alphabet in a name breaks it."""
-        body = _ENCODER.encode({"seq": self.seq + 1, "prev": self.sha, **record})
-        return f'{body[:-1]},"sha":"{sha256_hex(body)}"}}\n'.encode()
+    def line(self, record: Record) -> tuple[bytes, Head]:
+        """The line that follows and the head after it.
+
+        In ASCII: no line end of any alphabet in a name breaks it.
+        """
+        fields = {"seq": self.seq + 1, "prev": self.sha, **record}
+        body = json.dumps(fields, separators=(",", ":"))
+        sha = sha256_hex(body)
+        line = f'{body[:-1]},"sha":"{sha}"}}\n'.encode()
+        return line, Head(self.seq + 1, sha, self.size_bytes + len(line))
 
     def is_torn(self, piece: bytes) -> bool:
         """Whether a piece without an end can be the next line, cut short by a kill."""
@@ -132,8 +135,6 @@ class AuditLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.warning: str | None = None
-        """Set when something was found changed or missing while writing; the log says it too."""
 
     def append(self, *records: Record) -> None:
         """Write a line for each record; when this returns, they are in the file.
@@ -142,9 +143,16 @@ class AuditLog:
             StoreError: they could not be written; a line is in the file whole or not at all.
         """
         with self._opened() as (log_fd, head_fd):
-            head = self._end_of_chain(log_fd, head_fd)
+            head = _end_of_chain(log_fd, Head.from_bytes(_read(head_fd, 0, _HEAD_BYTES + 1)))
             for record in records:
-                head = _put(log_fd, head_fd, head, record)
+                at = utc_now().isoformat(timespec="microseconds").replace("+00:00", "Z")
+                line, after = head.line({"at": at, "pid": os.getpid(), **record})
+                if os.write(log_fd, line) != len(line):
+                    with suppress(OSError):  # else the next writer cuts it off
+                        os.ftruncate(log_fd, head.size_bytes)
+                    raise OSError("the disk is full")
+                _note(head_fd, after)
+                head = after
 
     def sync(self) -> None:
         """Put all lines on the disk, so that they survive a power cut; StoreError if it fails."""
@@ -171,50 +179,25 @@ class AuditLog:
                 details={"reason": "audit", "path": str(self.path)},
             ) from None
 
-    def _end_of_chain(self, log_fd: int, head_fd: int) -> Head:
-        """Where the next line goes, after what a killed writer left is put in order."""
-        noted = Head.from_bytes(_read(head_fd, 0, _HEAD_BYTES + 1))
-        if noted is None:
-            os.ftruncate(head_fd, 0)
-            why = f"{_head_file(self.path).name} was missing or damaged"
-            return self._go_on(log_fd, head_fd, Head(), why)
-        size = os.fstat(log_fd).st_size
-        more = _read(log_fd, noted.size_bytes, 2 * _LONGEST_LINE_BYTES)
-        line, end, torn = more.rpartition(b"\n")
-        # A whole line is the last one of a writer that was killed before it noted the new end.
-        head = noted.after(line + end) if line else noted
-        if head is None or not head.is_torn(torn) or head.size_bytes + len(torn) != size:
-            why = f"line {noted.seq} ended at byte {noted.size_bytes}, and the file at {size}"
-            return self._go_on(log_fd, head_fd, noted, why)
-        if torn:
-            os.ftruncate(log_fd, head.size_bytes)
-        return head
 
-    def _go_on(self, log_fd: int, head_fd: int, head: Head, why: str) -> Head:
-        """Leave what was changed as it is, and write behind it a line that says so."""
-        self.warning = (
-            f"the audit log was changed or cut ({why}); it goes on, and nbagent.verify_audit() "
-            "shows where. Move the audit files away to begin a new log"
-        )
-        size = os.fstat(log_fd).st_size
-        if size and _read(log_fd, size - 1, 1) != b"\n":
-            size += os.write(log_fd, b"\n")
-        line = {"kind": "recovery", "what": "changed", "why": why}
-        return _put(log_fd, head_fd, replace(head, size_bytes=size), line)
+def _end_of_chain(log_fd: int, noted: Head | None) -> Head:
+    """Where the next line goes, after what a killed writer left is put in order.
 
-
-def _put(log_fd: int, head_fd: int, head: Head, record: Record) -> Head:
-    at = utc_now().isoformat(timespec="microseconds").replace("+00:00", "Z")
-    line = head.line({"at": at, "pid": os.getpid(), **record})
-    after = head.after(line)
-    if after is None or len(line) > _LONGEST_LINE_BYTES:
-        raise OSError(f"a line of {len(line)} bytes is too long")
-    if os.write(log_fd, line) != len(line):
-        with suppress(OSError):  # else the next writer cuts it off
-            os.ftruncate(log_fd, head.size_bytes)
-        raise OSError("the disk is full")
-    _note(head_fd, after)
-    return after
+    A log that does not end as its head file says was changed or cut, or the head file was. It stays
+    as it is: the next line does not follow what is there, and every check from then on finds that.
+    """
+    size = os.fstat(log_fd).st_size
+    if noted is None:
+        return Head(size_bytes=size)
+    more = _read(log_fd, noted.size_bytes, 2 * _LONGEST_LINE_BYTES)
+    line, end, torn = more.rpartition(b"\n")
+    # A whole line is the last one of a writer that was killed before it noted the new end.
+    head = noted.after(line + end) if line else noted
+    if head is None or not head.is_torn(torn) or head.size_bytes + len(torn) != size:
+        return replace(noted, size_bytes=size)
+    if torn:
+        os.ftruncate(log_fd, head.size_bytes)
+    return head
 
 
 def _note(head_fd: int, head: Head) -> None:
@@ -275,55 +258,46 @@ def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = 
     """
     given = store_home() if path is None else Path(path).expanduser()
     log = given / FILE_NAME if given.is_dir() or path is None else given
-    head_file = _head_file(log)
-    if not log.is_file() and not head_file.is_file():
+    if not log.is_file() and not _head_file(log).is_file():
         raise UsageError(
             f"there is no audit log at {log}; it is begun by the first run with file, script, "
             "notebook or MCP tools. Give the store's folder or the file: "
             "nbagent.verify_audit('.nbagent')"
         )
-    try:
-        noted = b""
-        # The head and the size of one moment; what is written later is not looked at.
-        with ExitStack() as stack:
-            if head_file.is_file():
-                file = stack.enter_context(head_file.open("rb"))
-                with suppress(OSError):  # a copy on a disk without locks is checked too
-                    stack.enter_context(locked(file.fileno(), wait_s=_VERIFY_WAIT_S))
-                noted = file.read(_HEAD_BYTES + 1)
-            size = log.stat().st_size if log.is_file() else 0
-        lines = log.read_bytes()[:size].splitlines(keepends=True) if size else []
-    except OSError as error:
-        raise StoreError(f"the audit log cannot be read ({error}); make it readable") from None
+    noted, lines = _snapshot(log)
     before = head = Head()
     why, missing = "", contains
     for line in lines:
-        if head.is_torn(line):
-            break
         after = head.after(line)
-        why = _said_by_a_writer(line)
         if after is None:
-            why = "it was changed, or does not follow the line before it. " + why
-        if after is None or why:
+            if not head.is_torn(line):
+                why = "it was changed, or does not follow the line before it"
             break
         before, head = head, after
         missing = "" if head.sha == missing else missing
     # A killed writer's last line may stand behind the end that the head file says.
     if not why and noted not in (head.to_bytes(), before.to_bytes()):
-        name = head_file.name
+        name = _head_file(log).name
         why = f"{name} is not of a log that ends with line {head.seq:,}: one of them was changed"
     if missing and not why:
         why = "the line that it must contain is not there: the log was cut or made anew"
     return AuditReport(path=log, lines=head.seq, why=why, last_sha=head.sha if head.seq else "")
 
 
-def _said_by_a_writer(line: bytes) -> str:
-    """What a writer noticed, in a line of its own; empty for other lines."""
-    with suppress(ValueError, RecursionError):
-        fields = json_object(load_json(line)) or {}
-        if fields.get("what") == "changed":
-            return f"nbagent noticed at {fields.get('at')} that {fields.get('why')}, and went on"
-    return ""
+def _snapshot(log: Path) -> tuple[bytes, list[bytes]]:
+    """The head file and the lines of one moment; what is written later is not looked at."""
+    noted = b""
+    try:
+        with ExitStack() as stack:
+            if _head_file(log).is_file():
+                file = stack.enter_context(_head_file(log).open("rb"))
+                with suppress(OSError):  # a copy on a disk without locks is checked too
+                    stack.enter_context(locked(file.fileno()))
+                noted = file.read(_HEAD_BYTES + 1)
+            size = log.stat().st_size if log.is_file() else 0
+        return noted, log.read_bytes()[:size].splitlines(keepends=True) if size else []
+    except OSError as error:
+        raise StoreError(f"the audit log cannot be read ({error}); make it readable") from None
 
 
 # What the calls of a run become
@@ -339,27 +313,17 @@ class AuditSink:
 
     name = "audit"
 
-    def __init__(self, home: Path, *, on_warning: Callable[[str], None]) -> None:
-        """Nothing is opened yet. `on_warning` is called once when the log was changed or cut, and
-        at once when a decision could not be written.
-        """
+    def __init__(self, home: Path) -> None:
         self._log = AuditLog(home / FILE_NAME)
-        self._on_warning = on_warning
-        self._warned = False
         self._failure: str | None = None
 
-    def decided(
-        self, call: ToolCall, spec: ToolSpec, context: ToolContext, decision: Decision, binds: str
-    ) -> None:
+    def decided(self, call: ToolCall, context: ToolContext, decision: Decision, binds: str) -> None:
         """Write who allowed a call, and that its tool begins. On the engine thread. Never raises.
 
-        What cannot be written is a warning, and `handle` raises it. `binds` is the hash that an
-        approval is bound to.
+        What cannot be written, `handle` raises with the next event, which is that the tool begins.
+        `binds` is the hash that an approval is bound to.
         """
-        if self._failure is None:
-            self._do(lambda: self._log.append(*_before(call, spec, context, decision, binds)))
-            if self._failure is not None:
-                self._warn(self._failure)
+        self._do(lambda: self._log.append(*_before(call, context, decision, binds)))
 
     def handle(self, event: Event) -> None:
         """Write the lines of a finished call. On the engine thread.
@@ -368,13 +332,12 @@ class AuditSink:
             StoreError: they, or those of a decision before, could not be written. Nothing is
                 written any more, and every event raises it again.
         """
-        if self._failure is None:
-            if isinstance(event, RunStarted):
-                self._do(self._log.append)  # what cannot be written shows before the first tool
-            elif isinstance(event, ToolCallFinished):
-                self._do(lambda: self._log.append(*_after(event)))
-            elif isinstance(event, RunFinished):
-                self._do(self._log.sync)
+        if isinstance(event, RunStarted):
+            self._do(self._log.append)  # what cannot be written shows before the first tool
+        elif isinstance(event, ToolCallFinished):
+            self._do(lambda: self._log.append(*_after(event)))
+        elif isinstance(event, RunFinished):
+            self._do(self._log.sync)
         if self._failure is not None:
             raise StoreError(self._failure, details={"reason": "audit"})
 
@@ -382,33 +345,25 @@ class AuditSink:
         """The log keeps no file open."""
 
     def _do(self, action: Callable[[], None]) -> None:
-        """Act on the log, and keep what went wrong."""
+        """Act on the log, and keep what went wrong; after that nothing is done any more."""
+        if self._failure is not None:
+            return
         try:
             action()
-        except StoreError as error:
-            self._failure = f"THIS RUN IS NO LONGER AUDITED: {error.message}"
         except Exception as error:
             bug = f"{type(error).__name__} in nbagent itself; please report it"
-            self._failure = f"THIS RUN IS NO LONGER AUDITED: {bug}"
-        if self._log.warning and not self._warned:
-            self._warned = True
-            self._warn(self._log.warning)
-
-    def _warn(self, text: str) -> None:
-        with suppress(Exception):
-            self._on_warning(text)
+            why = error.message if isinstance(error, StoreError) else bug
+            self._failure = f"THIS RUN IS NO LONGER AUDITED: {why}"
 
 
-def _before(
-    call: ToolCall, spec: ToolSpec, context: ToolContext, decision: Decision, binds: str
-) -> list[Record]:
+def _before(call: ToolCall, context: ToolContext, decision: Decision, binds: str) -> list[Record]:
     """What a decided call leaves in the log before its tool begins."""
     edited = decision.arguments is not None
-    used = decision.arguments if edited else call.arguments
+    traits = decision.prepared.spec.traits
     what = {
-        **_place(context.run_id, context.turn_id, call.id, call.name, spec.traits.host),
-        "tool_sha": spec.traits.sha,
-        "args_sha": sha_of(used),
+        **_place(context.run_id, context.turn_id, call.id, call.name, traits.host),
+        "tool_sha": traits.sha,
+        "args_sha": sha_of(decision.arguments if edited else call.arguments),
     }
     approval = {
         "kind": "approval",
@@ -444,8 +399,7 @@ def _after(event: ToolCallFinished) -> list[Record]:
     if run.isolation:
         done["isolation"] = _short(run.isolation)
     if result.attachments:
-        # Of each its own hash: the tool message holds them beside the result.
-        done["attachments"] = [sha_of(part.model_dump()) for part in result.attachments]
+        done["attachments_sha"] = sha_of([part.model_dump() for part in result.attachments])
     records.append({"kind": "call", **what, **done})
     if run.host == "fs" and isinstance(data.get("path"), str) and "sha256After" in data:
         records.append(

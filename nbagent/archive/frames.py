@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from itertools import product
@@ -59,9 +59,11 @@ def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.Data
     return _pandas().DataFrame(arrays, copy=False)
 
 
-def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Rows as a frame, with the dtypes that pandas finds."""
-    return _pandas().DataFrame(list(rows))
+def frame_of(
+    rows: Sequence[dict[str, Any]], dtypes: Mapping[str, Dtype] | None = None
+) -> pd.DataFrame:
+    """Rows as a frame; columns without a dtype have the one that pandas finds."""
+    return _pandas().DataFrame(list(rows)).astype(dtypes or {})
 
 
 def _refuse_unknown(name: str, filters: dict[str, Any]) -> None:
@@ -77,20 +79,19 @@ def _refuse_unknown(name: str, filters: dict[str, Any]) -> None:
 
 def _refuse_slips(frame: Frame, filters: dict[str, Any], connections: Sequence[Connection]) -> None:
     """A word that no row has and that is nearly one that rows have: the nearest is said."""
-    of_runs = FRAMES["runs"]
     for name, given in filters.items():
         if name in _EXTRA or frame.dtype(name) != "category":
             continue
         known = set(VOCABULARY.get(name, ()))
-        unknown: list[str] = [word for word in _cells(name, given, "category") if word]
-        sources = [(frame.value(name), frame.source)]
-        if name in of_runs.columns:
-            sources.append((of_runs.value(name), of_runs.source))
-        if not known.issuperset(unknown):
-            for connection, (value, source) in product(connections, sources):
-                found = connection.execute(f"SELECT DISTINCT {value} FROM {source}")
-                known |= {cell_text(cell) for (cell,) in found if cell is not None}
-        for word in unknown:
+        words: list[str] = [word for word in _cells(name, given, "category") if word]
+        if known.issuperset(words):
+            continue
+        # A run without such rows has its session and its model all the same.
+        searched = [frame] + [FRAMES["runs"]] * (name in FRAMES["runs"].columns)
+        for connection, of in product(connections, searched):
+            found = connection.execute(f"SELECT DISTINCT {of.value(name)} FROM {of.source}")
+            known |= {cell_text(cell) for (cell,) in found if cell is not None}
+        for word in words:
             near = [it for it in sorted(known) if it.endswith(f":{word}")]
             near += difflib.get_close_matches(word, known, n=1, cutoff=0.7)
             if near and word not in known:
@@ -156,7 +157,8 @@ def _cells(name: str, value: Any, dtype: Dtype) -> list[Any]:
         if dtype == WHEN:
             cells = [_moment(it) for it in values]
         elif dtype in ("string", "category"):
-            cells = [None if pd.isna(it) else _text(it) for it in values]
+            # Nothing but texts, and no half of a surrogate pair, which SQLite cannot compare.
+            cells = [None if pd.isna(it) else str.encode(it).decode() for it in values]
         else:
             made: Any = pd.array(values, dtype=dtype)
             cells = [None if pd.isna(it) else it for it in made.tolist()]
@@ -182,12 +184,6 @@ def _unusable(name: str, value: Any, dtype: Dtype) -> UsageError:
     many = "" if name in _EXTRA else f", or up to {_MOST_VALUES:,} of them in a list"
     takes = "a datetime or a text like '2026-03-04', 'today', '7d'" if dtype == WHEN else dtype
     return UsageError(f"{name}={seen} cannot be looked for; give {takes}{many}")
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value.encode().decode()  # no half of a surrogate pair, which SQLite cannot compare
 
 
 def _moment(value: Any) -> int | None:
@@ -261,11 +257,3 @@ def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
         for key in dict.fromkeys(key for row in found for key in row)
     }
     return pd.concat([given, pd.DataFrame(added, index=given.index)], axis=1)
-
-
-def models(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """One row for each model, with these columns also where there are no rows."""
-    names = ("id", "provider", "context_length", "capabilities", "reachable", "reason")
-    table = Frame(names, "", "", "")
-    arrays = {it: _array(table.dtype(it), [row[it] for row in rows]) for it in names}
-    return _pandas().DataFrame(arrays)

@@ -12,6 +12,7 @@ from typing import Any
 
 from nbagent.archive.codec import Row, decoded, record_of, text_cell
 from nbagent.archive.database import Connection
+from nbagent.archive.tables import LINEAGE
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.records import EngineTurn, RunRecord
@@ -143,18 +144,15 @@ def _lineage(c: Connection, run_id: str) -> list[tuple[Row, int]]:
     """A run and those that it goes on from, newest first, with the absolute end of each one's
     part of the conversation."""
     row = row_of_run(c, run_id)
-    line = [(row, _ALL)]
-    while row.get("parent_id") and row["shared_messages"]:
-        end = min(line[-1][1], row["shared_messages"])
-        try:
-            row = row_of_run(c, row["parent_id"])
-        except UsageError:
-            raise StoreError(
-                f"run {row['run_id']} goes on from run {row['parent_id']}, which is not in "
-                "this store; open the store that has both",
-                code="ENOENT",
-            ) from None
-        line.append((row, end))
+    parts = c.execute(LINEAGE, (row["run_id"],)).fetchall()
+    line = [(select(c, "runs", "WHERE n = ?", (n,))[0], end) for n, end in parts]
+    row, end = line[-1]
+    if row.get("parent_id") and min(end, row["shared_messages"]):
+        raise StoreError(
+            f"run {row['run_id']} goes on from run {row['parent_id']}, which is not in "
+            "this store; open the store that has both",
+            code="ENOENT",
+        )
     return line
 
 

@@ -53,7 +53,6 @@ class Commands:
         # Before anything is read: an expression in the prompt may hold a key and fail with it.
         register_environment()
         try:
-            settings.hide_keys(line)
             if cell is None:
                 self._command(line)
             else:

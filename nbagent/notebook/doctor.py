@@ -69,8 +69,7 @@ def _model() -> list[tuple[str, str]]:
     except NbagentError as error:
         return [("settings", str(error))]
     if settings.model is not None:
-        source = next(origin.source for origin in origins() if origin.name == "model")
-        model, why = qualified(settings.model), f"set by {source}"
+        model, why = qualified(settings.model), f"set by {origins()['model'].source}"
     else:
         choice = choose_model(os.environ, settings.base_url)
         model, why = choice.model_id, choice.why

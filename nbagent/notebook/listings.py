@@ -16,7 +16,8 @@ from nbagent.session.clients import listings
 from nbagent.session.frontend import frontend
 from nbagent.session.hosts import tools_of
 from nbagent.session.stores import current_store
-from nbagent.settings import RunOptions, Tools, effective, origins
+from nbagent.settings import RunOptions, Settings, effective, origins
+from nbagent.settings.checks import Tools
 from nbagent.tools.base import HostSet, host_words
 
 
@@ -164,8 +165,12 @@ _WHO = {"person": "you", "callback": "on_approval"}
 
 def settings_text() -> str:
     """Every setting, its value and where it came from."""
-    rows = [(o.name, "not set" if o.value is None else repr(o.shown), o.source) for o in origins()]
+    table = Settings.rows()
+    rows = [
+        (name, "not set" if o.value is None else repr(table[name].shown(o.value)), o.source)
+        for name, o in origins().items()
+    ]
     first = max(len(row[0]) for row in rows)
     second = max(len(row[1]) for row in rows)
-    table = "\n".join(f"{a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows)
-    return f"{table}\n\n%agent config NAME=VALUE sets one for this kernel, NAME= takes it back"
+    lines = "\n".join(f"{a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows)
+    return f"{lines}\n\n%agent config NAME=VALUE sets one for this kernel, NAME= takes it back"

@@ -11,6 +11,7 @@ from typing import Any
 
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.settings import Option, RunOptions, Settings, checks
+from nbagent.settings.table import Switch
 
 
 class Line(RunOptions):
@@ -27,10 +28,8 @@ class Line(RunOptions):
         bare="last",
     )
     into = Option[str | None]("--into NAME", "put the run into this variable", checks.variable_name)
-    dry_run = Option(
-        "--dry-run", "show what would be sent, and send nothing", checks.switch, False, bare=True
-    )
-    help = Option("-h, --help", "show this", checks.switch, False, bare=True)
+    dry_run = Switch("--dry-run", "show what would be sent, and send nothing")
+    help = Switch("-h, --help", "show this")
 
     def run_options(self) -> RunOptions:
         """What is for the run."""

@@ -14,8 +14,8 @@ from typing import Any
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook.line_words import CURLY, Word, goes_on, words_of
 from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS, Command, Line
-from nbagent.settings import Option, refuse_key
 from nbagent.settings.checks import any_text
+from nbagent.settings.table import Option, refuse_key
 
 
 def parse(line: str) -> Line:

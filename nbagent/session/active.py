@@ -41,7 +41,7 @@ from nbagent.session.clients import Key
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.prepare import Ask, prepare
 from nbagent.session.stores import alive, current_store
-from nbagent.settings import HIDDEN
+from nbagent.settings.table import HIDDEN
 
 if TYPE_CHECKING:
     from nbagent.providers.exchange import WireRequest
@@ -239,7 +239,7 @@ class ActiveRun:
         if self.store.path is None:
             self.warn("this run is not audited: its store is in memory only")
             return None
-        audit = AuditSink(self.store.path.parent, on_warning=self.warn)
+        audit = AuditSink(self.store.path.parent)
         self._sinks.append(audit)
         return audit
 

@@ -222,7 +222,7 @@ class SessionApprover:
         )
         if self.audit is not None:
             bound = _bound(_with(call, arguments), prepared)
-            self.audit.decided(call, prepared.spec, context, decision, bound)
+            self.audit.decided(call, context, decision, bound)
         return decision
 
     def _hit(self, call: ToolCall, prepared: PreparedCall) -> RuleHit:

@@ -20,7 +20,8 @@ from nbagent.contracts.policy import Resolve
 from nbagent.contracts.ports import ToolHost
 from nbagent.files.mounts import Mounts, parse_mount
 from nbagent.session.approval import Policies
-from nbagent.settings import RunOptions, Settings, Tools, project_folder, store_home
+from nbagent.settings import RunOptions, Settings, project_folder, store_home
+from nbagent.settings.checks import Tools
 from nbagent.tools.base import OWN, HostOrder, HostSource, host_of, open_hosts
 from nbagent.tools.function_tool import FunctionHost, namespace_tools
 

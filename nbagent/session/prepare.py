@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 from nbagent import __version__
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
-from nbagent.contracts.chat import Message, Part, TextPart, Usage, redacted
+from nbagent.contracts.chat import ChatRequest, Message, Part, TextPart, Usage, redacted
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolContext
@@ -200,7 +200,8 @@ def _limits(options: RunOptions, asked: Settings) -> Limits:
 
 
 def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
-    names = [name for name, row in Settings.rows().items() if row.sent]
+    fields = ChatRequest.model_fields.keys() - {"model", "tools"}
+    names = [name for name in Settings.rows() if name in fields]
     params = {n: value for n in names if (value := getattr(asked, n)) is not None}
     return params if options.tool_choice is None else {**params, "tool_choice": options.tool_choice}
 

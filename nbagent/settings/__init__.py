@@ -21,40 +21,9 @@ from typing import Any, TypeVar, cast
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact_json, register_environment
-from nbagent.settings.checks import Tools
-from nbagent.settings.table import (
-    HIDDEN,
-    Option,
-    RunOptions,
-    Settings,
-    Values,
-    checked_value,
-    hide_keys,
-    refuse_key,
-)
+from nbagent.settings.table import Option, RunOptions, Settings, checked_value
 
-__all__ = [
-    "HIDDEN",
-    "Option",
-    "Origin",
-    "RunOptions",
-    "Settings",
-    "Tools",
-    "begun_anew",
-    "check_limits",
-    "checked_value",
-    "configure",
-    "effective",
-    "hide_keys",
-    "origins",
-    "project_folder",
-    "provider_of",
-    "refuse_key",
-    "store_home",
-    "without_secrets",
-]
-
-V = TypeVar("V", bound=Values)
+V = TypeVar("V", RunOptions, Settings)
 _PROJECT = "pyproject.toml"
 _STARTS_A_PROGRAM = {"tools": re.compile(r"mcp(:|$)|.*__"), "model": re.compile(r"local(:|$)")}
 """What a project's file may not name."""
@@ -65,16 +34,10 @@ _start: Path | None = None
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One effective value and where it came from."""
+    """The value of a setting, and where it came from."""
 
-    name: str
-    value: Any = field(repr=False)
+    value: Any = field(repr=False)  # it may be secret
     source: str = "default"
-
-    @property
-    def shown(self) -> Any:
-        """The value without what is secret in it."""
-        return Settings.row(self.name).shown(self.value)
 
 
 def configure(**values: Any) -> None:
@@ -96,7 +59,7 @@ def configure(**values: Any) -> None:
 
 def effective() -> Settings:
     """The settings that hold now."""
-    held = {origin.name: origin for origin in origins()}
+    held = origins()
     values = {name: origin.value for name, origin in held.items()}
     if held["max_turns"].source == "default" or _PROJECT in held["ceiling"].source:
         # Who lowers only the ceiling means both.
@@ -105,8 +68,8 @@ def effective() -> Settings:
     return Settings(**values)
 
 
-def origins() -> list[Origin]:
-    """Every setting with its value and where it came from."""
+def origins() -> dict[str, Origin]:
+    """Every setting by its name."""
     project = _from_project()
     held: dict[str, Origin] = {}
     for source, values in (
@@ -116,14 +79,13 @@ def origins() -> list[Origin]:
     ):
         if "model" in values and "model" in held:
             held = _for_server_of(values["model"], held, meant=held["model"].value)
-        held |= {name: Origin(name, value, source) for name, value in values.items()}
+        held |= {name: Origin(value, source) for name, value in values.items()}
     if "model" in project and "model" not in held:
         held = _for_server_of(project["model"], held, meant="openai:")
-    rows = Settings.rows()
-    return [
-        _with_project(held.get(name) or Origin(name, row.default), row, project)
-        for name, row in rows.items()
-    ]
+    return {
+        name: _with_project(held.get(name) or Origin(row.default), row, project)
+        for name, row in Settings.rows().items()
+    }
 
 
 def _for_server_of(model: str, held: dict[str, Origin], meant: str) -> dict[str, Origin]:
@@ -142,11 +104,11 @@ def provider_of(model: str) -> str:
 
 def _with_project(held: Origin, row: Option[Any], project: Mapping[str, Any]) -> Origin:
     """What holds for the person, and what a project's file says: below it, or tighter."""
-    if held.name not in project:
+    if row.name not in project:
         return held
-    value: Any = project[held.name]
+    value: Any = project[row.name]
     if row.project != "tighten":
-        return Origin(held.name, value, _PROJECT) if held.source == "default" else held
+        return Origin(value, _PROJECT) if held.source == "default" else held
     if isinstance(value, tuple):
         value = tuple(dict.fromkeys((*held.value, *cast("tuple[str, ...]", value))))
     elif held.value is not None:
@@ -154,7 +116,7 @@ def _with_project(held: Origin, row: Option[Any], project: Mapping[str, Any]) ->
     if value == held.value:
         return held
     source = _PROJECT if held.source == "default" else f"{held.source} and {_PROJECT}"
-    return Origin(held.name, value, source)
+    return Origin(value, source)
 
 
 def check_limits(max_turns: int, ceiling: int) -> None:

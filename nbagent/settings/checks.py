@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any, cast
@@ -32,18 +33,14 @@ _ADDRESS = re.compile(
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
-_ON = ("true", "1", "on", "yes")
-_OFF = ("false", "0", "off", "no")
 _SHORTEST_KEY = 12
 """Of a word with letters and digits in a header or in extra fields."""
-_PLAIN_HEADERS = frozenset(
-    {
-        *("accept", "content-type", "user-agent", "referer", "http-referer", "x-title"),
-        *("anthropic-version", "anthropic-beta", "openai-beta"),
-    }
+_PLAIN_HEADERS = (
+    *("accept", "content-type", "user-agent", "referer", "http-referer", "x-title"),
+    *("anthropic-version", "anthropic-beta", "openai-beta"),
 )
 """Headers whose value is no secret."""
-_OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+_OWN_HEADERS = ("connection", "content-length", "host", "transfer-encoding")
 """Set to what is true of a request: another value would let its end be misread."""
 
 
@@ -72,16 +69,14 @@ def variable_name(value: Any) -> str:
 
 
 def base_url(value: Any) -> str:
-    """The address of a server that holds no key."""
+    """The address of a server. What is none may hold a key, and is not shown."""
     given = text(value)
-    if _ADDRESS.fullmatch(given) and given.isprintable():
-        return given
-    if any(mark in given for mark in "@?#"):
+    if not _ADDRESS.fullmatch(given) or not given.isprintable():
         raise UsageError(
-            "base_url holds a name, a password or a part after '?' or '#', which would be kept and "
-            "shown; remove it, and give the key in LLM_API_KEY"
+            "base_url must be an address like http://HOST:PORT/v1, without a name, a password or "
+            "a part after '?' or '#', which would be kept and shown; give the key in LLM_API_KEY"
         )
-    raise ValueError("an address: http://HOST:PORT/v1 or https://HOST/v1")
+    return given
 
 
 def output_type(value: Any) -> Any:
@@ -92,36 +87,35 @@ def output_type(value: Any) -> Any:
 
 
 def number(
-    low: float, high: float = math.inf, *, whole: bool = False, what: str = ""
+    low: float, high: float = math.inf, *, whole: bool = False, of: str = ""
 ) -> Callable[[Any], Any]:
-    """A check for finite numbers in a range; `what` is said of others."""
-    kind = "a whole number" if whole else "a number"
-    what = what or f"{kind} from {low:g}{f' to {high:g}' if high < math.inf else ''}"
+    """A check for finite numbers in a range, of a unit."""
+    what = f"a {'whole ' * whole}number{of} from {low:,}"
+    what += f" to {high:,}" if high < math.inf else ""
 
     def check(value: Any) -> int | float:
-        try:
+        with suppress(ValueError, TypeError, OverflowError):
             given = int(value) if whole else float(value)
             # Python would take True for 1, and cut 1.5 to 1.
-            fits = not isinstance(value, bool) and low <= given == float(value) <= high
-        except (ValueError, TypeError, OverflowError):
-            raise ValueError(what) from None
-        if not fits or math.isinf(given):
-            raise ValueError(what)
-        return given
+            if not isinstance(value, bool) and low <= given == float(value) <= high:
+                return given
+        raise ValueError(what)
 
     return check
 
 
-seconds = number(0.001, 1e6, what="a number of seconds greater than 0")
-usd = number(0, 1e9, what="an amount in USD")
+seconds = number(0.001, 1_000_000, of=" of seconds")
+usd = number(0, 1_000_000_000, of=" of US dollars")
 
 
 def switch(value: Any) -> bool:
     """True or false, also as a word."""
     word = str(value).lower()
-    if word not in _ON + _OFF:
+    if word in ("false", "0", "off", "no"):
+        return False
+    if word not in ("true", "1", "on", "yes"):
         raise ValueError("true or false")
-    return word in _ON
+    return True
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
@@ -208,11 +202,6 @@ def extra_body(value: Any) -> dict[str, Any]:
     return held
 
 
-def is_key_like(word: str) -> bool:
-    """Whether a word begins as the keys of well-known providers do."""
-    return len(word) >= _SHORTEST_KEY and bool(_KEY_START.match(word))
-
-
 def headers(value: Any) -> dict[str, str]:
     """Names and texts that are sent with each request; the texts may be secrets.
 
@@ -225,7 +214,7 @@ def headers(value: Any) -> dict[str, str]:
         if not plain or not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
             raise ValueError(
                 'names and texts of one line such as {"X-Tenant": "a"}, and none of '
-                f"{', '.join(sorted(_OWN_HEADERS))}, which are set for each request"
+                f"{', '.join(_OWN_HEADERS)}, which are set for each request"
             )
         if name.lower() not in _PLAIN_HEADERS:
             register(held.removeprefix("Bearer "))

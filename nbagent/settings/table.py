@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, overloa
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Isolation, ToolLimits, ToolPolicy
-from nbagent.contracts.secrets import redact_json, register
+from nbagent.contracts.secrets import redact_json
 from nbagent.settings import checks
 from nbagent.settings.checks import Tools
 
@@ -53,8 +53,6 @@ class Option(Generic[T]):
     """An environment variable that sets it, beside NBAGENT_NAME."""
     goes_on: bool = True
     """Whether a run that goes on has it from the run before."""
-    sent: bool = False
-    """Whether it is a parameter of the request."""
     server: bool = False
     """Whether it was meant for one server, and never goes to another."""
     secret: bool = False
@@ -128,6 +126,15 @@ class _OfServer(Option[T]):
     server: bool = True
 
 
+@dataclass(frozen=True, eq=False)
+class Switch(Option[bool]):
+    """One that is off unless its flag stands on the line."""
+
+    check: Callable[[Any], bool] = checks.switch
+    default: bool = False
+    bare: Any = True
+
+
 def refuse_key(name: str) -> None:
     """Raise UsageError when a word would be followed by a key. What follows it is not shown."""
     if _KEY_LIKE.fullmatch(name.lstrip("-").replace("-", "_")):
@@ -136,15 +143,6 @@ def refuse_key(name: str) -> None:
             "an environment variable before the kernel starts (LLM_API_KEY, or the provider's "
             "own), or name another one: key_variable=NAME (--key-variable NAME)"
         )
-
-
-def hide_keys(line: str) -> None:
-    """Let no key that somebody typed on a line be shown by what is said of the line."""
-    for word in line.replace("=", " ").split():
-        if word.startswith("-"):
-            refuse_key(word)
-        elif checks.is_key_like(word.strip("'\"")):
-            register(word.strip("'\""))
 
 
 class Values:
@@ -204,15 +202,10 @@ class _Shared(Values):
         "-m, --model PROVIDER:MODEL", "the model to ask", checks.text, variable="LLM_MODEL"
     )
     base_url = _OfServer[str | None](
-        "--base-url URL",
-        "the server to ask, instead of the provider's own",
-        checks.base_url,
-        variable="LLM_BASE_URL",
+        "--base-url URL", "the server to ask", checks.base_url, variable="LLM_BASE_URL"
     )
     key_variable = _OfServer[str | None](
-        "--key-variable NAME",
-        "the environment variable with the key; never the key itself",
-        checks.key_variable,
+        "--key-variable NAME", "the environment variable that holds the key", checks.key_variable
     )
     organization_id = _OfServer[str | None]("", "the organisation that pays", checks.header_text)
     project_id = _OfServer[str | None]("", "the provider's project", checks.header_text)
@@ -220,17 +213,11 @@ class _Shared(Values):
         "", "further headers, as a JSON object", checks.headers, secret=True
     )
     extra_body = _OfServer[dict[str, Any] | None](
-        "",
-        "further fields of a request's JSON: extra_body='{\"num_ctx\": 32768}'",
-        checks.extra_body,
-        secret=True,
+        "", "further fields of a request, as a JSON object", checks.extra_body, secret=True
     )
     retries = Option("", "most attempts after the first one", checks.number(0, 10, whole=True), 2)
     timeout_s = _Limit(
-        "--timeout SECONDS",
-        "deadline of one request, its retries included (default: 600 s)",
-        checks.seconds,
-        600.0,
+        "--timeout SECONDS", "deadline of one request and its retries", checks.seconds, 600.0
     )
     cache = Option[str | None](
         "--cache off | auto | replay | refresh",
@@ -240,12 +227,8 @@ class _Shared(Values):
     cassette = Option[str | None](
         "--cassette FILE.jsonl", "the record of answers, beside the notebook", checks.cassette
     )
-    replay_tools = Option(
-        "--replay-tools",
-        "take tool results from the record, too; what is there is not run",
-        checks.switch,
-        False,
-        bare=True,
+    replay_tools = Switch(
+        "--replay-tools", "take tool results from the record, too; what is there is not run"
     )
     system = _Choice[str | None]("--system TEXT", "the system prompt", checks.any_text)
     tools = _Choice[Tools | None](
@@ -261,28 +244,18 @@ class _Shared(Values):
     )
     max_cost_usd = _Limit[float | None]("", "pause once it has cost so many US dollars", checks.usd)
     temperature = _Choice[float | None](
-        "--temperature 0–2",
-        "sampling temperature (default: none is sent)",
-        checks.number(0, 2),
-        sent=True,
+        "--temperature 0–2", "sampling temperature (default: none is sent)", checks.number(0, 2)
     )
-    top_p = _Choice[float | None]("--top-p 0–1", "nucleus sampling", checks.number(0, 1), sent=True)
-    max_tokens = _Choice[int | None](
-        "--max-tokens N", "most tokens of one answer", _COUNT, sent=True
-    )
+    top_p = _Choice[float | None]("--top-p 0–1", "nucleus sampling", checks.number(0, 1))
+    max_tokens = _Choice[int | None]("--max-tokens N", "most tokens of one answer", _COUNT)
     stop_sequences = _Choice[tuple[str, ...] | None](
-        "--stop-seq TEXT",
-        "end the answer before this text",
-        checks.sequences,
-        many=True,
-        sent=True,
+        "--stop-seq TEXT", "end the answer before this text", checks.sequences, many=True
     )
     reasoning = _Choice[str | None](
         "--reasoning low | medium | high | off | TOKENS",
         "how much the model thinks; also minimal, xhigh, max; see --dry-run",
         checks.reasoning,
         words=checks.REASONING,
-        sent=True,
     )
     trim = _Choice(
         "--trim tool-results | none",
@@ -291,20 +264,13 @@ class _Shared(Values):
         words=("tool-results", "none"),
     )
     mounts = Option[tuple[str, ...]](
-        "--mount NAME=PATH[:ro|rw]",
-        "a folder that file tools may use, beside @project",
-        checks.lines,
-        (),
-        many=True,
+        "--mount NAME=PATH[:ro|rw]", "a folder that file tools may use", checks.lines, (), many=True
     )
     skills = Option[tuple[str, ...]](
         "--skills DIR", "a folder of skills, beside the project's own", checks.lines, (), many=True
     )
     session = _Choice(
-        "--session NAME",
-        "the run's session; with --continue: go on with its last run",
-        checks.text,
-        "default",
+        "--session NAME", "the run's session; with --continue: its last run", checks.text, "default"
     )
     stream = _Choice(
         "--no-stream",
@@ -345,17 +311,8 @@ class RunOptions(_Shared):
     tags = Option[tuple[str, ...]](
         "--tag TEXT", "a tag for the run", checks.sequences, (), many=True
     )
-    raw = Option(
-        "--raw",
-        "print the text of the answer, and no view",
-        checks.switch,
-        False,
-        bare=True,
-        goes_on=False,
-    )
-    quiet = Option(
-        "--quiet", "show nothing but errors", checks.switch, False, bare=True, goes_on=False
-    )
+    raw = Switch("--raw", "print the text of the answer, and no view", goes_on=False)
+    quiet = Switch("--quiet", "show nothing but errors", goes_on=False)
     echo = Option[bool | None](
         "", "print events where there is no front end", checks.switch, goes_on=False
     )

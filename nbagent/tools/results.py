@@ -15,15 +15,7 @@ from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError
 from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_cut
-from nbagent.shown import (
-    PATIENCE_S,
-    Normal,
-    clean,
-    cut_middle,
-    fitted,
-    is_iterator,
-    without_folders,
-)
+from nbagent.shown import Normal, clean, cut_middle, fitted, without_folders
 
 MAX_RESULT_CHARS = 50_000
 """Of a result's JSON; `@tool(max_result_chars=…)` changes it for one tool."""
@@ -45,8 +37,7 @@ def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> ToolOutcom
         return cast("ToolOutcome", value)
     if issubclass(kind, ToolResult):
         return ToolOutcome(result=cast("ToolResult", value))
-    # A plain function that returns an iterator means its items, and they may take their time.
-    shown = fitted(value, budget_chars, patience_s=None if is_iterator(value) else PATIENCE_S)
+    shown = fitted(value, budget_chars)
     result = ToolResult(ok=True, data=shown.data, attachments=shown.parts)
     return ToolOutcome(result=result, truncated=shown.cut)
 

@@ -91,14 +91,14 @@ def test_a_line_torn_at_any_byte_is_no_fault_and_cut_off(tmp_path: Path, n_befor
     whole = [(tmp_path / name).read_bytes() for name in FILES]
     head = Head.from_bytes(whole[1])
     assert head is not None
-    line = head.line(CALL)
+    line, _ = head.line(CALL)
     for n in range(1, len(line)):
         (tmp_path / FILES[0]).write_bytes(whole[0] + line[:n])
         (tmp_path / FILES[1]).write_bytes(whole[1])
         assert verify_audit(tmp_path).lines == n_before
         log.append(CALL)
         report = verify_audit(tmp_path)
-        assert (report.ok, report.lines, log.warning) == (True, n_before + 1, None)
+        assert (report.ok, report.lines) == (True, n_before + 1)
 
 
 def test_a_log_that_was_moved_away_is_begun_anew_and_both_are_in_order(
@@ -111,7 +111,6 @@ def test_a_log_that_was_moved_away_is_begun_anew_and_both_are_in_order(
     log.append(CALL)
     assert verify_audit(home).lines == 1
     assert verify_audit(tmp_path / "copy.of-march.jsonl").lines == N_LINES + 1
-    assert log.warning is None
 
 
 def test_a_process_that_holds_the_lock_for_ever_is_not_waited_for(home: Path) -> None:
@@ -162,9 +161,8 @@ def forged(at: int, n: int = 1) -> Change:
         assert prev is not None
         head, made = Head(at - 1, prev[1].decode()), list[bytes]()
         for _ in range(n):
-            made.append(head.line({"kind": "call", "ok": False}))
-            head = head.after(made[-1])
-            assert head is not None
+            line, head = head.line({"kind": "call", "ok": False})
+            made.append(line)
         return [*lines[: at - 1], *made, *lines[at - 1 + n :]]
 
     return done
@@ -207,10 +205,6 @@ def test_what_is_done_to_the_lines_is_found_and_stays_so(home: Path, name: str) 
         log.append(CALL)
     assert not verify_audit(home)
     assert verify_audit(home).lines <= n_before + 1
-    if "end" in name or "cut" in name:
-        # Its size had changed, so the log says so itself, and the person is warned.
-        assert "verify_audit" in (log.warning or "")
-        assert any(b'"kind":"recovery"' in line for line in raw_lines(home))
 
 
 HEADS = ["missing", "empty", "other words", "longer", "older", "of one line", "all that is left"]
@@ -297,15 +291,11 @@ def lines_of(home: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def sink_in(home: Path, on_warning: Callable[[str], Any] = str) -> AuditSink:
-    return AuditSink(home, on_warning=on_warning)
-
-
 def decide(sink: AuditSink, decision: Decision, key: str = "call_1") -> None:
-    spec = decision.prepared.spec
-    call = ToolCall(id=key, name=spec.name, arguments=ASKED, arguments_raw=json.dumps(ASKED))
+    name = decision.prepared.spec.name
+    call = ToolCall(id=key, name=name, arguments=ASKED, arguments_raw=json.dumps(ASKED))
     context = ToolContext(run_id=RUN, session="main", turn_id="C01", runner=Courier())
-    sink.decided(call, spec, context, decision, BINDS)
+    sink.decided(call, context, decision, BINDS)
 
 
 def end_of(
@@ -331,7 +321,7 @@ def end_of(
 
 
 def test_an_approval_its_start_and_its_end_are_lines_of_hashes_without_text(tmp_path: Path) -> None:
-    sink, end = sink_in(tmp_path), end_of(CHANGED_CALL)
+    sink, end = AuditSink(tmp_path), end_of(CHANGED_CALL)
     decide(sink, CHANGED_CALL)
     place = {"run": RUN, "turn": "C01", "call": "call_1", "tool": "fs.write", "host": "fs"}
     before = {**place, "tool_sha": SHA, "args_sha": sha_of(EDITED)}
@@ -377,7 +367,7 @@ CASES: dict[str, tuple[Decision | None, ToolCallFinished, str]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_way_of_a_call_leaves_its_lines(tmp_path: Path, name: str) -> None:
     decision, end, kinds = CASES[name]
-    sink = sink_in(tmp_path)
+    sink = AuditSink(tmp_path)
     if decision is not None:
         decide(sink, decision)
     sink.handle(end)
@@ -396,7 +386,11 @@ def test_names_and_paths_are_masked_and_cut_and_what_came_back_is_only_hashed(
     tmp_path: Path,
 ) -> None:
     register(CANARY)
-    sink, made_up, image = sink_in(tmp_path), f"{CANARY}\u2028{'x' * 9_000}", ImagePart(data="aGk=")
+    sink, made_up, image = (
+        AuditSink(tmp_path),
+        f"{CANARY}\u2028{'x' * 9_000}",
+        ImagePart(data="aGk="),
+    )
     decide(sink, decision_of(made_up, by="person"), CANARY)
     sink.handle(end_of(error="E_UNKNOWN_TOOL", tool_name=made_up, tool_call_id=CANARY))
     sink.handle(end_of(data={"path": f"@project/{CANARY}.md", "sha256After": "2" * 64}))
@@ -409,8 +403,8 @@ def test_names_and_paths_are_masked_and_cut_and_what_came_back_is_only_hashed(
         assert (len(line["tool"]), line["call"], line["host"]) == (200, "[redacted]", "")
     assert wrote["path"] == "@project/[redacted].md"
     assert (script["isolation"], "isolation" in read) == ("landlock", False)
-    assert read["attachments"][0] == sha256_hex(canonical_json(image.model_dump()))
-    assert len(read["attachments"]) == 2
+    parts = [part.model_dump() for part in result.attachments]
+    assert read["attachments_sha"] == sha256_hex(canonical_json(parts))
 
 
 # What cannot be written
@@ -425,36 +419,29 @@ def test_a_log_that_cannot_be_made_is_an_error_before_any_tool_runs(
         home.write_text("x")
     else:
         (tmp_path / what).mkdir(parents=True)
-    sink = sink_in(home)
+    sink = AuditSink(home)
     for event in BEGIN, end_of(), END:  # until it is detached
         with pytest.raises(StoreError, match="THIS RUN IS NO LONGER AUDITED: the audit log"):
             sink.handle(event)
 
 
 @pytest.mark.parametrize("event", [END, end_of(BY_PERSON)], ids=["the run ends", "a call ends"])
-def test_a_decision_that_cannot_be_written_is_a_warning_at_once_and_raised_later(
+def test_a_decision_that_cannot_be_written_is_raised_by_the_next_event(
     tmp_path: Path, event: RunFinished | ToolCallFinished
 ) -> None:
-    warnings: list[str] = []
-    sink = sink_in(tmp_path, warnings.append)
+    sink = AuditSink(tmp_path)
     sink.handle(BEGIN)
     for name in FILES:  # as a removed disk would
         (tmp_path / name).unlink()
         (tmp_path / name).mkdir()
-    for key in "ab":
-        decide(sink, BY_PERSON, key)
-    with pytest.raises(StoreError, match="THIS RUN IS NO LONGER AUDITED"):
+    decide(sink, BY_PERSON)
+    with pytest.raises(StoreError, match="THIS RUN IS NO LONGER AUDITED: the audit log"):
         sink.handle(event)
-    decide(sink, BY_PERSON, "c")  # after it was detached
-    assert len(warnings) == 1
-    assert warnings[0].startswith("THIS RUN IS NO LONGER AUDITED: the audit log")
+    decide(sink, BY_PERSON)  # after it was detached
 
 
 def test_nothing_that_goes_wrong_reaches_who_decides(tmp_path: Path) -> None:
-    def broken(text: str) -> None:
-        raise RuntimeError(text)
-
-    sink = sink_in(tmp_path, broken)
+    sink = AuditSink(tmp_path)
     odd: dict[str, Any] = {"value": object()}
     decide(sink, decision_of(approval="edited", by="callback", arguments=odd))
     with pytest.raises(StoreError, match="TypeError in nbagent itself; please report it"):
@@ -462,22 +449,12 @@ def test_nothing_that_goes_wrong_reaches_who_decides(tmp_path: Path) -> None:
     assert not (tmp_path / "audit.jsonl").exists()
 
 
-def test_a_log_that_was_cut_is_a_warning_with_the_first_decision(tmp_path: Path) -> None:
-    decide(sink_in(tmp_path), BY_PERSON)
-    (tmp_path / "audit.jsonl").write_bytes(b"")
-    warnings: list[str] = []
-    other = sink_in(tmp_path, warnings.append)
-    decide(other, BY_PERSON)
-    other.handle(end_of(BY_PERSON))
-    assert ["changed or cut" in text for text in warnings] == [True]
-
-
 def test_the_end_of_a_run_puts_its_lines_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    sink = sink_in(tmp_path)
+    sink = AuditSink(tmp_path)
     for event in (BEGIN, end_of(), end_of()):
         sink.handle(event)
     assert synced == []  # a line does not wait for the disk

@@ -116,7 +116,7 @@ REFUSED = {
     "turns": ("Max turns", "0", "expected a whole number from 1"),
     "many turns": ("Max turns", "99", "larger than the ceiling"),
     "tokens": ("Max tokens (run)", "many", "expected a whole number from 1"),
-    "cost": ("Max $", "-1", "expected an amount in USD"),
+    "cost": ("Max $", "-1", "expected a number of US dollars"),
 }
 
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.records import RunRecord
-from nbagent.settings import RunOptions, Settings, Tools, checked_value, effective
+from nbagent.settings import RunOptions, Settings, checked_value, effective
+from nbagent.settings.checks import Tools
 from nbagent.tools.base import OWN, host_of
 from nbagent.tools.function_tool import FunctionHost
 
