@@ -15,11 +15,9 @@ from engine.laws import codes
 
 from nbagent import Agent, tool
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.events import Notice
 from nbagent.providers.offline import call, calls, script, step
 from nbagent.runtime import (
     Courier,
-    EventChannel,
     engine_loop,
     wait,
 )
@@ -87,30 +85,6 @@ def test_second_waiter_takes_over_when_the_first_leaves() -> None:
     engine_loop().call_soon_threadsafe(go.set)
     second.join(10)
     assert results[0][0] == results[0][1]
-
-
-def test_channel_wakes_its_consumer_once_for_many_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = [Notice("info", str(n)) for n in range(1000)]
-
-    async def consume() -> tuple[list[Any], int]:
-        loop, wakes, channel = asyncio.get_running_loop(), list[object](), EventChannel()
-        wake = loop.call_soon_threadsafe
-
-        def feed() -> None:
-            for event in (*events, None):
-                channel.put(event)
-
-        def counted(callback: Callable[[], object]) -> None:
-            wakes.append(callback)
-            wake(callback)
-
-        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
-        engine_loop().call_soon_threadsafe(feed)
-        return [event async for event in channel], len(wakes)
-
-    came, wakes = asyncio.run(consume())
-    assert came == events
-    assert wakes < 200
 
 
 def test_process_ends_quietly_and_stops_what_is_at_work() -> None:

@@ -71,24 +71,6 @@ def test_no_parameter_is_sent_that_nobody_set() -> None:
         assert set(server.bodies[0]) == {"model", "messages", "stream", "stream_options"}
 
 
-def test_parameters_that_were_set_are_sent_kept_and_inherited() -> None:
-    given: dict[str, Any] = {
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "max_tokens": 50,
-        "stop_sequences": ["END", "\n\n"],
-    }
-    model = script(["One.", "Two."])
-    run = check_run(nbagent.Agent(model=model, **given).run("Go."), model)
-    check_run(run.resume("More."), model)
-    for request in model.requests:
-        assert request.temperature == 0.5
-        assert (request.top_p, request.max_tokens) == (0.9, 50)
-        assert request.stop_sequences == ("END", "\n\n")
-        assert request.reasoning is None
-    assert run.turns[0].request.params["stop_sequences"] == ["END", "\n\n"]
-
-
 def test_each_body_on_the_wire_extends_the_one_before_byte_by_byte() -> None:
     answers = [
         Reply(calls=[("look", {"place": "ä"}), ("look", {"place": "b"})], reasoning="Hm."),

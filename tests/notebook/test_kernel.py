@@ -228,17 +228,6 @@ def test_queued_cells_and_messages_keep_their_order_and_none_is_lost(quiet: Kern
     assert quiet.printed("print(ran == list(range(24)), heard == list(range(24)))") == "True True"
 
 
-def test_pumps_nest(quiet: Kernel) -> None:
-    quiet.printed("ran = []")
-    code = "lambda c: c.call(lambda: Cell().run(lambda c: c.think(0.6)))"
-    msg_id = begin(quiet, code)
-    cells = [quiet.send(f"ran.append({n})") for n in range(5)]
-    quiet.message(1)
-    assert quiet.end(msg_id) == "[['answered'], 'answered']"
-    quiet.end(cells[-1])
-    assert quiet.printed("print(ran, heard)") == "[0, 1, 2, 3, 4] [1]"
-
-
 def test_async_tool_uses_what_an_await_cell_opened(quiet: Kernel) -> None:
     quiet.printed("""
 async def echo(reader, writer):
@@ -265,26 +254,6 @@ async def tool():
     assert quiet.printed(tool) == "['echo tool', 'answered']"
     ending = "writer.close(); server.close()"
     assert quiet.printed(f"async with lock: print(await ask(b'cell'))\n{ending}") == "echo cell"
-
-
-def test_prints_of_a_run_land_in_the_cell_that_started_it(quiet: Kernel) -> None:
-    if quiet.version < (7,):
-        pytest.skip("ipykernel 6 knows one current cell only")
-    first = quiet.send("""
-async def later(c):
-    await asyncio.sleep(0.5)
-    print("from the engine")
-    await c.call(lambda: print("from the tool"))
-started = Cell().start(later)
-""")
-    second = quiet.send("print(wait(started))")
-    printed: dict[str, str] = {first: "", second: ""}
-    while "answered" not in printed[second]:
-        message = quiet.client.get_iopub_msg(timeout=30)
-        if message["msg_type"] == "stream":
-            printed[message["parent_header"]["msg_id"]] += message["content"]["text"]
-    assert printed[first] == "from the engine\nfrom the tool\n"
-    assert printed[second] == "[None, 'answered']\n"
 
 
 def test_loop_that_cannot_be_entered_again_says_what_to_do() -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 from magic_shell import TOOLS, MagicShell
-from servers.model_server import ModelServer
 
 import nbagent
 from nbagent import offline
 from nbagent.contracts.chat import ChatRequest
-from nbagent.contracts.errors import EngineError, NbagentError, UsageError
+from nbagent.contracts.errors import EngineError, NbagentError
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores
 
@@ -53,30 +52,6 @@ def test_option_is_sent_to_the_model(shell: MagicShell, line: str) -> None:
     assert SENT[line](request)
     assert request.messages[-1].text == "Hello?"
     assert (run.ok, run.text) == (True, "Hello.")
-
-
-def test_unknown_tool_names_the_nearest_and_nothing_is_sent(shell: MagicShell) -> None:
-    shell.cell(TOOLS)
-    error = shell.refused("%%agent --tools poplation", "Hello?")
-    assert "did you mean 'population'? There are: population" in error.message
-    assert isinstance(error, UsageError)
-    assert len(nbagent.runs()) == 0
-    assert "_run" not in shell.user_ns
-
-
-def test_base_url_asks_that_server(shell: MagicShell) -> None:
-    shell.cell(TOOLS)
-    with ModelServer() as server:
-        run = shell.agent(
-            f"--model openai:little --base-url {server.url} --tools population", "Of Oslo"
-        )
-        assert run.turns[0].tool_runs[0].result.data == 717_710
-        assert (run.model, run.record.base_url) == ("openai:little", server.url)
-        assert [body["model"] for body in server.bodies] == ["little", "little"]
-        assert all(body["stream"] for body in server.bodies)
-        shell.agent(f"--base-url {server.url} --no-stream --tools none")
-        assert not server.bodies[-1].get("stream")
-        assert shell.user_ns["_run"].text == "You said: Hello?"
 
 
 def test_names_of_a_run_find_it_again(shell: MagicShell) -> None:
@@ -120,18 +95,6 @@ def test_terminal_shows_what_was_asked_for(
     captured = capsys.readouterr()
     assert SHOWN[line](captured.out), captured.out
     assert captured.err == ""
-
-
-def test_terminal_says_which_model_was_chosen(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shell.cell(TOOLS)
-    shell.agent("", "How many people live in Oslo?")
-    printed = capsys.readouterr().out
-    assert "offline:demo was chosen" in printed
-    assert 'population(city="Oslo") → 717,710' in printed
-    shell.agent("--raw", "Hello?")
-    assert "offline:demo was chosen" in capsys.readouterr().err
 
 
 # The template
@@ -269,15 +232,6 @@ def test_a_run_inside_a_tool_leaves_run_and_last_alone(shell: MagicShell) -> Non
     assert nbagent.open_run("last").id == run.id
     shell.agent("--continue --tools none --into more", "go on")
     assert shell.user_ns["more"].record.parent_id == run.id
-
-
-def test_a_coroutine_function_as_callback_is_refused_before_anything_starts() -> None:
-    async def callback(event: object) -> None: ...
-
-    script = offline.script(["never asked"])
-    with pytest.raises(UsageError, match="plain function"):
-        nbagent.Agent(model=script, tools=[]).run("x", on_event=callback)
-    assert script.requests == []
 
 
 def as_started_anew() -> None:

@@ -97,20 +97,6 @@ def test_line_that_ends_in_a_backslash_goes_on_in_the_next() -> None:
     assert continued("--raw", "Which\\\ncity?") == ("--raw", "Which\\\ncity?")
 
 
-RESUMED: dict[str, tuple[str, dict[str, Any]]] = {
-    "": ("last", {}),
-    "'my  run' --max-turns 40": ("my  run", {"max_turns": 40}),
-    "my run --model=offline:demo --into x": ("my run", {"model": "offline:demo", "into": "x"}),
-    "1a2b3c4d -h": ("1a2b3c4d", {"help": True}),
-}
-
-
-@pytest.mark.parametrize("rest", RESUMED, ids=lambda rest: rest or "(empty)")
-def test_resume_takes_a_run_and_options(rest: str) -> None:
-    ref, options = RESUMED[rest]
-    assert run_and_options("resume", rest) == (ref, Line(**options))
-
-
 WRONG_WORDS: dict[str, tuple[str, ...]] = {
     "tool": ("'tool'", "'tools'"),
     "Which city is larger?": ("'Which'", "%%agent"),

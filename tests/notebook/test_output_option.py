@@ -43,13 +43,3 @@ def test_output_that_is_no_type_is_one_clear_line(shell: MagicShell, line: str, 
     error = shell.refused(f"%%agent -m offline:demo {line}", "Hello?")
     assert said in str(error)
     assert "_run" not in shell.user_ns
-
-
-def test_replay_tools_takes_results_from_the_record(shell: MagicShell) -> None:
-    shell.cell(TOOLS)
-    line = "-m offline:demo -t population --quiet --cassette a.jsonl --replay-tools"
-    first = shell.agent(line, "What is the population of Oslo?")
-    shell.cell("def population(city: str) -> int: raise AssertionError", "nbagent.tool(population)")
-    again = shell.agent(f"{line} --cache replay", "What is the population of Oslo?")
-    assert first.text == again.text
-    assert "717,710" in again.text

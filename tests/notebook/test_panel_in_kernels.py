@@ -115,19 +115,6 @@ def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
     kernel.choose("")
 
 
-def test_a_tool_behind_another_one_of_its_run_does_not_blame_a_cell(kernel: PanelKernel) -> None:
-    kernel.choose(
-        "offline:behind",
-        "offline.script([offline.step(calls=[offline.call('nap', seconds=2), "
-        "offline.call('population', city='Rome')]), 'Done.'], name='behind')",
-    )
-    kernel.ask("Both")
-    messages = kernel.heard(kernel.says("working", False))
-    said = kernel.statuses(messages)
-    assert not [words for words in said if "waits for the kernel" in words]
-    kernel.choose("")
-
-
 def test_an_interrupt_stops_a_tool_on_the_idle_kernel_and_the_kernel_lives(
     kernel: PanelKernel,
 ) -> None:
@@ -137,16 +124,6 @@ def test_an_interrupt_stops_a_tool_on_the_idle_kernel_and_the_kernel_lives(
     kernel.manager.interrupt_kernel()
     kernel.heard(kernel.says("working", False), within_s=10)
     assert kernel.value("(_run.stop_reason, 6 * 7)") == ("stopped", 42)
-
-
-def test_an_interrupted_cell_does_not_end_the_panels_next_run(kernel: PanelKernel) -> None:
-    cell = kernel.send("%%agent --model offline:demo --tools nap\nUse nap with 30 seconds")
-    time.sleep(1.0)
-    kernel.manager.interrupt_kernel()
-    assert kernel.finish(cell).error is not None
-    kernel.ask("Say hello")
-    kernel.heard(kernel.says("working", False))
-    assert kernel.value("_run.ok") is True
 
 
 def test_the_second_call_shows_the_same_panel_and_without_a_person_a_display_says_so(

@@ -1,5 +1,8 @@
-"""One notebook, unchanged, on every wire: tools, parallel calls, streaming, reasoning, an image,
-and a second turn that gives back what the provider needs."""
+"""One notebook, unchanged, with every provider: tools, parallel calls, streaming, reasoning,
+an image, and a second turn that gives back what the provider needs.
+
+`offline:` and `local:`, whose models cannot be told what to say here, have tests of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from magic_shell import MagicShell
 from PIL import Image
 from servers.dialects import DIALECTS, Called, delta
 from servers.model_server import ModelServer, Reply
+
+from nbagent.providers.registry import provider_names
 
 CELLS = (
     """
@@ -78,15 +83,18 @@ def thinks(wire: str) -> Callable[[Events], Events]:
     return lambda events: [WIRE[wire].reasoning(THOUGHT), *events]
 
 
+IN_CONTENT = chat("reasoning_content")
+
+
 @dataclass(frozen=True)
 class Told:
     """What a wire's server streams: first the calls, then texts; and what has to come back."""
 
     model: str
-    wire: str
-    think: Callable[[Events], Events]
+    wire: str = "chat"
+    think: Callable[[Events], Events] = IN_CONTENT
     """Puts reasoning before the calls."""
-    back: str
+    back: str = ""
     """Stands in every later request, as JSON; empty: nothing has to go back."""
     image: str = "data:image/png;base64,"
     """Stands before the image's data in the request."""
@@ -102,9 +110,8 @@ class Told:
 
 QUOTED, SEALED = f'"{THOUGHT}"', f'"{OPAQUE}"'
 WIRES = (
-    Told("openai:m", "chat", chat("reasoning_content"), ""),
-    Told("azure:m", "azure", chat("reasoning_content"), ""),
-    Told("deepseek:m", "chat", chat("reasoning_content"), QUOTED),
+    Told("azure:m", "azure"),
+    Told("deepseek:m", back=QUOTED),
     Told("openrouter:m", "chat", chat("reasoning"), QUOTED),
     Told("vllm:m", "chat", chat("reasoning"), QUOTED),
     Told("openai-responses:m", "responses", responses, SEALED),
@@ -112,10 +119,15 @@ WIRES = (
     Told("google:gemini-3.8-flash", "google", google, SEALED, '"data":"', "/v1"),
     Told("ollama:m", "ollama", thinks("ollama"), QUOTED, '["', "/"),
 )
+OTHERS = {*provider_names()} - {"offline", "local"} - {told.model.split(":")[0] for told in WIRES}
 
 
-@pytest.mark.parametrize("told", WIRES, ids=lambda told: told.model.partition(":")[0])
-def test_the_same_notebook_runs_unchanged_on_every_wire(
+@pytest.mark.parametrize(
+    "told",
+    [*WIRES, *(Told(f"{name}:m") for name in sorted(OTHERS))],
+    ids=lambda told: told.model.partition(":")[0],
+)
+def test_the_same_notebook_runs_unchanged_with_every_provider(
     told: Told, shell: MagicShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ModelServer(told.replies()) as server:
