@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from engine.laws import check_run
+from engine.laws import check_run, look
 from frontends import StandIn
 
 import nbagent
@@ -15,11 +15,6 @@ from nbagent.contracts.errors import EngineError, ModelError, NbagentError, Tool
 from nbagent.providers.offline import Step, call, error, script, step
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import current_store
-
-
-def look(place: str) -> str:
-    """Look at a place."""
-    return f"seen {place}"
 
 
 def test_an_unknown_option_names_the_nearest_one_at_each_door() -> None:

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from jupyterlab.commands import get_app_dir
 from playwright.sync_api import Browser, Page
-from stage import CONTRAST, OVERFLOWS, Stage, until
+from stage import CONTRAST, OVERFLOWS, PIECES, Stage, until
 from stories import ANSWER, REASONING, Story, asked, drawn, tool_run
 
 from nbagent.contracts import events
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.policy import PreviewPiece
 from nbagent.contracts.records import ToolResult
 from nbagent.notebook.static_html import html
 from nbagent.notebook.view_state import view_of
@@ -27,10 +26,6 @@ _PNG = (
 )
 _TEXT = f"# Title\n\n{ANSWER} [a link](https://example.com)\n\n> said\n\n" + (
     "```python\nx = 1\n```\n\n|a|b|\n|-|-|\n|1|`2`|\n"
-)
-PIECES = (
-    PreviewPiece("diff of a.md", "--- a\n+++ b\n@@ -1 +1 @@\n-old\n+new\n same", "diff"),
-    PreviewPiece("script", "print(1)", "code"),
 )
 _UNFOLD = "document.querySelectorAll('details').forEach((node) => { node.open = true })"
 _SHOW = "html => { document.getElementById('here').innerHTML = html }"

@@ -8,17 +8,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine.laws import check_run, check_sent, codes, results
+from engine.laws import check_run, check_sent, codes, look, results
 from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.composer import TOOL_POLICY
-
-
-def look(place: str) -> str:
-    """Look at a place."""
-    return f"seen {place}"
 
 
 @nbagent.tool(name="db.read")

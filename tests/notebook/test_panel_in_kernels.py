@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,8 @@ class PanelKernel(LiveKernel):
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PanelKernel]:
-    made = PanelKernel(tmp_path_factory.mktemp("panel"))
-    yield made
-    made.close()
+    with closing(PanelKernel(tmp_path_factory.mktemp("panel"))) as made:
+        yield made
 
 
 def _is_print(message: dict[str, Any]) -> bool:
@@ -113,6 +113,16 @@ def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
     kernel.heard(kernel.says("working", False))
     assert kernel.value("_run.text") == "Done."
     kernel.choose("")
+
+
+def test_a_stop_withdraws_a_prompt_that_waits_for_a_cell(kernel: PanelKernel) -> None:
+    before = kernel.value("len(nbagent.runs())")
+    kernel.send("time.sleep(1.5)")
+    kernel.ask("What is the population of Oslo?")
+    kernel.say(kernel.box, kind="stop")
+    refused = {"kind": "refused", "id": "m", "prompt": "What is the population of Oslo?"}
+    kernel.heard(lambda m: m["content"].get("data", {}).get("content") == refused)
+    assert kernel.value("len(nbagent.runs())") == before
 
 
 def test_an_interrupt_stops_a_tool_on_the_idle_kernel_and_the_kernel_lives(
