@@ -39,6 +39,7 @@ CELLS = (
 CALLS = (("Oslo", "call_1"), ("Bergen", "call_2"))
 OPAQUE = "T1BBUVVF"
 """What only the provider can read."""
+CANARY = "sk-canary-0123456789abcdef"
 FIRST, SECOND = "Oslo is larger.", "A red square."
 
 
@@ -130,21 +131,27 @@ OTHERS = {*provider_names()} - {"offline", "local"} - {told.model.split(":")[0] 
 def test_the_same_notebook_runs_unchanged_with_every_provider(
     told: Told, shell: MagicShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ModelServer(told.replies()) as server:
+    monkeypatch.setenv("CANARY_KEY", CANARY)
+    monkeypatch.setenv("NBAGENT_KEY_VARIABLE", "CANARY_KEY")
+    little = {"id": "little", "name": "models/little"}
+    with ModelServer(told.replies(), models=[little]) as server:
         url = server.url.removesuffix("/v1") + told.home if told.home else server.url
         monkeypatch.setenv("NBAGENT_MODEL", told.model)
         monkeypatch.setenv("NBAGENT_BASE_URL", url.rstrip("/"))
         for cell in CELLS:
             shell.cell(dedent(cell).strip("\n"))
+        listed = shell.said(f"%agent models {told.model.partition(':')[0]}")
+    assert listed.endswith("little\n")
+    assert all(CANARY in repr(request.headers) for request in server.requests)
     first, second = shell.user_ns["first"], shell.user_ns["second"]
     assert (first.text, second.text) == (FIRST, SECOND)
+    assert CANARY not in f"{first.record!r} {second.record!r} {server.bodies}"
     assert first.turns[0].response.reasoning == THOUGHT
     runs = first.turns[0].tool_runs
     assert [run.args for run in runs] == [{"city": "Oslo"}, {"city": "Bergen"}]
     assert [run.result.data for run in runs] == [717_710, 291_940]
-    bodies = [request.body for request in server.requests]
-    assert len(bodies) == 3
-    texts = [json.dumps(body, separators=(",", ":"), ensure_ascii=False) for body in bodies]
+    assert len(server.bodies) == 3
+    texts = [json.dumps(body, separators=(",", ":"), ensure_ascii=False) for body in server.bodies]
     assert all("717710" in text and "291940" in text for text in texts[1:])
     if told.back:
         assert all(told.back in text for text in texts[1:]), "what the provider needs back"
