@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from engine.laws import check_run
+from engine.laws import check_run, look
 from frontends import StandIn
 
 import nbagent
@@ -15,11 +15,6 @@ from nbagent.contracts.errors import EngineError, ModelError, NbagentError, Tool
 from nbagent.providers.offline import Step, call, error, script, step
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import current_store
-
-
-def look(place: str) -> str:
-    """Look at a place."""
-    return f"seen {place}"
 
 
 def test_an_unknown_option_names_the_nearest_one_at_each_door() -> None:
@@ -52,6 +47,10 @@ def test_a_model_that_is_none_is_refused(model: Any) -> None:
         nbagent.Agent("openai:gpt-5.4").run("Go.")
 
 
+async def later(event: object) -> None:
+    """Hear an event, some time."""
+
+
 def test_what_is_no_list_no_text_and_no_reference_is_one_clear_line() -> None:
     agent: Any = nbagent.Agent(model=script(["Never."]))
     open_run: Any = nbagent.open_run
@@ -59,6 +58,7 @@ def test_what_is_no_list_no_text_and_no_reference_is_one_clear_line() -> None:
         (lambda: agent.run("Go.", tools=look), r"tools=.* is no list; write tools=\[look, count\]"),
         (lambda: agent.run("Go.", messages=None), r"messages=None is no list; write messages=\["),
         (lambda: agent.run("Go.", messages=[{"role": "user"}]), r"is no nbagent\.Message"),
+        (lambda: agent.run("Go.", on_event=later), "plain function"),
         (lambda: agent.run(5), "the prompt is a int; write it as text"),
         (lambda: open_run(b"last"), "b'last' is no run; give \"last\", its name"),
         (lambda: open_run("\ud800"), "no run is called"),

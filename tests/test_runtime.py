@@ -7,110 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from engine.laws import codes
 
 from nbagent import Agent, tool
-from nbagent.contracts.errors import UsageError
-from nbagent.contracts.events import Notice
 from nbagent.providers.offline import call, calls, script, step
-from nbagent.runtime import (
-    Courier,
-    EventChannel,
-    engine_loop,
-    wait,
-)
-
-
-def started(body: Callable[[Courier], Awaitable[Any]]) -> Courier:
-    """A run whose task is this body."""
-    courier = Courier()
-
-    async def run() -> Any:
-        return await body(courier)
-
-    return courier.start(run)
-
-
-async def here(courier: Courier, work: Callable[[], Any]) -> Any:
-    """Run a function in the thread that waits."""
-    return (await courier.run(work, where="waiting thread"))[0]
-
-
-def test_wait_raises_what_the_task_raised_and_the_engine_lives_on() -> None:
-    async def leave(_: Courier) -> None:
-        sys.exit(4)
-
-    loop = engine_loop()
-    with pytest.raises(SystemExit):
-        wait(started(leave))
-    assert engine_loop() is loop
-
-
-def test_waiting_where_it_would_never_end_is_refused() -> None:
-    def wait_for_itself() -> None:
-        with pytest.raises(UsageError, match="belongs to"):
-            wait(task)
-
-    async def wait_on_the_engine(_: Courier) -> None:
-        with pytest.raises(UsageError, match="arun"):
-            wait(started(lambda _: asyncio.sleep(0)))
-
-    task = started(lambda courier: here(courier, wait_for_itself))
-    wait(task)
-    wait(started(wait_on_the_engine))
-
-
-def test_second_waiter_takes_over_when_the_first_leaves() -> None:
-    go = asyncio.Event()
-
-    async def body(courier: Courier) -> Any:
-        await go.wait()
-        return await here(courier, threading.get_ident)
-
-    task = started(body)
-    results: list[Any] = []
-
-    def leave_early() -> None:
-        with pytest.raises(TimeoutError):
-            wait(task, timeout=0.2)
-
-    first = threading.Thread(target=leave_early)
-    second = threading.Thread(target=lambda: results.append((threading.get_ident(), wait(task))))
-    first.start()
-    time.sleep(0.05)
-    second.start()
-    first.join(10)
-    engine_loop().call_soon_threadsafe(go.set)
-    second.join(10)
-    assert results[0][0] == results[0][1]
-
-
-def test_channel_wakes_its_consumer_once_for_many_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = [Notice("info", str(n)) for n in range(1000)]
-
-    async def consume() -> tuple[list[Any], int]:
-        loop, wakes, channel = asyncio.get_running_loop(), list[object](), EventChannel()
-        wake = loop.call_soon_threadsafe
-
-        def feed() -> None:
-            for event in (*events, None):
-                channel.put(event)
-
-        def counted(callback: Callable[[], object]) -> None:
-            wakes.append(callback)
-            wake(callback)
-
-        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
-        engine_loop().call_soon_threadsafe(feed)
-        return [event async for event in channel], len(wakes)
-
-    came, wakes = asyncio.run(consume())
-    assert came == events
-    assert wakes < 200
 
 
 def test_process_ends_quietly_and_stops_what_is_at_work() -> None:

@@ -39,10 +39,20 @@ def chromium(chromium_path: str) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(chromium: Browser) -> Iterator[Page]:
-    page = chromium.new_page(viewport={"width": 908, "height": 900})
+    """A page of a secure place, where the clipboard works."""
+    context = chromium.new_context(
+        viewport={"width": 908, "height": 900},
+        permissions=["clipboard-read", "clipboard-write"],
+        reduced_motion="reduce",
+    )
+    page = context.new_page()
     page.set_default_timeout(8_000)
+    page.route(
+        "**/*", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html")
+    )
+    page.goto("http://localhost/")
     yield page
-    page.close()
+    context.close()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from playwright.sync_api import Dialog, Locator, Page
 from stories import Story
 
 from nbagent.contracts import events
+from nbagent.contracts.policy import PreviewPiece
 from nbagent.notebook.live_state import LiveState, state_for_front_end
 from nbagent.notebook.live_view import RunView
 from nbagent.notebook.view_state import view_of
@@ -100,6 +101,14 @@ OVERFLOWS = """
   .map((node) => node.className || node.tagName)
 """
 """What reaches over the right edge."""
+
+PIECES = (
+    PreviewPiece(
+        "diff of a.md", "--- a.md\n+++ a.md\n@@ -1,2 +1,2 @@\n same\n-old\n+n\u202eew", "diff"
+    ),
+    PreviewPiece("script", "import os\nprint(os.getcwd())", "code"),
+)
+"""A diff and a script, as a person is shown them before an answer."""
 
 
 class Stage:

@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
-from stage import OVERFLOWS, Stage, until
+from stage import OVERFLOWS, PIECES, Stage, until
 from stories import Story, asked, tool_run
 
 from nbagent.contracts import events
 from nbagent.contracts.policy import PreviewPiece
 
-PIECES = (
-    PreviewPiece(
-        "diff of a.md", "--- a.md\n+++ a.md\n@@ -1,2 +1,2 @@\n same\n-old\n+n\u202eew", "diff"
-    ),
-    PreviewPiece("script", "import os\nprint(os.getcwd())", "code"),
-)
 ARGS = {"path": "@project/a.md", "content": "new " * 30}
 
 

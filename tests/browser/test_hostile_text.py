@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import nbformat
@@ -10,7 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 from nbconvert import HTMLExporter, MarkdownExporter
 from payloads import AUDIT, PAYLOADS, story_of
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 from stage import asked_by, load_views
 from stories import Story
 
@@ -65,11 +64,9 @@ class Watched:
 
 
 @pytest.fixture
-def watched(chromium: Browser) -> Iterator[Watched]:
-    page = chromium.new_page(viewport={"width": 900, "height": 800})
+def watched(page: Page) -> Watched:
     page.set_default_timeout(20_000)
-    yield Watched(page)
-    page.close()
+    return Watched(page)
 
 
 @pytest.fixture(

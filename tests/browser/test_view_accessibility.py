@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jupyterlab.commands import get_app_dir
 from playwright.sync_api import Browser, Page
-from stage import CONTRAST, OVERFLOWS, Stage, until
+from stage import CONTRAST, OVERFLOWS, PIECES, Stage, until
 from stories import ANSWER, REASONING, Story, asked, drawn, tool_run
 
 from nbagent.contracts import events
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.policy import PreviewPiece
 from nbagent.contracts.records import ToolResult
 from nbagent.notebook.static_html import html
 from nbagent.notebook.view_state import view_of
 
-_HOST = "http://localhost/"
 _PNG = (
     b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x06\x00\x00\x00\x1f"
     b"\x15\xc4\x89\x00\x00\x00\nIDATx\x9cc\x00\x01\x00\x00\x05\x00\x01\r\n-\xb4\x00\x00\x00\x00IEND"
@@ -30,30 +27,8 @@ _PNG = (
 _TEXT = f"# Title\n\n{ANSWER} [a link](https://example.com)\n\n> said\n\n" + (
     "```python\nx = 1\n```\n\n|a|b|\n|-|-|\n|1|`2`|\n"
 )
-PIECES = (
-    PreviewPiece("diff of a.md", "--- a\n+++ b\n@@ -1 +1 @@\n-old\n+new\n same", "diff"),
-    PreviewPiece("script", "print(1)", "code"),
-)
 _UNFOLD = "document.querySelectorAll('details').forEach((node) => { node.open = true })"
 _SHOW = "html => { document.getElementById('here').innerHTML = html }"
-
-
-@pytest.fixture
-def page(chromium: Browser) -> Iterator[Page]:
-    """A page of a secure place, where the clipboard works."""
-    context = chromium.new_context(
-        viewport={"width": 908, "height": 900},
-        permissions=["clipboard-read", "clipboard-write"],
-        reduced_motion="reduce",
-    )
-    page = context.new_page()
-    page.set_default_timeout(8_000)
-    page.route(
-        "**/*", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html")
-    )
-    page.goto(_HOST)
-    yield page
-    context.close()
 
 
 def rich() -> Story:

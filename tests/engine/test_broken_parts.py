@@ -95,11 +95,6 @@ def whole(text: str = "", *made: ToolCall) -> ChatChunk:
     return ChatChunk(done=True, response=response)
 
 
-def asked(call_id: str, place: str) -> ToolCall:
-    raw = f'{{"place": "{place}"}}'
-    return ToolCall(id=call_id, name="look", arguments={"place": place}, arguments_raw=raw)
-
-
 class Unspeakable(Exception):
     """Cannot even say what it is."""
 
@@ -176,19 +171,6 @@ def test_a_client_that_swallows_its_cancellation_is_left_behind_at_a_stop() -> N
 
     asyncio.run(main())
     assert moments[0] < 5
-
-
-@pytest.mark.parametrize("ids", [("a", "a", "a"), ("", "", "a"), ("a", "b", "a")])
-def test_calls_with_the_same_or_no_id_are_told_apart(ids: tuple[str, ...]) -> None:
-    answers = iter([whole("", *(asked(one, str(n)) for n, one in enumerate(ids))), whole("Done.")])
-
-    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
-        yield next(answers)
-
-    record = run_plan(plan_of(Client(stream)))
-    told = [m.text for m in record.messages if m.role == "tool"]
-    assert told == [f'{{"ok":true,"data":"seen {n}"}}' for n in range(3)]
-    assert record.stop_reason == "answered"
 
 
 class Raises:

@@ -24,6 +24,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event, Notice, TurnStarted
 from nbagent.contracts.records import Trimmed, is_worth_it, shortened
 from nbagent.engine.overflow import request_chars
+from nbagent.notebook.view_state import view_of
 from nbagent.providers.offline import call, error, script
 from nbagent.session.stores import close_stores
 
@@ -128,6 +129,8 @@ def test_old_tool_results_are_sent_shortened_and_kept_whole() -> None:
     assert notice.text == run.turns[4].notices[0]
     assert notice.text.startswith("2 tool results are sent shortened")
     assert "49,042 to 515 characters" in notice.text
+    words = view_of(run.record)["turns"][4]["request"]["words"]
+    assert "2 old tool results shortened" in words
     assert [e.turn_id for e in events if isinstance(e, TurnStarted)].count("C05") == 2
     assert column(nbagent.turns(), "trimmed") == [0, 0, 0, 0, 2, 2]
     assert unpacked(packed(run.record)) == run.record

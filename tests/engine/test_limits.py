@@ -76,14 +76,6 @@ def test_the_ceiling_counts_over_resumes_and_ends_the_run() -> None:
     assert (len(again.turns), again.phase) == (1, "Failed"), "it keeps three requests, and one"
 
 
-def test_a_larger_max_turns_than_the_ceiling_is_an_error_before_anything_is_sent() -> None:
-    model = endless()
-    with pytest.raises(UsageError, match="max_turns=7 is larger than the ceiling of 5"):
-        nbagent.Agent(model=model, max_turns=7, ceiling=5).run("Go.")
-    assert model.requests == []
-    assert nbagent.runs().empty
-
-
 def test_the_second_failure_warns_the_model_and_the_third_stops() -> None:
     # The order of the arguments does not hide it.
     raws = ('{"place":1,"b":2}', '{"b":2,"place":1}', '{ "place":1, "b":2 }')

@@ -8,17 +8,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from engine.laws import check_run, check_sent, codes, results
+from engine.laws import check_run, check_sent, codes, look, results
 from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.composer import TOOL_POLICY
-
-
-def look(place: str) -> str:
-    """Look at a place."""
-    return f"seen {place}"
 
 
 @nbagent.tool(name="db.read")
@@ -69,24 +64,6 @@ def test_no_parameter_is_sent_that_nobody_set() -> None:
         run = nbagent.Agent(model="openai:m", base_url=server.url).run("Go.")
         assert run.ok, run.error
         assert set(server.bodies[0]) == {"model", "messages", "stream", "stream_options"}
-
-
-def test_parameters_that_were_set_are_sent_kept_and_inherited() -> None:
-    given: dict[str, Any] = {
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "max_tokens": 50,
-        "stop_sequences": ["END", "\n\n"],
-    }
-    model = script(["One.", "Two."])
-    run = check_run(nbagent.Agent(model=model, **given).run("Go."), model)
-    check_run(run.resume("More."), model)
-    for request in model.requests:
-        assert request.temperature == 0.5
-        assert (request.top_p, request.max_tokens) == (0.9, 50)
-        assert request.stop_sequences == ("END", "\n\n")
-        assert request.reasoning is None
-    assert run.turns[0].request.params["stop_sequences"] == ["END", "\n\n"]
 
 
 def test_each_body_on_the_wire_extends_the_one_before_byte_by_byte() -> None:

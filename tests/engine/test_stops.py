@@ -175,21 +175,6 @@ def test_stop_after_the_turn_pauses_with_all_results() -> None:
     assert check_run(run.resume(), model).text == "Here."
 
 
-def test_a_tool_may_stop_its_own_run() -> None:
-    def enough() -> str:
-        """Stop."""
-        run.stop()
-        time.sleep(0.05)  # no stop of its own interrupts it
-        return "stopped it"
-
-    model = script([call("enough"), "On."])
-    run = nbagent.Agent(model=model, tools=[enough]).start("Go.")
-    check_stopped(check_run(run.wait(), model))
-    assert codes(run) == [None]
-    assert len(model.requests) == 1
-    assert check_run(run.resume(), model).text == "On."
-
-
 def test_stopped_before_it_began_asks_nobody() -> None:
     model = script(["Never."])
     agent = nbagent.Agent(model=model)

@@ -13,6 +13,7 @@ import base64
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -105,11 +106,8 @@ def channels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Every channel and all that went through it."""
     folder = tmp_path_factory.mktemp("channels")
     with ModelServer() as server, ModelServer() as elsewhere:
-        kernel = LiveKernel(folder, LLM_API_KEY=KEY)
-        try:
+        with closing(LiveKernel(folder, LLM_API_KEY=KEY)) as kernel:
             found = in_a_kernel(kernel, server, elsewhere, folder)
-        finally:
-            kernel.close()
         found |= in_a_notebook(server, folder)
         found["what a script prints"] = in_a_script(server, folder)
         found |= seen_by(server.requests)

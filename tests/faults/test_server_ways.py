@@ -99,19 +99,6 @@ def test_a_certificate_counts_for_its_host_and_while_the_environment_trusts_it(
     assert len(tls.visits["it"]) == 1
 
 
-@pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_certificate_file_that_cannot_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
-) -> None:
-    path = tmp_path / "certificates.pem"
-    if content is not None:
-        path.write_text(content)
-    monkeypatch.setenv("SSL_CERT_FILE", str(path))
-    said = message(ask("https://127.0.0.1:9/v1"))
-    assert str(path) in said
-    assert said.endswith("SSL_CERT_FILE.")
-
-
 @pytest.mark.parametrize(
     ("answer", "open_s", "code", "says"),
     [
@@ -286,20 +273,23 @@ def test_this_machine_and_a_host_in_no_proxy_are_asked_directly(
     assert ask(f"http://{NAME}/v1").text == "fine"
 
 
-@pytest.mark.parametrize(
-    ("address", "says"),
-    [
-        ("socks5://127.0.0.1:1080", "only HTTP proxies"),
-        ("http://127.0.0.1:port", "cannot be read"),
-        ("http://", "cannot be read"),
-        ("http://me:s3cret-pass@[::1:80", "cannot be read"),
-    ],
-)
-def test_a_proxy_that_cannot_be_used_is_named(
-    proxy: HostileServer, monkeypatch: pytest.MonkeyPatch, address: str, says: str
+UNUSABLE: dict[str, tuple[str, str, str]] = {
+    "no proxy for HTTP": ("HTTPS_PROXY", "socks5://127.0.0.1:1080", "only HTTP proxies"),
+    "a port in words": ("HTTPS_PROXY", "http://127.0.0.1:port", "cannot be read"),
+    "no host": ("HTTPS_PROXY", "http://", "cannot be read"),
+    "a broken host": ("HTTPS_PROXY", "http://me:s3cret-pass@[::1:80", "cannot be read"),
+    "no file": ("SSL_CERT_FILE", "/nowhere/certificates.pem", "/nowhere/certificates.pem"),
+    "no certificate": ("SSL_CERT_FILE", __file__, __file__),
+}
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_a_proxy_or_a_certificate_that_cannot_be_used_is_named(
+    proxy: HostileServer, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", address)
+    variable, value, says = UNUSABLE[what]
+    monkeypatch.setenv(variable, value)
     said = message(ask(f"https://{NAME}/v1"))
     assert says in said
-    assert said.endswith("name the server in NO_PROXY.")
+    assert said.endswith("SSL_CERT_FILE." if "SSL" in variable else "name the server in NO_PROXY.")
     assert "s3cret" not in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,9 @@ def kernel(
 ) -> Iterator[LiveKernel]:
     """One kernel for a module, of its KERNEL if it names one, after its SETUP."""
     kind: type[LiveKernel] = getattr(request.module, "KERNEL", LiveKernel)
-    started = kind(tmp_path_factory.mktemp("kernel"))
-    started.run(request.module.SETUP)
-    yield started
-    started.close()
+    with closing(kind(tmp_path_factory.mktemp("kernel"))) as started:
+        started.run(request.module.SETUP)
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -62,22 +62,6 @@ class Wire:
         return [data[key] for data in found if data.get("method") == method]
 
 
-class HeldLoop:
-    """A kernel's loop that a cell keeps busy: what is scheduled waits until `free`."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], None]] = []
-
-    def call_soon_threadsafe(self, work: Callable[[], None], *, context: Any) -> None:
-        """Keep it, to be run in its context."""
-        self.waiting.append(lambda: context.run(work))
-
-    def free(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for work in waiting:
-            work()
-
-
 class Stage:
     """A panel, what it sent, and hands to use it."""
 

@@ -22,11 +22,12 @@ def keep(text: str) -> str:
     "Keep a text."
     return f"kept {text}"
 
-for n in range(3):
-    offline.script(
-        [offline.step(text="I keep it.", calls=[offline.call("keep", text="a\\u202eb")]), "Done."],
-        name=f"keeper{n}",
-    )
+def asks_first(request):
+    if request.messages[-1].role == "tool":
+        return offline.text("Done.")
+    return offline.step(text="I keep it.", calls=[offline.call("keep", text="a\\u202eb")])
+
+model = offline.script([asks_first] * 99, name="keeper")
 nbagent.configure(ask="keep")
 """
 LAST = "(lambda r: (r.result.data or r.result.error.message, r.approval, r.approved_by, r.args))"
@@ -35,9 +36,9 @@ LAST = "(lambda r: (r.result.data or r.result.error.message, r.approval, r.appro
 class Asking(LiveKernel):
     """A kernel with a tool that asks, and a person who types."""
 
-    def begin(self, n: int, options: str = "", *, stdin: bool = True) -> str:
+    def begin(self, options: str = "", *, stdin: bool = True) -> str:
         """Run an agent that wants to keep a text; returns the id of the cell's request."""
-        line = f"%%agent --model offline:keeper{n} --tools keep {options}"
+        line = f"%%agent --model offline:keeper --tools keep {options}"
         return self.send(f"{line}\nKeep it.", stdin=stdin)
 
     def last_call(self) -> Any:
@@ -48,23 +49,37 @@ class Asking(LiveKernel):
 KERNEL = Asking
 
 
-def test_without_a_view_it_is_asked_by_input(kernel: Asking) -> None:
-    cell = kernel.begin(0, "--raw")
+ODD = {"text": "a\u202eb"}
+TYPED: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
+    "edited": (
+        ("maybe", "e", "{text}", '{"text": "c"}'), ("kept c", "edited", "person", {"text": "c"})),
+    "as-it-was": (("e", "", " YES "), ("kept a\u202eb", "allowed", "person", ODD)),
+    "for-the-session": (("s",), ("kept a\u202eb", "allowed", "person", ODD)),
+    "denied": (("no", "not this"), ("not this", "denied", "person", ODD)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TYPED)
+def test_without_a_view_it_is_asked_by_input(kernel: Asking, case: str) -> None:
+    lines, decided = TYPED[case]
+    cell = kernel.begin(f"--raw --session {case}")
     prompts: list[str] = []
-    for line in ("maybe", "e", '{"text": "c"}'):
+    for line in lines:
         prompts.append(kernel.client.get_stdin_msg(timeout=20)["content"]["prompt"])
         kernel.client.input(line)
     shown = kernel.finish(cell)
     assert prompts[0] == "Allow? [y]es once, for the [s]ession, [e]dit, [n]o: "
     assert "? keep" in shown.printed
+    assert ("Type y, s, e or n." in shown.printed) == ("maybe" in lines)
+    assert ("this is not JSON" in shown.printed) == ("{text}" in lines)
     assert "a⟦U+202E⟧b" in shown.printed
     assert shown.printed.endswith("Done.\n")
-    assert kernel.last_call() == ("kept c", "edited", "person", {"text": "c"})
+    assert kernel.last_call() == decided
     assert kernel.value("_run.turns[0].tool_runs[0].waited_ms > 0")
 
 
 def test_an_interrupt_of_the_question_is_a_stop(kernel: Asking) -> None:
-    cell = kernel.begin(1, "--raw")
+    cell = kernel.begin("--raw")
     kernel.client.get_stdin_msg(timeout=20)
     kernel.manager.interrupt_kernel()
     shown = kernel.finish(cell)
@@ -74,7 +89,7 @@ def test_an_interrupt_of_the_question_is_a_stop(kernel: Asking) -> None:
 
 
 def test_where_nobody_types_the_call_is_denied(kernel: Asking) -> None:
-    shown = kernel.finish(kernel.begin(2, stdin=False))
+    shown = kernel.finish(kernel.begin(stdin=False))
     assert shown.error is None
     message, approval, by, _ = kernel.last_call()
     assert (approval, by) == ("denied", "nobody")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.notebook.asking import (
     Asked,
     Unclear,
-    ask_by_input,
     editable_json,
     question_text,
     question_view,
@@ -140,48 +138,6 @@ def test_arguments_that_cannot_be_taken_are_said_to_be_so(text: str, words: str)
     assert isinstance(answer, Unclear)
     assert words in answer.words
     assert (answer.call, answer.nth) == ("c1", 7)
-
-
-# By input().
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What the person will type, line by line; nothing may be left over."""
-    lines: list[str] = []
-
-    def read(prompt: str = "") -> str:
-        print(prompt)
-        if not lines:
-            raise EOFError
-        return lines.pop(0)
-
-    monkeypatch.setattr("builtins.input", read)
-    yield lines
-    assert lines == []
-
-
-@pytest.mark.parametrize(
-    ("lines", "answer"),
-    [
-        (["", "what?", " YES "], PersonAnswer(choice="once")),
-        (["s"], PersonAnswer(choice="session")),
-        (["n", ""], PersonAnswer(choice="deny")),
-        (["no", "not this file"], PersonAnswer(choice="deny", reason="not this file")),
-        (["e", "{path}", '{"path": 1}'], PersonAnswer(choice="once", arguments={"path": 1})),
-        (["e", "", "y"], PersonAnswer(choice="once")),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_question_by_input(
-    lines: list[str], answer: PersonAnswer, typed: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    typed += lines
-    assert ask_by_input(question(why="it wri\u202etes")) == answer
-    said = capsys.readouterr().out
-    assert "it wri⟦U+202E⟧tes" in said
-    assert ("this is not JSON" in said) == ("{path}" in lines)
-    assert ("Type y, s, e or n." in said) == ("what?" in lines)
 
 
 # What is kept.

@@ -56,6 +56,7 @@ def test_dry_run_shows_what_the_same_cell_sends(shell: MagicShell, what: str) ->
         assert server.requests == []
         shell.cell(cell, prompt)
         assert body_of(shown) == server.bodies[0]
+        assert bool(server.bodies[0].get("stream")) == ("--no-stream" not in line)
         size = server.requests[0].headers["content-length"]
     assert f"{int(size):,} bytes" in shown["text/plain"]
     assert f"{server.url}/chat/completions, without a key" in shown["text/plain"]

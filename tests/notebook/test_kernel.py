@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -124,9 +125,8 @@ class Kernel(LiveKernel):
 def kernel(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Kernel]:
-    started = Kernel(tmp_path_factory.mktemp("kernel"), request.param)
-    yield started
-    started.close()
+    with closing(Kernel(tmp_path_factory.mktemp("kernel"), request.param)) as started:
+        yield started
 
 
 @pytest.fixture
@@ -228,63 +228,21 @@ def test_queued_cells_and_messages_keep_their_order_and_none_is_lost(quiet: Kern
     assert quiet.printed("print(ran == list(range(24)), heard == list(range(24)))") == "True True"
 
 
-def test_pumps_nest(quiet: Kernel) -> None:
-    quiet.printed("ran = []")
-    code = "lambda c: c.call(lambda: Cell().run(lambda c: c.think(0.6)))"
-    msg_id = begin(quiet, code)
-    cells = [quiet.send(f"ran.append({n})") for n in range(5)]
-    quiet.message(1)
-    assert quiet.end(msg_id) == "[['answered'], 'answered']"
-    quiet.end(cells[-1])
-    assert quiet.printed("print(ran, heard)") == "[0, 1, 2, 3, 4] [1]"
-
-
-def test_async_tool_uses_what_an_await_cell_opened(quiet: Kernel) -> None:
-    quiet.printed("""
-async def echo(reader, writer):
-    while line := await reader.readline():
-        writer.write(b"echo " + line)
-    writer.close()
-server = await asyncio.start_server(echo, "127.0.0.1", 0)
-reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+def test_async_tool_runs_on_the_loop_of_the_cells(quiet: Kernel) -> None:
+    # Who has to wait for a lock binds it to its loop.
+    first = quiet.printed("""
 lock = asyncio.Lock()
+async def taken():
+    asyncio.get_running_loop().call_later(0.05, lock.release)
+    await lock.acquire()
+    return "taken"
 await lock.acquire()
-async def ask(text):
-    writer.write(text + b"\\n")
-    return (await reader.readline()).decode().strip()
-async def free_soon():
-    await asyncio.sleep(0.1)
-    lock.release()
-async def tool():
-    freeing = asyncio.ensure_future(free_soon())
-    async with lock:
-        await freeing
-        return await ask(b"tool")
+print(await taken())
 """)
-    tool = "print(Cell().run(lambda c: c.call_async(tool)))"
-    assert quiet.printed(tool) == "['echo tool', 'answered']"
-    ending = "writer.close(); server.close()"
-    assert quiet.printed(f"async with lock: print(await ask(b'cell'))\n{ending}") == "echo cell"
-
-
-def test_prints_of_a_run_land_in_the_cell_that_started_it(quiet: Kernel) -> None:
-    if quiet.version < (7,):
-        pytest.skip("ipykernel 6 knows one current cell only")
-    first = quiet.send("""
-async def later(c):
-    await asyncio.sleep(0.5)
-    print("from the engine")
-    await c.call(lambda: print("from the tool"))
-started = Cell().start(later)
-""")
-    second = quiet.send("print(wait(started))")
-    printed: dict[str, str] = {first: "", second: ""}
-    while "answered" not in printed[second]:
-        message = quiet.client.get_iopub_msg(timeout=30)
-        if message["msg_type"] == "stream":
-            printed[message["parent_header"]["msg_id"]] += message["content"]["text"]
-    assert printed[first] == "from the engine\nfrom the tool\n"
-    assert printed[second] == "[None, 'answered']\n"
+    assert first == "taken"
+    tool = "print(Cell().run(lambda c: c.call_async(taken)))"
+    assert quiet.printed(tool) == "['taken', 'answered']"
+    assert quiet.printed("print(await taken())") == "taken"
 
 
 def test_loop_that_cannot_be_entered_again_says_what_to_do() -> None:

@@ -50,20 +50,13 @@ def test_models_lists_those_of_the_server_and_the_scripts(
 ) -> None:
     made = offline.script(["Hello."], name="listed")
     printed = shell.said("%agent models")
-    assert "offline:demo" in printed
-    assert made.model_id in printed
-    assert "openai: no key; set OPENAI_API_KEY or LLM_API_KEY" in printed
+    said = ("openai: no key; set OPENAI_API_KEY or LLM_API_KEY", "llamacpp: no server at")
+    assert [words for words in ("offline:demo", made.model_id, *said) if words not in printed] == []
     with ModelServer(models=["little", "large"]) as server:
         monkeypatch.setenv("LLM_BASE_URL", server.url)
-        assert shell.said("%agent models openai").splitlines() == ["openai:little", "openai:large"]
         assert "openai:little" in shell.said("%agent models").splitlines()
         there = f"%agent models vllm --base-url {server.url} --timeout 5"
         assert shell.said(there).splitlines() == ["vllm:little", "vllm:large"]
-    monkeypatch.setenv("LLM_BASE_URL", "http://127.0.0.1:1/v1")
-    printed = shell.said("%agent models")
-    assert "offline:demo" in printed
-    assert "openai: no server at http://127.0.0.1:1/v1" in printed
-    assert "llamacpp: no server at" in printed
     assert shell.refused("%agent models openai").code == "LLM_HTTP_ERROR"
 
 
@@ -203,17 +196,15 @@ def test_extension_loads_once_and_again(shell: MagicShell) -> None:
 
 
 def test_forget_deletes_a_run_and_with_children_those_that_went_on(shell: MagicShell) -> None:
-    run = shell.agent("--model offline:demo", "Hello?")
-    for rest in ("", "--children", "a b", "--all", "no-such-run"):
-        assert "\n" not in str(shell.refused(f"%agent forget {rest}"))
-    assert len(nbagent.runs()) == 1
-    assert f"forgot run {run.id[:8]};" in shell.said(f"%agent forget {run.id[:8]}")
-    assert "_run" not in shell.user_ns
-    assert len(nbagent.runs()) == 0
     first = shell.agent("--model offline:demo", "Hello?")
     shell.agent("--continue", "And?")
+    for rest in ("", "--children", "a b", "--all", "no-such-run"):
+        assert "\n" not in str(shell.refused(f"%agent forget {rest}"))
     assert "children" in str(shell.refused(f"%agent forget {first.id}"))
-    assert "and 1 run that went on from it" in shell.said(f"%agent forget {first.id} --children")
+    assert len(nbagent.runs()) == 2
+    said = shell.said(f"%agent forget {first.id[:8]} --children")
+    assert said.startswith(f"forgot run {first.id[:8]} and 1 run that went on from it;")
+    assert "_run" not in shell.user_ns
     assert len(nbagent.runs()) == 0
 
 

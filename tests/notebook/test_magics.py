@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 from magic_shell import TOOLS, MagicShell
-from servers.model_server import ModelServer
 
 import nbagent
 from nbagent import offline
 from nbagent.contracts.chat import ChatRequest
-from nbagent.contracts.errors import EngineError, NbagentError, UsageError
-from nbagent.session.frontend import use_frontend
-from nbagent.session.stores import close_stores
+from nbagent.contracts.errors import EngineError, NbagentError
 
 
 def names(request: ChatRequest) -> list[str]:
@@ -53,30 +50,6 @@ def test_option_is_sent_to_the_model(shell: MagicShell, line: str) -> None:
     assert SENT[line](request)
     assert request.messages[-1].text == "Hello?"
     assert (run.ok, run.text) == (True, "Hello.")
-
-
-def test_unknown_tool_names_the_nearest_and_nothing_is_sent(shell: MagicShell) -> None:
-    shell.cell(TOOLS)
-    error = shell.refused("%%agent --tools poplation", "Hello?")
-    assert "did you mean 'population'? There are: population" in error.message
-    assert isinstance(error, UsageError)
-    assert len(nbagent.runs()) == 0
-    assert "_run" not in shell.user_ns
-
-
-def test_base_url_asks_that_server(shell: MagicShell) -> None:
-    shell.cell(TOOLS)
-    with ModelServer() as server:
-        run = shell.agent(
-            f"--model openai:little --base-url {server.url} --tools population", "Of Oslo"
-        )
-        assert run.turns[0].tool_runs[0].result.data == 717_710
-        assert (run.model, run.record.base_url) == ("openai:little", server.url)
-        assert [body["model"] for body in server.bodies] == ["little", "little"]
-        assert all(body["stream"] for body in server.bodies)
-        shell.agent(f"--base-url {server.url} --no-stream --tools none")
-        assert not server.bodies[-1].get("stream")
-        assert shell.user_ns["_run"].text == "You said: Hello?"
 
 
 def test_names_of_a_run_find_it_again(shell: MagicShell) -> None:
@@ -120,18 +93,6 @@ def test_terminal_shows_what_was_asked_for(
     captured = capsys.readouterr()
     assert SHOWN[line](captured.out), captured.out
     assert captured.err == ""
-
-
-def test_terminal_says_which_model_was_chosen(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shell.cell(TOOLS)
-    shell.agent("", "How many people live in Oslo?")
-    printed = capsys.readouterr().out
-    assert "offline:demo was chosen" in printed
-    assert 'population(city="Oslo") → 717,710' in printed
-    shell.agent("--raw", "Hello?")
-    assert "offline:demo was chosen" in capsys.readouterr().err
 
 
 # The template
@@ -221,38 +182,23 @@ def test_interrupt_before_there_is_a_run_is_one_line_and_stays_an_interrupt(
 def test_stopped_run_counts_as_failed_and_resume_goes_on(shell: MagicShell) -> None:
     model = offline.script([offline.call("halt"), "Done."])
     shell.cell(
-        "@nbagent.tool(interruptible=False)",
+        "import time",
+        "@nbagent.tool",
         "def halt() -> str:",
         "    _run.stop()",
-        "    return 'stopping'",
+        "    time.sleep(0.05)  # no stop of its own interrupts it",
+        "    return 'stopped it'",
     )
     error = shell.refused(f"%%agent -m {model.model_id}", "Hello?")
     assert (type(error), error.code) == (EngineError, "ENGINE_ABORTED")
+    assert shell.user_ns["_run"].turns[0].tool_runs[0].result.data == "stopped it"
+    assert len(model.requests) == 1
     shell.cell("%agent resume")
     assert shell.user_ns["_run"].text == "Done."
     assert "answered" in shell.refused("%agent resume").message
 
 
 # Going on
-
-
-def test_continue_keeps_model_system_and_tools_unless_said_otherwise(shell: MagicShell) -> None:
-    shell.cell(TOOLS)
-    model = offline.script(["One.", "Two.", "Three."])
-    options = "--system 'Be brief.' --tools area --temperature 1"
-    first = shell.agent(f"-m {model.model_id} {options}", "first")
-    second = shell.agent("--continue", "second")
-    shell.agent(f"-c {second.id[:8]} --system 'Be long.' --tools none --temperature 0", "third")
-    requests = model.requests
-    assert [message.text for message in requests[1].messages] == ["first", "One.", "second"]
-    assert names(requests[1]) == ["area"]
-    assert requests[1].system_prompt == requests[0].system_prompt
-    assert requests[1].temperature == 1
-    assert [m.text for m in requests[2].messages][-2:] == ["Two.", "third"]
-    assert (names(requests[2]), requests[2].system_prompt) == ([], "Be long.")
-    assert requests[2].temperature == 0
-    assert second.record.parent_id == first.id
-    assert [turn.id for turn in shell.user_ns["_run"].turns] == ["C03"]
 
 
 def test_a_run_inside_a_tool_leaves_run_and_last_alone(shell: MagicShell) -> None:
@@ -271,54 +217,56 @@ def test_a_run_inside_a_tool_leaves_run_and_last_alone(shell: MagicShell) -> Non
     assert shell.user_ns["more"].record.parent_id == run.id
 
 
-def test_a_coroutine_function_as_callback_is_refused_before_anything_starts() -> None:
-    async def callback(event: object) -> None: ...
-
-    script = offline.script(["never asked"])
-    with pytest.raises(UsageError, match="plain function"):
-        nbagent.Agent(model=script, tools=[]).run("x", on_event=callback)
-    assert script.requests == []
-
-
-def as_started_anew() -> None:
-    """Forget what this kernel has run, as a restart does."""
-    use_frontend(None)
-    close_stores()
-
-
-def test_a_fresh_kernel_goes_on_only_with_a_run_of_its_own_notebook(
-    shell: MagicShell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = nbagent.offline.script(["one", "two", "three"])
-    monkeypatch.setenv("JPY_SESSION_NAME", "work/first.ipynb")
-    shell.agent(f"--model {script.model_id} --tools none --session trip", "Hello.")
-    made = shell.user_ns["_run"]
-    assert made.record.notebook == "work/first.ipynb"
-    as_started_anew()
-    monkeypatch.setenv("JPY_SESSION_NAME", "work/second.ipynb")
-    shell.refused("%%agent --continue", "And?")
-    shell.agent("--continue --session trip", "And?")
-    assert shell.user_ns["_run"].record.parent_id == made.id
-    as_started_anew()
-    monkeypatch.setenv("JPY_SESSION_NAME", "work/first.ipynb")
-    shell.agent("--continue", "And then?")
-    assert shell.user_ns["_run"].record.parent_id == made.id
-    assert set(nbagent.runs(notebook="work/first.ipynb").run_id) >= {made.id}
-
-
 def test_a_record_says_which_cell_and_which_template_made_it(shell: MagicShell) -> None:
     model = nbagent.offline.script([nbagent.offline.error("LLM_TIMEOUT"), "Oslo."])
-    shell.user_ns.update(model=model.model_id, city="Oslo")
-    counts: list[int] = []
-    for line, cell in (("--model $model --tools none", "Is it {{ city }}?"), ("", "")):
-        line = line.replace("$model", model.model_id)
-        counts.append(shell.execution_count)
-        if cell:
-            shell.refused(f"%%agent {line}", cell)
-        else:
-            shell.cell("%agent resume")
+    shell.user_ns["city"] = "Oslo"
+    count: int = shell.execution_count
+    shell.refused(f"%%agent --model {model.model_id} --tools none", "Is it {{ city }}?")
+    shell.cell("%agent resume")
     first, second = (nbagent.open_run(ref).record for ref in nbagent.runs()["run_id"])
-    assert [run.execution_count for run in (first, second)] == counts
+    assert [run.execution_count for run in (first, second)] == [count, count + 1]
     assert {run.template for run in (first, second)} == {"Is it {{ city }}?"}
     assert {run.prompt for run in (first, second)} == {"Is it Oslo?"}
     assert len({*nbagent.runs()["template_sha"]}) == 1
+
+
+# Answers of a type
+
+CITY = """
+from pydantic import BaseModel
+class City(BaseModel):
+    name: str
+    population: int
+"""
+
+
+def test_output_names_a_class_of_the_notebook(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    shell.cell(CITY)
+    ask = "What is the population of Oslo and of Bergen?"
+    run = shell.agent("-m offline:demo --tools population --output list[City] --quiet", ask)
+    rows = run.frame().to_dict("records")
+    assert rows == [
+        {"name": "Oslo", "population": 717_710},
+        {"name": "Bergen", "population": 291_940},
+    ]
+    city = shell.user_ns["City"]
+    assert run.output == [city(**row) for row in rows]
+    assert shell.agent("--output City --continue --quiet", ask).output == city(**rows[0])
+    assert shell.agent("--continue --quiet", ask).output == city(**rows[0])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--output Cty", "NameError: name 'Cty' is not defined"),
+        ("--output list[Cty]", "name a class of this notebook"),
+        ("--output 'open(1)'", "expected the name of a type"),
+        ("--output shell_ns", "name a class of this notebook"),
+    ],
+)
+def test_output_that_is_no_type_is_one_clear_line(shell: MagicShell, line: str, said: str) -> None:
+    shell.cell(CITY)
+    error = shell.refused(f"%%agent -m offline:demo {line}", "Hello?")
+    assert said in str(error)
+    assert "_run" not in shell.user_ns

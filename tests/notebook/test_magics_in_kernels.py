@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,6 @@ from nbagent import offline
 def population(city: str) -> int:
     "People living in a city."
     return {"Oslo": 717_710, "Bergen": 291_940}[city]
-
-def said(run):
-    "What the person said in this conversation."
-    return [message.text for message in run.messages if message.role == "user"]
 """
 
 
@@ -81,23 +78,9 @@ def test_run_that_ends_a_cell_is_shown_once_and_an_older_one_shows_itself(
     assert ids[1] == newer
 
 
-def test_cell_that_asks_several_times_stacks_once_and_starts_anew_when_run_again(
-    kernel: LiveKernel,
-) -> None:
-    kernel.run("model = offline.script([str(n) for n in range(20)], name='loop')")
-    kernel.run("%%agent -m offline:loop --quiet\nfirst", cell_id="a2")
-    for _ in range(2):
-        kernel.run(
-            "for words in ('second', 'third'):\n"
-            "    get_ipython().run_cell_magic('agent', '--continue --quiet', words)",
-            cell_id="b2",
-        )
-        assert kernel.value("said(_run)") == ["first", "second", "third"]
-
-
 def test_kernel_that_is_loaded_with_nothing_shows_runs_and_loads_quickly(tmp_path: Path) -> None:
-    kernel = LiveKernel(tmp_path, LLM_API_KEY="sk-0123456789abcdef", LLM_MODEL="offline:demo")
-    try:
+    environment = {"LLM_API_KEY": "sk-0123456789abcdef", "LLM_MODEL": "offline:demo"}
+    with closing(LiveKernel(tmp_path, **environment)) as kernel:
         heavy = "[m for m in ('pandas', 'httpcore2', 'pydantic', 'anywidget') if m in sys.modules]"
         kernel.run("import sys, time\nt = time.perf_counter()\nimport nbagent")
         assert kernel.value(heavy) == []
@@ -110,8 +93,6 @@ def test_kernel_that_is_loaded_with_nothing_shows_runs_and_loads_quickly(tmp_pat
         for words in ("ipykernel", "clicks", "headless", "interrupts", "LLM_API_KEY (set", "1 run"):
             assert words in doctor.printed
         assert "input() reaches you" in kernel.run("%agent doctor", stdin=True).printed
-    finally:
-        kernel.close()
 
 
 def test_front_end_gets_a_widget_and_in_the_end_the_saved_picture(kernel: LiveKernel) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kernel(folder: Path) -> Iterator[LiveKernel]:
-    started = LiveKernel(folder, JPY_SESSION_NAME="orders.ipynb")
-    started.run(SETUP)
-    yield started
-    started.close()
+    with closing(LiveKernel(folder, JPY_SESSION_NAME="orders.ipynb")) as started:
+        started.run(SETUP)
+        yield started
 
 
 def ask(kernel: LiveKernel, cell: str, words: str, options: str = "") -> list[str]:
@@ -123,14 +123,27 @@ def test_forks_copies_and_sessions_in_between_keep_their_places(kernel: LiveKern
         assert anew == ["first", "other", "third, anew"]
 
 
+def test_cell_that_asks_several_times_stacks_once_and_starts_anew_when_run_again(
+    kernel: LiveKernel,
+) -> None:
+    kernel.run("model = offline.script([str(n) for n in range(20)], name='loop')")
+    kernel.run("%%agent -m offline:loop --quiet\nfirst", cell_id="a2")
+    for _ in range(2):
+        kernel.run(
+            "for words in ('second', 'third'):\n"
+            "    get_ipython().run_cell_magic('agent', '--continue --quiet', words)",
+            cell_id="b2",
+        )
+        assert kernel.value("said(_run)") == ["first", "second", "third"]
+
+
 def test_a_copied_notebook_with_the_same_cell_ids_leaves_the_others_messages(
     kernel: LiveKernel, folder: Path
 ) -> None:
     kernel.run("both = offline.script(['ok'] * 9, name='both')")
     ask(kernel, "a", "first", "-m offline:both")
     assert ask(kernel, "b", "second", "--continue --name chat") == ["first", "second"]
-    copy = LiveKernel(folder, JPY_SESSION_NAME=str(folder / "copy.ipynb"))
-    try:
+    with closing(LiveKernel(folder, JPY_SESSION_NAME=str(folder / "copy.ipynb"))) as copy:
         copy.run(SETUP)
         refused = copy.run("%%agent --continue\nmore", cell_id="b", fails=True)
         assert refused.error is not None
@@ -140,5 +153,7 @@ def test_a_copied_notebook_with_the_same_cell_ids_leaves_the_others_messages(
             assert shown == ["first", "second", "mine"]
         assert ask(copy, "c", "more", "--continue") == ["first", "second", "mine", "more"]
         assert ask(copy, "b", "anew", "--continue mine") == ["first", "second", "anew"]
-    finally:
-        copy.close()
+    with closing(LiveKernel(folder, JPY_SESSION_NAME="orders.ipynb")) as again:
+        again.run(SETUP)
+        after_a_restart = ask(again, "d", "third", "--continue")
+        assert after_a_restart == ["first", "second", "third"], "its own notebook's last run"

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from panel_stage import HeldLoop, Stage, Wire, until
+from panel_stage import Stage, Wire, until
 
 import nbagent
 from nbagent import offline
 from nbagent.archive.codec import unpacked
 from nbagent.contracts.errors import StoreError
-from nbagent.notebook import kernel
 from nbagent.notebook.panel.choices import HOSTS
 from nbagent.notebook.panel.talk import KEPT
 from nbagent.settings import configure
@@ -96,17 +95,6 @@ def test_a_second_prompt_while_a_run_is_at_work_comes_back(stage: Stage) -> None
     assert len(stage.store.runs()) == 1
     assert stage.state["status"] == "Stopped. Continue goes on from there."
     assert stage.state["can_continue"]
-
-
-def test_stop_withdraws_what_still_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = HeldLoop()
-    monkeypatch.setattr(kernel, "main_loop", lambda: loop)
-    asked = stage.ask("What is the population of Oslo?")
-    stage.stop()
-    loop.free()
-    assert stage.handles == []
-    (told,) = stage.told()
-    assert told == {"kind": "refused", "id": asked, "prompt": "What is the population of Oslo?"}
 
 
 REFUSED = {

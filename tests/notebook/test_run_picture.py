@@ -17,7 +17,7 @@ from stories import ANSWER, Story, drawn, tool_run
 import nbagent
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo, ModelCode
-from nbagent.contracts.events import Event, TurnFinished
+from nbagent.contracts.events import Event
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.live_state import LiveState, state_for_front_end
 from nbagent.notebook.markdown_tree import MAX_CHARS, tree_of
@@ -241,19 +241,12 @@ def fetch(page: str) -> str:
     return page * 9_000
 
 
-CALLS = [call("fetch", page="a"), call("fetch", page="b")]
-REFUSAL = error("LLM_CONTEXT_OVERFLOW", "too long")
-
-
-def paused(trim: str) -> tuple[nbagent.Run, list[Event]]:
-    model = script([*CALLS, REFUSAL, REFUSAL])
-    events: list[Event] = []
-    run = nbagent.Agent(model=model, tools=[fetch], trim=trim).run("Go.", on_event=events.append)
-    return check_run(run), events
-
-
 def test_the_pause_of_a_request_too_long_says_in_every_form_what_takes_the_room() -> None:
-    run, events = paused("none")
+    model = script(
+        [call("fetch", page="a"), call("fetch", page="b"), error("LLM_CONTEXT_OVERFLOW", "long")]
+    )
+    events: list[Event] = []
+    run = check_run(nbagent.Agent(model=model, tools=[fetch]).run("Go.", on_event=events.append))
     forms = [*bundle(view_of(run.record)).values(), "".join(printed(events))]
     assert len(forms) == 4
     for form in forms:
@@ -262,19 +255,3 @@ def test_the_pause_of_a_request_too_long_says_in_every_form_what_takes_the_room(
             assert words in text
         assert "Paused: the request is too long" in text
         assert "‖ LLM_CONTEXT_OVERFLOW: the request is too long for the model" in text
-
-
-def test_the_turn_says_that_old_results_were_shortened() -> None:
-    run, events = paused("tool-results")
-    state = view_of(run.record)
-    live = LiveState(run.record.model_copy(update={"phase": "Running", "turns": ()}))
-    for event in events:
-        live.fold(event)
-        if isinstance(event, TurnFinished) and event.turn.id == "C03":
-            shown, stored = live.snapshot()["turns"][-1], state["turns"][-1]
-            assert shown["request"]["words"] == stored["request"]["words"]
-            assert shown["notices"] == stored["notices"]
-    assert "2 old tool results shortened" in state["turns"][2]["request"]["words"]
-    assert "shortened" not in state["turns"][1]["request"]["words"]
-    for form in bundle(state).values():
-        assert "1 tool result is sent shortened from here on" in form.replace("\\", "")

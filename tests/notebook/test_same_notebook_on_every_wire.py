@@ -1,5 +1,8 @@
-"""One notebook, unchanged, on every wire: tools, parallel calls, streaming, reasoning, an image,
-and a second turn that gives back what the provider needs."""
+"""One notebook, unchanged, with every provider: tools, parallel calls, streaming, reasoning,
+an image, and a second turn that gives back what the provider needs.
+
+`offline:` and `local:`, whose models cannot be told what to say here, have tests of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from magic_shell import MagicShell
 from PIL import Image
 from servers.dialects import DIALECTS, Called, delta
 from servers.model_server import ModelServer, Reply
+
+from nbagent.providers.registry import provider_names
 
 CELLS = (
     """
@@ -34,6 +39,7 @@ CELLS = (
 CALLS = (("Oslo", "call_1"), ("Bergen", "call_2"))
 OPAQUE = "T1BBUVVF"
 """What only the provider can read."""
+CANARY = "sk-canary-0123456789abcdef"
 FIRST, SECOND = "Oslo is larger.", "A red square."
 
 
@@ -78,15 +84,18 @@ def thinks(wire: str) -> Callable[[Events], Events]:
     return lambda events: [WIRE[wire].reasoning(THOUGHT), *events]
 
 
+IN_CONTENT = chat("reasoning_content")
+
+
 @dataclass(frozen=True)
 class Told:
     """What a wire's server streams: first the calls, then texts; and what has to come back."""
 
     model: str
-    wire: str
-    think: Callable[[Events], Events]
+    wire: str = "chat"
+    think: Callable[[Events], Events] = IN_CONTENT
     """Puts reasoning before the calls."""
-    back: str
+    back: str = ""
     """Stands in every later request, as JSON; empty: nothing has to go back."""
     image: str = "data:image/png;base64,"
     """Stands before the image's data in the request."""
@@ -102,9 +111,8 @@ class Told:
 
 QUOTED, SEALED = f'"{THOUGHT}"', f'"{OPAQUE}"'
 WIRES = (
-    Told("openai:m", "chat", chat("reasoning_content"), ""),
-    Told("azure:m", "azure", chat("reasoning_content"), ""),
-    Told("deepseek:m", "chat", chat("reasoning_content"), QUOTED),
+    Told("azure:m", "azure"),
+    Told("deepseek:m", back=QUOTED),
     Told("openrouter:m", "chat", chat("reasoning"), QUOTED),
     Told("vllm:m", "chat", chat("reasoning"), QUOTED),
     Told("openai-responses:m", "responses", responses, SEALED),
@@ -112,27 +120,38 @@ WIRES = (
     Told("google:gemini-3.8-flash", "google", google, SEALED, '"data":"', "/v1"),
     Told("ollama:m", "ollama", thinks("ollama"), QUOTED, '["', "/"),
 )
+OTHERS = {*provider_names()} - {"offline", "local"} - {told.model.split(":")[0] for told in WIRES}
 
 
-@pytest.mark.parametrize("told", WIRES, ids=lambda told: told.model.partition(":")[0])
-def test_the_same_notebook_runs_unchanged_on_every_wire(
+@pytest.mark.parametrize(
+    "told",
+    [*WIRES, *(Told(f"{name}:m") for name in sorted(OTHERS))],
+    ids=lambda told: told.model.partition(":")[0],
+)
+def test_the_same_notebook_runs_unchanged_with_every_provider(
     told: Told, shell: MagicShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ModelServer(told.replies()) as server:
+    monkeypatch.setenv("CANARY_KEY", CANARY)
+    monkeypatch.setenv("NBAGENT_KEY_VARIABLE", "CANARY_KEY")
+    little = {"id": "little", "name": "models/little"}
+    with ModelServer(told.replies(), models=[little]) as server:
         url = server.url.removesuffix("/v1") + told.home if told.home else server.url
         monkeypatch.setenv("NBAGENT_MODEL", told.model)
         monkeypatch.setenv("NBAGENT_BASE_URL", url.rstrip("/"))
         for cell in CELLS:
             shell.cell(dedent(cell).strip("\n"))
+        listed = shell.said(f"%agent models {told.model.partition(':')[0]}")
+    assert listed.endswith("little\n")
+    assert all(CANARY in repr(request.headers) for request in server.requests)
     first, second = shell.user_ns["first"], shell.user_ns["second"]
     assert (first.text, second.text) == (FIRST, SECOND)
+    assert CANARY not in f"{first.record!r} {second.record!r} {server.bodies}"
     assert first.turns[0].response.reasoning == THOUGHT
     runs = first.turns[0].tool_runs
     assert [run.args for run in runs] == [{"city": "Oslo"}, {"city": "Bergen"}]
     assert [run.result.data for run in runs] == [717_710, 291_940]
-    bodies = [request.body for request in server.requests]
-    assert len(bodies) == 3
-    texts = [json.dumps(body, separators=(",", ":"), ensure_ascii=False) for body in bodies]
+    assert len(server.bodies) == 3
+    texts = [json.dumps(body, separators=(",", ":"), ensure_ascii=False) for body in server.bodies]
     assert all("717710" in text and "291940" in text for text in texts[1:])
     if told.back:
         assert all(told.back in text for text in texts[1:]), "what the provider needs back"

@@ -72,10 +72,11 @@ class ModelServer(Loopback):
     async def answer(self, visit: Visit) -> None:
         self.requests.append(visit)
         visit.keep = True
-        if visit.method == "GET" and visit.path.endswith(("/models", "/api/tags")):
+        path = visit.path.partition("?")[0]
+        if visit.method == "GET" and path.endswith(("/models", "/api/tags")):
             listed = [{"id": m} if isinstance(m, str) else m for m in self.models]
             body: Any = {"object": "list", "data": listed}
-            if visit.path.endswith("/api/tags"):
+            if path.endswith("/api/tags"):
                 body = {"models": [{"model": m["id"], "details": _details(m)} for m in listed]}
             return await visit.send(whole(body))
         step: Step = self._script.pop(0) if self._script else little_model

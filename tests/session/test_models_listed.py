@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
-from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from servers.hostile_cases import drips, sends
+from servers.hostile_server import HostileServer, whole
+from servers.loopback import Visit
 from servers.model_server import ModelServer
 
 import nbagent
@@ -84,32 +84,18 @@ def test_servers_of_this_machine_are_found_and_told_no_key(
     assert f"{provider}:large" not in after, "it is gone, and that is seen at once"
 
 
-def _trickle(server: socket.socket) -> None:
-    """Answer one request, for more than a second, a byte now and then."""
-    connection, _ = server.accept()
-    with connection, suppress(OSError):
-        for byte in b"HTTP/1.1 200":
-            connection.sendall(bytes([byte]))
-            time.sleep(0.1)
-
-
 def test_servers_that_do_not_answer_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     nbagent.models()  # loads pandas
-    trickling = threading.Thread()
-    with ExitStack() as stack:
+    faults = {"silent": Visit.silence, "drips": drips(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n")}
+    with HostileServer(faults) as slow, ModelServer(models=["little"]) as little:
         for name in ("LMSTUDIO", "VLLM", "LLAMACPP", "LLM"):
-            silent = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+            url = slow.url("drips" if name == "VLLM" else "silent")
             monkeypatch.setenv(f"{name}_BASE_URL", url)
-            if name == "VLLM":
-                trickling = threading.Thread(target=_trickle, args=(silent,))
-                trickling.start()
-        little = stack.enter_context(ModelServer(models=["little"]))
         monkeypatch.setenv("OLLAMA_HOST", little.url.removesuffix("/v1"))
         began = time.monotonic()
         found = listed()
         took = time.monotonic() - began
-        trickling.join(5)
+    assert slow.visits.keys() == faults.keys()
     assert found["ollama:little"]["reachable"] is True
     assert took < 0.3 + 0.2, "0.2 s for a busy machine"
 
@@ -118,19 +104,10 @@ def test_servers_that_do_not_answer_keep_nobody_waiting(monkeypatch: pytest.Monk
 def test_another_program_on_a_usual_port_is_no_model_server(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        monkeypatch.setenv("VLLM_BASE_URL", f"http://127.0.0.1:{other.getsockname()[1]}/v1")
-
-        def answer() -> None:
-            connection, _ = other.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
+    with HostileServer({"it": sends(whole(body))}) as other:
+        monkeypatch.setenv("VLLM_BASE_URL", other.url("it"))
         found = listed()
-        thread.join()
+    assert len(other.visits["it"]) == 1
     assert [name for name, row in found.items() if row["provider"] == "vllm"] == ["vllm:"]
 
 

@@ -5,7 +5,6 @@ With `replay_tools` results, too, instead of runs: found by name, arguments and 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -18,13 +17,9 @@ from engine.laws import check_run
 from servers.model_server import ModelServer, Reply
 
 import nbagent
-from nbagent.contracts.chat import ChatRequest, Message, ToolCall
+from nbagent.contracts.chat import Message, ToolCall
 from nbagent.contracts.events import Event, Notice, ReasoningDelta, TextDelta, ToolCallDelta
 from nbagent.providers.offline import call, calls, script
-from nbagent.providers.replay import Cassette
-from nbagent.session.clients import choose
-from nbagent.session.recorded import Recording
-from nbagent.settings import Settings
 from nbagent.testing import tool_runs_of
 
 CANARY = "sk-canary-0123456789abcdef"
@@ -171,25 +166,6 @@ def test_refresh_asks_again_says_what_changed_and_replaces_the_line(file: Path) 
     assert agent(server, file, cache="replay").run("How many live in Oslo?").text == run.text
 
 
-def test_equal_requests_of_a_run_are_told_apart(file: Path) -> None:
-    request = ChatRequest(model="little", messages=(Message.of("user", "A number?"),))
-
-    async def ask(mode: Any, times: int) -> list[str]:
-        client = Recording(mode, Cassette(file)).client(chosen)
-        try:
-            return [(await client.chat(request)).message.text for _ in range(times)]
-        finally:
-            await client.close()
-
-    with ModelServer(["One.", "Two."]) as server:
-        chosen = choose(Settings(model="openai:little", base_url=server.url, timeout_s=9))
-        assert asyncio.run(ask("auto", 2)) == ["One.", "Two."]
-    assert [line["n"] for line in lines(file)] == [1, 2]
-    assert asyncio.run(ask("replay", 2)) == ["One.", "Two."]
-    with pytest.raises(nbagent.ModelError, match=r"- asked: 2 times\n  \+ asked: 3 times"):
-        asyncio.run(ask("replay", 3))
-
-
 def test_ids_and_vendor_fields_do_not_tell_requests_apart(file: Path) -> None:
     def conversation(id: str) -> list[Message]:
         call = ToolCall(id=id, name="area", arguments={}, arguments_raw="{}", extra={"s": id})
@@ -262,6 +238,7 @@ ODD: dict[str, tuple[str, str, str]] = {
     "no answer": ('"response":', '"other":', "response Field required)"),
     "torn": ('"usage":.*', "", "(Expecting property name"),
     "nested": ('"usage":', f'"a":{"[" * 200}{"]" * 200},"usage":', "(nested too deeply"),
+    "infinite": ('"usage":', '"a":1e999,"usage":', "(nested too deeply, or an infinite number)"),
     "not the assistant": ('"role":"assistant"', '"role":"user"', "not the assistant's"),
 }
 
@@ -435,21 +412,6 @@ def test_the_cache_serves_results_and_without_a_record_it_is_an_error(file: Path
     ran(file, SIX, replay_tools=False)
     assert done == ["roll 6", "roll 6"]
     assert not file.exists(), "results are recorded only where they are asked for"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"ok":true', '"ok":"perhaps"', "is no recorded answer"),
-        ('"n":1', '"n":"x"', "it does not begin with a key"),
-        ('"rolled":1', '"rolled":1e999', "nested too deeply, or an infinite number"),
-    ],
-)
-def test_a_strangers_line_is_checked(file: Path, old: str, new: str, said: str) -> None:
-    ran(file, SIX)
-    file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
-    error = results(ran(file, SIX, cache="replay"))[0]["error"]
-    assert (error["code"], said in error["message"]) == ("E_PRECONDITION_FAILED", True)
 
 
 def test_a_whole_run_is_played_from_the_record_without_server_and_tool(file: Path) -> None:

@@ -67,6 +67,18 @@ def where(place: str) -> str:
     return f"{place} in {threading.current_thread().name}"
 
 
+def test_who_still_waits_runs_the_tools_when_another_one_left_with_a_timeout() -> None:
+    model = script([step(calls=[call("where", place="a")], wait_ms=600), "Done."])
+    run = nbagent.Agent(model=model, tools=[where]).start("Go.")
+    second = threading.Thread(target=run.wait, name="second")
+    threading.Timer(0.05, second.start).start()
+    with pytest.raises(TimeoutError):
+        run.wait(timeout=0.2)
+    assert run.phase == "Running"
+    second.join(30)
+    assert results(check_run(run, model))[0]["data"] == "a in second"
+
+
 def test_arun_side_by_side_on_one_loop_and_run_inside_it() -> None:
     agent = nbagent.Agent(model=by_prompt("look"), tools=[look])
 
@@ -153,22 +165,18 @@ def test_a_tool_may_run_an_agent_and_an_async_one_awaits_it() -> None:
         """Let another agent do it, and block the loop."""
         return inner.run(task).text
 
-    tools = [plainly, awaiting, wrongly]
+    def for_itself(task: str) -> str:
+        """Wait for the run that this call belongs to."""
+        return run.wait().text
+
+    tools = [plainly, awaiting, wrongly, for_itself]
     model = script([calls([call(tool.__name__, task="a") for tool in tools]), "Done."])
-    run = check_run(nbagent.Agent(model=model, tools=tools).run("Go."), model)
-    *good, bad = results(run)
+    run = nbagent.Agent(model=model, tools=tools).start("Go.")
+    *good, blocking, endless = results(check_run(run.wait(), model))
     assert all("seen a" in result["data"] for result in good)
-    assert "await agent.arun" in bad["error"]["message"]
+    assert "await agent.arun" in blocking["error"]["message"]
+    assert "cannot wait for the run that it belongs to" in endless["error"]["message"]
     assert len(nbagent.runs()) == 3, "the run that could not be waited for was not started"
-
-
-def test_wait_with_a_timeout_leaves_the_run_at_work() -> None:
-    model = script([step(text="Late.", wait_ms=400)])
-    run = nbagent.Agent(model=model).start("Go.")
-    with pytest.raises(TimeoutError):
-        run.wait(timeout=0.05)
-    assert run.phase == "Running"
-    assert check_run(run.wait(), model).text == "Late."
 
 
 def test_tools_run_side_by_side_in_their_places_and_in_the_context_of_their_cell() -> None:
