@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import mcp_stage
 import pytest
 from fs_door import Door
 from host_door import HostDoor
 from notebook_stage import Notebook
+from servers.mcp_door import hand
+
+from nbagent.tools.mcp import McpServer, mcp
 
 
 @pytest.fixture
@@ -26,3 +32,18 @@ def door(project: Path) -> Door:
 def notebook() -> Notebook:
     """A notebook with its tools."""
     return Notebook()
+
+
+@pytest.fixture
+def start() -> Iterator[mcp_stage.Start]:
+    """Makes doors to MCP servers of one test, which end with it."""
+    servers: list[McpServer] = []
+
+    def started(*flags: str, name: str = "own", **options: Any) -> mcp_stage.Door:
+        options = options if "url" in options else {"command": hand(*flags), **options}
+        servers.append(mcp(name, **options))
+        return mcp_stage.Door(servers[-1])
+
+    yield started
+    for server in servers:
+        server.close()

@@ -31,6 +31,9 @@ def refused(outcome: ToolOutcome) -> ErrorInfo:
 class HostDoor:
     """A host, and what a run gives it: a courier, the notebook's names, a stop."""
 
+    prefix = ""
+    """What the names of its tools begin with."""
+
     def __init__(self, host: ToolHost | None = None) -> None:
         self.host: Any = host or FunctionHost()
         self.cancel = CancelToken()
@@ -64,7 +67,7 @@ class HostDoor:
 
     async def aprepare(self, name: str, /, **arguments: Any) -> PreparedCall:
         """A call, checked."""
-        return await self.host.prepare(_call(name, arguments), self.context())
+        return await self.host.prepare(self._call(name, arguments), self.context())
 
     def prepared(self, name: str, /, **arguments: Any) -> PreparedCall:
         """A call that was looked at and has not run."""
@@ -83,7 +86,7 @@ class HostDoor:
         """A call, on the engine's loop."""
         context = self.context()
         try:
-            prepared = await self.host.prepare(_call(name, arguments), context)
+            prepared = await self.host.prepare(self._call(name, arguments), context)
         except ToolError as error:
             return ToolOutcome(result=ToolResult.failure(error.info))
         # As the engine stops a call.
@@ -125,6 +128,11 @@ class HostDoor:
         """Call one function, whatever it is."""
         return self.on_engine(lambda: self.arun(target, **arguments))
 
+    def _call(self, name: str, arguments: dict[str, Any] | None) -> ToolCall:
+        raw = json.dumps(arguments, default=repr)
+        name = self.prefix + name
+        return ToolCall(id="call_1", name=name, arguments=arguments, arguments_raw=raw)
+
     def stop_after(self, seconds: float) -> None:
         """Stop the run from another thread."""
         threading.Timer(seconds, self.cancel.set).start()
@@ -147,8 +155,3 @@ class OtherHost:
             return ToolOutcome(result=ToolResult(ok=True, data=f"other {call.name}"))
 
         return PreparedCall(spec=ToolSpec(name=call.name), arguments={}, run=run)
-
-
-def _call(name: str, arguments: dict[str, Any] | None) -> ToolCall:
-    raw = json.dumps(arguments, default=repr)
-    return ToolCall(id="call_1", name=name, arguments=arguments, arguments_raw=raw)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from legal_schema import check_legal
-from servers.mcp_door import Door, hand, until
+from mcp_stage import Door, until
+from servers.mcp_door import hand
 
 import nbagent
 from nbagent import offline
@@ -72,7 +73,7 @@ def test_definition_that_changes_while_a_person_decides_is_shown_again() -> None
 
     def answer(question: Question) -> bool:
         if len(asked) == 0:
-            Door(made).prepare().text("change")
+            Door(made).listed().data("change")
         asked.append(question.tool)
         return True
 
@@ -222,8 +223,8 @@ def test_time_server_answers(protocol: Any, monkeypatch: pytest.MonkeyPatch) -> 
     # What is installed beside Python is found without its folder on the PATH.
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     command = ["mcp-server-time", "--local-timezone", "UTC"]
-    door = Door(mcp(f"time-{protocol}", command=command, protocol=protocol)).prepare()
+    door = Door(mcp(f"time-{protocol}", command=command, protocol=protocol)).listed()
     for spec in door.specs.values():
         check_legal(spec)
-    answer = door.text("get_current_time", timezone="Europe/Paris")
+    answer = door.data("get_current_time", timezone="Europe/Paris")
     assert answer["timezone"] == "Europe/Paris"

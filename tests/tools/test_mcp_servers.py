@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.mcp_door import HAND, Door, hand, order, until
+from mcp_stage import Door, order, until
+from servers.mcp_door import hand
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact
@@ -86,7 +87,7 @@ def test_keys_are_hidden_wherever_the_server_is_shown() -> None:
 def test_same_description_is_the_same_server_and_another_one_replaces_it() -> None:
     first = mcp("city", command=hand(), env={"CITY_TOKEN": "tok-4711-abcdef"})
     assert mcp("city", command=hand(), env={"CITY_TOKEN": "tok-4711-abcdef"}) is first
-    Door(first).prepare()
+    Door(first).listed()
     other = mcp("city", command=hand(), env={"CITY_TOKEN": "tok-4712-abcdef"})
     assert other is not first
     assert known_servers() == {"city": other}
@@ -121,13 +122,10 @@ BAD_FILES: dict[str, tuple[str | None, str]] = {
     "no JSON": ("{", "line 1 column 2"),
     "list": ("[]", "names no MCP servers"),
     "deep": (f'{{"mcpServers": {{"a": {"[" * 400 + "]" * 400}}}}}', "names no MCP servers"),
-    "empty": ('{"mcpServers": {"a": {}}}', "mcpServers.a: .* either command"),
     "command": ('{"mcpServers": {"a": {"command": 7.5}}}', "mcpServers.a: .* list of texts"),
     "args": ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "mcpServers.a: .* args"),
-    "env": ('{"mcpServers": {"a": {"command": "x", "env": {"K": null}}}}', "a: env .* texts"),
     "variable": ('{"mcpServers": {"a": {"command": "${NOT_SET_4711}"}}}', "a: .*NOT_SET_4711"),
     "old transport": ('{"mcpServers": {"a": {"type": "sse", "url": "https://h"}}}', "type http"),
-    "name": ('{"mcpServers": {"a b": {"command": "x"}}}', "mcpServers.a b: .* no name"),
 }
 
 
@@ -138,7 +136,7 @@ def test_bad_file_is_one_clear_error(tmp_path: Path, case: str) -> None:
     if text is not None:
         path.write_text(text)
     with pytest.raises(UsageError, match=words) as caught:
-        mcp("a b" if case == "name" else "a", file=path)
+        mcp("a", file=path)
     assert str(path) in caught.value.message
 
 
@@ -211,12 +209,15 @@ def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(made, McpServer)
 
 
+TOOLS = Path(__file__).parent
+PATH = [str(TOOLS), str(TOOLS.parent)]
 END = """
 import os, sys, time
 sys.path[:0] = {path!r}
 from nbagent.tools.mcp import mcp
-from servers.mcp_door import Door, hand
-door = Door(mcp("city", command=hand({flags}))).prepare()
+from mcp_stage import Door
+from servers.mcp_door import hand
+door = Door(mcp("city", command=hand({flags}))).listed()
 print(door.pid, flush=True)
 {end}
 """
@@ -226,25 +227,26 @@ FORK = """
 import gc, os, sys
 sys.path[:0] = {path!r}
 from nbagent.tools.mcp import mcp
-from servers.mcp_door import Door, hand
-door = Door(mcp("city", command=hand())).prepare()
+from mcp_stage import Door
+from servers.mcp_door import hand
+door = Door(mcp("city", command=hand())).listed()
 pid = door.pid
 child = os.fork()
 if not child:
-    assert door.text("echo", text="child") == '{{"text": "child"}}'
+    assert door.data("echo", text="child") == '{{"text": "child"}}'
     assert door.pid != pid
     gc.collect()
     door.server.close()
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert door.text("echo", text="parent") == '{{"text": "parent"}}'
+assert door.data("echo", text="parent") == '{{"text": "parent"}}'
 assert door.pid == pid
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_forked_process_has_a_server_of_its_own() -> None:
-    code = FORK.format(path=[str(HAND.parents[1])])
+    code = FORK.format(path=PATH)
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -259,8 +261,7 @@ def test_forked_process_has_a_server_of_its_own() -> None:
 def test_no_server_outlives_the_process(flags: str, end: str) -> None:
     from test_mcp_stdio import is_there
 
-    path = [str(HAND.parents[1])]
-    code = textwrap.dedent(END).format(path=path, flags=flags, end=end)
+    code = textwrap.dedent(END).format(path=PATH, flags=flags, end=end)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert not done.stderr, done.stderr
     pid = int(done.stdout)
