@@ -18,8 +18,6 @@ from nbagent.contracts.chat import (
     ChatResponse,
     Message,
     Part,
-    ResponseMeta,
-    TextPart,
     ToolCall,
     ToolSpec,
     Usage,
@@ -285,35 +283,23 @@ def plain_run(
     base: dict[str, Any] = {"prompt": "go", "messages": (Message.of("user", "go"),)}
     made = Assembly(id=run_id, **{**base, **fields})
     for index in range(1, n_turns + 1):
-        args, raw = {"n": index}, f'{{"n":{index}}}'
-        call = ToolCall(id=f"c{index}", name="work", arguments=args, arguments_raw=raw)
-        answer = Message(role="assistant", content=(TextPart(text=text),), tool_calls=(call,))
-        result = ToolResult(ok=True, data=f"{index} {text}", attachments=attachments)
+        raw = f'{{"n":{index}}}'
+        call = ToolCall(id=f"c{index}", name="work", arguments={"n": index}, arguments_raw=raw)
+        answer = Message.of("assistant", text).model_copy(update={"tool_calls": (call,)})
         run = ToolRun(
             tool_call_id=call.id,
             tool_name="work",
-            args=args,
+            args=call.arguments,
             started_at=START,
-            result=result,
-            duration_ms=5.0,
-        )
-        response = ChatResponse(
-            message=answer,
-            usage=Usage.of(index, 20),
-            model="gpt-x",
-            finish_reason="tool_calls",
-            meta=ResponseMeta(request_id="req_0123456789abcdef"),
+            result=ToolResult(ok=True, data=f"{index} {text}", attachments=attachments),
         )
         made.turn(
-            response,
+            ChatResponse(message=answer, usage=Usage.of(index, 20)),
             [run],
             system="Be brief.",
             tools=(ToolSpec(name="work", description="Works."),),
             params={"tool_choice": "auto"},
             started_at=START + timedelta(seconds=index),
-            model_ms=12.3456789,
-            cost_usd=0.001,
-            duration_ms=20.25,
         )
     ended = START + timedelta(seconds=n_turns + 1)
     return made.end(phase="WaitingUser", stop_reason="max_turns", ended_at=ended)[1]

@@ -333,15 +333,11 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
     ("name", "value", "said"),
     [
         ("turn", {"a": 1}, "give Int64, or up to 30,000"),
-        ("turn", 2**70, "give Int64"),
         ("turn", [1, 2.5], "turn=.1, 2.5. cannot be looked for"),
         ("model_ms", 10**400, "give Float64"),
-        ("model_ms", "long", "model_ms='long' cannot be looked for; give Float64"),
         ("ok", "yes", "give boolean"),
-        ("turn_id", b"C01", "turn_id=b'C01' cannot be looked for; give string"),
         ("turn_id", ["C01", ["C02"]], "give string"),
         ("model", "\ud800", "model='.ud800' cannot be looked for; give category"),
-        ("session", object(), "session=<object .* cannot be looked for; give category"),
         ("run", None, "run=None"),
         ("since", pd.NaT, "since=NaT cannot be looked for; give a datetime or a text"),
         ("since", "yesterday", "'today', '7d'"),
@@ -358,7 +354,6 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
         ("model", "openai:m1", "did you mean 'openai:m-1'?"),
         ("error_code", "LLM_TIMED_OUT", "did you mean 'LLM_TIMEOUT'?"),
         ("phase_after", ["Failed", "Complete"], "did you mean 'Completed'?"),
-        ("session", "mian", "did you mean 'main'?"),
     ],
     ids=lambda value: str(value).encode("ascii", "replace").decode()[:20],
 )

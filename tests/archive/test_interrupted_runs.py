@@ -47,14 +47,24 @@ def one_of_each(turn_of_seed: int = 4) -> list[Event]:
                 return [*events[:i], start, ToolCallFinished(RUN, opened.id, done, 2)]
 
 
-def test_calls_of_an_open_turn_are_answered_in_order(home: Path, store: Store) -> None:
+def test_interrupted_run_has_its_calls_answered_in_order_and_its_end_written_once(
+    home: Path, store: Store
+) -> None:
     crash(home, one_of_each())
+    other = Store.open(home)
     record = store.load(RUN)
+    assert record.error == RUN_INTERRUPTED
     results = [run.result for run in record.turns[-1].tool_runs]
     assert results == [ToolResult(ok=True, data=[1, "é"]), TOOL_INTERRUPTED, TOOL_INTERRUPTED]
     assert record.turns[-1].phase_after == "Failed"
     check_answered(record.messages)
     assert store.conversation(RUN) == record.messages
+    assert other.load(RUN) == record
+    with contextlib.closing(sqlite3.connect(home / "runs.sqlite")) as connection:
+        rows = connection.execute("SELECT phase, error_code, lease_id FROM runs").fetchall()
+    assert rows == [("Failed", "ENGINE_INTERRUPTED", None)]
+    other.close()
+    assert store.load(RUN) == record
 
 
 _BEGUN = """
@@ -88,19 +98,6 @@ def test_run_of_a_living_process_is_at_work_until_it_dies(home: Path, store: Sto
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert store.load(RUN).phase == "Failed"
     child.communicate()
-
-
-def test_end_of_an_interrupted_run_is_written_once_and_stays(home: Path, store: Store) -> None:
-    crash(home, one_of_each())
-    other = Store.open(home)
-    before = store.load(RUN)
-    assert before.error == RUN_INTERRUPTED
-    assert other.load(RUN) == before
-    with contextlib.closing(sqlite3.connect(home / "runs.sqlite")) as connection:
-        rows = connection.execute("SELECT phase, error_code, lease_id FROM runs").fetchall()
-    assert rows == [("Failed", "ENGINE_INTERRUPTED", None)]
-    other.close()
-    assert store.load(RUN) == before
 
 
 def test_run_at_work_in_this_kernel_is_closed_when_it_is_let_go(store: Store) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from engine.laws import check_file
 from made_records import Maker, crash, cut_after_a_result, plain_run, record_of, write
 
 from nbagent.archive import frames
+from nbagent.archive.codec import packed, unpacked
 from nbagent.archive.store import Store
 from nbagent.contracts import secrets
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
@@ -21,7 +23,7 @@ from nbagent.contracts.errors import StoreError, UsageError
 
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["file", "memory"])
-def test_stored_record_equals_the_returned_one(tmp_path: Path, in_memory: bool) -> None:
+def test_stored_and_saved_records_equal_the_returned_one(tmp_path: Path, in_memory: bool) -> None:
     store = Store.memory() if in_memory else Store.open(tmp_path)
     records = [Maker(seed).run() for seed in range(80)]
     for record, events in records:
@@ -32,6 +34,10 @@ def test_stored_record_equals_the_returned_one(tmp_path: Path, in_memory: bool) 
         store = Store.open(tmp_path)
     for record, _ in records:
         assert store.load(record.id) == record
+        saved = packed(record)
+        # What Jupyter does with an output's metadata.
+        json.dumps(saved, ensure_ascii=False).encode()
+        assert unpacked(json.loads(json.dumps(saved))) == record
     check_file(store)
     store.close()
 
@@ -48,7 +54,9 @@ def family(store: Store) -> list[str]:
     return ids
 
 
-def test_run_is_found_by_last_name_and_start_of_its_id(store: Store) -> None:
+def test_run_is_found_by_last_name_and_the_only_start_of_its_id(
+    store: Store,
+) -> None:
     for ref in ("last", ""):
         with pytest.raises(UsageError, match=f"no run is called '{ref}'"):
             store.find(ref)
@@ -64,9 +72,6 @@ def test_run_is_found_by_last_name_and_start_of_its_id(store: Store) -> None:
     assert store.find("ab") == "f" * 16
     with pytest.raises(UsageError, match="no run is called 'father'"):
         store.find("father")
-
-
-def test_ambiguous_start_of_an_id_names_the_candidates(store: Store) -> None:
     for run_id in ("abc1" * 4, "abc2" * 4):
         write(store, plain_run(0, run_id=run_id))
     with pytest.raises(UsageError, match=r"abc2abc2abc2abc2, abc1abc1abc1abc1"):

@@ -85,23 +85,20 @@ def test_any_change_of_a_definition_and_another_server_of_the_name_change_its_ha
     ("given", "made"),
     [
         ({"type": ["string", "null"]}, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
-        ({"const": 3}, {"enum": [3]}),
         ({"oneOf": [{"type": "string"}]}, {"type": "string"}),
         ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, {"type": "string", "maxLength": 3}),
         ({"type": "array"}, {"type": "array", "items": {}}),
         ({"type": "string", "format": "evil"}, {"type": "string"}),
         ({"type": "string", "pattern": "(?i)x"}, {"type": "string"}),
         ({"type": "string", "pattern": "("}, {"type": "string"}),
-        ({"type": "integer", "minimum": 1}, {"type": "integer", "minimum": 1}),
         ({"$ref": "#/$defs/missing"}, {}),
         ({"$ref": "https://host/schema"}, {}),
-        (True, {}),
         (7, {}),
     ],
     ids=[
-        *("several types", "const", "one option", "all of", "array of anything", "format"),
-        *("look-around", "broken pattern", "bounds", "reference to nothing", "reference outside"),
-        *("true", "no schema"),
+        *("several types", "one option", "all of", "array of anything", "format"),
+        *("look-around", "broken pattern", "reference to nothing", "reference outside"),
+        "no schema",
     ],
 )
 def test_node_is_made_legal(given: Any, made: Any) -> None:
@@ -133,10 +130,7 @@ DOUBLING = {
     "schema",
     [
         None,
-        [],
-        {"type": "string"},
         {"$ref": "#"},
-        {"allOf": [{"$ref": "#"}]},
         {"properties": {"x": {"allOf": [{"$ref": "#"}, {"$ref": "#/properties/x"}]}}},
         {"properties": 7, "required": "x"},
         {"properties": {"x": {"anyOf": [{"$ref": "#"}] * 500}}},
@@ -144,8 +138,7 @@ DOUBLING = {
         {"$defs": DOUBLING, "properties": {"x": {"$ref": "#/$defs/t0"}}},
     ],
     ids=[
-        *("null", "list", "no object", "itself", "itself in all", "cycles", "wrong kinds"),
-        *("wide cycle", "broken unions", "doubling"),
+        *("null", "itself", "cycles", "wrong kinds", "wide cycle", "broken unions", "doubling"),
     ],
 )
 def test_root_becomes_an_object_in_no_time(schema: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import signal
 import threading
 import time
 from collections.abc import AsyncGenerator, Generator
@@ -192,15 +191,6 @@ def test_tool_that_cancels_itself_has_failed(bench: HostDoor) -> None:
         error = refused(bench.run(function))
         assert error.code == "E_TOOL_FAILED"
         assert "CancelledError" in error.message
-
-
-def test_interrupt_in_the_main_thread_stops_the_run(bench: HostDoor) -> None:
-    def pressed() -> None:
-        signal.raise_signal(signal.SIGINT)
-        spin(30)
-
-    assert refused(bench.run(pressed)).code == "E_INTERRUPTED"
-    assert bench.cancel.is_set
 
 
 class Interrupting:

@@ -110,7 +110,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "budget": (lambda: tool(max_result_chars=1), "at least 100"),
     "idempotent": (lambda: tool(idempotent=True), "the model reads E_INTERRUPTED"),  # pyright: ignore
     "builtin": (lambda: tool(len), "wrap it in a def"),
+    "builtin without a signature": (lambda: as_tool(max), "wrap it in a def with hints"),
     "number": (lambda: tool(5), "is no tool"),  # pyright: ignore
+    "class": (lambda: as_tool(Counter), "give a function, a bound method or an instance"),
+    "unbound method": (lambda: as_tool(Counter.add), "take the method of an instance"),
+    "partial with too many": (lambda: as_tool(functools.partial(unfit, 1, 2, 3)), "wrap it in a"),  # pyright: ignore
     "async": (lambda: tool(threaded=True)(asyncio.sleep), "threaded=True"),
     "sync": (lambda: tool(loop="notebook")(lambda: 1), "for an async def"),
     "lambda": (lambda: tool(lambda: 1), "a lambda has no name"),
@@ -120,12 +124,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_a_tool_is_refused_where_it_is_decorated(
+def test_what_cannot_be_a_tool_is_one_clear_error_where_it_is_decorated(
     make: Callable[[], Any], words: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         make()
     assert words in caught.value.message
+    assert " at 0x" not in caught.value.message
     assert namespace_tools({"unfit": unfit}) == {}, "it does no harm in later cells"
 
 

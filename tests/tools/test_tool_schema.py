@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable
 from datetime import date
 from enum import Enum
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any
 
 import pytest
 import typing_extensions
@@ -41,10 +41,6 @@ class Row(typing.TypedDict):
     count: typing.NotRequired[int]
 
 
-class Loop(BaseModel):
-    next: Optional["Loop"] = None
-
-
 ROW = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
@@ -63,7 +59,6 @@ def property_of(hint: Any) -> dict[str, Any]:
 
 INT, TEXT, NULL = {"type": "integer"}, {"type": "string"}, {"type": "null"}
 HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "literal": (Literal["a", "b"], {"enum": ["a", "b"], **TEXT}),
     "date": (date, {"format": "date", **TEXT}),
     "annotated field": (
         Annotated[int, Field(ge=1, description="How many.")],
@@ -91,22 +86,6 @@ HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
             "type": "object",
             "additionalProperties": INT,
             "description": "Keys: 'red', 'blue'.",
-        },
-    ),
-    "a type that holds itself": (
-        Annotated[Loop, "The loop."],
-        {
-            "type": "object",
-            "properties": {
-                "next": {
-                    "anyOf": [
-                        {"type": "object", "properties": {}, "description": "Loop, as above."},
-                        NULL,
-                    ],
-                    "default": None,
-                },
-            },
-            "description": "The loop.",
         },
     ),
 }
