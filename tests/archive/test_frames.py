@@ -219,11 +219,6 @@ def test_an_interrupted_run_shows_as_failed_in_every_frame(home: Path, store: St
     assert "E_INTERRUPTED" in read(store, "messages").iloc[-1]["text"]
 
 
-def test_half_a_character_is_shown_as_a_question_mark(store: Store) -> None:
-    write(store, plain_run(0, run_id="a" * 16, prompt="odd \ud83d"))
-    assert read(store, "runs")["prompt"].tolist() == ["odd ?"]
-
-
 # Conversations
 
 
@@ -268,10 +263,8 @@ def test_every_cell_and_column_of_a_frame_is_a_filter(name: str, store: Store) -
     ("filters", "turns"),
     [
         ({"turn": np.int64(3)}, [3]),
-        ({"turn": 3.0}, [3]),
         ({"turn": pd.Series([3.0, None])}, [3]),
         ({"run_id": np.str_("a" * 16), "limit": np.int64(2)}, [4, 5]),
-        ({"run": "a", "limit": 0}, []),
         ({"run": "last"}, [1, 2, 3, 4, 5]),
         ({"since": START + timedelta(seconds=3)}, [3, 4, 5]),
         ({"since": np.datetime64("2026-03-04T05:06:10", "ns")}, [3, 4, 5]),
@@ -282,7 +275,6 @@ def test_every_cell_and_column_of_a_frame_is_a_filter(name: str, store: Store) -
         ({"ttft_ms": [float("nan"), 2.5]}, [1, 2, 3, 4, 5]),
         ({"error_code": "LLM_TIMEOUT"}, []),
         ({"session": "nobody's"}, []),
-        ({"since": "2d"}, []),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -10,13 +10,11 @@ import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from engine.laws import check_answered
-from made_records import START, Maker, crash, cut_after_a_result, plain_run, write
+from made_records import START, Maker, crash, plain_run, write
 
-import nbagent
 from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED
 from nbagent.archive.lease import Lease
 from nbagent.archive.store import Store
@@ -117,25 +115,6 @@ def test_interrupted_run_ended_when_its_kernel_last_gave_a_sign(home: Path, stor
     Store.open(home).close()
     with store.reading() as connection:
         assert connection.execute("SELECT count(*) FROM leases").fetchone()[0] == 1
-
-
-@pytest.mark.parametrize("way", ["resume", "next words", "fork"])
-def test_interrupted_run_goes_on_and_no_call_runs_again(way: str) -> None:
-    ran: list[int] = []
-    tools = [nbagent.tool(name="work")(lambda n: ran.append(n))]  # pyright: ignore
-    crash(Path(os.environ["NBAGENT_HOME"]), cut_after_a_result(plain_run(2, run_id=RUN))[:-1])
-    found = nbagent.open_run(RUN)
-    assert [run.result for run in found.turns[-1].tool_runs] == [TOOL_INTERRUPTED]
-    options: dict[str, Any] = {"model": nbagent.offline.script(["On."]), "tools": tools}
-    if way == "fork":
-        child = found.fork("C02", **options)
-    else:
-        child = found.resume(None if way == "resume" else "And?", **options)
-    assert (child.ok, child.text, ran) == (True, "On.", [])
-    assert nbagent.open_run(RUN).record == found.record
-    if way != "fork":
-        assert child.turns[0].id == "C03"
-        assert child.messages[: len(found.messages)] == found.messages
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from made_records import Maker, crash, cut_after_a_result, plain_run, record_of,
 from nbagent.archive import frames
 from nbagent.archive.codec import packed, unpacked
 from nbagent.archive.store import Store
-from nbagent.contracts import secrets
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.errors import StoreError, UsageError
 
@@ -89,22 +88,6 @@ def test_runs_are_listed_newest_first_without_their_turns(store: Store) -> None:
     bare: dict[str, Any] = {"turns": (), "messages": (), "system_prompts": {}, "toolsets": {}}
     assert store.runs() == [store.load(run_id).model_copy(update=bare) for run_id in ids[::-1]]
     assert [run.id for run in store.runs(limit=1)] == ids[2:]
-
-
-def test_secret_is_in_no_byte_of_the_folder(tmp_path: Path) -> None:
-    key = "sk-store-0123456789abcdef"
-    secrets.register(key)
-    events = plain_run(2, run_id="a" * 16, text=f"the key is {key}.", prompt=f"use {key}")
-    store = Store.open(tmp_path)
-    write(store, events)
-    record = store.load("a" * 16)
-    assert record.turns[0].text == "the key is [redacted]."
-    assert "[redacted]" in record.prompt
-    files = [path.read_bytes() for path in tmp_path.iterdir()]
-    store.close()
-    files += [path.read_bytes() for path in tmp_path.iterdir()]
-    assert files
-    assert not any(key.encode() in data for data in files)
 
 
 def test_bytes_per_turn_do_not_grow_with_the_run(tmp_path: Path) -> None:

@@ -158,19 +158,6 @@ def test_a_traceback_shows_the_script_and_nothing_of_what_started_it(tmp_path: P
         assert "SyntaxError" in broken.stderr
 
 
-def test_its_environment_is_new_and_private(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: LevelName
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
-    monkeypatch.setenv("HOME", "/somewhere")
-    text = "import os\nfor item in sorted(os.environ.items()): print(*item)"
-    result = ran(tmp_path, text, level)
-    seen = dict(line.split(" ", 1) for line in result.stdout.splitlines())
-    assert "sk-0123456789" not in result.stdout
-    assert seen["HOME"] == seen["TMPDIR"] == "$TMPDIR"
-    assert seen["MPLBACKEND"] == "Agg"
-
-
 @pytest.mark.parametrize("after_s", [0.0, 0.4])
 def test_a_stop_ends_it_at_once(tmp_path: Path, level: LevelName, after_s: float) -> None:
     token = CancelToken()

@@ -13,7 +13,7 @@ from host_door import HostDoor
 from notebook_stage import Notebook
 from servers.mcp_door import hand
 
-from nbagent.tools.mcp import McpServer, mcp
+from nbagent.tools.mcp import McpServer, known_servers, mcp, server
 
 
 @pytest.fixture
@@ -35,6 +35,26 @@ def notebook() -> Notebook:
 
 
 @pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The person's home, empty."""
+    made = tmp_path / "home"
+    made.mkdir()
+    monkeypatch.setenv("HOME", str(made))
+    monkeypatch.setenv("USERPROFILE", str(made))
+    return made
+
+
+@pytest.fixture
+def nothing_known(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No MCP server of another test, no file of the developer's."""
+    monkeypatch.setattr(server, "_servers", {})
+    monkeypatch.chdir(home.parent)
+    yield
+    for one in known_servers().values():
+        one.close()
+
+
+@pytest.fixture
 def start() -> Iterator[mcp_stage.Start]:
     """Makes doors to MCP servers of one test, which end with it."""
     servers: list[McpServer] = []
@@ -45,5 +65,5 @@ def start() -> Iterator[mcp_stage.Start]:
         return mcp_stage.Door(servers[-1])
 
     yield started
-    for server in servers:
-        server.close()
+    for one in servers:
+        one.close()

@@ -31,8 +31,10 @@ class Door(HostDoor):
         self.fractions: list[tuple[str, float | None]] = []
 
     def context(self, approved: bool = False) -> ToolContext:
-        context = super().context(approved)
-        return replace(context, progress=lambda text, part: self.fractions.append((text, part)))
+        def progress(text: str, fraction: float | None) -> None:
+            self.fractions.append((text, fraction))
+
+        return replace(super().context(approved), progress=progress)
 
     def listed(self) -> Door:
         """Itself, once the tools are listed, as before the first request of a run."""

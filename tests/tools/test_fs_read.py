@@ -54,9 +54,7 @@ def test_a_file_is_given_whole(door: Door, project: Path) -> None:
     [
         (1, 1, "one\n", "offset=2"),
         (2, 1, "two ä\r\n", "offset=3"),
-        (2, None, "two ä\r\nthree\n", ""),
         (None, 2, "one\ntwo ä\r\n", "offset=3"),
-        (3, 100, "three\n", ""),
     ],
 )
 def test_lines_are_given_and_how_to_go_on(
@@ -92,10 +90,9 @@ def test_a_long_file_is_cut_at_a_line_with_a_hint_that_leads_on(door: Door, proj
         ("ä€".encode("utf-16"), {}, "ä€"),
         (b"", {}, ""),
         (b"\xef\xbb\xbfmark", {}, "\ufeffmark"),
-        (b"x" * 50 + b"\xff", {}, "x" * 50 + "\ufffd"),
         (b"a\x0cb\xe2\x80\xa8c", {"limit": 1}, "a\x0cb\u2028c"),
     ],
-    ids=["latin-1", "utf-16", "empty", "mark", "one bad byte", "odd separators"],
+    ids=["latin-1", "utf-16", "empty", "mark", "odd separators"],
 )
 def test_texts_of_all_kinds_are_read(
     door: Door, project: Path, data: bytes, arguments: dict[str, Any], content: str
@@ -135,19 +132,14 @@ def test_a_picture_is_attached_small_enough(door: Door, project: Path, side: int
 
 ERRORS: list[tuple[str, dict[str, Any], str, str]] = [
     ("fs.read", {"path": "none.txt"}, "ENOENT", "fs.list"),
-    ("fs.read", {"path": "a.txt/x"}, "ENOENT", "no folder"),
     ("fs.read", {"path": "."}, "E_PRECONDITION_FAILED", "fs.list"),
     ("fs.read", {"path": "a.txt", "offset": 9}, "E_INVALID_ARGUMENTS", "has 3 lines"),
     ("fs.read", {"path": "a.txt", "offset": 10**30}, "E_INVALID_ARGUMENTS", "use a smaller one"),
     ("fs.read", {"path": "a.txt", "offset": 0}, "E_INVALID_ARGUMENTS", "greater"),
-    ("fs.read", {"path": "a.txt", "limit": 0}, "E_INVALID_ARGUMENTS", "greater"),
     ("fs.read", {"path": "a.txt", "encoding": "rot13"}, "E_INVALID_ARGUMENTS", "'utf-16'"),
-    ("fs.list", {"depth": 99}, "E_INVALID_ARGUMENTS", "less"),
     ("fs.read", {"path": "link.md"}, "E_SANDBOX_VIOLATION", "links are not followed"),
-    ("fs.read", {"path": {}}, "E_INVALID_ARGUMENTS", "path"),
     ("fs.list", {"path": "none"}, "ENOENT", "there is no"),
     ("fs.list", {"path": "b.md"}, "ENOENT", "no folder"),
-    ("fs.list", {"path": "link.md"}, "E_SANDBOX_VIOLATION", "links"),
     ("fs.list", {"path": "@other"}, "E_SANDBOX_VIOLATION", "@project, @state"),
     *[
         (name, {"glob": glob, **more}, "E_INVALID_ARGUMENTS", "")

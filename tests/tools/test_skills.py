@@ -64,11 +64,7 @@ class Stage(HostDoor):
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("USERPROFILE", str(home))
+def stage(tmp_path: Path, home: Path) -> Stage:
     return Stage(tmp_path)
 
 

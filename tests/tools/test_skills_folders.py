@@ -15,15 +15,6 @@ PLACE = ".agents/skills"
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    made = tmp_path / "home"
-    made.mkdir()
-    monkeypatch.setenv("HOME", str(made))
-    monkeypatch.setenv("USERPROFILE", str(made))
-    return made
-
-
-@pytest.fixture
 def project(tmp_path: Path, home: Path) -> Path:
     made = tmp_path / "project"
     made.mkdir()
