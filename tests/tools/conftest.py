@@ -8,8 +8,7 @@ from typing import Any
 
 import mcp_stage
 import pytest
-from fs_door import Door
-from host_door import HostDoor
+from host_door import FileDoor, HostDoor
 from notebook_stage import Notebook
 from servers.mcp_door import hand
 
@@ -23,9 +22,9 @@ def bench() -> HostDoor:
 
 
 @pytest.fixture
-def door(project: Path) -> Door:
+def door(project: Path) -> FileDoor:
     """The file tools over the project of a test."""
-    return Door(project)
+    return FileDoor(project)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from legal_schema import check_legal
@@ -12,10 +13,15 @@ from legal_schema import check_legal
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError
-from nbagent.contracts.policy import CallPreview
+from nbagent.contracts.policy import CallPreview, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
+from nbagent.files.mounts import Mounts
 from nbagent.runtime import Courier, wait
+from nbagent.session.approval import Policies
+from nbagent.session.hosts import resolving
+from nbagent.tools import filesystem
+from nbagent.tools.base import HostOrder
 from nbagent.tools.function_tool import FunctionHost
 
 T = TypeVar("T")
@@ -155,3 +161,21 @@ class OtherHost:
             return ToolOutcome(result=ToolResult(ok=True, data=f"other {call.name}"))
 
         return PreparedCall(spec=ToolSpec(name=call.name), arguments={}, run=run)
+
+
+class FileDoor(HostDoor):
+    """The file tools over a project, a state and further mounts."""
+
+    def __init__(
+        self,
+        project: Path,
+        *,
+        mounts: Mounts | None = None,
+        policy: ToolPolicy | None = None,
+        words: tuple[str, ...] = ("fs",),
+    ) -> None:
+        mounts = mounts or Mounts.of(project, state=project.with_name("state"))
+        policy = policy or ToolPolicy()
+        self.rules = rules = Policies(system=policy, resolve=resolving(mounts))
+        given: dict[str, Any] = {"mounts": mounts, "policy": policy, "forbids": rules.denies}
+        super().__init__(*filesystem.open_hosts(HostOrder(words=words, project=project, **given)))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fs_door import Door
+from host_door import FileDoor
 
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
@@ -30,7 +30,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_file_is_written(door: Door, project: Path) -> None:
+def test_a_file_is_written(door: FileDoor, project: Path) -> None:
     given = door.data("fs.write", path="new/b.md", content="ä\n")
     data = "ä\n".encode()
     assert given == {"path": "@project/new/b.md", "bytesWritten": 3, "sha256After": sha(data)}
@@ -48,14 +48,14 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_patch_takes_one_of_three_forms(door: Door, project: Path, form: str) -> None:
+def test_a_patch_takes_one_of_three_forms(door: FileDoor, project: Path, form: str) -> None:
     arguments, new = FORMS[form]
     given = door.data("fs.apply_patch", path="a.md", ifMatchSha256=sha(TEXT), **arguments)
     assert given == {"path": "@project/a.md", "sha256Before": sha(TEXT), "sha256After": sha(new)}
     assert (project / "a.md").read_text() == new
 
 
-def test_a_patch_keeps_bytes_that_are_no_text(door: Door, project: Path) -> None:
+def test_a_patch_keeps_bytes_that_are_no_text(door: FileDoor, project: Path) -> None:
     (project / "l.txt").write_bytes(b"caf\xe9\r\nold\r\n")
     door.data("fs.apply_patch", path="l.txt", oldText="old", newText="n\u00e9w")
     assert (project / "l.txt").read_bytes() == b"caf\xe9\r\nn\xc3\xa9w\r\n"
@@ -96,7 +96,7 @@ def test_a_refused_change_is_typed_asks_nobody_and_changes_nothing(
         file.truncate(10**10)
     limits = ToolLimits(max_write_bytes=1_000)
     mounts = Mounts.of(project, extra=[Mount("@data", tmp_path / "data", "ro")])
-    door = Door(project, mounts=mounts, policy=ToolPolicy(limits=limits))
+    door = FileDoor(project, mounts=mounts, policy=ToolPolicy(limits=limits))
     before = sorted(path.name for path in tmp_path.rglob("*"))
     name, arguments, code = REFUSED[case]
     began = time.monotonic()
@@ -109,7 +109,7 @@ def test_a_refused_change_is_typed_asks_nobody_and_changes_nothing(
     assert (project / "a.md").read_text() == TEXT
 
 
-def test_a_write_is_asked_with_the_whole_diff_and_in_one_form(door: Door) -> None:
+def test_a_write_is_asked_with_the_whole_diff_and_in_one_form(door: FileDoor) -> None:
     prepared = door.prepared("fs.write", path="./a.md", content=TEXT + "three\n")
     assert prepared.arguments == {"path": "@project/a.md", "content": TEXT + "three\n"}
     preview = prepared.preview
@@ -125,7 +125,7 @@ def test_a_write_is_asked_with_the_whole_diff_and_in_one_form(door: Door) -> Non
     assert preview.pieces[0].text.count("\n+line") == 5_000
 
 
-def test_what_is_no_text_is_asked_with_sizes_and_hashes(door: Door, project: Path) -> None:
+def test_what_is_no_text_is_asked_with_sizes_and_hashes(door: FileDoor, project: Path) -> None:
     (project / "b.bin").write_bytes(b"\0\1\2")
     (piece,) = door.prepared("fs.write", path="b.bin", content="text").preview.pieces
     assert piece.kind == "text"
@@ -133,7 +133,7 @@ def test_what_is_no_text_is_asked_with_sizes_and_hashes(door: Door, project: Pat
     assert f"new: 4 bytes, SHA-256 {sha('text')}" in piece.text
 
 
-def test_the_state_is_written_without_asking(door: Door, tmp_path: Path) -> None:
+def test_the_state_is_written_without_asking(door: FileDoor, tmp_path: Path) -> None:
     prepared = door.prepared("fs.write", path="@state/s.json", content="{}")
     assert prepared.preview.ruling == "allow"
     assert door.run_prepared(prepared, approved=False).result.ok
@@ -149,7 +149,7 @@ CHANGES: list[tuple[str, dict[str, str]]] = [
 
 @pytest.mark.parametrize(("name", "arguments"), CHANGES, ids=["write", "new file", "patch"])
 def test_a_file_that_changed_is_not_what_was_approved(
-    door: Door, project: Path, name: str, arguments: dict[str, str]
+    door: FileDoor, project: Path, name: str, arguments: dict[str, str]
 ) -> None:
     first = door.prepared(name, **arguments)
     (project / arguments["path"]).write_text(TEXT + "more\n")
@@ -163,7 +163,9 @@ def test_a_file_that_changed_is_not_what_was_approved(
     assert door.run_prepared(second, approved=True).result.ok
 
 
-def test_a_change_that_nobody_was_asked_about_is_planned_again(door: Door, project: Path) -> None:
+def test_a_change_that_nobody_was_asked_about_is_planned_again(
+    door: FileDoor, project: Path
+) -> None:
     calls = [("one", "1"), ("two", "2"), ("three", "3")]
     patches = [
         door.prepared("fs.apply_patch", path="a.md", oldText=old, newText=new)
@@ -177,7 +179,7 @@ def test_a_change_that_nobody_was_asked_about_is_planned_again(door: Door, proje
 
 
 def test_the_tools_that_are_named_are_offered_with_the_names_of_the_wire(project: Path) -> None:
-    specs = Door(project).specs
+    specs = FileDoor(project).specs
     assert {name: " ".join(spec.parameters["properties"]) for name, spec in specs.items()} == {
         "fs.read": "path offset limit encoding",
         "fs.list": "path glob depth sizes",
@@ -190,9 +192,9 @@ def test_the_tools_that_are_named_are_offered_with_the_names_of_the_wire(project
     assert traits == {n: ("ask", False) if n in changing else ("allow", True) for n in specs}
     there = "The mounts are: @project (read and write), @state (read and write)."
     assert specs["fs.list"].description.endswith(there)
-    assert list(Door(project, words=("fs.search",)).specs) == ["fs.search"]
+    assert list(FileDoor(project, words=("fs.search",)).specs) == ["fs.search"]
     with pytest.raises(UsageError, match=r"fs\.read"):
-        Door(project, words=("fs.raed",))
+        FileDoor(project, words=("fs.raed",))
 
 
 LOOKED: dict[str, dict[str, Any]] = {
@@ -212,7 +214,9 @@ def test_another_folder_of_the_same_mount_is_not_what_was_approved(
     for folder in ("x", "y"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.md").write_text(f"one of {folder}\n")
-    door = Door(project, mounts=Mounts.of(project, extra=[Mount("@data", tmp_path / "x", "rw")]))
+    door = FileDoor(
+        project, mounts=Mounts.of(project, extra=[Mount("@data", tmp_path / "x", "rw")])
+    )
     first = door.prepared(name, **LOOKED[name])
     assert str(tmp_path) not in first.preview.binds
     (tmp_path / "x").rename(tmp_path / "old")
