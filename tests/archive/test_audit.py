@@ -84,23 +84,6 @@ def test_a_line_is_one_json_object_chained_by_hashes_that_anybody_can_make(tmp_p
     assert (report.ok, report.lines, report.last_sha) == (True, len(lines), prev)
 
 
-@pytest.mark.parametrize("n_before", [0, 3])
-def test_a_line_torn_at_any_byte_is_no_fault_and_cut_off(tmp_path: Path, n_before: int) -> None:
-    log = log_in(tmp_path)
-    log.append(*[CALL] * n_before)
-    whole = [(tmp_path / name).read_bytes() for name in FILES]
-    head = Head.from_bytes(whole[1])
-    assert head is not None
-    line = head.line(CALL)
-    for n in range(1, len(line)):
-        (tmp_path / FILES[0]).write_bytes(whole[0] + line[:n])
-        (tmp_path / FILES[1]).write_bytes(whole[1])
-        assert verify_audit(tmp_path).lines == n_before
-        log.append(CALL)
-        report = verify_audit(tmp_path)
-        assert (report.ok, report.lines, log.warning) == (True, n_before + 1, None)
-
-
 def test_a_log_that_was_moved_away_is_begun_anew_and_both_are_in_order(
     home: Path, tmp_path: Path
 ) -> None:

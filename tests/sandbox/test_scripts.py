@@ -91,10 +91,6 @@ SAID: dict[str, tuple[str | bytes, str]] = {
         "[1]\nasync\n",
     ),
     "has a coding of its own": (b"# coding: latin-1\nprint(ord('\xe9'))", "233\n"),
-    "names folders of this machine": (
-        "import os, json; print(os.getcwd(), os.environ['OUTPUT_DIR'], json.__file__)",
-        ". $OUTPUT_DIR <python>",
-    ),
 }
 
 
@@ -104,12 +100,6 @@ def test_what_a_script_may_do_it_can(tmp_path: Path, level: LevelName, case: str
     text, said = SAID[case]
     result = ran(tmp_path, text, level)
     assert result.stdout.startswith(said), result.stderr
-
-
-def test_its_folder_is_open_to_it_at_the_plain_level_only(tmp_path: Path, level: LevelName) -> None:
-    result = ran(tmp_path, "open('new', 'w')", level)
-    assert (result.returncode == 0) == (level == "process")
-    assert (tmp_path / "new").exists() == (level == "process")
 
 
 def test_it_imports_modules_beside_it_and_none_in_place_of_others(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import random
 import time
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from host_door import FileDoor
 
+from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 
@@ -30,10 +30,6 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def limited(project: Path, **limits: Any) -> FileDoor:
     return FileDoor(project, policy=ToolPolicy(limits=ToolLimits(**limits)))
 
@@ -43,7 +39,7 @@ def test_a_file_is_given_whole(door: FileDoor, project: Path) -> None:
     assert door.data("fs.read", path="a.txt") == {
         "path": "@project/a.txt",
         "bytes": len(data),
-        "sha256": sha(data),
+        "sha256": sha256_hex(data),
         "truncated": False,
         "content": "one\ntwo ä\r\nthree\n",
     }
@@ -128,7 +124,7 @@ def test_a_picture_is_attached_small_enough(door: FileDoor, project: Path, side:
     assert isinstance(part, ImagePart)
     assert part.data is not None
     assert len(base64.b64decode(part.data)) <= 1_500_000
-    assert outcome.result.data["sha256"] == sha((project / "p.png").read_bytes())
+    assert outcome.result.data["sha256"] == sha256_hex((project / "p.png").read_bytes())
     assert "attached" in outcome.result.data["content"]
 
 

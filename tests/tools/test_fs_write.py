@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import time
 from pathlib import Path
@@ -11,15 +10,12 @@ from typing import Any
 import pytest
 from host_door import FileDoor
 
+from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.files.mounts import Mount, Mounts
 
 TEXT = "---\nstatus: open\n---\none\ntwo\n"
-
-
-def sha(text: str | bytes) -> str:
-    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
 
 
 @pytest.fixture
@@ -33,10 +29,14 @@ def project(tmp_path: Path) -> Path:
 def test_a_file_is_written(door: FileDoor, project: Path) -> None:
     given = door.data("fs.write", path="new/b.md", content="ä\n")
     data = "ä\n".encode()
-    assert given == {"path": "@project/new/b.md", "bytesWritten": 3, "sha256After": sha(data)}
+    assert given == {
+        "path": "@project/new/b.md",
+        "bytesWritten": 3,
+        "sha256After": sha256_hex(data),
+    }
     assert (project / "new" / "b.md").read_bytes() == data
     given = door.data("fs.write", path="a.md", content="new")
-    assert (given["sha256Before"], given["sha256After"]) == (sha(TEXT), sha("new"))
+    assert (given["sha256Before"], given["sha256After"]) == (sha256_hex(TEXT), sha256_hex("new"))
 
 
 FORMS: dict[str, tuple[dict[str, Any], str]] = {
@@ -50,8 +50,12 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_patch_takes_one_of_three_forms(door: FileDoor, project: Path, form: str) -> None:
     arguments, new = FORMS[form]
-    given = door.data("fs.apply_patch", path="a.md", ifMatchSha256=sha(TEXT), **arguments)
-    assert given == {"path": "@project/a.md", "sha256Before": sha(TEXT), "sha256After": sha(new)}
+    given = door.data("fs.apply_patch", path="a.md", ifMatchSha256=sha256_hex(TEXT), **arguments)
+    assert given == {
+        "path": "@project/a.md",
+        "sha256Before": sha256_hex(TEXT),
+        "sha256After": sha256_hex(new),
+    }
     assert (project / "a.md").read_text() == new
 
 
@@ -129,8 +133,8 @@ def test_what_is_no_text_is_asked_with_sizes_and_hashes(door: FileDoor, project:
     (project / "b.bin").write_bytes(b"\0\1\2")
     (piece,) = door.prepared("fs.write", path="b.bin", content="text").preview.pieces
     assert piece.kind == "text"
-    assert f"old: 3 bytes, SHA-256 {sha(bytes([0, 1, 2]))}" in piece.text
-    assert f"new: 4 bytes, SHA-256 {sha('text')}" in piece.text
+    assert f"old: 3 bytes, SHA-256 {sha256_hex(bytes([0, 1, 2]))}" in piece.text
+    assert f"new: 4 bytes, SHA-256 {sha256_hex('text')}" in piece.text
 
 
 def test_the_state_is_written_without_asking(door: FileDoor, tmp_path: Path) -> None:

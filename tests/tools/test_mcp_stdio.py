@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from host_door import refused
 from legal_schema import check_legal
-from mcp_stage import Door, Start, until
+from mcp_stage import Door, Start, is_there, until
 from servers.mcp_door import hand
 
 from nbagent.contracts.chat import ImagePart
@@ -22,16 +22,6 @@ from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.tools.mcp import mcp
 
 linux = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
-
-
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A zombie that init has not taken yet is no process any more.
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.fixture(scope="module", params=["2025-11-25", "2026-07-28"])

@@ -64,11 +64,6 @@ async def steps() -> AsyncGenerator[Any]:
     yield 3
 
 
-async def empty() -> AsyncGenerator[str]:
-    for item in ():
-        yield item
-
-
 def items() -> Generator[str, None, None]:
     yield "one"
     yield "two"
@@ -78,7 +73,6 @@ def items() -> Generator[str, None, None]:
     ("function", "place", "data", "progress"),
     [
         pytest.param(steps, "tool loop", 3, ["one", '{"two":2}'], id="progress, then the result"),
-        pytest.param(empty, "tool loop", None, [], id="without items"),
         pytest.param(items, "main thread", ["one", "two"], [], id="the items of a plain one"),
     ],
 )

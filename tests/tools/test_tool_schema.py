@@ -2,8 +2,6 @@
 
 # No `from __future__ import annotations`: most tools in notebooks have real hints.
 
-import subprocess
-import sys
 import types
 import typing
 from collections.abc import Callable
@@ -33,11 +31,6 @@ class Place(BaseModel):
     lat: float = Field(description="Degrees north.")
 
 
-class Trip(BaseModel):
-    stops: list[Place]
-    note: str | None = None
-
-
 class Row(typing.TypedDict):
     name: str
     count: typing.NotRequired[int]
@@ -48,6 +41,17 @@ ROW = {
     "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
     "required": ["name"],
     "additionalProperties": False,
+}
+
+
+PLACE = {
+    "description": "Where.",
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "lat": {"type": "number", "description": "Degrees north."},
+    },
+    "required": ["title", "lat"],
 }
 
 
@@ -72,6 +76,10 @@ HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "enum": (Colour, {"enum": ["red", "blue"], **TEXT}),
     "typed dict inside": (list[Row] | None, {"anyOf": [{"items": ROW, "type": "array"}, NULL]}),
+    "models, one with a field named title": (
+        dict[str, Place],
+        {"type": "object", "additionalProperties": PLACE},
+    ),
     "fixed tuple": (
         tuple[int, str],
         {
@@ -116,22 +124,6 @@ def test_defaults_are_kept_and_make_parameters_optional() -> None:
         "tag": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
     }
     assert schema["additionalProperties"] is False
-
-
-def test_nested_models_are_shown_in_place_and_keep_a_field_named_title() -> None:
-    def plan(trip: Trip) -> None: ...
-
-    schema = schema_of(plan)
-    assert "$defs" not in schema
-    assert schema["properties"]["trip"]["properties"]["stops"]["items"] == {
-        "description": "Where.",
-        "type": "object",
-        "properties": {
-            "title": {"type": "string"},
-            "lat": {"type": "number", "description": "Degrees north."},
-        },
-        "required": ["title", "lat"],
-    }
 
 
 def test_context_is_not_shown() -> None:
@@ -241,15 +233,3 @@ def test_docstring_is_read(
     assert spec.description == description
     assert {name: text for name, text in texts.items() if text} == parameters
     assert (caplog.records, capfd.readouterr()) == ([], ("", ""))
-
-
-def test_griffe_is_imported_only_for_sections() -> None:
-    code = (
-        "import sys, nbagent\n"
-        "@nbagent.tool\ndef plain(a: int): 'Plain.'\n"
-        "print('griffe' in sys.modules, 'pandas' in sys.modules, 'IPython' in sys.modules)\n"
-        "@nbagent.tool\ndef rich(a: int):\n    '''Rich.\n\n    Args:\n        a: Number.\n    '''\n"
-        "print('griffe' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout.split("\n")[:2], done.stderr) == (["False False False", "True"], "")

@@ -8,10 +8,9 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
-import math
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Optional, TypeVar, Union
+from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
 
 import numpy as np
 import pydantic
@@ -75,30 +74,15 @@ class Aliased(BaseModel):
     page_size: int = Field(alias="pageSize")
 
 
-class Checked(BaseModel):
-    price: decimal.Decimal = Field(gt=0, max_digits=6, decimal_places=2)
-    code: str = Field(pattern=r"^\w+$", min_length=2)
-    limit: float = Field(default=1.0, le=math.inf)
-    labels: dict[Annotated[str, Field(pattern="^[a-z]+$")], int] = {}
-
-
-T = TypeVar("T")
-
-
-class Page(BaseModel, typing.Generic[T]):
-    items: list[T]
-
-
 UserId = typing.NewType("UserId", int)
 Json = typing_extensions.TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
 Recursive = Union[str, int, None, list["Recursive"], dict[str, "Recursive"]]  # noqa: UP007
+BRANCH = {"value": 2}
 OTHER_DAY = dt.datetime(2026, 1, 2, 3, 4)
 
 KINDS: dict[str, tuple[Any, Any, Any]] = {
     # id: hint, what a model sends, what the function gets
-    "str": (str, "a", "a"),
     "float": (float, 1, 1.0),
-    "bool": (bool, True, True),
     "complex": (complex, "1+2j", 1 + 2j),
     "any": (Any, {"a": [1]}, {"a": [1]}),
     "final": (typing.Final[int], 1, 1),
@@ -106,7 +90,6 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "optional": (Optional[int], None, None),  # noqa: UP045
     "union": (Union[int, list[str]], ["a"], ["a"]),  # noqa: UP007
     "union keeps a string": (int | str, "5", "5"),
-    "union of models": (Cat | Dog, {"kind": "dog", "name": "Rex"}, Dog(kind="dog", name="Rex")),
     "discriminated union": (
         Annotated[Cat | Dog, Field(discriminator="kind")],
         {"kind": "cat", "lives": 9},
@@ -116,13 +99,8 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "int enum": (Whole, 2, Whole.TWO),
     "mixed enum": (Mixed, "b", Mixed.B),
     "typed dict": (Row, {"count": 1}, {"count": 1}),
-    "recursive typed dict": (
-        Tree,
-        {"value": 1, "left": {"value": 2}},
-        {"value": 1, "left": {"value": 2}},
-    ),
+    "recursive typed dict": (Tree, {"value": 1, "left": BRANCH}, {"value": 1, "left": BRANCH}),
     "named tuple as an object": (Point, {"x": 1, "y": "south"}, Point(1, "south")),
-    "named tuple as a list": (Point, [1], Point(1)),
     "dataclass": (Item, {"count": 1}, Item(1)),
     "model": (Dog, {"kind": "dog", "name": "Rex"}, Dog(kind="dog", name="Rex")),
     "recursive model": (
@@ -130,13 +108,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
         {"value": 1, "kids": [{"value": 2}]},
         Node(value=1, kids=[Node(value=2)]),
     ),
-    "generic model": (Page[int], {"items": ["1"]}, Page[int](items=[1])),
     "model with aliases": (Aliased, {"pageSize": 3}, Aliased(pageSize=3)),
-    "model with constraints": (
-        Checked,
-        {"price": "1.50", "code": "ab"},
-        Checked(price=decimal.Decimal("1.50"), code="ab"),
-    ),
     "constraint": (Annotated[int, Field(gt=0, lt=10, multiple_of=2)], 4, 4),
     "text inside": (list[Annotated[str, "a tag"]], ["x"], ["x"]),
     "date": (dt.date, "2026-01-02", dt.date(2026, 1, 2)),
@@ -152,7 +124,6 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "dict by literal": (dict[Literal["a", "b"], int], {"a": 1}, {"a": 1}),
     "iterable is a list": (Iterable[int], [1, 2], [1, 2]),
     "new type": (UserId, 5, 5),
-    "type variable": (T, [1], [1]),
     "json value": (pydantic.JsonValue, {"a": [1, None]}, {"a": [1, None]}),
     "recursive type alias": (Json, {"a": ["b", None]}, {"a": ["b", None]}),
 }
