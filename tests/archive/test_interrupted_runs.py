@@ -13,47 +13,45 @@ from pathlib import Path
 
 import pytest
 from engine.laws import check_answered
-from made_records import START, Maker, crash, plain_run, write
+from made_records import START, Assembly, Maker, crash, plain_run, write
 
 from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED
 from nbagent.archive.lease import Lease
 from nbagent.archive.store import Store
+from nbagent.contracts.chat import ChatResponse, Message
 from nbagent.contracts.events import (
     Event,
-    ResponseReceived,
-    ToolCallFinished,
 )
-from nbagent.contracts.records import ToolResult
+from nbagent.contracts.records import ToolResult, ToolRun
 
 RUN = "a" * 16
 
 
-def one_of_each(turn_of_seed: int = 4) -> list[Event]:
+DONE = ToolResult(ok=True, data=[1, "é"])
+
+
+def one_of_three() -> list[Event]:
     """A run up to the first of three parallel calls that finishes."""
-    maker = Maker(turn_of_seed)
-    while True:
-        _, events = maker.run(id=RUN, n_turns=3)
-        for i, event in enumerate(events):
-            if isinstance(event, ResponseReceived) and len(event.message.tool_calls) == 3:
-                runs = tuple(
-                    maker.tool_run(call).model_copy(update={"result": None, "started_at": START})
-                    for call in event.message.tool_calls
-                )
-                opened = event.turn.model_copy(update={"tool_runs": runs})
-                done = runs[0].model_copy(update={"result": ToolResult(ok=True, data=[1, "é"])})
-                start = replace(event, turn=opened)
-                return [*events[:i], start, ToolCallFinished(RUN, opened.id, done, 2)]
+    calls = tuple(Maker(4).call(n) for n in range(3))
+    runs = [
+        ToolRun(tool_call_id=it.id, tool_name=it.name, args=it.arguments, result=DONE)
+        for it in calls
+    ]
+    made = Assembly(id=RUN, prompt="go", messages=(Message.of("user", "go"),))
+    answer = ChatResponse(message=Message(role="assistant", tool_calls=calls))
+    made.turn(answer, runs, system="", params={}, started_at=START)
+    return made.events[:4]
 
 
 def test_interrupted_run_has_its_calls_answered_in_order_and_its_end_written_once(
     home: Path, store: Store
 ) -> None:
-    crash(home, one_of_each())
+    crash(home, one_of_three())
     other = Store.open(home)
     record = store.load(RUN)
     assert record.error == RUN_INTERRUPTED
     results = [run.result for run in record.turns[-1].tool_runs]
-    assert results == [ToolResult(ok=True, data=[1, "é"]), TOOL_INTERRUPTED, TOOL_INTERRUPTED]
+    assert results == [DONE, TOOL_INTERRUPTED, TOOL_INTERRUPTED]
     assert record.turns[-1].phase_after == "Failed"
     check_answered(record.messages)
     assert store.conversation(RUN) == record.messages
@@ -69,6 +67,7 @@ _BEGUN = """
 import asyncio, os, sys; from datetime import timedelta; from pathlib import Path
 from nbagent.archive import store as room
 from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.chat import ChatResponse, Message
 from nbagent.contracts.events import RunStarted
 from nbagent.contracts.records import RunRecord
 clock = [utc_now()]

@@ -65,26 +65,23 @@ def test_a_patch_keeps_bytes_that_are_no_text(door: FileDoor, project: Path) -> 
     assert (project / "l.txt").read_bytes() == b"caf\xe9\r\nn\xc3\xa9w\r\n"
 
 
+WRITE, PATCH = "fs.write", "fs.apply_patch"
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "hash": ("fs.write", {"path": "a.md", "content": "x", "ifMatchSha256": "0" * 64}, "E_PRECON"),
-    "too much": ("fs.write", {"path": "a.md", "content": "x" * 2_000}, "E_WRITE_LIMIT"),
-    "surrogate": ("fs.write", {"path": "a.md", "content": "\ud800"}, "E_INVALID_ARGUMENTS"),
-    "mount": ("fs.write", {"path": ".", "content": "x"}, "E_SANDBOX_VIOLATION"),
-    "folder": ("fs.write", {"path": "sub", "content": "x"}, "E_PRECON"),
-    "file as folder": ("fs.write", {"path": "a.md/x", "content": "x"}, "ENOENT"),
-    "git": ("fs.write", {"path": ".git/hooks/x", "content": "x"}, "E_SANDBOX_VIOLATION"),
-    "read only": ("fs.write", {"path": "@data/x", "content": "x"}, "E_SANDBOX_VIOLATION"),
-    "secret": ("fs.write", {"path": ".env", "content": "x"}, "E_DENIED"),
-    "huge": ("fs.write", {"path": "sparse", "content": "x"}, "E_WRITE_LIMIT"),
-    "no form": ("fs.apply_patch", {"path": "a.md"}, "E_INVALID_ARGUMENTS"),
-    "two forms": ("fs.apply_patch", {"path": "a.md", "diff": "x", "newText": "y"}, "E_INVALID"),
-    "no span": ("fs.apply_patch", {"path": "a.md", "oldText": "x", "newText": "y"}, "E_PRECON"),
-    "no file": ("fs.apply_patch", {"path": "new/n", "oldText": "x", "newText": "y"}, "ENOENT"),
-    "front matter": (
-        "fs.apply_patch",
-        {"path": "bad.md", "updateFrontmatter": {"a": 1}},
-        "E_INVALID_FRONT",
-    ),
+    "hash": (WRITE, {"path": "a.md", "content": "x", "ifMatchSha256": "0" * 64}, "E_PRECON"),
+    "too much": (WRITE, {"path": "a.md", "content": "x" * 2_000}, "E_WRITE_LIMIT"),
+    "surrogate": (WRITE, {"path": "a.md", "content": "\ud800"}, "E_INVALID_ARGUMENTS"),
+    "mount": (WRITE, {"path": ".", "content": "x"}, "E_SANDBOX_VIOLATION"),
+    "folder": (WRITE, {"path": "sub", "content": "x"}, "E_PRECON"),
+    "file as folder": (WRITE, {"path": "a.md/x", "content": "x"}, "ENOENT"),
+    "git": (WRITE, {"path": ".git/hooks/x", "content": "x"}, "E_SANDBOX_VIOLATION"),
+    "read only": (WRITE, {"path": "@data/x", "content": "x"}, "E_SANDBOX_VIOLATION"),
+    "secret": (WRITE, {"path": ".env", "content": "x"}, "E_DENIED"),
+    "huge": (WRITE, {"path": "sparse", "content": "x"}, "E_WRITE_LIMIT"),
+    "no form": (PATCH, {"path": "a.md"}, "E_INVALID_ARGUMENTS"),
+    "two forms": (PATCH, {"path": "a.md", "diff": "x", "newText": "y"}, "E_INVALID"),
+    "no span": (PATCH, {"path": "a.md", "oldText": "x", "newText": "y"}, "E_PRECON"),
+    "no file": (PATCH, {"path": "new/n", "oldText": "x", "newText": "y"}, "ENOENT"),
+    "front matter": (PATCH, {"path": "bad.md", "updateFrontmatter": {"a": 1}}, "E_INVALID_FRONT"),
 }
 
 

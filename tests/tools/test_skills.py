@@ -81,21 +81,14 @@ def test_a_skill_is_listed_and_comes_with_its_files_unread(stage: Stage) -> None
     }
 
 
-def test_further_files_are_read_on_demand(stage: Stage) -> None:
+def test_further_files_are_read_on_demand_and_unknown_skills_name_the_known(stage: Stage) -> None:
     stage.write("notes.md", "notes é")
     found = stage.data("get_skill", skill_name="report", file="notes.md")
     assert found == {"skill_name": "report", "file": "notes.md", "text": "notes é"}
     (stage.skill / "picture").write_bytes(b"\x89PNG\0")
     for file, code in (("picture", "E_INVALID_ARGUMENTS"), ("../../x", "E_SANDBOX_VIOLATION")):
         assert stage.error("get_skill", skill_name="report", file=file).code == code
-
-
-@pytest.mark.parametrize("tool", ["get_skill", RUN])
-def test_an_unknown_skill_names_the_known_ones(stage: Stage, tool: str) -> None:
-    more = {"script": "pass"} if tool == RUN else {}
-    error = stage.error(tool, skill_name="raport", **more)
-    assert error.code == "ENOENT"
-    assert error.message.endswith("there are: report")
+    assert stage.error("get_skill", skill_name="raport").message.endswith("there are: report")
 
 
 def test_only_what_was_named_and_is_there_is_offered(stage: Stage, tmp_path: Path) -> None:

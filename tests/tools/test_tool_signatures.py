@@ -24,11 +24,6 @@ from nbagent.contracts.errors import UsageError
 from nbagent.tools.function_tool import as_tool
 
 
-class Whole(enum.IntEnum):
-    ONE = 1
-    TWO = 2
-
-
 class Mixed(enum.Enum):
     ONE = 1
     B = "b"
@@ -96,7 +91,6 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
         Cat(kind="cat", lives=9),
     ),
     "literal of kinds": (Literal["a", 1, True, None], 1, 1),
-    "int enum": (Whole, 2, Whole.TWO),
     "mixed enum": (Mixed, "b", Mixed.B),
     "typed dict": (Row, {"count": 1}, {"count": 1}),
     "recursive typed dict": (Tree, {"value": 1, "left": BRANCH}, {"value": 1, "left": BRANCH}),
