@@ -18,6 +18,7 @@ import nbagent
 from nbagent.archive import frames
 from nbagent.archive.codec import packed, unpacked
 from nbagent.archive.store import Store
+from nbagent.contracts import secrets
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.records import RunRecord
@@ -90,6 +91,18 @@ def test_runs_are_listed_newest_first_without_their_turns(store: Store) -> None:
     bare: dict[str, Any] = {"turns": (), "messages": (), "system_prompts": {}, "toolsets": {}}
     assert store.runs() == [store.load(run_id).model_copy(update=bare) for run_id in ids[::-1]]
     assert [run.id for run in store.runs(limit=1)] == ids[2:]
+
+
+def test_secret_is_in_no_byte_of_the_folder(tmp_path: Path) -> None:
+    key = "sk-store-0123456789abcdef"
+    secrets.register(key)
+    with contextlib.closing(Store.open(tmp_path)) as store:
+        write(store, plain_run(2, run_id=RUN, text=f"the key is {key}.", prompt=f"use {key}"))
+        record = store.load(RUN)
+        assert (record.turns[0].text, record.prompt) == ("the key is [redacted].", "use [redacted]")
+        written = [path.read_bytes() for path in tmp_path.iterdir()]
+    written += [path.read_bytes() for path in tmp_path.iterdir()]
+    assert not any(key.encode() in data for data in written)
 
 
 def test_bytes_per_turn_do_not_grow_with_the_run(tmp_path: Path) -> None:
