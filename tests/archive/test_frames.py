@@ -312,10 +312,8 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
         write(store, plain_run(0, run_id=str(i) * 16, started_at=moment))
     assert len(read(store, "runs", since="today")) == 2
     assert len(read(store, "runs", until="today")) == 1
-    assert [len(read(store, "runs", since=it)) for it in ("1m", "3d", "1 w", "99999w")] == [
-        *(1, 3, 3),
-        3,
-    ]
+    counts = [len(read(store, "runs", since=it)) for it in ("1m", "3d", "1 w", "99999w")]
+    assert counts == [1, 3, 3, 3]
 
 
 # What is refused
@@ -335,11 +333,7 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
         ("since", "yesterday", "'today', '7d'"),
         ("started_at", 5, "started_at=5 cannot be looked for; give a datetime or a text"),
         ("limit", -1, "limit must be a whole number from 0, not -1"),
-        (
-            "turn_id",
-            [str(n) for n in range(40_000)],
-            "turn_id=.* cannot be looked for; give string, or up to 30,000 of them",
-        ),
+        ("turn_id", [*map(str, range(40_000))], "give string, or up to 30,000 of them"),
         ("runid", "x", "there is no filter 'runid'; the filters are run_id, "),
         # A word that is nearly one that rows have.
         ("model", "m-1", "no row has model='m-1'; did you mean 'openai:m-1'?"),

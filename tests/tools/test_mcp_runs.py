@@ -146,9 +146,7 @@ def test_projects_server_starts_once_the_person_has_seen_it_whatever_the_rules_s
     assert list(known_servers()["git"].env) == ["KEY", "MORE"]
 
     # Known from now on, till the file says something else.
-    assert [result.ok for result in results(run_of(["mcp:git"], ECHO, on_approval=person))] == [
-        True
-    ]
+    assert results(run_of(["mcp:git"], ECHO, on_approval=person))[0].ok
     assert len(person.questions) == 1
     write(project, env={"KEY": "${CITY_KEY}", "MORE": "other"})
     run = run_of(["mcp:git"], ECHO, START, on_approval=person_who("deny"))

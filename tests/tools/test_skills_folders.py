@@ -57,11 +57,8 @@ def test_a_given_folder_is_a_skill_or_holds_some(project: Path, tmp_path: Path) 
     single = put(tmp_path / "elsewhere", "single")
     put(tmp_path / "many", "a")
     put(tmp_path / "many/group", "b")
-    assert names(find_skills(project, [str(single), str(tmp_path / "many")])) == [
-        "a",
-        "b",
-        "single",
-    ]
+    found = find_skills(project, [str(single), str(tmp_path / "many")])
+    assert names(found) == ["a", "b", "single"]
     put(project, "inside")
     assert names(find_skills(project, ["inside"])) == ["inside"]
     with pytest.raises(UsageError, match="no folder 'nowhere'"):

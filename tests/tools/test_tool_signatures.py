@@ -154,7 +154,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "enum of tuples": (Pairs, LIST_OR),
     "empty enum": (enum.Enum("Empty", []), LIST_OR),
     "number": (5, LIST_OR),
-    "list of a type": ([int], LIST_OR),
     "pattern with look-ahead": (
         Annotated[str, Field(pattern="^(?!x)a")],
         "look-around, including look-ahead and look-behind, is not supported",
