@@ -118,7 +118,7 @@ def run_row(run: RunRecord) -> Row:
         **_error_cells(run.error),
         "doc": _doc(
             options=run.options,
-            limits=run.limits.model_dump(mode="json"),
+            limits=run.limits.model_dump(),
             notices=run.notices,
             error_details=run.error and run.error.details,
         ),
@@ -295,7 +295,7 @@ def text_rows(prompts: Mapping[str, str], toolsets: Mapping[str, Sequence[ToolSp
     """What stands around the messages of turns, by its hash."""
     rows = [{"sha": sha, "kind": "system", "text": text} for sha, text in prompts.items()]
     for sha, tools in toolsets.items():
-        text = dump_json([tool.model_dump(mode="json") for tool in tools]).decode()
+        text = dump_json([tool.model_dump() for tool in tools]).decode()
         rows.append({"sha": sha, "kind": "toolset", "text": text})
     return rows
 

@@ -294,7 +294,7 @@ class Store(Reading):
 def _respond(live: _Live, event: ResponseReceived, c: Connection) -> _Live:
     """Write a turn whose calls begin now, all of it in one row."""
     _put_texts(live, event, c)
-    _put(c, "open", [{"doc": event.turn.model_dump(mode="json")}], run=live.row["n"])
+    _put(c, "open", [{"doc": event.turn.model_dump()}], run=live.row["n"])
     return live._replace(open=event.turn)
 
 

@@ -17,11 +17,14 @@ _LONG = re.compile(r"\d{19}")
 
 
 def dump_json(value: Any) -> bytes:
-    """Encode as compact UTF-8 JSON; accepts what orjson cannot (big integers, lone surrogates)."""
+    """Encode as compact UTF-8 JSON; accepts what orjson cannot (big integers, lone surrogates).
+
+    Times become ISO texts.
+    """
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, separators=(",", ":"), default=datetime.isoformat).encode()
 
 
 def load_json(data: bytes | str) -> Any:

@@ -86,7 +86,7 @@ class Maker:
 
     def json(self) -> Any:
         plain = [None, True, -(2**63), 2**63 - 1, self.random.random() * 1e6, self.words()]
-        nested: list[Any] = [[], {}, plain, {"k é": plain, "b": {"deep": self.words()}}]
+        nested: list[Any] = [[], {}, plain, {"k é": plain, "half \ud83d": {"deep": self.words()}}]
         return self.random.choice([*plain, *nested])
 
     def value(self, hint: Any) -> Any:
