@@ -207,7 +207,7 @@ REFUSED = {
     "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
 }
 MAY_BE_SET = """model system tools max_turns ceiling loop_limit max_total_tokens max_cost_usd
-timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny hide
+timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny
 max_read_bytes max_write_bytes search_timeout_s script_timeout_s script_memory_bytes
 script_disk_bytes script_output_bytes after_run"""
 

@@ -28,6 +28,7 @@ from nbagent.contracts.policy import (
     Question,
     Resolve,
     RuleHit,
+    Ruling,
     ToolPolicy,
     as_written,
     call_pattern,
@@ -66,11 +67,11 @@ class Policies:
         )
 
     def hiding(self, spec: ToolSpec) -> str:
-        """The first rule that hides the tool or denies it whatever the arguments; empty: none."""
+        """The first rule that denies the tool whatever the arguments; empty: none."""
         found = (
             f"{kind}={text!r}"
             for kind, text in self._rules_about(spec)
-            if kind in ("hide", "deny") and not call_pattern(text).where
+            if kind == "deny" and not call_pattern(text).where
         )
         return next(found, "")
 
@@ -105,7 +106,7 @@ class Policies:
                     hit = other
         return hit
 
-    def _rules_about(self, spec: ToolSpec) -> list[tuple[str, str]]:
+    def _rules_about(self, spec: ToolSpec) -> list[tuple[Ruling, str]]:
         rules = [rule for policy in self._both() for rule in policy.rules]
         host = spec.traits.host
         return [rule for rule in rules if call_pattern(rule[1]).fits_tool(spec.name, host)]
@@ -181,7 +182,7 @@ class SessionApprover:
         while hit.ruling == "ask":
             bound = _bound(call, prepared)
             grant = (self.session, self.callback, bound)
-            if grant in _granted and not prepared.preview.every_time:
+            if grant in _granted and prepared.preview.for_session != "none":
                 by = "session"
                 break
             question = _question(call, prepared, context, changed + _why(hit, prepared))
@@ -205,7 +206,7 @@ class SessionApprover:
                 hit = self._hit(used, prepared)
                 approval, arguments = "edited", used.arguments
             elif hit.ruling != "deny" and answer.choice == "session":
-                whole = prepared.preview.for_tool
+                whole = prepared.preview.for_session == "every call"
                 shown = "" if whole else redact(dump_json(call.arguments).decode())
                 _granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
             break
@@ -292,7 +293,8 @@ def _bound(call: ToolCall, prepared: PreparedCall) -> str:
     """What an approval is bound to: the definition and, but for whole tools, the very call."""
     spec, preview = prepared.spec, prepared.preview
     whole = [spec.traits.host, spec.name, spec.traits.sha, spec.description, spec.parameters]
-    return sha_of([*whole, preview.binds, None if preview.for_tool else call.arguments])
+    arguments = None if preview.for_session == "every call" else call.arguments
+    return sha_of([*whole, preview.binds, arguments])
 
 
 def _why(hit: RuleHit, prepared: PreparedCall) -> str:
@@ -303,14 +305,14 @@ def _why(hit: RuleHit, prepared: PreparedCall) -> str:
 
 def _nobody(prepared: PreparedCall) -> str:
     reason = "it has to be approved, and nobody is here who could: in a program give on_approval=…"
-    if prepared.preview.firm or prepared.preview.every_time:  # no rule can allow it
+    if prepared.preview.firm:  # no rule can allow it
         return reason
     return f"{reason}, in an unattended notebook allow it with nbagent.configure(allow=…)"
 
 
 def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why: str) -> Question:
     spec, preview = prepared.spec, prepared.preview
-    scope = f"every call of {spec.name}" if preview.for_tool else "this very call"
+    scopes = {"every call": f"every call of {spec.name}", "this call": "this very call", "none": ""}
     return Question(
         run_id=context.run_id,
         turn_id=context.turn_id,
@@ -320,7 +322,7 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
         arguments=copy.deepcopy(call.arguments or {}),
         why=why,
         pieces=tuple(replace(piece, text=redact(piece.text)) for piece in preview.pieces),
-        scope="" if preview.every_time else scope,
+        scope=scopes[preview.for_session],
         display_name=spec.title,
     )
 

@@ -1,4 +1,4 @@
-"""Rules: what they allow, ask, deny and hide, and what they mean by the arguments they name."""
+"""Rules: what they allow, ask and deny, and what they mean by the arguments they name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nbagent.session.approval import Policies
 from nbagent.session.frontend import use_frontend
 
 
-def test_rules_of_the_settings_allow_ask_deny_and_hide() -> None:
+def test_rules_of_the_settings_allow_ask_and_deny() -> None:
     nbagent.configure(allow="delete(path=tmp/*)", ask=["look"], deny="delete(path=tmp/keep*)")
     paths = [("delete", "tmp/a"), ("delete", "tmp/keep"), ("delete", "b"), ("look", "b")]
     run, _ = ran(calls([call(name, path=path) for name, path in paths]))
@@ -27,7 +27,7 @@ def test_rules_of_the_settings_allow_ask_deny_and_hide() -> None:
     assert [it.approved_by for it in runs] == [None, "policy", "nobody", "nobody"]
     assert done == ["tmp/a"]
     assert "tmp/keep" in runs[1].result.error.message
-    nbagent.configure(allow=None, ask=None, deny=None, hide="delete")
+    nbagent.configure(allow=None, ask=None, deny="delete")
     run, model = ran(call("delete", path="a"))
     assert [tool.name for tool in model.requests[0].tools] == ["look"]
     assert only(run).result.error.code == "E_DENIED"

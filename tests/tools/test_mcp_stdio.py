@@ -122,7 +122,7 @@ def test_calls_run_beside_each_other_and_show_their_progress(door: Door) -> None
 
 def test_person_sees_server_command_and_the_whole_call(door: Door) -> None:
     preview = door.preview("echo", text="x" * 10_000)
-    assert (preview.ruling, preview.for_tool) == ("ask", True)
+    assert (preview.ruling, preview.for_session) == ("ask", "every call")
     pieces = {piece.label: piece.text for piece in preview.pieces}
     assert pieces["server"] == door.server.name
     assert "mcp_hand.py" in pieces["command"]

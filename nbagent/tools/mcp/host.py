@@ -150,7 +150,7 @@ class McpHost:
                 PreviewPiece("call", _pretty(whole), "code"),
             ),
             binds=binds,
-            for_tool=True,
+            for_session="every call",
         )
 
         async def run(context: ToolContext) -> ToolOutcome:
@@ -210,7 +210,7 @@ class McpHost:
                 PreviewPiece("what it starts", _pretty(server.entry), "code"),
             ),
             binds=server.identity,
-            for_tool=True,
+            for_session="every call",
         )
         return PreparedCall(spec=spec, arguments={}, preview=preview, run=start)
 
