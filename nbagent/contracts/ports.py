@@ -127,8 +127,6 @@ class ToolContext:
     session: str
     turn_id: str = ""
     tool_call_id: str = ""
-    mounts: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    policy: Any = None
     runner: CallRunner
     namespace: Callable[[], Mapping[str, Any]] = dict[str, Any]
     """The names of the notebook, where there is one."""

@@ -31,7 +31,7 @@ def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
     wanted = settings.tools if names is None else names
     options = (given or RunOptions()).changed(tools=wanted)
     chosen = tools_of(options.tools, None, options=options, settings=settings, namespace=namespace)
-    context = ToolContext(run_id="", session="", runner=Courier(), mounts=chosen.mounts)
+    context = ToolContext(run_id="", session="", runner=Courier())
     host = HostSet(chosen.hosts, hides=chosen.policies.hiding)
     listing = host.tools(context)
     specs = asyncio.run_coroutine_threadsafe(listing, engine_loop()).result()

@@ -31,8 +31,6 @@ class RunTools:
 
     hosts: tuple[ToolHost, ...]
     policies: Policies
-    mounts: Mapping[str, Any]
-    """A `files.mounts.Mounts`; empty where no host has asked for one."""
 
 
 def tools_of(
@@ -76,7 +74,6 @@ def tools_of(
     hosts: list[ToolHost] = []
     if names != [] or functions or not (words or sources or ready):
         hosts.append(FunctionHost(functions, namespace=namespace, names=names))
-    mounts: Mapping[str, Any] = {}
     if words or sources:
         asked = {host_of(word) for word in words}
         skills = _skills(options, settings) if "skills" in asked else None
@@ -93,7 +90,7 @@ def tools_of(
         )
         hosts += open_hosts(words, order)
         hosts += [host for source in sources for host in source.open_hosts(order)]
-    return RunTools(hosts=(*hosts, *ready), policies=policies, mounts=mounts)
+    return RunTools(hosts=(*hosts, *ready), policies=policies)
 
 
 def _named(

@@ -152,8 +152,6 @@ def prepare(
             runner=courier,
             namespace=namespace,
             run_code=frontend.run_code(),
-            mounts=tools.mounts,
-            policy=tools.policies.effective,
             waiting=waiting,
         ),
         cancel=courier.cancel,
