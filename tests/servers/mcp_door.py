@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from nbagent.contracts.ports import CallRunner, PreparedCall, ToolContext, ToolO
 from nbagent.contracts.records import ToolResult
 from nbagent.runtime import engine_loop
 from nbagent.tools.base import HostOrder
-from nbagent.tools.mcp import McpHost, McpServer, open_hosts
+from nbagent.tools.mcp import McpHost, McpServer
 
 T = TypeVar("T")
 HAND = Path(__file__).with_name("mcp_hand.py")
@@ -41,10 +41,9 @@ def order(*words: str, project: Path | None = None) -> HostOrder:
 class Door:
     """One host of one run."""
 
-    def __init__(self, server: McpServer, only: Iterable[str] | None = None) -> None:
+    def __init__(self, server: McpServer) -> None:
         self.server = server
-        hosts = server.open_hosts(order()) if only is None else open_hosts(order(*only))
-        host = hosts[0]
+        (host,) = server.open_hosts(order())
         assert isinstance(host, McpHost)
         self.host = host
         self.progress: list[tuple[str, float | None]] = []

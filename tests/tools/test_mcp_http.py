@@ -10,7 +10,6 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from host_door import refused
@@ -21,7 +20,6 @@ from nbagent.contracts.errors import ToolError
 from nbagent.tools.mcp import McpServer, mcp
 
 WEB = Path(__file__).parents[1] / "servers" / "mcp_web.py"
-VERSIONS = ["2025-11-25", "2026-07-28"]
 
 
 @dataclass
@@ -56,10 +54,16 @@ def web() -> Iterator[Web]:
         yield made
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def door(request: pytest.FixtureRequest, web: Web) -> Iterator[Door]:
-    name = f"web{request.param[:4]}"
-    server = mcp(name, url=web.url, protocol=request.param, timeout=20)
+@pytest.fixture(params=["legacy", "auto"])
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The older protocol, and the newer one, which this server speaks when it is asked."""
+    monkeypatch.setattr("nbagent.tools.mcp.connection.FIRST_MODE", request.param)
+    return request.param
+
+
+@pytest.fixture
+def door(mode: str, web: Web) -> Iterator[Door]:
+    server = mcp(f"web-{mode}", url=web.url, timeout=20)
     yield Door(server).prepare()
     server.close()
 
@@ -88,12 +92,10 @@ def test_stop_reaches_the_server(door: Door, web: Web) -> None:
     assert until(lambda: web.lines.count("cancelled sleep") > before)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_headers_go_with_each_request_and_are_not_shown(
-    made: list[McpServer], web: Web, version: Any
-) -> None:
+@pytest.mark.usefixtures("mode")
+def test_headers_go_with_each_request_and_are_not_shown(made: list[McpServer], web: Web) -> None:
     headers = {"Authorization": "Bearer tok-4711-of-the-web"}
-    made.append(mcp("keyed", url=web.url, headers=headers, protocol=version))
+    made.append(mcp("keyed", url=web.url, headers=headers))
     assert "tok-4711" not in repr(made[0])
     door = Door(made[0]).prepare()
     seen = door.text("headers")
@@ -118,10 +120,10 @@ runpy.run_path({web!r}, run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["went away", "forgot the session"])
-def test_server_that_was_started_anew_is_met_again(made: list[McpServer], *, told: bool) -> None:
+def test_server_that_was_started_anew_is_met_again(made: list[McpServer], mode: str) -> None:
+    told = mode == "auto"  # In the older protocol it has forgotten the session.
     with started() as first:
-        made.append(mcp("back", url=first.url, protocol="auto" if told else "2025-11-25"))
+        made.append(mcp("back", url=first.url))
         door = Door(made[0]).prepare()
     error = refused(door.call("add", a=1)) if told else None
     port = first.url.rpartition(":")[2].partition("/")[0]
@@ -167,13 +169,9 @@ def test_redirect_elsewhere_is_not_followed(made: list[McpServer]) -> None:
         assert not thief.requests
 
 
-@pytest.mark.parametrize("version", ["auto", "2026-07-28"])
-def test_new_tool_is_listed_once_the_server_says_so(
-    made: list[McpServer], web: Web, version: Any
-) -> None:
-    made.append(mcp("learner", url=web.url, protocol=version))
+def test_new_tool_is_listed_once_the_server_says_so(made: list[McpServer], web: Web) -> None:
+    made.append(mcp("learner", url=web.url))
     door = Door(made[0]).prepare()
-    name = f"learnt-{version}"
-    assert f"learner__{name}" not in door.specs
-    door.text("learn", name=name)
-    assert until(lambda: f"learner__{name}" in door.specs)
+    assert "learner__learnt" not in door.specs
+    door.text("learn", name="learnt")
+    assert until(lambda: "learner__learnt" in door.specs)

@@ -170,7 +170,6 @@ def test_projects_server_starts_once_the_person_has_seen_it_whatever_the_rules_s
     assert person.tools == ["git__start_server"]
     assert "git__echo" in results(run)[0].data["tools"]
     assert results(run)[1].ok
-    assert list(known_servers()["git"].env) == ["KEY", "MORE"]
 
     # Known from now on, till the file says something else.
     assert [result.ok for result in results(run_of(["mcp:git"], ECHO, on_approval=person))] == [
@@ -217,12 +216,11 @@ def test_what_the_person_names_in_python_or_in_their_own_file_is_theirs(
     assert results(run_of(["mcp:git"], ECHO))[0].ok
 
 
-@pytest.mark.parametrize("protocol", ["auto", "2025-11-25"])
-def test_time_server_answers(protocol: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is installed beside Python is found without its folder on the PATH.
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     command = ["mcp-server-time", "--local-timezone", "UTC"]
-    door = Door(mcp(f"time-{protocol}", command=command, protocol=protocol)).prepare()
+    door = Door(mcp("time", command=command)).prepare()
     for spec in door.specs.values():
         check_legal(spec)
     answer = door.text("get_current_time", timezone="Europe/Paris")

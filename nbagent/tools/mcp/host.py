@@ -10,11 +10,9 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbagent.contracts.canonical import (
@@ -31,7 +29,7 @@ from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOut
 from nbagent.contracts.records import ToolResult
 from nbagent.shown import without_folders
 from nbagent.shown.pictures import encoded_image
-from nbagent.tools.base import HostOrder, listed, paced_progress, unknown_call, unknown_name
+from nbagent.tools.base import HostOrder, listed, paced_progress, unknown_call
 from nbagent.tools.json_schema import legal_schema, visible
 from nbagent.tools.mcp.server import (
     MOST_TOOLS,
@@ -40,7 +38,6 @@ from nbagent.tools.mcp.server import (
     check_installed,
     found,
     known_servers,
-    names_of,
     prefix_of,
 )
 from nbagent.tools.results import failure_of, result_of
@@ -71,14 +68,10 @@ class McpHost:
 
     Args:
         server: whose tools; of a project's server that was not allowed yet, the one tool starts it.
-        only: the names (`server__tool`) that are offered; all by default.
     """
 
-    def __init__(
-        self, server: McpServer | ProjectServer, only: Iterable[str] | None = None
-    ) -> None:
+    def __init__(self, server: McpServer | ProjectServer) -> None:
         self._server = server
-        self._only = None if only is None else tuple(dict.fromkeys(only))
         self._listed: Definitions | None = None
         self._tools: dict[str, ListedTool] = {}
         self.warnings: tuple[str, ...] = ()
@@ -94,7 +87,6 @@ class McpHost:
 
         Raises:
             ToolError: it does not start.
-            UsageError: it has no tool of a name that was asked for.
         """
         server = self._server
         if not isinstance(server, McpServer):
@@ -102,11 +94,7 @@ class McpHost:
         if self._listed is None:
             if not server.is_running:
                 context.waiting(f"the MCP server {server.name!r} starts")
-            definitions = await self._update(server, anew=True)
-            there = [tool_name(server.name, str(raw.get("name"))) for raw in definitions.tools]
-            for name in self._only or ():
-                if name not in self._tools:
-                    raise unknown_name(name, there)
+            await self._update(server, anew=True)
         elif server.is_running:
             # One that died is started again by the next call, which says so when it cannot.
             with suppress(ToolError):
@@ -173,17 +161,15 @@ class McpHost:
 
         return PreparedCall(spec=tool.spec, arguments=arguments, preview=preview, run=run)
 
-    async def _update(self, server: McpServer, *, anew: bool = False) -> Definitions:
+    async def _update(self, server: McpServer, *, anew: bool = False) -> None:
         """Have the server run, and its tools as it listed them last."""
         # In a thread: the first time this imports much.
         connection = await asyncio.to_thread(server.connection)
         definitions = await connection.definitions(anew=anew)
         if definitions is not self._listed:
             # In a thread: whoever wrote the definitions may want it to take long.
-            offer = partial(offered, server, definitions, self._only)
-            self._tools, self.warnings = await asyncio.to_thread(offer)
+            self._tools, self.warnings = await asyncio.to_thread(offered, server, definitions)
             self._listed = definitions
-        return definitions
 
     def _prepared_start(self, server: ProjectServer, spec: ToolSpec) -> PreparedCall:
         """The start of a project's server: no rule allows it, and what is shown is what starts."""
@@ -233,7 +219,7 @@ def _start_spec(server: ProjectServer) -> ToolSpec:
 
 
 def offered(
-    server: McpServer, definitions: Definitions, only: Sequence[str] | None = None
+    server: McpServer, definitions: Definitions
 ) -> tuple[dict[str, ListedTool], tuple[str, ...]]:
     """The tools under the names that a model is shown, and a warning of those left out."""
     tools: dict[str, ListedTool] = {}
@@ -241,8 +227,6 @@ def offered(
     for raw in definitions.tools:
         own_name = str(raw.get("name") or "")
         name = tool_name(server.name, own_name)
-        if only is not None and name not in only:
-            continue
         tool = _listed_tool(server, name, own_name, raw)
         size = len(tool.spec.description) + len(dump_json(tool.spec.parameters))
         if name in tools or size > left_chars:
@@ -256,8 +240,7 @@ def offered(
     return tools, (
         f"{len(left_out):,} tools of the MCP server {server.name!r} are left out ({names}): each "
         "is not as the protocol wants it, the second of its name, or beyond "
-        f"{MOST_TOOLS} tools or {_MOST_CHARS:,} characters; name the ones you need: "
-        f"--tools {prefix_of(server.name)}NAME",
+        f"{MOST_TOOLS} tools or {_MOST_CHARS:,} characters",
     )
 
 
@@ -346,33 +329,18 @@ def _binary(data: object, mime: object, alt: str) -> Any:
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """A host for each server that the words name: `mcp:git`, `mcp` (all known), `git__log`.
+    """A host for each server that the words name: `mcp:git`, or `mcp` for all known.
 
     Raises:
         UsageError: there is no such server, or the package is not installed.
     """
     check_installed()
-    wanted: dict[str, list[str] | None] = {}
+    names: list[str] = []
     for word in order.words:
-        names, tool = _meant(word, order.project)
-        for name in names:
-            before = wanted.get(name, [])
-            # All of its tools win over single ones.
-            wanted[name] = None if before is None or tool is None else [*before, tool]
-    return [McpHost(found(name, order.project), only) for name, only in wanted.items()]
-
-
-def _meant(word: str, project: Path) -> tuple[Sequence[str], str | None]:
-    """The servers that a word names, and the tool, when it names one."""
-    if word == "mcp":
-        if not known_servers():
-            raise UsageError(
-                "no MCP server is known; make one with nbagent.mcp('name', command=[…]) "
-                "or name one of a file: mcp:name"
-            )
-        return list(known_servers()), None
-    name = word.removeprefix("mcp:")
-    if "__" not in name:
-        return [name], None
-    owners = [one for one in names_of(project) if name.startswith(prefix_of(one))]
-    return [max(owners, key=len, default=name.partition("__")[0])], name
+        names += known_servers() if word == "mcp" else [word.removeprefix("mcp:")]
+    if not names:
+        raise UsageError(
+            "no MCP server is known; make one with nbagent.mcp('name', command=[…]) "
+            "or name one of a file: mcp:name"
+        )
+    return [McpHost(found(name, order.project)) for name in dict.fromkeys(names)]
