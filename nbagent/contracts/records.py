@@ -58,10 +58,7 @@ class ToolResult(Value):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What a model is given: `{ok, data}` or `{ok, error{code, message, details?}}`.
-
-        With a `note` where there is one.
-        """
+        """For the model: `{ok, data, note?}` or `{ok, error{code, message, details?}, note?}`."""
         note = {"note": self.note} if self.note else {}
         if self.ok:
             return {"ok": True, "data": self.data, **note}
@@ -226,7 +223,6 @@ class RunRecord(Value):
     its conversation up to `shared_messages`.
     """
 
-    version: int = 1
     id: str
     session: str
     name: str | None = None

@@ -77,7 +77,6 @@ def test_keys_are_hidden_wherever_the_server_is_shown() -> None:
     )
     for text in (repr(made), str(made), made.where, repr(made.env), f"{made!r}"):
         assert not [key for key in ("4711", "4712") if key in text]
-    assert "'ZONE'" in repr(made)
     web = mcp("web", url="https://h/", headers={"X-Team": "blue whale rising"})
     assert "whale" not in repr(web.headers)
     assert redact("tok-4711-abcdef in Europe/Paris") == "[redacted] in Europe/Paris"

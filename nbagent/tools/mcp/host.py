@@ -288,8 +288,6 @@ def _outcome_of(answer: Any) -> ToolOutcome:
     structured = raw.get("structuredContent")
     if answer.is_error:
         said = [str(block["text"]) for block in blocks if block.get("type") == "text"]
-        if not any(said) and structured is not None:
-            said = [dump_json(structured).decode()]
         message = visible("\n".join(said), 4_000) or "the tool failed without saying why"
         info = ErrorInfo("E_TOOL_FAILED", without_folders(message))
         return ToolOutcome(result=ToolResult.failure(info))
@@ -308,22 +306,19 @@ def _item(block: dict[str, Any]) -> Any:
     if kind == "text":
         return str(block.get("text", ""))
     if kind in ("image", "audio"):
-        return _binary(block.get("data"), block.get("mimeType"), "")
+        return _binary(block.get("data"), block.get("mimeType"))
     resource = block if kind == "resource_link" else json_object(block.get("resource")) or {}
     keys = ("uri", "name", "title", "description", "mimeType", "size", "text")
     shown: dict[str, Any] = {key: resource[key] for key in keys if key in resource}
     if "blob" in resource:
-        alt = visible(str(resource.get("uri", "")), 200)
-        shown["blob"] = _binary(resource["blob"], resource.get("mimeType"), alt)
+        shown["blob"] = _binary(resource["blob"], resource.get("mimeType"))
     return {visible(str(kind), 200): shown}
 
 
-def _binary(data: object, mime: object, alt: str) -> Any:
+def _binary(data: object, mime: object) -> Any:
     """The picture that stands there in base64, else what it is."""
-    with suppress(ValueError):  # It is no base64, or no picture.
-        is_image = str(mime).startswith("image/")
-        image = encoded_image(base64.b64decode(str(data), validate=True), alt) if is_image else None
-        if image is not None:
+    with suppress(ValueError):  # It is no base64.
+        if image := encoded_image(base64.b64decode(str(data), validate=True)):
             return image
     return f"[{visible(str(mime or 'data'), 200)}: not sent]"
 

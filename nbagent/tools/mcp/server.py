@@ -68,10 +68,10 @@ class McpServer:
         name: str,
         *,
         command: str | Sequence[str] | None = None,
-        env: Mapping[str, Held] | None = None,
+        env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         url: str | None = None,
-        headers: Mapping[str, Held] | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
@@ -150,9 +150,7 @@ class McpServer:
         return None if connection is None else connection.life
 
     def __repr__(self) -> str:
-        given = {"env": list(self.env), "headers": list(self.headers)}
-        names = "".join(f", {label}={keys!r}" for label, keys in given.items() if keys)
-        return f"McpServer({self.name!r}, {self.where!r}{names})"
+        return f"McpServer({self.name!r}, {self.where!r})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,10 +177,10 @@ def mcp(
     name: str,
     *,
     command: str | Sequence[str] | None = None,
-    env: Mapping[str, Held] | None = None,
+    env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     url: str | None = None,
-    headers: Mapping[str, Held] | None = None,
+    headers: Mapping[str, str] | None = None,
     file: str | Path | None = None,
     timeout: float = TIMEOUT_S,
     start_timeout: float = START_TIMEOUT_S,
@@ -385,25 +383,24 @@ def _words(name: str, command: str | Sequence[str]) -> tuple[str, ...]:
     return words
 
 
-def _held(name: str, label: str, given: Mapping[str, Held] | None) -> Mapping[str, Held]:
-    wrong = UsageError(
-        f"{label} of the MCP server {name!r} must be texts by their names, without control "
-        "characters; correct them"
-    )
-    if not isinstance(cast("Any", given), Mapping | None):
-        raise wrong
-    held: dict[str, Held] = {}
-    for key, value in cast("Mapping[Any, Any]", given or {}).items():
-        plain = value.reveal() if isinstance(value, SecretKey) else value
-        if not isinstance(key, str) or not isinstance(plain, str):
-            raise wrong
-        if re.search(r"[\r\n\0]" if label == "headers" else "\0", key + plain):
-            raise wrong
-        held[key] = value
+def _held(name: str, label: str, given: Mapping[str, str] | None) -> Mapping[str, Held]:
+    texts = cast("Mapping[str, str]", {} if given is None else given)
+    control = re.compile(r"[\r\n\0]" if label == "headers" else "\0")
+    try:
+        is_wrong = any(control.search(text) for pair in texts.items() for text in pair)
+    except (TypeError, AttributeError):  # Something else than texts.
+        is_wrong = True
+    if is_wrong:
+        raise UsageError(
+            f"{label} of the MCP server {name!r} must be texts by their names, without control "
+            "characters; correct them"
+        )
+    held: dict[str, Held] = dict(texts)
+    for key, text in texts.items():
         is_secret = key.lower() not in _PLAIN_HEADERS if label == "headers" else is_secret_name(key)
-        if isinstance(value, str) and is_secret:
-            held[key] = SecretKey(value)
-            register(value.partition(" ")[2])  # What stands behind `Bearer`.
+        if is_secret:
+            held[key] = SecretKey(text)
+            register(text.partition(" ")[2])  # What stands behind `Bearer`.
     return held
 
 
