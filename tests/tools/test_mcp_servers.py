@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -155,26 +154,13 @@ def test_server_of_a_file_is_looked_up_anew_each_time(tmp_path: Path) -> None:
     assert found("city", project).identity == McpServer("city", command="edited").identity
 
 
-def test_servers_of_a_file_are_not_started_unnamed(tmp_path: Path) -> None:
-    write(tmp_path / ".mcp.json", {"city": {"command": "serve"}})
-    with pytest.raises(UsageError, match="no MCP server is known"):
-        open_hosts(order("mcp", project=tmp_path))
-
-
-def test_words_mean_one_server_or_all_that_are_known() -> None:
+@pytest.mark.parametrize("word", ["mcp:cty", "mcp", "city__look"])
+def test_word_of_no_server_names_those_there_are(tmp_path: Path, word: str) -> None:
+    write(tmp_path / ".mcp.json", {"web": {"command": "serve"}})
     mcp("city", command=["a"])
-    mcp("city-b", command=["b"])
-    for words, hosts in (
-        (["mcp:city"], ["mcp:city"]),
-        (["mcp", "mcp:city"], ["mcp:city", "mcp:city-b"]),
-    ):
-        assert [host.name for host in open_hosts(order(*words))] == hosts
-
-
-def test_word_of_no_server_names_those_there_are() -> None:
-    mcp("city", command=["a"])
-    with pytest.raises(UsageError, match=r"no MCP server 'cty', there are: city; make one"):
-        open_hosts(order("mcp:cty"))
+    name = word.removeprefix("mcp:")
+    with pytest.raises(UsageError, match=f"no MCP server '{name}', there are: city, web; make one"):
+        open_hosts(order(word, project=tmp_path))
 
 
 def test_package_is_imported_only_when_a_server_is_used() -> None:
@@ -186,16 +172,11 @@ def test_package_is_imported_only_when_a_server_is_used() -> None:
 
 
 def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = importlib.util.find_spec
-
-    def without(name: str, package: str | None = None) -> Any:
-        return None if name == "mcp" else find_spec(name, package)
-
-    monkeypatch.setattr("nbagent.tools.mcp.server.find_spec", without)
-    made = mcp("city", command=["a"])
+    monkeypatch.delitem(sys.modules, "nbagent.tools.mcp.connection", raising=False)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    door = Door(mcp("city", command=["a"]))
     with pytest.raises(UsageError, match=r"%pip install 'nbagent\[mcp\]'"):
-        open_hosts(order("mcp:city"))
-    assert isinstance(made, McpServer)
+        door.prepare()
 
 
 END = """

@@ -35,10 +35,7 @@ from nbagent.tools.mcp.server import (
     MOST_TOOLS,
     McpServer,
     ProjectServer,
-    check_installed,
     found,
-    known_servers,
-    prefix_of,
 )
 from nbagent.tools.results import failure_of, result_of
 
@@ -246,7 +243,7 @@ def offered(
 
 def tool_name(server: str, own_name: str) -> str:
     """`server__tool` with letters, digits, `_` and `-` only, at most 64 characters."""
-    name = prefix_of(server) + (re.sub(r"[^A-Za-z0-9_-]", "_", own_name) or "tool")
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}__{own_name or 'tool'}")
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[: _LONGEST_NAME - 9]}_{sha256_hex(own_name)[:8]}"
@@ -324,18 +321,6 @@ def _binary(data: object, mime: object) -> Any:
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """A host for each server that the words name: `mcp:git`, or `mcp` for all known.
-
-    Raises:
-        UsageError: there is no such server, or the package is not installed.
-    """
-    check_installed()
-    names: list[str] = []
-    for word in order.words:
-        names += known_servers() if word == "mcp" else [word.removeprefix("mcp:")]
-    if not names:
-        raise UsageError(
-            "no MCP server is known; make one with nbagent.mcp('name', command=[…]) "
-            "or name one of a file: mcp:name"
-        )
-    return [McpHost(found(name, order.project)) for name in dict.fromkeys(names)]
+    """A host for each server that a word names (`mcp:git`); UsageError where there is none."""
+    names = dict.fromkeys(word.removeprefix("mcp:") for word in order.words)
+    return [McpHost(found(name, order.project)) for name in names]

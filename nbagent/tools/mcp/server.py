@@ -20,7 +20,6 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, urlsplit
@@ -111,7 +110,6 @@ class McpServer:
 
     def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]:
         """Its host, for one run."""
-        check_installed()
         return [import_module("nbagent.tools.mcp.host").McpHost(self)]
 
     def connection(self) -> Connection:
@@ -124,7 +122,10 @@ class McpServer:
             try:
                 made = import_module("nbagent.tools.mcp.connection").Connection(self)
             except ImportError as error:
-                raise _missing(f" ({error})") from None
+                raise UsageError(
+                    f"MCP servers need the package mcp, version 2 ({error}); install it with "
+                    "%pip install 'nbagent[mcp]' and restart the kernel"
+                ) from None
             here = [one for (_, where), one in list(_connections.items()) if where == key[1]]
             _close(*(one.life for one in here if one.server.name == self.name))
             _connections.setdefault(key, made)
@@ -242,25 +243,21 @@ def known_servers() -> Mapping[str, McpServer]:
     return dict(_servers)
 
 
-def names_of(project: Path) -> list[str]:
-    """The servers that are known or that a file describes."""
-    in_files = (name for _, entries in _files(project) for name in entries)
-    return list(dict.fromkeys([*known_servers(), *in_files]))
-
-
 def found(name: str, project: Path) -> McpServer | ProjectServer:
     """The server of a name; a UsageError where there is none."""
     if name in _servers:
         return _servers[name]
+    names = list(_servers)
     for path, entries in _files(project):
         if name in entries:
             server = ProjectServer(name, path, entries[name])
             if path.name == PROJECT_FILE and server.identity not in _allowed:
                 return server
             return _server(path, name, entries[name])
+        names += entries
     raise UsageError(
-        f"there is no MCP server {name!r}, there are: {listed(names_of(project)) or 'none'}; make "
-        f"one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
+        f"there is no MCP server {name!r}, there are: {listed(dict.fromkeys(names)) or 'none'}; "
+        f"make one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
     )
 
 
@@ -332,11 +329,6 @@ def _variable(match: re.Match[str]) -> str:
     return value
 
 
-def prefix_of(server: str) -> str:
-    """What the names of a server's tools begin with, in characters that every wire takes."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", server) + "__"
-
-
 def revealed(held: Mapping[str, Held]) -> dict[str, str]:
     """The plain values. Only what starts or calls the server asks for them."""
     return {k: v.reveal() if isinstance(v, SecretKey) else v for k, v in held.items()}
@@ -349,19 +341,6 @@ def is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def check_installed() -> None:
-    """Raises a UsageError when the package `mcp` is not there. Imports nothing."""
-    if find_spec("mcp") is None:
-        raise _missing("")
-
-
-def _missing(why: str) -> UsageError:
-    return UsageError(
-        f"MCP servers need the package mcp, version 2{why}; install it with "
-        "%pip install 'nbagent[mcp]' and restart the kernel"
-    )
 
 
 def _words(name: str, command: str | Sequence[str]) -> tuple[str, ...]:
