@@ -106,9 +106,7 @@ class McpHost:
         """
         server = self._server
         if not isinstance(server, McpServer):
-            if call.name != (spec := _start_spec(server)).name:
-                raise unknown_call(call.name, (spec.name,))
-            return self._prepared_start(server, spec)
+            return self._prepared_start(server)
         await self._update(server)
         tool = self._tools.get(call.name)
         if tool is None:
@@ -124,7 +122,6 @@ class McpHost:
         sent = {tool.keys.get(key, key): value for key, value in arguments.items()}
         whole = {"tool": tool.own_name, "arguments": sent}
         why = f"runs {tool.own_name!r} on the MCP server {server.name!r}; what it does is its own"
-        binds = _binds(tool, server)
         preview = CallPreview(
             ruling="ask",
             why=visible(why, 300),
@@ -134,7 +131,8 @@ class McpHost:
                 *([PreviewPiece("folder", server.cwd)] if server.cwd else []),
                 PreviewPiece("call", _pretty(whole), "code"),
             ),
-            binds=binds,
+            # Another program may bear the same name.
+            binds=sha_of([tool.spec.traits.sha, server.identity]),
             for_session="every call",
         )
 
@@ -143,7 +141,7 @@ class McpHost:
             try:
                 await self._update(server)
                 now = self._tools.get(call.name)
-                if now is None or _binds(now, server) != binds:
+                if now is None or now.spec.traits.sha != tool.spec.traits.sha:
                     raise ToolError(
                         f"the definition of {call.name} changed after the call was prepared; "
                         "call it again",
@@ -168,7 +166,7 @@ class McpHost:
             self._tools, self.warnings = await asyncio.to_thread(offered, server, definitions)
             self._listed = definitions
 
-    def _prepared_start(self, server: ProjectServer, spec: ToolSpec) -> PreparedCall:
+    def _prepared_start(self, server: ProjectServer) -> PreparedCall:
         """The start of a project's server: no rule allows it, and what is shown is what starts."""
 
         async def start(context: ToolContext) -> ToolOutcome:
@@ -195,12 +193,7 @@ class McpHost:
             binds=server.identity,
             for_session="every call",
         )
-        return PreparedCall(spec=spec, arguments={}, preview=preview, run=start)
-
-
-def _binds(tool: ListedTool, server: McpServer) -> str:
-    """Its definition, and the program that runs it: another one may bear the same name."""
-    return sha_of([tool.spec.traits.sha, server.identity])
+        return PreparedCall(spec=_start_spec(server), arguments={}, preview=preview, run=start)
 
 
 def _start_spec(server: ProjectServer) -> ToolSpec:
