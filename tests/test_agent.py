@@ -77,7 +77,7 @@ def test_tools_may_be_functions_or_names_of_the_notebook() -> None:
     namespace = {"look": marked, "plain": plain}
     use_frontend(StandIn(namespace))
     given: list[tuple[Any, list[str]]] = [
-        *((None, ["look"]), ("all", ["look"]), ("none", []), ([], []), ([plain], ["plain"])),
+        *((None, ["look"]), ("none", []), ([], []), ([plain], ["plain"])),
         *((["plain"], ["plain"]), (["look", "plain"], ["look", "plain"]), ("look", ["look"])),
     ]
     for tools, names in given:

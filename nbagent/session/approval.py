@@ -67,16 +67,15 @@ class Policies:
 
     def hiding(self, spec: ToolSpec) -> str:
         """The first rule that hides the tool or denies it whatever the arguments; empty: none."""
-        found = (
-            f"{kind}={text!r}"
-            for kind, text in self._rules_about(spec)
-            if kind in ("hide", "deny") and not call_pattern(text).where
-        )
-        return next(found, "")
+        return self._hidden_by(spec.name, spec.traits.host)
+
+    def forbids_all_of(self, host: str) -> bool:
+        """Whether a rule hides or denies all tools of a host, whatever they are called."""
+        return bool(self._hidden_by("", host))
 
     def about_some_calls(self, spec: ToolSpec) -> list[str]:
         """The rules that speak of this tool with certain arguments only."""
-        rules = self._rules_about(spec)
+        rules = self._rules_about(spec.name, spec.traits.host)
         return [f"{kind}={text}" for kind, text in rules if call_pattern(text).where]
 
     def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
@@ -105,10 +104,17 @@ class Policies:
                     hit = other
         return hit
 
-    def _rules_about(self, spec: ToolSpec) -> list[tuple[str, str]]:
+    def _hidden_by(self, tool: str, host: str) -> str:
+        found = (
+            f"{kind}={text!r}"
+            for kind, text in self._rules_about(tool, host)
+            if kind in ("hide", "deny") and not call_pattern(text).where
+        )
+        return next(found, "")
+
+    def _rules_about(self, tool: str, host: str) -> list[tuple[str, str]]:
         rules = [rule for policy in self._both() for rule in policy.rules]
-        host = spec.traits.host
-        return [rule for rule in rules if call_pattern(rule[1]).fits_tool(spec.name, host)]
+        return [rule for rule in rules if call_pattern(rule[1]).fits_tool(tool, host)]
 
     def _both(self) -> tuple[ToolPolicy, ...]:
         return (self.system,) if self.agent is None else (self.system, self.agent)

@@ -56,6 +56,8 @@ def tools_of(
         )
     policies = Policies(system=settings.policy, agent=options.policy)
     names, words = _named(tools, objects is not None, namespace())
+    if tools == "all":  # no server is started for nothing
+        words = [word for word in words if not policies.forbids_all_of(word)]
     if tools != "none":
         # Who gives a folder wants it used.
         asked = {host_of(word) for word in words}
@@ -105,8 +107,8 @@ def _named(
     marked = namespace_tools(namespace)
     if tools == "none":
         return [], []
-    if tools == "all" and "all" not in marked:
-        return None, []
+    if tools == "all":
+        return None, [*words_of_all()]
     own: list[str] = []
     words: list[str] = []
     for name in (tools,) if isinstance(tools, str) else tools:
@@ -117,6 +119,12 @@ def _named(
         else:
             words.append(name)
     return own, words
+
+
+def words_of_all() -> tuple[str, ...]:
+    """What `all` gives beside the notebook's functions; no server that only a project describes."""
+    servers = import_module("nbagent.tools.mcp").configured_servers()  # most runs have none
+    return ("fs", "skills", "notebook", *(f"mcp:{name}" for name in servers))
 
 
 def _skills(options: RunOptions, settings: Settings) -> Any:
