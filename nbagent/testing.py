@@ -23,7 +23,7 @@ from nbagent.providers.refusals import forget_refusals
 from nbagent.run import Run
 from nbagent.session.active import at_work
 from nbagent.session.approval import forget_approvals
-from nbagent.session.clients import forget_listings
+from nbagent.session.clients import listed_ids
 from nbagent.session.frontend import use_frontend
 from nbagent.session.prepare import forget_remembered
 from nbagent.session.stores import close_stores
@@ -67,7 +67,7 @@ def _forget() -> None:
     use_frontend(None)
     forget_approvals()
     forget_remembered()
-    forget_listings()
+    listed_ids.clear()
     forget_refusals()
     forget_limits()
 

@@ -18,7 +18,6 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.contracts.secrets import MASK
 from nbagent.engine import EnginePlan
 from nbagent.runtime import Courier
 from nbagent.session.approval import OnApproval, Policies
@@ -90,8 +89,7 @@ def prepare(
             f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
             "limit its tokens with max_total_tokens=…"
         )
-    kind = options.output
-    output = None if kind is None or kind is str else Output(kind)
+    output = None if options.output in (None, str) else Output(options.output)
     run_id = new_id()
     recording = recording_of(asked, store, run_id)
     names = asked.tools if ask.tools is None else ask.options.tools
@@ -105,8 +103,10 @@ def prepare(
     if output is not None:
         host = AnswerHosts(hosts, hides=hides, output=output, chosen=chosen)
     cell = frontend.cell()
-    # Who says nothing new has the model answer what was said last.
+    # Who says nothing new has the model answer what was said last, or end its answer.
     said = ask if ask.prompt or parent is None else parent
+    cut_off = not words and base.history and base.history[-1].role == "assistant"
+    opening = (Message.of("user", CONTINUE),) if cut_off else ()
     record = redacted(
         RunRecord(
             id=run_id,
@@ -137,6 +137,7 @@ def prepare(
             messages=words,
         )
     )
+    same_model = parent and (parent.model, parent.base_url) == (record.model, record.base_url)
     if not ask.dry_run:
         _remember(run_id, options)
     plan = EnginePlan(
@@ -145,7 +146,7 @@ def prepare(
         client=recording.client(chosen) if recording and not ask.dry_run else chosen.client,
         model=chosen.model,
         host=host,
-        composer=ChatComposer(asked.system, opening=_opening(words, base.history), output=output),
+        composer=ChatComposer(asked.system, opening=opening, output=output),
         context=ToolContext(
             run_id=run_id,
             session=record.session,
@@ -164,7 +165,7 @@ def prepare(
         requests_before=0 if ask.prompt or ask.messages else base.requests,
         price=chosen.price,
         trim=asked.trim == "tool-results",
-        before=base.turn if base.asked == (record.model, record.base_url) else None,
+        before=base.turn if same_model else None,
         context_tokens=chosen.context_tokens,
         notices=list(record.notices),
     )
@@ -257,8 +258,6 @@ class Conversation:
     """Since the person's last words."""
     turn: EngineTurn | None = None
     """The last turn before; in a fork, the one asked anew."""
-    asked: tuple[str, str | None] = ("", None)
-    """Of that turn: the model and its server."""
 
 
 def _conversation_of(parent: RunRecord | None, fork_turn: str | None, store: Store) -> Conversation:
@@ -277,40 +276,31 @@ def _conversation_of(parent: RunRecord | None, fork_turn: str | None, store: Sto
         while not run.turns and run.parent_id is not None:
             run = store.load(run.parent_id)
         last = run.turns[-1] if run.turns else None
-        first_index = last.index + 1 if last else 1
-        return Conversation(history, first_index, requests, last, (run.model, run.base_url))
+        return Conversation(history, last.index + 1 if last else 1, requests, last)
     turn = next((t for t in parent.turns if t.id == fork_turn), None)
     if turn is None:
         known = ", ".join(t.id for t in parent.turns) or "none"
         raise UsageError(f"run {parent.id[:8]} has no turn {fork_turn!r}; its own turns: {known}")
     requests -= sum(t.index >= turn.index for t in parent.turns)
-    kept, asked = history[: turn.request.n_messages], (parent.model, parent.base_url)
-    return Conversation(kept, turn.index, max(0, requests), turn, asked)
-
-
-def _opening(words: Sequence[Message], history: Sequence[Message]) -> tuple[Message, ...]:
-    """A directive where an answer was cut off and the person said nothing more."""
-    if words or not history or history[-1].role != "assistant":
-        return ()
-    return (Message.of("user", CONTINUE),)
+    kept = history[: turn.request.n_messages]
+    return Conversation(kept, turn.index, max(0, requests), turn)
 
 
 def _check_answered(messages: Sequence[Message]) -> None:
     """Raise UsageError for a conversation that no provider takes: calls without their results."""
-    waiting: list[str] = []
+    pending: list[str] = []
     for message in messages:
-        expected = waiting.pop(0) if waiting else None
-        given = (message.tool_call_id or "") if message.role == "tool" else None
-        if given != expected:
-            raise UsageError(
-                f"messages: call {expected!r} is followed by result {given!r}; put one tool "
-                "message for each call after the calls, in their order"
-            )
-        waiting = waiting or [call.id for call in message.tool_calls]
-    if waiting:
-        raise UsageError(
-            f"messages: the call {waiting[0]!r} has no result; add a tool message with that id"
-        )
+        answered = [message.tool_call_id] if message.role == "tool" else []
+        if answered != pending[:1]:
+            break
+        pending = pending[1:] or [call.id for call in message.tool_calls]
+    else:
+        if not pending:
+            return
+    raise UsageError(
+        "messages: calls and results do not match; put one tool message for each call right after "
+        "the calls, in their order"
+    )
 
 
 def _check_resumable(parent: RunRecord, requests: int, ceiling: int) -> None:
@@ -366,10 +356,6 @@ def _joined(
         goes_on = (row.goes_on or name == "output") and (stays or not row.server)
         if name in kept and goes_on and not said:
             changes[name] = _secret(parent, name, settings) if row.secret else kept[name]
-    if MASK in (changes.get("base_url") or ""):
-        raise UsageError(
-            "the base URL of that run held a key, which is never kept; give it again: base_url=…"
-        )
     return RunOptions(**changes).changed(**options.given)
 
 

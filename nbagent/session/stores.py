@@ -7,7 +7,7 @@ import atexit
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ _BEAT_S = 10.0
 _lock = threading.Lock()
 _stores: dict[Path, Store] = {}
 _last: dict[Store, str] = {}
-"""By store, the run that the person started last in this process; empty once it was forgotten."""
+"""By store, the run that the person started last in this process."""
 _working: Counter[int] = Counter()
 _hearts: dict[int, asyncio.Task[None]] = {}
 
@@ -80,13 +80,8 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     if ref != "last":
         return store.find(ref)
     here = _last.get(store) if session is None else None
-    if here == "":
-        raise UsageError(
-            "the last run was forgotten; name the run that you mean (%agent runs or nbagent.runs() "
-            "lists them), or begin anew"
-        )
     if here is not None:
-        return store.find(here)  # another kernel may have deleted it
+        return store.find(here)  # it may have been deleted, and then no other one is meant
     notebook = frontend().cell().notebook if session is None else None
     run_id = store.last_run(session, notebook)
     if run_id is None:
@@ -101,12 +96,6 @@ def find_run(ref: str, *, session: str | None = None) -> str:
 def note_last(run_id: str, store: Store) -> None:
     """The person started this run."""
     _last[store] = run_id
-
-
-def forget_last(run_ids: Collection[str], store: Store) -> None:
-    """These runs were deleted; `last` is no other run until there is a new one."""
-    if _last.get(store) in run_ids:
-        _last[store] = ""
 
 
 @contextmanager
