@@ -101,7 +101,7 @@ class ActiveRun:
         self._begun = False
         self._approver = self.plan.approver = SessionApprover(
             host=self.prepared.host,
-            policies=self.prepared.policies,
+            rules=self.prepared.rules,
             session=self.record.session,
             callback=ask.on_approval,
             buttons=self._buttons,

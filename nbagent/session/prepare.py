@@ -20,7 +20,7 @@ from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.engine import EnginePlan
 from nbagent.runtime import Courier
-from nbagent.session.approval import OnApproval, Policies
+from nbagent.session.approval import OnApproval, Rules
 from nbagent.session.clients import Chosen, asked_of, choose, same_server
 from nbagent.session.composer import AnswerHosts, ChatComposer, Output
 from nbagent.session.frontend import Frontend
@@ -65,7 +65,7 @@ class Prepared(NamedTuple):
 
     plan: EnginePlan
     host: HostSet
-    policies: Policies
+    rules: Rules
     chosen: Chosen
 
 
@@ -98,7 +98,7 @@ def prepare(
     hosts: Sequence[Any] = tools.hosts
     if recording is not None and asked.replay_tools:
         hosts = [RecordedHost(host, recording) for host in hosts]
-    hides = tools.policies.hiding
+    hides = tools.rules.hiding
     host = HostSet(hosts, hides=hides)
     if output is not None:
         host = AnswerHosts(hosts, hides=hides, output=output, chosen=chosen)
@@ -154,7 +154,7 @@ def prepare(
             namespace=namespace,
             run_code=frontend.run_code(),
             mounts=tools.mounts,
-            policy=tools.policies.effective,
+            policy=tools.rules.policy,
             waiting=waiting,
         ),
         cancel=courier.cancel,
@@ -169,7 +169,7 @@ def prepare(
         context_tokens=chosen.context_tokens,
         notices=list(record.notices),
     )
-    return Prepared(plan, host, tools.policies, chosen)
+    return Prepared(plan, host, tools.rules, chosen)
 
 
 def _words(
