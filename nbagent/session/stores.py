@@ -1,14 +1,10 @@
-"""The store of this process, one for each home, and its heartbeat; which run a person means."""
+"""The store of this process, one for each home; which run a person means."""
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import threading
-from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +14,10 @@ from nbagent.contracts.errors import UsageError
 from nbagent.session.frontend import frontend
 from nbagent.settings import store_home
 
-_BEAT_S = 10.0
-
 _lock = threading.Lock()
 _stores: dict[Path, Store] = {}
 _last: dict[Store, str] = {}
 """By store, the run that the person started last in this process."""
-_working: Counter[int] = Counter()
-_hearts: dict[int, asyncio.Task[None]] = {}
 
 
 def current_store() -> Store:
@@ -98,28 +90,6 @@ def note_last(run_id: str, store: Store) -> None:
     _last[store] = run_id
 
 
-@contextmanager
-def alive(store: Store) -> Generator[None]:
-    """Keep the store's lease alive while a run is at work. On the engine's loop."""
-    key = id(store)
-    _working[key] += 1
-    if key not in _hearts:
-        _hearts[key] = asyncio.get_running_loop().create_task(_beat(store))
-    try:
-        yield
-    finally:
-        _working[key] -= 1
-        if not _working[key]:
-            _hearts.pop(key).cancel()
-
-
-async def _beat(store: Store) -> None:
-    done = True
-    while True:
-        await asyncio.sleep(_BEAT_S if done else 1.0)
-        done = store.heartbeat()
-
-
 def _before_fork() -> None:
     _lock.acquire()
     for store in _stores.values():
@@ -134,9 +104,8 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     _after_fork()
-    # The leases are the parent's, and the hearts beat on its loop.
-    for mine in (_stores, _last, _working, _hearts):
-        mine.clear()
+    _stores.clear()  # the leases are the parent's
+    _last.clear()
 
 
 if hasattr(os, "register_at_fork"):
