@@ -11,7 +11,7 @@ from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext
 from nbagent.notebook.visible import one_line, visible
 from nbagent.runtime import Courier, engine_loop
-from nbagent.session.approval import Rules, approvals
+from nbagent.session.approval import Rules, granted
 from nbagent.session.clients import listings
 from nbagent.session.frontend import frontend
 from nbagent.session.hosts import tools_of
@@ -149,7 +149,7 @@ def approvals_text() -> str:
         f"{one.at.astimezone():%H:%M:%S}  {one.tool}"
         f"({one_line(visible(one.call), 120) if one.call else 'every call'})"
         f"  session {one_line(visible(one.session), 40)!r}, by {_WHO[one.by]}"
-        for one in approvals()
+        for one in list(granted.values())
     ]
     if not lines:
         return "nothing is allowed for a session; a question's answer 'session' does that"

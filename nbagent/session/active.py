@@ -123,10 +123,7 @@ class ActiveRun:
     def start(self, on_event: OnEvent | None = None) -> None:
         """Open its views and begin; returns at once."""
         if inspect.iscoroutinefunction(on_event):
-            raise UsageError(
-                "on_event is called on the engine thread and not awaited; give a plain function, "
-                "or write `async for event in agent.stream(…)`"
-            )
+            raise UsageError("on_event takes a plain function; to await, follow agent.stream(…)")
         try:
             if view := self._here.open(self.record, self, self.ask.options):
                 self._sinks.append(view)

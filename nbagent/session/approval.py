@@ -136,18 +136,9 @@ class Grant:
     at: datetime
 
 
-_granted: dict[tuple[str, object, str], Grant] = {}
-"""By session, the callback that answered (None: the person), and what was allowed."""
-
-
-def approvals() -> list[Grant]:
-    """What was allowed for a session in this process, the oldest first."""
-    return list(_granted.values())
-
-
-def forget_approvals() -> None:
-    """Take it all back."""
-    _granted.clear()
+granted: dict[tuple[str, object, str], Grant] = {}
+"""What was allowed for a session in this process, the oldest first: by session, the callback that
+answered (None: the person), and what an approval is bound to."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -190,7 +181,7 @@ class SessionApprover:
         while hit.ruling == "ask":
             bound = _bound(call, prepared)
             grant = (self.session, self.callback, bound)
-            if grant in _granted and not prepared.preview.every_time:
+            if grant in granted and not prepared.preview.every_time:
                 by = "session"
                 break
             question = _question(call, prepared, context, changed + _why(hit, prepared))
@@ -216,7 +207,7 @@ class SessionApprover:
             elif hit.ruling != "deny" and answer.choice == "session":
                 whole = prepared.preview.for_tool
                 shown = "" if whole else redact(dump_json(call.arguments).decode())
-                _granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
+                granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
             break
         if hit.ruling == "deny":
             approval, by, arguments = "denied", "policy", None

@@ -229,13 +229,10 @@ async def _list(chosen: Chosen, wait_s: float) -> tuple[ModelInfo, ...]:
         models = await asyncio.wait_for(chosen.client.list_models(), wait_s)
     except TimeoutError:
         said = f"no list of models within {wait_s:g} s from {chosen.base_url or name}"
-        raise ModelError(f"{said}; is it the right server?", code="LLM_TIMEOUT") from None
+        raise ModelError(said, code="LLM_TIMEOUT") from None
     except (NbagentError, asyncio.CancelledError):
         raise
     except BaseException as error:  # of another package; SystemExit would end the engine
         said = f"provider {name!r} cannot list its models: {type(error).__name__}: {error}"
-        raise ModelError(
-            f"{said}; name one with --model {name}:MODEL, or repair its package",
-            code="LLM_BAD_RESPONSE",
-        ) from error
+        raise ModelError(f"{said}; repair its package", code="LLM_BAD_RESPONSE") from error
     return tuple(model for model in models if model.id)

@@ -61,10 +61,7 @@ class Output:
             schema = self._adapter.json_schema()
         except Exception as error:
             why = " ".join(str(error).split())[:200]
-            raise UsageError(
-                f"output={self.name} is no type for an answer ({why}); give a pydantic model, a "
-                "TypedDict, a dataclass, or a list of one"
-            ) from None
+            raise UsageError(f"output={self.name} is no type for an answer: {why}") from None
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:
             shared = schema.pop("$defs", None)

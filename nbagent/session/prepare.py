@@ -85,10 +85,7 @@ def prepare(
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
     one_token = Usage(prompt_tokens=1, total_tokens=1)
     if limits.max_cost_usd is not None and chosen.price(one_token, chosen.model) is None:
-        raise UsageError(
-            f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
-            "limit its tokens with max_total_tokens=…"
-        )
+        raise UsageError(f"no price is known for {chosen.model_id}; limit max_total_tokens")
     output = None if options.output in (None, str) else Output(options.output)
     run_id = new_id()
     recording = recording_of(asked, store, run_id)
@@ -138,8 +135,10 @@ def prepare(
         )
     )
     same_model = parent and (parent.model, parent.base_url) == (record.model, record.base_url)
-    if not ask.dry_run:
-        _remember(run_id, options)
+    rows = RunOptions.rows()
+    not_kept = {n: v for n, v in options.given.items() if rows[n].secret or n == "output"}
+    if not_kept and not ask.dry_run:
+        remembered[run_id] = not_kept
     plan = EnginePlan(
         run=record,
         history=base.history,
@@ -183,7 +182,16 @@ def _words(
         parts = ask.parts or (TextPart(text=ask.prompt),)
         return (*ask.messages, Message(role="user", content=parts))
     if parent is not None and ask.kind == "resume" and not ask.messages:
-        _check_resumable(parent, base.requests, ceiling)
+        if parent.phase == "Completed" or parent.stop_reason in ("answered", "content_filter"):
+            ended = f"has ended ({parent.stop_reason})"
+        elif base.requests >= ceiling:
+            ended = f"reached the ceiling of {ceiling} requests"
+        else:
+            return ()
+        raise UsageError(
+            f"run {parent.id[:8]} {ended}; say what to do next: run.resume('…') or "
+            "%%agent --continue"
+        )
     return ask.messages
 
 
@@ -266,8 +274,7 @@ def _conversation_of(parent: RunRecord | None, fork_turn: str | None, store: Sto
         return Conversation()
     if parent.phase == "Running":
         raise UsageError(
-            f"run {parent.id[:8]} is still at work; wait for it, or stop it where it was "
-            "started (■, or %agent stop in that notebook)"
+            f"run {parent.id[:8]} is still at work; wait for it, or stop it where it was started"
         )
     history = store.conversation(parent.id)
     requests = store.requests_since_words(parent.id)
@@ -298,47 +305,19 @@ def _check_answered(messages: Sequence[Message]) -> None:
         if not pending:
             return
     raise UsageError(
-        "messages: calls and results do not match; put one tool message for each call right after "
-        "the calls, in their order"
+        "messages: after calls there is to be one tool message for each, in the order of the calls"
     )
-
-
-def _check_resumable(parent: RunRecord, requests: int, ceiling: int) -> None:
-    """Raise UsageError where a run cannot go on without the person's next words."""
-    if parent.phase == "Completed" or parent.stop_reason in ("answered", "content_filter"):
-        raise UsageError(
-            f"run {parent.id[:8]} has ended ({parent.stop_reason}); to go on, say something: "
-            "%%agent --continue with your next words, or run.resume('…')"
-        )
-    if requests >= ceiling:
-        raise UsageError(
-            f"run {parent.id[:8]} reached the ceiling of {ceiling} requests; say what to do next "
-            "(run.resume('…') or %%agent --continue), or raise it: run.resume(ceiling=…)"
-        )
 
 
 # What no record keeps
 
-_remembered: dict[str, dict[str, Any]] = {}
+remembered: dict[str, dict[str, Any]] = {}
 """By run of this process: the type of its answer, and the values that are never shown."""
-
-
-def _remember(run_id: str, options: RunOptions) -> None:
-    """Keep what the record of a run does not, for the runs that go on and for `run.output`."""
-    rows = RunOptions.rows()
-    values = {n: v for n, v in options.given.items() if rows[n].secret or n == "output"}
-    if values:
-        _remembered[run_id] = values
-
-
-def forget_remembered() -> None:
-    """Forget it of all runs."""
-    _remembered.clear()
 
 
 def type_of(run_id: str) -> Any:
     """The type of a run's answer; None where none was asked for, or in another process."""
-    return _remembered.get(run_id, {}).get("output")
+    return remembered.get(run_id, {}).get("output")
 
 
 def _joined(
@@ -361,7 +340,7 @@ def _joined(
 
 def _secret(parent: RunRecord, name: str, settings: Settings) -> dict[str, Any] | None:
     """Values of which a record has the names; None where the settings have them."""
-    values = _remembered.get(parent.id, {}).get(name)
+    values = remembered.get(parent.id, {}).get(name)
     names: dict[str, Any] = parent.options[name]
     if values is None and not (getattr(settings, name) or {}).keys() >= names.keys():
         raise UsageError(

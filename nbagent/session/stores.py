@@ -78,10 +78,7 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     run_id = store.last_run(session, notebook)
     if run_id is None:
         of = f"session {session!r}" if session else "this notebook"
-        raise UsageError(
-            f"there is no run of {of} yet; run a cell with %%agent first, or name a run "
-            "(nbagent.runs() lists them)"
-        )
+        raise UsageError(f"there is no run of {of} yet; name another (nbagent.runs() lists them)")
     return run_id
 
 

@@ -99,9 +99,14 @@ def test_the_lease_of_the_store_is_kept_alive_while_a_run_is_at_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(active, "_BEAT_S", 0.05)
-    beats: list[float] = []
-    beat = Store.heartbeat
-    monkeypatch.setattr(Store, "heartbeat", lambda store: beats.append(1.0) or beat(store))
+    beats: list[Store] = []
+    heartbeat = Store.heartbeat
+
+    def counted(store: Store) -> bool:
+        beats.append(store)
+        return heartbeat(store)
+
+    monkeypatch.setattr(Store, "heartbeat", counted)
     agents = [nbagent.Agent(model=script([delay(s), "Done."])) for s in (0.0, 0.4)]
     runs = [agent.start("Go.") for agent in agents]
     assert all(run.wait().ok for run in runs)
