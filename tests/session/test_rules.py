@@ -79,6 +79,12 @@ def test_a_firm_question_is_asked_whatever_the_settings_allow() -> None:
         assert (only(run).approved_by, only(run).result.ok) == (by, ok)
 
 
+def test_a_rule_that_asks_does_not_loosen_what_a_host_denies() -> None:
+    host = Shifting(["one"], CallPreview(ruling="deny", why="never"))
+    run, _ = ran(call("shift"), tools=[host], policy=ToolPolicy(ask=["*"]), answer=Asked(True))
+    assert (only(run).approval, only(run).approved_by) == ("denied", "policy")
+
+
 @pytest.mark.parametrize("path", ["x", "@a/x"])
 def test_rules_that_forbid_hold_for_every_form_of_a_call(path: str) -> None:
     nbagent.configure(deny=[f"shift(path={path})"])
