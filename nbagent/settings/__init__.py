@@ -56,7 +56,10 @@ __all__ = [
 
 V = TypeVar("V", bound=Values)
 _PROJECT = "pyproject.toml"
-_STARTS_A_PROGRAM = {"tools": re.compile(r"mcp(:|$)|.*__"), "model": re.compile(r"local(:|$)")}
+_STARTS_A_PROGRAM = {
+    "tools": re.compile(r"all$|mcp(:|$)|.*__"),
+    "model": re.compile(r"local(:|$)"),
+}
 """What a project's file may not name."""
 _configured: dict[str, Any] = {}
 _start: Path | None = None

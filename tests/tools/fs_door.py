@@ -8,7 +8,7 @@ from host_door import HostDoor
 
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.files.mounts import Mounts
-from nbagent.session.approval import Policies
+from nbagent.session.approval import Rules
 from nbagent.session.hosts import resolving
 from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem import open_hosts
@@ -27,7 +27,7 @@ class Door(HostDoor):
     ) -> None:
         mounts = mounts or Mounts.of(project, state=project.with_name("state"))
         policy = policy or ToolPolicy()
-        self.rules = rules = Policies(system=policy, resolve=resolving(mounts))
+        self.rules = rules = Rules(policy, resolving(mounts))
         order = HostOrder(
             words=words, project=project, mounts=mounts, policy=policy, forbids=rules.denies
         )

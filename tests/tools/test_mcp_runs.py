@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from frontends import StandIn
 from legal_schema import check_legal
 from servers.mcp_door import Door, hand, until
 
 import nbagent
 from nbagent import offline
 from nbagent.contracts.policy import PersonAnswer, Question
+from nbagent.session.frontend import use_frontend
 from nbagent.tools.mcp import known_servers, mcp, server
 
 
@@ -25,7 +27,7 @@ def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr("nbagent.session.hosts.project_folder", lambda: tmp_path)
     yield tmp_path
-    nbagent.configure(allow=None)
+    nbagent.configure(allow=None, tools=None)
     for one in known_servers().values():
         one.close()
 
@@ -33,6 +35,11 @@ def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 def run_of(tools: list[Any], *replies: Any, **options: Any) -> nbagent.Run:
     model = offline.script([*replies, "Done."])
     return nbagent.Agent(model=model, tools=tools).run("Go.", **options)
+
+
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"seen {place}"
 
 
 def results(run: nbagent.Run) -> list[Any]:
@@ -52,6 +59,35 @@ class Person:
     @property
     def tools(self) -> list[str]:
         return [question.tool for question in self.asked]
+
+
+def test_all_is_every_host_and_the_persons_own_servers_as_far_as_the_rules_allow(
+    project: Path,
+) -> None:
+    use_frontend(StandIn({"look": nbagent.tool(look)}))
+    servers = {name: {"command": hand()[0], "args": hand()[1:]} for name in ("own", "refused")}
+    file = project / "home" / ".config" / "nbagent" / "mcp.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"mcpServers": servers}))
+    (project / ".mcp.json").write_text("{")  # what a project describes has to be named
+    skill = project / ".agents" / "skills" / "plot" / "SKILL.md"
+    skill.parent.mkdir(parents=True)
+    skill.write_text("---\nname: plot\ndescription: Plots.\n---\nPlot.")
+    mcp("made", command=hand())
+    model = offline.script(["Done."])
+    agent = nbagent.Agent(model=model, tools="all")
+    agent.run("Go.", policy=nbagent.ToolPolicy(deny=["mcp:refused", "fs"])).raise_for_error()
+    names = {tool.name for tool in model.requests[0].tools}
+    assert {"look", "get_skill", "nb.inspect", "own__echo", "made__echo"} <= names
+    assert {name.partition("__")[0] for name in names if "__" in name} == {"own", "made"}
+    assert "refused" not in known_servers(), "a server that is denied is not started"
+
+
+def test_all_without_any_server_is_the_other_hosts() -> None:
+    model = offline.script(["Done."])
+    nbagent.Agent(model=model, tools="all").run("Go.").raise_for_error()
+    hosts = {tool.name.partition(".")[0] for tool in model.requests[0].tools}
+    assert hosts == {"fs", "nb"}
 
 
 def test_changed_definition_is_asked_about_again() -> None:

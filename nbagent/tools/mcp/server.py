@@ -243,6 +243,12 @@ def known_servers() -> Mapping[str, McpServer]:
     return dict(_servers)
 
 
+def configured_servers() -> list[str]:
+    """The servers of the person's own: made in this process, or in the person's own file."""
+    in_file = _entries(_own_file()) if _own_file().is_file() else {}
+    return list(dict.fromkeys([*_servers, *in_file]))
+
+
 def found(name: str, project: Path) -> McpServer | ProjectServer:
     """The server of a name; a UsageError where there is none."""
     if name in _servers:
@@ -266,8 +272,12 @@ def _files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
     The second is read only where it is asked for: a broken one of a project stops nothing else.
     """
-    own = Path.home() / ".config" / "nbagent" / "mcp.json"
-    yield from ((path, _entries(path)) for path in (own, project / PROJECT_FILE) if path.is_file())
+    both = (_own_file(), project / PROJECT_FILE)
+    yield from ((path, _entries(path)) for path in both if path.is_file())
+
+
+def _own_file() -> Path:
+    return Path.home() / ".config" / "nbagent" / "mcp.json"
 
 
 def _entries(path: Path) -> dict[str, Any]:
