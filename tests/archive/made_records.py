@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import dump_json, sha256_hex
 from nbagent.contracts.chat import (
     ChatResponse,
-    FilePart,
-    ImagePart,
     Message,
     Part,
-    ResponseMeta,
-    TextPart,
     ToolCall,
     ToolSpec,
-    ToolTraits,
     Usage,
+    Value,
 )
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.events import (
@@ -37,7 +34,6 @@ from nbagent.contracts.events import (
     TurnFinished,
     TurnStarted,
 )
-from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import (
     EngineTurn,
     RunRecord,
@@ -50,7 +46,6 @@ from nbagent.contracts.records import (
 
 START = datetime(2026, 3, 4, 5, 6, 7, 891011, tzinfo=UTC)
 _WORDS = (
-    "",
     "plain words",
     "Zürich ✓ 日本",
     "two\nlines\ttab",
@@ -60,15 +55,24 @@ _WORDS = (
 )
 
 
+V = TypeVar("V", bound=Value)
+OF_RUNS = (
+    *("name", "agent", "workflow", "nbagent_version", "execution_count", "cell_id", "notebook"),
+    *("base_url", "template", "options", "limits"),
+)
+OF_TURNS = (
+    *("phase_before", "duration_ms", "model_ms", "ttft_ms", "attempts", "retry_wait_ms"),
+    *("cost_usd", "cost_input_usd", "cost_cached_usd", "cost_output_usd", "saved_usd"),
+    *("node", "agent", "notices"),
+)
+
+
 class Maker:
     """Makes one random run after the other; the same seed makes the same runs."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self._clock = START
-
-    def id(self) -> str:
-        return f"{self.random.getrandbits(64):016x}"
 
     def later(self) -> datetime:
         self._clock += timedelta(microseconds=self.random.randrange(10**7))
@@ -85,95 +89,64 @@ class Maker:
         nested: list[Any] = [[], {}, plain, {"k é": plain, "b": {"deep": self.words()}}]
         return self.random.choice([*plain, *nested])
 
-    def object(self) -> dict[str, Any]:
-        return {"a": self.json(), "b": self.json()}
+    def value(self, hint: Any) -> Any:
+        """Any value of a type that records have."""
+        origin, options = get_origin(hint), get_args(hint)
+        if origin is Annotated:
+            return self.value(options[0])
+        if origin is Literal:
+            return self.random.choice(options)
+        if origin in (Union, UnionType):
+            return self.value(self.random.choice(options))
+        if origin is tuple:
+            return tuple(self.value(options[0]) for _ in range(self.random.choice((0, 0, 1, 2))))
+        if origin is dict:
+            return {"a": self.value(options[1]), "b": self.value(options[1])}
+        plain: dict[Any, Callable[[], Any]] = {
+            Any: self.json,
+            NoneType: lambda: None,
+            bool: lambda: self.random.random() < 0.5,
+            int: lambda: self.random.randrange(1, 5_000),
+            float: lambda: self.random.random() * 1_000,
+            str: self.words,
+            datetime: self.later,
+            ErrorInfo: lambda: ErrorInfo("E_TOOL_FAILED", self.words(), self.maybe({"n": 1}) or {}),
+        }
+        return plain[hint]() if hint in plain else self.of(hint)
 
-    def part(self) -> Part:
-        return self.random.choice(
-            (
-                TextPart(text=self.words()),
-                ImagePart(data="aGk=", alt="a chart"),
-                ImagePart(url="https://example.org/x.png", media_type="image/jpeg"),
-                FilePart(name="data.csv", media_type="text/csv", data="YSxi"),
-            )
+    def fields(self, kind: type[Value], names: Iterable[str]) -> dict[str, Any]:
+        """Values for these fields of a record."""
+        return {name: self.value(kind.model_fields[name].annotation) for name in names}
+
+    def of(self, kind: type[V], **given: Any) -> V:
+        """A record with any values in the fields that are not given."""
+        return kind(
+            **self.fields(kind, [it for it in kind.model_fields if it not in given]), **given
         )
-
-    def error(self) -> ErrorInfo:
-        return ErrorInfo("E_TOOL_FAILED", "it failed: " + self.words(), self.maybe({"n": 1}) or {})
-
-    def result(self) -> ToolResult:
-        if self.random.random() < 0.3:
-            return ToolResult.failure(self.error())
-        attachments = tuple(self.part() for _ in range(self.random.choice((0, 0, 0, 2))))
-        return ToolResult(ok=True, data=self.json(), attachments=attachments)
 
     def tool_run(self, call: ToolCall) -> ToolRun:
-        return ToolRun(
-            tool_call_id=call.id,
-            tool_name=call.name,
-            args=call.arguments,
-            result=self.result(),
-            queued_at=self.maybe(self.later()),
-            started_at=self.maybe(self.later()),
-            duration_ms=self.random.random() * 100,
-            waited_ms=self.maybe(12.5) or 0.0,
-            ran_in=self.maybe("worker thread"),
-            approval=self.maybe("edited"),
-            approved_by=self.maybe("person"),
-            truncated=self.random.random() < 0.5,
-            repeat_n=self.random.randrange(1, 4),
-            tool_sha=self.maybe("f" * 64) or "",
-            error_detail=self.maybe('File "x.py", line 3\n' + self.words()),
-            notes=self.maybe(("redefined since the run began",)) or (),
-        )
+        failed = ToolResult.failure(self.value(ErrorInfo))
+        result = failed if self.random.random() < 0.3 else self.of(ToolResult, ok=True, error=None)
+        given: dict[str, Any] = {"args": call.arguments, "result": result}
+        return self.of(ToolRun, tool_call_id=call.id, tool_name=call.name, **given)
 
     def call(self, n: int) -> ToolCall:
-        if self.random.random() < 0.2:
-            raw, arguments = "{not json", None
-        else:
-            arguments = self.object()
+        raw, arguments = "{not json", None
+        if self.random.random() < 0.8:
+            arguments = {"a": self.json(), "b": self.json()}
             raw = dump_json(arguments).decode()
-        extra = self.maybe({"signature": "abc"})
-        name = self.random.choice(("fs.read", "population"))
         call_id = f"call_{n}_{self.random.randrange(10**6)}"
-        return ToolCall(id=call_id, name=name, arguments=arguments, arguments_raw=raw, extra=extra)
-
-    def answer(self, n_calls: int) -> Message:
-        content = tuple(self.part() for _ in range(2)) if self.random.random() < 0.2 else ()
-        text = self.words()
-        if not content and text:
-            content = (TextPart(text=text),)
-        return Message(
-            role="assistant",
-            content=content,
-            tool_calls=tuple(self.call(n) for n in range(n_calls)),
-            reasoning=self.maybe(self.words()),
-            raw=self.maybe({"provider": "openai", "items": [self.json()]}),
-        )
-
-    def tools(self) -> tuple[ToolSpec, ...]:
-        traits = ToolTraits(host="functions", sha=self.id())
-        spec = ToolSpec(name="population", description=self.words(), traits=traits)
-        return self.random.choice(((), (spec,), (spec, ToolSpec(name="fs.read"))))
-
-    def usage(self) -> Usage:
-        prompt, written = self.random.randrange(5000), self.maybe(7) or 0
-        return Usage.of(prompt, 90, cached=prompt // 2, reasoning=30, cache_write=written)
+        return self.of(ToolCall, id=call_id, arguments=arguments, arguments_raw=raw)
 
     def run(self, *, n_turns: int | None = None, **fields: Any) -> tuple[RunRecord, list[Event]]:
         """A finished run and the events that lead to it."""
         n_turns = self.random.randrange(5) if n_turns is None else n_turns
-        words = (Message.of("user", self.words() or "hello"),)
+        words = (Message.of("user", self.words()),)
         base: dict[str, Any] = {
-            "id": self.id(),
-            "name": self.maybe("a name"),
+            **self.fields(RunRecord, OF_RUNS),
+            "id": f"{self.random.getrandbits(64):016x}",
             "tags": self.maybe(("x", "y")) or (),
-            "cell_id": self.maybe("cell"),
-            "base_url": self.maybe("http://127.0.0.1:1/v1"),
-            "template": self.maybe("{{ it }}"),
             "prompt": words[0].text,
-            "options": self.object(),
-            "limits": Limits(max_turns=7, max_cost_usd=self.maybe(0.5)),
             "started_at": self.later(),
             "messages": words,
         }
@@ -186,53 +159,31 @@ class Maker:
         return made.end(
             phase="Failed" if failed else "WaitingUser",
             stop_reason="error" if failed else "answered",
-            error=self.error() if failed else None,
+            error=self.value(ErrorInfo) if failed else None,
             ended_at=self.later(),
-            duration_ms=1234.5678901234567,
-            cost_usd=self.maybe(0.1 + 0.2),
-            notices=self.maybe(("the price is unknown",)) or (),
+            **self.fields(RunRecord, ("duration_ms", "cost_usd", "notices")),
         )
 
     def turn(self, made: Assembly) -> None:
         """Add a random turn; one that was cut, or that failed, is not in the conversation."""
         kind = self.random.choice(("answer", "calls", "calls", "nothing", "cut"))
         failed = kind in ("nothing", "cut")
-        answer = self.answer(self.random.randrange(1, 4) if kind == "calls" else 0)
-        meta = ResponseMeta(
-            request_id=self.maybe("req_1"),
-            attempts=self.random.randrange(3),
-            retry_wait_ms=self.maybe(1234.5) or 0.0,
-            source=self.random.choice(("live", "hit", "replay", "offline")),
-            dropped_params=self.maybe(("top_p",)) or (),
-        )
-        response = ChatResponse(
-            message=answer,
-            usage=self.maybe(self.usage()),
-            model=self.maybe("gpt-x-2026") or "",
-            finish_reason="tool_calls" if answer.tool_calls else "stop",
-            meta=meta,
-        )
-        runs = [self.tool_run(call) for call in answer.tool_calls]
+        calls = tuple(self.call(n) for n in range(self.random.randrange(1, 4)))
+        calls = calls if kind == "calls" else ()
+        answer = self.of(Message, role="assistant", tool_calls=calls)
+        runs = [self.tool_run(call) for call in calls]
         made.turn(
-            None if kind == "nothing" else response,
+            None if kind == "nothing" else self.of(ChatResponse, message=answer),
             runs,
             ends_in=self.random.sample(runs, len(runs)),
             is_kept=not failed,
             system=self.words(),
-            tools=self.tools(),
-            params=self.maybe({"tool_choice": "auto", "temperature": 0.5}) or {},
+            tools=self.value(tuple[ToolSpec, ...]),
+            params=self.value(dict[str, Any]),
             started_at=self.later(),
-            model_ms=self.random.random(),
-            ttft_ms=self.maybe(3.25),
-            attempts=1 + self.random.randrange(3),
-            retry_wait_ms=self.maybe(0.1 + 0.2) or 0.0,
-            cost_usd=self.maybe(0.01),
-            node=self.maybe("draft"),
-            agent=self.maybe("writer"),
-            duration_ms=self.random.random() * 1000,
             phase_after="Failed" if failed else "Running",
-            error=self.error() if failed else None,
-            notices=self.maybe(("tool changed",)) or (),
+            error=self.value(ErrorInfo) if failed else None,
+            **self.fields(EngineTurn, OF_TURNS),
         )
 
 
@@ -332,35 +283,23 @@ def plain_run(
     base: dict[str, Any] = {"prompt": "go", "messages": (Message.of("user", "go"),)}
     made = Assembly(id=run_id, **{**base, **fields})
     for index in range(1, n_turns + 1):
-        args, raw = {"n": index}, f'{{"n":{index}}}'
-        call = ToolCall(id=f"c{index}", name="work", arguments=args, arguments_raw=raw)
-        answer = Message(role="assistant", content=(TextPart(text=text),), tool_calls=(call,))
-        result = ToolResult(ok=True, data=f"{index} {text}", attachments=attachments)
+        raw = f'{{"n":{index}}}'
+        call = ToolCall(id=f"c{index}", name="work", arguments={"n": index}, arguments_raw=raw)
+        answer = Message.of("assistant", text).model_copy(update={"tool_calls": (call,)})
         run = ToolRun(
             tool_call_id=call.id,
             tool_name="work",
-            args=args,
+            args=call.arguments,
             started_at=START,
-            result=result,
-            duration_ms=5.0,
-        )
-        response = ChatResponse(
-            message=answer,
-            usage=Usage.of(index, 20),
-            model="gpt-x",
-            finish_reason="tool_calls",
-            meta=ResponseMeta(request_id="req_0123456789abcdef"),
+            result=ToolResult(ok=True, data=f"{index} {text}", attachments=attachments),
         )
         made.turn(
-            response,
+            ChatResponse(message=answer, usage=Usage.of(index, 20)),
             [run],
             system="Be brief.",
             tools=(ToolSpec(name="work", description="Works."),),
             params={"tool_choice": "auto"},
             started_at=START + timedelta(seconds=index),
-            model_ms=12.3456789,
-            cost_usd=0.001,
-            duration_ms=20.25,
         )
     ended = START + timedelta(seconds=n_turns + 1)
     return made.end(phase="WaitingUser", stop_reason="max_turns", ended_at=ended)[1]

@@ -84,23 +84,6 @@ def test_a_line_is_one_json_object_chained_by_hashes_that_anybody_can_make(tmp_p
     assert (report.ok, report.lines, report.last_sha) == (True, len(lines), prev)
 
 
-@pytest.mark.parametrize("n_before", [0, 3])
-def test_a_line_torn_at_any_byte_is_no_fault_and_cut_off(tmp_path: Path, n_before: int) -> None:
-    log = log_in(tmp_path)
-    log.append(*[CALL] * n_before)
-    whole = [(tmp_path / name).read_bytes() for name in FILES]
-    head = Head.from_bytes(whole[1])
-    assert head is not None
-    line = head.line(CALL)
-    for n in range(1, len(line)):
-        (tmp_path / FILES[0]).write_bytes(whole[0] + line[:n])
-        (tmp_path / FILES[1]).write_bytes(whole[1])
-        assert verify_audit(tmp_path).lines == n_before
-        log.append(CALL)
-        report = verify_audit(tmp_path)
-        assert (report.ok, report.lines, log.warning) == (True, n_before + 1, None)
-
-
 def test_a_log_that_was_moved_away_is_begun_anew_and_both_are_in_order(
     home: Path, tmp_path: Path
 ) -> None:
@@ -174,15 +157,11 @@ ENDS = "audit.head is not of a log that ends with line"
 CHANGED = "it was changed, or does not follow the line before it"
 # What is done, how many lines before it are in order, and a word of the reason.
 TAMPERINGS: dict[str, tuple[Change, int, str]] = {
-    "first line deleted": (lambda it: it[1:], 0, CHANGED),
     "a line deleted": (lambda it: it[:5] + it[6:], 5, CHANGED),
     "last line cut off": (lambda it: it[:-1], 11, f"{ENDS} 11"),
     "all lines cut off": (lambda it: [], 0, f"{ENDS} 0"),
     "the last line end cut off": (lambda it: [*it[:-1], it[-1][:-1]], 11, f"{ENDS} 11"),
-    "neighbours swapped": (lambda it: [*it[:4], it[5], it[4], *it[6:]], 4, CHANGED),
     "a line twice": (lambda it: [*it[:5], *it[4:]], 5, CHANGED),
-    "foreign words put in": (insert(b"hello\n", 4), 3, CHANGED),
-    "a space put in": (lambda it: [it[0], it[1].replace(b":", b": ", 1), *it[2:]], 1, CHANGED),
     "line ends of Windows": (lambda it: [x.replace(b"\n", b"\r\n") for x in it], 0, CHANGED),
     "a forged line": (forged(5), 5, CHANGED),
     "the last line forged": (forged(12), 12, f"{ENDS} 12"),
@@ -216,9 +195,10 @@ def test_what_is_done_to_the_lines_is_found_and_stays_so(home: Path, name: str) 
 HEADS = ["missing", "empty", "other words", "longer", "older", "of one line", "all that is left"]
 
 
-@pytest.mark.parametrize("written_on", [False, True], ids=["as it is", "written on"])
 @pytest.mark.parametrize("what", HEADS)
-def test_a_head_file_that_does_not_fit_is_found(home: Path, what: str, written_on: bool) -> None:
+def test_a_head_file_that_does_not_fit_is_found_also_when_it_is_written_on(
+    home: Path, what: str
+) -> None:
     head, log = home / "audit.head", home / "audit.jsonl"
     old = head.read_bytes()
     match what:
@@ -234,8 +214,8 @@ def test_a_head_file_that_does_not_fit_is_found(home: Path, what: str, written_o
             log.unlink()
         case _:
             head.write_bytes({"empty": b"", "other words": b"{}", "longer": old + b" "}[what])
-    if written_on:
-        write(home, 2)
+    assert not verify_audit(home)
+    write(home, 2)
     assert not verify_audit(home)
 
 
@@ -364,12 +344,9 @@ CASES: dict[str, tuple[Decision | None, ToolCallFinished, str]] = {
         "approval start refusal call",
     ),
     "read limit": (None, end_of(error="E_READ_LIMIT"), "refusal call"),
-    "write limit": (None, end_of(error="E_WRITE_LIMIT"), "refusal call"),
-    "hidden": (None, end_of(error="E_DENIED"), "refusal call"),
     "too long": (None, end_of(error="E_TIMEOUT"), "call"),
     "no result": (None, end_of(result=None), "call"),
     "only read": (None, end_of(data={"path": "@project/a", "sha256": "1"}), "call"),
-    "another host": (None, end_of(tool_name="git__log"), "call"),
     "cut to its text": (None, end_of(data="a result"), "call"),
 }
 

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from made_records import START, Assembly, Maker, crash, plain_run, write
 import nbagent
 from nbagent.archive import frames
 from nbagent.archive.store import Store
-from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.canonical import dump_json, utc_now
 from nbagent.contracts.chat import ChatResponse, Message, ToolCall
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
@@ -104,81 +105,77 @@ def test_columns_and_dtypes_are_final_with_and_without_rows(name: str, store: St
         assert [(it, str(dtype)) for it, dtype in frame.dtypes.items()] == expected
 
 
-def utf8(value: Any) -> Any:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-SAID: dict[str, tuple[Callable[[RunRecord], Any], dict[str, Callable[[Any], Any]]]] = {
-    "runs": (
-        lambda record: [record],
-        {
-            "run_id": lambda it: it.id,
-            "text": lambda it: it.text or None,
-            "ok": lambda it: it.stop_reason == "answered",
-            "cost_usd": lambda it: it.cost_usd,
-            "error_code": lambda it: it.error and it.error.code,
-            "turns": lambda it: len(it.turns),
-            "tool_calls": lambda it: sum(len(turn.tool_runs) for turn in it.turns),
-            "started_at": lambda it: pd.Timestamp(it.started_at),
-            "duration_ms": lambda it: it.duration_ms,
-            "tags": lambda it: '["x","y"]' if it.tags else "[]",
-        },
-    ),
-    "turns": (
-        lambda record: record.turns,
-        {
-            "run_id": lambda it: it.run_id,
-            "turn": lambda it: it.index,
-            "ok": lambda it: it.error is None,
-            "ttft_ms": lambda it: it.ttft_ms,
-            "text": lambda it: it.text if it.response else None,
-            "reasoning": lambda it: it.response and it.response.message.reasoning,
-            "source": lambda it: it.response and it.response.meta.source,
-            "cached_tokens": lambda it: (
-                it.response and it.response.usage and it.response.usage.cached_tokens
-            ),
-            "dropped_params": lambda it: (
-                '["top_p"]' if it.response and it.response.meta.dropped_params else None
-            ),
-            "system_sha": lambda it: it.request.system_sha or None,
-            "cost_usd": lambda it: it.cost_usd,
-        },
-    ),
-    "tool_runs": (
-        lambda record: [run for turn in record.turns for run in turn.tool_runs],
-        {
-            "tool_call_id": lambda it: it.tool_call_id,
-            "ok": lambda it: it.result.ok,
-            "error_code": lambda it: it.result.error and it.result.error.code,
-            "result": lambda it: it.result.to_json().decode(),
-            "result_tokens_est": lambda it: -(-len(it.result.to_json().decode()) // 4),
-            "duration_ms": lambda it: it.duration_ms,
-            "approval": lambda it: it.approval,
-            "edited": lambda it: it.approval == "edited",
-        },
-    ),
-    "messages": (
-        lambda record: enumerate(record.messages),
-        {
-            "position": lambda it: it[0],
-            "text": lambda it: it[1].text,
-            "chars": lambda it: len(it[1].text),
-            "has_image": lambda it: any(part.type == "image" for part in it[1].content),
-        },
-    ),
+PARTS: dict[str, Callable[[RunRecord], Sequence[Any]]] = {
+    "runs": lambda record: [record],
+    "turns": lambda record: record.turns,
+    "tool_runs": lambda record: [run for turn in record.turns for run in turn.tool_runs],
+    "messages": lambda record: record.messages,
+}
+# Columns that are not called as the field of the record that they show.
+SAID: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "runs": {
+        "run_id": lambda it: it.id,
+        "text": lambda it: it.text or None,
+        "ok": lambda it: it.stop_reason == "answered",
+        "error_code": lambda it: it.error and it.error.code,
+        "turns": lambda it: len(it.turns),
+        "tool_calls": lambda it: sum(len(turn.tool_runs) for turn in it.turns),
+    },
+    "turns": {
+        "turn": lambda it: it.index,
+        "ok": lambda it: it.error is None,
+        "text": lambda it: it.text if it.response else None,
+        "reasoning": lambda it: it.response and it.response.message.reasoning,
+        "source": lambda it: it.response and it.response.meta.source,
+        "served_model": lambda it: (it.response and it.response.model) or None,
+        "dropped_params": lambda it: (it.response and it.response.meta.dropped_params) or None,
+        "system_sha": lambda it: it.request.system_sha or None,
+    },
+    "tool_runs": {
+        "ok": lambda it: it.result.ok,
+        "error_code": lambda it: it.result.error and it.result.error.code,
+        "result_tokens_est": lambda it: -(-len(it.result.to_json().decode()) // 4),
+        "edited": lambda it: it.approval == "edited",
+        "notes": lambda it: it.notes or None,
+    },
+    "messages": {
+        "chars": lambda it: len(it.text),
+        "has_image": lambda it: any(part.type == "image" for part in it.content),
+    },
 }
 
 
-@pytest.mark.parametrize("name", SAID)
+def shown(value: Any) -> Any:
+    """A field as a frame shows it."""
+    match value:
+        case str():
+            return value.encode("utf-8", "replace").decode()
+        case datetime():
+            return pd.Timestamp(value)
+        case dict() | tuple():
+            return shown(dump_json(value).decode())
+        case ToolResult():
+            return shown(value.to_json().decode())
+        case ErrorInfo():
+            return shown(value.message)
+        case _:
+            return value
+
+
+@pytest.mark.parametrize("name", PARTS)
 def test_frames_say_what_the_records_say(name: str, store: Store) -> None:
-    parts, values = SAID[name]
-    rows = [row for record in filled(store) for row in parts(record)]
+    rows = [row for record in filled(store) for row in PARTS[name](record)]
     df = read(store, name)
     df = df[df["position"] >= 0] if name == "messages" else df
     assert len(df) == len(rows) >= 30
-    for column, value in values.items():
+    same = {
+        it: attrgetter(it)
+        for it in df.columns.drop("tool_calls", errors="ignore")
+        if hasattr(rows[0], it)
+    }
+    for column, value in (same | SAID[name]).items():
         found = df[column].astype(object).where(df[column].notna(), None).tolist()
-        assert found == [utf8(value(row)) for row in rows], column
+        assert found == [shown(value(row)) for row in rows], column
 
 
 @each_frame
@@ -222,11 +219,6 @@ def test_an_interrupted_run_shows_as_failed_in_every_frame(home: Path, store: St
     assert "E_INTERRUPTED" in read(store, "messages").iloc[-1]["text"]
 
 
-def test_half_a_character_is_shown_as_a_question_mark(store: Store) -> None:
-    write(store, plain_run(0, run_id="a" * 16, prompt="odd \ud83d"))
-    assert read(store, "runs")["prompt"].tolist() == ["odd ?"]
-
-
 # Conversations
 
 
@@ -261,7 +253,7 @@ def test_every_cell_and_column_of_a_frame_is_a_filter(name: str, store: Store) -
         found = df[~df[column].astype(str).str.contains("[?\ufffd] alone")]
         forms: list[Any] = [list, tuple, set, pd.Index, pd.unique, np.asarray, pd.Series]
         for form in forms:
-            assert len(read(store, name, **{column: form(df[column])})) == len(found) > 0, column
+            assert len(read(store, name, **{column: form(found[column])})) == len(found) > 0, column
         for cell in found[column].unique():
             rows = df[column].isna() if pd.isna(cell) else df[column] == cell
             assert len(read(store, name, **{column: cell})) == rows.sum() > 0, (column, cell)
@@ -271,10 +263,8 @@ def test_every_cell_and_column_of_a_frame_is_a_filter(name: str, store: Store) -
     ("filters", "turns"),
     [
         ({"turn": np.int64(3)}, [3]),
-        ({"turn": 3.0}, [3]),
         ({"turn": pd.Series([3.0, None])}, [3]),
         ({"run_id": np.str_("a" * 16), "limit": np.int64(2)}, [4, 5]),
-        ({"run": "a", "limit": 0}, []),
         ({"run": "last"}, [1, 2, 3, 4, 5]),
         ({"since": START + timedelta(seconds=3)}, [3, 4, 5]),
         ({"since": np.datetime64("2026-03-04T05:06:10", "ns")}, [3, 4, 5]),
@@ -285,7 +275,6 @@ def test_every_cell_and_column_of_a_frame_is_a_filter(name: str, store: Store) -
         ({"ttft_ms": [float("nan"), 2.5]}, [1, 2, 3, 4, 5]),
         ({"error_code": "LLM_TIMEOUT"}, []),
         ({"session": "nobody's"}, []),
-        ({"since": "2d"}, []),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -336,15 +325,11 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
     ("name", "value", "said"),
     [
         ("turn", {"a": 1}, "give Int64, or up to 30,000"),
-        ("turn", 2**70, "give Int64"),
         ("turn", [1, 2.5], "turn=.1, 2.5. cannot be looked for"),
         ("model_ms", 10**400, "give Float64"),
-        ("model_ms", "long", "model_ms='long' cannot be looked for; give Float64"),
         ("ok", "yes", "give boolean"),
-        ("turn_id", b"C01", "turn_id=b'C01' cannot be looked for; give string"),
         ("turn_id", ["C01", ["C02"]], "give string"),
         ("model", "\ud800", "model='.ud800' cannot be looked for; give category"),
-        ("session", object(), "session=<object .* cannot be looked for; give category"),
         ("run", None, "run=None"),
         ("since", pd.NaT, "since=NaT cannot be looked for; give a datetime or a text"),
         ("since", "yesterday", "'today', '7d'"),
@@ -361,7 +346,6 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
         ("model", "openai:m1", "did you mean 'openai:m-1'?"),
         ("error_code", "LLM_TIMED_OUT", "did you mean 'LLM_TIMEOUT'?"),
         ("phase_after", ["Failed", "Complete"], "did you mean 'Completed'?"),
-        ("session", "mian", "did you mean 'main'?"),
     ],
     ids=lambda value: str(value).encode("ascii", "replace").decode()[:20],
 )

@@ -10,57 +10,64 @@ import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from engine.laws import check_answered
-from made_records import START, Maker, crash, cut_after_a_result, plain_run, write
+from made_records import START, Assembly, Maker, crash, plain_run, write
 
-import nbagent
 from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED
 from nbagent.archive.lease import Lease
 from nbagent.archive.store import Store
+from nbagent.contracts.chat import ChatResponse, Message
 from nbagent.contracts.events import (
     Event,
-    ResponseReceived,
-    ToolCallFinished,
 )
-from nbagent.contracts.records import ToolResult
+from nbagent.contracts.records import ToolResult, ToolRun
 
 RUN = "a" * 16
 
 
-def one_of_each(turn_of_seed: int = 4) -> list[Event]:
+DONE = ToolResult(ok=True, data=[1, "é"])
+
+
+def one_of_three() -> list[Event]:
     """A run up to the first of three parallel calls that finishes."""
-    maker = Maker(turn_of_seed)
-    while True:
-        _, events = maker.run(id=RUN, n_turns=3)
-        for i, event in enumerate(events):
-            if isinstance(event, ResponseReceived) and len(event.message.tool_calls) == 3:
-                runs = tuple(
-                    maker.tool_run(call).model_copy(update={"result": None, "started_at": START})
-                    for call in event.message.tool_calls
-                )
-                opened = event.turn.model_copy(update={"tool_runs": runs})
-                done = runs[0].model_copy(update={"result": ToolResult(ok=True, data=[1, "é"])})
-                start = replace(event, turn=opened)
-                return [*events[:i], start, ToolCallFinished(RUN, opened.id, done, 2)]
+    calls = tuple(Maker(4).call(n) for n in range(3))
+    runs = [
+        ToolRun(tool_call_id=it.id, tool_name=it.name, args=it.arguments, result=DONE)
+        for it in calls
+    ]
+    made = Assembly(id=RUN, prompt="go", messages=(Message.of("user", "go"),))
+    answer = ChatResponse(message=Message(role="assistant", tool_calls=calls))
+    made.turn(answer, runs, system="", params={}, started_at=START)
+    return made.events[:4]
 
 
-def test_calls_of_an_open_turn_are_answered_in_order(home: Path, store: Store) -> None:
-    crash(home, one_of_each())
+def test_interrupted_run_has_its_calls_answered_in_order_and_its_end_written_once(
+    home: Path, store: Store
+) -> None:
+    crash(home, one_of_three())
+    other = Store.open(home)
     record = store.load(RUN)
+    assert record.error == RUN_INTERRUPTED
     results = [run.result for run in record.turns[-1].tool_runs]
-    assert results == [ToolResult(ok=True, data=[1, "é"]), TOOL_INTERRUPTED, TOOL_INTERRUPTED]
+    assert results == [DONE, TOOL_INTERRUPTED, TOOL_INTERRUPTED]
     assert record.turns[-1].phase_after == "Failed"
     check_answered(record.messages)
     assert store.conversation(RUN) == record.messages
+    assert other.load(RUN) == record
+    with contextlib.closing(sqlite3.connect(home / "runs.sqlite")) as connection:
+        rows = connection.execute("SELECT phase, error_code, lease_id FROM runs").fetchall()
+    assert rows == [("Failed", "ENGINE_INTERRUPTED", None)]
+    other.close()
+    assert store.load(RUN) == record
 
 
 _BEGUN = """
 import asyncio, os, sys; from datetime import timedelta; from pathlib import Path
 from nbagent.archive import store as room
 from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.chat import ChatResponse, Message
 from nbagent.contracts.events import RunStarted
 from nbagent.contracts.records import RunRecord
 clock = [utc_now()]
@@ -90,19 +97,6 @@ def test_run_of_a_living_process_is_at_work_until_it_dies(home: Path, store: Sto
     child.communicate()
 
 
-def test_end_of_an_interrupted_run_is_written_once_and_stays(home: Path, store: Store) -> None:
-    crash(home, one_of_each())
-    other = Store.open(home)
-    before = store.load(RUN)
-    assert before.error == RUN_INTERRUPTED
-    assert other.load(RUN) == before
-    with contextlib.closing(sqlite3.connect(home / "runs.sqlite")) as connection:
-        rows = connection.execute("SELECT phase, error_code, lease_id FROM runs").fetchall()
-    assert rows == [("Failed", "ENGINE_INTERRUPTED", None)]
-    other.close()
-    assert store.load(RUN) == before
-
-
 def test_run_at_work_in_this_kernel_is_closed_when_it_is_let_go(store: Store) -> None:
     write(store, plain_run(1, run_id=RUN)[:1])
     assert store.load(RUN).phase == "Running"
@@ -120,25 +114,6 @@ def test_interrupted_run_ended_when_its_kernel_last_gave_a_sign(home: Path, stor
     Store.open(home).close()
     with store.reading() as connection:
         assert connection.execute("SELECT count(*) FROM leases").fetchone()[0] == 1
-
-
-@pytest.mark.parametrize("way", ["resume", "next words", "fork"])
-def test_interrupted_run_goes_on_and_no_call_runs_again(way: str) -> None:
-    ran: list[int] = []
-    tools = [nbagent.tool(name="work")(lambda n: ran.append(n))]  # pyright: ignore
-    crash(Path(os.environ["NBAGENT_HOME"]), cut_after_a_result(plain_run(2, run_id=RUN))[:-1])
-    found = nbagent.open_run(RUN)
-    assert [run.result for run in found.turns[-1].tool_runs] == [TOOL_INTERRUPTED]
-    options: dict[str, Any] = {"model": nbagent.offline.script(["On."]), "tools": tools}
-    if way == "fork":
-        child = found.fork("C02", **options)
-    else:
-        child = found.resume(None if way == "resume" else "And?", **options)
-    assert (child.ok, child.text, ran) == (True, "On.", [])
-    assert nbagent.open_run(RUN).record == found.record
-    if way != "fork":
-        assert child.turns[0].id == "C03"
-        assert child.messages[: len(found.messages)] == found.messages
 
 
 @pytest.mark.parametrize(

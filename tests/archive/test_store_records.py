@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,18 @@ import pytest
 from engine.laws import check_file
 from made_records import Maker, crash, cut_after_a_result, plain_run, record_of, write
 
+import nbagent
 from nbagent.archive import frames
+from nbagent.archive.codec import packed, unpacked
 from nbagent.archive.store import Store
 from nbagent.contracts import secrets
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.records import RunRecord
 
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["file", "memory"])
-def test_stored_record_equals_the_returned_one(tmp_path: Path, in_memory: bool) -> None:
+def test_stored_and_saved_records_equal_the_returned_one(tmp_path: Path, in_memory: bool) -> None:
     store = Store.memory() if in_memory else Store.open(tmp_path)
     records = [Maker(seed).run() for seed in range(80)]
     for record, events in records:
@@ -32,6 +36,10 @@ def test_stored_record_equals_the_returned_one(tmp_path: Path, in_memory: bool) 
         store = Store.open(tmp_path)
     for record, _ in records:
         assert store.load(record.id) == record
+        saved = packed(record)
+        # What Jupyter does with an output's metadata.
+        json.dumps(saved, ensure_ascii=False).encode()
+        assert unpacked(json.loads(json.dumps(saved))) == record
     check_file(store)
     store.close()
 
@@ -48,7 +56,9 @@ def family(store: Store) -> list[str]:
     return ids
 
 
-def test_run_is_found_by_last_name_and_start_of_its_id(store: Store) -> None:
+def test_run_is_found_by_last_name_and_the_only_start_of_its_id(
+    store: Store,
+) -> None:
     for ref in ("last", ""):
         with pytest.raises(UsageError, match=f"no run is called '{ref}'"):
             store.find(ref)
@@ -64,9 +74,6 @@ def test_run_is_found_by_last_name_and_start_of_its_id(store: Store) -> None:
     assert store.find("ab") == "f" * 16
     with pytest.raises(UsageError, match="no run is called 'father'"):
         store.find("father")
-
-
-def test_ambiguous_start_of_an_id_names_the_candidates(store: Store) -> None:
     for run_id in ("abc1" * 4, "abc2" * 4):
         write(store, plain_run(0, run_id=run_id))
     with pytest.raises(UsageError, match=r"abc2abc2abc2abc2, abc1abc1abc1abc1"):
@@ -89,17 +96,13 @@ def test_runs_are_listed_newest_first_without_their_turns(store: Store) -> None:
 def test_secret_is_in_no_byte_of_the_folder(tmp_path: Path) -> None:
     key = "sk-store-0123456789abcdef"
     secrets.register(key)
-    events = plain_run(2, run_id="a" * 16, text=f"the key is {key}.", prompt=f"use {key}")
-    store = Store.open(tmp_path)
-    write(store, events)
-    record = store.load("a" * 16)
-    assert record.turns[0].text == "the key is [redacted]."
-    assert "[redacted]" in record.prompt
-    files = [path.read_bytes() for path in tmp_path.iterdir()]
-    store.close()
-    files += [path.read_bytes() for path in tmp_path.iterdir()]
-    assert files
-    assert not any(key.encode() in data for data in files)
+    with contextlib.closing(Store.open(tmp_path)) as store:
+        write(store, plain_run(2, run_id=RUN, text=f"the key is {key}.", prompt=f"use {key}"))
+        record = store.load(RUN)
+        assert (record.turns[0].text, record.prompt) == ("the key is [redacted].", "use [redacted]")
+        written = [path.read_bytes() for path in tmp_path.iterdir()]
+    written += [path.read_bytes() for path in tmp_path.iterdir()]
+    assert not any(key.encode() in data for data in written)
 
 
 def test_bytes_per_turn_do_not_grow_with_the_run(tmp_path: Path) -> None:
@@ -177,3 +180,78 @@ def test_text_among_the_attachments_stays_a_part_of_the_message(
     assert record == record_of(events)
     shown = [message.text.encode(errors="replace").decode() for message in record.messages]
     assert frames.read([store], "messages", {})["text"].tolist()[1:] == shown
+
+
+# In the metadata of a saved notebook
+
+
+def population(city: str) -> int:
+    """People living in a city."""
+    return {"Oslo": 717_710, "Bergen": 291_940}[city]
+
+
+def chart(year: int) -> list[Any]:
+    """A chart and what it says."""
+    return [{"year": year, "said": "a text that occurs only in the result"}, LARGE]
+
+
+ANSWER = "So: a text of the answer."
+
+
+def pictured() -> RunRecord:
+    """Two calls at once, one after, one that fails; two of the results have a picture."""
+    call = nbagent.offline.call
+    both = nbagent.offline.calls([call("chart", year=2020), call("population", city="Oslo")])
+    steps = [both, call("chart", year=2**70), call("population", city="Rome"), ANSWER]
+    record = nbagent.Agent(nbagent.offline.script(steps), tools=[population, chart]).run("?").record
+    results = [run.result for turn in record.turns for run in turn.tool_runs]
+    assert [len(it.attachments) for it in results if it] == [1, 0, 1, 0]
+    assert [it.ok for it in results if it] == [True, True, True, False]
+    return record
+
+
+def test_a_packed_record_holds_each_result_and_its_pictures_once() -> None:
+    record = pictured()
+    text = json.dumps(packed(record))
+    assert text.count(ANSWER) == 1
+    assert text.count(MARK) == text.count("a text that occurs only in the result") == 2
+    assert len(text) < 2 * 1_333_336 + 20_000
+    back = unpacked(json.loads(text))
+    assert back == record
+    assert back.model_dump() == record.model_dump()
+
+
+def test_a_result_that_the_model_was_given_otherwise_is_kept_as_it_is() -> None:
+    record = pictured()
+    messages = list(record.messages)
+    answers = [i for i, message in enumerate(messages) if message.role == "tool"]
+    for place, content in zip(answers, ((), messages[answers[1]].content * 2), strict=False):
+        messages[place] = messages[place].model_copy(update={"content": content})
+    changed = record.model_copy(update={"messages": tuple(messages)})
+    assert unpacked(json.loads(json.dumps(packed(changed)))) == changed
+    # A run that was stopped may end before its results are said.
+    short = record.model_copy(update={"messages": record.messages[:2]})
+    assert unpacked(json.loads(json.dumps(packed(short)))) == short
+
+
+ODD: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "no place": ("turns", 0, {"message_at": 99}),
+    "no tool run": ("messages", 2, {"call": 99}),
+    "another kind of row": ("tool_runs", 0, {"turn": []}),
+    "a time far away": ("runs", 0, {"started_at": 10**30}),
+    "no text": ("runs", 0, {"prompt": 7}),
+    "no object": ("tool_runs", 0, {"result": "x"}),
+}
+
+
+def test_what_is_no_record_is_refused() -> None:
+    plain = packed(pictured())
+    broken: list[Any] = [None, 1, "x", [], {}, {"escaped": 1}, {"escaped": "{}"}]
+    changes: list[dict[str, Any]] = [{"version": 1}, {"runs": []}, {"turns": 1}, {"messages": [1]}]
+    broken += [{**plain, **change} for change in changes]
+    for table, place, change in ODD.values():
+        rows = [row | (change if i == place else {}) for i, row in enumerate(plain[table])]
+        broken.append({**plain, table: rows})
+    for found in broken:
+        with pytest.raises(ValueError):
+            unpacked(found)

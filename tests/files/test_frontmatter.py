@@ -84,12 +84,10 @@ def test_a_change_that_the_text_cannot_take_is_refused() -> None:
     ("text", "new"),
     [
         ("body\n", "---\na: 1\n---\nbody\n"),
-        ("body\r\n", "---\r\na: 1\r\n---\r\nbody\r\n"),
         ("---\n---\nbody", "---\na: 1\n---\nbody"),
         ("\ufeffbody", "\ufeff---\na: 1\n---\nbody"),
-        ("", "---\na: 1\n---\n"),
     ],
-    ids=["none", "none with crlf", "empty", "mark", "empty file"],
+    ids=["none", "empty", "mark"],
 )
 def test_a_text_without_front_matter_gets_one(text: str, new: str) -> None:
     assert update_frontmatter(text, {"a": 1, "b": None}) == new
@@ -100,7 +98,6 @@ BROKEN = {
     "no end": "---\na: 1\nbody",
     "list": "---\n- a\n---\n",
     "twice": "---\na: 1\na: 2\n---\n",
-    "bracket": "---\na: [1\n---\n",
     "deep": "---\n" + "- " * 5_000 + "\n---\n",
     "python tag": "---\na: !!python/object/apply:os.getcwd []\n---\n",
     "bomb": "---\na: &a [x,x,x,x,x,x,x,x,x]\n"
@@ -109,10 +106,8 @@ BROKEN = {
         for a, b in zip("abcdefg", "bcdefgh", strict=True)
     )
     + "---\n",
-    "long": "---\na: " + "x" * 300_000 + "\n---\n",
     "recursive": "---\na: &a\n  b: *a\n---\n",
     "long list": "---\na: [" + ",".join("1" * 45_000) + "]\n---\nbody\n",
-    "many merges": "---\na: &a {b: c}\n" + "".join(f"k{i}: {{<<: *a}}\n" for i in range(60)),
     "never ends": "---\na: b\n" + "\n" * 5_000_000,
 }
 

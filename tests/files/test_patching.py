@@ -19,11 +19,10 @@ STATE, ARGUMENTS = "E_PRECONDITION_FAILED", "E_INVALID_ARGUMENTS"
     ("text", "old", "new", "result"),
     [
         ("a b c", "b", "x", "a x c"),
-        ("a b c", " b", "", "a c"),
         ("a\r\nb\r\nc", "a\nb", "x\ny", "x\r\ny\r\nc"),
         ("a\nb", "a\nb", "x\r\ny", "x\r\ny"),
     ],
-    ids=["replaced", "deleted", "crlf in the file", "crlf in the new text"],
+    ids=["replaced", "crlf in the file", "crlf in the new text"],
 )
 def test_a_span_is_replaced(text: str, old: str, new: str, result: str) -> None:
     assert replace_once(text, old, new) == result
@@ -33,11 +32,10 @@ def test_a_span_is_replaced(text: str, old: str, new: str, result: str) -> None:
     ("text", "old", "code", "words"),
     [
         ("a\nb\na\n", "a", STATE, "lines 1, 3"),
-        ("aaa", "aa", STATE, "more than once"),
         (TEXT, "nine", STATE, "does not stand there"),
         (TEXT, "", ARGUMENTS, "empty"),
     ],
-    ids=["twice", "overlapping", "nowhere", "empty"],
+    ids=["twice", "nowhere", "empty"],
 )
 def test_a_span_that_is_not_there_once_is_refused(
     text: str, old: str, code: str, words: str
@@ -68,15 +66,13 @@ PATCHED = TEXT.replace("two", "TWO").replace("six\n", "six\nsix and a half\n")
     "diff",
     [
         DIFF,
-        DIFF.rstrip("\n"),
         DIFF.replace("-1,3 +1,3", "-101,9 +201,1"),
         DIFF.replace("@@ -1,3 +1,3 @@", "@@ @@").replace("@@ -6,3 +6,4 @@ def context():", "@@"),
         DIFF.replace("--- a/f.txt\n+++ b/f.txt\n", ""),
         "diff --git a/f.txt b/f.txt\nindex 1..2 100644\n" + DIFF,
         DIFF.replace("\n", "\r\n"),
-        DIFF + "\n",
     ],
-    ids=["plain", "no end", "wrong numbers", "no numbers", "no names", "git", "crlf", "blank end"],
+    ids=["plain", "wrong numbers", "no numbers", "no names", "git", "crlf"],
 )
 def test_a_diff_is_applied_and_keeps_line_ends(diff: str) -> None:
     assert apply_diff(TEXT, diff) == PATCHED
@@ -88,8 +84,6 @@ def test_a_diff_is_applied_and_keeps_line_ends(diff: str) -> None:
     [
         ("a\nb", "@@ -2 +2 @@\n-b\n\\ No newline at end of file\n+c\n", "a\nc\n"),
         ("a\nb\n", "@@ -2 +2 @@\n-b\n+c\n\\ No newline at end of file\n", "a\nc"),
-        ("a\nb", "@@ -1,2 +1,3 @@\n a\n b\n+c\n", "a\nb\nc\n"),
-        ("a\nb", "@@ -1,2 +1,2 @@\n-a\n+x\n b\n", "x\nb"),
         ("a\n\nb\n", "@@ -1,3 +1,3 @@\n a\n\n-b\n+c\n", "a\n\nc\n"),
         ("a\n", "@@ -1,0 +2 @@\n+b\n", "a\nb\n"),
         ("", "@@ -0,0 +1,2 @@\n+a\n+b\n", "a\nb\n"),
@@ -98,7 +92,7 @@ def test_a_diff_is_applied_and_keeps_line_ends(diff: str) -> None:
         ("x\na\nx\nb\nx\n", "@@ -3 +3 @@\n-x\n+y\n", "x\na\ny\nb\nx\n"),
     ],
     ids=[
-        *("adds end", "drops end", "behind", "before", "blank", "only adds", "empty", "no file"),
+        *("adds end", "drops end", "blank", "only adds", "empty", "no file"),
         *("dashes", "nearest place"),
     ],
 )
@@ -111,19 +105,17 @@ def test_ends_of_files_and_odd_lines_are_kept(text: str | None, diff: str, new: 
     [
         (TEXT, DIFF.replace("-two", "-twice"), STATE, "no line 'twice'"),
         ("x\nx\n", "@@ @@\n-x\n+y\n", STATE, r"several places \(lines 1, 2\)"),
-        ("x\n \nx\n", "@@ -2 +2 @@\n-x\n+y\n", STATE, r"several places \(lines 1, 3\)"),
         (TEXT, "@@ @@\n+y\n", STATE, "only adds lines"),
         (TEXT, "@@ -4 +4 @@\n-four\n+4\n@@ -2 +2 @@\n-two\n+2\n", STATE, "another order"),
         (None, DIFF, "ENOENT", "no such file"),
         (TEXT, DIFF + DIFF, ARGUMENTS, "several files"),
         (TEXT, DIFF.replace("b/f.txt", "/dev/null"), ARGUMENTS, "deletes"),
         (TEXT, "nothing of a diff", ARGUMENTS, "no hunk"),
-        (TEXT, "@@ -1 +1 @@\n one\n", ARGUMENTS, "no hunk that changes"),
         (TEXT, "@@ -1 +1 @@\n one\nodd\n+x\n", ARGUMENTS, "begins with none of"),
     ],
     ids=[
-        *("missing line", "several places", "as near", "only adds", "wrong order", "no file"),
-        *("two files", "deletes", "no diff", "no change", "odd line"),
+        *("missing line", "several places", "only adds", "wrong order", "no file"),
+        *("two files", "deletes", "no diff", "odd line"),
     ],
 )
 def test_a_diff_that_does_not_fit_says_why(

@@ -83,20 +83,18 @@ def test_a_lock_that_is_held_for_ever_ends_in_an_error(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("way", ["on the folder", "in a file"])
-def test_a_lock_lets_one_in_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+def test_where_folders_have_no_locks_one_in_a_file_lets_one_in_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if way == "in a file":
-        real = writing._flock  # pyright: ignore[reportPrivateUsage]
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    real = writing._flock  # pyright: ignore[reportPrivateUsage]
 
-        def only_files(descriptor: int, operation: int) -> None:
-            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                raise OSError(errno.EBADF, "no lock on a folder")
-            real(descriptor, operation)
+    def only_files(descriptor: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, "no lock on a folder")
+        real(descriptor, operation)
 
-        monkeypatch.setattr(writing, "_flock", only_files)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(writing, "_flock", only_files)
     inside = highest = 0
 
     def work() -> None:

@@ -43,7 +43,7 @@ def test_where_the_kernel_offers_landlock_it_holds() -> None:
     """Otherwise the tests of that level would be skipped, and nobody would see why."""
     if not confinement.landlock_abi() or os.uname().machine not in confinement.ARCHES:
         pytest.skip("this kernel does not offer it")
-    assert script.landlock_trouble() == ""
+    assert (script.landlock_trouble(), isolation_level().name) == ("", "landlock")
 
 
 def ran(folder: Path, text: str | bytes, level: LevelName = "process", **more: Any) -> ScriptResult:
@@ -91,10 +91,6 @@ SAID: dict[str, tuple[str | bytes, str]] = {
         "[1]\nasync\n",
     ),
     "has a coding of its own": (b"# coding: latin-1\nprint(ord('\xe9'))", "233\n"),
-    "names folders of this machine": (
-        "import os, json; print(os.getcwd(), os.environ['OUTPUT_DIR'], json.__file__)",
-        ". $OUTPUT_DIR <python>",
-    ),
 }
 
 
@@ -104,12 +100,6 @@ def test_what_a_script_may_do_it_can(tmp_path: Path, level: LevelName, case: str
     text, said = SAID[case]
     result = ran(tmp_path, text, level)
     assert result.stdout.startswith(said), result.stderr
-
-
-def test_its_folder_is_open_to_it_at_the_plain_level_only(tmp_path: Path, level: LevelName) -> None:
-    result = ran(tmp_path, "open('new', 'w')", level)
-    assert (result.returncode == 0) == (level == "process")
-    assert (tmp_path / "new").exists() == (level == "process")
 
 
 def test_it_imports_modules_beside_it_and_none_in_place_of_others(tmp_path: Path) -> None:
@@ -158,23 +148,11 @@ def test_a_traceback_shows_the_script_and_nothing_of_what_started_it(tmp_path: P
         assert "SyntaxError" in broken.stderr
 
 
-def test_its_environment_is_new_and_private(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: LevelName
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
-    monkeypatch.setenv("HOME", "/somewhere")
-    text = "import os\nfor item in sorted(os.environ.items()): print(*item)"
-    result = ran(tmp_path, text, level)
-    seen = dict(line.split(" ", 1) for line in result.stdout.splitlines())
-    assert "sk-0123456789" not in result.stdout
-    assert seen["HOME"] == seen["TMPDIR"] == "$TMPDIR"
-    assert seen["MPLBACKEND"] == "Agg"
-
-
 @pytest.mark.parametrize("after_s", [0.0, 0.4])
 def test_a_stop_ends_it_at_once(tmp_path: Path, level: LevelName, after_s: float) -> None:
     token = CancelToken()
-    text = "print('begun', flush=True)\nimport time; time.sleep(60)"
+    nap = f"6{os.getpid()}.5"
+    text = f"import os; os.execvp('sleep', ['sleep', '{nap}'])"
     order = ScriptOrder(text=text, cwd=tmp_path, isolation=level)
     began = time.monotonic()
     if after_s:
@@ -184,6 +162,7 @@ def test_a_stop_ends_it_at_once(tmp_path: Path, level: LevelName, after_s: float
     result = run_script(order, stop=token)
     assert time.monotonic() - began < 2
     assert (result.ended_by, result.timed_out) == ("stopped", False)
+    assert not sleeping(nap)
 
 
 def test_long_output_keeps_its_beginning_and_end_and_says_what_is_gone(tmp_path: Path) -> None:
@@ -193,17 +172,6 @@ def test_long_output_keeps_its_beginning_and_end_and_says_what_is_gone(tmp_path:
     assert result.stdout.endswith("line é 19999\nlast\n")
     assert len(result.stdout.encode()) < 2_200
     assert "were cut from the middle of stdout" in result.notes[0]
-
-
-def test_a_level_that_does_not_work_is_an_error_and_not_a_lesser_level(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(script, "landlock_trouble", lambda: "not here")
-    with pytest.raises(ToolError, match=r"not here; choose 'auto' or 'process'") as caught:
-        ran(tmp_path, "pass", "landlock")
-    assert caught.value.code == "E_PRECONDITION_FAILED"
-    plain = isolation_level()
-    assert (plain.name, plain.is_isolated, "not here" in plain.why) == ("process", False, True)
 
 
 NOT_RUN: dict[str, tuple[str, str, str]] = {

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import mcp_stage
 import pytest
-from fs_door import Door
-from host_door import HostDoor
+from host_door import FileDoor, HostDoor
 from notebook_stage import Notebook
+from servers.mcp_door import hand
+
+from nbagent.tools.mcp import McpServer, known_servers, mcp, server
 
 
 @pytest.fixture
@@ -17,12 +22,47 @@ def bench() -> HostDoor:
 
 
 @pytest.fixture
-def door(project: Path) -> Door:
+def door(project: Path) -> FileDoor:
     """The file tools over the project of a test."""
-    return Door(project)
+    return FileDoor(project)
 
 
 @pytest.fixture
 def notebook() -> Notebook:
     """A notebook with its tools."""
     return Notebook()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The person's home, empty."""
+    made = tmp_path / "home"
+    made.mkdir()
+    monkeypatch.setenv("HOME", str(made))
+    monkeypatch.setenv("USERPROFILE", str(made))
+    return made
+
+
+@pytest.fixture
+def nothing_known(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No MCP server of another test, no file of the developer's."""
+    monkeypatch.setattr(server, "_servers", {})
+    monkeypatch.chdir(home.parent)
+    yield
+    for one in known_servers().values():
+        one.close()
+
+
+@pytest.fixture
+def start() -> Iterator[mcp_stage.Start]:
+    """Makes doors to MCP servers of one test, which end with it."""
+    servers: list[McpServer] = []
+
+    def started(*flags: str, name: str = "own", **options: Any) -> mcp_stage.Door:
+        options = options if "url" in options else {"command": hand(*flags), **options}
+        servers.append(mcp(name, **options))
+        return mcp_stage.Door(servers[-1])
+
+    yield started
+    for one in servers:
+        one.close()

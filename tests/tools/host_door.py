@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from legal_schema import check_legal
@@ -12,10 +13,15 @@ from legal_schema import check_legal
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError
-from nbagent.contracts.policy import CallPreview
+from nbagent.contracts.policy import CallPreview, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
+from nbagent.files.mounts import Mounts
 from nbagent.runtime import Courier, wait
+from nbagent.session.approval import Rules
+from nbagent.session.hosts import resolving
+from nbagent.tools import filesystem
+from nbagent.tools.base import HostOrder
 from nbagent.tools.function_tool import FunctionHost
 
 T = TypeVar("T")
@@ -30,6 +36,9 @@ def refused(outcome: ToolOutcome) -> ErrorInfo:
 
 class HostDoor:
     """A host, and what a run gives it: a courier, the notebook's names, a stop."""
+
+    prefix = ""
+    """What the names of its tools begin with."""
 
     def __init__(self, host: ToolHost | None = None) -> None:
         self.host: Any = host or FunctionHost()
@@ -64,7 +73,7 @@ class HostDoor:
 
     async def aprepare(self, name: str, /, **arguments: Any) -> PreparedCall:
         """A call, checked."""
-        return await self.host.prepare(_call(name, arguments), self.context())
+        return await self.host.prepare(self._call(name, arguments), self.context())
 
     def prepared(self, name: str, /, **arguments: Any) -> PreparedCall:
         """A call that was looked at and has not run."""
@@ -83,7 +92,7 @@ class HostDoor:
         """A call, on the engine's loop."""
         context = self.context()
         try:
-            prepared = await self.host.prepare(_call(name, arguments), context)
+            prepared = await self.host.prepare(self._call(name, arguments), context)
         except ToolError as error:
             return ToolOutcome(result=ToolResult.failure(error.info))
         # As the engine stops a call.
@@ -125,6 +134,11 @@ class HostDoor:
         """Call one function, whatever it is."""
         return self.on_engine(lambda: self.arun(target, **arguments))
 
+    def _call(self, name: str, arguments: dict[str, Any] | None) -> ToolCall:
+        raw = json.dumps(arguments, default=repr)
+        name = self.prefix + name
+        return ToolCall(id="call_1", name=name, arguments=arguments, arguments_raw=raw)
+
     def stop_after(self, seconds: float) -> None:
         """Stop the run from another thread."""
         threading.Timer(seconds, self.cancel.set).start()
@@ -149,6 +163,19 @@ class OtherHost:
         return PreparedCall(spec=ToolSpec(name=call.name), arguments={}, run=run)
 
 
-def _call(name: str, arguments: dict[str, Any] | None) -> ToolCall:
-    raw = json.dumps(arguments, default=repr)
-    return ToolCall(id="call_1", name=name, arguments=arguments, arguments_raw=raw)
+class FileDoor(HostDoor):
+    """The file tools over a project, a state and further mounts."""
+
+    def __init__(
+        self,
+        project: Path,
+        *,
+        mounts: Mounts | None = None,
+        policy: ToolPolicy | None = None,
+        words: tuple[str, ...] = ("fs",),
+    ) -> None:
+        mounts = mounts or Mounts.of(project, state=project.with_name("state"))
+        policy = policy or ToolPolicy()
+        self.rules = rules = Rules(policy, resolving(mounts))
+        given: dict[str, Any] = {"mounts": mounts, "policy": policy, "forbids": rules.denies}
+        super().__init__(*filesystem.open_hosts(HostOrder(words=words, project=project, **given)))

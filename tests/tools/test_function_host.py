@@ -42,16 +42,9 @@ def door_of(*given: Any, **more: Any) -> HostDoor:
     return HostDoor(FunctionHost(given, **more))
 
 
-class Strange:
-    """As a proxy without its object."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError(name)
-
-
 def test_marked_functions_of_a_namespace_that_holds_anything_are_its_tools() -> None:
     names = cell()
-    more = {"alias": names["population"], "strange": Strange(), "Klass": Strange, "f": len}
+    more = {"alias": names["population"], "Klass": HostDoor, "f": len}
     assert list(namespace_tools(names | more)) == ["population", "a.count"]
 
 
@@ -112,18 +105,6 @@ def test_code_put_into_a_function_in_place_makes_it_another() -> None:
     assert door.data("f", a=1) == 200
 
 
-def test_an_approval_holds_for_the_function_as_it_was() -> None:
-    def binds(source: str) -> str:
-        names = cell()
-        exec(source, names)
-        return door_of(namespace=lambda: names).preview("population", city="Bonn").binds
-
-    before, asking = CELL.format(n=1), "@tool(ask=True)\ndef population"
-    assert binds(before) == binds(before), "run again unchanged"
-    assert binds(before) != binds(CELL.format(n=2))
-    assert binds(before) != binds(before.replace("@tool\ndef population", asking))
-
-
 def test_arguments_are_judged_as_json_with_the_defaults_of_what_was_left_out() -> None:
     def delete(
         day: date, force: bool = False, tags: list[str] | None = None, n: int = 3
@@ -164,11 +145,8 @@ def test_same_name_in_two_hosts_is_refused_and_names_both() -> None:
         assert set_with(OtherHost("greet")).specs
 
 
-def test_names_of_a_built_in_host_are_its_own() -> None:
+def test_names_of_a_built_in_host_are_its_own_and_wrong_ones_are_left_out() -> None:
     assert list(set_with(OtherHost("fs.read", called="fs")).specs) == ["greet", "fs.read"]
-
-
-def test_wrong_names_that_a_host_adds_later_are_left_out() -> None:
     other = OtherHost("a")
     door = set_with(other)
     assert list(door.specs) == ["greet", "a"]
@@ -182,5 +160,4 @@ def test_hidden_tool_is_not_shown_and_its_call_is_denied_before_its_host_sees_it
     hosts = [FunctionHost([greet]), OtherHost("a")]
     door = HostDoor(HostSet(hosts, hides=lambda spec: "deny=greet" if spec.name == "greet" else ""))
     assert list(door.specs) == ["a"]
-    error = door.error("greet", wrong=1)
-    assert (error.code, error.message) == ("E_DENIED", "the policy denies this call: deny=greet")
+    assert door.error("greet", wrong=1).message == "the policy denies this call: deny=greet"

@@ -79,29 +79,26 @@ def test_any_change_of_a_definition_and_another_server_of_the_name_change_its_ha
     assert only(dict(before)).spec.traits.sha == tools[0].spec.traits.sha
 
 
-@pytest.mark.parametrize(
-    ("given", "made"),
-    [
-        ({"type": ["string", "null"]}, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
-        ({"const": 3}, {"enum": [3]}),
-        ({"oneOf": [{"type": "string"}]}, {"type": "string"}),
-        ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, {"type": "string", "maxLength": 3}),
-        ({"type": "array"}, {"type": "array", "items": {}}),
-        ({"type": "string", "format": "evil"}, {"type": "string"}),
-        ({"type": "string", "pattern": "(?i)x"}, {"type": "string"}),
-        ({"type": "string", "pattern": "("}, {"type": "string"}),
-        ({"type": "integer", "minimum": 1}, {"type": "integer", "minimum": 1}),
-        ({"$ref": "#/$defs/missing"}, {}),
-        ({"$ref": "https://host/schema"}, {}),
-        (True, {}),
-        (7, {}),
-    ],
-    ids=[
-        *("several types", "const", "one option", "all of", "array of anything", "format"),
-        *("look-around", "broken pattern", "bounds", "reference to nothing", "reference outside"),
-        *("true", "no schema"),
-    ],
-)
+NODES: dict[str, tuple[Any, Any]] = {
+    "several types": (
+        {"type": ["string", "null"]},
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    ),
+    "one option": ({"oneOf": [{"type": "string"}]}, {"type": "string"}),
+    "all of": (
+        {"allOf": [{"type": "string"}, {"maxLength": 3}]},
+        {"type": "string", "maxLength": 3},
+    ),
+    "array of anything": ({"type": "array"}, {"type": "array", "items": {}}),
+    "format": ({"type": "string", "format": "evil"}, {"type": "string"}),
+    "look-around": ({"type": "string", "pattern": "(?i)x"}, {"type": "string"}),
+    "reference to nothing": ({"$ref": "#/$defs/missing"}, {}),
+    "reference outside": ({"$ref": "https://host/schema"}, {}),
+    "no schema": (7, {}),
+}
+
+
+@pytest.mark.parametrize(("given", "made"), NODES.values(), ids=NODES)
 def test_node_is_made_legal(given: Any, made: Any) -> None:
     schema = with_schema({"type": "object", "properties": {"x": given}})
     assert schema["properties"]["x"] == made
@@ -127,25 +124,18 @@ DOUBLING = {
 }
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        None,
-        [],
-        {"type": "string"},
-        {"$ref": "#"},
-        {"allOf": [{"$ref": "#"}]},
-        {"properties": {"x": {"allOf": [{"$ref": "#"}, {"$ref": "#/properties/x"}]}}},
-        {"properties": 7, "required": "x"},
-        {"properties": {"x": {"anyOf": [{"$ref": "#"}] * 500}}},
-        {"anyOf": "x", "oneOf": [7, None]},
-        {"$defs": DOUBLING, "properties": {"x": {"$ref": "#/$defs/t0"}}},
-    ],
-    ids=[
-        *("null", "list", "no object", "itself", "itself in all", "cycles", "wrong kinds"),
-        *("wide cycle", "broken unions", "doubling"),
-    ],
-)
+ROOTS: dict[str, Any] = {
+    "null": None,
+    "itself": {"$ref": "#"},
+    "cycles": {"properties": {"x": {"allOf": [{"$ref": "#"}, {"$ref": "#/properties/x"}]}}},
+    "wrong kinds": {"properties": 7, "required": "x"},
+    "wide cycle": {"properties": {"x": {"anyOf": [{"$ref": "#"}] * 500}}},
+    "broken unions": {"anyOf": "x", "oneOf": [7, None]},
+    "doubling": {"$defs": DOUBLING, "properties": {"x": {"$ref": "#/$defs/t0"}}},
+}
+
+
+@pytest.mark.parametrize("schema", ROOTS.values(), ids=ROOTS)
 def test_root_becomes_an_object_in_no_time(schema: Any) -> None:
     began = time.perf_counter()
     assert with_schema(schema)["type"] == "object"

@@ -11,25 +11,24 @@ from typing import Any
 import pytest
 from frontends import StandIn
 from legal_schema import check_legal
-from servers.mcp_door import Door, hand, until
+from mcp_stage import Door, until
+from servers.mcp_door import hand
+from session.approval_stage import Asked
 
 import nbagent
 from nbagent import offline
-from nbagent.contracts.policy import PersonAnswer, Question
+from nbagent.contracts.policy import PersonAnswer
 from nbagent.session.frontend import use_frontend
-from nbagent.tools.mcp import known_servers, mcp, server
+from nbagent.tools.mcp import McpServer, known_servers, mcp
+from nbagent.tools.mcp.server import found
 
 
 @pytest.fixture(autouse=True)
-def project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A project in an empty home, and no server of another test."""
-    monkeypatch.setattr(server, "_servers", {})
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+def project(nothing_known: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A project beside an empty home."""
     monkeypatch.setattr("nbagent.session.hosts.project_folder", lambda: tmp_path)
     yield tmp_path
     nbagent.configure(allow=None, tools=None)
-    for one in known_servers().values():
-        one.close()
 
 
 def run_of(tools: list[Any], *replies: Any, **options: Any) -> nbagent.Run:
@@ -40,25 +39,6 @@ def run_of(tools: list[Any], *replies: Any, **options: Any) -> nbagent.Run:
 def look(place: str) -> str:
     """Look at a place."""
     return f"seen {place}"
-
-
-def results(run: nbagent.Run) -> list[Any]:
-    return [it.result for turn in run.turns for it in turn.tool_runs]
-
-
-class Person:
-    """Answers, and remembers what was asked."""
-
-    def __init__(self, answer: Any = "session") -> None:
-        self.answer, self.asked = answer, list[Question]()
-
-    def __call__(self, question: Question) -> Any:
-        self.asked.append(question)
-        return PersonAnswer(choice=self.answer)
-
-    @property
-    def tools(self) -> list[str]:
-        return [question.tool for question in self.asked]
 
 
 def test_all_is_every_host_and_the_persons_own_servers_as_far_as_the_rules_allow(
@@ -80,7 +60,9 @@ def test_all_is_every_host_and_the_persons_own_servers_as_far_as_the_rules_allow
     names = {tool.name for tool in model.requests[0].tools}
     assert {"look", "get_skill", "nb.inspect", "own__echo", "made__echo"} <= names
     assert {name.partition("__")[0] for name in names if "__" in name} == {"own", "made"}
-    assert "refused" not in known_servers(), "a server that is denied is not started"
+    refused = found("refused", project)
+    assert isinstance(refused, McpServer)
+    assert not refused.is_running, "a server that is denied is not started"
 
 
 def test_all_without_any_server_is_the_other_hosts() -> None:
@@ -90,32 +72,26 @@ def test_all_without_any_server_is_the_other_hosts() -> None:
     assert hosts == {"fs", "nb"}
 
 
+def results(run: nbagent.Run) -> list[Any]:
+    return [it.result for turn in run.turns for it in turn.tool_runs]
+
+
+def person_who(choice: Any) -> Asked:
+    return Asked(PersonAnswer(choice=choice))
+
+
 def test_changed_definition_is_asked_about_again() -> None:
     echo, other = offline.call("runs__echo", text="a"), offline.call("runs__echo", text="b")
-    person = Person()
+    person = person_who("session")
     tools = [mcp("runs", command=hand())]
     run = run_of(tools, echo, other, offline.call("runs__change"), echo, on_approval=person)
     run.raise_for_error()
-    assert person.tools == ["runs__echo", "runs__change", "runs__echo"]
+    asked = [question.tool for question in person.questions]
+    assert asked == ["runs__echo", "runs__change", "runs__echo"]
     by = [run.turns[i].tool_runs[0].approved_by for i in range(4)]
     assert by == ["callback", "session", "callback", "callback"]
     shas = [run.turns[i].tool_runs[0].tool_sha for i in (0, 1, 3)]
     assert shas[0] == shas[1] != shas[2]
-
-
-def test_definition_that_changes_while_a_person_decides_is_shown_again() -> None:
-    made = mcp("runs", command=hand())
-
-    def answer(question: Question) -> bool:
-        if len(asked) == 0:
-            Door(made).prepare().text("change")
-        asked.append(question.tool)
-        return True
-
-    asked: list[str] = []
-    run = run_of([made], offline.call("runs__echo", text="a"), on_approval=answer)
-    assert asked == ["runs__echo", "runs__echo"]
-    assert results(run)[0].ok
 
 
 def test_server_that_cannot_start_is_a_failed_run() -> None:
@@ -132,7 +108,7 @@ def test_server_that_dies_and_cannot_start_again_fails_its_calls_not_the_run(
 ) -> None:
     once = mcp("once", command=hand("--once"), cwd=tmp_path)
     calls = [offline.call(f"once__{tool}") for tool in ("echo", "die", "echo")]
-    run = run_of([once], *calls, on_approval=Person())
+    run = run_of([once], *calls, on_approval=person_who("session"))
     assert run.ok
     assert [result.ok for result in results(run)] == [True, False, False]
     assert "FileExistsError" in results(run)[2].error.message
@@ -157,7 +133,7 @@ def test_servers_start_side_by_side_within_their_timeout_and_the_run_says_so() -
 
 def test_server_that_hangs_delays_the_next_run_by_its_timeout_at_most() -> None:
     made = mcp("frozen", command=hand(), timeout=0.4)
-    frozen = run_of([made], offline.call("frozen__freeze"), on_approval=Person("once"))
+    frozen = run_of([made], offline.call("frozen__freeze"), on_approval=person_who("once"))
     assert results(frozen)[0].error.code == "E_TIMEOUT"
     began = time.monotonic()
     assert run_of([made]).ok
@@ -193,17 +169,17 @@ def test_projects_server_starts_once_the_person_has_seen_it_whatever_the_rules_s
     write(project, env={"KEY": "${CITY_KEY}", "MORE": "${NOT_SET_4711:-}"})
     nbagent.configure(allow=["mcp:git"])
 
-    person = Person("deny")
+    person = person_who("deny")
     run = run_of(["mcp:git"], START, ECHO, on_approval=person)
     assert [result.error.code for result in results(run)] == ["E_DENIED", "E_UNKNOWN_TOOL"]
-    shown = person.asked[0].pieces[-1].text
+    shown = person.questions[0].pieces[-1].text
     assert "${CITY_KEY}" in shown
     assert "mcp_hand.py" in shown
     assert not known_servers()
 
-    person = Person("once")
+    person = person_who("once")
     run = run_of(["mcp:git"], START, ECHO, on_approval=person)
-    assert person.tools == ["git__start_server"]
+    assert [question.tool for question in person.questions] == ["git__start_server"]
     assert "git__echo" in results(run)[0].data["tools"]
     assert results(run)[1].ok
 
@@ -211,19 +187,19 @@ def test_projects_server_starts_once_the_person_has_seen_it_whatever_the_rules_s
     assert [result.ok for result in results(run_of(["mcp:git"], ECHO, on_approval=person))] == [
         True
     ]
-    assert len(person.asked) == 1
+    assert len(person.questions) == 1
     write(project, env={"KEY": "${CITY_KEY}", "MORE": "other"})
-    run = run_of(["mcp:git"], ECHO, START, on_approval=Person("deny"))
+    run = run_of(["mcp:git"], ECHO, START, on_approval=person_who("deny"))
     assert [result.error.code for result in results(run)] == ["E_UNKNOWN_TOOL", "E_DENIED"]
 
 
 def test_projects_server_that_does_not_start_says_so_to_the_model(project: Path) -> None:
     write(project, args=[*hand()[1:], "--broken"])
-    run = run_of(["mcp:git"], START, on_approval=Person())
+    run = run_of(["mcp:git"], START, on_approval=person_who("session"))
     assert run.ok
     assert "no database at" in results(run)[0].error.message
     write(project, env={"KEY": "${NOT_SET_4711}"})
-    run = run_of(["mcp:git"], START, on_approval=Person())
+    run = run_of(["mcp:git"], START, on_approval=person_who("session"))
     assert "needs the variable NOT_SET_4711" in results(run)[0].error.message
     assert str(project) not in str(results(run))
 
@@ -256,8 +232,8 @@ def test_time_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is installed beside Python is found without its folder on the PATH.
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     command = ["mcp-server-time", "--local-timezone", "UTC"]
-    door = Door(mcp("time", command=command)).prepare()
+    door = Door(mcp("time", command=command)).listed()
     for spec in door.specs.values():
         check_legal(spec)
-    answer = door.text("get_current_time", timezone="Europe/Paris")
+    answer = door.data("get_current_time", timezone="Europe/Paris")
     assert answer["timezone"] == "Europe/Paris"

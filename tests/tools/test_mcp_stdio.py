@@ -14,23 +14,14 @@ from typing import Any
 import pytest
 from host_door import refused
 from legal_schema import check_legal
-from servers.mcp_door import Door, hand, until
+from mcp_stage import Door, Start, is_there, until
+from servers.mcp_door import hand
 
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ToolError
-from nbagent.tools.mcp import McpServer, mcp
+from nbagent.tools.mcp import mcp
 
 linux = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
-
-
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A zombie that init has not taken yet is no process any more.
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.fixture(scope="module", params=["2025-11-25", "2026-07-28"])
@@ -38,7 +29,7 @@ def door(request: pytest.FixtureRequest) -> Iterator[Door]:
     """A well-behaved one of each protocol."""
     flags = ["--modern"] if request.param == "2026-07-28" else []
     server = mcp(f"hand{request.param[:4]}", command=hand(*flags), timeout=20)
-    yield Door(server).prepare()
+    yield Door(server).listed()
     server.close()
 
 
@@ -48,31 +39,16 @@ def no_long_goodbye(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp.client.stdio.FORCE_KILL_TIMEOUT", 0.1)
 
 
-@pytest.fixture
-def made() -> Iterator[list[McpServer]]:
-    """Servers of one test, closed after it."""
-    servers: list[McpServer] = []
-    yield servers
-    for server in servers:
-        server.close()
-
-
-def start(made: list[McpServer], *flags: str, **options: Any) -> Door:
-    options.setdefault("command", hand(*flags))
-    made.append(mcp(f"own{len(made)}", **options))
-    return Door(made[-1])
-
-
 def test_tool_bears_the_servers_name_asks_first_and_gets_its_arguments_as_given(door: Door) -> None:
     spec = door.specs[f"{door.server.name}__echo"]
     assert spec.traits.host == f"mcp:{door.server.name}"
     assert (spec.traits.ruling, len(spec.traits.sha)) == ("ask", 64)
     assert spec.parameters["properties"] == {"text": {"type": "string"}}
     given = {"text": "ä\n\u2028", "n": 2**60, "deep": {"x": [1, None, True]}}
-    assert json.loads(door.text("echo", **given)) == given
+    assert json.loads(door.data("echo", **given)) == given
 
 
-def test_every_kind_of_content_is_given_or_named(door: Door) -> None:
+def test_every_kind_of_content_is_given_or_named_and_nothing_is_said_twice(door: Door) -> None:
     outcome = door.call("pieces")
     image, *_ = outcome.result.attachments
     assert isinstance(image, ImagePart)
@@ -87,10 +63,8 @@ def test_every_kind_of_content_is_given_or_named(door: Door) -> None:
         {"resource": {"uri": "mem://c", "blob": "[data: not sent]"}},
     ]
 
-
-def test_structured_content_is_the_data_and_is_not_said_twice(door: Door) -> None:
-    assert door.text("structured") == {"rows": 2}
-    assert door.text("nothing") == []
+    assert door.data("structured") == {"rows": 2}
+    assert door.data("nothing") == []
 
 
 @pytest.mark.parametrize(
@@ -103,21 +77,21 @@ def test_structured_content_is_the_data_and_is_not_said_twice(door: Door) -> Non
     ],
 )
 def test_failure_is_typed(door: Door, tool: str, code: str, words: str) -> None:
-    error = refused(door.call(tool))
+    error = door.error(tool)
     assert error.code == code
     assert words in error.message
 
 
 def test_calls_run_beside_each_other_and_show_their_progress(door: Door) -> None:
     def echo(text: str) -> Any:
-        return door.text("echo", text=text)
+        return door.data("echo", text=text)
 
     texts = [f"n{i}" for i in range(40)]
     with ThreadPoolExecutor(8) as pool:
         given = list(pool.map(echo, texts))
     assert given == [json.dumps({"text": text}) for text in texts]
-    assert door.text("progress") == "done"
-    assert {("part 1", 0.25), ("part 3", 0.75)} <= set(door.progress)
+    assert door.data("progress") == "done"
+    assert {("part 1", 0.25), ("part 3", 0.75)} <= set(door.fractions)
 
 
 def test_person_sees_server_command_and_the_whole_call(door: Door) -> None:
@@ -131,74 +105,74 @@ def test_person_sees_server_command_and_the_whole_call(door: Door) -> None:
 
 def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
     began = time.monotonic()
-    assert refused(door.call("hang", stop_after_s=0.1)).code == "E_INTERRUPTED"
+    stopped = Door(door.server)
+    stopped.stop_after(0.1)
+    assert stopped.error("hang").code == "E_INTERRUPTED"
     assert time.monotonic() - began < 1.5
     assert until(lambda: "cancelled hang" in door.server.log)
-    assert door.text("echo", text="on") == '{"text": "on"}'
+    assert door.data("echo", text="on") == '{"text": "on"}'
 
 
 def test_runs_share_one_process(door: Door) -> None:
-    assert Door(door.server).prepare().pid == door.pid
+    assert Door(door.server).listed().pid == door.pid
 
 
-def test_server_sees_only_what_it_was_given(
-    made: list[McpServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_sees_only_what_it_was_given(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_API_KEY", "sk-not-for-servers-123")
     monkeypatch.setenv("HTTPS_PROXY", "http://user:password@proxy:3128")
     env = {"CITY_TOKEN": "tok-4711-for-this-one", "ZONE": "Europe/Paris"}
-    seen = json.loads(start(made, env=env).prepare().text("environment"))
+    seen = json.loads(start(env=env).listed().data("environment"))
     # LC_CTYPE is Python's own doing.
     assert set(seen) <= {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LC_CTYPE", *env}
     assert seen["ZONE"] == "Europe/Paris"
     assert seen["CITY_TOKEN"] == "tok-4711-for-this-one"
 
 
-def test_log_holds_stderr_and_chatter_and_is_bounded(made: list[McpServer]) -> None:
-    door = start(made, "--chatty").prepare()
+def test_log_holds_stderr_and_chatter_and_is_bounded(start: Start) -> None:
+    door = start("--chatty").listed()
     assert "the server is up" in door.server.log
     assert any("no message of MCP" in line and "Welcome" in line for line in door.server.log)
-    assert door.text("flood", lines=30_000) == "flooded"
+    assert door.data("flood", lines=30_000) == "flooded"
     assert until(lambda: any("line 29999" in line for line in door.server.log))
     assert len(door.server.log) <= 50
     assert max(map(len, door.server.log)) <= 500
 
 
 def test_silent_call_times_out_and_only_a_frozen_server_is_started_again(
-    made: list[McpServer],
+    start: Start,
 ) -> None:
-    door = start(made, timeout=0.5).prepare()
-    assert refused(door.call("hang")).code == "E_TIMEOUT"
+    door = start(timeout=0.5).listed()
+    assert door.error("hang").code == "E_TIMEOUT"
     assert until(lambda: "cancelled hang" in door.server.log)
     before = door.pid
-    assert door.text("progress", times=12) == "done"
+    assert door.data("progress", times=12) == "done"
     assert door.pid == before
-    assert refused(door.call("freeze")).code == "E_TIMEOUT"
-    assert door.text("echo", text="again") == '{"text": "again"}'
+    assert door.error("freeze").code == "E_TIMEOUT"
+    assert door.data("echo", text="again") == '{"text": "again"}'
     assert door.pid != before
     assert not is_there(before)
 
 
-def test_server_that_is_busy_with_a_call_is_not_taken_for_frozen(made: list[McpServer]) -> None:
-    door = start(made, "--single", timeout=0.3).prepare()
+def test_server_that_is_busy_with_a_call_is_not_taken_for_frozen(start: Start) -> None:
+    door = start("--single", timeout=0.3).listed()
     with ThreadPoolExecutor() as pool:
-        busy = pool.submit(door.text, "progress", times=20)
+        busy = pool.submit(door.data, "progress", times=20)
         time.sleep(0.2)
         assert len(Door(door.server).specs) > 10
         assert busy.result() == "done"
 
 
 def test_server_that_dies_is_named_with_its_last_words_and_comes_back(
-    made: list[McpServer],
+    start: Start,
 ) -> None:
-    door = start(made).prepare()
+    door = start().listed()
     before = door.pid
-    error = refused(door.call("die"))
+    error = door.error("die")
     assert error.code == "E_TOOL_FAILED"
     assert "out of cheese" in error.message
     assert "unknown" in error.message
     for _ in range(2):  # After a call, and after it died between calls.
-        assert door.text("echo", text="back") == '{"text": "back"}'
+        assert door.data("echo", text="back") == '{"text": "back"}'
         assert door.pid != before
         before = door.pid
         os.kill(before, 9)
@@ -206,41 +180,39 @@ def test_server_that_dies_is_named_with_its_last_words_and_comes_back(
 
 
 @pytest.mark.parametrize("id_first", [False, True])
-def test_answer_that_cannot_be_read_is_an_error_at_once(
-    made: list[McpServer], *, id_first: bool
-) -> None:
-    door = start(made).prepare()
-    error = refused(door.call("deep", id_first=id_first))
+def test_answer_that_cannot_be_read_is_an_error_at_once(start: Start, *, id_first: bool) -> None:
+    door = start().listed()
+    error = door.error("deep", id_first=id_first)
     assert error.code == "E_TOOL_FAILED"
     assert "cannot be read" in error.message
-    assert door.text("echo", text="on") == '{"text": "on"}'
+    assert door.data("echo", text="on") == '{"text": "on"}'
 
 
 def test_changed_definition_is_seen_by_the_next_request_and_does_not_run_unseen(
-    made: list[McpServer],
+    start: Start,
 ) -> None:
-    door = start(made).prepare()
+    door = start().listed()
     before, waiting = door.specs, door.prepared("echo", text="x")
-    assert door.text("change") == "definition 2"
+    assert door.data("change") == "definition 2"
     after = door.specs
-    assert after["own0__echo"].traits.sha != before["own0__echo"].traits.sha
-    assert after["own0__fail"].traits.sha == before["own0__fail"].traits.sha
-    assert "own0__fresh" in after
-    error = refused(door.run(waiting))
+    assert after["own__echo"].traits.sha != before["own__echo"].traits.sha
+    assert after["own__fail"].traits.sha == before["own__fail"].traits.sha
+    assert "own__fresh" in after
+    error = refused(door.run_prepared(waiting))
     assert error.code == "E_PRECONDITION_FAILED"
     assert "changed after the call was prepared" in error.message
 
 
-def test_secret_change_is_seen_by_the_next_run(made: list[McpServer]) -> None:
-    door = start(made, "--secretly").prepare()
-    before = door.specs["own0__echo"].traits.sha
-    door.text("change")
-    assert door.specs["own0__echo"].traits.sha == before
-    assert Door(door.server).specs["own0__echo"].traits.sha != before
+def test_secret_change_is_seen_by_the_next_run(start: Start) -> None:
+    door = start("--secretly").listed()
+    before = door.specs["own__echo"].traits.sha
+    door.data("change")
+    assert door.specs["own__echo"].traits.sha == before
+    assert Door(door.server).specs["own__echo"].traits.sha != before
 
 
-def test_hostile_listing_is_made_harmless(made: list[McpServer]) -> None:
-    door = start(made, "--hostile").prepare()
+def test_hostile_listing_is_made_harmless(start: Start) -> None:
+    door = start("--hostile").listed()
     for spec in door.specs.values():
         check_legal(spec)
         assert len(spec.description) <= 4_000
@@ -250,30 +222,30 @@ def test_hostile_listing_is_made_harmless(made: list[McpServer]) -> None:
         assert not set(text) & {"\u202e", "\u200b", "\x1b", "\x00", "\U000e0041"}
     assert [warning for warning in door.host.warnings if "'a_b_c'" in warning]
     # Its own schema could hang who checks a result with it.
-    assert door.text("schema") == {"x": "b"}
+    assert door.data("schema") == {"x": "b"}
     # Rules see a parameter under one name, the server gets its own.
     prepared = door.prepared("schema", ab="root")
     assert prepared.arguments == {"ab": "root"}
     assert '"a.b": "root"' in prepared.preview.pieces[-1].text
-    error = refused(door.call("schema", stop_after_s=None, **{"a.b": "root"}))
+    error = door.error("schema", **{"a.b": "root"})
     assert (error.code, "has no parameter 'a.b'" in error.message) == ("E_INVALID_ARGUMENTS", True)
 
 
-def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(made: list[McpServer]) -> None:
-    door = start(made, "--illegal").prepare()
-    assert "own0__echo" in door.specs
-    assert len(door.specs["own0__long"].description) <= 4_000
+def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(start: Start) -> None:
+    door = start("--illegal").listed()
+    assert "own__echo" in door.specs
+    assert len(door.specs["own__long"].description) <= 4_000
     (warning,) = door.host.warnings
     assert "501 tools" in warning
     assert "('badschema', 'none', 'without a name', 't481'" in warning
-    assert "own0__t480" in door.specs
-    assert door.text("echo", text="on") == '{"text": "on"}'
+    assert "own__t480" in door.specs
+    assert door.data("echo", text="on") == '{"text": "on"}'
 
 
 def test_server_that_ends_at_an_unknown_first_request_is_met_with_the_handshake(
-    made: list[McpServer],
+    start: Start,
 ) -> None:
-    assert start(made, "--strict").prepare().text("echo", text="met") == '{"text": "met"}'
+    assert start("--strict").listed().data("echo", text="met") == '{"text": "met"}'
 
 
 @pytest.mark.parametrize(
@@ -288,11 +260,11 @@ def test_server_that_ends_at_an_unknown_first_request_is_met_with_the_handshake(
     ids=["ends at once", "breaks the protocol", "never answers", "no command", "no folder"],
 )
 def test_server_that_does_not_start_says_why(
-    made: list[McpServer], flags: list[str], options: dict[str, Any], words: list[str]
+    start: Start, flags: list[str], options: dict[str, Any], words: list[str]
 ) -> None:
-    door = start(made, *flags, **options)
+    door = start(*flags, **options)
     with pytest.raises(ToolError) as caught:
-        door.prepare()
+        door.listed()
     for word in words:
         assert word in caught.value.message
     assert not door.server.is_running
@@ -310,16 +282,16 @@ def test_an_approval_holds_for_one_program_not_for_another_of_its_name(tmp_path:
     identities = {server.identity for server in made}
     assert len(identities) == len(made)
     assert mcp("same", command=hand()).identity in identities
-    bound = {Door(server).prepare().preview("echo").binds for server in made[:4]}
+    bound = {Door(server).listed().preview("echo").binds for server in made[:4]}
     assert len(bound) == 4
     for server in made:
         server.close()
 
 
 @linux
-def test_stubborn_server_is_killed_with_its_children(made: list[McpServer]) -> None:
-    door = start(made, "--stubborn").prepare()
-    pid, child = door.pid, int(door.text("spawn"))
+def test_stubborn_server_is_killed_with_its_children(start: Start) -> None:
+    door = start("--stubborn").listed()
+    pid, child = door.pid, int(door.data("spawn"))
     door.server.close()
     assert not door.server.is_running
     assert until(lambda: not is_there(pid) and not is_there(child))

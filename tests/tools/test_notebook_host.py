@@ -137,14 +137,6 @@ def test_inspecting_does_not_use_an_iterator_up(notebook: Notebook) -> None:
 # nb.set
 
 
-def test_setting_changes_the_notebook_and_tells_both_types(notebook: Notebook) -> None:
-    notebook.names["n"] = 5
-    data = notebook.data("nb.set", name="n", value={"a": [1]})
-    assert (data["before"], data["now"]["type"]) == ({"type": "int"}, "dict")
-    assert notebook.data("nb.set", name="fresh", value=None)["before"] is None
-    assert (notebook.names["n"], notebook.names["fresh"]) == ({"a": [1]}, None)
-
-
 NO_NAMES = ["1x", "a b", "", "class", "print", "__name__", "_", "_i1", "In", "exit", "js"]
 
 

@@ -8,7 +8,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, Any, cast
 
@@ -59,10 +59,6 @@ class Shop:
     async def later(self, count: int) -> int:
         return count
 
-    async def several(self, count: int) -> AsyncIterator[int]:
-        for i in range(count):
-            yield i
-
 
 def plain(count: int) -> int:
     return count
@@ -78,18 +74,6 @@ def no_hints(a, b=2, *rest, c=3, **more):  # pyright: ignore
 
 def only_positional(a: int, b: int = 2, /) -> list[int]:
     return [a, b]
-
-
-def only_keywords(*, a: int, b: int = 2) -> list[int]:
-    return [a, b]
-
-
-def variadic(*numbers: int) -> int:
-    return sum(numbers)
-
-
-def keywords(**labels: int) -> dict[str, int]:
-    return labels
 
 
 def all_kinds(a: int, /, b: int, *rest: float, c: int, **more: str) -> list[Any]:
@@ -117,14 +101,6 @@ def guarded(*rest: int, tool_context: ToolContext, **more: Any) -> list[Any]:
     return [tool_context.session, more]
 
 
-def traced(function: Callable[P, Any]) -> Callable[P, Any]:
-    @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
-        return ["traced", function(*args, **kwargs)]
-
-    return wrapper
-
-
 def unnamed(function: Callable[P, Any]) -> Callable[P, Any]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
         return function(*args, **kwargs)
@@ -140,16 +116,6 @@ def dispatched(value: int | str) -> str:
 @dispatched.register
 def _(value: int) -> str:
     return f"int {value}"
-
-
-async def steps(n: int) -> AsyncIterator[str]:
-    for i in range(n):
-        yield f"step {i}"
-
-
-def sync_steps(n: int) -> Iterator[str]:
-    for i in range(n):
-        yield f"step {i}"
 
 
 def keyword_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,9 +134,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "defaults left out": (two, {"a": 1}, [1, 5, 7]),
     "no hints": (no_hints, {"a": "1"}, ["1", 2, [], 3, {}]),
     "only positional": (only_positional, {"a": 1}, [1, 2]),
-    "only keywords": (only_keywords, {"a": 1}, [1, 2]),
-    "variadic": (variadic, {"numbers": [1, "2"]}, 3),
-    "keywords": (keywords, {"a": 1, "b": "2"}, {"a": 1, "b": 2}),
     "all kinds": (
         all_kinds,
         {"a": 1, "b": 2, "rest": [3], "c": 4, "d": "x"},
@@ -191,22 +154,15 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     ),
     "method": (shop.method, {"count": 2}, "abab"),
     "instance with call": (shop, {"count": 2}, 3),
-    "coroutine method": (shop.later, {"count": 2}, 2),
-    "async generator method": (shop.several, {"count": 3}, 2),
     "partial by keyword": (functools.partial(two, b=1), {"a": 0}, [0, 1, 7]),
     "partial by position": (functools.partial(two, 4), {"b": 1}, [4, 1, 7]),
-    "partial of a class": (functools.partial(Size, width=3), {}, {"width": 3}),
-    "wrapped twice": (traced(traced(plain)), {"count": 1}, ["traced", ["traced", 1]]),
     "wrapper without wraps": (unnamed(two), {"args": [1], "c": 2}, [1, 5, 2]),
     "lru_cache": (functools.lru_cache(plain), {"count": "2"}, 2),
     "singledispatch": (dispatched, {"value": 3}, "int 3"),
     "wrapper of a coroutine": (unnamed(shop.later), {"args": [2]}, 2),
-    "async generator": (steps, {"n": 3}, "step 2"),
-    "generator": (sync_steps, {"n": 2}, ["step 0", "step 1"]),
     "builtin by position": (math.gcd, {"integers": [4, 6]}, 2),
     "numpy function": (cast("Any", np).count_nonzero, {"a": [0, 2]}, 1),
     "wrapper by keyword": (keyword_wrapper(plain), {"count": 1}, 1),
-    "marked lambda": (tool(name="twice")(lambda x: x * 2), {"x": 2}, 4),  # pyright: ignore
 }
 
 
@@ -222,13 +178,11 @@ def test_callable_is_a_tool(
 DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
     # id: hint, default, what the schema says of it (MISSING: nothing)
     "number": (int, 3, 3),
-    "of another type": (int, "auto", "auto"),
     "enum member": (Colour, Colour.RED, "red"),
     "dataclass": (Size, Size(2), MISSING),
     "infinity": (float, math.inf, MISSING),
     "sentinel": (int, MISSING, MISSING),
     "hostile": (Any, Hostile(), MISSING),
-    "surrogate": (str, "\ud800", MISSING),
     "long": (str, "x" * 5_000, MISSING),
 }
 
@@ -273,27 +227,6 @@ def test_tool_may_change_its_arguments_and_the_call_stays_as_it_was(bench: Any) 
     assert arguments == {"box": {"x": [1]}, "items": []}
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
-    "class": (Shop, "is no tool; give a function, a bound method or an instance"),
-    "unbound method": (Shop.method, "take the method of an instance"),
-    "classmethod object": (classmethod(cast("Any", plain)), "is no tool"),
-    "property": (property(lambda self: 1), "is no tool"),
-    "builtin without a signature": (max, "wrap it in a def with hints"),
-    "partial with too many": (
-        functools.partial(cast("Any", plain), 1, 2),
-        "wrap it in a def with hints",
-    ),
-}
-
-
-@pytest.mark.parametrize(("target", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_called_by_a_model_is_one_clear_error(target: Any, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        as_tool(target)
-    assert words in caught.value.message
-    assert " at 0x" not in caught.value.message
-
-
 def test_keys_that_a_wire_refuses_are_shown_in_ascii_with_the_name_beside() -> None:
     properties = as_tool(sizes).spec.parameters["properties"]
     assert list(properties) == ["lange", "strasse", "arg3"]
@@ -304,12 +237,10 @@ def test_keys_that_a_wire_refuses_are_shown_in_ascii_with_the_name_beside() -> N
 NAMES: dict[str, tuple[str, str]] = {
     # id: what it is called, the name to write
     "another dot": ("fs․read", "fs.read"),
-    "cyrillic": ("раss", "ss"),
     "zero width": ("read\u200bfile", "readfile"),
     "letters of other languages": ("größe", "groe"),
     "none in ascii": ("人口", "my_tool"),
     "empty": ("", "my_tool"),
-    "endless": ("x" * 129, "x" * 128),
     "of a built-in tool": ("nb.run", "nb_run"),
     "of a built-in host": ("fs.anything", "fs_anything"),
     "of a skills tool": ("get_skill", "my_get_skill"),

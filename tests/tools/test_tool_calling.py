@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import signal
 import threading
 import time
 from collections.abc import AsyncGenerator, Generator
@@ -65,11 +64,6 @@ async def steps() -> AsyncGenerator[Any]:
     yield 3
 
 
-async def empty() -> AsyncGenerator[str]:
-    for item in ():
-        yield item
-
-
 def items() -> Generator[str, None, None]:
     yield "one"
     yield "two"
@@ -79,7 +73,6 @@ def items() -> Generator[str, None, None]:
     ("function", "place", "data", "progress"),
     [
         pytest.param(steps, "tool loop", 3, ["one", '{"two":2}'], id="progress, then the result"),
-        pytest.param(empty, "tool loop", None, [], id="without items"),
         pytest.param(items, "main thread", ["one", "two"], [], id="the items of a plain one"),
     ],
 )
@@ -192,15 +185,6 @@ def test_tool_that_cancels_itself_has_failed(bench: HostDoor) -> None:
         error = refused(bench.run(function))
         assert error.code == "E_TOOL_FAILED"
         assert "CancelledError" in error.message
-
-
-def test_interrupt_in_the_main_thread_stops_the_run(bench: HostDoor) -> None:
-    def pressed() -> None:
-        signal.raise_signal(signal.SIGINT)
-        spin(30)
-
-    assert refused(bench.run(pressed)).code == "E_INTERRUPTED"
-    assert bench.cancel.is_set
 
 
 class Interrupting:

@@ -12,7 +12,7 @@ import pytest
 
 import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.tools.function_tool import FunctionTool, as_tool, namespace_tools, tool
+from nbagent.tools.function_tool import as_tool, namespace_tools, tool
 
 
 def test_decorated_function_stays_a_function() -> None:
@@ -98,9 +98,10 @@ def test_wrapper_is_not_taken_for_what_it_wraps(bench: Any) -> None:
 def unfit(frame: object, wrong: type[int]) -> None: ...
 
 
-def as_function(head: str) -> Any:
-    names: dict[str, Any] = {}
-    exec(f"def {head}: pass", names)
+def made(source: str) -> Any:
+    """A function without source text."""
+    names: dict[str, Any] = {"tool": nbagent.tool}
+    exec(source, names)
     return names["f"]
 
 
@@ -110,61 +111,58 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "budget": (lambda: tool(max_result_chars=1), "at least 100"),
     "idempotent": (lambda: tool(idempotent=True), "the model reads E_INTERRUPTED"),  # pyright: ignore
     "builtin": (lambda: tool(len), "wrap it in a def"),
+    "builtin without a signature": (lambda: as_tool(max), "wrap it in a def with hints"),
     "number": (lambda: tool(5), "is no tool"),  # pyright: ignore
+    "class": (lambda: as_tool(Counter), "give a function, a bound method or an instance"),
+    "unbound method": (lambda: as_tool(Counter.add), "take the method of an instance"),
+    "partial with too many": (lambda: as_tool(functools.partial(unfit, 1, 2, 3)), "wrap it in a"),  # pyright: ignore
     "async": (lambda: tool(threaded=True)(asyncio.sleep), "threaded=True"),
     "sync": (lambda: tool(loop="notebook")(lambda: 1), "for an async def"),
     "lambda": (lambda: tool(lambda: 1), "a lambda has no name"),
     "a type that no model can give": (lambda: tool(unfit), "parameter 'wrong' of tool 'unfit'"),
-    "a hint that is none": (lambda: tool(as_function("f(a: '1/0')")), "cannot be resolved"),
+    "a hint that is none": (lambda: tool(made("def f(a: '1/0'): pass")), "cannot be resolved"),
 }
 
 
 @pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_a_tool_is_refused_where_it_is_decorated(
+def test_what_cannot_be_a_tool_is_one_clear_error_where_it_is_decorated(
     make: Callable[[], Any], words: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         make()
     assert words in caught.value.message
+    assert " at 0x" not in caught.value.message
     assert namespace_tools({"unfit": unfit}) == {}, "it does no harm in later cells"
 
 
 def test_hint_that_names_what_is_undefined_yet_is_read_later() -> None:
     for head in ("f(size: 'Size')", "f(size: 'list[Size] | None' = None)"):
-        function = tool(as_function(head))
+        function = tool(made(f"def {head}: pass"))
         with pytest.raises(UsageError, match="define or import what it names"):
             as_tool(function)
         function.__globals__["Size"] = int
         assert list(as_tool(function).spec.parameters["properties"]) == ["size"]
 
 
-def _compiled(source: str) -> FunctionTool:
-    """A function without source text, as from `exec`."""
-    names: dict[str, Any] = {"tool": nbagent.tool}
-    exec(source, names)
-    return as_tool(names["f"])
-
-
 SAME = "def f(a: int = 1):\n    'Doc.'\n    return a + 1, lambda: 1"
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("a + 1", "a + 2"),
-        ("lambda: 1", "lambda: 2"),
-        ("= 1", "= 2"),
-        ("int", "str"),
-        ("Doc", "X"),
-        ("def", "@tool(ask=1)\ndef"),
-    ],
-    ids=["body", "inner function", "default", "hint", "docstring", "options"],
-)
-def test_sha_tells_one_version_from_the_next(old: str, new: str) -> None:
-    assert _compiled(SAME).sha == _compiled(SAME).sha
-    assert _compiled(SAME).sha != _compiled(SAME.replace(old, new)).sha
+OTHER = {
+    "body": SAME.replace("a + 1", "a + 2"),
+    "inner function": SAME.replace("lambda: 1", "lambda: 2"),
+    "default": SAME.replace("= 1", "= 2"),
+    "hint": SAME.replace("int", "str"),
+    "docstring": SAME.replace("Doc", "X"),
+    "options": SAME.replace("def", "@tool(ask=1)\ndef"),
+}
+
+
+@pytest.mark.parametrize("changed", OTHER)
+def test_sha_tells_one_version_from_the_next(changed: str) -> None:
+    assert as_tool(made(SAME)).sha == as_tool(made(SAME)).sha
+    assert as_tool(made(SAME)).sha != as_tool(made(OTHER[changed])).sha
 
 
 def test_sha_depends_on_no_address_no_place_and_no_order_of_a_set() -> None:
     source = "def f(a=object(), b={1, 'x'}):\n    return a in {'p', 'q'}, lambda: 1"
-    assert _compiled(source).sha == _compiled(f"\n\n{source}  # said").sha
+    assert as_tool(made(source)).sha == as_tool(made(f"\n\n{source}  # said")).sha

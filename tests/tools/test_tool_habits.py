@@ -8,13 +8,13 @@ import random
 from typing import Annotated, Any, Literal
 
 import pytest
-from host_door import HostDoor, refused
+from host_door import HostDoor
 from probes import Cat, Dog, Size, probe_of
 from pydantic import BaseModel, Field, field_validator
 
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.secrets import register
-from nbagent.tools.function_tool import FunctionTool, as_tool
+from nbagent.tools.function_tool import as_tool
 
 
 class Colour(enum.Enum):
@@ -52,19 +52,15 @@ UNION = Annotated[Cat | Dog, Field(discriminator="kind")]
 VALUES: dict[str, tuple[Any, Any, Any]] = {
     # id: hint, what a model sends, what the function gets (SAME: untouched)
     "int in a string": (int, " 3 ", 3),
-    "null in a string": (int | None, "null", None),
-    "str stays": (str, " 007 ", SAME),
     "str that looks like json stays": (str, '{"a": [1]}', SAME),
     "str null stays": (str | None, "null", SAME),
     "union with str stays": (int | str, "[1]", SAME),
     "number for a str": (str, 5, "5"),
     "json for an optional": (list[int] | None, "[1]", [1]),
-    "json model": (Stop, '{"city": "Rome"}', Stop(city="Rome")),
     "json inside json": (list[Size], ['{"width": "3"}'], [Size(3)]),
     "json of a union": (UNION, '{"kind": "cat", "lives": 9}', Cat(kind="cat", lives=9)),
     "one for a list": (list[int], 3, [3]),
     "text with a comma is one": (list[str], "Portland, OR", ["Portland, OR"]),
-    "one model for a list": (list[Stop], {"city": "Rome"}, [Stop(city="Rome")]),
     "choice in another case": (Literal["asc", "it's"], " IT'S ", "it's"),
     "enum in another case": (Colour, "Dark Blue", Colour.DARK_BLUE),
     "enum inside": (dict[str, list[Colour]], {"a": ["RED"]}, {"a": [Colour.RED]}),
@@ -107,13 +103,11 @@ REFUSED: dict[str, tuple[Any, dict[str, Any] | None, str]] = {
         "limit: input should be a valid integer, unable to parse string as an integer, got 'many'",
     ),
     "unknown choice": (search, {**X, "kind": "c"}, "kind: input should be 'a' or 'b', got 'c'"),
-    "missing": (search, {}, "query: is missing"),
     "unknown parameter": (
         *(search, {**X, "offset": 3}),
         "offset: is unknown; the parameters are query, limit, kind, since",
     ),
     "wrong name": (search, {"qeury": "x"}, "qeury: is unknown; did you mean 'query'?"),
-    "arguments for none": (nothing, {"a": 1}, "a: is unknown; the parameters are none"),
     "day without dashes": (search, {**X, "since": "20260102"}, "a day is written like 2026-01-31"),
     "day as a number": (search, {**X, "since": 20260102}, "a day is written like 2026-01-31"),
     "endless text": (search, {**X, "limit": "9" * 5_000}, "limit: unable to parse"),
@@ -144,7 +138,7 @@ def test_refusal_says_what_to_send(tool: Any, sent: dict[str, Any] | None, words
 
 def test_what_was_read_otherwise_is_noted(bench: HostDoor) -> None:
     register("sk-in-an-argument")
-    error = refused(bench.run(search, query="x", kind="sk-in-an-argument"))
+    error = bench.run(search, query="x", kind="sk-in-an-argument").result.error
     assert "sk-in-an-argument" not in str(error)
     outcome = bench.run(search, query="x", limit=None, kind=" B")
     assert outcome.result.ok
@@ -159,21 +153,15 @@ PLAIN: list[Any] = [None, 0, -1, 1.5, True, 10**30, [], {}, [[]], [None], ["a", 
 JUNK: list[Any] = [*TEXTS, *PLAIN, {"a": None}, {"a": {"a": []}}]
 
 
-def is_refused(tool: FunctionTool, junk: Any) -> bool:
-    """Whether a value is refused; anything but a short refusal comes out as it is."""
-    try:
-        tool.validate({"value": junk})
-    except ToolError as error:
-        if error.code != "E_INVALID_ARGUMENTS" or len(error.message) > 1_500:
-            raise
-        return True
-    return False
-
-
-def test_no_junk_for_any_hint_is_more_than_a_refusal() -> None:
-    rng, refusals = random.Random(7), 0
+def test_no_junk_for_any_hint_is_more_than_a_short_refusal() -> None:
+    rng, refused = random.Random(7), list[ToolError]()
     for hint in {str(hint): hint for hint, _, _ in VALUES.values()}.values():
         tool = as_tool(probe_of(hint))
         for junk in (*JUNK, {"value": rng.choice(JUNK), "a": rng.choice(JUNK)}):
-            refusals += is_refused(tool, junk)
-    assert refusals > 150
+            try:
+                tool.validate({"value": junk})
+            except ToolError as error:
+                refused.append(error)
+    assert len(refused) > 150
+    assert {error.code for error in refused} == {"E_INVALID_ARGUMENTS"}
+    assert max(len(error.message) for error in refused) <= 1_500

@@ -1,4 +1,4 @@
-"""The JSON Schema that a model is shown of a function."""
+"""The JSON Schema that a model is shown of a function, and the words of its docstring."""
 
 # No `from __future__ import annotations`: most tools in notebooks have real hints.
 
@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable
 from datetime import date
 from enum import Enum
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any
 
 import pytest
 import typing_extensions
@@ -31,18 +31,9 @@ class Place(BaseModel):
     lat: float = Field(description="Degrees north.")
 
 
-class Trip(BaseModel):
-    stops: list[Place]
-    note: str | None = None
-
-
 class Row(typing.TypedDict):
     name: str
     count: typing.NotRequired[int]
-
-
-class Loop(BaseModel):
-    next: Optional["Loop"] = None
 
 
 ROW = {
@@ -50,6 +41,17 @@ ROW = {
     "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
     "required": ["name"],
     "additionalProperties": False,
+}
+
+
+PLACE = {
+    "description": "Where.",
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "lat": {"type": "number", "description": "Degrees north."},
+    },
+    "required": ["title", "lat"],
 }
 
 
@@ -63,7 +65,6 @@ def property_of(hint: Any) -> dict[str, Any]:
 
 INT, TEXT, NULL = {"type": "integer"}, {"type": "string"}, {"type": "null"}
 HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "literal": (Literal["a", "b"], {"enum": ["a", "b"], **TEXT}),
     "date": (date, {"format": "date", **TEXT}),
     "annotated field": (
         Annotated[int, Field(ge=1, description="How many.")],
@@ -75,6 +76,10 @@ HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "enum": (Colour, {"enum": ["red", "blue"], **TEXT}),
     "typed dict inside": (list[Row] | None, {"anyOf": [{"items": ROW, "type": "array"}, NULL]}),
+    "models, one with a field named title": (
+        dict[str, Place],
+        {"type": "object", "additionalProperties": PLACE},
+    ),
     "fixed tuple": (
         tuple[int, str],
         {
@@ -91,22 +96,6 @@ HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
             "type": "object",
             "additionalProperties": INT,
             "description": "Keys: 'red', 'blue'.",
-        },
-    ),
-    "a type that holds itself": (
-        Annotated[Loop, "The loop."],
-        {
-            "type": "object",
-            "properties": {
-                "next": {
-                    "anyOf": [
-                        {"type": "object", "properties": {}, "description": "Loop, as above."},
-                        NULL,
-                    ],
-                    "default": None,
-                },
-            },
-            "description": "The loop.",
         },
     ),
 }
@@ -135,22 +124,6 @@ def test_defaults_are_kept_and_make_parameters_optional() -> None:
         "tag": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
     }
     assert schema["additionalProperties"] is False
-
-
-def test_nested_models_are_shown_in_place_and_keep_a_field_named_title() -> None:
-    def plan(trip: Trip) -> None: ...
-
-    schema = schema_of(plan)
-    assert "$defs" not in schema
-    assert schema["properties"]["trip"]["properties"]["stops"]["items"] == {
-        "description": "Where.",
-        "type": "object",
-        "properties": {
-            "title": {"type": "string"},
-            "lat": {"type": "number", "description": "Degrees north."},
-        },
-        "required": ["title", "lat"],
-    }
 
 
 def test_context_is_not_shown() -> None:
@@ -187,3 +160,76 @@ def test_string_hints_are_resolved_in_the_functions_module_then_in_the_namespace
         "b": {"type": "array", "items": {"type": "number"}},
         "c": {"type": "object", "additionalProperties": {"type": "integer"}},
     }
+
+
+# Descriptions out of docstrings of three styles
+
+HEAD = "Count people.\n\nMore about it.\n\n"
+GOOGLE = f"""{HEAD}Args:
+    city (str): The city's name,
+        in English.
+    year: When.
+    *rest: Others.
+
+Note:
+    Old numbers.
+
+Returns:
+    People, rounded.
+
+Raises:
+    ValueError: never mind.
+"""
+NUMPY = f"""{HEAD}Parameters
+----------
+city : str
+    The city's name,
+    in English.
+year, month : int, optional
+    When.
+
+Returns
+-------
+int
+    People, rounded.
+"""
+SPHINX = f"""{HEAD}:param str city: The city's name,
+    in English.
+:param year: When.
+:type year: int
+:returns: People, rounded.
+:raises ValueError: never mind.
+"""
+END = "Returns: People, rounded."
+BOTH = {"city": "The city's name, in English.", "year": "When."}
+EXAMPLES = "Add.\n\nArgs:\n    year: One.\n\nExamples:\n    >>> add(1)\n    2\n"
+CASES: dict[str, tuple[str | None, str, dict[str, str]]] = {
+    # id: the docstring, the description, those of the parameters
+    "google": (GOOGLE, f"{HEAD}Note: Old numbers.\n\n{END}", {**BOTH, "rest": "Others."}),
+    "numpy": (NUMPY, HEAD + END, BOTH),
+    "sphinx": (SPHINX, HEAD + END, BOTH),
+    "none": (None, "", {}),
+    "no parameters": ("Returns: a number.", "Returns: a number.", {}),
+    "words in prose": ("Of the Parameters of :class:`X`.", "Of the Parameters of :class:`X`.", {}),
+    "examples": (EXAMPLES, "Add.\n\nExamples:\n>>> add(1)\n2", {"year": "One."}),
+    "one field": ("Weather.\n\n:param city: the name", "Weather.", {"city": "the name"}),
+    "endless": ("x" * 10_000, "x" * 4_000, {}),
+}
+
+
+@pytest.mark.parametrize(("text", "description", "parameters"), CASES.values(), ids=CASES)
+def test_docstring_is_read(
+    text: str | None,
+    description: str,
+    parameters: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def count(city: str, *rest: int, year: int = 1) -> None: ...
+
+    count.__doc__ = text
+    spec = as_tool(count).spec
+    texts = {n: p.get("description") for n, p in spec.parameters["properties"].items()}
+    assert spec.description == description
+    assert {name: text for name, text in texts.items() if text} == parameters
+    assert (caplog.records, capfd.readouterr()) == ([], ("", ""))
