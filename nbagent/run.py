@@ -66,8 +66,7 @@ class Run:
 
     def __init__(self, record: RunRecord, store: Store, active: ActiveRun | None = None) -> None:
         self._record = record
-        self.store = store
-        """Where it is kept."""
+        self._store = store
         self._active = active
 
     @classmethod
@@ -111,7 +110,7 @@ class Run:
         """The whole conversation up to now, the ancestors' part included."""
         if self._active is not None:
             return (*self._active.plan.history, *self.record.messages)
-        return self.store.conversation(self.id)
+        return self._store.conversation(self.id)
 
     @property
     def given_tools(self) -> tuple[object, ...] | None:
@@ -152,7 +151,7 @@ class Run:
 
     def request_of(self, turn_id: str) -> ChatRequest:
         """What that turn sent, rebuilt; UsageError where the run has no such turn."""
-        return self.store.request_of(self.id, turn_id)
+        return self._store.request_of(self.id, turn_id)
 
     def to_script(self) -> str:
         """A test as Python text: an `offline.script` that says what the model said in this run.
@@ -209,7 +208,7 @@ class Run:
         self, kind: Kind, turn_id: str | None, prompt: str | None, options: dict[str, Any]
     ) -> Run:
         """A run that goes on from this one, after it ended."""
-        _check_over(self)
+        self._check_over()
         if runtime.on_engine_thread():
             raise UsageError("an async tool may not wait for a run that goes on")
         own = self._active.ask if self._active is not None else Ask()
@@ -221,8 +220,27 @@ class Run:
             tools=own.tools,
             on_approval=own.on_approval,
         )
-        with Run.starting(changed_ask(base, options), store=self.store) as run:
+        with Run.starting(changed_ask(base, options), store=self._store) as run:
             return run.wait()
+
+    def forget(self, *, children: bool = False) -> tuple[str, ...]:
+        """Delete this run and its texts; see `nbagent.forget`."""
+        self._check_over()
+        forgotten = self._store.forget(self.id, children=children)
+        for run_id in forgotten:
+            cache_file(self._store, run_id).unlink(missing_ok=True)
+        frontend().forget(forgotten)
+        if self._store.keeps_forgotten:
+            warnings.warn(
+                "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
+                "until it has finished; `%agent doctor compact` clears them then",
+                stacklevel=2,
+            )
+        return forgotten
+
+    def _check_over(self) -> None:
+        if self.phase == "Running":
+            raise UsageError(f"run {self.id[:8]} is still at work; stop it, or wait for it, first")
 
     def __str__(self) -> str:
         return self.text
@@ -260,24 +278,7 @@ def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
     Takes a handle, `"last"`, a name or the start of an id; with `children` also the runs that go on
     from it, which would lose their beginning. Returns the ids of the deleted runs, its own first.
     """
-    run = run if isinstance(run, Run) else open_run(run)
-    _check_over(run)
-    forgotten = run.store.forget(run.id, children=children)
-    for run_id in forgotten:
-        cache_file(run.store, run_id).unlink(missing_ok=True)
-    frontend().forget(forgotten)
-    if run.store.keeps_forgotten:
-        warnings.warn(
-            "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
-            "until it has finished; `%agent doctor compact` clears them then",
-            stacklevel=2,
-        )
-    return forgotten
-
-
-def _check_over(run: Run) -> None:
-    if run.phase == "Running":
-        raise UsageError(f"run {run.id[:8]} is still at work; stop it, or wait for it, first")
+    return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
 
 
 def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:

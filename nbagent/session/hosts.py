@@ -94,11 +94,11 @@ def _named(
     """The notebook's functions (None for all of them) and the words that are named."""
     if tools is None:
         return ([] if has_objects else None), []
-    marked = namespace_tools(namespace)
     if tools == "none":
         return [], []
     if tools == "all":
         return None, [*words_of_all()]
+    marked = namespace_tools(namespace)
     own: list[str] = []
     words: list[str] = []
     for name in (tools,) if isinstance(tools, str) else tools:

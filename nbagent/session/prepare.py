@@ -134,11 +134,11 @@ def prepare(
             messages=words,
         )
     )
-    same_model = parent and (parent.model, parent.base_url) == (record.model, record.base_url)
     rows = RunOptions.rows()
     not_kept = {n: v for n, v in options.given.items() if rows[n].secret or n == "output"}
     if not_kept and not ask.dry_run:
         remembered[run_id] = not_kept
+    same_model = parent and (parent.model, parent.base_url) == (record.model, record.base_url)
     plan = EnginePlan(
         run=record,
         history=base.history,

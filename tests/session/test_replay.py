@@ -316,7 +316,7 @@ def test_cache_goes_on_with_the_conversation_and_is_forgotten_with_the_run(file:
         assert (sources(second), sources(other)) == (["live"], ["hit"])
         kept = {path.stem for path in (home / "cache").iterdir()}
         assert kept == {first.id, second.id}
-        nbagent.forget(first, children=True)
+        first.forget(children=True)
         assert list((home / "cache").iterdir()) == []
         assert sources(agent(server, None, cache="auto").run("First?")) == ["live"]
         server.then("Four.")
