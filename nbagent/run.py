@@ -24,7 +24,7 @@ from nbagent.session.approval import ANSWERS
 from nbagent.session.composer import Output, answer_text
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.prepare import Ask, Kind, type_of
-from nbagent.session.stores import cache_file, current_store, find_run, forget_last, note_last
+from nbagent.session.stores import cache_file, current_store, find_run, note_last
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -125,10 +125,7 @@ class Run:
         """
         kind = type_of(self.id)
         if kind is None and (name := self.record.options.get("output")):
-            raise UsageError(
-                f"the type {name} of this answer is not known in this process; "
-                f"give it with run.output_as({name})"
-            )
+            raise UsageError(f"{name} is not known in this process; use run.output_as({name})")
         if kind is None or not self.ok:
             return None
         return self.text if kind is str else self.output_as(kind)
@@ -149,9 +146,7 @@ class Run:
         kind = type_of(self.id)
         value = self.output  # says where the type is unknown
         if kind is str or value is None:
-            raise UsageError(
-                f"run {self.id[:8]} has no answer of a type; ask with output=list[Model]"
-            )
+            raise UsageError(f"run {self.id[:8]} has no answer of a type; ask with output=…")
         return frame_of(Output(kind).rows(value))
 
     def request_of(self, turn_id: str) -> ChatRequest:
@@ -228,17 +223,12 @@ class Run:
         with Run.starting(changed_ask(base, options), store=self._store) as run:
             return run.wait()
 
-    def _check_over(self) -> None:
-        if self._active is not None and not self._active.done:
-            raise UsageError(f"run {self.id[:8]} is still at work; stop it, or wait for it, first")
-
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
         self._check_over()
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
             cache_file(self._store, run_id).unlink(missing_ok=True)
-        forget_last(forgotten, current_store())
         frontend().forget(forgotten)
         if self._store.keeps_forgotten:
             warnings.warn(
@@ -247,6 +237,10 @@ class Run:
                 stacklevel=2,
             )
         return forgotten
+
+    def _check_over(self) -> None:
+        if self.phase == "Running":
+            raise UsageError(f"run {self.id[:8]} is still at work; stop it, or wait for it, first")
 
     def __str__(self) -> str:
         return self.text
@@ -290,8 +284,10 @@ def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
 def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:
     """The same with other options, and with the tools and `on_approval` that a call gives."""
     options = dict(changes)
-    objects = base.tools
-    tools = options.pop("tools", None)
+    callback = options.pop("on_approval", None) or base.on_approval
+    if callback is not None and not callable(callback):
+        raise UsageError(f"on_approval={callback!r} is no function of a Question; {ANSWERS}")
+    objects, tools = base.tools, options.pop("tools", None)
     if isinstance(tools, str):
         options["tools"], objects = tools, None
     elif tools is not None:
@@ -300,25 +296,14 @@ def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:
             # `nbagent.mcp(file=…)` gives several servers.
             given += one if type(one) is tuple else (one,)
         # By its type: a callable's `__class__` may be a property that raises.
-        names = tuple(str(one) for one in given if issubclass(type(one), str))
+        names = [str(one) for one in given if issubclass(type(one), str)]
         objects = tuple(one for one in given if not issubclass(type(one), str))
         options["tools"] = names or None
-        if names and not objects:
-            objects = None
-    callback = options.pop("on_approval", None) or base.on_approval
-    if callback is not None and not callable(callback):
-        raise UsageError(f"on_approval={callback!r} is no function of a Question; {ANSWERS}")
-    model = options.get("model")
-    if model is not None and not isinstance(model, str):
-        if not hasattr(model, "model_id"):
-            raise UsageError(
-                f"model={model!r} is no model; write provider:model, or give "
-                "nbagent.offline.script([...])"
-            )
-        options["model"] = model.model_id
-    return replace(
-        base, options=base.options.changed(**options), tools=objects, on_approval=callback
-    )
+        objects = None if names and not objects else objects
+    if "model" in options:  # its id, of a script
+        options["model"] = getattr(options["model"], "model_id", options["model"])
+    changed = base.options.changed(**options)
+    return replace(base, options=changed, tools=objects, on_approval=callback)
 
 
 def as_tuple(name: str, given: Any, example: str) -> tuple[Any, ...]:
@@ -326,6 +311,5 @@ def as_tuple(name: str, given: Any, example: str) -> tuple[Any, ...]:
     try:
         return tuple(given)
     except TypeError:
-        raise UsageError(
-            f"{name}={reprlib.repr(given)} is no list; write {name}={example}"
-        ) from None
+        said = f"{name}={reprlib.repr(given)} is no list; write {name}={example}"
+        raise UsageError(said) from None

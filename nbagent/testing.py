@@ -22,10 +22,10 @@ from nbagent.providers.offline import Script, script
 from nbagent.providers.refusals import forget_refusals
 from nbagent.run import Run
 from nbagent.session.active import at_work
-from nbagent.session.approval import forget_approvals
-from nbagent.session.clients import forget_listings
+from nbagent.session.approval import granted
+from nbagent.session.clients import listed_ids
 from nbagent.session.frontend import use_frontend
-from nbagent.session.prepare import forget_remembered
+from nbagent.session.prepare import remembered
 from nbagent.session.stores import close_stores
 from nbagent.settings import begun_anew
 
@@ -65,9 +65,9 @@ def _forget() -> None:
     """Forget what this process keeps from one run to the next."""
     close_stores()
     use_frontend(None)
-    forget_approvals()
-    forget_remembered()
-    forget_listings()
+    granted.clear()
+    remembered.clear()
+    listed_ids.clear()
     forget_refusals()
     forget_limits()
 
@@ -96,8 +96,7 @@ def assert_called(run: Run, tool: str, /, **wanted: Any) -> ToolRun:
     """The first call of a tool with these arguments, whatever others it had; fail without one."""
     calls = tool_runs_of(run)
     for call in calls:
-        given = call.args or {}
-        if call.tool_name == tool and wanted == {n: given[n] for n in wanted if n in given}:
+        if call.tool_name == tool and wanted.items() <= (call.args or {}).items():
             return call
     lines = map(_described, calls)
     raise AssertionError(_listed(f"{_call(tool, wanted)} was not called; called were", lines))

@@ -180,7 +180,7 @@ LIMITS: dict[str, tuple[str, str, Any, bool]] = {
     "cost": ("max_cost_usd = 9", "max_cost_usd = 5", 5, True),
     "a model of one's own": ("model = 'openai:a'", "model = 'deepseek:b'", "openai:a", False),
     "a system prompt of one's own": ("system = 'My words.'", "system = 'b'", "My words.", False),
-    "tools of one's own": ("tools = 'none'", "tools = 'all'", "none", False),
+    "tools of one's own": ("tools = 'none'", "tools = 'fs'", "none", False),
 }
 
 
@@ -200,11 +200,12 @@ REFUSED = {
     'headers = \'{"X-A": "b"}\'': "'headers' may not be set in a project's file",
     "cassette = 'runs/a.jsonl'": "'cassette' may not be set in a project's file",
     "tools = ['mcp:evil']": "tools may not name 'mcp:evil'",
+    "tools = 'all'": "tools may not name 'all'",
     "tools = 'fs, evil__run'": "tools may not name 'evil__run'",
     "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
 }
 MAY_BE_SET = """model system tools max_turns ceiling loop_limit max_total_tokens max_cost_usd
-timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny hide
+timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny
 max_read_bytes max_write_bytes search_timeout_s script_timeout_s script_memory_bytes
 script_disk_bytes script_output_bytes after_run"""
 

@@ -158,7 +158,7 @@ def _turn_row(turn: EngineTurn, provider: str, message_at: int | None) -> Row:
         "started_at": to_us(turn.started_at),
         "tools_ms": _tools_ms(turn.tool_runs),
         "waited_ms": _waited_ms(turn.tool_runs),
-        "trimmed": len(request.trimmed.places) if request.trimmed else 0,
+        "trimmed": len(request.trimmed),
         "system_sha": request.system_sha or None,
         "toolset_sha": request.toolset_sha or None,
         "message_at": message_at,
@@ -175,7 +175,7 @@ def _turn_row(turn: EngineTurn, provider: str, message_at: int | None) -> Row:
         request=_doc(
             params=request.params,
             n_tools=request.n_tools,
-            trimmed=request.trimmed and request.trimmed.model_dump(),
+            trimmed={"places": request.trimmed} if request.trimmed else None,
         ),
         meta=response and {**vars(response.meta)},
         notices=turn.notices,
@@ -376,7 +376,8 @@ def _turn(
     row: Row, run: Row, messages: Mapping[int, Message], runs: Sequence[ToolRun]
 ) -> EngineTurn:
     doc = _doc_of(row)
-    request = {**row, "trimmed": None, **doc.get("request", {})}
+    kept = doc.get("request", {})
+    request = {**row, **kept, "trimmed": kept.get("trimmed", {}).get("places", ())}
     request["model"] = row["model"].removeprefix(run["model"].partition(":")[0] + ":")
     response: Row | None = None
     if "message_at" in row:

@@ -15,7 +15,7 @@ from nbagent.archive.database import Connection
 from nbagent.archive.tables import LINEAGE
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.errors import StoreError, UsageError
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import EngineTurn, RunRecord, shortened
 
 _TEXTS_OF = (
     "WHERE sha IN (SELECT system_sha FROM turns WHERE run = :n "
@@ -168,10 +168,13 @@ def _conversation(c: Connection, line: Sequence[tuple[Row, int]]) -> tuple[Messa
 def _request(run: RunRecord, turn: EngineTurn, conversation: Sequence[Message]) -> ChatRequest:
     request = turn.request
     known = ChatRequest.model_fields.keys() - {"model", "messages", "system_prompt", "tools"}
-    messages = tuple(conversation[: request.n_messages])
+    messages = tuple(
+        shortened(message) if place in request.trimmed else message
+        for place, message in enumerate(conversation[: request.n_messages])
+    )
     return ChatRequest(
         model=request.model,
-        messages=request.trimmed.applied(messages) if request.trimmed else messages,
+        messages=messages,
         system_prompt=run.system_prompts.get(request.system_sha, ""),
         tools=run.toolsets.get(request.toolset_sha, ()),
         **{name: value for name, value in request.params.items() if name in known},

@@ -20,20 +20,16 @@ class CancelToken:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
-        self._set = False
-        self.after_turn = False
-
-    @property
-    def is_set(self) -> bool:
+        self.is_set = False
         """Whether a stop was asked for."""
-        return self._set
+        self.after_turn = False
 
     def set(self) -> None:
         """Ask for a stop. Callbacks run in the calling thread; a second call does nothing."""
         with self._lock:
-            if self._set:
+            if self.is_set:
                 return
-            self._set = True
+            self.is_set = True
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             with suppress(Exception):
@@ -41,12 +37,17 @@ class CancelToken:
 
     def on_set(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call back (at once when it is set already); returns a function that takes this back."""
+
+        def forget() -> None:
+            with self._lock, suppress(ValueError):
+                self._callbacks.remove(callback)
+
         with self._lock:
-            if not self._set:
+            if not self.is_set:
                 self._callbacks.append(callback)
-                return lambda: self._forget(callback)
+                return forget
         callback()
-        return lambda: None
+        return forget
 
     async def finished(
         self, work: Awaitable[T], grace_s: Callable[[], float | None] | float
@@ -92,7 +93,3 @@ class CancelToken:
                 # Whatever it ends with is of no use to anybody, and no news for asyncio's log.
                 task.add_done_callback(lambda it: it.cancelled() or it.exception())
         return task
-
-    def _forget(self, callback: Callable[[], object]) -> None:
-        with self._lock, suppress(ValueError):
-            self._callbacks.remove(callback)

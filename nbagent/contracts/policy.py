@@ -10,14 +10,15 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Literal, cast, get_args
 
-from nbagent.contracts.canonical import canonical_json, load_json
+from nbagent.contracts.canonical import canonical_json, dump_json, load_json
 from nbagent.contracts.chat import Value
 from nbagent.contracts.errors import UsageError
 
 Approval = Literal["allowed", "denied", "edited"]
-Ruling = Literal["allow", "ask", "deny"]
+Ruling = Literal["deny", "ask", "allow"]
+"""The strictest first."""
 Isolation = Literal["auto", "landlock", "process"]
-_RULINGS: dict[str, Ruling] = {"hide": "deny", "deny": "deny", "ask": "ask", "allow": "allow"}
+_RULINGS: tuple[Ruling, ...] = get_args(Ruling)
 
 
 class Limits(Value):
@@ -73,8 +74,6 @@ _ARGUMENT = re.compile(
 )
 _HOSTS = {"nb": "notebook", "filesystem": "fs"}
 """Other words for a host that a person may write."""
-
-
 Resolve = Callable[[str, str, str], Sequence[str]]
 """The host of a tool, an argument's name, and a glob → the globs that it is compared with."""
 
@@ -100,10 +99,7 @@ class CallPattern:
     def fits_arguments(
         self, host: str, given: Mapping[str, Any], resolve: Resolve, *, loosely: bool
     ) -> bool:
-        """Whether it speaks of these arguments.
-
-        Loosely, as rules that forbid are read, outer blanks and the case of texts do not count.
-        """
+        """Whether it speaks of these arguments; loosely: blanks around texts and case aside."""
         return all(
             name in given
             and any(_value_fits(given[name], form, loosely) for form in resolve(host, name, glob))
@@ -135,7 +131,6 @@ def _as_text(value: Any, loosely: bool) -> str:
 
 
 def _loose(value: Any) -> Any:
-    """The value with no text that begins or ends in blanks or has capital letters."""
     if isinstance(value, str):
         return value.strip().casefold()
     if isinstance(value, list | tuple):
@@ -194,14 +189,13 @@ class ToolPolicy:
     allow: Sequence[str] = ()
     ask: Sequence[str] = ()
     deny: Sequence[str] = ()
-    hide: Sequence[str] = ()
-    """Tools that the model is not shown; calling one is denied."""
+    """A tool that is denied whatever its arguments is not shown to the model."""
     limits: ToolLimits = ToolLimits()
     isolation: Isolation = "auto"
     """How scripts are kept apart; `auto` is the strongest that works here."""
 
     def __post_init__(self) -> None:
-        for name in ("allow", "ask", "deny", "hide"):
+        for name in _RULINGS:
             given: Any = getattr(self, name)
             texts = (given,) if isinstance(given, str) else tuple(given or ())
             for text in cast("tuple[Any, ...]", texts):
@@ -217,16 +211,13 @@ class ToolPolicy:
             )
 
     @property
-    def rules(self) -> tuple[tuple[str, str], ...]:
+    def rules(self) -> tuple[tuple[Ruling, str], ...]:
         """Every rule as its kind and its pattern, the strictest first."""
         return tuple((kind, text) for kind in _RULINGS for text in getattr(self, kind))
 
     def as_json(self) -> dict[str, Any]:
-        """What is not as usual, as JSON values; `ToolPolicy(**…)` with `ToolLimits(**…)` again."""
-        usual: dict[str, Any] = asdict(ToolPolicy())
-        plain: dict[str, Any] = asdict(self)
-        changed = {name: value for name, value in plain.items() if value != usual[name]}
-        return {n: list(v) if n in _RULINGS else v for n, v in changed.items()}
+        """As JSON values; `ToolPolicy(**…)` with `ToolLimits(**…)` again."""
+        return load_json(dump_json(asdict(self)))
 
     def says(
         self,
@@ -235,23 +226,19 @@ class ToolPolicy:
         arguments: Mapping[str, Any] | None,
         resolve: Resolve = as_written,
     ) -> RuleHit | None:
-        """What its rules say to a call; None when none speaks of it.
-
-        Without arguments: what they say to the tool in general.
-        """
-        for kind, text in self.rules:
-            pattern, loosely = call_pattern(text), kind != "allow"
+        """What its rules say to a call (None: to the tool in general); None when none does."""
+        for ruling, text in self.rules:
+            pattern, loosely = call_pattern(text), ruling != "allow"
             if pattern.fits_tool(tool, host) and pattern.fits_arguments(
                 host, arguments or {}, resolve, loosely=loosely
             ):
-                return RuleHit(ruling=_RULINGS[kind], why=f"{kind}={text!r}", rule=text)
+                return RuleHit(ruling=ruling, why=f"{ruling}={text!r}", rule=text)
         return None
 
 
 def stricter(one: Ruling, other: Ruling) -> Ruling:
     """Of two rulings the one that allows less."""
-    strictness = get_args(Ruling).index
-    return one if strictness(one) >= strictness(other) else other
+    return one if _RULINGS.index(one) <= _RULINGS.index(other) else other
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +264,8 @@ class CallPreview:
     binds: str = ""
     """Hash of what an approval binds to beside definition and arguments: a script's bytes, the
     state of the file that is written."""
-    for_tool: bool = False
-    """An approval for the session covers every call of this definition and `binds`."""
-    every_time: bool = False
-    """No approval for the session: it is asked about each time."""
+    for_session: Literal["this call", "every call", "none"] = "this call"
+    """What an approval for the session covers; of every call those with the same `binds`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

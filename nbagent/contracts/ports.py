@@ -61,18 +61,20 @@ class Cost:
 
     @property
     def total_usd(self) -> float:
-        """All of it."""
         return self.input_usd + self.cached_usd + self.output_usd
 
 
 class CallRunner(Protocol):
-    """Runs the work of tools where it belongs. What the work raises, this raises.
+    """Calls a function in a thread, or awaits a coroutine function on a loop.
 
-    Cancelling the task that awaits this drops work that has not begun and interrupts what has
-    (KeyboardInterrupt or CancelledError inside), unless it is not `interruptible`. Over its time,
-    which counts from its begin, it is interrupted as well, and this raises TimeoutError unless it
-    still returns a value. Work that does not heed its interrupt is left behind after 0.2 s. An
-    interrupt of the person within the work is a CancelledError here.
+    In the thread that waits for the run calls go in order; nothing can interrupt a worker thread.
+    Where no loop runs in the thread that waits, the notebook's is that of the tools.
+
+    What the work raises, this raises. Cancelling the task that awaits this drops work that has not
+    begun and interrupts what has (KeyboardInterrupt or CancelledError inside), unless it is not
+    `interruptible`. Over its time, which counts from its begin, it is interrupted as well, and this
+    raises TimeoutError unless it still returns a value. Work that does not heed its interrupt is
+    left behind after 0.2 s. An interrupt of the person within the work is a CancelledError here.
     """
 
     async def run(
@@ -83,13 +85,7 @@ class CallRunner(Protocol):
         interruptible: bool = True,
         timeout_s: float | None = None,
         label: str = "",
-    ) -> tuple[Any, RanIn]:
-        """Call a function in a thread, or await a coroutine function on a loop.
-
-        In the thread that waits for the run calls go in order; nothing can interrupt a worker
-        thread. Where no loop runs in the thread that waits, the notebook's is that of the tools.
-        """
-        ...
+    ) -> tuple[Any, RanIn]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +123,6 @@ class ToolContext:
     session: str
     turn_id: str = ""
     tool_call_id: str = ""
-    mounts: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    policy: Any = None
     runner: CallRunner
     namespace: Callable[[], Mapping[str, Any]] = dict[str, Any]
     """The names of the notebook, where there is one."""
@@ -172,20 +166,16 @@ class ToolOutcome:
 
 
 class ToolHost(Protocol):
-    """A source that lists and runs tools."""
+    """A source that lists and runs tools. Its name stands in their traits.
+
+    `tools` is what the model is shown now, asked before every request; raising fails the run.
+    `prepare` checks a call and does nothing yet; a ToolError is the result of the call.
+    """
 
     @property
-    def name(self) -> str:
-        """Stands in the traits of its tools."""
-        ...
-
-    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """What the model is shown now, asked before every request. Raising fails the run."""
-        ...
-
-    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call without doing anything yet. A ToolError is the result of the call."""
-        ...
+    def name(self) -> str: ...
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]: ...
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +194,10 @@ class Decision:
 
 
 class Approver(Protocol):
-    """Decides about a call before it runs, asking the person where it must."""
+    """Allows, denies or changes a call before it runs; emits ApprovalRequested when it asks.
+
+    A ToolError says that the call could not be prepared again, or with other arguments.
+    """
 
     async def review(
         self,
@@ -213,12 +206,7 @@ class Approver(Protocol):
         context: ToolContext,
         cancel: CancelToken,
         emit: Callable[[Event], None],
-    ) -> Decision:
-        """Allow, deny or change one call. Emits ApprovalRequested when somebody is asked.
-
-        A ToolError says that it could not be prepared again, or with other arguments.
-        """
-        ...
+    ) -> Decision: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,15 +237,13 @@ class Verdict:
 
 
 class Composer(Protocol):
-    """Knows what stands around the person's words: the base, and a workflow's directives."""
+    """Knows what stands around the person's words: the base, and a workflow's directives.
 
-    async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
-        """Compose the base of the next request."""
-        ...
+    It is asked before each request, and after an answer or a turn whose calls were answered.
+    """
 
-    async def after_turn(self, turn: EngineTurn) -> Verdict:
-        """Judge an answer, or a turn whose calls were answered."""
-        ...
+    async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition: ...
+    async def after_turn(self, turn: EngineTurn) -> Verdict: ...
 
 
 class EventPort(Protocol):
@@ -284,12 +270,10 @@ class Sink(Protocol):
 
 
 class RunControls(Protocol):
-    """What a view may do to a run. Any thread."""
+    """What a view may do to a run, in any thread: stop it at once or pause it after the turn.
 
-    def stop(self, *, after_turn: bool = False) -> None:
-        """Stop at once, or pause after the running turn."""
-        ...
+    `answer` answers the question about a call; False when it is not asked (any more).
+    """
 
-    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
-        """Answer the question about a call; False when it is not asked (any more)."""
-        ...
+    def stop(self, *, after_turn: bool = False) -> None: ...
+    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool: ...

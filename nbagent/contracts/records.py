@@ -5,7 +5,6 @@ Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and go on in a child r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -59,10 +58,7 @@ class ToolResult(Value):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What a model is given: `{ok, data}` or `{ok, error{code, message, details?}}`.
-
-        With a `note` where there is one.
-        """
+        """For the model: `{ok, data, note?}` or `{ok, error{code, message, details?}, note?}`."""
         note = {"note": self.note} if self.note else {}
         if self.ok:
             return {"ok": True, "data": self.data, **note}
@@ -133,23 +129,6 @@ _WORTH_CHARS = 500
 """A shorter result would hardly become smaller."""
 
 
-class Trimmed(Value):
-    """The tool messages of a request that were sent shortened, and the rule.
-
-    The engine decides which; the store rebuilds them. The history itself never changes.
-    """
-
-    places: tuple[int, ...]
-    """Their places in the conversation, from 0, ascending."""
-
-    def applied(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages as they were sent."""
-        return tuple(
-            shortened(message) if place in self.places else message
-            for place, message in enumerate(messages)
-        )
-
-
 def is_worth_it(message: Message) -> bool:
     """Whether a message is a tool result that becomes much smaller when it is shortened."""
     long = len(message.content) > 1 or len(message.text) >= _WORTH_CHARS
@@ -189,8 +168,8 @@ class TurnRequest(Value):
     system_sha: str = ""
     toolset_sha: str = ""
     n_tools: int = 0
-    trimmed: Trimmed | None = None
-    """Old tool results that were sent shortened (`--trim tool-results`)."""
+    trimmed: tuple[int, ...] = ()
+    """Places, from 0, of the tool results that were sent shortened (`--trim tool-results`)."""
 
 
 class EngineTurn(Value):
@@ -244,7 +223,6 @@ class RunRecord(Value):
     its conversation up to `shared_messages`.
     """
 
-    version: int = 1
     id: str
     session: str
     name: str | None = None

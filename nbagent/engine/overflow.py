@@ -14,7 +14,7 @@ from typing import Any
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.records import Trimmed, is_worth_it, shortened
+from nbagent.contracts.records import is_worth_it, shortened
 from nbagent.engine.plan import EnginePlan
 
 OVERFLOW = "LLM_CONTEXT_OVERFLOW"
@@ -33,15 +33,14 @@ class Overflow:
         self._plan = plan
         self._short: dict[int, Message] = {}
         """The shortened messages by place; the same objects for every request."""
-        before = plan.before.request.trimmed if plan.before and plan.trim else None
-        for place in before.places if before else ():
+        for place in plan.before.request.trimmed if plan.before and plan.trim else ():
             if place < len(plan.history):
                 self._short[place] = shortened(plan.history[place])
 
     @property
-    def trimmed(self) -> Trimmed | None:
-        """What the next request sends shortened."""
-        return Trimmed(places=tuple(sorted(self._short))) if self._short else None
+    def trimmed(self) -> tuple[int, ...]:
+        """The places of what the next request sends shortened."""
+        return tuple(sorted(self._short))
 
     def sent(self, history: Sequence[Message]) -> tuple[Message, ...]:
         """The history as it is sent."""

@@ -28,7 +28,7 @@ from nbagent.notebook.which_run import continued_run
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run
 from nbagent.session.active import at_work, dry_run
-from nbagent.session.approval import approvals, forget_approvals
+from nbagent.session.approval import granted
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import find_run
@@ -234,9 +234,9 @@ class Commands:
     def _approvals(self, rest: str) -> None:
         if rest not in ("", "clear"):
             raise UsageError(f"%agent approvals takes nothing or clear, not {rest!r}")
-        n = len(approvals())
+        n = len(granted)
         if rest:
-            forget_approvals()
+            granted.clear()
             print(f"took back {n} approval{'s' * (n != 1)}; such calls are asked about again")
         else:
             _say(listings.approvals_text())

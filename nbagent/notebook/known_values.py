@@ -175,7 +175,7 @@ def _tools(namespace: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Kno
 
 def _host_words() -> Iterator[str]:
     with suppress(Exception):
-        yield from host_words()
+        yield from (word for word in host_words() if word != "mcp")  # It needs a name behind it.
     servers = sys.modules.get("nbagent.tools.mcp")
     if servers is not None:
         yield from (f"mcp:{name}" for name in servers.known_servers())

@@ -11,7 +11,7 @@ from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext
 from nbagent.notebook.visible import one_line, visible
 from nbagent.runtime import Courier, engine_loop
-from nbagent.session.approval import Policies, approvals
+from nbagent.session.approval import Rules, granted
 from nbagent.session.clients import listings
 from nbagent.session.frontend import frontend
 from nbagent.session.hosts import tools_of
@@ -32,20 +32,20 @@ def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
     wanted = settings.tools if names is None else names
     options = (given or RunOptions()).changed(tools=wanted)
     chosen = tools_of(options.tools, None, options=options, settings=settings, namespace=namespace)
-    context = ToolContext(run_id="", session="", runner=Courier(), mounts=chosen.mounts)
-    host = HostSet(chosen.hosts, hides=chosen.policies.hiding)
+    context = ToolContext(run_id="", session="", runner=Courier())
+    host = HostSet(chosen.hosts, hides=chosen.rules.hiding)
     listing = host.tools(context)
     specs = asyncio.run_coroutine_threadsafe(listing, engine_loop()).result()
-    lines = [line for spec in specs for line in _tool_lines(spec, chosen.policies)]
+    lines = [line for spec in specs for line in _tool_lines(spec, chosen.rules)]
     lines += [
         f"{spec.name}  [not shown to the model: {rule}]"
         for spec in host.offered
-        if (rule := chosen.policies.hiding(spec))
+        if (rule := chosen.rules.hiding(spec))
     ]
     lines = lines or [_none_of(host.host_names)]
     lines += [f"note: {text}" for text in host.warnings]
     lines += _more_hosts(names)
-    return "\n".join(lines + _rules(chosen.policies))
+    return "\n".join(lines + _rules(chosen.rules))
 
 
 def _none_of(hosts: Sequence[str]) -> str:
@@ -67,35 +67,32 @@ def _more_hosts(names: Tools | None) -> list[str]:
     return ["", f"Others, when a cell names them: --tools {words}; %agent tools NAME lists one."]
 
 
-def _rules(policies: Policies) -> list[str]:
-    told = [f"{kind}={text}" for kind, text in policies.system.rules]
-    own = [f"{kind}={text}" for kind, text in policies.agent.rules] if policies.agent else []
-    lines = ["Rules of this notebook: " + ", ".join(told)] if told else []
-    lines += ["Rules of this line: " + ", ".join(own)] if own else []
-    return ["", *lines] if lines else []
+def _rules(rules: Rules) -> list[str]:
+    said = ", ".join(f"{kind}={text}" for kind, text in rules.policy.rules)
+    return ["", f"Rules that hold: {said}"] if said else []
 
 
-def _tool_lines(spec: ToolSpec, policies: Policies) -> list[str]:
+def _tool_lines(spec: ToolSpec, rules: Rules) -> list[str]:
     properties: dict[str, Any] = spec.parameters.get("properties", {})
     required = spec.parameters.get("required", [])
     arguments = ", ".join(
         f"{name}: {_type(schema)}{'' if name in required else ' = …'}"
         for name, schema in properties.items()
     )
-    marks = [*_happens(spec, policies)]
+    marks = [*_happens(spec, rules)]
     marks += [] if spec.traits.interruptible else ["finishes before a stop"]
     about = spec.description.strip().splitlines()
     tail = f"  [{', '.join(marks)}]" if marks else ""
     return [f"{spec.name}({arguments}){tail}", *(f"    {line}" for line in about[:1])]
 
 
-def _happens(spec: ToolSpec, policies: Policies) -> list[str]:
+def _happens(spec: ToolSpec, rules: Rules) -> list[str]:
     """What happens at a call, where it is not simply allowed, and which rule says so."""
-    verdict = policies.says(spec, CallPreview(ruling=spec.traits.ruling))
+    verdict = rules.says(spec, CallPreview(ruling=spec.traits.ruling))
     words = {"allow": "allowed", "ask": "asks first", "deny": "denied"}[verdict.ruling]
     if verdict.rule:
         return [f"{words}: {verdict.why}"]
-    special = policies.about_some_calls(spec)
+    special = rules.about_some_calls(spec)
     told = [] if verdict.ruling == "allow" else [words]
     return [*told, *(f"some calls: {text}" for text in special)]
 
@@ -153,7 +150,7 @@ def approvals_text() -> str:
         f"{one.at.astimezone():%H:%M:%S}  {one.tool}"
         f"({one_line(visible(one.call), 120) if one.call else 'every call'})"
         f"  session {one_line(visible(one.session), 40)!r}, by {_WHO[one.by]}"
-        for one in approvals()
+        for one in list(granted.values())
     ]
     if not lines:
         return "nothing is allowed for a session; a question's answer 'session' does that"

@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from importlib import import_module
+from itertools import chain
 
 from nbagent.settings import effective
 
@@ -37,8 +38,8 @@ def known_models() -> list[str]:
     local = [f"{provider}:{name}" for provider, names in _lists.local.items() for name in names]
     # Nothing was kept where nothing was listed, so it is not loaded for this.
     listed = sys.modules.get("nbagent.session.clients")
-    kept = listed.kept_ids() if listed is not None else []
-    return list(dict.fromkeys([*local, *kept]))
+    kept = listed.listed_ids.values() if listed is not None else ()
+    return list(dict.fromkeys([*local, *chain(*kept)]))
 
 
 def _ask_around() -> None:

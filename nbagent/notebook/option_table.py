@@ -69,7 +69,7 @@ COMMANDS: tuple[Command, ...] = (
         "[NAMES] [options]",
         "the tools that a model is given, and what happens at a call",
         "NAMES as after --tools; without them, what a cell without --tools gives. Rules come from "
-        "%agent config (allow=, ask=, deny=, hide=) and from --ask and --deny.",
+        "%agent config (allow=, ask=, deny=) and from --ask and --deny.",
         ("%agent tools fs,skills", "%agent config allow='fs.write(path=@project/out/*)'"),
         ("mounts", "skills", "ask", "deny"),
     ),

@@ -374,8 +374,7 @@ def request_view(
     words = [f"request · {count(request.n_new)} new {messages} of {count(request.n_messages)}"]
     if request.n_tools:
         words.append("1 tool" if request.n_tools == 1 else f"{request.n_tools} tools")
-    if request.trimmed is not None:
-        n = len(request.trimmed.places)
+    if n := len(request.trimmed):
         words.append(f"{n} old tool result{'s' * (n != 1)} shortened")
     earlier = request.n_new - len(new)
     names = ", ".join(visible(tool.name) for tool in tools)

@@ -40,7 +40,7 @@ from nbagent.session.approval import SessionApprover
 from nbagent.session.clients import Key
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.prepare import Ask, prepare
-from nbagent.session.stores import alive, current_store
+from nbagent.session.stores import current_store
 from nbagent.settings.table import HIDDEN
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 OnEvent = Callable[[Event], object]
 
+_BEAT_S = 10.0
 _LOCKED = (
     "another process is writing to the store of runs; this run goes on, or stops, when it is "
     "done, or in half a minute"
@@ -55,21 +56,15 @@ _LOCKED = (
 _log = logging.getLogger("nbagent")
 
 
+@dataclass(frozen=True, slots=True)
 class CallbackSink:
     """Hands events to a function of the person's (`on_event=`), on the engine thread."""
 
-    name = "on_event"
-
-    def __init__(self, callback: OnEvent) -> None:
-        if inspect.iscoroutinefunction(callback):
-            raise UsageError(
-                "on_event takes a plain function, it is called on the engine thread and not "
-                "awaited; for `await` use `async for event in agent.stream(…)`"
-            )
-        self._callback = callback
+    callback: OnEvent
+    name: str = "on_event"
 
     def handle(self, event: Event) -> None:
-        self._callback(event)
+        self.callback(event)
 
     def close(self) -> None:
         pass
@@ -78,7 +73,6 @@ class CallbackSink:
 class ActiveRun:
     """One run from its start on: the engine's EventPort, and what stops it.
 
-    Kept in the current store and shown by the frontend of this process, unless others are given.
     UsageError where it cannot be done as asked.
     """
 
@@ -101,7 +95,7 @@ class ActiveRun:
         self._begun = False
         self._approver = self.plan.approver = SessionApprover(
             host=self.prepared.host,
-            policies=self.prepared.policies,
+            rules=self.prepared.rules,
             session=self.record.session,
             callback=ask.on_approval,
             buttons=self._buttons,
@@ -128,41 +122,55 @@ class ActiveRun:
 
     def start(self, on_event: OnEvent | None = None) -> None:
         """Open its views and begin; returns at once."""
-        callback = None if on_event is None else CallbackSink(on_event)
+        if inspect.iscoroutinefunction(on_event):
+            raise UsageError("on_event takes a plain function; to await, follow agent.stream(…)")
         try:
-            view = self._here.open(self.record, self, self.ask.options)
+            if view := self._here.open(self.record, self, self.ask.options):
+                self._sinks.append(view)
         except Exception as error:
             self.warn(f"the run is not shown: {type(error).__name__}: {error}")
-            view = None
-        self._sinks.extend(sink for sink in (view, callback) if sink is not None)
+        if on_event is not None:
+            self._sinks.append(CallbackSink(on_event))
         self._here.adopt(self.courier)
         self.courier.on_stranded = self._wait_for_thread
         _at_work.add(self)
         self.courier.start(self._drive)
 
     async def _drive(self) -> RunRecord:
-        with alive(self.store):
-            try:
-                await run_engine(self.plan, self)
-            except BaseException as error:
-                self._break(error)
-                if not self._begun or not isinstance(error, Exception):
-                    raise
-            finally:
-                _at_work.discard(self)
-                for sink in self._sinks:
-                    with suppress(Exception):
-                        sink.close()
+        self._beat_in(_BEAT_S)
+        try:
+            await run_engine(self.plan, self)
+        except BaseException as error:
+            self._break(error)
+            if not self._begun or not isinstance(error, Exception):
+                raise
+        finally:
+            self._heartbeat.cancel()
+            _at_work.discard(self)
+            for sink in self._sinks:
+                with suppress(Exception):
+                    sink.close()
         return self.record
+
+    def _beat_in(self, wait_s: float) -> None:
+        """Keep the store's lease alive; soon again where another process is writing."""
+
+        def beat() -> None:
+            self._beat_in(_BEAT_S if self.store.heartbeat() else 1.0)
+
+        self._heartbeat = asyncio.get_running_loop().call_later(wait_s, beat)
 
     def _break(self, error: BaseException) -> None:
         """The store failed for good, or nbagent did: end with what is committed, and say so."""
-        if isinstance(error, NbagentError):
-            info = error.info
-        else:
-            info = ErrorInfo("E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
-        end = {"phase": "Failed", "stop_reason": "error", "error": info, "ended_at": utc_now()}
-        self.record = self.record.model_copy(update={**end, "notices": tuple(self.plan.notices)})
+        info = ErrorInfo("E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
+        end = {
+            "phase": "Failed",
+            "stop_reason": "error",
+            "error": error.info if isinstance(error, NbagentError) else info,
+            "ended_at": utc_now(),
+            "notices": tuple(self.plan.notices),
+        }
+        self.record = self.record.model_copy(update=end)
         if self._begun:
             with suppress(Exception):
                 self.store.release(self.record.id)
@@ -223,8 +231,7 @@ class ActiveRun:
                 self.warn(text)
 
     def _wait_for_thread(self, tool: str) -> None:
-        said = f"{tool or 'a tool'} waits for {self._here.waits_for}"
-        self._hand_on(Waiting(None, said))
+        self._hand_on(Waiting(None, f"{tool or 'a tool'} waits for {self._here.waits_for}"))
 
     def _wait_for_host(self, text: str) -> None:
         """Say what the run waits for before its tools can be listed; no text: no longer."""

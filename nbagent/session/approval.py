@@ -1,6 +1,6 @@
-"""Decides about a tool call before it runs: by the policies, else by asking somebody.
+"""Decides about a tool call before it runs: by the rules, else by asking somebody.
 
-Owns how the person's policy and an agent's are joined, what was approved for the session, and the
+Owns how an agent's policy tightens the person's, what was approved for the session, and the
 ways to ask: a callback, a view with buttons, `input()`. Where nobody can answer, a call that has
 to be asked about is denied. How a question looks belongs to the notebook.
 """
@@ -28,6 +28,7 @@ from nbagent.contracts.policy import (
     Question,
     Resolve,
     RuleHit,
+    Ruling,
     ToolPolicy,
     as_written,
     call_pattern,
@@ -44,45 +45,49 @@ READY_S = 2.0
 _POLL_S = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policies:
-    """The person's policy, and an agent's, which can only be stricter."""
+def tightened(policy: ToolPolicy, by: ToolPolicy | None) -> ToolPolicy:
+    """The person's policy, made stricter by an agent's own, which can allow nothing."""
+    if by is None:
+        return policy
+    if by.allow:
+        raise UsageError(
+            f"an agent may only tighten the policy, not allow {', '.join(by.allow)}; allow it for "
+            "yourself with nbagent.configure(allow=[…]), or answer with on_approval=…"
+        )
+    return replace(
+        policy,
+        ask=(*policy.ask, *by.ask),
+        deny=(*policy.deny, *by.deny),
+        limits=policy.limits.tightened(by.limits),
+        isolation="landlock" if by.isolation == "landlock" else policy.isolation,
+    )
 
-    system: ToolPolicy = field(default_factory=ToolPolicy)
-    agent: ToolPolicy | None = None
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the policy of a run says to tools and calls."""
+
+    policy: ToolPolicy = field(default_factory=ToolPolicy)
     resolve: Resolve = as_written
     """Brings what rules say of paths to the form that paths have."""
 
-    @property
-    def effective(self) -> ToolPolicy:
-        """Limits and isolation that hold."""
-        if self.agent is None:
-            return self.system
-        kept_apart = "landlock" in (self.agent.isolation, self.system.isolation)
-        return replace(
-            self.system,
-            limits=self.system.limits.tightened(self.agent.limits),
-            isolation="landlock" if kept_apart else self.system.isolation,
-        )
-
     def hiding(self, spec: ToolSpec) -> str:
-        """The first rule that hides the tool or denies it whatever the arguments; empty: none."""
-        found = (
-            f"{kind}={text!r}"
-            for kind, text in self._rules_about(spec)
-            if kind in ("hide", "deny") and not call_pattern(text).where
-        )
-        return next(found, "")
+        """The first rule that denies the tool whatever the arguments; empty: none."""
+        return self._hidden_by(spec.name, spec.traits.host)
+
+    def forbids_all_of(self, host: str) -> bool:
+        """Whether a rule denies all tools of a host, whatever they are called."""
+        return bool(self._hidden_by("", host))
 
     def about_some_calls(self, spec: ToolSpec) -> list[str]:
         """The rules that speak of this tool with certain arguments only."""
-        rules = self._rules_about(spec)
+        rules = self._about(spec.name, spec.traits.host)
         return [f"{kind}={text}" for kind, text in rules if call_pattern(text).where]
 
     def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
         """Whether a rule forbids this call; for hosts that look at many things in one call."""
-        hits = [policy.says(tool, host, arguments, self.resolve) for policy in self._both()]
-        return any(hit is not None and hit.ruling == "deny" for hit in hits)
+        hit = self.policy.says(tool, host, arguments, self.resolve)
+        return hit is not None and hit.ruling == "deny"
 
     def says(
         self, spec: ToolSpec, preview: CallPreview, *arguments: Mapping[str, Any] | None
@@ -92,26 +97,30 @@ class Policies:
         Rules that allow are compared with the first form of the `arguments`, the checked ones;
         rules that are stricter than the host with each form, also as the model wrote them.
         """
-        name, host = spec.name, spec.traits.host
         default = RuleHit(ruling=preview.ruling, why=preview.why or "its host says so")
-        forms = arguments or (None,)
-        hit = self.system.says(name, host, forms[0], self.resolve) or default
-        if preview.firm and stricter(hit.ruling, preview.ruling) != hit.ruling:
+        hits = [
+            self.policy.says(spec.name, spec.traits.host, form, self.resolve)
+            for form in arguments or (None,)
+        ]
+        hit = hits[0] or default
+        only_stricter = preview.firm or hit.ruling != "allow"
+        if only_stricter and stricter(hit.ruling, preview.ruling) != hit.ruling:
             hit = default
-        for form in forms:
-            for policy in self._both():
-                other = policy.says(name, host, form, self.resolve)
-                if other and stricter(other.ruling, hit.ruling) != hit.ruling:
-                    hit = other
+        for other in hits:
+            if other and stricter(other.ruling, hit.ruling) != hit.ruling:
+                hit = other
         return hit
 
-    def _rules_about(self, spec: ToolSpec) -> list[tuple[str, str]]:
-        rules = [rule for policy in self._both() for rule in policy.rules]
-        host = spec.traits.host
-        return [rule for rule in rules if call_pattern(rule[1]).fits_tool(spec.name, host)]
+    def _hidden_by(self, tool: str, host: str) -> str:
+        found = (
+            f"{kind}={text!r}"
+            for kind, text in self._about(tool, host)
+            if kind == "deny" and not call_pattern(text).where
+        )
+        return next(found, "")
 
-    def _both(self) -> tuple[ToolPolicy, ...]:
-        return (self.system,) if self.agent is None else (self.system, self.agent)
+    def _about(self, tool: str, host: str) -> list[tuple[Ruling, str]]:
+        return [rule for rule in self.policy.rules if call_pattern(rule[1]).fits_tool(tool, host)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +136,9 @@ class Grant:
     at: datetime
 
 
-_granted: dict[tuple[str, object, str], Grant] = {}
-"""By session, the callback that answered (None: the person), and what was allowed."""
-
-
-def approvals() -> list[Grant]:
-    """What was allowed for a session in this process, the oldest first."""
-    return list(_granted.values())
-
-
-def forget_approvals() -> None:
-    """Take it all back."""
-    _granted.clear()
+granted: dict[tuple[str, object, str], Grant] = {}
+"""What was allowed for a session in this process, the oldest first: by session, the callback that
+answered (None: the person), and what an approval is bound to."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -147,7 +147,7 @@ class SessionApprover:
 
     host: ToolHost
     """Prepares a call again after somebody was asked."""
-    policies: Policies
+    rules: Rules
     session: str
     """What is allowed for the session holds in this one."""
     callback: OnApproval | None
@@ -181,7 +181,7 @@ class SessionApprover:
         while hit.ruling == "ask":
             bound = _bound(call, prepared)
             grant = (self.session, self.callback, bound)
-            if grant in _granted and not prepared.preview.every_time:
+            if grant in granted and prepared.preview.for_session != "none":
                 by = "session"
                 break
             question = _question(call, prepared, context, changed + _why(hit, prepared))
@@ -205,9 +205,9 @@ class SessionApprover:
                 hit = self._hit(used, prepared)
                 approval, arguments = "edited", used.arguments
             elif hit.ruling != "deny" and answer.choice == "session":
-                whole = prepared.preview.for_tool
+                whole = prepared.preview.for_session == "every call"
                 shown = "" if whole else redact(dump_json(call.arguments).decode())
-                _granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
+                granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
             break
         if hit.ruling == "deny":
             approval, by, arguments = "denied", "policy", None
@@ -226,9 +226,7 @@ class SessionApprover:
         return decision
 
     def _hit(self, call: ToolCall, prepared: PreparedCall) -> RuleHit:
-        return self.policies.says(
-            prepared.spec, prepared.preview, prepared.arguments, call.arguments
-        )
+        return self.rules.says(prepared.spec, prepared.preview, prepared.arguments, call.arguments)
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
@@ -292,7 +290,8 @@ def _bound(call: ToolCall, prepared: PreparedCall) -> str:
     """What an approval is bound to: the definition and, but for whole tools, the very call."""
     spec, preview = prepared.spec, prepared.preview
     whole = [spec.traits.host, spec.name, spec.traits.sha, spec.description, spec.parameters]
-    return sha_of([*whole, preview.binds, None if preview.for_tool else call.arguments])
+    arguments = None if preview.for_session == "every call" else call.arguments
+    return sha_of([*whole, preview.binds, arguments])
 
 
 def _why(hit: RuleHit, prepared: PreparedCall) -> str:
@@ -303,14 +302,14 @@ def _why(hit: RuleHit, prepared: PreparedCall) -> str:
 
 def _nobody(prepared: PreparedCall) -> str:
     reason = "it has to be approved, and nobody is here who could: in a program give on_approval=…"
-    if prepared.preview.firm or prepared.preview.every_time:  # no rule can allow it
+    if prepared.preview.firm:  # no rule can allow it
         return reason
     return f"{reason}, in an unattended notebook allow it with nbagent.configure(allow=…)"
 
 
 def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why: str) -> Question:
     spec, preview = prepared.spec, prepared.preview
-    scope = f"every call of {spec.name}" if preview.for_tool else "this very call"
+    scopes = {"every call": f"every call of {spec.name}", "this call": "this very call", "none": ""}
     return Question(
         run_id=context.run_id,
         turn_id=context.turn_id,
@@ -320,7 +319,7 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
         arguments=copy.deepcopy(call.arguments or {}),
         why=why,
         pieces=tuple(replace(piece, text=redact(piece.text)) for piece in preview.pieces),
-        scope="" if preview.every_time else scope,
+        scope=scopes[preview.for_session],
         display_name=spec.title,
     )
 

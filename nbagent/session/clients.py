@@ -1,6 +1,6 @@
 """From a model id to a ready client, one for each server; which models can be asked from here.
 
-Keeps what providers listed, for completion. Asks a server elsewhere only when it is named.
+Asks a server elsewhere only when it is named.
 """
 
 from __future__ import annotations
@@ -161,18 +161,8 @@ class Listing:
     """What keeps it from being asked, or how to see more of it."""
 
 
-_kept: dict[tuple[str, str | None], tuple[ModelInfo, ...]] = {}
-"""By provider and server: what it listed when it was last asked."""
-
-
-def kept_ids() -> list[str]:
-    """The ids of all models that were listed in this kernel."""
-    return [f"{name}:{model.id}" for (name, _), models in _kept.items() for model in models]
-
-
-def forget_listings() -> None:
-    """Forget what providers listed."""
-    _kept.clear()
+listed_ids: dict[str, list[str]] = {}
+"""By provider, the models that it listed when it was last asked: for completion."""
 
 
 def listings(provider: str | None = None, given: RunOptions | None = None) -> list[Listing]:
@@ -181,22 +171,25 @@ def listings(provider: str | None = None, given: RunOptions | None = None) -> li
     UsageError where no provider is called so or it has no key, ModelError where it does not answer.
     """
     if provider is not None:
-        models = _asked(provider, given or RunOptions())
-        return [Listing(provider, models, why="" if models else "lists no models")]
+        return [_asked(provider, given or RunOptions())]
     servers = local_servers(os.environ, effective().base_url)
     answers = ask_local(servers)
     offers: list[Listing] = []
     for name in dict.fromkeys((*provider_names(), *servers)):
         if name in answers:
-            _kept[name, servers[name]] = answers[name]
-            offers.append(Listing(name, answers[name], why="" if answers[name] else "lists none"))
+            offers.append(_listing(name, answers[name]))
         elif name in servers:
             offers.append(Listing(name, reachable=False, why=f"no server at {servers[name]}"))
         elif name == "offline":
-            offers.append(Listing(name, _asked(name, RunOptions())))
+            offers.append(_asked(name, RunOptions()))
         else:
             offers.append(_by_its_key(name))
     return offers
+
+
+def _listing(name: str, models: tuple[ModelInfo, ...]) -> Listing:
+    listed_ids[name] = [f"{name}:{model.id}" for model in models]
+    return Listing(name, models, why="" if models else "lists no models")
 
 
 def _by_its_key(name: str) -> Listing:
@@ -210,28 +203,24 @@ def _by_its_key(name: str) -> Listing:
         config = provider.resolve(given, os.environ)
     except NbagentError as error:  # an installed package, or a server that has to be named
         return Listing(name, reachable=False, why=error.message)
-    kept = models = _kept.get((name, config.base_url), ())
-    if not kept and provider.default_model and config.base_url == provider.default_base_url:
-        models = (ModelInfo(id=provider.default_model),)
+    at_home = config.base_url == provider.default_base_url
+    models = (ModelInfo(id=provider.default_model),) if provider.default_model and at_home else ()
     if variables := _missing_key(provider, config):
         why = f"no key; set {variables} in the environment before the kernel starts"
         return Listing(name, models, reachable=False, why=why)
-    return Listing(name, models, why="" if kept else f"%agent models {name} asks it for all")
+    return Listing(name, models, why=f"%agent models {name} asks it for all")
 
 
-def _asked(name: str, given: RunOptions) -> tuple[ModelInfo, ...]:
+def _asked(name: str, given: RunOptions) -> Listing:
     model = find_provider(name).default_model or "any"
     wait_s = given.timeout_s or _LIST_S
     asked = given.changed(model=f"{name}:{model}", timeout_s=wait_s)
     chosen = choose(asked_of(asked, effective()))
     future = asyncio.run_coroutine_threadsafe(_list(chosen, wait_s), engine_loop())
     try:
-        models = future.result()
+        return _listing(name, future.result())
     finally:
         future.cancel()
-    if name != "offline":  # scripts are known without being listed
-        _kept[name, chosen.base_url] = models
-    return models
 
 
 async def _list(chosen: Chosen, wait_s: float) -> tuple[ModelInfo, ...]:
@@ -240,13 +229,10 @@ async def _list(chosen: Chosen, wait_s: float) -> tuple[ModelInfo, ...]:
         models = await asyncio.wait_for(chosen.client.list_models(), wait_s)
     except TimeoutError:
         said = f"no list of models within {wait_s:g} s from {chosen.base_url or name}"
-        raise ModelError(f"{said}; is it the right server?", code="LLM_TIMEOUT") from None
+        raise ModelError(said, code="LLM_TIMEOUT") from None
     except (NbagentError, asyncio.CancelledError):
         raise
     except BaseException as error:  # of another package; SystemExit would end the engine
         said = f"provider {name!r} cannot list its models: {type(error).__name__}: {error}"
-        raise ModelError(
-            f"{said}; name one with --model {name}:MODEL, or repair its package",
-            code="LLM_BAD_RESPONSE",
-        ) from error
+        raise ModelError(f"{said}; repair its package", code="LLM_BAD_RESPONSE") from error
     return tuple(model for model in models if model.id)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from nbagent.contracts.canonical import dump_json, load_json, monotonic_ms, sha_of
+from nbagent.contracts.canonical import dump_json, json_object, load_json, monotonic_ms, sha_of
 from nbagent.contracts.chat import (
     FINAL_ANSWER,
     ChatRequest,
@@ -48,7 +48,6 @@ MOST_CORRECTIONS = 2
 _ONLY = "answer"
 """The one field of the object that holds an answer which is no object itself."""
 _FENCED = re.compile(r"\s*```\w*\n(.*)\n```\s*", re.DOTALL)
-_MOST_PROBLEMS = 10
 _BY_CALL = f"When you know the answer, give it by calling {FINAL_ANSWER}: only that counts."
 
 
@@ -62,10 +61,7 @@ class Output:
             schema = self._adapter.json_schema()
         except Exception as error:
             why = " ".join(str(error).split())[:200]
-            raise UsageError(
-                f"output={self.name} is no type for an answer ({why}); give a pydantic model, a "
-                "TypedDict, a dataclass, or a list of one"
-            ) from None
+            raise UsageError(f"output={self.name} is no type for an answer: {why}") from None
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:
             shared = schema.pop("$defs", None)
@@ -89,25 +85,24 @@ class Output:
 
     def value_of(self, value: Any) -> Any:
         """The same of a JSON value."""
-        if self._wrapped and isinstance(value, dict) and set(cast("Any", value)) == {_ONLY}:
-            value = cast("Any", value)[_ONLY]
+        if self._wrapped and (boxed := json_object(value)) and boxed.keys() == {_ONLY}:
+            value = boxed[_ONLY]
         try:
             return self._adapter.validate_json(dump_json(value))
         except ValidationError as error:
             problems = [
                 f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}"
-                for one in error.errors(include_url=False, include_input=False)
+                for one in error.errors(include_url=False, include_input=False)[:10]
             ]
-            raise _unfit("; ".join(problems[:_MOST_PROBLEMS])) from None
+            raise _unfit("; ".join(problems)) from None
         except Exception as error:  # of a validator of the person's
             raise _unfit(f"{type(error).__name__}: {error}") from None
 
     def rows(self, value: Any) -> list[dict[str, Any]]:
         """The value as rows of a table: one for each of a list, one for a single object."""
-        plain = self._adapter.dump_python(value)
-        listed = isinstance(plain, list | tuple | set | frozenset)
-        items: list[Any] = list(cast("Any", plain)) if listed else [plain]
-        return [cast("Any", one) if isinstance(one, dict) else {"value": one} for one in items]
+        plain: Any = self._adapter.dump_python(value)
+        items = cast("list[Any]", plain) if isinstance(plain, list) else [plain]
+        return [one if isinstance(one, dict) else {"value": one} for one in items]
 
 
 def _unfit(why: str) -> ToolError:

@@ -1,4 +1,4 @@
-"""Which tools a run has: from names, words and objects to hosts, and the policy for them.
+"""Which tools a run has: from names, words and objects to hosts, and the rules for them.
 
 Owns the meaning of `--tools`. What each host does is its own affair.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -15,11 +15,10 @@ from types import FunctionType
 from typing import Any, cast
 
 from nbagent.contracts.canonical import sha256_hex
-from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Resolve
 from nbagent.contracts.ports import ToolHost
 from nbagent.files.mounts import Mounts, parse_mount
-from nbagent.session.approval import Policies
+from nbagent.session.approval import Rules, tightened
 from nbagent.settings import RunOptions, Settings, project_folder, store_home
 from nbagent.settings.checks import Tools
 from nbagent.tools.base import OWN, HostOrder, HostSource, host_of, open_hosts
@@ -31,9 +30,7 @@ class RunTools:
     """What a run has of tools."""
 
     hosts: tuple[ToolHost, ...]
-    policies: Policies
-    mounts: Mapping[str, Any]
-    """A `files.mounts.Mounts`; empty where no host has asked for one."""
+    rules: Rules
 
 
 def tools_of(
@@ -44,19 +41,15 @@ def tools_of(
     settings: Settings,
     namespace: Callable[[], Mapping[str, Any]],
 ) -> RunTools:
-    """The hosts of a run, opened, and the policy for them.
+    """The hosts of a run, opened, and the rules for them.
 
     `tools` are names and words; None: the notebook's own functions, unless there are `objects`
     (functions, MCP servers, hosts) that were given themselves.
     """
-    if options.policy is not None and options.policy.allow:
-        raise UsageError(
-            "an agent may only tighten the policy, not allow "
-            f"{', '.join(options.policy.allow)}; allow it for yourself with "
-            "nbagent.configure(allow=[…]), or answer with on_approval=…"
-        )
-    policies = Policies(system=settings.policy, agent=options.policy)
+    rules = Rules(tightened(settings.policy, options.policy))
     names, words = _named(tools, objects is not None, namespace())
+    if tools == "all":  # no server is started for nothing
+        words = [word for word in words if not rules.forbids_all_of(word)]
     if tools != "none":
         # Who gives a folder wants it used.
         asked = {host_of(word) for word in words}
@@ -77,24 +70,23 @@ def tools_of(
     hosts: list[ToolHost] = []
     if names != [] or functions or not (words or sources or ready):
         hosts.append(FunctionHost(functions, namespace=namespace, names=names))
-    mounts: Mapping[str, Any] = {}
     if words or sources:
         asked = {host_of(word) for word in words}
         skills = _skills(options, settings) if "skills" in asked else None
         mounts = _mounts(options, settings, skills if "filesystem" in asked else None)
-        policies = replace(policies, resolve=resolving(mounts))
+        rules = Rules(rules.policy, resolving(mounts))
         order = HostOrder(
             words=(),
             project=project_folder(),
             mounts=mounts,
             skills=skills,
             namespace=namespace,
-            policy=policies.effective,
-            forbids=policies.denies,
+            policy=rules.policy,
+            forbids=rules.denies,
         )
         hosts += open_hosts(words, order)
         hosts += [host for source in sources for host in source.open_hosts(order)]
-    return RunTools(hosts=(*hosts, *ready), policies=policies, mounts=mounts)
+    return RunTools(hosts=(*hosts, *ready), rules=rules)
 
 
 def _named(
@@ -103,11 +95,11 @@ def _named(
     """The notebook's functions (None for all of them) and the words that are named."""
     if tools is None:
         return ([] if has_objects else None), []
-    marked = namespace_tools(namespace)
     if tools == "none":
         return [], []
-    if tools == "all" and "all" not in marked:
-        return None, []
+    if tools == "all":
+        return None, [*words_of_all()]
+    marked = namespace_tools(namespace)
     own: list[str] = []
     words: list[str] = []
     for name in (tools,) if isinstance(tools, str) else tools:
@@ -118,6 +110,12 @@ def _named(
         else:
             words.append(name)
     return own, words
+
+
+def words_of_all() -> tuple[str, ...]:
+    """What `all` gives beside the notebook's functions; no server that only a project describes."""
+    servers = import_module("nbagent.tools.mcp").configured_servers()  # most runs have none
+    return ("fs", "skills", "notebook", *(f"mcp:{name}" for name in servers))
 
 
 def _skills(options: RunOptions, settings: Settings) -> Any:

@@ -18,10 +18,9 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.contracts.secrets import MASK
 from nbagent.engine import EnginePlan
 from nbagent.runtime import Courier
-from nbagent.session.approval import OnApproval, Policies
+from nbagent.session.approval import OnApproval, Rules
 from nbagent.session.clients import Chosen, asked_of, choose, same_server
 from nbagent.session.composer import AnswerHosts, ChatComposer, Output
 from nbagent.session.frontend import Frontend
@@ -66,7 +65,7 @@ class Prepared(NamedTuple):
 
     plan: EnginePlan
     host: HostSet
-    policies: Policies
+    rules: Rules
     chosen: Chosen
 
 
@@ -86,12 +85,8 @@ def prepare(
     chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
     one_token = Usage(prompt_tokens=1, total_tokens=1)
     if limits.max_cost_usd is not None and chosen.price(one_token, chosen.model) is None:
-        raise UsageError(
-            f"no price is known for {chosen.model_id}, so max_cost_usd cannot hold; "
-            "limit its tokens with max_total_tokens=…"
-        )
-    kind = options.output
-    output = None if kind is None or kind is str else Output(kind)
+        raise UsageError(f"no price is known for {chosen.model_id}; limit max_total_tokens")
+    output = None if options.output in (None, str) else Output(options.output)
     run_id = new_id()
     recording = recording_of(asked, store, run_id)
     names = asked.tools if ask.tools is None else ask.options.tools
@@ -100,13 +95,15 @@ def prepare(
     hosts: Sequence[Any] = tools.hosts
     if recording is not None and asked.replay_tools:
         hosts = [RecordedHost(host, recording) for host in hosts]
-    hides = tools.policies.hiding
+    hides = tools.rules.hiding
     host = HostSet(hosts, hides=hides)
     if output is not None:
         host = AnswerHosts(hosts, hides=hides, output=output, chosen=chosen)
     cell = frontend.cell()
-    # Who says nothing new has the model answer what was said last.
+    # Who says nothing new has the model answer what was said last, or end its answer.
     said = ask if ask.prompt or parent is None else parent
+    cut_off = not words and base.history and base.history[-1].role == "assistant"
+    opening = (Message.of("user", CONTINUE),) if cut_off else ()
     record = redacted(
         RunRecord(
             id=run_id,
@@ -137,23 +134,24 @@ def prepare(
             messages=words,
         )
     )
-    if not ask.dry_run:
-        _remember(run_id, options)
+    rows = RunOptions.rows()
+    not_kept = {n: v for n, v in options.given.items() if rows[n].secret or n == "output"}
+    if not_kept and not ask.dry_run:
+        remembered[run_id] = not_kept
+    same_model = parent and (parent.model, parent.base_url) == (record.model, record.base_url)
     plan = EnginePlan(
         run=record,
         history=base.history,
         client=recording.client(chosen) if recording and not ask.dry_run else chosen.client,
         model=chosen.model,
         host=host,
-        composer=ChatComposer(asked.system, opening=_opening(words, base.history), output=output),
+        composer=ChatComposer(asked.system, opening=opening, output=output),
         context=ToolContext(
             run_id=run_id,
             session=record.session,
             runner=courier,
             namespace=namespace,
             run_code=frontend.run_code(),
-            mounts=tools.mounts,
-            policy=tools.policies.effective,
             waiting=waiting,
         ),
         cancel=courier.cancel,
@@ -164,11 +162,11 @@ def prepare(
         requests_before=0 if ask.prompt or ask.messages else base.requests,
         price=chosen.price,
         trim=asked.trim == "tool-results",
-        before=base.turn if base.asked == (record.model, record.base_url) else None,
+        before=base.turn if same_model else None,
         context_tokens=chosen.context_tokens,
         notices=list(record.notices),
     )
-    return Prepared(plan, host, tools.policies, chosen)
+    return Prepared(plan, host, tools.rules, chosen)
 
 
 def _words(
@@ -182,7 +180,16 @@ def _words(
         parts = ask.parts or (TextPart(text=ask.prompt),)
         return (*ask.messages, Message(role="user", content=parts))
     if parent is not None and ask.kind == "resume" and not ask.messages:
-        _check_resumable(parent, base.requests, ceiling)
+        if parent.phase == "Completed" or parent.stop_reason in ("answered", "content_filter"):
+            ended = f"has ended ({parent.stop_reason})"
+        elif base.requests >= ceiling:
+            ended = f"reached the ceiling of {ceiling} requests"
+        else:
+            return ()
+        raise UsageError(
+            f"run {parent.id[:8]} {ended}; say what to do next: run.resume('…') or "
+            "%%agent --continue"
+        )
     return ask.messages
 
 
@@ -258,8 +265,6 @@ class Conversation:
     """Since the person's last words."""
     turn: EngineTurn | None = None
     """The last turn before; in a fork, the one asked anew."""
-    asked: tuple[str, str | None] = ("", None)
-    """Of that turn: the model and its server."""
 
 
 def _conversation_of(parent: RunRecord | None, fork_turn: str | None, store: Store) -> Conversation:
@@ -268,8 +273,7 @@ def _conversation_of(parent: RunRecord | None, fork_turn: str | None, store: Sto
         return Conversation()
     if parent.phase == "Running":
         raise UsageError(
-            f"run {parent.id[:8]} is still at work; wait for it, or stop it where it was "
-            "started (■, or %agent stop in that notebook)"
+            f"run {parent.id[:8]} is still at work; wait for it, or stop it where it was started"
         )
     history = store.conversation(parent.id)
     requests = store.requests_since_words(parent.id)
@@ -278,78 +282,41 @@ def _conversation_of(parent: RunRecord | None, fork_turn: str | None, store: Sto
         while not run.turns and run.parent_id is not None:
             run = store.load(run.parent_id)
         last = run.turns[-1] if run.turns else None
-        first_index = last.index + 1 if last else 1
-        return Conversation(history, first_index, requests, last, (run.model, run.base_url))
+        return Conversation(history, last.index + 1 if last else 1, requests, last)
     turn = next((t for t in parent.turns if t.id == fork_turn), None)
     if turn is None:
         known = ", ".join(t.id for t in parent.turns) or "none"
         raise UsageError(f"run {parent.id[:8]} has no turn {fork_turn!r}; its own turns: {known}")
     requests -= sum(t.index >= turn.index for t in parent.turns)
-    kept, asked = history[: turn.request.n_messages], (parent.model, parent.base_url)
-    return Conversation(kept, turn.index, max(0, requests), turn, asked)
-
-
-def _opening(words: Sequence[Message], history: Sequence[Message]) -> tuple[Message, ...]:
-    """A directive where an answer was cut off and the person said nothing more."""
-    if words or not history or history[-1].role != "assistant":
-        return ()
-    return (Message.of("user", CONTINUE),)
+    kept = history[: turn.request.n_messages]
+    return Conversation(kept, turn.index, max(0, requests), turn)
 
 
 def _check_answered(messages: Sequence[Message]) -> None:
     """Raise UsageError for a conversation that no provider takes: calls without their results."""
-    waiting: list[str] = []
+    pending: list[str] = []
     for message in messages:
-        expected = waiting.pop(0) if waiting else None
-        given = (message.tool_call_id or "") if message.role == "tool" else None
-        if given != expected:
-            raise UsageError(
-                f"messages: call {expected!r} is followed by result {given!r}; put one tool "
-                "message for each call after the calls, in their order"
-            )
-        waiting = waiting or [call.id for call in message.tool_calls]
-    if waiting:
-        raise UsageError(
-            f"messages: the call {waiting[0]!r} has no result; add a tool message with that id"
-        )
-
-
-def _check_resumable(parent: RunRecord, requests: int, ceiling: int) -> None:
-    """Raise UsageError where a run cannot go on without the person's next words."""
-    if parent.phase == "Completed" or parent.stop_reason in ("answered", "content_filter"):
-        raise UsageError(
-            f"run {parent.id[:8]} has ended ({parent.stop_reason}); to go on, say something: "
-            "%%agent --continue with your next words, or run.resume('…')"
-        )
-    if requests >= ceiling:
-        raise UsageError(
-            f"run {parent.id[:8]} reached the ceiling of {ceiling} requests; say what to do next "
-            "(run.resume('…') or %%agent --continue), or raise it: run.resume(ceiling=…)"
-        )
+        answered = [message.tool_call_id] if message.role == "tool" else []
+        if answered != pending[:1]:
+            break
+        pending = pending[1:] or [call.id for call in message.tool_calls]
+    else:
+        if not pending:
+            return
+    raise UsageError(
+        "messages: after calls there is to be one tool message for each, in the order of the calls"
+    )
 
 
 # What no record keeps
 
-_remembered: dict[str, dict[str, Any]] = {}
+remembered: dict[str, dict[str, Any]] = {}
 """By run of this process: the type of its answer, and the values that are never shown."""
-
-
-def _remember(run_id: str, options: RunOptions) -> None:
-    """Keep what the record of a run does not, for the runs that go on and for `run.output`."""
-    rows = RunOptions.rows()
-    values = {n: v for n, v in options.given.items() if rows[n].secret or n == "output"}
-    if values:
-        _remembered[run_id] = values
-
-
-def forget_remembered() -> None:
-    """Forget it of all runs."""
-    _remembered.clear()
 
 
 def type_of(run_id: str) -> Any:
     """The type of a run's answer; None where none was asked for, or in another process."""
-    return _remembered.get(run_id, {}).get("output")
+    return remembered.get(run_id, {}).get("output")
 
 
 def _joined(
@@ -367,16 +334,12 @@ def _joined(
         goes_on = (row.goes_on or name == "output") and (stays or not row.server)
         if name in kept and goes_on and not said:
             changes[name] = _secret(parent, name, settings) if row.secret else kept[name]
-    if MASK in (changes.get("base_url") or ""):
-        raise UsageError(
-            "the base URL of that run held a key, which is never kept; give it again: base_url=…"
-        )
     return RunOptions(**changes).changed(**options.given)
 
 
 def _secret(parent: RunRecord, name: str, settings: Settings) -> dict[str, Any] | None:
     """Values of which a record has the names; None where the settings have them."""
-    values = _remembered.get(parent.id, {}).get(name)
+    values = remembered.get(parent.id, {}).get(name)
     names: dict[str, Any] = parent.options[name]
     if values is None and not (getattr(settings, name) or {}).keys() >= names.keys():
         raise UsageError(

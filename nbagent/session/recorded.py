@@ -68,8 +68,8 @@ class RecordedHost:
         self._inner = inner
         self._cassette, self._mode = recording.cassette, recording.mode
         self._specs: dict[str, ToolSpec] = {}
-        self._calls: dict[str, list[tuple[str, str]]] = {}
-        """By key, the calls so far, each once: one that is asked about is prepared twice."""
+        self._calls: dict[str, dict[tuple[str, str], int]] = {}
+        """By key, the number of each call so far; one that is asked about is prepared twice."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -87,11 +87,8 @@ class RecordedHost:
         """
         arguments = call.arguments or {}
         key = RecordedResult.key_of(call.name, arguments)
-        calls = self._calls.setdefault(key, [])
-        this_call = (context.turn_id, call.id)
-        if this_call not in calls:
-            calls.append(this_call)
-        n = calls.index(this_call) + 1
+        calls = self._calls.setdefault(key, {})
+        n = calls.setdefault((context.turn_id, call.id), len(calls) + 1)
         if self._mode != "refresh" and call.name in self._specs:
             try:
                 found = await asyncio.to_thread(self._cassette.find_result, key, n)

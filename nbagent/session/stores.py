@@ -1,14 +1,10 @@
-"""The store of this process, one for each home, and its heartbeat; which run a person means."""
+"""The store of this process, one for each home; which run a person means."""
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import threading
-from collections import Counter
-from collections.abc import Collection, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +14,10 @@ from nbagent.contracts.errors import UsageError
 from nbagent.session.frontend import frontend
 from nbagent.settings import store_home
 
-_BEAT_S = 10.0
-
 _lock = threading.Lock()
 _stores: dict[Path, Store] = {}
 _last: dict[Store, str] = {}
-"""By store, the run that the person started last in this process; empty once it was forgotten."""
-_working: Counter[int] = Counter()
-_hearts: dict[int, asyncio.Task[None]] = {}
+"""By store, the run that the person started last in this process."""
 
 
 def current_store() -> Store:
@@ -80,55 +72,19 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     if ref != "last":
         return store.find(ref)
     here = _last.get(store) if session is None else None
-    if here == "":
-        raise UsageError(
-            "the last run was forgotten; name the run that you mean (%agent runs or nbagent.runs() "
-            "lists them), or begin anew"
-        )
     if here is not None:
-        return store.find(here)  # another kernel may have deleted it
+        return store.find(here)  # it may have been deleted, and then no other one is meant
     notebook = frontend().cell().notebook if session is None else None
     run_id = store.last_run(session, notebook)
     if run_id is None:
         of = f"session {session!r}" if session else "this notebook"
-        raise UsageError(
-            f"there is no run of {of} yet; run a cell with %%agent first, or name a run "
-            "(nbagent.runs() lists them)"
-        )
+        raise UsageError(f"there is no run of {of} yet; name another (nbagent.runs() lists them)")
     return run_id
 
 
 def note_last(run_id: str, store: Store) -> None:
     """The person started this run."""
     _last[store] = run_id
-
-
-def forget_last(run_ids: Collection[str], store: Store) -> None:
-    """These runs were deleted; `last` is no other run until there is a new one."""
-    if _last.get(store) in run_ids:
-        _last[store] = ""
-
-
-@contextmanager
-def alive(store: Store) -> Generator[None]:
-    """Keep the store's lease alive while a run is at work. On the engine's loop."""
-    key = id(store)
-    _working[key] += 1
-    if key not in _hearts:
-        _hearts[key] = asyncio.get_running_loop().create_task(_beat(store))
-    try:
-        yield
-    finally:
-        _working[key] -= 1
-        if not _working[key]:
-            _hearts.pop(key).cancel()
-
-
-async def _beat(store: Store) -> None:
-    done = True
-    while True:
-        await asyncio.sleep(_BEAT_S if done else 1.0)
-        done = store.heartbeat()
 
 
 def _before_fork() -> None:
@@ -145,9 +101,8 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     _after_fork()
-    # The leases are the parent's, and the hearts beat on its loop.
-    for mine in (_stores, _last, _working, _hearts):
-        mine.clear()
+    _stores.clear()  # the leases are the parent's
+    _last.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -25,7 +25,10 @@ from nbagent.settings.table import Option, RunOptions, Settings, checked_value
 
 V = TypeVar("V", RunOptions, Settings)
 _PROJECT = "pyproject.toml"
-_STARTS_A_PROGRAM = {"tools": re.compile(r"mcp(:|$)|.*__"), "model": re.compile(r"local(:|$)")}
+_STARTS_A_PROGRAM = {
+    "tools": re.compile(r"all$|mcp(:|$)|.*__"),
+    "model": re.compile(r"local(:|$)"),
+}
 """What a project's file may not name."""
 _configured: dict[str, Any] = {}
 _start: Path | None = None

@@ -339,7 +339,6 @@ class Settings(_Shared):
         (),
         many=True,
     )
-    hide = _Limit[tuple[str, ...]]("", "tools that a model is not shown", checks.patterns, ())
     max_read_bytes = _Limit("", "largest file to read", _COUNT, _LIMITS.max_read_bytes)
     max_write_bytes = _Limit("", "largest file to write", _COUNT, _LIMITS.max_write_bytes)
     search_timeout_s = _Limit("", "longest search", checks.seconds, _LIMITS.search_timeout_s)
@@ -364,7 +363,7 @@ class Settings(_Shared):
     def policy(self) -> ToolPolicy:
         """What holds for every run."""
         limits = ToolLimits(**{f.name: getattr(self, f.name) for f in fields(ToolLimits)})
-        rules = {name: getattr(self, name) for name in ("allow", "ask", "deny", "hide")}
+        rules = {name: getattr(self, name) for name in ("allow", "ask", "deny")}
         return ToolPolicy(**rules, limits=limits, isolation=self.isolation)
 
 

@@ -179,7 +179,7 @@ def _look_at_run(code: str) -> CallPreview:
     return CallPreview(
         ruling="ask",
         firm=True,
-        every_time=True,
+        for_session="none",
         why="runs Python in your notebook, with everything that you may do",
         pieces=(PreviewPiece("code", redact(code), "code"),),
         binds=sha_of([code]),

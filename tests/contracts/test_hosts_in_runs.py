@@ -140,7 +140,7 @@ def test_a_stop_ends_a_call_at_once(case: HostCase) -> None:
     assert (code_of(it), took < 3) == ("E_INTERRUPTED", True)
 
 
-@pytest.mark.parametrize("kind", ["deny", "hide", "deny some calls", "ask nobody"])
+@pytest.mark.parametrize("kind", ["deny", "deny some calls", "ask nobody"])
 def test_a_rule_refuses_a_call_and_a_host_that_is_denied_is_not_shown(
     case: HostCase, kind: str
 ) -> None:

@@ -22,7 +22,7 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event, Notice, TurnStarted
-from nbagent.contracts.records import Trimmed, is_worth_it, shortened
+from nbagent.contracts.records import is_worth_it, shortened
 from nbagent.engine.overflow import request_chars
 from nbagent.notebook.view_state import view_of
 from nbagent.providers.offline import call, error, script
@@ -68,7 +68,7 @@ def fetching(pages: str, takes: int) -> list[Any]:
 
 def trimmed_of(run: nbagent.Run) -> list[tuple[int, ...]]:
     """The places that each turn sent shortened."""
-    return [t.request.trimmed.places if t.request.trimmed else () for t in run.turns]
+    return [t.request.trimmed for t in run.turns]
 
 
 def kept_whole(run: nbagent.Run) -> bool:
@@ -247,4 +247,3 @@ def test_a_shortened_result_is_json_that_says_so(name: str) -> None:
     assert not is_worth_it(short) or "ud800" in text
     alone = ChatRequest(model="m", messages=(message,))
     assert request_chars(alone) == len(text) + 4_000 * len(images)
-    assert Trimmed(places=(0, 7)).applied([message])[0] == short

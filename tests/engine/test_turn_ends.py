@@ -81,7 +81,7 @@ def test_a_turn_ends_as_the_page_says_and_the_run_goes_on(end: str, stream: bool
     else:
         assert run.raise_for_error() is run
     if reason in ("answered", "content_filter"):
-        with pytest.raises(UsageError, match="say something"):
+        with pytest.raises(UsageError, match="say what to do next"):
             run.resume()
         child = run.resume("Go on.")
     else:

@@ -97,7 +97,7 @@ def test_no_name_of_python_is_mixed_in_where_nothing_is_known(typist: MagicShell
 
 def test_tab_completes_tools_one_after_the_other(typist: MagicShell) -> None:
     typist.cell(TOOLS)
-    hosts = ["fs", "mcp", "skills", "notebook"]
+    hosts = ["fs", "skills", "notebook"]
     # Servers that other tests of this process have made are offered too.
     offered = [w for w in words(typist, "%%agent --tools |") if not w.startswith("mcp:")]
     assert offered[:4] == ["population", "area", "all", "none"]

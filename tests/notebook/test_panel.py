@@ -194,6 +194,33 @@ def test_hosts_go_along_once_ticked_and_settings_without_tools_tick_none(stage: 
         configure(tools=None)
 
 
+def test_a_reopened_run_ticks_what_it_had_and_settings_that_say_all_tick_all(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nbagent.tools.mcp.server._servers", {})
+
+    def ticked() -> list[str]:
+        return [name for name, box in boxes(stage).items() if box.value]
+
+    for tools, expected in (None, ["population", "nap"]), ("all", ["population", "nap", *HOSTS]):
+        run = nbagent.Agent("offline:demo", tools=tools).run("Hello")
+        stage.panel.after_cell()
+        stage.panel.form.runs.value = run.id
+        assert ticked() == expected
+    nbagent.mcp("city", command=["never", "started"])
+    configure(tools="all")
+    try:
+        stage.panel.after_cell()
+        assert ticked() == ["population", "nap", *HOSTS, "mcp:city"]
+        options, dropped = stage.panel.form.choices().options(None)
+        assert options.tools is None
+        assert "tools" in dropped, "as the settings say"
+        boxes(stage)["mcp:city"].value = False
+        assert stage.run("Hello").options["tools"] == ["population", "nap", *HOSTS]
+    finally:
+        configure(tools=None)
+
+
 def test_a_run_of_a_cell_is_reopened_with_its_options_and_goes_on(stage: Stage) -> None:
     agent = nbagent.Agent("offline:demo", tools=("population",), system="Be brief.", max_turns=7)
     first = agent.run("What is the population of Oslo?", max_cost_usd=1.5)

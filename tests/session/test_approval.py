@@ -121,8 +121,8 @@ def test_allowed_for_the_session_binds_to_the_very_call_and_its_definition() -> 
 
 
 SCOPES: dict[str, tuple[CallPreview, list[str]]] = {
-    "a whole tool": (CallPreview(ruling="ask", for_tool=True), ["every call of shift"]),
-    "every time": (CallPreview(ruling="ask", every_time=True), ["", "", ""]),
+    "a whole tool": (CallPreview(ruling="ask", for_session="every call"), ["every call of shift"]),
+    "every time": (CallPreview(ruling="ask", for_session="none"), ["", "", ""]),
 }
 
 

@@ -78,7 +78,7 @@ def test_last_is_no_other_run_after_the_last_one_was_forgotten() -> None:
     run = a_run()
     nbagent.forget("last")
     for _ in range(2):
-        with pytest.raises(UsageError, match="the last run was forgotten"):
+        with pytest.raises(UsageError, match="no run is called"):
             nbagent.forget("last")
     for use in (lambda: run.resume("More"), lambda: run.request_of("C01")):
         with pytest.raises(UsageError, match=f"there is no run '{run.id}'"):
@@ -127,7 +127,7 @@ def test_a_run_at_work_here_or_in_another_kernel_is_not_forgotten_and_an_abandon
     begun = {"phase": "Running", "stop_reason": None, "error": None, "ended_at": None}
     at_work = here.model_copy(update={"id": "f" * 16, **begun, "turns": (), "messages": ()})
     asyncio.run(other.commit(RunStarted(at_work)))
-    with pytest.raises(UsageError, match="is at work; stop it"):
+    with pytest.raises(UsageError, match="is still at work; stop it"):
         nbagent.forget(at_work.id)
     other.release(at_work.id)
     assert nbagent.forget(at_work.id) == (at_work.id,)

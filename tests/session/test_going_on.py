@@ -49,11 +49,13 @@ def test_a_run_in_a_store_that_was_opened_anew_goes_on() -> None:
 
 
 def test_after_a_cut_answer_the_model_is_told_to_go_on() -> None:
-    model = script([step(text="Once upon", finish_reason="length"), " a time."])
+    model = script([step(text="Once upon", finish_reason="length"), " a time.", "There was."])
     run = nbagent.Agent(model=model).run("Tell.")
     child = check_run(run.resume(), model)
     assert [m.text for m in child.messages] == ["Tell.", "Once upon", CONTINUE, " a time."]
     assert child.record.prompt == "Tell."
+    more = check_run(child.resume("And then?"), model)
+    assert [m.text for m in more.messages[4:]] == ["And then?", "There was."]
 
 
 def test_fork_keeps_the_turns_before_and_asks_this_one_anew() -> None:
@@ -89,20 +91,22 @@ def test_a_run_at_work_cannot_be_gone_on_with() -> None:
 
 
 def test_messages_of_the_persons_own_come_before_the_prompt() -> None:
-    asked = ToolCall(id="c1", name="look", arguments={}, arguments_raw="{}")
+    ids = ("c1", "c2")
+    asked = [ToolCall(id=id, name="look", arguments={}, arguments_raw="{}") for id in ids]
     content = Message.of("tool", '{"ok":true,"data":1}').content
     own = [
         Message.of("user", "Look."),
-        Message(role="assistant", tool_calls=(asked,)),
-        Message(role="tool", tool_call_id="c1", name="look", content=content),
+        Message(role="assistant", tool_calls=tuple(asked)),
+        *(Message(role="tool", tool_call_id=id, name="look", content=content) for id in ids),
         Message.of("assistant", "One."),
     ]
     model = script(["Two.", "Three."])
     agent = nbagent.Agent(model=model)
     run = check_run(agent.run("And now?", messages=own), model)
-    assert model.requests[0].messages[:4] == tuple(own)
+    assert model.requests[0].messages[:5] == tuple(own)
     assert run.messages[-1].text == "Two."
-    for bad in (own[:2], [own[0], own[2]], [own[0], own[1], own[0], own[2]]):
+    first, calls, one, two, _ = own
+    for bad in ([calls], [calls, one], [one], [calls, two, one], [calls, first, one, two]):
         with pytest.raises(UsageError, match=r"^E_INVALID_ARGUMENTS: messages: "):
             agent.run("And now?", messages=bad)
     generated: Any = (Message.of("user", text) for text in ("Before.", "Then."))

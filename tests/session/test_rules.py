@@ -1,4 +1,4 @@
-"""Rules: what they allow, ask, deny and hide, and what they mean by the arguments they name."""
+"""Rules: what they allow, ask and deny, and what they mean by the arguments they name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import CallPreview, ToolPolicy
 from nbagent.notebook.listings import tools_text
 from nbagent.providers.offline import call, calls, script
-from nbagent.session.approval import Policies
+from nbagent.session.approval import Rules, tightened
 from nbagent.session.frontend import use_frontend
 
 
-def test_rules_of_the_settings_allow_ask_deny_and_hide() -> None:
+def test_rules_of_the_settings_allow_ask_and_deny() -> None:
     nbagent.configure(allow="delete(path=tmp/*)", ask=["look"], deny="delete(path=tmp/keep*)")
     paths = [("delete", "tmp/a"), ("delete", "tmp/keep"), ("delete", "b"), ("look", "b")]
     run, _ = ran(calls([call(name, path=path) for name, path in paths]))
@@ -27,7 +27,7 @@ def test_rules_of_the_settings_allow_ask_deny_and_hide() -> None:
     assert [it.approved_by for it in runs] == [None, "policy", "nobody", "nobody"]
     assert done == ["tmp/a"]
     assert "tmp/keep" in runs[1].result.error.message
-    nbagent.configure(allow=None, ask=None, deny=None, hide="delete")
+    nbagent.configure(allow=None, ask=None, deny="delete")
     run, model = ran(call("delete", path="a"))
     assert [tool.name for tool in model.requests[0].tools] == ["look"]
     assert only(run).result.error.code == "E_DENIED"
@@ -60,9 +60,9 @@ def test_the_stricter_limits_and_isolation_hold(mine: Any, agents: Any, holds: s
         return ToolPolicy(isolation=isolation, limits=nbagent.ToolLimits(max_read_bytes=read))
 
     for reads in (10, 100), (100, 10):
-        both = Policies(system=policy(mine, reads[0]), agent=policy(agents, reads[1]))
-        assert both.effective.isolation == holds
-        assert both.effective.limits.max_read_bytes == 10
+        both = tightened(policy(mine, reads[0]), policy(agents, reads[1]))
+        assert both.isolation == holds
+        assert both.limits.max_read_bytes == 10
 
 
 def test_an_edited_call_is_judged_anew() -> None:
@@ -79,6 +79,12 @@ def test_a_firm_question_is_asked_whatever_the_settings_allow() -> None:
         assert (only(run).approved_by, only(run).result.ok) == (by, ok)
 
 
+def test_a_rule_that_asks_does_not_loosen_what_a_host_denies() -> None:
+    host = Shifting(["one"], CallPreview(ruling="deny", why="never"))
+    run, _ = ran(call("shift"), tools=[host], policy=ToolPolicy(ask=["*"]), answer=Asked(True))
+    assert (only(run).approval, only(run).approved_by) == ("denied", "policy")
+
+
 @pytest.mark.parametrize("path", ["x", "@a/x"])
 def test_rules_that_forbid_hold_for_every_form_of_a_call(path: str) -> None:
     nbagent.configure(deny=[f"shift(path={path})"])
@@ -90,7 +96,7 @@ def test_rules_that_forbid_hold_for_every_form_of_a_call(path: str) -> None:
 @pytest.mark.parametrize("rule", ["mcp", "mcp:*", "mcp:git", "mcp:g*", "git__*"])
 def test_a_rule_may_name_a_server_in_many_ways(rule: str) -> None:
     spec = ToolSpec(name="git__log", traits=ToolTraits(host="mcp:git"))
-    assert Policies(system=ToolPolicy(deny=[rule])).hiding(spec)
+    assert Rules(ToolPolicy(deny=[rule])).hiding(spec)
 
 
 def test_the_listing_says_what_happens_at_a_call_and_why() -> None:
@@ -99,7 +105,7 @@ def test_the_listing_says_what_happens_at_a_call_and_why() -> None:
     said = tools_text(None)
     assert "look(path: string)  [asks first: ask='look']" in said
     assert "delete(path: string)  [asks first, some calls: deny=delete(path=/etc/*)]" in said
-    assert "Rules of this notebook" in said
+    assert "Rules that hold: " in said
 
 
 HOLD: list[tuple[str, dict[str, Any]]] = [

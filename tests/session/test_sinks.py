@@ -10,6 +10,7 @@ import os
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -32,7 +33,8 @@ from nbagent.contracts.events import (
     TurnStarted,
     Waiting,
 )
-from nbagent.providers.offline import call, calls, script, step
+from nbagent.providers.offline import call, calls, delay, script, step
+from nbagent.session import active
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores, current_store
 
@@ -91,6 +93,27 @@ def test_events_are_seen_only_after_they_are_committed_and_deltas_are_never_stor
     assert len(deltas) > 100
     counts = current_store().counts()
     assert counts == {"runs": 1, "turns": 2, "tool_runs": 1, "messages": 4}
+
+
+def test_the_lease_of_the_store_is_kept_alive_while_a_run_is_at_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(active, "_BEAT_S", 0.05)
+    beats: list[Store] = []
+    heartbeat = Store.heartbeat
+
+    def counted(store: Store) -> bool:
+        beats.append(store)
+        return heartbeat(store)
+
+    monkeypatch.setattr(Store, "heartbeat", counted)
+    agents = [nbagent.Agent(model=script([delay(s), "Done."])) for s in (0.0, 0.4)]
+    runs = [agent.start("Go.") for agent in agents]
+    assert all(run.wait().ok for run in runs)
+    assert len(beats) >= 3
+    done = len(beats)
+    time.sleep(0.2)
+    assert len(beats) == done
 
 
 @contextmanager

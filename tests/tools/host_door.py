@@ -18,7 +18,7 @@ from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOut
 from nbagent.contracts.records import ToolResult
 from nbagent.files.mounts import Mounts
 from nbagent.runtime import Courier, wait
-from nbagent.session.approval import Policies
+from nbagent.session.approval import Rules
 from nbagent.session.hosts import resolving
 from nbagent.tools import filesystem
 from nbagent.tools.base import HostOrder
@@ -176,6 +176,6 @@ class FileDoor(HostDoor):
     ) -> None:
         mounts = mounts or Mounts.of(project, state=project.with_name("state"))
         policy = policy or ToolPolicy()
-        self.rules = rules = Policies(system=policy, resolve=resolving(mounts))
+        self.rules = rules = Rules(policy, resolving(mounts))
         given: dict[str, Any] = {"mounts": mounts, "policy": policy, "forbids": rules.denies}
         super().__init__(*filesystem.open_hosts(HostOrder(words=words, project=project, **given)))

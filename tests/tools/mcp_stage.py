@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from host_door import HostDoor
 
 from nbagent.contracts.ports import ToolContext
 from nbagent.tools.base import HostOrder
-from nbagent.tools.mcp import McpServer, open_hosts
+from nbagent.tools.mcp import McpServer
 
 
 def order(*words: str, project: Path | None = None) -> HostOrder:
@@ -24,9 +24,8 @@ def order(*words: str, project: Path | None = None) -> HostOrder:
 class Door(HostDoor):
     """One host of one run; its tools are called by the names that the server gives them."""
 
-    def __init__(self, server: McpServer, only: Iterable[str] | None = None) -> None:
-        hosts = server.open_hosts(order()) if only is None else open_hosts(order(*only))
-        super().__init__(hosts[0])
+    def __init__(self, server: McpServer) -> None:
+        super().__init__(*server.open_hosts(order()))
         self.server = server
         self.prefix = server.name.replace(".", "_") + "__"
         self.fractions: list[tuple[str, float | None]] = []

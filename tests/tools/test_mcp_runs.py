@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from frontends import StandIn
 from legal_schema import check_legal
 from mcp_stage import Door, until
 from servers.mcp_door import hand
@@ -17,7 +18,9 @@ from session.approval_stage import Asked
 import nbagent
 from nbagent import offline
 from nbagent.contracts.policy import PersonAnswer
-from nbagent.tools.mcp import known_servers, mcp
+from nbagent.session.frontend import use_frontend
+from nbagent.tools.mcp import McpServer, known_servers, mcp
+from nbagent.tools.mcp.server import found
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +28,48 @@ def project(nothing_known: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     """A project beside an empty home."""
     monkeypatch.setattr("nbagent.session.hosts.project_folder", lambda: tmp_path)
     yield tmp_path
-    nbagent.configure(allow=None)
+    nbagent.configure(allow=None, tools=None)
 
 
 def run_of(tools: list[Any], *replies: Any, **options: Any) -> nbagent.Run:
     model = offline.script([*replies, "Done."])
     return nbagent.Agent(model=model, tools=tools).run("Go.", **options)
+
+
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"seen {place}"
+
+
+def test_all_is_every_host_and_the_persons_own_servers_as_far_as_the_rules_allow(
+    project: Path,
+) -> None:
+    use_frontend(StandIn({"look": nbagent.tool(look)}))
+    servers = {name: {"command": hand()[0], "args": hand()[1:]} for name in ("own", "refused")}
+    file = project / "home" / ".config" / "nbagent" / "mcp.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"mcpServers": servers}))
+    (project / ".mcp.json").write_text("{")  # what a project describes has to be named
+    skill = project / ".agents" / "skills" / "plot" / "SKILL.md"
+    skill.parent.mkdir(parents=True)
+    skill.write_text("---\nname: plot\ndescription: Plots.\n---\nPlot.")
+    mcp("made", command=hand())
+    model = offline.script(["Done."])
+    agent = nbagent.Agent(model=model, tools="all")
+    agent.run("Go.", policy=nbagent.ToolPolicy(deny=["mcp:refused", "fs"])).raise_for_error()
+    names = {tool.name for tool in model.requests[0].tools}
+    assert {"look", "get_skill", "nb.inspect", "own__echo", "made__echo"} <= names
+    assert {name.partition("__")[0] for name in names if "__" in name} == {"own", "made"}
+    refused = found("refused", project)
+    assert isinstance(refused, McpServer)
+    assert not refused.is_running, "a server that is denied is not started"
+
+
+def test_all_without_any_server_is_the_other_hosts() -> None:
+    model = offline.script(["Done."])
+    nbagent.Agent(model=model, tools="all").run("Go.").raise_for_error()
+    hosts = {tool.name.partition(".")[0] for tool in model.requests[0].tools}
+    assert hosts == {"fs", "nb"}
 
 
 def results(run: nbagent.Run) -> list[Any]:
@@ -143,7 +182,6 @@ def test_projects_server_starts_once_the_person_has_seen_it_whatever_the_rules_s
     assert [question.tool for question in person.questions] == ["git__start_server"]
     assert "git__echo" in results(run)[0].data["tools"]
     assert results(run)[1].ok
-    assert list(known_servers()["git"].env) == ["KEY", "MORE"]
 
     # Known from now on, till the file says something else.
     assert results(run_of(["mcp:git"], ECHO, on_approval=person))[0].ok
@@ -188,12 +226,11 @@ def test_what_the_person_names_in_python_or_in_their_own_file_is_theirs(
     assert results(run_of(["mcp:git"], ECHO))[0].ok
 
 
-@pytest.mark.parametrize("protocol", ["auto", "2025-11-25"])
-def test_time_server_answers(protocol: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is installed beside Python is found without its folder on the PATH.
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     command = ["mcp-server-time", "--local-timezone", "UTC"]
-    door = Door(mcp(f"time-{protocol}", command=command, protocol=protocol)).listed()
+    door = Door(mcp("time", command=command)).listed()
     for spec in door.specs.values():
         check_legal(spec)
     answer = door.data("get_current_time", timezone="Europe/Paris")

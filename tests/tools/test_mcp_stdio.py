@@ -18,7 +18,7 @@ from mcp_stage import Door, Start, is_there, until
 from servers.mcp_door import hand
 
 from nbagent.contracts.chat import ImagePart
-from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.errors import ToolError
 from nbagent.tools.mcp import mcp
 
 linux = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
@@ -96,7 +96,7 @@ def test_calls_run_beside_each_other_and_show_their_progress(door: Door) -> None
 
 def test_person_sees_server_command_and_the_whole_call(door: Door) -> None:
     preview = door.preview("echo", text="x" * 10_000)
-    assert (preview.ruling, preview.for_tool) == ("ask", True)
+    assert (preview.ruling, preview.for_session) == ("ask", "every call")
     pieces = {piece.label: piece.text for piece in preview.pieces}
     assert pieces["server"] == door.server.name
     assert "mcp_hand.py" in pieces["command"]
@@ -113,14 +113,8 @@ def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
     assert door.data("echo", text="on") == '{"text": "on"}'
 
 
-def test_single_tool_can_be_named_and_runs_share_one_process(door: Door) -> None:
-    name = door.server.name
+def test_runs_share_one_process(door: Door) -> None:
     assert Door(door.server).listed().pid == door.pid
-    one = Door(door.server, only=[f"{name}__echo"])
-    assert list(one.specs) == [f"{name}__echo"]
-    assert one.error("fail").code == "E_UNKNOWN_TOOL"
-    with pytest.raises(UsageError, match=f"no tool '{name}__ecko'; did you mean '{name}__echo'"):
-        Door(door.server, only=[f"{name}__ecko"]).listed()
 
 
 def test_server_sees_only_what_it_was_given(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

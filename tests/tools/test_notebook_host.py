@@ -150,7 +150,7 @@ def test_names_that_are_not_the_persons_are_refused(notebook: Notebook, name: st
 def test_setting_asks_with_the_old_and_the_new_value(notebook: Notebook) -> None:
     notebook.names["df"] = pd.DataFrame({"a": [1, 2]})
     preview = notebook.preview("nb.set", name="df", value=["x"] * 3_000)
-    assert (preview.ruling, preview.every_time) == ("ask", False)
+    assert (preview.ruling, preview.for_session) == ("ask", "this call")
     assert notebook.preview("nb.inspect", name="df").ruling == "allow"
     now, then = preview.pieces
     assert now.text == "<pandas.DataFrame shape [2, 1]>"

@@ -60,8 +60,7 @@ def test_what_is_no_python_is_refused_before_anybody_is_asked(
 def test_running_code_asks_always_and_shows_all_of_it(notebook: Notebook) -> None:
     code = "import os\n" * 500
     preview = notebook.preview("nb.run", code=code)
-    assert (preview.ruling, preview.firm, preview.for_tool) == ("ask", True, False)
-    assert preview.every_time
+    assert (preview.ruling, preview.firm, preview.for_session) == ("ask", True, "none")
     (piece,) = preview.pieces
     assert (piece.kind, piece.text) == ("code", code)
     assert "everything that you may do" in preview.why

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.records import RunRecord
+from nbagent.session.hosts import words_of_all
 from nbagent.settings import RunOptions, Settings, checked_value, effective
 from nbagent.settings.checks import Tools
 from nbagent.tools.base import OWN, host_of
@@ -75,8 +76,8 @@ class Choices:
 
     def _tools(self, usual: Tools | None) -> Tools | None:
         ticked = tuple(name for name in self.offered if name not in self.unticked)
-        functions = tuple(name for name in self.offered if name not in HOSTS)
-        if not self.offered or (ticked == functions and usual in (None, "all")):
+        whole = self.offered if usual == "all" else _functions(self.offered)
+        if not self.offered or (ticked == whole and usual in (None, "all")):
             return None
         return ticked or "none"
 
@@ -118,7 +119,7 @@ def offered_tools(
     Raises:
         UsageError: two tools have one name.
     """
-    named = (*configured, *extra) if isinstance(configured, tuple) else extra
+    named = (*words_in(configured), *extra)
     found = {tool.name: tool for tool in _listed(namespace, None)}
     found |= {word: Offered(word, about) for word, about in HOSTS.items() if word not in found}
     for name in named:
@@ -134,15 +135,26 @@ def offered_tools(
     return list(found.values())
 
 
-def at_first_unticked(offered: Sequence[Offered], configured: Tools | None) -> frozenset[str]:
-    """The tools that the settings leave out."""
-    functions = [tool.name for tool in offered if tool.name not in HOSTS]
-    if configured is None or configured == "all":
-        kept = functions
-    else:
-        kept = list(configured) if isinstance(configured, tuple) else []
-        kept += functions if OWN in kept else []
-    return frozenset(tool.name for tool in offered if tool.name not in kept)
+def words_in(chosen: Tools | None) -> tuple[str, ...]:
+    """The names that a choice of tools has beside the notebook's own functions."""
+    if chosen == "all":
+        return words_of_all()
+    return chosen if isinstance(chosen, tuple) else ()
+
+
+def left_out(offered: Sequence[Offered], chosen: Tools | None) -> frozenset[str]:
+    """The tools that a choice (of the settings, of a run) leaves out."""
+    names = tuple(tool.name for tool in offered)
+    if chosen == "all":
+        return frozenset()
+    kept = words_in(chosen)
+    if chosen is None or OWN in kept:
+        kept += _functions(names)
+    return frozenset(name for name in names if name not in kept)
+
+
+def _functions(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in HOSTS and ":" not in name)
 
 
 def _listed(namespace: Mapping[str, Any], names: Sequence[str] | None) -> list[Offered]:

@@ -131,7 +131,7 @@ class Panel:
             offered = choices.offered_tools(frontend().namespace(), settings.tools, self._extra)
         except NbagentError as error:
             trouble = error_words(error)
-        fresh = choices.at_first_unticked(offered, settings.tools) - {*self.form.choices().offered}
+        fresh = choices.left_out(offered, settings.tools) - {*self.form.choices().offered}
         self.form.offer(offered, self.form.unticked | fresh, trouble)
         listed, models = recent_runs()
         self.form.list_runs(listed)
@@ -321,11 +321,9 @@ class Panel:
         self._settle()
 
     def _tick(self, tools: Any) -> None:
-        self._extra = tools if isinstance(tools, tuple) else ()
+        self._extra = choices.words_in(tools)
         offered = choices.offered_tools(frontend().namespace(), effective().tools, self._extra)
-        names = {tool.name for tool in offered}
-        off = names if tools == "none" else names - set(self._extra) if self._extra else set[str]()
-        self.form.offer(offered, frozenset(off))
+        self.form.offer(offered, choices.left_out(offered, tools))
 
     def _left(self) -> Sequence[RunRecord]:
         for run_id in reversed(self._talk.run_ids):

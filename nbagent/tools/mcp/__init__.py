@@ -5,6 +5,6 @@ imports `mcp`, late).
 """
 
 from nbagent.tools.mcp.host import McpHost, open_hosts
-from nbagent.tools.mcp.server import McpServer, known_servers, mcp
+from nbagent.tools.mcp.server import McpServer, configured_servers, known_servers, mcp
 
-__all__ = ["McpHost", "McpServer", "known_servers", "mcp", "open_hosts"]
+__all__ = ["McpHost", "McpServer", "configured_servers", "known_servers", "mcp", "open_hosts"]

@@ -42,7 +42,8 @@ from nbagent.tools.results import summary
 if TYPE_CHECKING:
     from mcp.client._transport import ReadStream, TransportStreams
 
-_MODES = {"auto": "auto", "2025-11-25": "legacy", "2026-07-28": "2026-07-28"}
+FIRST_MODE = "auto"
+"""The newer protocol where the server speaks it, else the older one with its handshake."""
 _LIST_S = 10.0
 """The most that a server which runs may take to list its tools again; then it is started anew."""
 _CLOSE_S = 8.0
@@ -136,9 +137,9 @@ class Connection:
     async def _ready(self) -> Life:
         if self.life is not None and self.life.is_open:
             return self.life
-        mode, by_stdio = _MODES[self.server.protocol], self.server.url is None
-        life = await self._started(mode)
-        if life.has_ended and mode == "auto" and by_stdio:
+        by_stdio = self.server.url is None
+        life = await self._started(FIRST_MODE)
+        if life.has_ended and by_stdio:
             # Some servers of the older protocols end at any request before `initialize`.
             life = await self._started("legacy")
         if not life.is_open:
@@ -397,10 +398,9 @@ class Life:
 
 async def _watch(client: Client) -> None:
     """Ask to be told of changes, where the protocol tells only who asks."""
-    capability = client.server_capabilities.tools
-    # Nothing is said of its tools when the protocol was fixed and nobody asked for it.
-    silent = capability is not None and not capability.list_changed
-    if silent or client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+    is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+    tools = client.server_capabilities.tools
+    if not (is_modern and tools and tools.list_changed):
         return
     # A server that ends it is asked again when the next run lists.
     with suppress(Exception):

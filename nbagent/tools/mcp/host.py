@@ -10,11 +10,9 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbagent.contracts.canonical import (
@@ -31,17 +29,13 @@ from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOut
 from nbagent.contracts.records import ToolResult
 from nbagent.shown import without_folders
 from nbagent.shown.pictures import encoded_image
-from nbagent.tools.base import HostOrder, listed, paced_progress, unknown_call, unknown_name
+from nbagent.tools.base import HostOrder, listed, paced_progress, unknown_call
 from nbagent.tools.json_schema import legal_schema, visible
 from nbagent.tools.mcp.server import (
     MOST_TOOLS,
     McpServer,
     ProjectServer,
-    check_installed,
     found,
-    known_servers,
-    names_of,
-    prefix_of,
 )
 from nbagent.tools.results import failure_of, result_of
 
@@ -71,14 +65,10 @@ class McpHost:
 
     Args:
         server: whose tools; of a project's server that was not allowed yet, the one tool starts it.
-        only: the names (`server__tool`) that are offered; all by default.
     """
 
-    def __init__(
-        self, server: McpServer | ProjectServer, only: Iterable[str] | None = None
-    ) -> None:
+    def __init__(self, server: McpServer | ProjectServer) -> None:
         self._server = server
-        self._only = None if only is None else tuple(dict.fromkeys(only))
         self._listed: Definitions | None = None
         self._tools: dict[str, ListedTool] = {}
         self.warnings: tuple[str, ...] = ()
@@ -94,7 +84,6 @@ class McpHost:
 
         Raises:
             ToolError: it does not start.
-            UsageError: it has no tool of a name that was asked for.
         """
         server = self._server
         if not isinstance(server, McpServer):
@@ -102,11 +91,7 @@ class McpHost:
         if self._listed is None:
             if not server.is_running:
                 context.waiting(f"the MCP server {server.name!r} starts")
-            definitions = await self._update(server, anew=True)
-            there = [tool_name(server.name, str(raw.get("name"))) for raw in definitions.tools]
-            for name in self._only or ():
-                if name not in self._tools:
-                    raise unknown_name(name, there)
+            await self._update(server, anew=True)
         elif server.is_running:
             # One that died is started again by the next call, which says so when it cannot.
             with suppress(ToolError):
@@ -121,9 +106,7 @@ class McpHost:
         """
         server = self._server
         if not isinstance(server, McpServer):
-            if call.name != (spec := _start_spec(server)).name:
-                raise unknown_call(call.name, (spec.name,))
-            return self._prepared_start(server, spec)
+            return self._prepared_start(server)
         await self._update(server)
         tool = self._tools.get(call.name)
         if tool is None:
@@ -139,7 +122,6 @@ class McpHost:
         sent = {tool.keys.get(key, key): value for key, value in arguments.items()}
         whole = {"tool": tool.own_name, "arguments": sent}
         why = f"runs {tool.own_name!r} on the MCP server {server.name!r}; what it does is its own"
-        binds = _binds(tool, server)
         preview = CallPreview(
             ruling="ask",
             why=visible(why, 300),
@@ -149,8 +131,9 @@ class McpHost:
                 *([PreviewPiece("folder", server.cwd)] if server.cwd else []),
                 PreviewPiece("call", _pretty(whole), "code"),
             ),
-            binds=binds,
-            for_tool=True,
+            # Another program may bear the same name.
+            binds=sha_of([tool.spec.traits.sha, server.identity]),
+            for_session="every call",
         )
 
         async def run(context: ToolContext) -> ToolOutcome:
@@ -158,7 +141,7 @@ class McpHost:
             try:
                 await self._update(server)
                 now = self._tools.get(call.name)
-                if now is None or _binds(now, server) != binds:
+                if now is None or now.spec.traits.sha != tool.spec.traits.sha:
                     raise ToolError(
                         f"the definition of {call.name} changed after the call was prepared; "
                         "call it again",
@@ -173,19 +156,17 @@ class McpHost:
 
         return PreparedCall(spec=tool.spec, arguments=arguments, preview=preview, run=run)
 
-    async def _update(self, server: McpServer, *, anew: bool = False) -> Definitions:
+    async def _update(self, server: McpServer, *, anew: bool = False) -> None:
         """Have the server run, and its tools as it listed them last."""
         # In a thread: the first time this imports much.
         connection = await asyncio.to_thread(server.connection)
         definitions = await connection.definitions(anew=anew)
         if definitions is not self._listed:
             # In a thread: whoever wrote the definitions may want it to take long.
-            offer = partial(offered, server, definitions, self._only)
-            self._tools, self.warnings = await asyncio.to_thread(offer)
+            self._tools, self.warnings = await asyncio.to_thread(offered, server, definitions)
             self._listed = definitions
-        return definitions
 
-    def _prepared_start(self, server: ProjectServer, spec: ToolSpec) -> PreparedCall:
+    def _prepared_start(self, server: ProjectServer) -> PreparedCall:
         """The start of a project's server: no rule allows it, and what is shown is what starts."""
 
         async def start(context: ToolContext) -> ToolOutcome:
@@ -210,14 +191,9 @@ class McpHost:
                 PreviewPiece("what it starts", _pretty(server.entry), "code"),
             ),
             binds=server.identity,
-            for_tool=True,
+            for_session="every call",
         )
-        return PreparedCall(spec=spec, arguments={}, preview=preview, run=start)
-
-
-def _binds(tool: ListedTool, server: McpServer) -> str:
-    """Its definition, and the program that runs it: another one may bear the same name."""
-    return sha_of([tool.spec.traits.sha, server.identity])
+        return PreparedCall(spec=_start_spec(server), arguments={}, preview=preview, run=start)
 
 
 def _start_spec(server: ProjectServer) -> ToolSpec:
@@ -233,7 +209,7 @@ def _start_spec(server: ProjectServer) -> ToolSpec:
 
 
 def offered(
-    server: McpServer, definitions: Definitions, only: Sequence[str] | None = None
+    server: McpServer, definitions: Definitions
 ) -> tuple[dict[str, ListedTool], tuple[str, ...]]:
     """The tools under the names that a model is shown, and a warning of those left out."""
     tools: dict[str, ListedTool] = {}
@@ -241,8 +217,6 @@ def offered(
     for raw in definitions.tools:
         own_name = str(raw.get("name") or "")
         name = tool_name(server.name, own_name)
-        if only is not None and name not in only:
-            continue
         tool = _listed_tool(server, name, own_name, raw)
         size = len(tool.spec.description) + len(dump_json(tool.spec.parameters))
         if name in tools or size > left_chars:
@@ -256,14 +230,13 @@ def offered(
     return tools, (
         f"{len(left_out):,} tools of the MCP server {server.name!r} are left out ({names}): each "
         "is not as the protocol wants it, the second of its name, or beyond "
-        f"{MOST_TOOLS} tools or {_MOST_CHARS:,} characters; name the ones you need: "
-        f"--tools {prefix_of(server.name)}NAME",
+        f"{MOST_TOOLS} tools or {_MOST_CHARS:,} characters",
     )
 
 
 def tool_name(server: str, own_name: str) -> str:
     """`server__tool` with letters, digits, `_` and `-` only, at most 64 characters."""
-    name = prefix_of(server) + (re.sub(r"[^A-Za-z0-9_-]", "_", own_name) or "tool")
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}__{own_name or 'tool'}")
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[: _LONGEST_NAME - 9]}_{sha256_hex(own_name)[:8]}"
@@ -305,8 +278,6 @@ def _outcome_of(answer: Any) -> ToolOutcome:
     structured = raw.get("structuredContent")
     if answer.is_error:
         said = [str(block["text"]) for block in blocks if block.get("type") == "text"]
-        if not any(said) and structured is not None:
-            said = [dump_json(structured).decode()]
         message = visible("\n".join(said), 4_000) or "the tool failed without saying why"
         info = ErrorInfo("E_TOOL_FAILED", without_folders(message))
         return ToolOutcome(result=ToolResult.failure(info))
@@ -325,54 +296,24 @@ def _item(block: dict[str, Any]) -> Any:
     if kind == "text":
         return str(block.get("text", ""))
     if kind in ("image", "audio"):
-        return _binary(block.get("data"), block.get("mimeType"), "")
+        return _binary(block.get("data"), block.get("mimeType"))
     resource = block if kind == "resource_link" else json_object(block.get("resource")) or {}
     keys = ("uri", "name", "title", "description", "mimeType", "size", "text")
     shown: dict[str, Any] = {key: resource[key] for key in keys if key in resource}
     if "blob" in resource:
-        alt = visible(str(resource.get("uri", "")), 200)
-        shown["blob"] = _binary(resource["blob"], resource.get("mimeType"), alt)
+        shown["blob"] = _binary(resource["blob"], resource.get("mimeType"))
     return {visible(str(kind), 200): shown}
 
 
-def _binary(data: object, mime: object, alt: str) -> Any:
+def _binary(data: object, mime: object) -> Any:
     """The picture that stands there in base64, else what it is."""
-    with suppress(ValueError):  # It is no base64, or no picture.
-        is_image = str(mime).startswith("image/")
-        image = encoded_image(base64.b64decode(str(data), validate=True), alt) if is_image else None
-        if image is not None:
+    with suppress(ValueError):  # It is no base64.
+        if image := encoded_image(base64.b64decode(str(data), validate=True)):
             return image
     return f"[{visible(str(mime or 'data'), 200)}: not sent]"
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """A host for each server that the words name: `mcp:git`, `mcp` (all known), `git__log`.
-
-    Raises:
-        UsageError: there is no such server, or the package is not installed.
-    """
-    check_installed()
-    wanted: dict[str, list[str] | None] = {}
-    for word in order.words:
-        names, tool = _meant(word, order.project)
-        for name in names:
-            before = wanted.get(name, [])
-            # All of its tools win over single ones.
-            wanted[name] = None if before is None or tool is None else [*before, tool]
-    return [McpHost(found(name, order.project), only) for name, only in wanted.items()]
-
-
-def _meant(word: str, project: Path) -> tuple[Sequence[str], str | None]:
-    """The servers that a word names, and the tool, when it names one."""
-    if word == "mcp":
-        if not known_servers():
-            raise UsageError(
-                "no MCP server is known; make one with nbagent.mcp('name', command=[…]) "
-                "or name one of a file: mcp:name"
-            )
-        return list(known_servers()), None
-    name = word.removeprefix("mcp:")
-    if "__" not in name:
-        return [name], None
-    owners = [one for one in names_of(project) if name.startswith(prefix_of(one))]
-    return [max(owners, key=len, default=name.partition("__")[0])], name
+    """A host for each server that a word names (`mcp:git`); UsageError where there is none."""
+    names = dict.fromkeys(word.removeprefix("mcp:") for word in order.words)
+    return [McpHost(found(name, order.project)) for name in names]

@@ -18,10 +18,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from nbagent.contracts.canonical import json_object, sha_of
@@ -35,7 +35,6 @@ from nbagent.tools.base import HostOrder, listed
 if TYPE_CHECKING:
     from nbagent.tools.mcp.connection import Connection, Life
 
-Protocol = Literal["auto", "2025-11-25", "2026-07-28"]
 TIMEOUT_S = 120.0
 START_TIMEOUT_S = 60.0
 MOST_TOOLS = 500
@@ -68,23 +67,14 @@ class McpServer:
         name: str,
         *,
         command: str | Sequence[str] | None = None,
-        env: Mapping[str, Held] | None = None,
+        env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         url: str | None = None,
-        headers: Mapping[str, Held] | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
         start_timeout_s: float = START_TIMEOUT_S,
-        protocol: Protocol = "auto",
-        looked_up: bool = False,
     ) -> None:
-        """Check and hold what a person gave.
-
-        Args:
-            looked_up: it was found in a file by its name; the file is read anew for each run.
-
-        Raises:
-            UsageError: it describes no server; the message says what to write.
-        """
+        """Check and hold what a person or a file gave; a UsageError says what to write."""
         if not _NAME.fullmatch(name):
             raise UsageError(
                 f"{name!r} is no name for an MCP server; use letters, digits, - . and single _, "
@@ -96,8 +86,6 @@ class McpServer:
             )
         if not all(0 < seconds < math.inf for seconds in (timeout_s, start_timeout_s)):
             raise UsageError(f"the timeouts of {name!r} must be more than 0 seconds")
-        if protocol not in get_args(Protocol):
-            raise UsageError(f"protocol={protocol!r} is unknown; use one of {get_args(Protocol)}")
         if url is not None:
             _check_url(name, url)
         self.name = name
@@ -107,34 +95,39 @@ class McpServer:
         self.url = url
         self.headers = _held(name, "headers", headers)
         self.timeout_s, self.start_timeout_s = float(timeout_s), float(start_timeout_s)
-        self.protocol: Protocol = protocol
-        self.looked_up = looked_up
 
     @property
     def where(self) -> str:
         """Its command line or its URL, without keys."""
         return redact(self.url if self.url is not None else shlex.join(self.command))
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Hash of the very program or address that a call reaches, and of what it is given."""
         held = [sorted(revealed(held).items()) for held in (self.env, self.headers)]
-        way = [self.protocol, self.timeout_s, self.start_timeout_s]
-        return sha_of([self.name, list(self.command), self.cwd, self.url, *held, *way])
+        times = [self.timeout_s, self.start_timeout_s]
+        return sha_of([self.name, list(self.command), self.cwd, self.url, *held, *times])
 
     def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]:
         """Its host, for one run."""
-        check_installed()
         return [import_module("nbagent.tools.mcp.host").McpHost(self)]
 
     def connection(self) -> Connection:
-        """The one connection to it, not open yet. Imports the package `mcp` the first time."""
-        key = (self, os.getpid())
+        """The one connection to it, not open yet. Imports the package `mcp` the first time.
+
+        A server that had its name before is ended.
+        """
+        key = (self.identity, os.getpid())
         if key not in _connections:
             try:
                 made = import_module("nbagent.tools.mcp.connection").Connection(self)
             except ImportError as error:
-                raise _missing(f" ({error})") from None
+                raise UsageError(
+                    f"MCP servers need the package mcp, version 2 ({error}); install it with "
+                    "%pip install 'nbagent[mcp]' and restart the kernel"
+                ) from None
+            here = [one for (_, where), one in list(_connections.items()) if where == key[1]]
+            _close(*(one.life for one in here if one.server.name == self.name))
             _connections.setdefault(key, made)
         return _connections[key]
 
@@ -154,13 +147,11 @@ class McpServer:
 
     @property
     def _life(self) -> Life | None:
-        connection = _connections.get((self, os.getpid()))
+        connection = _connections.get((self.identity, os.getpid()))
         return None if connection is None else connection.life
 
     def __repr__(self) -> str:
-        given = {"env": list(self.env), "headers": list(self.headers)}
-        names = "".join(f", {label}={keys!r}" for label, keys in given.items() if keys)
-        return f"McpServer({self.name!r}, {self.where!r}{names})"
+        return f"McpServer({self.name!r}, {self.where!r})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,27 +169,22 @@ class ProjectServer:
         return sha_of([self.name, os.path.realpath(self.path), self.entry])
 
     def allow(self) -> McpServer:
-        """The server, as the person's own from now on.
-
-        Raises:
-            UsageError: the entry describes no server, or a variable of it is not set.
-        """
+        """The server, as the person's own from now on; a UsageError where it describes none."""
         _allowed.add(self.identity)
-        return remember(_server(self.path, self.name, self.entry, looked_up=True))
+        return _server(self.path, self.name, self.entry)
 
 
 def mcp(
     name: str,
     *,
     command: str | Sequence[str] | None = None,
-    env: Mapping[str, Held] | None = None,
+    env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     url: str | None = None,
-    headers: Mapping[str, Held] | None = None,
+    headers: Mapping[str, str] | None = None,
     file: str | Path | None = None,
     timeout: float = TIMEOUT_S,
     start_timeout: float = START_TIMEOUT_S,
-    protocol: Protocol = "auto",
 ) -> McpServer:
     """Make an MCP server known under a name: `--tools mcp:NAME`, or `tools=[nbagent.mcp(…)]`.
 
@@ -216,7 +202,6 @@ def mcp(
         file: a JSON file with `{"mcpServers": {name: {command, args, env, url, headers}}}`.
         timeout: seconds without an answer or a sign of progress, after which a call is given up.
         start_timeout: seconds that it may take to start.
-        protocol: `"2025-11-25"` or `"2026-07-28"`, for a server that does not tell which.
 
     Raises:
         UsageError: it describes no server, or the file is wrong; the message says where.
@@ -228,68 +213,57 @@ def mcp(
         entries = _entries(path)
         if name not in entries:
             raise UsageError(f"{path} has no MCP server {name!r}; it has: {listed(entries)}")
-        return remember(_server(path, name, entries[name]))
-    if command is None and url is None:
-        server = found(name, Path.cwd())
-        return server.allow() if isinstance(server, ProjectServer) else server
-    server = McpServer(
-        name,
-        command=command,
-        env=env,
-        cwd=cwd,
-        url=url,
-        headers=headers,
-        timeout_s=timeout,
-        start_timeout_s=start_timeout,
-        protocol=protocol,
-    )
-    return remember(server)
-
-
-_servers: dict[str, McpServer] = {}
-"""Those of this process by name."""
-_connections: dict[tuple[McpServer, int], Connection] = {}
-"""By server and process. None is ever taken out: a run may still use a server that was replaced,
-and in a forked process freeing one would end the parent's server."""
-
-
-def remember(server: McpServer) -> McpServer:
-    """The server under its name; the one that is known already when nothing has changed."""
-    old = _servers.get(server.name)
-    same = old is not None and old.identity == server.identity
-    if old is not None and same and old.looked_up == server.looked_up:
-        return old
-    _servers[server.name] = server
-    if old is not None:
-        old.close()
+        server = _server(path, name, entries[name])
+    elif command is None and url is None:
+        known = found(name, Path.cwd())
+        server = known.allow() if isinstance(known, ProjectServer) else known
+    else:
+        server = McpServer(
+            name,
+            command=command,
+            env=env,
+            cwd=cwd,
+            url=url,
+            headers=headers,
+            timeout_s=timeout,
+            start_timeout_s=start_timeout,
+        )
+    _servers[name] = server
     return server
 
 
+_servers: dict[str, McpServer] = {}
+_connections: dict[tuple[str, int], Connection] = {}
+"""By the server's identity and process. None is ever taken out: a run may still use a server that
+was replaced, and in a forked process freeing one would end the parent's server."""
+
+
 def known_servers() -> Mapping[str, McpServer]:
-    """By name, those made with `nbagent.mcp(…)`, or used from a file, in this process."""
+    """By name, those made with `nbagent.mcp(…)` in this process."""
     return dict(_servers)
 
 
-def names_of(project: Path) -> list[str]:
-    """The servers that are known or that a file describes."""
-    in_files = (name for _, entries in _files(project) for name in entries)
-    return list(dict.fromkeys([*known_servers(), *in_files]))
+def configured_servers() -> list[str]:
+    """The servers of the person's own: made in this process, or in the person's own file."""
+    in_file = _entries(_own_file()) if _own_file().is_file() else {}
+    return list(dict.fromkeys([*_servers, *in_file]))
 
 
 def found(name: str, project: Path) -> McpServer | ProjectServer:
     """The server of a name; a UsageError where there is none."""
-    known = known_servers().get(name)
-    if known is not None and not known.looked_up:
-        return known
+    if name in _servers:
+        return _servers[name]
+    names = list(_servers)
     for path, entries in _files(project):
         if name in entries:
             server = ProjectServer(name, path, entries[name])
             if path.name == PROJECT_FILE and server.identity not in _allowed:
                 return server
-            return remember(_server(path, name, entries[name], looked_up=True))
+            return _server(path, name, entries[name])
+        names += entries
     raise UsageError(
-        f"there is no MCP server {name!r}, there are: {listed(names_of(project)) or 'none'}; make "
-        f"one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
+        f"there is no MCP server {name!r}, there are: {listed(dict.fromkeys(names)) or 'none'}; "
+        f"make one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
     )
 
 
@@ -298,8 +272,12 @@ def _files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
     The second is read only where it is asked for: a broken one of a project stops nothing else.
     """
-    own = Path.home() / ".config" / "nbagent" / "mcp.json"
-    yield from ((path, _entries(path)) for path in (own, project / PROJECT_FILE) if path.is_file())
+    both = (_own_file(), project / PROJECT_FILE)
+    yield from ((path, _entries(path)) for path in both if path.is_file())
+
+
+def _own_file() -> Path:
+    return Path.home() / ".config" / "nbagent" / "mcp.json"
 
 
 def _entries(path: Path) -> dict[str, Any]:
@@ -322,7 +300,7 @@ def _entries(path: Path) -> dict[str, Any]:
     }
 
 
-def _server(path: Path, name: str, entry: Any, *, looked_up: bool = False) -> McpServer:
+def _server(path: Path, name: str, entry: Any) -> McpServer:
     try:
         fields = json_object(_filled(entry)) or {}
         args = fields.get("args", [])
@@ -336,7 +314,6 @@ def _server(path: Path, name: str, entry: Any, *, looked_up: bool = False) -> Mc
             cwd=path.parent / Path(str(cwd)).expanduser() if cwd else None,
             url=fields.get("url"),
             headers=fields.get("headers"),
-            looked_up=looked_up,
         )
     except UsageError as error:
         raise UsageError(f"{path}, mcpServers.{name}: {error.message}") from None
@@ -362,11 +339,6 @@ def _variable(match: re.Match[str]) -> str:
     return value
 
 
-def prefix_of(server: str) -> str:
-    """What the names of a server's tools begin with, in characters that every wire takes."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", server) + "__"
-
-
 def revealed(held: Mapping[str, Held]) -> dict[str, str]:
     """The plain values. Only what starts or calls the server asks for them."""
     return {k: v.reveal() if isinstance(v, SecretKey) else v for k, v in held.items()}
@@ -379,19 +351,6 @@ def is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def check_installed() -> None:
-    """Raises a UsageError when the package `mcp` is not there. Imports nothing."""
-    if find_spec("mcp") is None:
-        raise _missing("")
-
-
-def _missing(why: str) -> UsageError:
-    return UsageError(
-        f"MCP servers need the package mcp, version 2{why}; install it with "
-        "%pip install 'nbagent[mcp]' and restart the kernel"
-    )
 
 
 def _words(name: str, command: str | Sequence[str]) -> tuple[str, ...]:
@@ -413,25 +372,24 @@ def _words(name: str, command: str | Sequence[str]) -> tuple[str, ...]:
     return words
 
 
-def _held(name: str, label: str, given: Mapping[str, Held] | None) -> Mapping[str, Held]:
-    wrong = UsageError(
-        f"{label} of the MCP server {name!r} must be texts by their names, without control "
-        "characters; correct them"
-    )
-    if not isinstance(cast("Any", given), Mapping | None):
-        raise wrong
-    held: dict[str, Held] = {}
-    for key, value in cast("Mapping[Any, Any]", given or {}).items():
-        plain = value.reveal() if isinstance(value, SecretKey) else value
-        if not isinstance(key, str) or not isinstance(plain, str):
-            raise wrong
-        if re.search(r"[\r\n\0]" if label == "headers" else "\0", key + plain):
-            raise wrong
-        held[key] = value
+def _held(name: str, label: str, given: Mapping[str, str] | None) -> Mapping[str, Held]:
+    texts = cast("Mapping[str, str]", {} if given is None else given)
+    control = re.compile(r"[\r\n\0]" if label == "headers" else "\0")
+    try:
+        is_wrong = any(control.search(text) for pair in texts.items() for text in pair)
+    except (TypeError, AttributeError):  # Something else than texts.
+        is_wrong = True
+    if is_wrong:
+        raise UsageError(
+            f"{label} of the MCP server {name!r} must be texts by their names, without control "
+            "characters; correct them"
+        )
+    held: dict[str, Held] = dict(texts)
+    for key, text in texts.items():
         is_secret = key.lower() not in _PLAIN_HEADERS if label == "headers" else is_secret_name(key)
-        if isinstance(value, str) and is_secret:
-            held[key] = SecretKey(value)
-            register(value.partition(" ")[2])  # What stands behind `Bearer`.
+        if is_secret:
+            held[key] = SecretKey(text)
+            register(text.partition(" ")[2])  # What stands behind `Bearer`.
     return held
 
 
