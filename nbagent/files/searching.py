@@ -149,9 +149,8 @@ def walk(
             waiting += reversed(below)
 
 
-def _entries(folder: Folder, parts: Parts, rules: _Ignoring, hides: Hides) -> list[Entry]:
-    rules.read(folder, parts)
-    above = rules.above(parts)
+def _entries(folder: Folder, parts: Parts, rules: _Rules, hides: Hides) -> list[Entry]:
+    _take_rules(rules, folder, parts)
     entries: list[Entry] = []
     for entry in folder.scan():
         name = entry.name
@@ -166,57 +165,48 @@ def _entries(folder: Folder, parts: Parts, rules: _Ignoring, hides: Hides) -> li
             kind = "file"
         shut = kind == "folder" and (name in _NOT_ENTERED or looks_secret(f"{name}/"))
         shown = f"{name}/" if kind == "folder" else name
-        ignored = shut or not is_nameable(name) or _is_ignored(above, shown)
+        ignored = shut or not is_nameable(name) or _is_ignored(rules, parts, shown)
         entries.append(Entry(name, kind, ignored))
     return entries
 
 
-class _Ignoring:
-    """The .gitignore files from the mount down to a folder; the deepest that speaks decides."""
-
-    def __init__(self) -> None:
-        self._specs: dict[Parts, Any] = {}
-
-    def read(self, folder: Folder, parts: Parts) -> None:
-        """Take the rules of a folder, if it has a file of them."""
-        try:
-            descriptor = folder.open_file((".gitignore",))
-        except OSError:
-            return
-        try:
-            data = read_bytes(descriptor, most=_LARGEST_IGNORE_FILE_BYTES)
-        finally:
-            os.close(descriptor)
-        lines = data.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
-        if (spec := _spec(lines)) is not None:
-            self._specs[parts] = spec
-
-    def above(self, parts: Parts) -> list[tuple[str, Any]]:
-        """What speaks of names in a folder, deepest first: the path from there, and the rules."""
-        return [
-            ("".join(f"{piece}/" for piece in parts[size:]), self._specs[parts[:size]])
-            for size in range(len(parts), -1, -1)
-            if parts[:size] in self._specs
-        ]
+_Rules = dict[Parts, Any]
+"""What the .gitignore files say, by the folder in which they lie."""
 
 
-def _is_ignored(above: list[tuple[str, Any]], name: str) -> bool:
-    for prefix, spec in above:
-        included = spec.check_file(prefix + name).include
-        if included is not None:
-            return bool(included)
+def _take_rules(rules: _Rules, folder: Folder, parts: Parts) -> None:
+    try:
+        descriptor = folder.open_file((".gitignore",))
+    except OSError:
+        return
+    try:
+        data = read_bytes(descriptor, most=_LARGEST_IGNORE_FILE_BYTES)
+    finally:
+        os.close(descriptor)
+    lines = data.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
+    if (spec := _spec(lines)) is not None:
+        rules[parts] = spec
+
+
+def _is_ignored(rules: _Rules, parts: Parts, name: str) -> bool:
+    """Whether a name in a folder is ignored: the deepest file that speaks of it decides."""
+    for size in range(len(parts), -1, -1):
+        if (spec := rules.get(parts[:size])) is not None:
+            included = spec.check_file("/".join((*parts[size:], name))).include
+            if included is not None:
+                return bool(included)
     return False
 
 
-def _rules_above(place: FilePlace) -> _Ignoring:
-    rules = _Ignoring()
+def _rules_above(place: FilePlace) -> _Rules:
+    rules: _Rules = {}
     for size, name in enumerate(place.parts):
         above = place.parts[:size]
         with closing(place.root.folder(above)) as folder:
-            rules.read(folder, above)
-        if _is_ignored(rules.above(above), f"{name}/"):
+            _take_rules(rules, folder, above)
+        if _is_ignored(rules, above, f"{name}/"):
             # Who names an ignored folder wants to see what is in it.
-            return _Ignoring()
+            return {}
     return rules
 
 
@@ -316,26 +306,23 @@ class _Search:
 
     def run(self) -> None:
         place = self._place
-        if not self._is_folder():
+        try:
             self._file(place.root, place.parts, place.text)
             return
+        except NotRegular as error:
+            if not stat.S_ISDIR(error.mode):
+                raise
         for level in walk(place, hides=self._order.hides):
             for name, path in self._files(level):
                 if self._is_over():
                     return
+                if not self._order.allows(path):
+                    self.result.files_skipped += 1
+                    continue
                 try:
                     self._file(level.folder, (name,), path)
                 except OSError:
                     self.result.files_skipped += 1
-
-    def _is_folder(self) -> bool:
-        try:
-            os.close(self._place.root.open_file(self._place.parts))
-        except NotRegular as error:
-            if stat.S_ISDIR(error.mode):
-                return True
-            raise
-        return False
 
     def _files(self, level: Level) -> Iterator[tuple[str, str]]:
         """The files of a folder that are searched: name and path."""
@@ -359,9 +346,6 @@ class _Search:
         return bool(result.why_cut)
 
     def _file(self, folder: Folder, parts: Parts, path: str) -> None:
-        if not self._order.allows(path):
-            self.result.files_skipped += 1
-            return
         descriptor = folder.open_file(parts)
         try:
             if os.fstat(descriptor).st_size > _LARGEST_BYTES:

@@ -42,7 +42,6 @@ class ToolOptions:
     loop: Literal["notebook"] | None = None
     interruptible: bool = True
     timeout_s: float | None = None
-    on_cancel: Callable[[], object] | None = None
     max_result_chars: int | None = None
     ask: bool = False
 
@@ -73,15 +72,11 @@ class CallOfFunction:
             else:
                 outcome = await self._in_thread()
         except TimeoutError:
-            self._call_hook()
             message = (
                 f"{self._name} took longer than {self._limit_s:g} s and was given up; what it did "
                 "so far is unknown. Ask for less at once"
             )
             outcome = ToolOutcome(result=ToolResult.failure(ErrorInfo("E_TIMEOUT", message)))
-        except asyncio.CancelledError:
-            self._call_hook()
-            raise
         return replace(outcome, started_at_ms=self._began_ms, ran_in=self._ran_in)
 
     async def _in_thread(self) -> ToolOutcome:
@@ -133,11 +128,6 @@ class CallOfFunction:
         if isinstance(error, KeyboardInterrupt) and not _is_raised_by_code(error):
             raise error  # The person's, or the runner's at a stop.
         return failure_of(error, hint=hint)
-
-    def _call_hook(self) -> None:
-        if self._began_ms is not None and self._options.on_cancel is not None:
-            with suppress(Exception):
-                self._options.on_cancel()
 
     async def _drained(self, generator: AsyncGenerator[Any, Any]) -> Any:
         """All but the last yielded value are progress; that one is the result."""

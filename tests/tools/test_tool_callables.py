@@ -132,16 +132,6 @@ def unnamed(function: Callable[P, Any]) -> Callable[P, Any]:
     return wrapper
 
 
-@functools.singledispatch
-def dispatched(value: int | str) -> str:
-    return f"other {value}"
-
-
-@dispatched.register
-def _(value: int) -> str:
-    return f"int {value}"
-
-
 async def steps(n: int) -> AsyncIterator[str]:
     for i in range(n):
         yield f"step {i}"
@@ -199,7 +189,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "wrapped twice": (traced(traced(plain)), {"count": 1}, ["traced", ["traced", 1]]),
     "wrapper without wraps": (unnamed(two), {"args": [1], "c": 2}, [1, 5, 2]),
     "lru_cache": (functools.lru_cache(plain), {"count": "2"}, 2),
-    "singledispatch": (dispatched, {"value": 3}, "int 3"),
     "wrapper of a coroutine": (unnamed(shop.later), {"args": [2]}, 2),
     "async generator": (steps, {"n": 3}, "step 2"),
     "generator": (sync_steps, {"n": 2}, ["step 0", "step 1"]),

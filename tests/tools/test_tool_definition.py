@@ -161,10 +161,10 @@ SAME = "def f(a: int = 1):\n    'Doc.'\n    return a + 1, lambda: 1"
     ids=["body", "inner function", "default", "hint", "docstring", "options"],
 )
 def test_sha_tells_one_version_from_the_next(old: str, new: str) -> None:
-    assert _compiled(SAME).sha == _compiled(SAME).sha
-    assert _compiled(SAME).sha != _compiled(SAME.replace(old, new)).sha
+    assert _compiled(SAME).spec.traits.sha == _compiled(SAME).spec.traits.sha
+    assert _compiled(SAME).spec.traits.sha != _compiled(SAME.replace(old, new)).spec.traits.sha
 
 
 def test_sha_depends_on_no_address_no_place_and_no_order_of_a_set() -> None:
     source = "def f(a=object(), b={1, 'x'}):\n    return a in {'p', 'q'}, lambda: 1"
-    assert _compiled(source).sha == _compiled(f"\n\n{source}  # said").sha
+    assert _compiled(source).spec.traits.sha == _compiled(f"\n\n{source}  # said").spec.traits.sha
