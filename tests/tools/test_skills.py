@@ -137,12 +137,9 @@ def test_a_script_of_the_skill_runs_from_its_root(stage: Stage) -> None:
     }
 
 
-def test_text_runs_where_no_file_bears_its_name(stage: Stage) -> None:
+def test_text_that_names_no_python_file_runs(stage: Stage) -> None:
     assert stage.ran("print(6 * 7)")["stdout"] == "42\n"
     assert stage.ran("token = 7; print(token)")["stdout"] == "7\n"
-    # A file of this name wins over a text that would be Python too.
-    stage.write("print(6 * 7)", "#!/usr/bin/env python3\nprint('file')")
-    assert stage.ran("print(6 * 7)")["stdout"] == "file\n"
 
 
 def needs(text: str) -> str:
@@ -151,9 +148,7 @@ def needs(text: str) -> str:
 
 NOT_RUN: dict[str, tuple[str, str, str]] = {
     "no such file": ("scripts/other.py", "ENOENT", "are: scripts/make.py"),
-    "no Python": ("scripts/run.sh", "E_INVALID_ARGUMENTS", "no Python script"),
-    "no file of another kind": ("scripts/none.sh", "ENOENT", "no file scripts/none.sh"),
-    "a secret": (".env", "E_DENIED", "looks like it holds a secret"),
+    "a secret": (".ssh/make.py", "E_DENIED", "looks like it holds a secret"),
     "nothing": ("  ", "E_INVALID_ARGUMENTS", "empty"),
     "too long": ("#" * 1_000_001, "E_WRITE_LIMIT", "more than 1,000,000 bytes"),
     "a package is missing": (
@@ -180,8 +175,8 @@ NOT_RUN: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("case", NOT_RUN)
 def test_what_would_not_run_is_said_and_nobody_is_asked(stage: Stage, case: str) -> None:
     text, code, words = NOT_RUN[case]
-    for name in ("scripts/run.sh", ".env"):
-        stage.write(name, "echo")
+    (stage.skill / ".ssh").mkdir()
+    stage.write(".ssh/make.py", "echo")
     error = stage.failed(text)
     assert error.code == code
     assert words in error.message
