@@ -87,7 +87,6 @@ def tools_of(
             project=project_folder(),
             mounts=mounts,
             skills=skills,
-            namespace=namespace,
             policy=policies.effective,
             forbids=policies.denies,
         )

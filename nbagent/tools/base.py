@@ -59,8 +59,6 @@ class HostOrder:
     """A `files.mounts.Mounts`."""
     skills: Any = None
     """A `skill_folders.FoundSkills`, where the word `skills` was named."""
-    namespace: Callable[[], Mapping[str, Any]] = dict
-    """The names of the notebook."""
     policy: ToolPolicy = field(default_factory=ToolPolicy)
     """Limits and isolation that hold, and the person's rules."""
     forbids: Callable[[str, str, Mapping[str, Any]], bool] = lambda tool, host, arguments: False

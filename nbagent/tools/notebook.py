@@ -56,7 +56,7 @@ class NotebookHost(MethodHost):
     """The chosen ones of the four tools, which are its methods."""
 
     def __init__(self, order: HostOrder) -> None:
-        self._order = order
+        self._keep_bytes = order.policy.limits.script_output_bytes
         tool = partial(method_tool, host=HOST, threaded=False)
         made = (
             tool(self.variables, name="nb.variables", timeout_s=_LOOK_TIMEOUT_S),
@@ -91,7 +91,7 @@ class NotebookHost(MethodHost):
         or class: signature, docstring, source. A figure: the image. Anything else: its value.
 
         Args:
-            name: a name, also with keys and numbers: `df`, `df['price']`, `rows[0]['id']`.
+            name: of the variable; nb.run looks at what is inside it.
         """
         return inspected(name, value_of(self._names(context), name))
 
@@ -111,7 +111,7 @@ class NotebookHost(MethodHost):
         names, run_code = self._names(context), context.run_code
         if run_code is None:
             raise _no_notebook()
-        outcome = run_code(code, keep_bytes=self._order.policy.limits.script_output_bytes)
+        outcome = run_code(code, keep_bytes=self._keep_bytes)
         if isinstance(outcome, CodeOutcome):
             return _shown_outcome(outcome, names)
         return _awaited(outcome, names)
@@ -139,7 +139,7 @@ class NotebookHost(MethodHost):
 
     def _names(self, context: ToolContext) -> dict[str, Any]:
         """The notebook's namespace itself; the secrets in it are known from now on."""
-        names = context.namespace() or self._order.namespace()
+        names = context.namespace()
         if not names or not isinstance(names, dict):
             raise _no_notebook()
         register_named(names)
@@ -227,14 +227,10 @@ def _shown_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcom
 def _look_at_set(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview:
     """The old and the new value; raises ToolError for a name that is not the person's to set."""
     refuse_secret(name)
-    why = ""
-    if not name.isidentifier() or keyword.iskeyword(name):
-        why = "is no name for a variable"
-    elif is_own(name) or hasattr(builtins, name):
-        why = "is a name of Python's or IPython's own"
-    elif issubclass(type(names.get(name)), types.ModuleType):
-        why = "is a module that the notebook uses"
-    if why:
+    is_name = name.isidentifier() and not keyword.iskeyword(name)
+    is_taken = is_own(name) or hasattr(builtins, name)
+    if not is_name or is_taken or issubclass(type(names.get(name)), types.ModuleType):
+        why = "is no name for a variable, a name of Python's or IPython's own, or a module's"
         raise ToolError(f"{name[:100]!r} {why}; choose another", code="E_INVALID_ARGUMENTS")
     now = glance(names[name]) if name in names else "(there is no such variable yet)"
     then = json.dumps(value, indent=2, ensure_ascii=False, default=str)
