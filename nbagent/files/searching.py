@@ -9,7 +9,6 @@ whose time-outs work and which was up to fifteen times slower). No look-around, 
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -38,8 +37,6 @@ _NOT_ENTERED = frozenset(
 )
 """Made by programs; gone into only when they are named."""
 _LARGEST_IGNORE_FILE_BYTES = 500_000
-_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-_MOST_GLOBS = 64
 _DEEPEST = 60
 _LARGEST_BYTES = 64_000_000
 """Of one file; a larger one is skipped and counted."""
@@ -77,15 +74,15 @@ class Level:
 
 
 class Globs:
-    """Patterns as in .gitignore: `*.py` at any depth, `src/**/*.md`, `{a,b}`, `!tests/`."""
+    """Patterns as in .gitignore, several with commas: `*.py,*.md`, `src/**/*.txt`, `!tests/`."""
 
     def __init__(self, pattern: str) -> None:
-        lines = _expanded(pattern.strip())
-        self._spec = _spec(lines)
+        lines = [line.strip() for line in pattern.split(",")]
+        self._spec = None if "{" in pattern else _spec(lines)
         if self._spec is None:
             raise ToolError(
-                f"{pattern[:200]!r} is no glob; use one such as '*.py' or 'src/**/*.md', with few "
-                "braces",
+                f"{pattern[:200]!r} is no glob; use one such as 'src/**/*.md', or several with "
+                "commas, such as '*.py,*.md'; there are no braces",
                 code="E_INVALID_ARGUMENTS",
             )
         self._only_negative = all(line.startswith("!") for line in lines)
@@ -94,22 +91,6 @@ class Globs:
         """Whether a path below the folder that was named is meant."""
         included = self._spec.check_file(path).include
         return self._only_negative if included is None else bool(included)
-
-
-def _expanded(pattern: str) -> list[str]:
-    """A pattern with braces as several without; none where they are too many."""
-    done: list[str] = []
-    waiting = [pattern]
-    while waiting:
-        if len(waiting) + len(done) > _MOST_GLOBS:
-            return []
-        one = waiting.pop()
-        match = _BRACES.search(one)
-        if match is None:
-            done.append(one)
-        else:
-            waiting += [one[: match.start()] + x + one[match.end() :] for x in match[1].split(",")]
-    return done
 
 
 def _spec(lines: list[str]) -> Any:

@@ -143,7 +143,7 @@ class FileHost(MethodHost):
 
         Args:
             path: the folder.
-            glob: only names that fit, such as "*.py" (at any depth) or "src/**/*.{md,txt}".
+            glob: only names that fit, such as "*.py,*.md" (at any depth) or "src/**/*.txt".
             depth: how many levels of folders. Folders that .gitignore names are not gone into.
             sizes: give the bytes of each file, too.
         """
@@ -172,7 +172,7 @@ class FileHost(MethodHost):
             query: the words as they stand in one line, upper and lower case told apart; with
                 regex, a regular expression (RE2: no look-around; "(?i)" ignores case).
             path: a folder or a file.
-            glob: only files that fit, such as "*.py" or "!tests/".
+            glob: only files that fit, such as "*.py,*.md" or "!tests/".
             regex: take the query as a regular expression.
             context: lines to show before and after each match.
             maxMatches: how many lines at most.

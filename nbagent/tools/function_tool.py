@@ -1,7 +1,7 @@
 """What a function tool is: the decorator, the definition made from a function, the hosts of such.
 
 A definition is made once per function and kept on it. What a built-in host's functions do, and what
-a call of theirs would do (`look`), belongs to the host's own module.
+a call of theirs would do, belongs to the host's own module.
 """
 
 from __future__ import annotations
@@ -186,10 +186,6 @@ class FunctionTool:
         """What the model calls it."""
         return self.spec.name
 
-    def reread(self, namespace: Mapping[str, Any]) -> FunctionTool:
-        """The same tool as its function is now."""
-        return _kept_definition(self.target, self.options, self.spec.traits.host, namespace)
-
     def prepared(self, bound: Bound, preview: CallPreview | None = None) -> PreparedCall:
         """A call with checked arguments, ready to run. By default an approval binds to the sha."""
         traits = self.spec.traits
@@ -362,7 +358,7 @@ def _same_name(name: str, which: str) -> UsageError:
 
 
 class MethodHost:
-    """A host of fixed tools. Subclasses say in `look`, or `prepare`, what a call does.
+    """A host of fixed tools. Subclasses say in `prepare` what a call would do.
 
     Args:
         name: stands in the traits of its tools.
@@ -402,26 +398,19 @@ class MethodHost:
         return self.specs
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call, and look at what it would do.
+        """Check a call.
 
         Raises:
             ToolError: there is no such tool, its arguments do not fit, or it would fail now.
         """
         tool, bound = self._checked(call)
-        return tool.prepared(bound, await self.look(tool.name, bound.plain, context))
+        return tool.prepared(bound)
 
     def _checked(self, call: ToolCall) -> tuple[FunctionTool, Bound]:
-        """The tool of a call, and its arguments."""
         tool = self._tools.get(call.name)
         if tool is None:
             raise unknown_call(call.name, tuple(self._tools))
         return tool, tool.arguments.validate(call.arguments)
-
-    async def look(
-        self, name: str, arguments: dict[str, Any], context: ToolContext
-    ) -> CallPreview | None:
-        """What a call with these checked arguments would do. May raise ToolError."""
-        return None
 
 
 class FunctionHost(MethodHost):
@@ -467,6 +456,7 @@ class FunctionHost(MethodHost):
         Raises:
             ToolError: there is no such tool, or its arguments do not fit.
         """
-        if call.name in self._tools:
-            self._tools[call.name] = self._tools[call.name].reread(self._namespace())
+        if (tool := self._tools.get(call.name)) is not None:
+            now = _kept_definition(tool.target, tool.options, OWN, self._namespace())
+            self._tools[call.name] = now
         return await super().prepare(call, context)

@@ -82,10 +82,8 @@ def _wire_keys(names: Sequence[str]) -> dict[str, str]:
     keys = {name: name for name in names if _KEY.fullmatch(name)}
     for number, name in enumerate(names, 1):
         if name not in keys:
-            plain = unicodedata.normalize("NFKD", name.replace("ß", "ss"))
-            key = re.sub(r"[^A-Za-z0-9_]", "", plain)[:60]
-            if not _KEY.fullmatch(key) or key in keys.values() or not key.strip("_"):
-                key = f"arg{number}"
+            key = re.sub(r"\W", "_", name[:60], flags=re.ASCII)
+            key = key if _KEY.fullmatch(key.lstrip("_")) else f"arg{number}"
             while key in keys.values():
                 key += "_"
             keys[name] = key

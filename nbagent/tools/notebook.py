@@ -20,9 +20,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from nbagent.contracts.canonical import sha_of
+from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece
-from nbagent.contracts.ports import CodeOutcome, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import CodeOutcome, PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact, redact_cut, register_named
 from nbagent.tools.base import HostOrder
@@ -39,7 +40,7 @@ from nbagent.tools.notebook_values import (
     value_of,
     value_shown,
 )
-from nbagent.tools.results import detail_of, summary
+from nbagent.tools.running import detail_of, summary
 
 HOST = "notebook"
 _ALL = ("notebook", "nb", "nb.*")
@@ -128,14 +129,20 @@ class NotebookHost(MethodHost):
         names[name] = value
         return {"name": name, "before": before, "now": facts_of(value)}
 
-    async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
-        """What a call would do; runs no code of any value."""
-        names = self._names(context)
-        if name == "nb.run":
-            return _look_at_run(arguments["code"])
-        if name == "nb.set":
-            return _look_at_set(arguments["name"], arguments["value"], names)
-        return CallPreview()
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check a call, and look at what it would do; runs no code of any value.
+
+        Raises:
+            ToolError: it would be refused.
+        """
+        tool, bound = self._checked(call)
+        names, arguments = self._names(context), bound.plain
+        preview = CallPreview()
+        if tool.name == "nb.run":
+            preview = _look_at_run(arguments["code"])
+        elif tool.name == "nb.set":
+            preview = _look_at_set(arguments["name"], arguments["value"], names)
+        return tool.prepared(bound, preview)
 
     def _names(self, context: ToolContext) -> dict[str, Any]:
         """The notebook's namespace itself; the secrets in it are known from now on."""

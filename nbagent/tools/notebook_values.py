@@ -72,12 +72,6 @@ def is_own(name: str) -> bool:
     return name in _OWN or name.startswith("_")
 
 
-def visible_names(names: Mapping[str, Any]) -> dict[str, Any]:
-    """The person's own names and what they hold, in alphabetical order."""
-    kept = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n)}
-    return dict(sorted(kept.items(), key=lambda item: item[0].lower()))
-
-
 def masked(data: Any) -> Any:
     """JSON data as the model may see it: no host folders, no passwords in addresses, nothing that
     stands under the name of a secret, as a key or before a quoted text in code or in a `repr`."""
@@ -200,8 +194,9 @@ def glance(value: Any) -> str:
 def listed_names(names: Mapping[str, Any], pattern: str, limit: int) -> dict[str, Any]:
     """The notebook's names by kind: variables with their facts, functions, classes, modules."""
     pattern = pattern.lower() if set(pattern) & set("*?[") else f"*{pattern.lower()}*"
-    there = visible_names(names).items()
-    wanted = [(name, value) for name, value in there if fnmatchcase(name.lower(), pattern)]
+    own = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n)}
+    there = sorted(own, key=str.lower)
+    wanted = [(name, own[name]) for name in there if fnmatchcase(name.lower(), pattern)]
     data: dict[str, Any] = {"variables": []}
     for name, value in wanted[:limit]:
         kind, line = _line(name, value)

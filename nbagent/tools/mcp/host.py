@@ -43,7 +43,7 @@ from nbagent.tools.mcp.server import (
     names_of,
     prefix_of,
 )
-from nbagent.tools.results import failure_of, result_of
+from nbagent.tools.running import failure_of, result_of
 
 if TYPE_CHECKING:
     from nbagent.tools.mcp.connection import Definitions
