@@ -68,9 +68,7 @@ class HostOrder:
 class HostSource(Protocol):
     """Something that a person may put among the tools and that opens hosts: an MCP server."""
 
-    def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]:
-        """The hosts for one run."""
-        ...
+    def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]: ...
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -89,12 +87,9 @@ def listed(names: Iterable[str]) -> str:
 
 def unknown_name(name: str, available: Sequence[str]) -> UsageError:
     """The error for a tool name that a person typed wrongly."""
-    if available:
-        return UsageError(f"{_no_tool(name, available)} There are: {listed(available)}")
-    return UsageError(
-        f"there is no tool {name!r}, nor any other; define one with @nbagent.tool, or name fs, "
-        "skills, notebook or mcp:NAME"
-    )
+    instead = "Define one with @nbagent.tool, or name fs, skills, notebook or mcp:NAME"
+    instead = f"There are: {listed(available)}" if available else instead
+    return UsageError(f"{_no_tool(name, available)} {instead}")
 
 
 def unknown_call(name: str, known: Sequence[str]) -> ToolError:
@@ -171,7 +166,6 @@ class HostSet:
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        """The hosts' names."""
         return tuple(host.name for host in self._hosts)
 
     @property

@@ -45,7 +45,6 @@ IfMatch = Annotated[
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """The host of the `fs` tools that were named; a UsageError where there is no such tool."""
     return [FileHost(order)]
 
 

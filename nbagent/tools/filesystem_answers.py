@@ -34,7 +34,6 @@ _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
 def read_file(
     place: FilePlace, offset: int | None, limit: int | None, encoding: str, *, max_bytes: int
 ) -> ToolResult:
-    """The answer of `fs.read`."""
     try:
         descriptor = place.root.open_file(place.parts)
         try:
@@ -122,7 +121,6 @@ def _too_much(place: FilePlace, size: int, most: int) -> ToolError:
 
 
 def search_files(place: FilePlace, order: Order) -> ToolResult:
-    """The answer of `fs.search`."""
     found = search(place, order)
     stats = {"filesScanned": found.files_scanned, "matchesFound": found.matches_found}
     if found.files_skipped:

@@ -394,7 +394,6 @@ class MethodHost:
         return [tool.spec for tool in self._tools.values()]
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """All its tools, in the order given."""
         return self.specs
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:

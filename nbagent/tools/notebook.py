@@ -49,7 +49,6 @@ _LOOK_TIMEOUT_S = 20.0
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """The host of the notebook's tools that were named; a UsageError where there is none such."""
     return [NotebookHost(order)]
 
 

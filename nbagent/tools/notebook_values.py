@@ -176,7 +176,6 @@ class _Unrun(Normal):
     """Plain values as JSON; of any other one its type and size, without running its code."""
 
     def json(self, value: Any) -> Any:
-        """The value as plain JSON."""
         if type(value) in (*_SCALARS, list, tuple, dict):
             return super().json(value)
         facts = facts_of(value)
@@ -229,7 +228,6 @@ class _Guarded(Normal):
     no column or row whose name looks like a secret. Keys are `masked`'s."""
 
     def json(self, value: Any) -> Any:
-        """The value as plain JSON."""
         if is_iterator(value):
             return self.text(plain_repr(value, 200))
         if is_environment(value):

@@ -28,14 +28,8 @@ from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.files.mounts import STATE, Mount
-from nbagent.sandbox import (
-    ActiveIsolation,
-    ScriptLimits,
-    ScriptOrder,
-    ScriptResult,
-    isolation_level,
-    run_script,
-)
+from nbagent.sandbox.running import ScriptLimits, ScriptOrder
+from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_level, run_script
 from nbagent.tools.base import HostOrder, listed
 from nbagent.tools.function_tool import MethodHost, method_tool
 from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills

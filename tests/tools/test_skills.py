@@ -15,7 +15,8 @@ from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolOutcome
 from nbagent.files.mounts import Mounts
-from nbagent.sandbox import isolation_level, script
+from nbagent.sandbox import script
+from nbagent.sandbox.script import isolation_level
 from nbagent.tools.base import HostOrder, open_hosts
 from nbagent.tools.skills import SkillHost
 
