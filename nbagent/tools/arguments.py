@@ -49,10 +49,7 @@ _PLAIN = (str, int, float, bool)
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
 _AS_LIST = (collections.abc.Iterable, collections.abc.Collection)
 """Pydantic knows no collections, and reads an iterable item by item while the tool runs."""
-_MISREAD = (
-    *(type, collections.abc.Generator, types.FunctionType),
-    *(getattr(module, "Self") for module in (typing, typing_extensions)),  # noqa: B009
-)
+_MISREAD = (type, collections.abc.Generator, types.FunctionType, typing.Self)
 """What pydantic would take for something else."""
 _AN_ARRAY = "take a list[float] and make the array inside"
 _ADVICE = {

@@ -75,8 +75,8 @@ class NotebookHost(MethodHost):
     ) -> dict[str, Any]:
         """List the notebook's variables: name, type, shape or length, size in bytes.
 
-        Functions, classes and modules are listed by name. Values are shown of short plain ones
-        only; nb.inspect shows more.
+        Functions, classes and modules are among them. Values are shown of short plain ones only;
+        nb.inspect shows more.
 
         Args:
             pattern: only names that fit, such as `df*`; without wildcards, names that contain it.

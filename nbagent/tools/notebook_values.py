@@ -191,33 +191,20 @@ def glance(value: Any) -> str:
 
 
 def listed_names(names: Mapping[str, Any], pattern: str, limit: int) -> dict[str, Any]:
-    """The notebook's names by kind: variables with their facts, functions, classes, modules."""
+    """The notebook's own names in alphabetical order, each with the facts of what it holds."""
     pattern = pattern.lower() if set(pattern) & set("*?[") else f"*{pattern.lower()}*"
     own = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n)}
-    there = sorted(own, key=str.lower)
-    wanted = [(name, own[name]) for name in there if fnmatchcase(name.lower(), pattern)]
-    data: dict[str, Any] = {"variables": []}
-    for name, value in wanted[:limit]:
-        kind, line = _line(name, value)
-        data.setdefault(kind, []).append(line)
+    wanted = [n for n in sorted(own, key=str.lower) if fnmatchcase(n.lower(), pattern)]
+    lines: list[dict[str, Any]] = []
+    for name in wanted[:limit]:
+        facts = facts_of(own[name])
+        if is_secret_name(name):
+            facts = {"type": facts["type"], "value": HIDDEN}
+        lines.append({"name": name, **facts})
+    data: dict[str, Any] = {"variables": lines}
     if left_out := len(wanted[limit:]):
         data["left_out"] = f"{left_out:,} of {len(wanted):,} names; narrow it with a pattern"
     return masked(data)
-
-
-def _line(name: str, value: object) -> tuple[str, Any]:
-    """The kind of a name and what is listed of it."""
-    kind = type(value)
-    if issubclass(kind, types.ModuleType):
-        own = object.__getattribute__(value, "__dict__").get("__name__")
-        return "modules", name if own == name or type(own) is not str else f"{name} ({own})"
-    if issubclass(kind, type):
-        return "classes", name
-    if kind in _FUNCTIONS:
-        return "functions", name
-    if is_secret_name(name):
-        return "variables", {"name": name, "type": type_text(value), "value": HIDDEN}
-    return "variables", {"name": name, **facts_of(value)}
 
 
 # In detail
