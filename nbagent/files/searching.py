@@ -78,13 +78,14 @@ class Globs:
 
     def __init__(self, pattern: str) -> None:
         lines = [line.strip() for line in pattern.split(",")]
-        self._spec = None if "{" in pattern else _spec(lines)
-        if self._spec is None:
+        spec = None if "{" in pattern else _spec(lines)
+        if spec is None:
             raise ToolError(
                 f"{pattern[:200]!r} is no glob; use one such as 'src/**/*.md', or several with "
                 "commas, such as '*.py,*.md'; there are no braces",
                 code="E_INVALID_ARGUMENTS",
             )
+        self._spec = spec
         self._only_negative = all(line.startswith("!") for line in lines)
 
     def fit(self, path: str) -> bool:

@@ -49,7 +49,8 @@ _PLAIN = (str, int, float, bool)
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
 _AS_LIST = (collections.abc.Iterable, collections.abc.Collection)
 """Pydantic knows no collections, and reads an iterable item by item while the tool runs."""
-_MISREAD = (type, collections.abc.Generator, types.FunctionType, typing.Self)
+_SELF = getattr(typing, "Self")  # noqa: B009 (it has no type)
+_MISREAD: tuple[Any, ...] = (type, collections.abc.Generator, types.FunctionType, _SELF)
 """What pydantic would take for something else."""
 _AN_ARRAY = "take a list[float] and make the array inside"
 _ADVICE = {

@@ -161,7 +161,6 @@ class HostSet:
 
     @property
     def name(self) -> str:
-        """The hosts' names, joined."""
         return "+".join(self.host_names)
 
     @property

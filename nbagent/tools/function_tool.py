@@ -183,7 +183,6 @@ class FunctionTool:
 
     @property
     def name(self) -> str:
-        """What the model calls it."""
         return self.spec.name
 
     def prepared(self, bound: Bound, preview: CallPreview | None = None) -> PreparedCall:

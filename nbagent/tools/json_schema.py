@@ -11,8 +11,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.secrets import redact_cut
@@ -47,8 +46,7 @@ _Walk = Callable[[object], JsonSchema]
 """What makes an inner node legal."""
 
 
-@dataclass(frozen=True, slots=True)
-class LegalSchema:
+class LegalSchema(NamedTuple):
     """A schema as the model is shown it."""
 
     schema: JsonSchema
