@@ -9,10 +9,9 @@ whose time-outs work and which was up to fifteen times slower). No look-around, 
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -288,12 +287,9 @@ class _Search:
 
     def run(self) -> None:
         place = self._place
-        try:
+        with suppress(NotRegular):  # It is a folder, or the walk says that it is none.
             self._file(place.root, place.parts, place.text)
             return
-        except NotRegular as error:
-            if not stat.S_ISDIR(error.mode):
-                raise
         for level in walk(place, hides=self._order.hides):
             for name, path in self._files(level):
                 if self._is_over():
