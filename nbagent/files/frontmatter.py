@@ -1,7 +1,7 @@
 """Front matter: the YAML between two lines of `---` at the start of a Markdown file.
 
-Owns reading it (also leniently, as others write it) and changing single keys of it so that the
-comments and the order of the others stay.
+Owns reading it as others write it, and changing single keys of it so that the comments and the
+order of the others stay.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _MOST_MARKS = 8_000
 _MOST_ALIASES = 20
 """With many of them a small text is a huge value."""
 _ALIAS = re.compile(r"\*\w")
-_LINE = re.compile(r"(?P<key>[A-Za-z_][\w.-]*):[ \t]+(?P<value>\S.*?)\s*")
 _OLD_BOOLEANS = frozenset({"yes", "no", "on", "off", "y", "n"})
+_LINE = re.compile(r"(?P<key>[A-Za-z_][\w.-]*):[ \t]+(?P<value>\S.*?)\s*")
 
 
 class FrontMatter(NamedTuple):
@@ -44,13 +44,11 @@ class FrontMatter(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def read_frontmatter(text: str, *, lenient: bool = False) -> FrontMatter:
-    """Split a text into its front matter and the rest.
+def read_frontmatter(text: str) -> FrontMatter:
+    """Split the text of a file into its front matter and the rest.
 
-    Args:
-        text: of a whole file.
-        lenient: mend what many files have wrong (unquoted colons, keys given twice) and say so in
-            `warnings`.
+    Texts that should stand in quotes, as those with a colon, are taken as they are meant; it is
+    said in `warnings`.
 
     Raises:
         ToolError: `E_INVALID_FRONTMATTER`, it cannot be read.
@@ -61,14 +59,11 @@ def read_frontmatter(text: str, *, lenient: bool = False) -> FrontMatter:
     source, body = block["yaml"], text[block.end() :]
     try:
         return FrontMatter(_mapping(source), body)
-    except ToolError as error:
-        if not lenient:
-            raise
-        first = error
-    try:
-        return FrontMatter(_mapping(_quoted(source), twice=True), body, (first.message,))
-    except ToolError:
-        raise first from None
+    except ToolError as first:
+        try:
+            return FrontMatter(_mapping(_quoted(source)), body, (first.message,))
+        except ToolError:
+            raise first from None
 
 
 def update_frontmatter(text: str, changes: Mapping[str, Any]) -> str:
@@ -134,10 +129,9 @@ def _block(text: str) -> re.Match[str] | None:
     return block
 
 
-def _mapping(source: str, *, twice: bool = False) -> dict[str, Any]:
+def _mapping(source: str) -> dict[str, Any]:
     """The YAML as JSON values."""
     yaml: Any = YAML(typ="safe", pure=True)
-    yaml.allow_duplicate_keys = twice
 
     def load() -> Any:
         there = yaml.load(source)

@@ -108,7 +108,6 @@ class Folder:
         )
 
     def remove(self, name: str) -> None:
-        """Take away a file."""
         os.unlink(self._at(name), dir_fd=self.descriptor)
 
     def sync(self) -> None:
@@ -143,16 +142,13 @@ class PathFolder(Folder):
 
     @property
     def descriptor(self) -> None:
-        """None."""
         return None
 
     @property
     def identity(self) -> str:
-        """Names it among all folders of the machine."""
         return identity_of(self._path.stat())
 
     def open_file(self, parts: Sequence[str]) -> int:
-        """A descriptor of a regular file below it, to be read."""
         path = self._below(parts)
         seen = path.lstat()
         if not stat.S_ISREG(seen.st_mode):
@@ -164,7 +160,6 @@ class PathFolder(Folder):
         return fd
 
     def folder(self, parts: Sequence[str], *, create: bool = False) -> PathFolder:
-        """A folder below it, made with its parents when it may be."""
         path = self._below(parts, create=create)
         if not _is_real(path):
             raise _a_link()
@@ -187,7 +182,6 @@ class PathFolder(Folder):
         return self._path / name
 
     def scan(self) -> list[os.DirEntry[str]]:
-        """What is in it, by name."""
         with os.scandir(self._path) as entries:
             return sorted(entries, key=lambda entry: entry.name)
 
@@ -235,7 +229,6 @@ _ERRORS: dict[int, tuple[ErrorCode, str]] = {
     errno.ENOTDIR: ("ENOENT", "there is no {path}: a part of it is no folder; look with fs.list"),
     errno.ELOOP: ("E_SANDBOX_VIOLATION", f"{{path}} is a link or lies behind one; {_LINK}"),
     errno.EISDIR: ("E_PRECONDITION_FAILED", "{path} is a folder; name a file in it (fs.list)"),
-    errno.EXDEV: ("E_SANDBOX_VIOLATION", "{path} leads out of its mount; use a path below it"),
     errno.ENXIO: ("E_SANDBOX_VIOLATION", "{path} is no regular file (a FIFO, socket or device)"),
     errno.ENAMETOOLONG: ("E_SANDBOX_VIOLATION", "{path} is too long a name; use a shorter one"),
     errno.EACCES: ("E_DENIED", "the system does not let {path} be used; ask the person"),

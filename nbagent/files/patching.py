@@ -93,11 +93,11 @@ def apply_diff(text: str | None, diff: str) -> str:
     have = [row.removesuffix("\n").removesuffix("\r") for row in rows]
     eol = "\r\n" if 2 * sum(row.endswith("\r\n") for row in rows) > len(rows) else "\n"
     out: list[str] = []
-    done = shift = 0
+    done = 0
     for hunk in hunks:
-        at = _where(hunk, have, done, shift)
+        at = _where(hunk, have, done)
         out += rows[done:at]
-        done, shift = at, at - (hunk.start - 1 if hunk.start else at)
+        done = at
         for kind, line in hunk.lines:
             if kind == "+":
                 out.append(line.replace("\n", eol))
@@ -158,15 +158,15 @@ def _no_diff(why: str) -> NoReturn:
     )
 
 
-def _where(hunk: _Hunk, have: list[str], done: int, shift: int) -> int:
+def _where(hunk: _Hunk, have: list[str], done: int) -> int:
     """The index of the line that the hunk begins at: behind the hunk before, and nowhere else."""
     wanted, size = hunk.old, len(hunk.old)
     if not wanted:
         if hunk.start is None and have:
             _fail(f"hunk {hunk.number} only adds lines; give a line of context before or after")
         # `@@ -5,0 +6 @@` adds behind line 5.
-        return min(max((hunk.start or 0) + shift, done), len(have))
-    claimed = None if hunk.start is None else max(hunk.start - 1 + shift, done)
+        return min(max(hunk.start or 0, done), len(have))
+    claimed = None if hunk.start is None else max(hunk.start - 1, done)
     if claimed is not None and have[claimed : claimed + size] == wanted:
         return claimed
     if size * (len(have) - done) > _MOST_STEPS:

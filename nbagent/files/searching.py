@@ -9,11 +9,9 @@ whose time-outs work and which was up to fifteen times slower). No look-around, 
 from __future__ import annotations
 
 import os
-import re
-import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -38,8 +36,6 @@ _NOT_ENTERED = frozenset(
 )
 """Made by programs; gone into only when they are named."""
 _LARGEST_IGNORE_FILE_BYTES = 500_000
-_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-_MOST_GLOBS = 64
 _DEEPEST = 60
 _LARGEST_BYTES = 64_000_000
 """Of one file; a larger one is skipped and counted."""
@@ -77,39 +73,24 @@ class Level:
 
 
 class Globs:
-    """Patterns as in .gitignore: `*.py` at any depth, `src/**/*.md`, `{a,b}`, `!tests/`."""
+    """Patterns as in .gitignore, several with commas: `*.py,*.md`, `src/**/*.txt`, `!tests/`."""
 
     def __init__(self, pattern: str) -> None:
-        lines = _expanded(pattern.strip())
-        self._spec = _spec(lines)
-        if self._spec is None:
+        lines = [line.strip() for line in pattern.split(",")]
+        spec = None if "{" in pattern else _spec(lines)
+        if spec is None:
             raise ToolError(
-                f"{pattern[:200]!r} is no glob; use one such as '*.py' or 'src/**/*.md', with few "
-                "braces",
+                f"{pattern[:200]!r} is no glob; use one such as 'src/**/*.md', or several with "
+                "commas, such as '*.py,*.md'; there are no braces",
                 code="E_INVALID_ARGUMENTS",
             )
+        self._spec = spec
         self._only_negative = all(line.startswith("!") for line in lines)
 
     def fit(self, path: str) -> bool:
         """Whether a path below the folder that was named is meant."""
         included = self._spec.check_file(path).include
         return self._only_negative if included is None else bool(included)
-
-
-def _expanded(pattern: str) -> list[str]:
-    """A pattern with braces as several without; none where they are too many."""
-    done: list[str] = []
-    waiting = [pattern]
-    while waiting:
-        if len(waiting) + len(done) > _MOST_GLOBS:
-            return []
-        one = waiting.pop()
-        match = _BRACES.search(one)
-        if match is None:
-            done.append(one)
-        else:
-            waiting += [one[: match.start()] + x + one[match.end() :] for x in match[1].split(",")]
-    return done
 
 
 def _spec(lines: list[str]) -> Any:
@@ -149,9 +130,8 @@ def walk(
             waiting += reversed(below)
 
 
-def _entries(folder: Folder, parts: Parts, rules: _Ignoring, hides: Hides) -> list[Entry]:
-    rules.read(folder, parts)
-    above = rules.above(parts)
+def _entries(folder: Folder, parts: Parts, rules: _Rules, hides: Hides) -> list[Entry]:
+    _take_rules(rules, folder, parts)
     entries: list[Entry] = []
     for entry in folder.scan():
         name = entry.name
@@ -166,57 +146,48 @@ def _entries(folder: Folder, parts: Parts, rules: _Ignoring, hides: Hides) -> li
             kind = "file"
         shut = kind == "folder" and (name in _NOT_ENTERED or looks_secret(f"{name}/"))
         shown = f"{name}/" if kind == "folder" else name
-        ignored = shut or not is_nameable(name) or _is_ignored(above, shown)
+        ignored = shut or not is_nameable(name) or _is_ignored(rules, parts, shown)
         entries.append(Entry(name, kind, ignored))
     return entries
 
 
-class _Ignoring:
-    """The .gitignore files from the mount down to a folder; the deepest that speaks decides."""
-
-    def __init__(self) -> None:
-        self._specs: dict[Parts, Any] = {}
-
-    def read(self, folder: Folder, parts: Parts) -> None:
-        """Take the rules of a folder, if it has a file of them."""
-        try:
-            descriptor = folder.open_file((".gitignore",))
-        except OSError:
-            return
-        try:
-            data = read_bytes(descriptor, most=_LARGEST_IGNORE_FILE_BYTES)
-        finally:
-            os.close(descriptor)
-        lines = data.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
-        if (spec := _spec(lines)) is not None:
-            self._specs[parts] = spec
-
-    def above(self, parts: Parts) -> list[tuple[str, Any]]:
-        """What speaks of names in a folder, deepest first: the path from there, and the rules."""
-        return [
-            ("".join(f"{piece}/" for piece in parts[size:]), self._specs[parts[:size]])
-            for size in range(len(parts), -1, -1)
-            if parts[:size] in self._specs
-        ]
+_Rules = dict[Parts, Any]
+"""What the .gitignore files say, by the folder in which they lie."""
 
 
-def _is_ignored(above: list[tuple[str, Any]], name: str) -> bool:
-    for prefix, spec in above:
-        included = spec.check_file(prefix + name).include
-        if included is not None:
-            return bool(included)
+def _take_rules(rules: _Rules, folder: Folder, parts: Parts) -> None:
+    try:
+        descriptor = folder.open_file((".gitignore",))
+    except OSError:
+        return
+    try:
+        data = read_bytes(descriptor, most=_LARGEST_IGNORE_FILE_BYTES)
+    finally:
+        os.close(descriptor)
+    lines = data.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
+    if (spec := _spec(lines)) is not None:
+        rules[parts] = spec
+
+
+def _is_ignored(rules: _Rules, parts: Parts, name: str) -> bool:
+    """Whether a name in a folder is ignored: the deepest file that speaks of it decides."""
+    for size in range(len(parts), -1, -1):
+        if (spec := rules.get(parts[:size])) is not None:
+            included = spec.check_file("/".join((*parts[size:], name))).include
+            if included is not None:
+                return bool(included)
     return False
 
 
-def _rules_above(place: FilePlace) -> _Ignoring:
-    rules = _Ignoring()
+def _rules_above(place: FilePlace) -> _Rules:
+    rules: _Rules = {}
     for size, name in enumerate(place.parts):
         above = place.parts[:size]
         with closing(place.root.folder(above)) as folder:
-            rules.read(folder, above)
-        if _is_ignored(rules.above(above), f"{name}/"):
+            _take_rules(rules, folder, above)
+        if _is_ignored(rules, above, f"{name}/"):
             # Who names an ignored folder wants to see what is in it.
-            return _Ignoring()
+            return {}
     return rules
 
 
@@ -316,26 +287,20 @@ class _Search:
 
     def run(self) -> None:
         place = self._place
-        if not self._is_folder():
+        with suppress(NotRegular):  # It is a folder, or the walk says that it is none.
             self._file(place.root, place.parts, place.text)
             return
         for level in walk(place, hides=self._order.hides):
             for name, path in self._files(level):
                 if self._is_over():
                     return
+                if not self._order.allows(path):
+                    self.result.files_skipped += 1
+                    continue
                 try:
                     self._file(level.folder, (name,), path)
                 except OSError:
                     self.result.files_skipped += 1
-
-    def _is_folder(self) -> bool:
-        try:
-            os.close(self._place.root.open_file(self._place.parts))
-        except NotRegular as error:
-            if stat.S_ISDIR(error.mode):
-                return True
-            raise
-        return False
 
     def _files(self, level: Level) -> Iterator[tuple[str, str]]:
         """The files of a folder that are searched: name and path."""
@@ -359,9 +324,6 @@ class _Search:
         return bool(result.why_cut)
 
     def _file(self, folder: Folder, parts: Parts, path: str) -> None:
-        if not self._order.allows(path):
-            self.result.files_skipped += 1
-            return
         descriptor = folder.open_file(parts)
         try:
             if os.fstat(descriptor).st_size > _LARGEST_BYTES:

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import importlib
 import os
 import random
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nbagent.contracts.errors import ToolError
 from nbagent.files.mounts import FilePlace
 from nbagent.files.names import visible
 from nbagent.files.opening import Folder, NotRegular, failure
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 TEMPORARY = ".nbagent-tmp-"
 """How a half-written file is named; listings leave it out."""
@@ -46,7 +51,6 @@ ABSENT = FileState(None, None)
 
 
 def sha_of_bytes(data: bytes) -> str:
-    """The SHA-256 of a file's content."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -159,17 +163,6 @@ def _own_as(descriptor: int, old: os.stat_result) -> None:
         os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & 0o777)
 
 
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
-
-
-_fcntl: Any = _module("fcntl")
-_msvcrt: Any = _module("msvcrt")
-
-
 @contextmanager
 def locked(folder: Folder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
     """Keep other writers out of a folder, over threads and processes of this machine.
@@ -187,7 +180,7 @@ def locked(folder: Folder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
             yield
         finally:
             with suppress(OSError):
-                _flock(folder.descriptor, _fcntl.LOCK_UN)
+                _flock(folder.descriptor, fcntl.LOCK_UN)
         return
     elsewhere = os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -201,10 +194,10 @@ def _taken(descriptor: int, until_s: float) -> bool:
     """Try until the lock is taken; False when there can be none on it."""
     while True:
         try:
-            if _fcntl:
-                _flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
-            elif _msvcrt:
-                _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
+            if sys.platform == "win32":
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            else:
+                _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError as error:
             if error.errno in _UNABLE:
@@ -220,7 +213,7 @@ def _taken(descriptor: int, until_s: float) -> bool:
 
 
 def _flock(descriptor: int, operation: int) -> None:
-    _fcntl.flock(descriptor, operation)
+    fcntl.flock(descriptor, operation)
 
 
 def _lock_file(folder: Folder) -> Path:

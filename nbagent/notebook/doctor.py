@@ -17,7 +17,7 @@ from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.notebook import kernel
 from nbagent.providers.choice import choose_model, qualified
 from nbagent.providers.registry import find_provider, provider_names
-from nbagent.sandbox import isolation_level
+from nbagent.sandbox.script import isolation_level
 from nbagent.session.active import at_work
 from nbagent.session.frontend import frontend
 from nbagent.session.stores import current_store

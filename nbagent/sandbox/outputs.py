@@ -30,7 +30,6 @@ class Output:
         self.total_bytes = 0
 
     def add(self, data: bytes) -> None:
-        """Take what came."""
         self.total_bytes += len(data)
         room = self._head_bytes - len(self._head)
         self._head += data[:room]
@@ -45,7 +44,6 @@ class Output:
 
     @property
     def text(self) -> str:
-        """What is kept, as text."""
         if not self.cut_bytes:
             return (self._head + self._tail).decode("utf-8", "replace")
         head = self._head.decode("utf-8", "replace")

@@ -142,21 +142,19 @@ def _save_plan(
 
 _LAUNCH = """
 import sys
-for name in ("nbagent", "nbagent.sandbox"):
-    made = sys.modules[name] = type(sys)(name)
-    made.__path__ = [{package!r} if "." in name else {parent!r}]
+package = sys.modules["nbagent"] = type(sys)("nbagent")
+package.__path__ = [{folder!r}]
 from nbagent.sandbox.supervisor import main
 main({report!r}, {plan!r})
 """
-"""The package's own __init__ modules are left out: every script waits for what is imported here."""
+"""The package's own __init__ is left out: every script waits for what is imported here."""
 
 
 def _run_supervised(order: ScriptOrder, plan: Path, mark: str, stop: CancelToken) -> Ending:
     """Start the supervisor, read its pipes to their end; nothing of the script is alive then."""
     heard, report = os.pipe()
-    package = os.path.dirname(__file__)
-    parent = os.path.dirname(package)
-    launch = _LAUNCH.format(package=package, parent=parent, report=report, plan=str(plan))
+    folder = str(Path(__file__).parents[1])
+    launch = _LAUNCH.format(folder=folder, report=report, plan=str(plan))
     with open(heard, "rb", buffering=0) as reports:
         try:
             process = subprocess.Popen(

@@ -73,14 +73,13 @@ def tools_of(
     if words or sources:
         asked = {host_of(word) for word in words}
         skills = _skills(options, settings) if "skills" in asked else None
-        mounts = _mounts(options, settings, skills if "filesystem" in asked else None)
+        mounts = _mounts(options, settings)
         rules = Rules(rules.policy, resolving(mounts))
         order = HostOrder(
             words=(),
             project=project_folder(),
             mounts=mounts,
             skills=skills,
-            namespace=namespace,
             policy=rules.policy,
             forbids=rules.denies,
         )
@@ -124,17 +123,13 @@ def _skills(options: RunOptions, settings: Settings) -> Any:
     return folders.find_skills(project_folder(), (*(options.skills or ()), *settings.skills))
 
 
-def _mounts(options: RunOptions, settings: Settings, skills: Any) -> Mounts:
-    """The mounts of a run, with those of skills that the file tools may read."""
+def _mounts(options: RunOptions, settings: Settings) -> Mounts:
     project = project_folder()
     given = [*settings.mounts, *(options.mounts or ())]
     return Mounts.of(
         project=project,
         state=_state_folder(options.session or settings.session),
-        extra=[
-            *(parse_mount(text, base=project) for text in given),
-            *(skills.mounts if skills else ()),
-        ],
+        extra=[parse_mount(text, base=project) for text in given],
         closed=[store_home()],
     )
 

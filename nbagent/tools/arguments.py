@@ -1,6 +1,6 @@
 """What a function tool takes: the schema that a model is shown, and the check of each call.
 
-Owns how the hints of a signature are read, the exchange of types that pydantic or JSON takes in
+Owns how signatures and docstrings are read, the exchange of types that pydantic or JSON takes in
 another form only, and the pydantic model made of the parameters. The schema's form is
 `json_schema`'s, what models do to arguments is undone by `habits`.
 """
@@ -49,10 +49,8 @@ _PLAIN = (str, int, float, bool)
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
 _AS_LIST = (collections.abc.Iterable, collections.abc.Collection)
 """Pydantic knows no collections, and reads an iterable item by item while the tool runs."""
-_MISREAD = (
-    *(type, collections.abc.Generator, types.FunctionType),
-    *(getattr(module, "Self") for module in (typing, typing_extensions)),  # noqa: B009
-)
+_SELF = getattr(typing, "Self")  # noqa: B009 (it has no type)
+_MISREAD: tuple[Any, ...] = (type, collections.abc.Generator, types.FunctionType, _SELF)
 """What pydantic would take for something else."""
 _AN_ARRAY = "take a list[float] and make the array inside"
 _ADVICE = {
@@ -62,6 +60,12 @@ _ADVICE = {
     **dict.fromkeys(("Callable", "function"), "take the name of the function as a str"),
 }
 _ELSE = "take a text or a number instead, or a list or dataclass of such"
+_STYLES: dict[Any, str] = {
+    "google": r"^[ \t]*(?:args|arguments|params|(?:other )?parameters|keyword arg\w+):[ \t]*$",
+    "numpy": r"^[ \t]*(?:other )?parameters\n[ \t]*-{3,}",
+    "sphinx": r"^[ \t]*:(?:param|parameter|arg|argument|key|keyword)\b[^:\n]*:",
+}
+_KEPT_CHARS = 4_000
 _typed_dicts: dict[Any, Any] = {}
 
 
@@ -130,17 +134,14 @@ class Arguments:
                 raise _invalid(f"the arguments of {self._tool} do not fit: {text}")
         raise _invalid(f"the arguments of {self._tool} do not fit its schema")
 
-    def placed(
-        self, bound: Bound, context: object, *, in_order: bool
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def placed(self, bound: Bound, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of the call, the context put in.
 
-        By keyword wherever that is possible, for a wrapper may take nothing else, unless
-        `in_order` asks for places.
+        By keyword wherever that is possible, for a wrapper may take nothing else.
         """
         values = {**bound.values, **dict.fromkeys(self._contexts, context)}
         parameters = self._signature.parameters
-        if in_order or any(p.kind in _BY_PLACE for p in parameters.values()):
+        if any(p.kind in _BY_PLACE for p in parameters.values()):
             known = {name: values[name] for name in parameters if name in values}
             filled = inspect.BoundArguments(self._signature, cast("Any", known))
             filled.apply_defaults()
@@ -380,3 +381,39 @@ def type_name(hint: Any) -> str:
     if isinstance(hint, type):
         return hint.__name__
     return re.sub(r"\b(?:\w+\.)+(?=[A-Za-z_])", "", plain_repr(hint, 200))
+
+
+def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """What a docstring says of its function, which is all where it has no sections, and of each
+    parameter (Google, NumPy, Sphinx). Parsing is griffe's; what is for programmers is left out."""
+    text = inspect.cleandoc(text)
+    flags = re.MULTILINE | re.IGNORECASE
+    style = next((one for one, mark in _STYLES.items() if re.search(mark, text, flags)), None)
+    if style is None:
+        return text[:_KEPT_CHARS], {}
+    # Late: 115 ms, and most docstrings in notebooks have no sections.
+    import griffe
+
+    with griffe.logger.disable():
+        sections = griffe.parse(griffe.Docstring(text), style, warnings=False)
+    kept: list[str] = []
+    parameters: dict[str, str] = {}
+    for section in sections:
+        value: Any = section.value
+        match section.kind.value:
+            case "text":
+                kept.append(value)
+            case "parameters" | "other parameters":
+                for entry in value:
+                    parameters[entry.name.lstrip("*")] = " ".join(entry.description.split())
+            case "returns":
+                texts = [" ".join(entry.description.split()) for entry in value]
+                kept += ["Returns: " + "; ".join(filter(None, texts))] if any(texts) else []
+            case "admonition":
+                kept.append(f"{section.title or 'Note'}: {value.description}")
+            case "examples":
+                kept.append("Examples:\n" + "\n".join(str(text) for _, text in value))
+            case _:
+                pass
+    description = "\n\n".join(piece.strip() for piece in kept if piece.strip())
+    return description[:_KEPT_CHARS], parameters

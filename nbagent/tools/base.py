@@ -59,8 +59,6 @@ class HostOrder:
     """A `files.mounts.Mounts`."""
     skills: Any = None
     """A `skill_folders.FoundSkills`, where the word `skills` was named."""
-    namespace: Callable[[], Mapping[str, Any]] = dict
-    """The names of the notebook."""
     policy: ToolPolicy = field(default_factory=ToolPolicy)
     """Limits and isolation that hold, and the person's rules."""
     forbids: Callable[[str, str, Mapping[str, Any]], bool] = lambda tool, host, arguments: False
@@ -70,9 +68,7 @@ class HostOrder:
 class HostSource(Protocol):
     """Something that a person may put among the tools and that opens hosts: an MCP server."""
 
-    def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]:
-        """The hosts for one run."""
-        ...
+    def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]: ...
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -91,12 +87,9 @@ def listed(names: Iterable[str]) -> str:
 
 def unknown_name(name: str, available: Sequence[str]) -> UsageError:
     """The error for a tool name that a person typed wrongly."""
-    if available:
-        return UsageError(f"{_no_tool(name, available)} There are: {listed(available)}")
-    return UsageError(
-        f"there is no tool {name!r}, nor any other; define one with @nbagent.tool, or name fs, "
-        "skills, notebook or mcp:NAME"
-    )
+    instead = "Define one with @nbagent.tool, or name fs, skills, notebook or mcp:NAME"
+    instead = f"There are: {listed(available)}" if available else instead
+    return UsageError(f"{_no_tool(name, available)} {instead}")
 
 
 def unknown_call(name: str, known: Sequence[str]) -> ToolError:
@@ -168,12 +161,10 @@ class HostSet:
 
     @property
     def name(self) -> str:
-        """The hosts' names, joined."""
         return "+".join(self.host_names)
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        """The hosts' names."""
         return tuple(host.name for host in self._hosts)
 
     @property

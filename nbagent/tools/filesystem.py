@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from functools import lru_cache, partial
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
@@ -25,11 +26,11 @@ from nbagent.contracts.records import ToolResult
 from nbagent.files import patching, writing
 from nbagent.files.frontmatter import update_frontmatter
 from nbagent.files.mounts import STATE, FilePlace, Mounts
-from nbagent.files.names import looks_secret, names_secret, visible
-from nbagent.files.searching import Order
+from nbagent.files.names import Parts, looks_secret, names_secret, visible
+from nbagent.files.searching import Hides, Order
 from nbagent.files.writing import FileState
 from nbagent.tools.base import HostOrder
-from nbagent.tools.filesystem_answers import Hidden, list_folder, read_file, search_files
+from nbagent.tools.filesystem_answers import list_folder, read_file, search_files
 from nbagent.tools.function_tool import FunctionTool, MethodHost, method_tool
 
 HOST = "fs"
@@ -44,7 +45,6 @@ IfMatch = Annotated[
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """The host of the `fs` tools that were named; a UsageError where there is no such tool."""
     return [FileHost(order)]
 
 
@@ -62,10 +62,7 @@ class FileHost(MethodHost):
     """Plans and runs calls of the `fs` tools that a run has."""
 
     def __init__(self, order: HostOrder) -> None:
-        mounts = order.mounts
-        if not isinstance(mounts, Mounts):
-            mounts = Mounts.of(order.project)
-        self._mounts = mounts
+        self._mounts = cast("Mounts", order.mounts)
         self._policy = order.policy
         self._limits = order.policy.limits
         self._forbids = order.forbids
@@ -145,17 +142,17 @@ class FileHost(MethodHost):
 
         Args:
             path: the folder.
-            glob: only names that fit, such as "*.py" (at any depth) or "src/**/*.{md,txt}".
+            glob: only names that fit, such as "*.py,*.md" (at any depth) or "src/**/*.txt".
             depth: how many levels of folders. Folders that .gitignore names are not gone into.
             sizes: give the bytes of each file, too.
         """
         place = self._place("fs.list", path, folder=True)
-        hidden = self._hidden(place, ("fs.list", {"glob": glob, "depth": depth, "sizes": sizes}))
+        hides = self._hiding(place, ("fs.list", {"glob": glob, "depth": depth, "sizes": sizes}))
         time_s = self._limits.search_timeout_s
         return _looking(
             place,
             lambda _: list_folder(
-                place, glob=glob, depth=depth, sizes=sizes, timeout_s=time_s, hidden=hidden
+                place, glob=glob, depth=depth, sizes=sizes, timeout_s=time_s, hides=hides
             ),
         )
 
@@ -174,7 +171,7 @@ class FileHost(MethodHost):
             query: the words as they stand in one line, upper and lower case told apart; with
                 regex, a regular expression (RE2: no look-around; "(?i)" ignores case).
             path: a folder or a file.
-            glob: only files that fit, such as "*.py" or "!tests/".
+            glob: only files that fit, such as "*.py,*.md" or "!tests/".
             regex: take the query as a regular expression.
             context: lines to show before and after each match.
             maxMatches: how many lines at most.
@@ -182,8 +179,6 @@ class FileHost(MethodHost):
         place = self._place("fs.search", path)
         given: dict[str, Any] = {"query": query, "glob": glob, "regex": regex}
         given |= {"context": context, "maxMatches": maxMatches}
-        # It shows what is in files.
-        hidden = self._hidden(place, ("fs.search", given), ("fs.read", {}))
         order = Order(
             query=query,
             regex=regex,
@@ -192,11 +187,11 @@ class FileHost(MethodHost):
             max_matches=maxMatches,
             timeout_s=self._limits.search_timeout_s,
             allows=lambda path: self._may_see("fs.search", path),
-            hides=hidden,
+            # It shows what is in files.
+            hides=self._hiding(place, ("fs.search", given), ("fs.read", {})),
         )
         return _looking(
-            place,
-            lambda stopped: search_files(place, replace(order, stopped=stopped.is_set), hidden),
+            place, lambda stopped: search_files(place, replace(order, stopped=stopped.is_set))
         )
 
     def write(self, path: PathArg, content: str, ifMatchSha256: IfMatch = None) -> _Plan:
@@ -321,19 +316,26 @@ class FileHost(MethodHost):
                 return True
         return False
 
-    def _hidden(self, place: FilePlace, *asked: tuple[str, Mapping[str, Any]]) -> Hidden:
-        """What a look at many files leaves out: what a rule denies to one of these calls.
+    def _hiding(self, place: FilePlace, *asked: tuple[str, Mapping[str, Any]]) -> Hides:
+        """What a look at many files leaves out: what nbagent keeps, and what a rule denies to one
+        of these calls.
 
         Raises:
             ToolError: a rule keeps back what the call begins with.
         """
+        closed = self._mounts.closed_forms
+        form = lru_cache(maxsize=1)(partial(self._mounts.form, place.mount))
 
         def forbidden(path: str) -> bool:
             return any(self._forbids(tool, HOST, {**given, "path": path}) for tool, given in asked)
 
-        if forbidden(self._mounts.form(place.mount, place.parts)):
+        def hides(parts: Parts, name: str) -> bool:
+            path = f"{form(parts)}/{name}"
+            return path.casefold() in closed or forbidden(path)
+
+        if forbidden(form(place.parts)):
             raise _refused(place, "is kept from you by a rule; ask the person", "E_DENIED")
-        return Hidden(self._mounts, place, forbidden)
+        return hides
 
 
 def _check_encodable(arguments: Mapping[str, Any]) -> None:

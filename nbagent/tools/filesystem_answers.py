@@ -10,17 +10,16 @@ import importlib
 import os
 import re
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.records import ToolResult
-from nbagent.files.mounts import FilePlace, Mounts
-from nbagent.files.names import Parts, visible
+from nbagent.files.mounts import FilePlace
+from nbagent.files.names import visible
 from nbagent.files.opening import failure
-from nbagent.files.searching import Globs, Order, search, walk
+from nbagent.files.searching import Globs, Hides, Order, search, walk
 from nbagent.files.writing import read_bytes, sha_of_bytes
 from nbagent.shown.pictures import encoded_image
 
@@ -32,35 +31,9 @@ _PROBE_BYTES = 8_192
 _IMAGE_STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
 
 
-class Hidden:
-    """What is not there for a list or a search: what nbagent keeps, and what rules forbid."""
-
-    def __init__(self, mounts: Mounts, place: FilePlace, forbidden: Callable[[str], bool]) -> None:
-        self._mounts = mounts
-        self._mount = place.mount
-        self._closed = mounts.closed_forms
-        self._forbidden = forbidden
-        self._parts: Parts | None = None
-        self._folder = ""
-        self.hint = ""
-        """For the model, once a rule left out a name."""
-
-    def __call__(self, parts: Parts, name: str) -> bool:
-        if parts != self._parts:
-            self._parts, self._folder = parts, self._mounts.form(self._mount, parts)
-        path = f"{self._folder}/{name}"
-        if path.casefold() in self._closed:
-            return True
-        if not self._forbidden(path):
-            return False
-        self.hint = "what rules of the person keep from you is left out"
-        return True
-
-
 def read_file(
     place: FilePlace, offset: int | None, limit: int | None, encoding: str, *, max_bytes: int
 ) -> ToolResult:
-    """The answer of `fs.read`."""
     try:
         descriptor = place.root.open_file(place.parts)
         try:
@@ -147,15 +120,14 @@ def _too_much(place: FilePlace, size: int, most: int) -> ToolError:
     )
 
 
-def search_files(place: FilePlace, order: Order, hidden: Hidden) -> ToolResult:
-    """The answer of `fs.search`."""
+def search_files(place: FilePlace, order: Order) -> ToolResult:
     found = search(place, order)
     stats = {"filesScanned": found.files_scanned, "matchesFound": found.matches_found}
     if found.files_skipped:
         stats["filesSkipped"] = found.files_skipped
     matches = [{**match._asdict(), "path": visible(match.path)} for match in found.matches]
     facts = {"matches": matches, "truncated": bool(found.why_cut), "stats": stats}
-    return _answer(facts, hint=found.why_cut or hidden.hint)
+    return _answer(facts, hint=found.why_cut)
 
 
 def list_folder(
@@ -165,7 +137,7 @@ def list_folder(
     depth: int,
     sizes: bool,
     timeout_s: float,
-    hidden: Hidden,
+    hides: Hides,
 ) -> ToolResult:
     """The answer of `fs.list`. Ignored folders are named and not gone into."""
     globs = Globs(glob) if glob else None
@@ -173,7 +145,7 @@ def list_folder(
     bytes_of: dict[str, int] = {}
     cut, left_chars, until_s = "", _MOST_ENTRY_CHARS, time.monotonic() + timeout_s
     try:
-        for level in walk(place, depth=depth, hides=hidden):
+        for level in walk(place, depth=depth, hides=hides):
             below = "".join(f"{part}/" for part in level.parts[len(place.parts) :])
             for entry in level.entries:
                 name = visible(f"{below}{entry.name}{'/' if entry.kind == 'folder' else ''}")
@@ -195,5 +167,5 @@ def list_folder(
         raise failure(error, place.text) from None
     facts: dict[str, Any] = {"path": place.text, "entriesPreview" if cut else "entries": entries}
     facts |= {"sizes": bytes_of} if sizes else {}
-    hint = f"{cut}; list a folder in it, less deep, or use a glob" if cut else hidden.hint
+    hint = f"{cut}; list a folder in it, less deep, or use a glob" if cut else ""
     return _answer(facts, truncated=bool(cut), hint=hint)

@@ -1,7 +1,7 @@
 """What a function tool is: the decorator, the definition made from a function, the hosts of such.
 
 A definition is made once per function and kept on it. What a built-in host's functions do, and what
-a call of theirs would do (`look`), belongs to the host's own module.
+a call of theirs would do, belongs to the host's own module.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from nbagent.tools.arguments import (
     Bound,
     UndefinedHintError,
     function_of,
+    parse_docstring,
     signature_of,
     without_partials,
 )
 from nbagent.tools.base import OWN, checked_name, unknown_call, unknown_name
-from nbagent.tools.docstrings import parse_docstring
 from nbagent.tools.running import CallOfFunction, ToolOptions, is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,7 +51,6 @@ def tool(
     loop: Literal["notebook"] | None = None,
     interruptible: bool = True,
     timeout: float | None = None,
-    on_cancel: Callable[[], object] | None = None,
     max_result_chars: int | None = None,
     ask: bool = False,
 ) -> Callable[[F], F]: ...
@@ -67,7 +66,6 @@ def tool(
     interruptible: bool = True,
     idempotent: object = None,
     timeout: float | None = None,
-    on_cancel: Callable[[], object] | None = None,
     max_result_chars: int | None = None,
     ask: bool = False,
 ) -> F | Callable[[F], F]:
@@ -83,7 +81,6 @@ def tool(
         interruptible: False lets a stop wait until it has finished; for whatever writes.
         idempotent: is gone, and an error.
         timeout: seconds.
-        on_cancel: called once when a stop or the timeout hits it, such as `connection.interrupt`.
         max_result_chars: of the result's JSON; more is cut in the middle (50,000 by default).
         ask: True lets somebody approve each call first, unless `configure(allow=…)` names it.
 
@@ -103,7 +100,6 @@ def tool(
         loop=loop,
         interruptible=interruptible,
         timeout_s=timeout,
-        on_cancel=on_cancel,
         max_result_chars=max_result_chars,
         ask=ask,
     )
@@ -187,35 +183,20 @@ class FunctionTool:
 
     @property
     def name(self) -> str:
-        """What the model calls it."""
         return self.spec.name
-
-    @property
-    def sha(self) -> str:
-        """Hash of code, signature, docstring and options."""
-        return self.spec.traits.sha
-
-    def reread(self, namespace: Mapping[str, Any]) -> FunctionTool:
-        """The same tool as its function is now."""
-        return _kept_definition(self.target, self.options, self.spec.traits.host, namespace)
-
-    def validate(self, arguments: Mapping[str, Any] | None) -> Bound:
-        """Check and coerce; raises a ToolError `E_INVALID_ARGUMENTS` that a model can act on."""
-        return self.arguments.validate(arguments)
 
     def prepared(self, bound: Bound, preview: CallPreview | None = None) -> PreparedCall:
         """A call with checked arguments, ready to run. By default an approval binds to the sha."""
+        traits = self.spec.traits
         if preview is None:
             why = "it is marked with ask=True" if self.options.ask else ""
-            preview = CallPreview(ruling=self.spec.traits.ruling, why=why, binds=self.sha)
+            preview = CallPreview(ruling=traits.ruling, why=why, binds=traits.sha)
 
         async def run(context: ToolContext) -> ToolOutcome:
-            # What chooses by the type of its first argument (singledispatch) looks at places only.
-            in_order = hasattr(self.target, "register")
-            args, kwargs = self.arguments.placed(bound, context, in_order=in_order)
+            args, kwargs = self.arguments.placed(bound, context)
             work = functools.partial(self.target, *args, **kwargs)
             outcome = await CallOfFunction(self.name, work, self.options, context).run()
-            return replace(outcome, tool_sha=self.sha, notes=(*bound.notes, *outcome.notes))
+            return replace(outcome, tool_sha=traits.sha, notes=(*bound.notes, *outcome.notes))
 
         return PreparedCall(spec=self.spec, arguments=bound.plain, preview=preview, run=run)
 
@@ -332,7 +313,7 @@ def _sha(target: Any, signature: inspect.Signature, options: ToolOptions) -> str
     code: object = getattr(inner, "__code__", None)
     body = _steps(code) if isinstance(code, types.CodeType) else plain_repr(inner)
     text = plain_repr(signature, 20_000)
-    return sha_of([body, text, inspect.getdoc(target), repr(replace(options, on_cancel=None))])
+    return sha_of([body, text, inspect.getdoc(target), repr(options)])
 
 
 def _steps(code: types.CodeType) -> list[Any]:
@@ -376,7 +357,7 @@ def _same_name(name: str, which: str) -> UsageError:
 
 
 class MethodHost:
-    """A host of fixed tools. Subclasses say in `look`, or `prepare`, what a call does.
+    """A host of fixed tools. Subclasses say in `prepare` what a call would do.
 
     Args:
         name: stands in the traits of its tools.
@@ -412,30 +393,22 @@ class MethodHost:
         return [tool.spec for tool in self._tools.values()]
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """All its tools, in the order given."""
         return self.specs
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call, and look at what it would do.
+        """Check a call.
 
         Raises:
             ToolError: there is no such tool, its arguments do not fit, or it would fail now.
         """
         tool, bound = self._checked(call)
-        return tool.prepared(bound, await self.look(tool.name, bound.plain, context))
+        return tool.prepared(bound)
 
     def _checked(self, call: ToolCall) -> tuple[FunctionTool, Bound]:
-        """The tool of a call, and its arguments."""
         tool = self._tools.get(call.name)
         if tool is None:
             raise unknown_call(call.name, tuple(self._tools))
-        return tool, tool.validate(call.arguments)
-
-    async def look(
-        self, name: str, arguments: dict[str, Any], context: ToolContext
-    ) -> CallPreview | None:
-        """What a call with these checked arguments would do. May raise ToolError."""
-        return None
+        return tool, tool.arguments.validate(call.arguments)
 
 
 class FunctionHost(MethodHost):
@@ -481,6 +454,7 @@ class FunctionHost(MethodHost):
         Raises:
             ToolError: there is no such tool, or its arguments do not fit.
         """
-        if call.name in self._tools:
-            self._tools[call.name] = self._tools[call.name].reread(self._namespace())
+        if (tool := self._tools.get(call.name)) is not None:
+            now = _kept_definition(tool.target, tool.options, OWN, self._namespace())
+            self._tools[call.name] = now
         return await super().prepare(call, context)

@@ -11,8 +11,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.secrets import redact_cut
@@ -47,8 +46,7 @@ _Walk = Callable[[object], JsonSchema]
 """What makes an inner node legal."""
 
 
-@dataclass(frozen=True, slots=True)
-class LegalSchema:
+class LegalSchema(NamedTuple):
     """A schema as the model is shown it."""
 
     schema: JsonSchema
@@ -82,10 +80,8 @@ def _wire_keys(names: Sequence[str]) -> dict[str, str]:
     keys = {name: name for name in names if _KEY.fullmatch(name)}
     for number, name in enumerate(names, 1):
         if name not in keys:
-            plain = unicodedata.normalize("NFKD", name.replace("ß", "ss"))
-            key = re.sub(r"[^A-Za-z0-9_]", "", plain)[:60]
-            if not _KEY.fullmatch(key) or key in keys.values() or not key.strip("_"):
-                key = f"arg{number}"
+            key = re.sub(r"\W", "_", name[:60], flags=re.ASCII)
+            key = key if _KEY.fullmatch(key.lstrip("_")) else f"arg{number}"
             while key in keys.values():
                 key += "_"
             keys[name] = key

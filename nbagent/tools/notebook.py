@@ -20,9 +20,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from nbagent.contracts.canonical import sha_of
+from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece
-from nbagent.contracts.ports import CodeOutcome, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import CodeOutcome, PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact, redact_cut, register_named
 from nbagent.tools.base import HostOrder
@@ -39,7 +40,7 @@ from nbagent.tools.notebook_values import (
     value_of,
     value_shown,
 )
-from nbagent.tools.results import detail_of, summary
+from nbagent.tools.running import detail_of, summary
 
 HOST = "notebook"
 _ALL = ("notebook", "nb", "nb.*")
@@ -48,7 +49,6 @@ _LOOK_TIMEOUT_S = 20.0
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    """The host of the notebook's tools that were named; a UsageError where there is none such."""
     return [NotebookHost(order)]
 
 
@@ -56,7 +56,7 @@ class NotebookHost(MethodHost):
     """The chosen ones of the four tools, which are its methods."""
 
     def __init__(self, order: HostOrder) -> None:
-        self._order = order
+        self._keep_bytes = order.policy.limits.script_output_bytes
         tool = partial(method_tool, host=HOST, threaded=False)
         made = (
             tool(self.variables, name="nb.variables", timeout_s=_LOOK_TIMEOUT_S),
@@ -75,8 +75,8 @@ class NotebookHost(MethodHost):
     ) -> dict[str, Any]:
         """List the notebook's variables: name, type, shape or length, size in bytes.
 
-        Functions, classes and modules are listed by name. Values are shown of short plain ones
-        only; nb.inspect shows more.
+        Functions, classes and modules are among them. Values are shown of short plain ones only;
+        nb.inspect shows more.
 
         Args:
             pattern: only names that fit, such as `df*`; without wildcards, names that contain it.
@@ -91,7 +91,7 @@ class NotebookHost(MethodHost):
         or class: signature, docstring, source. A figure: the image. Anything else: its value.
 
         Args:
-            name: a name, also with keys and numbers: `df`, `df['price']`, `rows[0]['id']`.
+            name: of the variable; nb.run looks at what is inside it.
         """
         return inspected(name, value_of(self._names(context), name))
 
@@ -111,7 +111,7 @@ class NotebookHost(MethodHost):
         names, run_code = self._names(context), context.run_code
         if run_code is None:
             raise _no_notebook()
-        outcome = run_code(code, keep_bytes=self._order.policy.limits.script_output_bytes)
+        outcome = run_code(code, keep_bytes=self._keep_bytes)
         if isinstance(outcome, CodeOutcome):
             return _shown_outcome(outcome, names)
         return _awaited(outcome, names)
@@ -128,18 +128,24 @@ class NotebookHost(MethodHost):
         names[name] = value
         return {"name": name, "before": before, "now": facts_of(value)}
 
-    async def look(self, name: str, arguments: dict[str, Any], context: ToolContext) -> CallPreview:
-        """What a call would do; runs no code of any value."""
-        names = self._names(context)
-        if name == "nb.run":
-            return _look_at_run(arguments["code"])
-        if name == "nb.set":
-            return _look_at_set(arguments["name"], arguments["value"], names)
-        return CallPreview()
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Check a call, and look at what it would do; runs no code of any value.
+
+        Raises:
+            ToolError: it would be refused.
+        """
+        tool, bound = self._checked(call)
+        names, arguments = self._names(context), bound.plain
+        preview = CallPreview()
+        if tool.name == "nb.run":
+            preview = _look_at_run(arguments["code"])
+        elif tool.name == "nb.set":
+            preview = _look_at_set(arguments["name"], arguments["value"], names)
+        return tool.prepared(bound, preview)
 
     def _names(self, context: ToolContext) -> dict[str, Any]:
         """The notebook's namespace itself; the secrets in it are known from now on."""
-        names = context.namespace() or self._order.namespace()
+        names = context.namespace()
         if not names or not isinstance(names, dict):
             raise _no_notebook()
         register_named(names)
@@ -227,14 +233,10 @@ def _shown_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcom
 def _look_at_set(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview:
     """The old and the new value; raises ToolError for a name that is not the person's to set."""
     refuse_secret(name)
-    why = ""
-    if not name.isidentifier() or keyword.iskeyword(name):
-        why = "is no name for a variable"
-    elif is_own(name) or hasattr(builtins, name):
-        why = "is a name of Python's or IPython's own"
-    elif issubclass(type(names.get(name)), types.ModuleType):
-        why = "is a module that the notebook uses"
-    if why:
+    is_name = name.isidentifier() and not keyword.iskeyword(name)
+    is_taken = is_own(name) or hasattr(builtins, name)
+    if not is_name or is_taken or issubclass(type(names.get(name)), types.ModuleType):
+        why = "is no name for a variable, a name of Python's or IPython's own, or a module's"
         raise ToolError(f"{name[:100]!r} {why}; choose another", code="E_INVALID_ARGUMENTS")
     now = glance(names[name]) if name in names else "(there is no such variable yet)"
     then = json.dumps(value, indent=2, ensure_ascii=False, default=str)

@@ -7,9 +7,7 @@ cell would: call them where a stop reaches them. How a value looks within a budg
 
 from __future__ import annotations
 
-import ast
 import inspect
-import math
 import os
 import re
 import sys
@@ -47,8 +45,6 @@ _QUOTED = re.compile(
     r"""(?<!\w)(?P<name>\w{1,100})(?P<between>["']?\s{0,5}[:=]\s{0,5}[bruf]{0,2})"""
     r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"""
 )
-_KEY = re.compile(r"\[([^\[\]]+)\]")
-_PATH = re.compile(rf"(?P<name>[^\W\d]\w{{0,100}})(?P<keys>(?:{_KEY.pattern}){{0,10}})")
 _IN_ADDRESS = re.compile(r"(\w://[^\s/:@'\"]{0,200}:)[^\s/@'\"]{1,500}@")
 _VALUE_CHARS = 12_000
 _TABLE_CHARS = 6_000
@@ -58,7 +54,7 @@ _LINE_CHARS = 80
 _SAMPLE = 1_000
 """Rows of a table from each end; no budget shows more."""
 _DESCRIBED_CELLS = 2_000_000
-"""Of a larger table, evenly spread rows are described."""
+"""A larger table is not described: nobody wants to wait for it."""
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _SIZED: tuple[Any, ...] = (
     *(str, bytes, bytearray, list, tuple, dict, set, frozenset, deque, range),
@@ -74,12 +70,6 @@ _CHEAP_SHAPES = frozenset({"numpy", "pandas", "polars", "pyarrow", "scipy", "tor
 def is_own(name: str) -> bool:
     """Whether IPython put the name there, or its underscore says that it is not to be listed."""
     return name in _OWN or name.startswith("_")
-
-
-def visible_names(names: Mapping[str, Any]) -> dict[str, Any]:
-    """The person's own names and what they hold, in alphabetical order."""
-    kept = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n)}
-    return dict(sorted(kept.items(), key=lambda item: item[0].lower()))
 
 
 def masked(data: Any) -> Any:
@@ -120,41 +110,23 @@ def is_environment(value: object) -> bool:
     return any(value is it for it in (os.environ, getattr(os, "environb", None), inside) if it)
 
 
-def value_of(names: Mapping[str, Any], path: str) -> Any:
-    """What a name of the notebook holds, or one with keys: `df['price']`, `rows[0]`.
+def value_of(names: Mapping[str, Any], name: str) -> Any:
+    """What a name of the notebook holds.
 
     Raises:
-        ToolError: it leads nowhere, or to something that is not shown.
+        ToolError: there is no such name, or what it holds is not shown.
     """
-    match = _PATH.fullmatch(path.strip())
-    name = match["name"] if match else path
     refuse_secret(name)
     if is_own(name):
         why = f"{name[:100]!r} is private or a name of IPython's own, which are not shown"
         raise ToolError(f"{why}; nb.variables lists what there is", code="E_DENIED")
-    try:
-        value = names[name]
-        for text in _KEY.findall(match["keys"] if match else ""):
-            key = ast.literal_eval(text)
-            refuse_secret(key)
-            value = _item(value, key)
-    except (LookupError, TypeError, ValueError, SyntaxError):
-        why = f"the notebook has no {path[:100]!r}; nb.variables lists what there is"
-        raise ToolError(f"{why}, and nb.run computes other things", code="ENOENT") from None
-    if is_environment(value):
+    if name not in names:
+        why = f"the notebook has no variable {name[:100]!r}; nb.variables lists what there is"
+        raise ToolError(f"{why}, and nb.run computes other things", code="ENOENT")
+    if is_environment(names[name]):
         why = "the environment of the process is not shown: keys are in it"
         raise ToolError(f"{why}. Ask the person for the variable that you need", code="E_DENIED")
-    return value
-
-
-def _item(value: Any, key: str | int) -> Any:
-    """An item by the plain class's own method: a subclass's might run anything."""
-    if of_class(value, "pandas", "DataFrame"):
-        return value[key]
-    for plain in (dict, list, tuple):
-        if issubclass(type(value), plain):
-            return cast("Any", plain).__getitem__(value, key)
-    raise TypeError("its items are not looked up")
+    return names[name]
 
 
 # Without running any code of a value
@@ -204,7 +176,6 @@ class _Unrun(Normal):
     """Plain values as JSON; of any other one its type and size, without running its code."""
 
     def json(self, value: Any) -> Any:
-        """The value as plain JSON."""
         if type(value) in (*_SCALARS, list, tuple, dict):
             return super().json(value)
         facts = facts_of(value)
@@ -220,32 +191,20 @@ def glance(value: Any) -> str:
 
 
 def listed_names(names: Mapping[str, Any], pattern: str, limit: int) -> dict[str, Any]:
-    """The notebook's names by kind: variables with their facts, functions, classes, modules."""
+    """The notebook's own names in alphabetical order, each with the facts of what it holds."""
     pattern = pattern.lower() if set(pattern) & set("*?[") else f"*{pattern.lower()}*"
-    there = visible_names(names).items()
-    wanted = [(name, value) for name, value in there if fnmatchcase(name.lower(), pattern)]
-    data: dict[str, Any] = {"variables": []}
-    for name, value in wanted[:limit]:
-        kind, line = _line(name, value)
-        data.setdefault(kind, []).append(line)
+    own = {n: v for n, v in list(names.items()) if type(n) is str and not is_own(n)}
+    wanted = [n for n in sorted(own, key=str.lower) if fnmatchcase(n.lower(), pattern)]
+    lines: list[dict[str, Any]] = []
+    for name in wanted[:limit]:
+        facts = facts_of(own[name])
+        if is_secret_name(name):
+            facts = {"type": facts["type"], "value": HIDDEN}
+        lines.append({"name": name, **facts})
+    data: dict[str, Any] = {"variables": lines}
     if left_out := len(wanted[limit:]):
         data["left_out"] = f"{left_out:,} of {len(wanted):,} names; narrow it with a pattern"
     return masked(data)
-
-
-def _line(name: str, value: object) -> tuple[str, Any]:
-    """The kind of a name and what is listed of it."""
-    kind = type(value)
-    if issubclass(kind, types.ModuleType):
-        own = object.__getattribute__(value, "__dict__").get("__name__")
-        return "modules", name if own == name or type(own) is not str else f"{name} ({own})"
-    if issubclass(kind, type):
-        return "classes", name
-    if kind in _FUNCTIONS:
-        return "functions", name
-    if is_secret_name(name):
-        return "variables", {"name": name, "type": type_text(value), "value": HIDDEN}
-    return "variables", {"name": name, **facts_of(value)}
 
 
 # In detail
@@ -256,7 +215,6 @@ class _Guarded(Normal):
     no column or row whose name looks like a secret. Keys are `masked`'s."""
 
     def json(self, value: Any) -> Any:
-        """The value as plain JSON."""
         if is_iterator(value):
             return self.text(plain_repr(value, 200))
         if is_environment(value):
@@ -330,14 +288,9 @@ def _without_secrets(table: Any) -> Any:
 
 
 def _statistics(table: Any) -> dict[str, Any]:
-    """What `describe` says of the rows, or of evenly spread ones of very many."""
-    every = max(math.ceil(table.size / _DESCRIBED_CELLS), 1)
-    part = _without_secrets(table.iloc[::every])
-    if part is HIDDEN or not part.size:
+    """What `describe` says of the rows."""
+    seen = _without_secrets(table)
+    if seen is HIDDEN or not 0 < seen.size <= _DESCRIBED_CELLS:
         return {}
-    details: dict[str, Any] = {}
-    if described := _quietly(lambda: shown_text(part.describe(), _TABLE_CHARS)):
-        details["describe"] = described
-    if len(part) < len(table):
-        details["described_rows"] = f"{len(part):,} of {len(table):,}"
-    return details
+    described = _quietly(lambda: shown_text(seen.describe(), _TABLE_CHARS))
+    return {"describe": described} if described else {}

@@ -1,7 +1,8 @@
-"""Running one call of a function: where, how long, and what a stop or its time does to it.
+"""Running one call of a function: where, how long, what a stop or its time does to it; and its
+outcome: what the model reads of the value or the error, and what the person does.
 
-Owns places, timeouts and generators. Whatever the function raises is in the outcome; what a model
-reads of it is `results`'. How a thread or a loop is interrupted is the runner's affair.
+How a thread or a loop is interrupted is the runner's affair. Texts that somebody may have cut pass
+`redact_cut`; host folders are left out.
 """
 
 from __future__ import annotations
@@ -10,21 +11,32 @@ import asyncio
 import dis
 import functools
 import inspect
+import os
+import traceback
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from nbagent.contracts.canonical import monotonic_ms
-from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError
 from nbagent.contracts.ports import ToolContext, ToolOutcome
 from nbagent.contracts.records import RanIn, ToolResult
-from nbagent.shown import shown_text
+from nbagent.contracts.secrets import redact_cut
+from nbagent.shown import Normal, clean, cut_middle, fitted, shown_text, without_folders
 from nbagent.tools.arguments import function_of
 from nbagent.tools.base import paced_progress
-from nbagent.tools.results import MAX_RESULT_CHARS, failure_of, loop_hint, result_of
 
+MAX_RESULT_CHARS = 50_000
+"""Of a result's JSON; `@tool(max_result_chars=…)` changes it for one tool."""
+_MESSAGE_CHARS = 1_000
+_DETAIL_CHARS = 6_000
+_MOST_CAUSES = 4
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_LOOP_MARKS = ("attached to a different loop", "bound to a different event loop", "Event loop is")
+LOOP_HINT = '; mark it @nbagent.tool(loop="notebook") so that it runs on the notebook\'s own loop'
 _PROGRESS_CHARS = 500
 _HANDLERS = frozenset({"nbagent", "asyncio", "ipykernel", "IPython", "signal", "pydevd", "debugpy"})
 """Packages whose handlers of an interrupt raise it with a statement of their own."""
@@ -42,7 +54,6 @@ class ToolOptions:
     loop: Literal["notebook"] | None = None
     interruptible: bool = True
     timeout_s: float | None = None
-    on_cancel: Callable[[], object] | None = None
     max_result_chars: int | None = None
     ask: bool = False
 
@@ -73,15 +84,11 @@ class CallOfFunction:
             else:
                 outcome = await self._in_thread()
         except TimeoutError:
-            self._call_hook()
             message = (
                 f"{self._name} took longer than {self._limit_s:g} s and was given up; what it did "
                 "so far is unknown. Ask for less at once"
             )
             outcome = ToolOutcome(result=ToolResult.failure(ErrorInfo("E_TIMEOUT", message)))
-        except asyncio.CancelledError:
-            self._call_hook()
-            raise
         return replace(outcome, started_at_ms=self._began_ms, ran_in=self._ran_in)
 
     async def _in_thread(self) -> ToolOutcome:
@@ -134,11 +141,6 @@ class CallOfFunction:
             raise error  # The person's, or the runner's at a stop.
         return failure_of(error, hint=hint)
 
-    def _call_hook(self) -> None:
-        if self._began_ms is not None and self._options.on_cancel is not None:
-            with suppress(Exception):
-                self._options.on_cancel()
-
     async def _drained(self, generator: AsyncGenerator[Any, Any]) -> Any:
         """All but the last yielded value are progress; that one is the result."""
         last, show = _NOTHING, paced_progress(self._context)
@@ -170,3 +172,89 @@ def _is_awaited(value: object) -> bool:
     """Whether a plain function gave something that has yet to be awaited."""
     # Not `isinstance`: a value may lie about its `__class__`, or raise when it is asked.
     return issubclass(type(value), Awaitable | types.AsyncGeneratorType)
+
+
+# The outcome
+
+
+def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> ToolOutcome:
+    """The outcome for a value. Reads the value: call it where the value's tool runs.
+
+    Raises only what an iterator raises while it is read: that is the tool failing.
+    """
+    kind = type(value)
+    if issubclass(kind, ToolOutcome):
+        return cast("ToolOutcome", value)
+    if issubclass(kind, ToolResult):
+        return ToolOutcome(result=cast("ToolResult", value))
+    shown = fitted(value, budget_chars)
+    result = ToolResult(ok=True, data=shown.data, attachments=shown.parts)
+    return ToolOutcome(result=result, truncated=shown.cut)
+
+
+def failure_of(error: BaseException, *, hint: str = "") -> ToolOutcome:
+    """The outcome for what a tool raised: a ToolError's own code, else E_TOOL_FAILED."""
+    if isinstance(error, KeyboardInterrupt):
+        hint = " (its own code raised it, nobody interrupted it)"
+    info = ErrorInfo("E_TOOL_FAILED", summary(error) + hint)
+    if isinstance(error, ToolError):
+        details: Any = Normal(_MESSAGE_CHARS * 4).json(error.details) if error.details else {}
+        info = ErrorInfo(error.code, _for_model(error.message), details)
+    return ToolOutcome(result=ToolResult.failure(info), error_detail=detail_of(error) + hint)
+
+
+def summary(error: BaseException) -> str:
+    """`Type: message`, short and without host folders."""
+    texts = [type(error).__name__, _said(error)]
+    if isinstance(error, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions[:5]
+        texts.append("; ".join(f"{type(one).__name__}: {_said(one)}" for one in inner))
+    return _for_model(": ".join(filter(None, texts)))
+
+
+def loop_hint(error: BaseException) -> str:
+    """What to do about an object that belongs to another event loop; empty for other errors."""
+    loops = (one for one in _chain(error) if isinstance(one, RuntimeError))
+    return LOOP_HINT if any(mark in _said(one) for one in loops for mark in _LOOP_MARKS) else ""
+
+
+def detail_of(error: BaseException) -> str:
+    """For the person: type, message and the frames of the tool's own code, causes below."""
+    pieces: list[str] = []
+    for one in _chain(error):
+        head = f"{type(one).__name__}: {cut_middle(_said(one), _MESSAGE_CHARS)}"
+        pieces.append("\n".join([head, *_frames(one)]))
+    return redact_cut(clean(cut_middle("\ncaused by ".join(pieces), _DETAIL_CHARS)))
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An error and what caused it."""
+    chain: list[BaseException] = []
+    while error is not None and len(chain) < _MOST_CAUSES:
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return chain
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return error.message if isinstance(error, NbagentError) else str(error)
+    except BaseException:
+        return "(its message cannot be shown)"
+
+
+def _frames(error: BaseException) -> list[str]:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    lines: list[str] = []
+    for frame in own:
+        path = Path(frame.filename)
+        # ipykernel compiles each cell under /tmp/ipykernel_PID/HASH.py: a name that tells nothing.
+        cell = path.parent.name.startswith("ipykernel_")
+        place = f"  {'notebook cell' if cell else path.name}, line {frame.lineno}, in {frame.name}"
+        lines.append(f"{place}\n    {cut_middle(frame.line, 200)}" if frame.line else place)
+    return lines
+
+
+def _for_model(text: str) -> str:
+    return redact_cut(without_folders(clean(cut_middle(text, _MESSAGE_CHARS))))

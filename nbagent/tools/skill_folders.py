@@ -7,7 +7,6 @@ The format: https://agentskills.io/specification
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +17,7 @@ from nbagent.files.frontmatter import read_frontmatter
 from nbagent.files.mounts import Mount, Mounts
 from nbagent.files.names import is_nameable, looks_secret, visible
 from nbagent.files.writing import read_state
+from nbagent.shown import without_folders
 
 FOLDERS = (".agents/skills", ".claude/skills", ".nbagent/skills")
 _FILE = "SKILL.md"
@@ -38,8 +38,6 @@ class Skill:
     description: str
     mount: Mount
     """Its folder as it was found: one that is swapped for a link later is not followed."""
-    place: str
-    """Its folder as a person knows it: `~/.agents/skills/report`."""
     body: str
     """SKILL.md without its front matter."""
 
@@ -84,12 +82,6 @@ class FoundSkills:
     warnings: tuple[str, ...] = ()
     """For the person: what was skipped or is hidden, and what is not as the format wants it."""
 
-    @property
-    def mounts(self) -> tuple[Mount, ...]:
-        """Their folders as mounts for the file tools, read only: `@skill-NAME`."""
-        by_name = {skill.mount.name: skill.mount for skill in reversed(self.skills)}
-        return tuple(by_name.values())
-
 
 def find_skills(project: Path, given: Sequence[str] = ()) -> FoundSkills:
     """All skills. Of one name the given wins, then the project's, then the user's.
@@ -104,30 +96,30 @@ def find_skills(project: Path, given: Sequence[str] = ()) -> FoundSkills:
     warnings: list[str] = []
     seen: set[Path] = set()
     kept: dict[str, Skill] = {}
-    for base, limit, owner in _places(project, given):
+    for base, limit in _places(project, given):
         for folder in _skill_folders(base, limit, seen, warnings):
-            place = folder.name if folder == limit else folder.relative_to(limit).as_posix()
-            skill = _load(folder, owner + visible(place), warnings)
+            skill = _load(folder, warnings)
             if skill is None:
                 continue
             first = kept.setdefault(skill.name, skill)
             if first is not skill:
-                hidden = f"the skill {skill.name!r} in {skill.place}"
-                warnings.append(f"{hidden} is hidden by the one in {first.place}")
+                places = [visible(without_folders(str(one.root))) for one in (skill, first)]
+                hidden = f"the skill {skill.name!r} in {places[0]}"
+                warnings.append(f"{hidden} is hidden by the one in {places[1]}")
     return FoundSkills(tuple(kept[name] for name in sorted(kept)), tuple(warnings))
 
 
-def _places(project: Path, given: Sequence[str]) -> Iterator[tuple[Path, Path, str]]:
-    """Folders to search, the folder that links must stay in, and how a person writes that."""
+def _places(project: Path, given: Sequence[str]) -> Iterator[tuple[Path, Path]]:
+    """Folders to search, and the folder that links must stay in."""
     for text in given:
         folder = Path(os.path.realpath(project / Path(text).expanduser()))
         if not folder.is_dir():
             raise UsageError(f"there is no folder {text!r} of skills; name one that is there")
-        yield folder, folder, ""
-    for base, written in ((project, ""), (Path.home(), "~/")):
+        yield folder, folder
+    for base in (project, Path.home()):
         resolved = Path(os.path.realpath(base))
         for name in FOLDERS:
-            yield resolved / name, resolved, written
+            yield resolved / name, resolved
 
 
 def _skill_folders(base: Path, limit: Path, seen: set[Path], warnings: list[str]) -> Iterator[Path]:
@@ -182,11 +174,11 @@ def _state(path: Path) -> tuple[object, ...]:
     return (state.st_size, state.st_mtime_ns)
 
 
-def _load(folder: Path, place: str, warnings: list[str]) -> Skill | None:
-    mount = Mount(f"@skill-{re.sub(r'[^A-Za-z0-9_-]', '-', folder.name)}"[:33], folder, "ro")
+def _load(folder: Path, warnings: list[str]) -> Skill | None:
+    mount = Mount("@skill", folder)
     try:
         raw = _read(mount, _FILE, most_bytes=_MOST_BYTES)
-        matter = read_frontmatter(raw.decode("utf-8", "replace"), lenient=True)
+        matter = read_frontmatter(raw.decode("utf-8", "replace"))
         fields = matter.mapping
         description = _line(fields.get("description"))
         if not description:
@@ -200,7 +192,6 @@ def _load(folder: Path, place: str, warnings: list[str]) -> Skill | None:
         name=name,
         description=description[:_DESCRIPTION_CHARS],
         mount=mount,
-        place=place,
         body=matter.body.lstrip("\r\n"),
     )
 

@@ -27,15 +27,9 @@ from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.files.mounts import STATE, Mount
-from nbagent.sandbox import (
-    ActiveIsolation,
-    ScriptLimits,
-    ScriptOrder,
-    ScriptResult,
-    isolation_level,
-    run_script,
-)
+from nbagent.files.mounts import STATE
+from nbagent.sandbox.running import ScriptLimits, ScriptOrder
+from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_level, run_script
 from nbagent.tools.base import HostOrder, listed
 from nbagent.tools.function_tool import MethodHost, method_tool
 from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
@@ -43,11 +37,8 @@ from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
 HOST = "skills"
 _RUN = "run_python_script"
 _SCRIPT_BYTES = 1_000_000
-_RESULT_CHARS = 600_000
-"""The output's own limit is smaller; this one only catches what is mostly escapes."""
 _STOP_S = 0.9
 """How long a stopped script is waited for; the engine waits a second for this."""
-_FILE_LIKE = re.compile(r"[\w./-]{1,300}\.(py|sh|js|ts|rb|pl)")
 
 SkillName = Annotated[str, Field(description="A name that list_skills gave.")]
 
@@ -58,7 +49,7 @@ def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
 
 
 class SkillHost(MethodHost):
-    """The skills of one run. Files that scripts make are kept in `@state`, where it is mounted."""
+    """The skills of one run. Files that scripts make are kept in `@state`."""
 
     def __init__(self, order: HostOrder) -> None:
         found: FoundSkills = order.skills or find_skills(order.project)
@@ -66,8 +57,7 @@ class SkillHost(MethodHost):
         """For the person: what is not as the format wants it, and what was skipped."""
         self._skills = {skill.name: skill for skill in found.skills}
         self._policy = order.policy
-        state: Any = order.mounts.get(STATE)
-        self._state: Path | None = state.root if isinstance(state, Mount) else None
+        self._state: Path = order.mounts[STATE].root
         tools = [
             method_tool(self.list_skills, name="list_skills", host=HOST),
             method_tool(self.get_skill, name="get_skill", host=HOST),
@@ -76,7 +66,6 @@ class SkillHost(MethodHost):
                 name=_RUN,
                 host=HOST,
                 ruling=self._ruling() if self._skills else "ask",
-                max_result_chars=_RESULT_CHARS,
             ),
         ]
         super().__init__(HOST, tools, order.words, (HOST,))
@@ -163,7 +152,7 @@ class SkillHost(MethodHost):
             file=skill.root / path if path else None,
             args=tuple(args or ()),
             cwd=skill.root,
-            keep_to=self._state / "scripts" / kept if self._state else None,
+            keep_to=self._state / "scripts" / kept,
             limits=ScriptLimits(
                 timeout_s=min(timeout or longest_s, longest_s),
                 memory_bytes=limits.script_memory_bytes,
@@ -240,11 +229,8 @@ class _Script:
 
     def _shown(self, ended: ScriptResult) -> dict[str, Any]:
         """What the model reads of it."""
-        kept, notes = self.order.keep_to, list(ended.notes)
-        where = f"{STATE}/scripts/{kept.name}/" if kept else ""
+        where = f"{STATE}/scripts/{cast('Path', self.order.keep_to).name}/"
         files = [{"path": where + file.name, "bytes": file.size_bytes} for file in ended.files]
-        if files and not kept:
-            notes.append("its files were not kept: there is no @state here")
         return {
             "skill_name": self.skill.name,
             "stdout": ended.stdout,
@@ -255,24 +241,19 @@ class _Script:
             "isolation": ended.isolation,
             "files": files,
             **({"ended_by": ended.ended_by} if ended.ended_by else {}),
-            **({"notes": notes} if notes else {}),
+            **({"notes": list(ended.notes)} if ended.notes else {}),
         }
 
 
 def _source_of(skill: Skill, script: str) -> tuple[bytes, str]:
-    """The file of the skill that is named, and its path; or else the text itself."""
+    """The file of the skill that one line ending in `.py` names, and its path; else the text."""
     path = script.strip().removeprefix("./")
     if not path:
         raise ToolError("the script is empty; write Python code", code="E_INVALID_ARGUMENTS")
-    try:
-        source = skill.read(path, most_bytes=_SCRIPT_BYTES)
-        if not path.endswith(".py") and b"python" not in source.partition(b"\n")[0]:
-            raise ToolError(f"{path} is no Python script", code="E_INVALID_ARGUMENTS")
-        return source, path
-    except ToolError as error:
-        if error.code not in ("ENOENT", "E_SANDBOX_VIOLATION"):
-            raise
-        if _FILE_LIKE.fullmatch(path):
+    if path.endswith(".py") and "\n" not in path:
+        try:
+            return skill.read(path, most_bytes=_SCRIPT_BYTES), path
+        except ToolError as error:
             there = listed(name for name in skill.files() if name.endswith(".py")) or "none"
             why = f"{error.message}; the scripts of {skill.name} are: {there}"
             raise ToolError(why, code=error.code) from None

@@ -17,7 +17,8 @@ from measure import Row, timed
 
 from nbagent.files.mounts import Mounts
 from nbagent.files.searching import Order, search
-from nbagent.sandbox import LevelName, ScriptLimits, ScriptOrder, isolation_level, run_script
+from nbagent.sandbox.running import LevelName, ScriptLimits, ScriptOrder
+from nbagent.sandbox.script import isolation_level, run_script
 
 _QUERIES = {
     "words": ("needle_here", False),

@@ -226,7 +226,7 @@ def test_no_update_of_several_processes_is_lost(tmp_path: Path, processes: int, 
 
 def test_of_several_patches_with_one_hash_only_the_first_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "shared.txt").write_text("one\n")
-    (host,) = open_hosts(HostOrder(words=("fs",), project=tmp_path))
+    (host,) = open_hosts(HostOrder(words=("fs",), project=tmp_path, mounts=Mounts.of(tmp_path)))
 
     async def at_once() -> list[bool]:
         read = await call(host, "fs.read", {"path": "shared.txt"})

@@ -26,15 +26,9 @@ from typing import Any
 import pytest
 from script_attacks import ATTACKS, Attack, script_of
 
-from nbagent.sandbox import (
-    LevelName,
-    ScriptLimits,
-    ScriptOrder,
-    ScriptResult,
-    confinement,
-    isolation_level,
-    run_script,
-)
+from nbagent.sandbox import confinement
+from nbagent.sandbox.running import LevelName, ScriptLimits, ScriptOrder
+from nbagent.sandbox.script import ScriptResult, isolation_level, run_script
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks are Linux's")
 

@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "options without a provider": ("%agent models --base-url x.org", "name the provider"),
     "no run to show": ("%agent show nope", "'nope'"),
     "prompt on the line of an empty cell": ("%%agent Which city?", "next line"),
-    "no tool at all": ("%%agent --tools population\nHello?", "define one with @nbagent.tool"),
+    "no tool at all": ("%%agent --tools population\nHello?", "Define one with @nbagent.tool"),
     "unknown setting": ("%agent config modle=x", "'model'"),
     "a key as a setting": ("%agent config api_key=abc", "LLM_API_KEY"),
 }

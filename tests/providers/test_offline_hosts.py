@@ -98,7 +98,6 @@ PROMPTS: list[tuple[str, str, str]] = [
     ),
     ("Which variables are there?", "nb.variables()", "| names | list |"),
     ("What is in df?", 'nb.inspect(name="df")', "- type: pandas.DataFrame"),
-    ("What is in df['city']?", "nb.inspect(name=\"df['city']\")", "Bergen"),
     ("What is api_key?", 'nb.inspect(name="api_key")', "I was not allowed to call"),
     ("Set x to 5", 'nb.set(name="x", value=5)', "- now.value: 5"),
     (

@@ -16,17 +16,9 @@ import pytest
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ToolError
-from nbagent.sandbox import (
-    LevelName,
-    ScriptLimits,
-    ScriptOrder,
-    ScriptResult,
-    confinement,
-    isolation_level,
-    run_script,
-    script,
-)
-from nbagent.sandbox.running import run_unsupervised
+from nbagent.sandbox import confinement, script
+from nbagent.sandbox.running import LevelName, ScriptLimits, ScriptOrder, run_unsupervised
+from nbagent.sandbox.script import ScriptResult, isolation_level, run_script
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
@@ -229,7 +221,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     """Killed without a chance to tidy up, the notebook leaves no script behind."""
     nap = f"4{os.getpid()}.5"
     code = (
-        "import sys; from pathlib import Path; from nbagent.sandbox import *\n"
+        "import sys; from pathlib import Path; from nbagent.sandbox.script import *\n"
         f'text = \'import subprocess; subprocess.run(["sleep", "{nap}"])\'\n'
         f"run_script(ScriptOrder(text=text, cwd=Path({str(tmp_path)!r}), isolation='process'))"
     )

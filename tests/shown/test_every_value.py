@@ -27,7 +27,7 @@ from nbagent.providers.offline import call, calls, script
 from nbagent.shown import BUDGET_CHARS, cut_middle, fitted, shown, shown_text
 from nbagent.shown.pictures import IMAGE_BYTES
 from nbagent.shown.texts import readable, visible
-from nbagent.tools.results import MAX_RESULT_CHARS, result_of
+from nbagent.tools.running import MAX_RESULT_CHARS, result_of
 
 LIMIT_S = 16.0
 """Far above what any value takes: two busy cores, and pictures of 144 megapixels."""

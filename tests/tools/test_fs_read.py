@@ -239,8 +239,8 @@ def test_a_search_ends_in_its_time_and_at_a_stop(door: FileDoor, project: Path) 
     assert time.monotonic() - began < 2.5
     assert given["truncated"] is True
     assert "0.3 s were up" in given["hint"]
-    door.stop_after(0.2)
     began = time.monotonic()
+    door.stop_after(0.2)
     assert door.error("fs.search", query=query, regex=True).code == "E_INTERRUPTED"
     assert 0.2 < time.monotonic() - began < 0.5
     time.sleep(0.3)

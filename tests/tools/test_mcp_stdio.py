@@ -224,8 +224,8 @@ def test_hostile_listing_is_made_harmless(start: Start) -> None:
     # Its own schema could hang who checks a result with it.
     assert door.data("schema") == {"x": "b"}
     # Rules see a parameter under one name, the server gets its own.
-    prepared = door.prepared("schema", ab="root")
-    assert prepared.arguments == {"ab": "root"}
+    prepared = door.prepared("schema", a_b="root")
+    assert prepared.arguments == {"a_b": "root"}
     assert '"a.b": "root"' in prepared.preview.pieces[-1].text
     error = door.error("schema", **{"a.b": "root"})
     assert (error.code, "has no parameter 'a.b'" in error.message) == ("E_INVALID_ARGUMENTS", True)

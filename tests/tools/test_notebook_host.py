@@ -59,13 +59,12 @@ def test_variables_are_listed_with_type_shape_length_and_size(notebook: Notebook
         js=json,
         **dict.fromkeys(("In", "Out", "_", "_i1", "exit", "get_ipython"), 3),
     )
-    data = notebook.data("nb.variables")
-    lines = {line["name"]: line for line in data["variables"]}
-    assert list(lines) == ["df", "items", "n"]
+    lines = notebook.listed()
+    assert list(lines) == ["C", "df", "f", "items", "js", "n"]
     assert (lines["df"]["type"], lines["df"]["shape"]) == ("pandas.DataFrame", [6, 2])
     assert lines["df"]["bytes"] > 6 * 16
     assert (lines["items"]["length"], lines["n"]["value"]) == (3, "7")
-    assert (data["functions"], data["classes"], data["modules"]) == (["f"], ["C"], ["js (json)"])
+    assert [lines[name]["type"] for name in ("C", "f", "js")] == ["type", "function", "module"]
 
 
 def test_a_pattern_and_a_limit_narrow_the_list(notebook: Notebook) -> None:

@@ -12,7 +12,8 @@ from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolOutcome
 from nbagent.files.mounts import Mounts
-from nbagent.sandbox import isolation_level, script
+from nbagent.sandbox import script
+from nbagent.sandbox.script import isolation_level
 from nbagent.tools.base import HostOrder, open_hosts
 from nbagent.tools.skills import SkillHost
 
@@ -27,7 +28,7 @@ class Stage(HostDoor):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.project = folder / "project"
-        self.state: Path | None = folder / "state"
+        self.state = folder / "state"
         self.skill = self.project / ".agents/skills/report"
         (self.skill / "scripts").mkdir(parents=True)
         self.write("SKILL.md", SKILL.format(name="report") + "# Report\nRun scripts/make.py.\n")
@@ -97,7 +98,9 @@ def test_only_what_was_named_and_is_there_is_offered(stage: Stage, tmp_path: Pat
     assert list(stage.specs) == ["list_skills", "get_skill"]
     with pytest.raises(UsageError, match="did you mean 'get_skill'"):
         stage.open("skills.get_skil")
-    order = HostOrder(words=(), project=tmp_path / "home", mounts={})
+    order = HostOrder(
+        words=(), project=tmp_path / "home", mounts=Mounts.of(tmp_path, state=tmp_path)
+    )
     assert not HostDoor(*open_hosts(["skills"], order)).specs
 
 
@@ -123,12 +126,9 @@ def test_a_script_of_the_skill_runs_from_its_root(stage: Stage) -> None:
     }
 
 
-def test_text_runs_where_no_file_bears_its_name(stage: Stage) -> None:
+def test_text_that_names_no_python_file_runs(stage: Stage) -> None:
     assert stage.ran("print(6 * 7)")["stdout"] == "42\n"
     assert stage.ran("token = 7; print(token)")["stdout"] == "7\n"
-    # A file of this name wins over a text that would be Python too.
-    stage.write("print(6 * 7)", "#!/usr/bin/env python3\nprint('file')")
-    assert stage.ran("print(6 * 7)")["stdout"] == "file\n"
 
 
 def needs(text: str) -> str:
@@ -137,8 +137,7 @@ def needs(text: str) -> str:
 
 NOT_RUN: dict[str, tuple[str, str, str]] = {
     "no such file": ("scripts/other.py", "ENOENT", "are: scripts/make.py"),
-    "no Python": ("scripts/run.sh", "E_INVALID_ARGUMENTS", "no Python script"),
-    "a secret": (".env", "E_DENIED", "looks like it holds a secret"),
+    "a secret": (".ssh/make.py", "E_DENIED", "looks like it holds a secret"),
     "nothing": ("  ", "E_INVALID_ARGUMENTS", "empty"),
     "too long": ("#" * 1_000_001, "E_WRITE_LIMIT", "more than 1,000,000 bytes"),
     "a package is missing": (
@@ -163,8 +162,8 @@ NOT_RUN: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("case", NOT_RUN)
 def test_what_would_not_run_is_said_and_nobody_is_asked(stage: Stage, case: str) -> None:
     text, code, words = NOT_RUN[case]
-    for name in ("scripts/run.sh", ".env"):
-        stage.write(name, "echo")
+    (stage.skill / ".ssh").mkdir()
+    stage.write(".ssh/make.py", "echo")
     error = stage.failed(text)
     assert error.code == code
     assert words in error.message
@@ -180,10 +179,7 @@ def test_what_a_script_writes_is_kept_in_the_state(stage: Stage) -> None:
     text = "import os; open(os.environ['OUTPUT_DIR'] + '/a.csv', 'w').write('1,2')"
     (file,) = stage.ran(text)["files"]
     assert file == {"path": "@state/scripts/00000000-C01-call_1/a.csv", "bytes": 3}
-    assert stage.state
     assert (stage.state / "scripts/00000000-C01-call_1/a.csv").read_text() == "1,2"
-    stage.state = None
-    assert "were not kept" in str(stage.ran(text))
 
 
 def test_no_folder_of_this_machine_reaches_the_model(stage: Stage, tmp_path: Path) -> None:

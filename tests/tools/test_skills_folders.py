@@ -44,9 +44,9 @@ def test_skills_of_project_and_user_are_found(project: Path, home: Path, place: 
     put(project / place, "mine")
     put(home / place / "deeper", "theirs")
     found = find_skills(project)
-    assert [(skill.name, skill.place) for skill in found.skills] == [
-        ("mine", f"{place}/mine"),
-        ("theirs", f"~/{place}/deeper/theirs"),
+    assert [(skill.name, skill.root) for skill in found.skills] == [
+        ("mine", project / place / "mine"),
+        ("theirs", home / place / "deeper/theirs"),
     ]
     assert found.skills[0].description == "What mine does."
     assert found.skills[0].body == "# mine\nDo it.\n"
@@ -194,12 +194,6 @@ def test_a_skill_that_was_swapped_for_a_link_is_not_read(project: Path, home: Pa
     skill.root.symlink_to(home / "outside")
     with pytest.raises(ToolError, match="link"):
         skill.read("SKILL.md", most_bytes=100)
-
-
-def test_the_file_tools_may_have_them_as_mounts(project: Path) -> None:
-    skill = one(project)
-    (mount,) = find_skills(project).mounts
-    assert (mount.name, mount.mode, mount.root) == ("@skill-one", "ro", skill.root)
 
 
 def test_the_fingerprint_of_a_skill_changes_with_any_file(project: Path, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_arguments_are_read_as_they_were_meant(
     tool: Any, sent: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     before = repr(sent)
-    values = as_tool(tool).validate(sent).values
+    values = as_tool(tool).arguments.validate(sent).values
     wanted = sent if SAME in expected.values() else expected
     assert values == wanted
     assert [type(value) for value in values.values()] == [type(it) for it in wanted.values()]
@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any] | None, str]] = {
 @pytest.mark.parametrize(("tool", "sent", "words"), REFUSED.values(), ids=REFUSED.keys())
 def test_refusal_says_what_to_send(tool: Any, sent: dict[str, Any] | None, words: str) -> None:
     with pytest.raises(ToolError) as caught:
-        as_tool(tool).validate(sent)
+        as_tool(tool).arguments.validate(sent)
     assert caught.value.code == "E_INVALID_ARGUMENTS"
     assert words in caught.value.message
     assert "pydantic" not in caught.value.message
@@ -158,7 +158,7 @@ def test_no_junk_for_any_hint_is_more_than_a_short_refusal() -> None:
         tool = as_tool(probe_of(hint))
         for junk in (*JUNK, {"value": rng.choice(JUNK), "a": rng.choice(JUNK)}):
             try:
-                tool.validate({"value": junk})
+                tool.arguments.validate({"value": junk})
             except ToolError as error:
                 refused.append(error)
     assert len(refused) > 150

@@ -36,7 +36,7 @@ _WRITTEN_CALL = re.compile(r"`([A-Za-z_][\w.-]*)\(([^`]*)\)`")
 
 _Q = "['‘’“”\"`]"
 _FILE = rf"{_Q}?(?P<path>@?[\w./~-]*\w/?){_Q}?"
-_VARIABLE = rf"{_Q}?(?P<name>[A-Za-z_]\w*(?:\[[^\]]+\])*){_Q}?"
+_VARIABLE = rf"{_Q}?(?P<name>[A-Za-z_]\w*){_Q}?"
 _SENTENCES = {
     "fs.write": rf"\b(?:write|save)\s+{_Q}(?P<content>.+?){_Q}\s+(?:in)?to\s+{_FILE}",
     "fs.apply_patch": rf"\breplace\s+{_Q}?(?P<oldText>.{{1,80}}?){_Q}?\s+(?:with|by)"

@@ -37,7 +37,7 @@ from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.shown import cut_middle, without_folders
 from nbagent.tools.json_schema import visible
 from nbagent.tools.mcp.server import MOST_TOOLS, McpServer, is_loopback, revealed
-from nbagent.tools.results import summary
+from nbagent.tools.running import summary
 
 if TYPE_CHECKING:
     from mcp.client._transport import ReadStream, TransportStreams

@@ -37,7 +37,7 @@ from nbagent.tools.mcp.server import (
     ProjectServer,
     found,
 )
-from nbagent.tools.results import failure_of, result_of
+from nbagent.tools.running import failure_of, result_of
 
 if TYPE_CHECKING:
     from nbagent.tools.mcp.connection import Definitions
