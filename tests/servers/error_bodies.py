@@ -52,7 +52,9 @@ ANSWERS: dict[str, tuple[int, Any, str, bool]] = {
     "Gemini: no key": (401, gemini("UNAUTHENTICATED", code=401), AUTH, False),
     "Gemini: billing": (403, gemini("x", {"reason": "BILLING_DISABLED"}, code=403), QUOTA, False),
     "Gemini: model": (404, gemini("NOT_FOUND", code=404), HTTP, False),
-    "Gemini: day": (429, gemini("RESOURCE_EXHAUSTED", DAILY, code=429), QUOTA, False),
+    "Gemini: day": (
+        429, gemini("RESOURCE_EXHAUSTED", DAILY, {"retryDelay": "0s"}, code=429), QUOTA, False,
+    ),
     "Gemini: minute": (429, gemini("RESOURCE_EXHAUSTED", MINUTE, code=429), BUSY, True),
     "Gemini: cancelled": (499, gemini("CANCELLED", code=499), HTTP, False),
     "Gemini: broken": (500, gemini("INTERNAL", code=500), HTTP, True),
