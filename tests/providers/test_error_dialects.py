@@ -84,39 +84,38 @@ def test_other_limits_of_size_are_no_overflow(fault: dict[str, Any]) -> None:
     assert response_error(413, {}, {"error": fault}).code == "LLM_HTTP_ERROR"
 
 
+WAIT = gemini("RESOURCE_EXHAUSTED", {"retryDelay": "14s"})
+# status, headers and body: the code, whether it is asked again and after what wait, the words.
+ERRORS: list[tuple[int, dict[str, str], Any, str, bool, float | None, str]] = [
+    (503, {}, {"error": "server busy"}, HTTP, True, None, "server busy"),
+    (400, {}, {"detail": "bad\nidea"}, HTTP, False, None, "bad idea"),
+    (422, {}, {"message": {"detail": [{"loc": ["n"], "msg": "odd"}]}}, HTTP, False, None, "n: odd"),
+    (400, {}, {"object": "error", "message": "old vLLM"}, HTTP, False, None, "old vLLM"),
+    (429, {}, openai(429, metadata={"raw": "m is busy"}), BUSY, True, None, "no: m is busy"),
+    (502, {}, "plain words", HTTP, True, None, "plain words"),
+    (400, {}, {"error": {"message": "key sk-SECRETSECRET"}}, HTTP, False, None, "key [redacted]"),
+    (429, {}, WAIT, BUSY, True, 14, "no"),
+    (429, {"retry-after": "2"}, WAIT, BUSY, True, 2, "no"),
+    (429, {"x-ratelimit-reset": "1741305600000"}, openai(429), BUSY, True, 0, "no"),
+]
+
+
 @pytest.mark.parametrize(
-    ("status", "body", "code", "retryable", "said"),
-    [
-        (503, {"error": "server busy"}, HTTP, True, "server busy"),
-        (400, {"detail": "bad\nidea"}, HTTP, False, "bad idea"),
-        (422, {"message": {"detail": [{"loc": ["n"], "msg": "odd"}]}}, HTTP, False, "n: odd"),
-        (400, {"object": "error", "message": "old vLLM", "code": 400}, HTTP, False, "old vLLM"),
-        (429, openai(429, metadata={"raw": "m is busy"}), BUSY, True, "no: m is busy"),
-        (502, "plain words", HTTP, True, "plain words"),
-        (400, {"error": {"message": "key sk-SECRETSECRET"}}, HTTP, False, "key [redacted]"),
-    ],
-)  # fmt: skip
-def test_what_the_server_said_is_one_line_of_the_error(
-    status: int, body: Any, code: str, retryable: bool, said: str
+    ("status", "headers", "body", "code", "retryable", "wait_s", "said"), ERRORS
+)
+def test_what_the_server_said_is_one_line_of_the_error_beside_its_code_and_wait(
+    status: int,
+    headers: dict[str, str],
+    body: Any,
+    code: str,
+    retryable: bool,
+    wait_s: float | None,
+    said: str,
 ) -> None:
     register("sk-SECRETSECRET")
-    fault = response_error(status, {}, body)
+    fault = response_error(status, headers, body)
     assert (fault.code, fault.retryable, fault.server_text) == (code, retryable, said)
-
-
-@pytest.mark.parametrize(
-    ("headers", "body", "wait_s"),
-    [
-        ({}, gemini("RESOURCE_EXHAUSTED", {"retryDelay": "14s"}), 14),
-        ({"retry-after": "2"}, gemini("RESOURCE_EXHAUSTED", {"retryDelay": "14s"}), 2),
-        ({"x-ratelimit-reset": "1741305600000"}, openai(429), 0),
-        ({}, openai(429), None),
-    ],
-)
-def test_the_wait_is_read_from_headers_and_body(
-    headers: dict[str, str], body: Any, wait_s: float | None
-) -> None:
-    assert response_error(429, headers, body).retry_after_s == wait_s
+    assert fault.retry_after_s == wait_s
 
 
 def test_the_advice_fits_what_was_sent() -> None:

@@ -75,16 +75,6 @@ def uptime() -> str:
     return "3 days"
 
 
-def boiling_point(substance: str, unit: Literal["celsius", "kelvin"] = "celsius") -> float:
-    "Temperature at which a substance boils."
-    return 78.4
-
-
-def reserve_table(restaurant: str, guests: int, day: str) -> str:
-    "Book a table in a restaurant."
-    return "R-81"
-
-
 @nbagent.tool(name="trees.plant")
 def tree(count: int, park: str) -> int:
     "Plant trees in a park."
@@ -117,7 +107,7 @@ class Device(Enum):
     TELEVISION = "television"
 
 
-def set_volume(device: Device, percent: int) -> None:
+def set_volume(device: Device, percent: int, room: Literal["kitchen", "hall"] = "hall") -> None:
     "Set the loudness of a device."
 
 
@@ -132,8 +122,7 @@ def local_time(timezone: str) -> str:
 
 
 TOOLS = [
-    local_time,
-    *(population, boiling_point, uptime, reserve_table, tree, loan, median),
+    *(local_time, population, uptime, tree, loan, median),
     *(fetch_page, grep, set_volume, next_train, ticket_status),
 ]
 # prompt: the calls that are made first.
@@ -141,17 +130,14 @@ CALLS = {
     "Which of Oslo, Bergen and Rome is larger?":
         'population(city="Oslo"); population(city="Bergen"); population(city="Rome")',
     "How many people live in New York?": 'population(city="New York")',
-    "At what temperature does 'ethanol' boil, in kelvin? I mean the boiling point.":
-        'boiling_point(substance="ethanol", unit="kelvin")',
-    "Book a table for 4 guests at Maaemo on Friday":
-        'reserve_table(restaurant="Maaemo", guests=4, day="Friday")',
     "Plant 12 trees in Frogner Park": 'trees.plant(count=12, park="Frogner Park")',
     "What is the monthly payment for a principal of 200,000 over 25 years at a rate of 4.2?":
         "monthlyPayment(principal=200000, rate=4.2, years=25)",
     "Find the median of 4, 8.5, -3 and 5": "median(values=[4,8.5,-3,5])",
     "Download https://example.org/a?b=1 for me.": 'fetch_page(url="https://example.org/a?b=1")',
     'grep src/main.py for "import os"': 'grep(pattern="import os", path="src/main.py")',
-    "Set the radio to a volume of 30 percent": 'set_volume(device="radio", percent=30)',
+    "Set the radio in the kitchen to a volume of 30 percent":
+        'set_volume(device="radio", percent=30, room="kitchen")',
     "When does the next train to Bergen leave from Oslo?":
         'next_train(from_station="Oslo", to_station="Bergen")',
     "What is the status of ticket OPS-4711?": 'ticket_status(ticket_id="OPS-4711")',

@@ -236,7 +236,6 @@ def framing(wire: Dialect) -> dict[str, Case]:
 
     return {
         "chunk size is no number": chunks(b"xyz\r\n"),
-        "chunk size is enormous": chunks(b"f" * 40 + b"\r\n"),
         "chunk size without end": Case(sends(head, b"1" * 20_000), _WRONG, stream=False, asked=3),
         "chunk without its line end": chunks(b"5\r\nhello5\r\nworld\r\n0\r\n\r\n"),
         "trailer without end": Case(
@@ -244,11 +243,8 @@ def framing(wire: Dialect) -> dict[str, Case]:
         "answer as in HTTP/0.9": body(good, code=_WRONG, asked=3),
         "binary garbage": body(b"\x00\x01\x02\xff" * 64, code=_WRONG),
         "an SSH server": body(b"SSH-2.0-OpenSSH_9.6\r\n", code=_WRONG, asked=3),
-        "status is no number": body(b"HTTP/1.1 OK\r\n\r\n", code=_WRONG),
         "header without a colon": framed(b"nonsense", code=_WRONG),
         "two lengths": framed(b"Content-Length: 3", length, code=_WRONG),
-        "length is no number": framed(b"Content-Length: many", code=_WRONG),
-        "transfer encoding is unknown": framed(b"Transfer-Encoding: gzip, chunked", code=_WRONG),
         "header of 200 kB": framed(b"x: " + b"y" * 200_000, code=_WRONG),
         "101 to another protocol": body(
             b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", code=_WRONG

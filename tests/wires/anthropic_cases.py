@@ -209,11 +209,6 @@ def going_back() -> Iterator[AnswerCase]:
 
 
 CAPPED = {"retry-after": "", "anthropic-ratelimit-requests-limit": "50"}
-BROKEN: dict[str, JSON] = {
-    "a spend cap is no rate limit": {
-        "status": 429, "headers": CAPPED, "error": "LLM_QUOTA_EXCEEDED"},
-    "text that is none": {"stream": sse(said(3), STOP), "error": BAD},
-}  # fmt: skip
 
 
 def errors() -> Iterator[AnswerCase]:
@@ -225,8 +220,9 @@ def errors() -> Iterator[AnswerCase]:
     yield AnswerCase(
         "overloaded behind a text #47", stream=sse(head(), said("Half."), failed), **shown
     )
-    for id, given in BROKEN.items():
-        yield AnswerCase(id, **given)
+    capped: JSON = {"status": 429, "headers": CAPPED, "error": "LLM_QUOTA_EXCEEDED"}
+    yield AnswerCase("a spend cap is no rate limit", **capped)
+    yield AnswerCase("text that is none", stream=sse(said(3), STOP), error=BAD)
 
 
 HI = [{"role": "user", "content": [text("hi")]}]
@@ -301,8 +297,7 @@ HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
          {"role": "user", "content": [given_back("c1", "{}"), given_back("c2", "{}")]},
          {"role": "user", "content": [text("go on")]}]),
     "a cancelled call has an error as its result #44": (
-        [called("c1"), Message(role="tool", tool_call_id="c1", name="fs.read",
-                               content=(TextPart(text=FAILED),))],
+        [called("c1"), result("c1", said=FAILED)],
         [..., {"content": [Exactly(given_back("c1", FAILED, is_error=True))]}]),
     "images and files, also in results": (
         [user(TextPart(text="See:"), RED, BLUE, FAR, PDF, TABLE), called("c1"),

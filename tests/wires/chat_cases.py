@@ -294,7 +294,6 @@ CHOICES: dict[str, tuple[list[list[JSON]], str]] = {
     "the other one first": ([[index(1, "B"), index(0, "A")],
                              [index(1, "b", "length"), index(0, "a", "stop")]], "Aa"),
     "no index": ([[index(None, "A")], [index(0, "B")], [index(None, "C", "stop")]], "ABC"),
-    "two others": ([[index(2, "A")], [index(3, "x")], [index(2, "B", "stop")]], "AB"),
     "the other one goes on": ([[index(0, "A", "stop")], [index(1, "x")]], "A"),
 }  # fmt: skip
 # word on the wire: finish reason of an answer that has a text.
@@ -355,8 +354,6 @@ def texts() -> Iterator[AnswerCase]:
         yield streamed(f"Mistral: lists of text and thoughts, {n} #54", *chunks, **expect)
     lines = "\n".join(map(json.dumps, (said("a"), said("b", "stop"))))
     yield AnswerCase("chunks on lines of their own", text="ab", stream=lines.encode())
-    alone = json.dumps(said("Half")).encode()
-    yield AnswerCase("one chunk and no more", text="Half", stream=alone, error="LLM_BAD_RESPONSE")
     for id, (listed, text) in CHOICES.items():
         yield streamed(f"choices: {id}", *({"choices": it} for it in listed), text=text)
     two = [{"index": n, "message": {"content": it}} for n, it in ((1, "B"), (0, "A"))]
@@ -530,8 +527,6 @@ def late() -> Iterator[AnswerCase]:
         yield streamed(f"behind calls: {id}", *ENDED, **bare, error=HTTP)
         yield streamed(f"behind a text: {id}", STOP, **bare, text="x")
         yield streamed(f"calls announced, {id}", announced, **bare, error=HTTP)
-        if ending != "reset":
-            yield streamed(f"behind [DONE]: {id}", *ENDED, **how, calls=LOOKED)
         id = f"a clean end without [DONE], framing {framing}"
         yield streamed(id, *ENDED, framing=framing, end=b"", calls=LOOKED)
 

@@ -68,10 +68,9 @@ def called(*ids: str, name: str = "fs.read", **more: Any) -> Message:
     return Message(role="assistant", tool_calls=tuple(made), **more)
 
 
-def result(id: str, *parts: Part) -> Message:
-    return Message(
-        role="tool", tool_call_id=id, name="fs.read", content=(TextPart(text="{}"), *parts)
-    )
+def result(id: str, *parts: Part, said: str = "{}") -> Message:
+    content = (TextPart(text=said), *parts)
+    return Message(role="tool", tool_call_id=id, name="fs.read", content=content)
 
 
 def user(*parts: Part) -> Message:

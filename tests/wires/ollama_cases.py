@@ -34,7 +34,7 @@ COUNTS: JSON = {
     "prompt_eval_duration": 30_000_000, "eval_count": 20, "eval_duration": 400_000_000,
 }  # fmt: skip
 USED = {"prompt_tokens": 50, "completion_tokens": 20, "total_tokens": 70}
-HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
+BAD = "LLM_BAD_RESPONSE"
 Calls = Sequence[tuple[str, JSON | str]]
 
 
@@ -153,9 +153,6 @@ BROKEN: dict[str, tuple[list[Any], str]] = {
 def errors() -> Iterator[AnswerCase]:
     for id, (lines, words) in BROKEN.items():
         yield AnswerCase(id, stream=ndjson(*lines), body=ndjson(*lines), error=BAD, words=words)
-    how: JSON = {"ending": "reset", "framing": "chunked"}
-    yield streamed("behind a call: a reset", called(LOOK), **how, error=HTTP)
-    yield streamed("behind the end: a reset", called(LOOK), last(), **how, calls=LOOKED)
 
 
 def going_back() -> Iterator[AnswerCase]:
