@@ -10,15 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from wires.harness import (
-    ABSENT,
-    JSON,
-    AnswerCase,
-    Exactly,
-    RequestCase,
-    ask,
-    everything,
-)
+from wires.harness import ABSENT, JSON, AnswerCase, Exactly, RequestCase, ask, everything
 
 from nbagent.contracts.chat import FilePart, ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
 

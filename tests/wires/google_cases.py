@@ -13,16 +13,7 @@ from typing import Any
 from servers.dialects import GOOGLE
 from wires import google_requests
 from wires.google_requests import DUMMY, WIRE_URL, model, text
-from wires.harness import (
-    ABSENT,
-    JSON,
-    TOOLS,
-    AnswerCase,
-    Exactly,
-    ModelsCase,
-    WireSetup,
-    ask,
-)
+from wires.harness import ABSENT, JSON, TOOLS, AnswerCase, Exactly, ModelsCase, WireSetup, ask
 
 HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
 chunk, sse = GOOGLE.chunk, GOOGLE.stream

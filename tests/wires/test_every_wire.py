@@ -34,14 +34,7 @@ from wires.harness import (
 )
 from wires.sdk_types import OFFICIAL
 
-from nbagent.contracts.chat import (
-    ChatResponse,
-    ImagePart,
-    Message,
-    TextPart,
-    ToolSpec,
-    is_keepable,
-)
+from nbagent.contracts.chat import ChatResponse, ImagePart, Message, TextPart, ToolSpec, is_keepable
 from nbagent.contracts.errors import CODES, ModelError
 
 WIRES: tuple[WireSetup, ...] = (
