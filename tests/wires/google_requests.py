@@ -8,7 +8,7 @@ from typing import Any
 from wires.chat_requests import FAR, LEFT, PDF, READ, RED, TABLE, called, obj, result, user
 from wires.harness import ABSENT, JSON, TOOLS, Exactly, RequestCase, ask, everything
 
-from nbagent.contracts.chat import Message, TextPart, ToolSpec
+from nbagent.contracts.chat import Message, TextPart, ToolCall, ToolSpec
 
 WIRE_URL = "https://generativelanguage.googleapis.com/v1"
 DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
@@ -118,6 +118,7 @@ def label(id: str) -> JSON:
 REFERS, NO_FILE = '{"ok":true,"data":{"$ref":"x"}}', '{"ok":false,"error":{"code":"ENOENT"}}'
 CALLED: JSON = {"role": "model", "parts": [{"thoughtSignature": DUMMY}, {"functionCall": ...}]}
 NEW, OLD = "gemini-3.8-flash", "gemini-2.5-flash"
+BAD_CALL = ToolCall(id="c1", name="b", arguments=None, arguments_raw="{oh")
 # id: model, messages, contents.
 HISTORIES: dict[str, tuple[str, list[Message], list[Any]]] = {
     "results are one content, in the order of the calls #37 #38 #43": (
@@ -145,6 +146,9 @@ HISTORIES: dict[str, tuple[str, list[Message], list[Any]]] = {
         [user(LEFT, TextPart(text="")), Message(role="assistant", reasoning="hm"), user(),
          Message.of("system", "S")],
         [{"parts": [text("Left:")]}, {"role": "user", "parts": [text("S")]}]),
+    "arguments that are none": (
+        NEW, [user(LEFT), Message(role="assistant", tool_calls=(BAD_CALL,)), result("c1")],
+        [..., {"parts": [{"functionCall": {"args": {"INVALID_JSON": "{oh"}}}]}, ...]),
 }  # fmt: skip
 DATE: JSON = {"type": "string", "format": "date", "description": "When."}
 REFERRING = obj(a={"$ref": "#/$defs/A"}, b={"enum": [{"title": "x"}]})
