@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 from engine.laws import check_run, codes, error_code
 from servers.dialects import CHAT, DIALECTS, Called, Dialect, chunked
-from servers.hostile_bodies import CALLS, TABLES
-from servers.hostile_cases import ELSEWHERE, Case, lasting, passing, silences
+from servers.hostile_cases import CALLS, ELSEWHERE, TABLES, Case, lasting, passing, silences
 from servers.hostile_server import HostileServer, fine
 from servers.loopback import Visit
 

@@ -12,85 +12,54 @@ from nbagent.contracts.secrets import register
 from nbagent.providers.errors import response_error, stream_error
 from nbagent.providers.frames import clean
 
-SAID: dict[str, tuple[str, int | None, int | None]] = {
-    "OpenAI": (
-        "This model's maximum context length is 8192 tokens. However, your messages resulted "
-        "in 10232 tokens. Please reduce the length of the messages.", 10_232, 8_192,
-    ),
-    "DeepSeek": (
-        "This model's maximum context length is 65536 tokens. However, you requested 69648 "
-        "tokens (69000 in the messages, 648 in the completion).", 69_000, 65_536,
-    ),
-    "OpenAI Responses": ("Your input exceeds the context window of this model.", None, None),
-    "Azure": (
-        "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in "
-        "300,000 tokens. Please reduce the length of the messages.", 300_000, 272_000,
-    ),
-    "Anthropic": ("prompt is too long: 213462 tokens > 200000 maximum", 213_462, 200_000),
-    "Anthropic, with the answer": (
-        "input length and `max_tokens` exceed context limit: 199759 + 8192 > 200000, decrease "
-        "input length or `max_tokens` and try again", 199_759, 200_000,
-    ),
-    "Gemini": (
-        "The input token count (1196265) exceeds the maximum number of tokens allowed "
-        "(1048575).", 1_196_265, 1_048_575,
-    ),
-    "Mistral": (
-        "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 "
-        "maximum context length", 40_000, 32_768,
-    ),
-    "xAI": (
-        "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
-        537_812, 131_072,
-    ),
-    "Cohere": (
-        "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received "
-        "5000.", 5_000, 4_081,
-    ),
-    "Moonshot": (
-        "Invalid request: Your request exceeded model token limit: 8192 (requested: 9000)",
-        9_000, 8_192,
-    ),
-    "Bedrock": ("Input is too long for requested model.", None, None),
-    "OpenRouter": (
-        "This endpoint's maximum context length is 128000 tokens. However, you requested about "
-        "140000 tokens (139000 of text input, 1000 in the output).", 139_000, 128_000,
-    ),
-    "vLLM": (
-        "This model's maximum context length is 1536 tokens. However, your request has 4176 "
-        "input tokens. Please reduce the length of the input messages.", 4_176, 1_536,
-    ),
-    "vLLM, older": (
-        "The prompt (total length 25938) is too long to fit into the model (context length "
-        "4096).", 25_938, 4_096,
-    ),
-    "SGLang": (
-        "Input (9000 tokens) is longer than the model's context length (8192 tokens).",
-        9_000, 8_192,
-    ),
-    "TGI": (
-        "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens and "
-        "100 `max_new_tokens`", 9_000, 8_193,
-    ),
-    "llama.cpp": (
-        "request (5000 tokens) exceeds the available context size (4096 tokens), try "
-        "increasing it", 5_000, 4_096,
-    ),
-    "LM Studio": (
-        "The number of tokens to keep from the initial prompt is greater than the context "
-        "length.", None, None,
-    ),
-    "Ollama": ("input length exceeds context length", None, None),
-    "llama.cpp's fields": ("no", 9, 8),
-    "a number that is none": (
-        "prompt is too long: 99999999999999999 tokens > 8192 maximum", None, 8_192,
-    ),
+# Who says it: how many tokens were asked, how many it takes, and the words.
+SAID: dict[str, tuple[int | None, int | None, str]] = {
+    "OpenAI": (10_232, 8_192, "This model's maximum context length is 8192 tokens. However, your "
+        "messages resulted in 10232 tokens. Please reduce the length of the messages."),
+    "DeepSeek": (69_000, 65_536, "This model's maximum context length is 65536 tokens. However, "
+        "you requested 69648 tokens (69000 in the messages, 648 in the completion)."),
+    "OpenAI Responses": (None, None, "Your input exceeds the context window of this model."),
+    "Azure": (300_000, 272_000, "Input tokens exceed the configured limit of 272000 tokens. Your "
+        "messages resulted in 300,000 tokens. Please reduce the length of the messages."),
+    "Anthropic": (213_462, 200_000, "prompt is too long: 213462 tokens > 200000 maximum"),
+    "Anthropic, with the answer": (199_759, 200_000, "input length and `max_tokens` exceed "
+        "context limit: 199759 + 8192 > 200000, decrease input length or `max_tokens` and try "
+        "again"),
+    "Gemini": (1_196_265, 1_048_575, "The input token count (1196265) exceeds the maximum number "
+        "of tokens allowed (1048575)."),
+    "Mistral": (40_000, 32_768, "Prompt contains 40000 tokens and 0 draft tokens, too large for "
+        "model with 32768 maximum context length"),
+    "xAI": (537_812, 131_072, "This model's maximum prompt length is 131072 but the request "
+        "contains 537812 tokens."),
+    "Cohere": (5_000, 4_081, "too many tokens: total number of tokens in the prompt cannot "
+        "exceed 4081 - received 5000."),
+    "Moonshot": (9_000, 8_192, "Invalid request: Your request exceeded model token limit: 8192 "
+        "(requested: 9000)"),
+    "Bedrock": (None, None, "Input is too long for requested model."),
+    "OpenRouter": (139_000, 128_000, "This endpoint's maximum context length is 128000 tokens. "
+        "However, you requested about 140000 tokens (139000 of text input, 1000 in the output)."),
+    "vLLM": (4_176, 1_536, "This model's maximum context length is 1536 tokens. However, your "
+        "request has 4176 input tokens. Please reduce the length of the input messages."),
+    "vLLM, older": (25_938, 4_096, "The prompt (total length 25938) is too long to fit into the "
+        "model (context length 4096)."),
+    "SGLang": (9_000, 8_192, "Input (9000 tokens) is longer than the model's context length "
+        "(8192 tokens)."),
+    "TGI": (9_000, 8_193, "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 "
+        "`inputs` tokens and 100 `max_new_tokens`"),
+    "llama.cpp": (5_000, 4_096, "request (5000 tokens) exceeds the available context size (4096 "
+        "tokens), try increasing it"),
+    "LM Studio": (None, None, "The number of tokens to keep from the initial prompt is greater "
+        "than the context length."),
+    "Ollama": (None, None, "input length exceeds context length"),
+    "llama.cpp's fields": (9, 8, "no"),
+    "a number that is none": (None, 8_192, "prompt is too long: 99999999999999999 tokens > 8192 "
+        "maximum"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "asked", "takes"), SAID.values(), ids=SAID)
+@pytest.mark.parametrize(("asked", "takes", "said"), SAID.values(), ids=SAID)
 def test_the_words_of_many_servers_are_known_and_their_sizes_read(
-    said: str, asked: int | None, takes: int | None
+    asked: int | None, takes: int | None, said: str
 ) -> None:
     body: Any = {"error": {"message": said, "type": "invalid_request_error", "code": None}}
     if said == "no":  # The sizes are in fields of their own.
@@ -115,39 +84,38 @@ def test_other_limits_of_size_are_no_overflow(fault: dict[str, Any]) -> None:
     assert response_error(413, {}, {"error": fault}).code == "LLM_HTTP_ERROR"
 
 
+WAIT = gemini("RESOURCE_EXHAUSTED", {"retryDelay": "14s"})
+# status, headers and body: the code, whether it is asked again and after what wait, the words.
+ERRORS: list[tuple[int, dict[str, str], Any, str, bool, float | None, str]] = [
+    (503, {}, {"error": "server busy"}, HTTP, True, None, "server busy"),
+    (400, {}, {"detail": "bad\nidea"}, HTTP, False, None, "bad idea"),
+    (422, {}, {"message": {"detail": [{"loc": ["n"], "msg": "odd"}]}}, HTTP, False, None, "n: odd"),
+    (400, {}, {"object": "error", "message": "old vLLM"}, HTTP, False, None, "old vLLM"),
+    (429, {}, openai(429, metadata={"raw": "m is busy"}), BUSY, True, None, "no: m is busy"),
+    (502, {}, "plain words", HTTP, True, None, "plain words"),
+    (400, {}, {"error": {"message": "key sk-SECRETSECRET"}}, HTTP, False, None, "key [redacted]"),
+    (429, {}, WAIT, BUSY, True, 14, "no"),
+    (429, {"retry-after": "2"}, WAIT, BUSY, True, 2, "no"),
+    (429, {"x-ratelimit-reset": "1741305600000"}, openai(429), BUSY, True, 0, "no"),
+]
+
+
 @pytest.mark.parametrize(
-    ("status", "body", "code", "retryable", "said"),
-    [
-        (503, {"error": "server busy"}, HTTP, True, "server busy"),
-        (400, {"detail": "bad\nidea"}, HTTP, False, "bad idea"),
-        (422, {"message": {"detail": [{"loc": ["n"], "msg": "odd"}]}}, HTTP, False, "n: odd"),
-        (400, {"object": "error", "message": "old vLLM", "code": 400}, HTTP, False, "old vLLM"),
-        (429, openai(429, metadata={"raw": "m is busy"}), BUSY, True, "no: m is busy"),
-        (502, "plain words", HTTP, True, "plain words"),
-        (400, {"error": {"message": "key sk-SECRETSECRET"}}, HTTP, False, "key [redacted]"),
-    ],
-)  # fmt: skip
-def test_what_the_server_said_is_one_line_of_the_error(
-    status: int, body: Any, code: str, retryable: bool, said: str
+    ("status", "headers", "body", "code", "retryable", "wait_s", "said"), ERRORS
+)
+def test_what_the_server_said_is_one_line_of_the_error_beside_its_code_and_wait(
+    status: int,
+    headers: dict[str, str],
+    body: Any,
+    code: str,
+    retryable: bool,
+    wait_s: float | None,
+    said: str,
 ) -> None:
     register("sk-SECRETSECRET")
-    fault = response_error(status, {}, body)
+    fault = response_error(status, headers, body)
     assert (fault.code, fault.retryable, fault.server_text) == (code, retryable, said)
-
-
-@pytest.mark.parametrize(
-    ("headers", "body", "wait_s"),
-    [
-        ({}, gemini("RESOURCE_EXHAUSTED", {"retryDelay": "14s"}), 14),
-        ({"retry-after": "2"}, gemini("RESOURCE_EXHAUSTED", {"retryDelay": "14s"}), 2),
-        ({"x-ratelimit-reset": "1741305600000"}, openai(429), 0),
-        ({}, openai(429), None),
-    ],
-)
-def test_the_wait_is_read_from_headers_and_body(
-    headers: dict[str, str], body: Any, wait_s: float | None
-) -> None:
-    assert response_error(429, headers, body).retry_after_s == wait_s
+    assert fault.retry_after_s == wait_s
 
 
 def test_the_advice_fits_what_was_sent() -> None:

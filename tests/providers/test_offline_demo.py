@@ -1,33 +1,63 @@
-"""offline:demo with tools it has never seen: what it calls, what it says, and that it ends."""
+"""offline:demo with tools it has never seen and with the real hosts: what it calls and says."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from enum import Enum
+from pathlib import Path
 from typing import Any, Literal
 
+import pandas as pd
 import pytest
-from demo_talk import Talk, written
+from code_shell import runs_code
+from frontends import StandIn
 
-from nbagent import tool
-from nbagent.contracts.canonical import monotonic_ms
-from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse, Message, ProviderConfig
+import nbagent
+from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import ErrorCode, ToolError
-from nbagent.providers.offline import DELAY_VARIABLE, PROVIDER
-from nbagent.providers.offline.stream import estimated_tokens
+from nbagent.session.frontend import use_frontend
 
-PEOPLE = {"Oslo": 709037, "Bergen": 291940, "Rome": 2748109, "New York": 8258035}
+Called = tuple[str, dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)
-def without_delay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NBAGENT_OFFLINE_DELAY_MS", "0")
-    yield
-    uptime_says.clear()
+
+
+class Talk:
+    """A conversation with the demo, and every call that it made."""
+
+    def __init__(self, *tools: object, allowed: bool | str = True, **options: Any) -> None:
+        self._agent = nbagent.Agent(
+            "offline:demo", tools=tools, quiet=True, on_approval=lambda _: allowed, **options
+        )
+        self.runs: list[nbagent.Run] = []
+
+    @property
+    def calls(self) -> list[Called]:
+        made = [one for run in self.runs for turn in run.turns for one in turn.tool_runs]
+        return [(one.tool_name, dict(one.args or {})) for one in made]
+
+    def ask(self, prompt: str, **options: Any) -> str:
+        before = self.runs[-1:]
+        run = before[0].resume(prompt) if before else self._agent.run(prompt, **options)
+        assert run.raise_for_error().stop_reason == "answered"
+        self.runs.append(run)
+        return run.text
+
+
+def written(calls: Iterable[Called]) -> str:
+    return "; ".join(
+        f"{name}({', '.join(f'{key}={dump_json(value).decode()}' for key, value in given.items())})"
+        for name, given in calls
+    )
+
+
+PEOPLE = {"Oslo": 709037, "Bergen": 291940, "Rome": 2748109, "New York": 8258035}
 
 
 def population(city: str) -> int:
@@ -40,31 +70,18 @@ def ticket_status(ticket_id: str) -> str:
     return "open"
 
 
-uptime_says: list[Any] = []
-
-
-def uptime() -> Any:
+def uptime() -> str:
     "How long the machine has been running."
-    return uptime_says[0] if uptime_says else "3 days"
+    return "3 days"
 
 
-def boiling_point(substance: str, unit: Literal["celsius", "kelvin"] = "celsius") -> float:
-    "Temperature at which a substance boils."
-    return 78.4
-
-
-def reserve_table(restaurant: str, guests: int, day: str) -> str:
-    "Book a table in a restaurant."
-    return "R-81"
-
-
-@tool(name="trees.plant")
+@nbagent.tool(name="trees.plant")
 def tree(count: int, park: str) -> int:
     "Plant trees in a park."
     return 1
 
 
-@tool(name="monthlyPayment")
+@nbagent.tool(name="monthlyPayment")
 def loan(principal: float, rate: float, years: int) -> float:
     "Monthly payment of a loan."
     return 1073.64
@@ -90,7 +107,7 @@ class Device(Enum):
     TELEVISION = "television"
 
 
-def set_volume(device: Device, percent: int) -> None:
+def set_volume(device: Device, percent: int, room: Literal["kitchen", "hall"] = "hall") -> None:
     "Set the loudness of a device."
 
 
@@ -105,8 +122,7 @@ def local_time(timezone: str) -> str:
 
 
 TOOLS = [
-    local_time,
-    *(population, boiling_point, uptime, reserve_table, tree, loan, median),
+    *(local_time, population, uptime, tree, loan, median),
     *(fetch_page, grep, set_volume, next_train, ticket_status),
 ]
 # prompt: the calls that are made first.
@@ -114,17 +130,14 @@ CALLS = {
     "Which of Oslo, Bergen and Rome is larger?":
         'population(city="Oslo"); population(city="Bergen"); population(city="Rome")',
     "How many people live in New York?": 'population(city="New York")',
-    "At what temperature does 'ethanol' boil, in kelvin? I mean the boiling point.":
-        'boiling_point(substance="ethanol", unit="kelvin")',
-    "Book a table for 4 guests at Maaemo on Friday":
-        'reserve_table(restaurant="Maaemo", guests=4, day="Friday")',
     "Plant 12 trees in Frogner Park": 'trees.plant(count=12, park="Frogner Park")',
     "What is the monthly payment for a principal of 200,000 over 25 years at a rate of 4.2?":
         "monthlyPayment(principal=200000, rate=4.2, years=25)",
     "Find the median of 4, 8.5, -3 and 5": "median(values=[4,8.5,-3,5])",
     "Download https://example.org/a?b=1 for me.": 'fetch_page(url="https://example.org/a?b=1")',
     'grep src/main.py for "import os"': 'grep(pattern="import os", path="src/main.py")',
-    "Set the radio to a volume of 30 percent": 'set_volume(device="radio", percent=30)',
+    "Set the radio in the kitchen to a volume of 30 percent":
+        'set_volume(device="radio", percent=30, room="kitchen")',
     "When does the next train to Bergen leave from Oslo?":
         'next_train(from_station="Oslo", to_station="Bergen")',
     "What is the status of ticket OPS-4711?": 'ticket_status(ticket_id="OPS-4711")',
@@ -155,8 +168,8 @@ def test_reasoning_says_which_words_chose_the_tool() -> None:
     talk.ask("population of Oslo")
     response = talk.runs[0].turns[0].response
     assert response
-    for fragment in ("population", "Oslo", "ticket_status 0"):
-        assert fragment in (response.reasoning or "")
+    words = ["population", "Oslo", "ticket_status 0"]
+    assert [word for word in words if word in (response.reasoning or "")] == words
 
 
 @pytest.mark.parametrize("choice", ["required", "ticket_status"])
@@ -249,18 +262,20 @@ RESULTS: dict[str, tuple[Any, str]] = {
     "a text with a fence": ("```\na\n```", "`uptime()`:\n\n````\n```\na\n```\n````"),
     "nothing": (None, "`uptime()`: –"),
     "a flag": (True, "`uptime()`: yes"),
+    "many rows": ({"rows": [{"n": n} for n in range(30)]}, "… and 10 more"),
+    "a long text": ("long\n" * 1000, "(cut)"),
 }
 
 
 @pytest.mark.parametrize("case", RESULTS)
 def test_result_is_told_as_fields_and_tables_and_a_long_one_is_cut(case: str) -> None:
+    def uptime() -> Any:
+        "How long the machine has been running."
+        return data
+
     data, said = RESULTS[case]
-    uptime_says.append(data)
-    assert Talk(uptime).ask("uptime?") == said
-    uptime_says[0] = {"rows": [{"n": n} for n in range(30)], "text": "long\n" * 1000}
     answer = Talk(uptime).ask("uptime?")
-    assert "… and 10 more" in answer
-    assert "(cut)" in answer
+    assert said in answer
     assert len(answer) < 3000
 
 
@@ -293,64 +308,105 @@ def test_odd_prompt_ends_with_an_answer_and_repeats_no_call(seed: int | None) ->
             assert len({written([one]) for one in talk.calls}) == len(talk.calls), prompt[:99]
 
 
-# How it streams, paces itself, counts tokens and keeps limits.
+# With the real tool hosts.
+
+FILES = {
+    "README.md": "# Cities\n\nA small project about cities.\n\n- TODO: add Rome\n",
+    "notes.md": "# Notes\n\nOslo is the capital.\n\nBergen is wetter.\n\nTODO: measure.\n",
+    "notebooks/first.ipynb": "{}",
+    "src/city.py": "PEOPLE = {'Oslo': 700}\n",
+    "table/table.csv": "city,n\nOslo,700\n",
+    ".agents/skills/word-count/SKILL.md": (
+        "---\nname: word-count\ndescription: Counts the words of a text.\n---\n"
+        "# Word count\n\nRun `scripts/count.py TEXT`.\n"
+    ),
+    ".agents/skills/word-count/scripts/count.py": (
+        "import sys\nprint(len(' '.join(sys.argv[1:]).split()), 'words')\n"
+    ),
+}
 
 
-def request(prompt: str = "Count to 20", **fields: object) -> ChatRequest:
-    sent = {"model": "demo", "messages": (Message.of("user", prompt),), **fields}
-    return ChatRequest.model_validate(sent)
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    for name, text in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.setattr("nbagent.session.hosts.project_folder", lambda: folder)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return folder
 
 
-def chunks_of(sent: ChatRequest) -> list[ChatChunk]:
-    async def go() -> list[ChatChunk]:
-        return [chunk async for chunk in PROVIDER.open(ProviderConfig()).chat_stream(sent)]
-
-    return asyncio.run(go())
-
-
-def answered(sent: ChatRequest) -> ChatResponse:
-    return asyncio.run(PROVIDER.open(ProviderConfig()).chat(sent))
+@pytest.fixture
+def names() -> dict[str, Any]:
+    frame = pd.DataFrame({"city": ["Oslo", "Bergen"], "n": [700, 290]})
+    made: dict[str, Any] = {"x": 3, "df": frame, "names": ["a", "b"], "api_key": "sk-secret-value"}
+    use_frontend(StandIn(made, run_code=runs_code(made)))
+    return made
 
 
-@pytest.mark.parametrize(("variable", "least_ms"), [("", 15), ("25", 25), ("-3", 15)])
-def test_a_stream_is_paced_and_a_whole_answer_or_a_pace_of_zero_does_not_wait(
-    variable: str, least_ms: int, monkeypatch: pytest.MonkeyPatch
+HOSTS = ("fs", "skills", "notebook", population)
+# prompt: the calls, and words of the answer.
+OF_HOSTS: dict[str, tuple[str, str]] = {
+    "What does README.md say?": ('fs.read(path="README.md")', "project about cities"),
+    "Read notes.md.": ('fs.read(path="notes.md")', "Bergen is wetter."),
+    "What is in @data/table.csv?": ('fs.read(path="@data/table.csv")', "Oslo,700"),
+    "What does population.md say?": ('fs.read(path="population.md")', "Failed:"),
+    "List the files of the project": ("fs.list()", " README.md, "),
+    "Search for Oslo in src": ('fs.search(query="Oslo", path="src")', "city.py"),
+    "Write 'hello' to out/hello.txt":
+        ('fs.write(path="out/hello.txt", content="hello")', "- bytesWritten: 5"),
+    "Replace Oslo with Bergen in notes.md":
+        ('fs.apply_patch(path="notes.md", oldText="Oslo", newText="Bergen")',
+         "- path: @project/notes.md"),
+    "Which skills are there?": ("list_skills()", "| word-count | Counts the words"),
+    "What does the skill word-count do?":
+        ('get_skill(skill_name="word-count")', "Run `scripts/count.py TEXT`"),
+    'Run `run_python_script("word-count", "scripts/count.py", args=["a b c"])`':
+        ('run_python_script(skill_name="word-count", script="scripts/count.py", args=["a b c"])',
+         "3 words"),
+    "Which variables are there?": ("nb.variables()", "| names | list |"),
+    "What is in df?": ('nb.inspect(name="df")', "- type: pandas.DataFrame"),
+    "What is api_key?": ('nb.inspect(name="api_key")', "I was not allowed to call"),
+    "Set x to 5": ('nb.set(name="x", value=5)', "- now.value: 5"),
+    "Run this:\n```python\nprint(x)\nx * 2\n```":
+        ('nb.run(code="print(x)\\nx * 2")', "- value: 6\n\nstdout:\n\n```\n3\n```"),
+    "Find the population of Oslo": ('population(city="Oslo")', "709,037"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prompt", OF_HOSTS)
+def test_sentence_about_files_skills_and_variables_makes_its_call(
+    prompt: str, project: Path, names: dict[str, Any]
 ) -> None:
-    begun = monotonic_ms()
-    chunks_of(request("Count to 2000"))
-    monkeypatch.setenv(DELAY_VARIABLE, variable)
-    answered(request("Count to 2000"))
-    assert monotonic_ms() - begun < 2000 * 15 / 3
-    begun = monotonic_ms()
-    pieces = [
-        chunk for chunk in chunks_of(request("Count to 5")) if chunk.content or chunk.reasoning
-    ]
-    assert len(pieces) * least_ms * 0.95 <= monotonic_ms() - begun
-
-
-def test_usage_is_four_characters_a_token_and_what_was_sent_before_is_cached() -> None:
-    first = request("Hey " + "x" * 396, system_prompt="y" * 40)
-    one = answered(first)
-    assert one.usage is not None
-    assert (one.usage.prompt_tokens, one.usage.cached_tokens) == (100 + 10, 0)
-    assert one.usage.reasoning_tokens == estimated_tokens(len(one.reasoning or ""))
-    told = estimated_tokens(len(one.message.text)) + one.usage.reasoning_tokens
-    assert (one.usage.completion_tokens, one.usage.total_tokens) == (told, 110 + told)
-    messages = (*first.messages, one.message, Message.of("user", "And then?"))
-    two = answered(first.model_copy(update={"messages": messages}))
-    assert two.usage is not None
-    assert two.usage.prompt_tokens > two.usage.cached_tokens == one.usage.prompt_tokens
+    mounts = [f"data={project / 'table'}:ro"]
+    talk = Talk(*HOSTS, mounts=mounts)
+    answer = talk.ask(prompt)
+    calls, said = OF_HOSTS[prompt]
+    assert written(talk.calls) == calls
+    assert said in answer
+    assert "sk-secret-value" not in answer
 
 
 @pytest.mark.parametrize(
-    ("limits", "text", "finish"),
-    [
-        ({"max_tokens": 5}, "1 2 3 4 5 6 7 8 9 10", "length"),
-        ({"stop_sequences": ("11", "7 ")}, "1 2 3 4 5 6 ", "stop"),
-    ],
+    "prompt",
+    ["Write 'a' to out/a.txt", "Replace Oslo with Rome in notes.md", "Run `1 + 1`", "Set x to 5"],
 )
-def test_answer_ends_at_a_limit_and_says_so(
-    limits: dict[str, object], text: str, finish: str
+def test_refusal_is_told_and_nothing_more_is_asked(
+    prompt: str, project: Path, names: dict[str, Any]
 ) -> None:
-    response = answered(request("Count to 100", **limits))
-    assert (response.message.text, response.finish_reason) == (text, finish)
+    talk = Talk("fs", "notebook", allowed="not today")
+    answer = talk.ask(prompt)
+    ((name, _),) = talk.calls
+    assert f"I was not allowed to call `{name}(" in answer
+    assert answer.endswith("not today")
+    assert not (project / "out").exists()
+    assert names["x"] == 3
+
+
+def test_file_that_changed_is_read_again(project: Path) -> None:
+    talk = Talk("fs")
+    talk.ask("Read notes.md")
+    (project / "notes.md").write_text("It is new.")
+    assert "It is new." in talk.ask("Read notes.md")

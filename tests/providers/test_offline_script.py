@@ -1,10 +1,11 @@
-"""nbagent.offline.script: every kind of step, what is recorded, and what is said when it ends."""
+"""The clients of offline models: steps of a script, and how the demo paces and counts."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers.offline import (
+    DELAY_VARIABLE,
     PROVIDER,
     Step,
     call,
@@ -31,10 +33,13 @@ from nbagent.providers.offline import (
     step,
     text,
 )
+from nbagent.providers.offline.stream import estimated_tokens
+
+DEMO = PROVIDER.open(ProviderConfig())
 
 
-def request(prompt: str = "go", model: str = "x") -> ChatRequest:
-    return ChatRequest(model=model, messages=(Message.of("user", prompt),))
+def request(prompt: str = "go", model: str = "x", **fields: Any) -> ChatRequest:
+    return ChatRequest(model=model, messages=(Message.of("user", prompt),), **fields)
 
 
 async def _collected(stream: AsyncGenerator[ChatChunk]) -> list[ChatChunk]:
@@ -172,3 +177,48 @@ def test_many_threads_share_one_script_without_losing_a_step() -> None:
     assert sorted(got, key=int) == [str(number) for number in range(80)]
     assert len(model.requests) == 80
     model.assert_complete()
+
+
+# The demo's streams, its pace, its tokens and its limits.
+
+
+@pytest.mark.parametrize(("variable", "least_ms"), [("", 15), ("25", 25), ("-3", 15)])
+def test_a_stream_is_paced_and_a_whole_answer_or_a_pace_of_zero_does_not_wait(
+    variable: str, least_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DELAY_VARIABLE, "0")
+    begun = monotonic_ms()
+    streamed(DEMO, request("Count to 2000", "demo"))
+    monkeypatch.setenv(DELAY_VARIABLE, variable)
+    answered(DEMO, request("Count to 2000", "demo"))
+    assert monotonic_ms() - begun < 2000 * 15 / 3
+    begun = monotonic_ms()
+    chunks = streamed(DEMO, request("Count to 5", "demo"))
+    pieces = [chunk for chunk in chunks if chunk.content or chunk.reasoning]
+    assert len(pieces) * least_ms * 0.95 <= monotonic_ms() - begun
+
+
+def test_usage_is_four_characters_a_token_and_what_was_sent_before_is_cached() -> None:
+    first = request("Hey " + "x" * 396, "demo", system_prompt="y" * 40)
+    one = answered(DEMO, first)
+    assert one.usage is not None
+    assert (one.usage.prompt_tokens, one.usage.cached_tokens) == (100 + 10, 0)
+    assert one.usage.reasoning_tokens == estimated_tokens(len(one.reasoning or ""))
+    told = estimated_tokens(len(one.message.text)) + one.usage.reasoning_tokens
+    assert (one.usage.completion_tokens, one.usage.total_tokens) == (told, 110 + told)
+    messages = (*first.messages, one.message, Message.of("user", "And then?"))
+    two = answered(DEMO, first.model_copy(update={"messages": messages}))
+    assert two.usage is not None
+    assert two.usage.prompt_tokens > two.usage.cached_tokens == one.usage.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("limits", "text", "finish"),
+    [
+        ({"max_tokens": 5}, "1 2 3 4 5 6 7 8 9 10", "length"),
+        ({"stop_sequences": ("11", "7 ")}, "1 2 3 4 5 6 ", "stop"),
+    ],
+)
+def test_answer_ends_at_a_limit_and_says_so(limits: dict[str, Any], text: str, finish: str) -> None:
+    response = answered(DEMO, request("Count to 100", "demo", **limits))
+    assert (response.message.text, response.finish_reason) == (text, finish)

@@ -21,7 +21,10 @@ def openai(code: Any, said: str = "no", **more: Any) -> dict[str, Any]:
     return {"error": {"message": said, "code": code, "type": "invalid_request_error", **more}}
 
 
-DAILY = {"@type": "QuotaFailure", "violations": [{"quotaId": "RequestsPerDayPerProject"}]}
+DAILY = (
+    {"@type": "QuotaFailure", "violations": [{"quotaId": "RequestsPerDayPerProject"}]},
+    {"@type": "RetryInfo", "retryDelay": "0s"},
+)
 MINUTE = {"@type": "QuotaFailure", "violations": [{"quotaId": "RequestsPerMinute"}]}
 HTTP, BUSY, AUTH, QUOTA, SLOW = (
     "LLM_HTTP_ERROR", "LLM_RATE_LIMITED", "LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_TIMEOUT",
@@ -31,9 +34,7 @@ ANSWERS: dict[str, tuple[int, Any, str, bool]] = {
     "Anthropic: key": (401, anthropic("authentication_error"), AUTH, False),
     "Anthropic: billing": (402, anthropic("billing_error"), QUOTA, False),
     "Anthropic: credit": (400, anthropic("x", "Your credit balance is too low to …"), QUOTA, False),
-    "Anthropic: own limit": (
-        400, anthropic("x", "You have reached your specified API usage limits."), QUOTA, False,
-    ),
+    "Anthropic: own limit": (400, anthropic("x", "… specified API usage limits."), QUOTA, False),
     "Anthropic: permission": (403, anthropic("permission_error"), AUTH, False),
     "Anthropic: model": (404, anthropic("not_found_error"), HTTP, False),
     "Anthropic: conflict": (409, anthropic("conflict_error"), HTTP, True),
@@ -52,7 +53,7 @@ ANSWERS: dict[str, tuple[int, Any, str, bool]] = {
     "Gemini: no key": (401, gemini("UNAUTHENTICATED", code=401), AUTH, False),
     "Gemini: billing": (403, gemini("x", {"reason": "BILLING_DISABLED"}, code=403), QUOTA, False),
     "Gemini: model": (404, gemini("NOT_FOUND", code=404), HTTP, False),
-    "Gemini: day": (429, gemini("RESOURCE_EXHAUSTED", DAILY, code=429), QUOTA, False),
+    "Gemini: day": (429, gemini("RESOURCE_EXHAUSTED", *DAILY, code=429), QUOTA, False),
     "Gemini: minute": (429, gemini("RESOURCE_EXHAUSTED", MINUTE, code=429), BUSY, True),
     "Gemini: cancelled": (499, gemini("CANCELLED", code=499), HTTP, False),
     "Gemini: broken": (500, gemini("INTERNAL", code=500), HTTP, True),
@@ -74,9 +75,7 @@ ANSWERS: dict[str, tuple[int, Any, str, bool]] = {
     "Azure: no deployment": (404, openai("DeploymentNotFound"), HTTP, False),
     "Ollama: model": (404, {"error": "model 'm' not found"}, HTTP, False),
     "Ollama: chat": (400, {"error": '"m" does not support chat'}, HTTP, False),
-    "Ollama: sign in": (
-        401, {"error": "unauthorized", "signin_url": "https://ollama.com/connect"}, AUTH, False,
-    ),
+    "Ollama: sign in": (401, {"error": "no", "signin_url": "https://ollama.com"}, AUTH, False),
     "Ollama: cloud": (502, {"error": "upstream error"}, HTTP, True),
     "Ollama: queue": (503, {"error": "server busy"}, HTTP, True),
 }  # fmt: skip

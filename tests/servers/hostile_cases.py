@@ -1,7 +1,8 @@
-"""The fault tables of the transport: statuses, connections, framing, encodings, silences.
+"""The fault tables: statuses, connections, framing, silences; bodies, streams, errors, calls.
 
 Each case says how the server misbehaves and what a run has to make of it; a table is made for a
-wire, which says how the answer is written that goes wrong.
+wire, which says how the answer is written that goes wrong. What only one wire can get wrong is in
+its table of cases, and `wires/test_every_wire.py` puts wrong values everywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from functools import partial
 from time import time
 from typing import Any
 
-from servers.dialects import CHAT, Dialect, chunked
+from servers.dialects import CHAT, DIALECTS, Called, Dialect, chunked
+from servers.error_bodies import ANSWERS, WITHOUT_STATUS
 from servers.hostile_server import Fault, fine, whole
 from servers.loopback import Visit
 
@@ -36,6 +38,9 @@ class Case:
     """How many requests the server gets."""
     stream: bool = True
     timeout_s: float = 20.0
+
+
+_WRONG, _BAD, _LIMITED = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE", "LLM_RATE_LIMITED"
 
 
 def _sends(end: str, *pieces: bytes) -> Fault:
@@ -105,37 +110,32 @@ def statuses(wire: Dialect) -> dict[str, Case]:
     def one(status: str, code: str, *headers: str, says: str = "", message: str = "no") -> Case:
         return refuses(status, wire.error(message), code, *headers, says=says)
 
+    endless = wire.head().replace(b"200 OK", b"400 X")
     deep_type = b'{"error":{"message":"x","type":' + b"[" * 900 + b"]" * 900 + b"}}"
     controls = "a\nTraceback (most recent call last)\r\n\x1b[31mx\u2028"
     tomorrow = formatdate(time() + 86_400, usegmt=True)
     both = [ELSEWHERE_HEADER, "Location: http://127.0.0.1:1/"]
-    wrong, limited = "LLM_HTTP_ERROR", "LLM_RATE_LIMITED"
     return {
         "401": one("401 Unauthorized", "LLM_AUTH_FAILED", says="Check the key"),
-        "403": one("403 Forbidden", "LLM_AUTH_FAILED"),
         "401 and retry please": one("401 X", "LLM_AUTH_FAILED", "x-should-retry: true"),
-        "402": one("402 Payment Required", "LLM_QUOTA_EXCEEDED"),
-        "400": one("400 Bad Request", wrong),
-        "404": one("404 Not Found", wrong, says="base URL"),
-        "413": one("413 Too Large", wrong),
-        "499 empty": refuses("499 X", b"", wrong),
-        "400 body is no error": refuses("400 X", [[[[]]]], wrong),
-        "400 lines and controls": one("400 X", wrong, message=controls),
-        "400 nested error type": refuses("400 X", deep_type, wrong),
-        "400 body too deep": refuses("400 X", b'{"error":' + b"[" * 30_000, wrong),
-        "400 body without end": Case(
-            drips(wire.head().replace(b"200 OK", b"400 X"), chunked(b"x" * 60_000), 0.001), wrong
-        ),
-        "status out of range": Case(sends(whole({}, "999 X")), wrong, asked=3),
-        "429 for 61 s": one("429 X", limited, "Retry-After: 61", says="61"),
-        "429 for ever": one("429 X", limited, "Retry-After: inf", says="for ever"),
-        "429 until tomorrow": one("429 X", limited, f"Retry-After: {tomorrow}", says=r"86,\d\d\d"),
-        "503 for an hour": one("503 X", wrong, "Retry-After: 3600", says="3,600"),
-        "304": Case(sends(b"HTTP/1.1 304 X\r\n\r\n"), wrong),
-        "302 with a list of places": Case(sends(whole(b"", "302 X", both)), wrong),
+        "400": one("400 Bad Request", _WRONG),
+        "404": one("404 Not Found", _WRONG, says="base URL"),
+        "499 empty": refuses("499 X", b"", _WRONG),
+        "400 body is no error": refuses("400 X", [[[[]]]], _WRONG),
+        "400 lines and controls": one("400 X", _WRONG, message=controls),
+        "400 nested error type": refuses("400 X", deep_type, _WRONG),
+        "400 body too deep": refuses("400 X", b'{"error":' + b"[" * 30_000, _WRONG),
+        "400 body without end": Case(drips(endless, chunked(b"x" * 60_000), 0.001), _WRONG),
+        "status out of range": Case(sends(whole({}, "999 X")), _WRONG, asked=3),
+        "429 for 61 s": one("429 X", _LIMITED, "Retry-After: 61", says="61"),
+        "429 for ever": one("429 X", _LIMITED, "Retry-After: inf", says="for ever"),
+        "429 until tomorrow": one("429 X", _LIMITED, f"Retry-After: {tomorrow}", says=r"86,\d\d\d"),
+        "503 for an hour": one("503 X", _WRONG, "Retry-After: 3600", says="3,600"),
+        "304": Case(sends(b"HTTP/1.1 304 X\r\n\r\n"), _WRONG),
+        "302 with a list of places": Case(sends(whole(b"", "302 X", both)), _WRONG),
     } | {
         f"{status} to another host": refuses(
-            f"{status} X", b"", wrong, ELSEWHERE_HEADER, says="redirect"
+            f"{status} X", b"", _WRONG, ELSEWHERE_HEADER, says="redirect"
         )
         for status in (300, 301, 302, 303, 307, 308)
     }
@@ -152,6 +152,7 @@ def passing(wire: Dialect) -> dict[str, Case]:
         bad = whole(wire.error() if body is None else body, status, headers)
         return Case(then_fine(bad), text="fine", asked=2)
 
+    told = [{"retryDelay": "0.01s"}]
     return {
         "429 once": once("429 X"),
         "429 with a date that is past": once("429 X", "Retry-After: Wed, 21 Oct 2015 07:28:00 GMT"),
@@ -159,48 +160,38 @@ def passing(wire: Dialect) -> dict[str, Case]:
         "429 with a wait that is no number": once("429 X", "Retry-After: NaN"),
         "429 with two waits": once("429 X", "Retry-After: 0", "Retry-After: 0.1"),
         "429 in milliseconds": once("429 X", "retry-after-ms: 3", "Retry-After: 3600"),
-        "429 with a wait in the body": once(
-            "429 X", body={"error": {"details": [{"retryDelay": "0.01s"}]}}
-        ),
+        "429 with a wait in the body": once("429 X", body={"error": {"details": told}}),
         "408 once": once("408 X", "Retry-After: 0"),
-        "500 once": once("500 X", "Retry-After: 0"),
         "502 web page once": once("502 X", "Retry-After: 0", body=b"<html>\nBad gateway</html>"),
-        "529 once": once("529 X", "Retry-After: 0"),
-        "overloaded inside a 200": once(
-            "200 OK", body={"error": {"type": "overloaded_error", "message": "x"}}
-        ),
+        "overloaded inside a 200": once("200 OK", body={"error": {"type": "overloaded_error"}}),
     }
 
 
 def lasting(wire: Dialect) -> dict[str, Case]:
     """Asked three times, with pauses; the error is the last one."""
-    broken = "LLM_HTTP_ERROR"
+    page = b"<html>\nBad\ngateway</html>"
     short = whole(wire.whole("fine"))[:-9]
     hello = wire.head() + chunked(wire.blank)
 
-    def always(
-        status: str, code: str = broken, *headers: str, body: Any = None, **more: Any
-    ) -> Case:
-        bad = whole(wire.error() if body is None else body, status, headers)
-        return Case(sends(bad), code, asked=3, **more)
+    def always(status: str, code: str = _WRONG, *headers: str) -> Case:
+        return Case(sends(whole(wire.error(), status, headers)), code, asked=3)
+
+    def failing(fault: Fault, **more: Any) -> Case:
+        return Case(fault, _WRONG, asked=3, **more)
 
     return {
         "429 always": always("429 X", "LLM_RATE_LIMITED", "Retry-After: 0"),
         "408 always": always("408 X", "LLM_TIMEOUT"),
         "500 always": always("500 X"),
-        "502 web page always": always(
-            "502 X", body=b"<html>\nBad\ngateway</html>", says="web page"
-        ),
-        "504 always": always("504 X", "LLM_TIMEOUT"),
-        "529 always": always("529 X"),
-        "closed without an answer": Case(sends(), broken, asked=3),
-        "reset before the headers": Case(resets(), broken, asked=3),
-        "reset in the headers": Case(resets(b"HTTP/1.1 200 OK\r\nCont"), broken, asked=3),
-        "closed in the headers": Case(sends(b"HTTP/1.1 200 OK\r\nCont"), broken, asked=3),
-        "reset in a whole body": Case(resets(short), broken, asked=3, stream=False),
-        "short body": Case(sends(short), broken, asked=3, stream=False),
-        "reset before the first token": Case(resets(hello), broken, asked=3),
-        "closed before the first token": Case(sends(hello), broken, asked=3),
+        "502 web page always": failing(sends(whole(page, "502 X")), says="web page"),
+        "closed without an answer": failing(sends()),
+        "reset before the headers": failing(resets()),
+        "reset in the headers": failing(resets(b"HTTP/1.1 200 OK\r\nCont")),
+        "closed in the headers": failing(sends(b"HTTP/1.1 200 OK\r\nCont")),
+        "reset in a whole body": failing(resets(short), stream=False),
+        "short body": failing(sends(short), stream=False),
+        "reset before the first token": failing(resets(hello)),
+        "closed before the first token": failing(sends(hello)),
     }
 
 
@@ -209,15 +200,12 @@ def broken_off(wire: Dialect) -> dict[str, Case]:
     events = wire.stream(*wire.part("part "), end=b"")
     part = wire.head() + chunked(events)
     zipped = wire.head("Content-Encoding: gzip", framing="") + _flushed(events)
-    wrong = "LLM_HTTP_ERROR"
     return {
-        "reset after the first token": Case(resets(part), wrong, "part "),
-        "closed after the first token": Case(sends(part), wrong, "part "),
-        "closed in the next chunk's size": Case(sends(part + b"f"), wrong, "part "),
-        "bad chunk size after the first token": Case(sends(part + b"zz\r\n"), wrong, "part "),
-        "bad gzip after the first token": Case(
-            slowly(zipped, b"\xff" * 99), "LLM_BAD_RESPONSE", "part "
-        ),
+        "reset after the first token": Case(resets(part), _WRONG, "part "),
+        "closed after the first token": Case(sends(part), _WRONG, "part "),
+        "closed in the next chunk's size": Case(sends(part + b"f"), _WRONG, "part "),
+        "bad chunk size after the first token": Case(sends(part + b"zz\r\n"), _WRONG, "part "),
+        "bad gzip after the first token": Case(slowly(zipped, b"\xff" * 99), _BAD, "part "),
     }
 
 
@@ -231,7 +219,6 @@ def framing(wire: Dialect) -> dict[str, Case]:
     good = json.dumps(wire.whole("fine")).encode()
     length = b"Content-Length: %d\r\n" % len(good)
     zipped = gzip.compress(good)
-    wrong, bad = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
     head = wire.head()
 
     def body(*pieces: bytes, code: str = "", **more: Any) -> Case:
@@ -245,32 +232,28 @@ def framing(wire: Dialect) -> dict[str, Case]:
         return body(whole(data, headers=[f"Content-Encoding: {name}"]), code=code)
 
     def chunks(*pieces: bytes) -> Case:
-        return Case(sends(head, *pieces), wrong, stream=False)
+        return Case(sends(head, *pieces), _WRONG, stream=False)
 
     return {
         "chunk size is no number": chunks(b"xyz\r\n"),
-        "chunk size is enormous": chunks(b"f" * 40 + b"\r\n"),
-        "chunk size without end": Case(sends(head, b"1" * 20_000), wrong, stream=False, asked=3),
+        "chunk size without end": Case(sends(head, b"1" * 20_000), _WRONG, stream=False, asked=3),
         "chunk without its line end": chunks(b"5\r\nhello5\r\nworld\r\n0\r\n\r\n"),
         "trailer without end": Case(
-            drips(head + b"0\r\n", b"x: y\r\n" * 20_000, 0.0), wrong, stream=False),
-        "answer as in HTTP/0.9": body(good, code=wrong, asked=3),
-        "binary garbage": body(b"\x00\x01\x02\xff" * 64, code=wrong),
-        "an SSH server": body(b"SSH-2.0-OpenSSH_9.6\r\n", code=wrong, asked=3),
-        "status is no number": body(b"HTTP/1.1 OK\r\n\r\n", code=wrong),
-        "header without a colon": framed(b"nonsense", code=wrong),
-        "two lengths": framed(b"Content-Length: 3", length, code=wrong),
-        "length is no number": framed(b"Content-Length: many", code=wrong),
-        "transfer encoding is unknown": framed(b"Transfer-Encoding: gzip, chunked", code=wrong),
-        "header of 200 kB": framed(b"x: " + b"y" * 200_000, code=wrong),
+            drips(head + b"0\r\n", b"x: y\r\n" * 20_000, 0.0), _WRONG, stream=False),
+        "answer as in HTTP/0.9": body(good, code=_WRONG, asked=3),
+        "binary garbage": body(b"\x00\x01\x02\xff" * 64, code=_WRONG),
+        "an SSH server": body(b"SSH-2.0-OpenSSH_9.6\r\n", code=_WRONG, asked=3),
+        "header without a colon": framed(b"nonsense", code=_WRONG),
+        "two lengths": framed(b"Content-Length: 3", length, code=_WRONG),
+        "header of 200 kB": framed(b"x: " + b"y" * 200_000, code=_WRONG),
         "101 to another protocol": body(
-            b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", code=wrong
+            b"HTTP/1.1 101 X\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n", code=_WRONG
         ),
-        "204": body(b"HTTP/1.1 204 X\r\n\r\n", code=bad),
-        "encoded as br": encoded("br", b"\x0b\x02\x80hello\x03", bad),
-        "encoded with a newline": encoded("x\ty", good, bad),
-        "gzip cut short": encoded("gzip", zipped[:-20], bad),
-        "gzip that is none": encoded("gzip", good, bad),
+        "204": body(b"HTTP/1.1 204 X\r\n\r\n", code=_BAD),
+        "encoded as br": encoded("br", b"\x0b\x02\x80hello\x03", _BAD),
+        "encoded with a newline": encoded("x\ty", good, _BAD),
+        "gzip cut short": encoded("gzip", zipped[:-20], _BAD),
+        "gzip that is none": encoded("gzip", good, _BAD),
         "gzip": encoded("gzip", zipped),
         "deflate": encoded("deflate", zlib.compress(good)),
         "HTTP/1.0 without a length": body(b"HTTP/1.0 200 OK\r\n\r\n", good),
@@ -316,3 +299,160 @@ def silences(wire: Dialect) -> dict[str, Case]:
     if wire.name != "ollama":  # There an empty object is no line.
         cases["empty events only"] = _slow(drips(head, chunked(wire.frame({}))))
     return cases
+
+
+def _whole(body: Any, code: str = _BAD, text: str = "", asked: int = 1, **how: Any) -> Case:
+    return Case(sends(whole(body, **how)), code, text, stream=False, asked=asked)
+
+
+def bodies(wire: Dialect) -> dict[str, Case]:
+    """Whole answers; those without a code are accepted."""
+    good = json.dumps(wire.whole("fine")).encode()
+    start = b'{"%b": ' % wire.holder.encode()
+    return {
+        "web page": _whole(b"<!doctype html>\n<p>Sign in</p>", kind="text/html"),
+        "nothing": _whole(b""),
+        "spaces": _whole(b" \r\n\r\n "),
+        "null": _whole(None),
+        "a list": _whole([]),
+        "an object": _whole({}),
+        "bad UTF-8": _whole(good.replace(b"fine", b"\xff\xfe")),
+        "too deep": _whole(start + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+        "a number that is too long": _whole(start + b"[" + b"9" * 5_000 + b"]}"),
+        "the rest is a number": _whole(start + b"7}", asked=3 if wire is CHAT else 1),
+        "another type but parseable": _whole(good, "", "fine", kind="text/plain"),
+        "byte order mark": _whole(b"\xef\xbb\xbf" + good, "", "fine"),
+        "blank lines first": _whole(b"\r\n\r\n  " + good, "", "fine"),
+        "lone surrogate": _whole(good.replace(b"fine", b"fine\\ud800"), "", "fine\ufffd"),
+    }
+
+
+def _streams(
+    wire: Dialect, *events: Any, code: str = _BAD, text: str = "", end: Any = None
+) -> Case:
+    served = sends(wire.head(), chunked(wire.stream(*events, end=end)), b"0\r\n\r\n")
+    return Case(served, code, text)
+
+
+def _raw(body: bytes, code: str = "", text: str = "fine", kind: str = "text/event-stream") -> Case:
+    return Case(sends(whole(body, kind=kind)), code, text)
+
+
+def streams(wire: Dialect) -> dict[str, Case]:
+    said, part = wire.said("fine"), wire.part("part ")
+    good = wire.stream(*said)
+    lead = b"" if wire.name == "ollama" else b"data: "
+
+    def spoilt(event: Any) -> Case:
+        return _streams(wire, *part, wire.frame(event), *said, text="part ")
+
+    return {
+        "stream: web page": _raw(b"<!doctype html>\n<p>no</p>\n\n", _BAD, ""),
+        "stream: nothing": _raw(b"", _BAD, ""),
+        "stream: signs of life, then the end": _raw(wire.blank * 2, _BAD, ""),
+        "stream: an event is a list": spoilt(lead + b"[1]"),
+        "stream: an event is a text": spoilt(lead + b'"x"'),
+        "stream: broken JSON": spoilt(lead + b"{nonsense}"),
+        "stream: too deep": spoilt(lead + b"[" * 50_000),
+        "stream: signs of life between": _raw(
+            wire.blank + good.replace(b"}\n", b"}\n\n" + wire.blank)
+        ),
+        "stream: another type but parseable": _raw(good, kind="text/html"),
+        "stream: answered whole": _raw(json.dumps(wire.whole("fine")).encode()),
+        "stream: data after the end": _raw(good + lead + b"{nonsense\n\n" * 50),
+    }
+
+
+# Errors, as the providers write them.
+
+_PROVIDERS = {
+    "chat": ("OpenAI", "OpenRouter", "Moonshot"),
+    "responses": ("OpenAI", "Responses"),
+    "azure": ("OpenAI", "Azure"),
+    "anthropic": ("Anthropic",),
+    "google": ("Gemini",),
+    "ollama": ("Ollama",),
+}
+_OVERLOADED = {"error": {"type": "overloaded_error"}}
+_FAILED = {"type": "response.failed", "response": {"error": {"code": "server_error"}}}
+_FORMS: dict[str, dict[str, tuple[Any, str]]] = {
+    "chat": {"overloaded": (_OVERLOADED, _WRONG)},
+    "responses": {"failed": (_FAILED, _WRONG)},
+    "anthropic": {
+        "without a name": (b'data: {"type":"error","error":{"type":"api_error"}}', _WRONG),
+        "only a name": (b"event: error\ndata: {}", _BAD),
+    },
+    "ollama": {"object": ({"error": {"code": 503, "message": "m"}}, _WRONG)},
+}
+"""What an error inside a stream looks like besides."""
+
+
+def own_errors(wire: Dialect) -> dict[str, Case]:
+    """Each error as a response and behind a part of a stream."""
+    part = wire.part("part ")
+    cases: dict[str, Case] = {}
+    for name, (status, body, code, retryable) in ANSWERS.items():
+        if name.partition(":")[0] not in _PROVIDERS[wire.name]:
+            continue
+        bad = whole(body, f"{status} X", ["Retry-After: 0"])
+        again = Case(then_fine(bad), text="fine", asked=2)
+        cases[f"error: {name}"] = again if retryable else Case(sends(bad), code)
+        inside = _BAD if name in WITHOUT_STATUS else code
+        cases[f"inside: {name}"] = _streams(wire, *part, body, code=inside, text="part ")
+    for name, (event, code) in _FORMS.get(wire.name, {}).items():
+        cases[f"inside: {name}"] = _streams(wire, *part, wire.frame(event), code=code, text="part ")
+    return cases
+
+
+# Tool calls.
+
+
+def then_goes_on(wire: Dialect, *events: Any) -> Fault:
+    """Streams an answer, and says fine when it is asked again."""
+
+    async def serve(visit: Visit) -> None:
+        if visit.nth > 1:
+            return await fine(visit)
+        visit.keep = True
+        return await visit.send(wire.head(), chunked(wire.stream(*events)), b"0\r\n\r\n")
+
+    return serve
+
+
+_CALLS: dict[str, tuple[tuple[Called, ...], tuple[str, ...]]] = {
+    "two": ((Called(), Called("c2")), ("ok", "ok")),
+    "no ids": ((Called(None), Called(None)), ("ok", "ok")),
+    "one id for two": ((Called(), Called(arguments={"at": "y"})), ("ok", "ok")),
+    "arguments of no tool": ((Called(arguments={"to": "x"}),), ("E_INVALID_ARGUMENTS",)),
+    "unknown tool": ((Called(name="rm_rf"),), ("E_UNKNOWN_TOOL",)),
+    "tool without a name": ((Called(name=""),), ("E_UNKNOWN_TOOL",)),
+}
+_DEEP = '{"at": ' + "[" * 3_000 + "]" * 3_000 + "}"
+_NO_ARGUMENTS = {"not JSON": '{"at": ', "a list": "[1]", "a number": "7", "deep": _DEEP}
+"""Where arguments are a text, it may be anything."""
+
+
+def calls(wire: Dialect) -> dict[str, tuple[Case, tuple[str, ...]]]:
+    """Cases of calls, and the outcome of each call: `ok` or its code."""
+    table = dict(_CALLS)
+    for name, text in _NO_ARGUMENTS.items() if wire.name not in ("google", "ollama") else ():
+        table[f"arguments are {name}"] = (Called(arguments=text),), ("E_INVALID_ARGUMENTS",)
+    return {
+        f"call: {name}": (
+            Case(then_goes_on(wire, *wire.said("", *made)), text="fine", asked=2),
+            ends,
+        )
+        for name, (made, ends) in table.items()
+    }
+
+
+def fault_table(wire: Dialect) -> dict[str, Case]:
+    """All that a wire has to bear, besides calls, cuts and floods."""
+    tables = [statuses, broken_off, own_errors]
+    if wire.name != "azure":  # Chat Completions under another key.
+        tables += [passing, lasting, framing, silences, bodies, streams]
+    return {name: case for table in tables for name, case in table(wire).items()}
+
+
+TABLES = {wire.name: fault_table(wire) for wire in DIALECTS}
+CALLS = {wire.name: calls(wire) for wire in DIALECTS}

@@ -14,33 +14,27 @@ import struct
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
 
+@dataclass(eq=False)
 class Visit:
     """One request, and the connection on which it is answered."""
 
-    def __init__(
-        self,
-        head: str,
-        data: bytes,
-        connection: int,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        self.head = head
-        """Request line and headers, as they came."""
-        self.data = data
-        """The body, as it came."""
-        self.connection = connection
-        """Counts the connections from 1."""
-        self.nth = 1
-        """How many requests its fault has had, from 1."""
-        self.keep = False
-        """Set by who answers: the connection stays open for the next request."""
-        self.reader = reader
-        self._writer = writer
+    head: str
+    """Request line and headers, as they came."""
+    data: bytes
+    """The body, as it came."""
+    connection: int
+    """Counts the connections from 1."""
+    reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
+    nth: int = 1
+    """How many requests its fault has had, from 1."""
+    keep: bool = False
+    """Set by who answers: the connection stays open for the next request."""
 
     @property
     def line(self) -> str:

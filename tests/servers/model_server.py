@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -111,23 +112,14 @@ def little_model(request: Visit) -> Reply:
 
 def _invented(schema: dict[str, Any], said: Any) -> dict[str, Any]:
     """Arguments that fit a schema, the texts taken from what was said."""
-    plain: dict[str, Any] = {
-        "integer": 1,
-        "number": 1.5,
-        "boolean": True,
-        "array": [],
-        "object": {},
-    }
+    plain: dict[str, Any] = {"integer": 1, "number": 1.5, "boolean": True}
+    plain |= {"array": [], "object": {}}
     properties = cast("dict[str, dict[str, Any]]", schema.get("properties") or {})
-    wanted = cast("list[str]", schema.get("required") or list(properties))
-    words = str(said).split()
+    words = str(said).split() or ["x"]
     values: dict[str, Any] = {}
-    for name in wanted:
+    for name in cast("list[str]", schema.get("required") or list(properties)):
         rule = properties.get(name, {})
-        if rule.get("enum"):
-            values[name] = rule["enum"][0]
-        else:
-            values[name] = plain.get(str(rule.get("type")), words[-1] if words else "x")
+        values[name] = (rule.get("enum") or [plain.get(str(rule.get("type")), words[-1])])[0]
     return values
 
 
@@ -160,13 +152,9 @@ def _pieces_of(reply: Reply, body: dict[str, Any]) -> Iterator[bytes]:
 def _usage(reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
     if reply.usage is not None:
         return reply.usage
-    prompt = len(json.dumps(body.get("messages", []))) // 4 + 1
-    completion = len(reply.text.split()) + 5 * len(reply.calls) + 1
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
+    asked = len(json.dumps(body.get("messages", []))) // 4 + 1
+    said = len(reply.text.split()) + 5 * len(reply.calls) + 1
+    return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
 
 
 def _wire_calls(reply: Reply, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -180,11 +168,8 @@ def _finish(reply: Reply) -> str:
 
 
 def _whole(reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
-    message: dict[str, Any] = {}
-    if reply.calls:
-        message["tool_calls"] = _wire_calls(reply, body)
-    if reply.reasoning:
-        message["reasoning_content"] = reply.reasoning
+    fields = {"tool_calls": _wire_calls(reply, body), "reasoning_content": reply.reasoning}
+    message = {name: value for name, value in fields.items() if value}
     answer = completion(reply.text or None, **message)
     answer["choices"][0]["finish_reason"] = _finish(reply)
     known = {"id": "c1", "object": "chat.completion", "model": body.get("model")}
@@ -192,39 +177,28 @@ def _whole(reply: Reply, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _chunks(reply: Reply, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    known = {"id": "c1", "model": body.get("model")}
-    for deltas in _deltas(reply, body):
-        yield {**known, **deltas}
-    if reply.cut:
-        return
-    yield {**known, **delta(_finish(reply))}
-    options = cast("dict[str, Any]", body.get("stream_options") or {})
-    if options.get("include_usage"):
-        yield {"id": "c1", "choices": [], "usage": _usage(reply, body)}
-
-
-def _deltas(reply: Reply, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield delta(role="assistant", content="")
-    for word in _pieces(reply.reasoning, None):
-        yield delta(reasoning_content=word)
-    for piece in _pieces(reply.text, reply.deltas):
-        yield delta(content=piece)
+    chunks = [delta(role="assistant", content="")]
+    chunks += [delta(reasoning_content=word) for word in _pieces(reply.reasoning, None)]
+    chunks += [delta(content=piece) for piece in _pieces(reply.text, reply.deltas)]
     for made in _wire_calls(reply, body):
         arguments = made["function"]["arguments"]
         half = len(arguments) // 2
         start = {**made, "function": {**made["function"], "arguments": arguments[:half]}}
-        yield delta(tool_calls=[start])
         rest = {"index": made["index"], "function": {"arguments": arguments[half:]}}
-        yield delta(tool_calls=[rest])
+        chunks += [delta(tool_calls=[start]), delta(tool_calls=[rest])]
+    if not reply.cut:
+        chunks.append(delta(_finish(reply)))
+        options = cast("dict[str, Any]", body.get("stream_options") or {})
+        if options.get("include_usage"):
+            chunks.append({"choices": [], "usage": _usage(reply, body)})
+    for chunk in chunks:
+        yield {"id": "c1", "model": body.get("model"), **chunk}
 
 
 def _pieces(text: str, count: int | None) -> list[str]:
-    if not text:
-        return []
+    """A text in so many pieces, or word by word."""
     if count is None:
-        words = text.split(" ")
-        return [word if n == 0 else f" {word}" for n, word in enumerate(words)]
-    if count > len(text):
-        # More deltas than letters: the text is repeated so that the count holds.
-        text *= -(-count // len(text))
+        return re.findall(" ?[^ ]+| ", text)
+    # More deltas than letters: the text is repeated so that the count holds.
+    text *= -(-count // len(text))
     return [text[i * len(text) // count : (i + 1) * len(text) // count] for i in range(count)]

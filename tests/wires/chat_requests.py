@@ -10,16 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from wires.harness import (
-    ABSENT,
-    JSON,
-    AnswerCase,
-    Exactly,
-    RequestCase,
-    answer_case,
-    ask,
-    everything,
-)
+from wires.harness import ABSENT, JSON, AnswerCase, Exactly, RequestCase, ask, everything
 
 from nbagent.contracts.chat import FilePart, ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
 
@@ -45,14 +36,11 @@ REASONING_BACK = {
 }
 URLS = {
     "http://h:1/v1/chat/completions": "http://h:1/v1",
-    "http://h:1/v1/": "http://h:1/v1",
     "http://h:1": "http://h:1/v1",
     "localhost:8000": "http://localhost:8000/v1",
     "example.org/api": "https://example.org/api",
-    "https://api.deepseek.com": "https://api.deepseek.com",
     "https://openrouter.ai": "https://openrouter.ai/api/v1",
     "api.groq.com": "https://api.groq.com/openai/v1",
-    "https://r.openai.azure.com": "https://r.openai.azure.com/openai/v1",
     "https://generativelanguage.googleapis.com": SERVERS["gemini"],
     SERVERS["gemini"] + "/": SERVERS["gemini"],
     "https://notgroq.com": "https://notgroq.com/v1",
@@ -72,10 +60,9 @@ def called(*ids: str, name: str = "fs.read", **more: Any) -> Message:
     return Message(role="assistant", tool_calls=tuple(made), **more)
 
 
-def result(id: str, *parts: Part) -> Message:
-    return Message(
-        role="tool", tool_call_id=id, name="fs.read", content=(TextPart(text="{}"), *parts)
-    )
+def result(id: str, *parts: Part, said: str = "{}") -> Message:
+    content = (TextPart(text=said), *parts)
+    return Message(role="tool", tool_call_id=id, name="fs.read", content=content)
 
 
 def user(*parts: Part) -> Message:
@@ -197,7 +184,7 @@ ODD_CALLS_SENT = [
     {"type": "function", "function": {"name": "fs__read", "arguments": "{}"}},
     {"type": "function", "function": {"name": "b", "arguments": '{"INVALID_JSON":"{oh"}'}},
 ]
-A, T = {"role": "assistant"}, {"role": "tool"}
+A = {"role": "assistant"}
 ELSEWHERE: JSON = {"origin": "elsewhere", "model": "m", "fields": {"annotations": []}}
 FOREIGN = Message(role="assistant", content=(LEFT,), name="n", raw=ELSEWHERE)
 # id: messages, and how they are sent.
@@ -228,10 +215,6 @@ HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
          {"role": "user", "content": [
              label("c1"), image(RED), label("c3"), image(BLUE), {"type": "file"}]},
          A, {"content": "So?"}]),
-    "each turn has its own images": (
-        [called("c1"), result("c1", RED), called("c2"), result("c2", BLUE)],
-        [A, T, {"role": "user", "content": [..., image(RED)]},
-         A, T, {"role": "user", "content": [label("c2"), image(BLUE)]}]),
 }  # fmt: skip
 
 
@@ -331,7 +314,7 @@ def back_case(id: str, server: str, given: JSON, back: JSON) -> AnswerCase:
     request = ask(tools=more.pop("tools", (READ,)))
     name = "fs.read" if request.tools else "fs__read"
     found: list[tuple[str, JSON]] = [(name, {})] if message["tool_calls"] else []
-    return answer_case(
+    return AnswerCase(
         f"back to {id}",
         server=server,
         body=json.dumps({"choices": [choice]}).encode(),

@@ -8,7 +8,7 @@ from typing import Any
 from wires.chat_requests import FAR, LEFT, PDF, READ, RED, TABLE, called, obj, result, user
 from wires.harness import ABSENT, JSON, TOOLS, Exactly, RequestCase, ask, everything
 
-from nbagent.contracts.chat import ChatRequest, Message, Part, TextPart, ToolCall, ToolSpec
+from nbagent.contracts.chat import Message, TextPart, ToolCall, ToolSpec
 
 WIRE_URL = "https://generativelanguage.googleapis.com/v1"
 DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
@@ -20,10 +20,6 @@ def text(words: str, **more: Any) -> JSON:
 
 def model(*parts: Any) -> Any:
     return Exactly({"role": "model", "parts": list(parts)})
-
-
-def sent(id: str, request: ChatRequest, expect: JSON, **more: Any) -> RequestCase:
-    return RequestCase(id, request, expect, **more)
 
 
 def inline(kind: str, data: str) -> JSON:
@@ -69,49 +65,45 @@ CHOICES: dict[str | None, JSON] = {
 
 def requests() -> Iterator[RequestCase]:
     bare: JSON = {"contents": [HI]}
-    path, here = ":generateContent", WIRE_URL
-    yield sent("nothing is set #24", ask(), bare, only=True)
-    yield sent("everything is set", everything(model="gemini-3.8-flash"), EVERYTHING, only=True)
+    path = ":generateContent"
+    yield RequestCase("nothing is set #24", ask(), bare, only=True)
+    request = everything(model="gemini-3.8-flash")
+    yield RequestCase("everything is set", request, EVERYTHING, only=True)
     more: JSON = {"contents": [HI], **EXTRA, "generationConfig": Exactly({"topP": 1, "topK": 3})}
-    yield sent("what the person adds", ask(top_p=1), more, only=True, config={"extra_body": EXTRA},
-               server="google", url=f"{here}/models/m{path}")  # fmt: skip
+    given: JSON = {"config": {"extra_body": EXTRA}, "url": f"{WIRE_URL}/models/m{path}"}
+    yield RequestCase("what is added", ask(top_p=1), more, only=True, server="google", **given)
     tuned = ask(model="tunedModels/a b")
     urls = {"http://h:1": "http://h:1/v1", "http://h:1/v1beta/models/": "http://h:1/v1beta"}
-    for given, meant in urls.items():
-        yield sent(f"base URL {given} #64", tuned, bare, server=given,
-                   url=f"{meant}/tunedModels/a%20b{path}")  # fmt: skip
+    for server, meant in urls.items():
+        url = f"{meant}/tunedModels/a%20b{path}"
+        yield RequestCase(f"base URL {server} #64", tuned, bare, server=server, url=url)
     for limit, method in ((32_768, "generateContent"), (32_769, "streamGenerateContent")):
-        yield sent(f"{limit} tokens #41", ask(max_tokens=limit), {}, server="http://h",
+        yield RequestCase(f"{limit} tokens #41", ask(max_tokens=limit), {}, server="http://h",
                    url=f"http://h/v1/models/m:{method}")  # fmt: skip
     for choice, calling in CHOICES.items():
         expect: JSON = {"tools": [...], "toolConfig": {"functionCallingConfig": Exactly(calling)}}
         request = ask(tools=(READ, ToolSpec(name="b")), tool_choice=choice)
-        yield sent(f"tool choice {choice}", request, expect)
+        yield RequestCase(f"tool choice {choice}", request, expect)
     for name, levels in THINKING.items():
         for asked, config in levels.items():
             expect = {"generationConfig": {"thinkingConfig": Exactly(config)}}
-            yield sent(f"{name} thinks {asked}", ask(model=name, reasoning=asked), expect)
+            yield RequestCase(f"{name} thinks {asked}", ask(model=name, reasoning=asked), expect)
     schema = {"type": "object", "properties": {"n": {"const": 1}}}
     said = 'Answer with one JSON object that fits this JSON Schema: {"type":"object",'
     older = ask(model="gemini-2.5-flash", tools=TOOLS, output_schema=schema)
     words = said + '"properties":{"n":{"const":1}}}'
     told: JSON = {"generationConfig": ABSENT, "systemInstruction": {"parts": [text(words)]}}
-    yield sent("Gemini 2 takes a schema or tools", older, told)
+    yield RequestCase("Gemini 2 takes a schema or tools", older, told)
     alone = ask(model="gemini-2.5-flash", output_schema=schema)
     form = {"responseJsonSchema": {**schema, "properties": {"n": {"enum": [1]}}}}
-    yield sent("Gemini 2 takes a schema", alone, {"generationConfig": form})
+    yield RequestCase("Gemini 2 takes a schema", alone, {"generationConfig": form})
     for id, (name, messages, contents) in HISTORIES.items():
-        yield sent(id, ask(messages=tuple(messages), model=name), {"contents": contents})
+        yield RequestCase(id, ask(messages=tuple(messages), model=name), {"contents": contents})
     for id, (given_schema, written) in SCHEMAS.items():
         declared = {"parametersJsonSchema": Exactly(written), "parameters": ABSENT}
         expect = {"tools": [{"functionDeclarations": [declared]}]}
         request = ask(tools=(ToolSpec(name="b", parameters=given_schema),))
-        yield sent(f"schema: {id}", request, expect)
-
-
-def answered(id: str, *parts: Part, name: str = "fs.read", said: str = "{}") -> Message:
-    content = (TextPart(text=said), *parts)
-    return Message(role="tool", tool_call_id=id, name=name, content=content)
+        yield RequestCase(f"schema: {id}", request, expect)
 
 
 def response(id: str, said: str = "{}", *, word: str = "output") -> JSON:
@@ -131,8 +123,8 @@ BAD_CALL = ToolCall(id="c1", name="b", arguments=None, arguments_raw="{oh")
 HISTORIES: dict[str, tuple[str, list[Message], list[Any]]] = {
     "results are one content, in the order of the calls #37 #38 #43": (
         NEW,
-        [called("c1", "c2"), answered("c2", said=NO_FILE), answered("c1", said=REFERS),
-         called("c3"), answered("c3"), user(LEFT)],
+        [called("c1", "c2"), result("c2", said=NO_FILE), result("c1", said=REFERS),
+         called("c3"), result("c3"), user(LEFT)],
         [{"role": "user", "parts": [text("…")]}, CALLED,
          {"role": "user", "parts": [response("c1", REFERS),
                                     response("c2", NO_FILE, word="error")]},
@@ -143,8 +135,8 @@ HISTORIES: dict[str, tuple[str, list[Message], list[Any]]] = {
         [..., model({"functionCall": {"id": "c1", "name": "fs__read", "args": {}}})]),
     "images and files, also of results": (
         NEW,
-        [user(LEFT, RED, TABLE, PDF, FAR), called("c1", "c2"), answered("c1", RED, PDF),
-         answered("c2", FAR, TABLE)],
+        [user(LEFT, RED, TABLE, PDF, FAR), called("c1", "c2"), result("c1", RED, PDF),
+         result("c2", FAR, TABLE)],
         [{"role": "user", "parts": [text("Left:"), RED_PART, TABLE_PART, PDF_PART, FAR_PART]}, ...,
          {"parts": [response("c1"), response("c2")]},
          {"role": "user", "parts": [label("c1"), RED_PART, PDF_PART, label("c2"), FAR_PART,

@@ -2,8 +2,8 @@
 
 A case is bytes in, response out; or a request in, JSON out. Nothing here knows a wire. A new
 wire writes a module `NAME_cases` with `WIRE = WireSetup(...)`, adds it to `test_every_wire.WIRES`
-and writes rows until `test_every_wire_brings_a_case_for_every_promise` passes: `answer_case(id,
-stream=…, body=…, text=…, calls=…)`, `RequestCase(…)`, `ModelsCase(…)`.
+and writes rows until `test_every_quirk_of_the_wire_has_a_case` passes: `AnswerCase(id, stream=…,
+body=…, text=…, calls=…)`, `RequestCase(…)`, `ModelsCase(…)`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -26,6 +34,7 @@ from nbagent.contracts.chat import (
     Message,
     ModelInfo,
     ProviderConfig,
+    TextPart,
     ToolSpec,
 )
 from nbagent.contracts.errors import ModelError
@@ -60,6 +69,18 @@ Outcome = tuple[list[ChatChunk], Result]
 def ask(text: str = "hi", **more: Any) -> ChatRequest:
     given: JSON = {"model": "m", "messages": (Message.of("user", text),), **more}
     return ChatRequest(**given)
+
+
+def asked_next(request: ChatRequest, answer: ChatResponse) -> ChatRequest:
+    """The next request, which holds the answer and the results of its calls."""
+    # It goes through a record, as in a conversation that is taken up again.
+    message = Message.model_validate_json(answer.message.model_dump_json())
+    done = (TextPart(text='{"ok":true,"data":1}'),)
+    results = [
+        Message(role="tool", tool_call_id=call.id, name=call.name, content=done)
+        for call in message.tool_calls
+    ]
+    return request.model_copy(update={"messages": (*request.messages, message, *results)})
 
 
 def everything(**changed: Any) -> ChatRequest:
@@ -136,11 +157,6 @@ class AnswerCase:
         given = (self.stream if streamed else self.body) if body is None else body
         how = {"framing": self.framing, "ending": self.ending, **how}
         return Play(given, self.status, headers, **how)
-
-
-def answer_case(id: str, **given: Any) -> AnswerCase:
-    """A case of fields that are put together from several tables."""
-    return AnswerCase(id, **given)
 
 
 @dataclass(frozen=True)
@@ -245,6 +261,16 @@ class World:
 
         return self.run(go())
 
+    @contextmanager
+    def as_proxy(self) -> Generator[None]:
+        """The player is the proxy to every address meanwhile."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("HTTP_PROXY", "http_proxy", "https_proxy"):
+                patch.setenv(name, self.player.origin)
+            for name in ("NO_PROXY", "no_proxy"):
+                patch.delenv(name, raising=False)
+            yield
+
     def answers(
         self, wire: WireSetup, case: AnswerCase, plays: Iterable[Play], *, stream: bool
     ) -> list[Outcome]:
@@ -261,11 +287,7 @@ class World:
                     outcomes.append(await _outcome(client, case.request, stream))
             return outcomes
 
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("HTTP_PROXY", "http_proxy"):
-                patch.setenv(name, self.player.origin)
-            for name in ("NO_PROXY", "no_proxy"):
-                patch.delenv(name, raising=False)
+        with self.as_proxy():
             return self.run(go())
 
     def answer(

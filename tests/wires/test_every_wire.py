@@ -9,7 +9,7 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
@@ -18,6 +18,7 @@ import pytest
 from wires import anthropic_cases, chat_cases, google_cases, ollama_cases, responses_cases
 from wires.harness import (
     JSON,
+    KEY,
     TOOLS,
     AnswerCase,
     ModelsCase,
@@ -26,24 +27,15 @@ from wires.harness import (
     WireSetup,
     World,
     ask,
+    asked_next,
     check,
     matches,
     plain_url,
 )
 from wires.sdk_types import OFFICIAL
 
-from nbagent.contracts.chat import (
-    ChatChunk,
-    ChatRequest,
-    ChatResponse,
-    ImagePart,
-    Message,
-    TextPart,
-    ToolSpec,
-    is_keepable,
-)
+from nbagent.contracts.chat import ChatResponse, ImagePart, Message, TextPart, ToolSpec, is_keepable
 from nbagent.contracts.errors import CODES, ModelError
-from nbagent.contracts.secrets import SecretKey, redact
 
 WIRES: tuple[WireSetup, ...] = (
     chat_cases.WIRE,
@@ -81,6 +73,10 @@ def test_an_answer_is_what_the_server_said_whole_and_in_any_pieces(
     for stream, pieces in forms:
         check(case, world.answer(wire, case, stream=stream, pieces=pieces))
         assert len(world.player.asked) == case.asked
+        for asked in world.player.asked:
+            assert sum(KEY in text for text in asked.headers.values()) == 1
+            assert KEY not in f"{asked.line} {asked.body}"
+            assert asked.headers["accept-encoding"] == "identity", "what is packed comes late"
     for newline in (b"\n", b"\r\n", b"\r") if case.thorough else ():
         body = case.stream.replace(b"\n", newline)
         plays = [
@@ -106,7 +102,8 @@ def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
             assert case.text.startswith("".join(chunk.content for chunk in chunks))
             continue
         assert end >= found.end(), f"cut at {end}: {case.stream[:end][-60:]!r}"
-        check(without_usage(case), (chunks, result))
+        # What comes behind the marker may be missing.
+        check(replace(case, usage=None), (chunks, result))
         whole += 1
     assert whole, "behind its marker an answer is whole"
     ends = range(len(case.body.rstrip()))
@@ -129,18 +126,6 @@ def test_any_value_in_any_place_is_an_answer_or_one_clear_error(
     kinds = [usable(outcome) for outcome in found]
     assert kinds.count(True) > 50, "most values of an answer do not matter so much"
     assert kinds.count(False) > 10
-
-
-def asked_next(request: ChatRequest, answer: ChatResponse) -> ChatRequest:
-    """The next request, which holds the answer and the results of its calls."""
-    # It goes through a record, as in a conversation that is taken up again.
-    message = Message.model_validate_json(answer.message.model_dump_json())
-    done = (TextPart(text='{"ok":true,"data":1}'),)
-    results = [
-        Message(role="tool", tool_call_id=call.id, name=call.name, content=done)
-        for call in message.tool_calls
-    ]
-    return request.model_copy(update={"messages": (*request.messages, message, *results)})
 
 
 @cases("answers", lambda case: case.back is not None)
@@ -247,27 +232,6 @@ def test_models_are_listed_with_what_the_server_tells(
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
-def test_the_key_travels_in_one_header_and_no_client_shows_it(
-    world: World, wire: WireSetup
-) -> None:
-    case = next(case for case in wire.answers if case.thorough)
-    key = "sk-another-9876543210fedcba"
-
-    async def go() -> str:
-        world.player.play([case.play(stream=False)])
-        async with world.client(wire, api_key=SecretKey(key)) as client:
-            await client.chat(ask())
-            return repr(client)
-
-    shown = world.run(go())
-    (asked,) = world.player.asked
-    assert sum(key in text for text in asked.headers.values()) == 1
-    assert asked.headers["accept-encoding"] == "identity", "a proxy that packs a stream holds it"
-    assert key not in f"{shown} {asked.line} {asked.body}"
-    assert key not in redact(key), "the filter knows it"
-
-
-@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 @pytest.mark.parametrize("leave", ["cancel", "close"])
 def test_leaving_a_stream_closes_its_connection(world: World, wire: WireSetup, leave: str) -> None:
     case = next(case for case in wire.answers if case.thorough)
@@ -280,11 +244,9 @@ def test_leaving_a_stream_closes_its_connection(world: World, wire: WireSetup, l
             chunks = client.chat_stream(case.request)
             await anext(chunks)
             if leave == "cancel":
-                reading = asyncio.ensure_future(drain(chunks))
-                await asyncio.sleep(0.05)
-                reading.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await reading
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        _ = [chunk async for chunk in chunks]
             else:
                 await chunks.aclose()
             async with asyncio.timeout(2):
@@ -292,16 +254,6 @@ def test_leaving_a_stream_closes_its_connection(world: World, wire: WireSetup, l
                     await asyncio.sleep(0.01)
 
     world.run(go())
-
-
-async def drain(chunks: AsyncGenerator[ChatChunk]) -> None:
-    async for _ in chunks:
-        pass
-
-
-def without_usage(case: AnswerCase) -> AnswerCase:
-    """What comes behind the marker may be missing."""
-    return replace(case, usage=None)
 
 
 def usable(outcome: Outcome) -> bool:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 from servers.loopback import Visit
 from servers.model_server import ModelServer, Reply, Step
 from servers.player import Play
-from wires import anthropic_cases, google_cases, ollama_cases, responses_cases
-from wires.harness import JSON, WireSetup, World, ask
+from wires import anthropic_cases, chat_cases, google_cases, ollama_cases, responses_cases
+from wires.anthropic_cases import THOUGHT
+from wires.harness import ABSENT, JSON, WireSetup, World, ask, asked_next, matches
+from wires.harness import TOOLS as LOOKS
 
 import nbagent
 from nbagent.contracts.chat import (
+    ChatChunk,
     ChatRequest,
     ChatResponse,
     ClientNotice,
@@ -29,11 +33,10 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.notebook.static_text import plain
 from nbagent.notebook.view_state import view_of
-from nbagent.providers.errors import response_error
-from nbagent.providers.refusals import needs_responses
+from nbagent.providers.refusals import forget_refusals
 from nbagent.providers.registry import find_provider
 
-ANTHROPIC, GOOGLE = anthropic_cases.WIRE, google_cases.WIRE
+CHAT, ANTHROPIC, GOOGLE = chat_cases.WIRE, anthropic_cases.WIRE, google_cases.WIRE
 OLLAMA, RESPONSES = ollama_cases.WIRE, responses_cases.WIRE
 TOOLS = (ToolSpec(name="look"),)
 IMAGE = Message(role="user", content=(TextPart(text="See."), ImagePart(data="AAAA")))
@@ -54,14 +57,12 @@ def answer(
     async def one(request: ChatRequest) -> ChatResponse:
         client = find_provider("openai").open(ProviderConfig(base_url=server.url, **config))
         try:
-            response = None
-            async for chunk in client.chat_stream(request):
-                notices.extend([chunk.notice] if chunk.notice else [])
-                response = chunk.response or response
-            assert response
-            return response
+            chunks = [chunk async for chunk in client.chat_stream(request)]
         finally:
             await client.close()
+        notices.extend(chunk.notice for chunk in chunks if chunk.notice)
+        assert chunks[-1].response
+        return chunks[-1].response
 
     async def all_of_them() -> list[ChatResponse]:
         return [await one(request) for request in requests]
@@ -148,51 +149,6 @@ def test_everything_refused_one_after_another_still_ends_in_an_answer(server: Mo
     assert server.bodies[-1].keys() == {"model", "messages", "tools", "stream"}
 
 
-NONE = ask(tools=TOOLS, tool_choice="none")
-MINIMAL = "Unsupported value: 'reasoning_effort' does not support 'minimal' with this model."
-UNVERIFIED = "Your organization must be verified to stream this model."
-# The field that is refused and with which value (None: any), the words, the requests; what each
-# answer says was left out, and what of a field was sent in all attempts.
-LESSONS: dict[str, tuple[str, Any, str, list[ChatRequest], list[Any], str, list[Any]]] = {
-    "another value of an effort is tried again": (
-        "reasoning_effort", "minimal", MINIMAL,
-        [ask(reasoning=effort) for effort in ("minimal", "minimal", "low")],
-        [("reasoning_effort",), ("reasoning_effort",), ()],
-        "reasoning_effort", ["minimal", None, None, "low"]),
-    "a forced choice that is refused leaves auto alone": (
-        "tool_choice", {"type": "function", "function": {"name": "look"}},
-        "Thinking mode does not support this tool_choice",
-        [ask(tools=TOOLS, tool_choice="look"), ask(tools=TOOLS)], [("tool_choice",), ()],
-        "tool_choice", [..., None, "auto"]),
-    "no tools are sent where none cannot be said: the model may call them": (
-        "tool_choice", None, "Unsupported parameter: 'tool_choice'", [NONE], [("tool_choice",)],
-        "tools", [..., None]),
-    "a stream that is refused is asked for as a whole": (
-        "stream", True, UNVERIFIED, [ask(), ask()], [("stream",), ("stream",)],
-        "stream", [True, None, None]),
-    "the limit is sent under the name that is taken": (
-        "max_tokens", None, "Unsupported parameter: 'max_tokens'", [ask(max_tokens=9)] * 2,
-        [(), ()], "max_completion_tokens", [None, 9, 9]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("lesson", LESSONS)
-def test_what_is_refused_is_sent_another_way(server: ModelServer, lesson: str) -> None:
-    name, value, said, asked, dropped, field, sent = LESSONS[lesson]
-    code = "unsupported_value" if value else "unsupported_parameter"
-    error = {"error": {"message": said, "param": name, "code": code}}
-
-    def step(request: Visit) -> Reply | str:
-        refused = name in request.body and value in (None, request.body[name])
-        return Reply(status=400, error=error) if refused else "fine"
-
-    server.then(*[step] * 9)
-    responses, _ = answer(server, *asked)
-    assert [response.meta.dropped_params for response in responses] == dropped
-    found = [body.get(field) for body in server.bodies]
-    assert [want if want is ... else got for want, got in zip(sent, found, strict=True)] == sent
-
-
 MOST: dict[str, Any] = {"tools": TOOLS, "temperature": 2.0}
 TURNS = "Conversation roles must alternate"
 # What is asked, the refusal, and how often it is asked: nothing that helps can be left out.
@@ -221,63 +177,145 @@ def test_what_no_change_can_help_is_asked_no_more(
     assert len(server.bodies) == asked
 
 
+# What servers refuse, and what is sent instead: in the middle of a conversation, on every wire.
+
+BETA = "thinking-binding-controls-2026-08-01"
+DROPS = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+BOUND = "messages.1.content.0: The block is bound to a different conversation"
+SIGNATURE = "messages.1.content.0: Invalid `signature` in `thinking` block"
+TAKES_ADAPTIVE = '"thinking.type.enabled" is not supported for this model. Use adaptive thinking.'
+FORCED = "Thinking may not be enabled when tool_choice forces tool use."
+KEPT: JSON = {"messages": [..., {"content": [THOUGHT, ..., ..., ...]}, ...]}
+GONE: JSON = {"messages": [..., {"content": [..., ..., ...]}, ...]}
+OFF: JSON = {"thinking": {"type": "disabled"}}
+MINIMAL = "Unsupported value: 'reasoning_effort' does not support 'minimal' with this model."
+UNVERIFIED = "Your organization must be verified to stream this model."
 SUMMARY = "Your organization must be verified to generate reasoning summaries."
-THOUGHT: JSON = {"reasoning": "low", "max_tokens": 9}
 LEVEL = "Unknown name \"thinkingLevel\" at 'generation_config.thinking_config'"
 LENGTH = "Unknown name \"maxOutputTokens\" at 'generation_config': Cannot find field."
-# wire, what is asked, what the server says and of which parameter: what is left out.
-ELSEWHERE: list[tuple[WireSetup, JSON, str, str | None, tuple[str, ...]]] = [
-    (GOOGLE, {"max_tokens": 9}, LENGTH, None, ("generationConfig.maxOutputTokens",)),
-    (GOOGLE, THOUGHT, LEVEL, None, ("generationConfig.thinkingConfig",)),
-    (GOOGLE, THOUGHT, "Thinking level is not supported for this model.", None,
-     ("generationConfig.thinkingConfig",)),
-    (ANTHROPIC, {"temperature": 1.0}, "`temperature` is deprecated for this model.", None,
-     ("temperature",)),
-    (RESPONSES, {**THOUGHT, "top_p": 0.5}, "top_p is not supported here, but max_output_tokens is.",
-     None, ("top_p",)),
-    (RESPONSES, THOUGHT, "Unknown parameter", "max_output_tokens", ("max_output_tokens",)),
-    (RESPONSES, THOUGHT, SUMMARY, "reasoning.summary", ("reasoning.summary",)),
-    (OLLAMA, {"max_tokens": 9}, "unknown option: num_predict", None, ("options.num_predict",)),
-    (OLLAMA, {"reasoning": "low"}, '"m" does not support thinking', None, ("think",)),
-]  # fmt: skip
+EFFORT = "output_config.effort: `xhigh` is not supported for this model"
+FORCES: JSON = {"tool_choice": "fs.look"}
+LOW: JSON = {"reasoning": "low"}
 
 
-@pytest.mark.parametrize(("wire", "given", "said", "param", "names"), ELSEWHERE)
-def test_other_wires_leave_out_what_is_refused_under_their_own_names(
-    world: World, wire: WireSetup, given: JSON, said: str, param: str | None, names: tuple[str, ...]
-) -> None:
-    error = {"message": said, "param": param, "status": "INVALID_ARGUMENT"}
-    body = {"error": said if wire is OLLAMA else error}
-    good = next(case for case in wire.answers if case.thorough)
-    request = ask(model=f"gemini-3-{len(said)}", **given)
-    notices: list[ClientNotice] = []
+@dataclass(frozen=True)
+class Lesson:
+    """What is asked, what the server says against each attempt, and what becomes of it."""
 
-    async def go() -> list[ChatResponse]:
-        world.player.play([Play(json.dumps(body).encode(), 400), good.play(stream=False)])
-        async with world.client(wire) as client:
-            return [await client.chat(request, notify=notices.append) for _ in range(2)]
-
-    assert [response.meta.dropped_params for response in world.run(go())] == [names] * 2
-    assert len(notices) == 1
-    first, second, third = (asked.body for asked in world.player.asked)
-    assert first != second == third
+    wire: WireSetup
+    given: JSON
+    refusals: Sequence[str]
+    dropped: tuple[str, ...] = ()
+    attempts: Sequence[Any] = ()
+    """As in `matches`, the body of each; none: what is dropped is missing in the last one."""
+    words: str = "was left out: the server refuses it"
+    model: str = "m"
+    param: str | None = None
+    """What the server names as the culprit."""
+    other: tuple[JSON, JSON] = ({}, {})
+    """Another request to the same model, and its body."""
 
 
-@pytest.mark.parametrize(
-    ("status", "said", "param", "needed"),
-    [
-        (400, "Function tools with reasoning_effort: use /v1/responses.", "reasoning_effort", True),
-        (404, "This model is only supported in v1/responses and not in v1/chat/completions", None,
-         True),
-        (500, "Use /v1/responses with reasoning_effort", None, False),
-        (400, "See /v1/responses", None, False),
-    ],
-)  # fmt: skip
-def test_a_model_of_the_responses_endpoint_is_known_by_its_refusal(
-    status: int, said: str, param: str | None, needed: bool
-) -> None:
-    error = {"error": {"message": said, "param": param}}
-    assert needs_responses(response_error(status, {}, error)) is needed
+LESSONS = {
+    "chat: another value of an effort is tried again": Lesson(
+        CHAT, {"reasoning": "minimal"}, [MINIMAL], ("reasoning_effort",),
+        other=({"reasoning": "low"}, {"reasoning_effort": "low"})),
+    "chat: a forced choice that is refused leaves auto alone": Lesson(
+        CHAT, FORCES, ["Thinking mode does not support this tool_choice"], ("tool_choice",),
+        other=({}, {"tool_choice": "auto"})),
+    "chat: no tools are sent where none cannot be said: the model may call them": Lesson(
+        CHAT, {"tool_choice": "none"}, ["Unsupported parameter: 'tool_choice'"], ("tool_choice",),
+        [{"tools": ..., "tool_choice": "none"}, {"tools": ABSENT}]),
+    "chat: a stream that is refused is asked for as a whole": Lesson(
+        CHAT, {}, [UNVERIFIED], ("stream",), param="stream"),
+    "chat: the limit is sent under the name that is taken": Lesson(
+        CHAT, {"max_tokens": 9}, ["Unsupported parameter: 'max_tokens'"], (),
+        [{"max_tokens": 9}, {"max_tokens": ABSENT, "max_completion_tokens": 9}], "is sent as"),
+    "Gemini: a limit": Lesson(
+        GOOGLE, {"max_tokens": 9}, [LENGTH], ("generationConfig.maxOutputTokens",)),
+    "Gemini: a level of thinking": Lesson(
+        GOOGLE, LOW, [LEVEL], ("generationConfig.thinkingConfig",), model="gemini-3-flash"),
+    "Responses: the first that is named": Lesson(
+        RESPONSES, {"max_tokens": 9, "top_p": 0.5},
+        ["top_p is not supported here, but max_output_tokens is."], ("top_p",)),
+    "Responses: the summary": Lesson(
+        RESPONSES, LOW, [SUMMARY], ("reasoning.summary",), param="reasoning.summary"),
+    "Ollama: an option": Lesson(
+        OLLAMA, {"max_tokens": 9}, ["unknown option: num_predict"], ("options.num_predict",)),
+    "Ollama: thinking": Lesson(OLLAMA, LOW, ['"m" does not support thinking'], ("think",)),
+    "Claude: blocks of another conversation, which cannot be dropped there": Lesson(
+        ANTHROPIC, {}, [BOUND, BOUND], (),
+        [{**KEPT, "thinking": ABSENT}, {**KEPT, "thinking": {"type": "adaptive", **DROPS}}, GONE],
+        "earlier thinking", "claude-1-99"),
+    "Claude: blocks of another conversation": Lesson(
+        ANTHROPIC, {"reasoning": "high"}, [BOUND], (),
+        [{"thinking": {"block_binding": ABSENT}},
+         {**KEPT, "thinking": {"type": "adaptive", "display": "summarized", **DROPS}}],
+        "has changed", "claude-opus-9"),
+    "Claude: the same without thinking": Lesson(
+        ANTHROPIC, {"reasoning": "none"}, [BOUND], (), [{**KEPT, **OFF}, {**GONE, **OFF}],
+        "the server refuses it", "claude-haiku-9"),
+    "Claude: a signature": Lesson(
+        ANTHROPIC, {}, [SIGNATURE], (), [KEPT, GONE], "the server refuses it", "claude-sonnet-4-5"),
+    "Claude: an effort": Lesson(
+        ANTHROPIC, {"reasoning": "xhigh"}, [EFFORT], ("output_config.effort",),
+        model="claude-opus-4-6"),
+    "Claude: a forced tool (quirk 49)": Lesson(
+        ANTHROPIC, FORCES, [FORCED], ("tool_choice",),
+        [{"tool_choice": {"name": "fs__look"}}, {"tools": ..., "tool_choice": ABSENT}]),
+    "another server of Messages: a kind of thinking": Lesson(
+        ANTHROPIC, LOW, [TAKES_ADAPTIVE], ("thinking",), model="qwen3"),
+}  # fmt: skip
+
+
+def at(body: Any, path: str) -> Any:
+    """What stands in a body under a name, or under one inside another."""
+    for key in path.split("."):
+        body = body.get(key, {})
+    return body
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_what_is_refused_is_sent_another_way_told_and_remembered(world: World, name: str) -> None:
+    lesson = LESSONS[name]
+    forget_refusals()
+    good = next(case for case in lesson.wire.answers if case.thorough).play(stream=False)
+    error = {"param": lesson.param, "status": "INVALID_ARGUMENT"}
+    refusals = [
+        {"error": said if lesson.wire is OLLAMA else {**error, "message": said}}
+        for said in lesson.refusals
+    ]
+    request = ask(model=lesson.model, tools=LOOKS, **lesson.given)
+    other, expected = lesson.other
+
+    async def go() -> list[ChatChunk]:
+        async with world.client(lesson.wire) as client:
+            world.player.play([good])
+            asked = asked_next(request, await client.chat(request))
+            refused = [Play(json.dumps(body).encode(), 400) for body in refusals]
+            world.player.play([*refused, good])
+            chunks = [chunk async for chunk in client.chat_stream(asked)]
+            chunks += [chunk async for chunk in client.chat_stream(asked)]
+            await client.chat(ask(model=lesson.model, tools=LOOKS, **other))
+            return chunks
+
+    chunks = world.run(go())
+    *attempts, again, last = world.player.asked
+    assert len(attempts) == len(refusals) + 1
+    assert again.body == attempts[-1].body, "it is remembered"
+    for sent, wanted in zip(attempts, lesson.attempts, strict=bool(lesson.attempts)):
+        matches(wanted, sent.body)
+        drops = lesson.wire is ANTHROPIC and b"drop_block" in sent.data
+        assert sent.headers.get("anthropic-beta") == (BETA if drops else None)
+    for path in lesson.dropped:
+        assert at(attempts[0].body, path)
+        assert lesson.attempts or not at(again.body, path)
+    matches(expected, last.body)
+    notices = [chunk.notice for chunk in chunks if chunk.notice]
+    assert [notice.kind for notice in notices] == ["dropped_param"] * len(refusals)
+    assert all(lesson.words in notice.text for notice in notices), notices
+    responses = [chunk.response for chunk in chunks if chunk.response]
+    assert [one.meta.dropped_params for one in responses] == [lesson.dropped] * 2
 
 
 def test_many_requests_at_once_learn_the_same_without_end(server: ModelServer) -> None:

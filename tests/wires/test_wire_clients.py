@@ -12,26 +12,22 @@ from typing import Any
 import ollama
 import pytest
 from ollama._client import _parse_host  # pyright: ignore[reportPrivateUsage]
-from servers.loopback import Loopback, Visit
+from servers.loopback import Loopback
 from servers.player import Play
 from wires import anthropic_cases, chat_cases, google_cases, ollama_cases, responses_cases
-from wires.anthropic_cases import FINE, THOUGHT, model, whole
-from wires.anthropic_cases import LOOK as USE
+from wires.anthropic_cases import FINE, model
 from wires.chat_cases import LOOK, answer_of, call, calls, chunk, sse
-from wires.chat_requests import READ, result, user
+from wires.chat_requests import READ, user
 from wires.google_requests import text
-from wires.harness import ABSENT, JSON, KEY, TOOLS, World, answer_case, ask, matches
+from wires.harness import JSON, KEY, TOOLS, AnswerCase, WireSetup, World, ask
 from wires.responses_cases import said
 
-from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
     ChatChunk,
     ChatRequest,
     ChatResponse,
-    ClientNotice,
     FilePart,
     ImagePart,
-    Message,
     Part,
     ProviderConfig,
 )
@@ -54,17 +50,9 @@ def fault(world: World, base_url: str = "", **config: Any) -> ModelError:
     return caught.value
 
 
-@pytest.mark.parametrize("retries", [0, 1, 3])
-def test_the_configuration_says_how_often_is_tried_again(world: World, retries: int) -> None:
-    world.player.play([Play(b"{}", 503, {"retry-after": "0", "x-request-id": "r7"})])
-    found = fault(world, retries=retries)
-    assert (found.code, found.request_id) == ("LLM_HTTP_ERROR", "r7")
-    assert len(world.player.asked) == retries + 1
-
-
 def test_text_that_arrives_together_is_one_chunk(world: World) -> None:
     body = sse(*[chunk({"content": "a"})] * 9, chunk({}, "stop"))
-    chunks, _ = world.answer(CHAT, answer_case("a", stream=body), stream=True)
+    chunks, _ = world.answer(CHAT, AnswerCase("a", stream=body), stream=True)
     assert [item.content for item in chunks if item.content] == ["a" * 9]
 
 
@@ -73,7 +61,7 @@ def test_a_flood_of_blank_lines_is_read_in_linear_time(world: World, begin: str)
     blank = sse(chunk({"content": "\n"}), end=b"") * 30_000
     body = sse(chunk({"content": begin}), blank, chunk({}, "length"))
     start = time.process_time()
-    world.answer(CHAT, answer_case("flood", stream=body), stream=True)
+    world.answer(CHAT, AnswerCase("flood", stream=body), stream=True)
     assert time.process_time() - start < 8
 
 
@@ -104,8 +92,9 @@ def test_a_key_that_is_missing_wrong_or_no_header_is_named_without_showing_it(wo
     assert (found.code, "OPENAI_API_KEY" in str(found)) == ("LLM_AUTH_FAILED", True)
     found = fault(world, api_key=SecretKey("sk-with-ünïcode-and\nnewline"))
     assert (found.code, "nïcode" in str(found)) == ("LLM_AUTH_FAILED", False)
-    world.player.play([Play(b'{"error": {"message": "no."}}', 401)])
+    world.player.play([Play(b'{"error": {"message": "no."}}', 401, {"x-request-id": "r7"})])
     found = fault(world)
+    assert found.request_id == "r7"
     assert found.message == "the provider refused the key (HTTP 401): no. Check the key."
     found = fault(world, api_key=None)
     assert found.message.startswith("the provider wants a key (HTTP 401): no. None was sent:")
@@ -122,7 +111,7 @@ def test_the_rest_of_an_answer_is_asked_for_by_the_same_request_with_its_token(
     request = ask(tools=TOOLS, system_prompt="S", max_tokens=40_000)
     half = Play(google_cases.sse(google_cases.hop(text("a"))))
     rest = google_cases.sse(google_cases.chunk(text("b"), end="STOP"))
-    case = answer_case("a", request=request, then=rest)
+    case = AnswerCase("a", request=request, then=rest)
     ((chunks, answer),) = world.answers(google_cases.WIRE, case, [half], stream=True)
     assert isinstance(answer, ChatResponse)
     first, second = world.player.asked
@@ -134,7 +123,7 @@ def test_the_rest_of_an_answer_is_asked_for_by_the_same_request_with_its_token(
 
 def test_the_same_call_under_one_id_is_run_once(world: World) -> None:
     body = answer_of({"tool_calls": [call(index=n, id="x") for n in range(3)]})
-    _, answer = world.answer(CHAT, answer_case("thrice", body=body), stream=False)
+    _, answer = world.answer(CHAT, AnswerCase("thrice", body=body), stream=False)
     assert isinstance(answer, ChatResponse)
     assert [made.id for made in answer.message.tool_calls] == ["x"]
 
@@ -168,94 +157,16 @@ def test_what_comes_before_a_request_was_sent_is_not_read_as_its_answer() -> Non
 
 # Messages.
 
-BETA = "thinking-binding-controls-2026-08-01"
-DROPS = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-BOUND = "messages.1.content.0: The block is bound to a different conversation"
-SIGNATURE = "messages.1.content.0: Invalid `signature` in `thinking` block"
-TAKES_ADAPTIVE = '"thinking.type.enabled" is not supported for this model. Use adaptive thinking.'
-FORCED = "Thinking may not be enabled when tool_choice forces tool use."
-WITH: JSON = {"messages": [..., {"content": [THOUGHT, USE]}, ...]}
-WITHOUT: JSON = {"messages": [..., {"content": [USE]}, ...]}
-AUTO: JSON = {"tools": ..., "tool_choice": ABSENT}
-NO_EFFORT: JSON = {"thinking": {"type": "adaptive"}, "output_config": ABSENT}
-Row = tuple[JSON, list[str], list[JSON], str]
-# model: fields of the request, what the server says against each attempt, the attempts, the words.
-LEARNT: dict[str, Row] = {
-    "claude-1-99": (
-        {}, [BOUND, BOUND], [{**WITH, "thinking": ABSENT},
-        {**WITH, "thinking": {"type": "adaptive", **DROPS}}, WITHOUT], "earlier thinking"),
-    "claude-opus-9": (
-        {"reasoning": "high"}, [BOUND], [{"thinking": {"block_binding": ABSENT}}, {
-            **WITH, "thinking": {"type": "adaptive", "display": "summarized", **DROPS}}],
-        "has changed"),
-    "claude-haiku-9": (
-        {"reasoning": "none"}, [BOUND],
-        [{**WITH, "thinking": {"type": "disabled"}}, {**WITHOUT, "thinking": {"type": "disabled"}}],
-        "the server refuses it"),
-    "claude-sonnet-4-5": ({}, [SIGNATURE], [WITH, WITHOUT], "the server refuses it"),
-    "qwen3": (
-        {"reasoning": "low"}, [TAKES_ADAPTIVE],
-        [{"thinking": {"type": "enabled"}}, {"thinking": ABSENT}], "thinking={"),
-    "claude-fable-8": (
-        {"reasoning": "none"}, ["thinking.type: `disabled` is not supported for this model"],
-        [{"thinking": {"type": "disabled"}}, {"thinking": ABSENT}], "thinking={"),
-    "claude-opus-4-6": (
-        {"reasoning": "xhigh"}, ["output_config.effort: `xhigh` is not supported for this model"],
-        [{"output_config": {"effort": "xhigh"}}, NO_EFFORT], "effort="),
-    "claude-fable-5-9": (  # quirk 49
-        {"tool_choice": "required"}, ["tool_choice: `any` is not supported for this model"],
-        [{"tool_choice": {"type": "any"}}, AUTO], 'tool_choice={"type":"any"}'),
-    "claude-opus-5-9": (
-        {"tool_choice": "fs.look"}, [FORCED], [{"tool_choice": {"name": "fs__look"}}, AUTO],
-        "tool_choice={"),
-}  # fmt: skip
-
-
-def refusal(said: str) -> Play:
-    error = {"type": "invalid_request_error", "message": said}
-    return Play(json.dumps({"type": "error", "error": error}).encode(), 400)
-
-
-@pytest.mark.parametrize("name", LEARNT)
-def test_what_a_model_refuses_is_sent_another_way_and_told(world: World, name: str) -> None:
-    given, refusals, attempts, words = LEARNT[name]
-    request = ask(model=name, tools=TOOLS, **given)
-    notices: list[ClientNotice] = []
-
-    async def go() -> list[Visit]:
-        async with world.client(MESSAGES) as client:
-            world.player.play([Play(whole(THOUGHT, USE))])
-            answer = await client.chat(request)
-            messages = (*request.messages, answer.message, result("toolu_1"))
-            then = request.model_copy(update={"messages": messages})
-            world.player.play([*map(refusal, refusals), Play(FINE)])
-            await client.chat(then, notify=notices.append)
-            asked = list(world.player.asked)
-            await client.chat(then)
-            assert world.player.asked[-1].body == asked[-1].body, "it is remembered"
-            return asked
-
-    asked = world.run(go())
-    assert len(asked) == len(attempts)
-    for one, expected in zip(asked, attempts, strict=True):
-        matches(expected, one.body)
-        drops = b"drop_block" in dump_json(one.body)
-        assert one.headers.get("anthropic-beta") == (BETA if drops else None)
-    assert [notice.kind for notice in notices] == ["dropped_param"] * len(refusals)
-    assert all(words in notice.text for notice in notices), notices
-
 
 @pytest.mark.parametrize("given", [{}, {"Anthropic-Version": "2099-01-01"}], ids=["ours", "theirs"])
 @pytest.mark.parametrize("server", ["anthropic", ""])
 def test_the_version_is_the_servers_or_the_persons(
-    world: World, monkeypatch: pytest.MonkeyPatch, server: str, given: dict[str, str]
+    world: World, server: str, given: dict[str, str]
 ) -> None:
-    monkeypatch.setenv("http_proxy", world.player.origin)
-    monkeypatch.delenv("no_proxy", raising=False)
     world.player.play([Play(FINE)])
     url = anthropic_cases.SERVERS["anthropic"].replace("https", "http") if server else ""
-    request = ask(temperature=0.5)
-    dropped = world.chat(MESSAGES, request, url, headers=given).meta.dropped_params
+    with world.as_proxy():
+        answer = world.chat(MESSAGES, ask(temperature=0.5), url, headers=given)
     (asked,) = world.player.asked
     ours = "2026-10-21" if server else "2023-06-01"
     assert asked.headers["anthropic-version"] == given.get("Anthropic-Version", ours)
@@ -263,7 +174,7 @@ def test_the_version_is_the_servers_or_the_persons(
     assert asked.headers["x-api-key"] == KEY
     assert "authorization" not in asked.headers
     kept = not server and not given
-    assert dropped == (() if kept else ("temperature", "top_p")[:1])
+    assert answer.meta.dropped_params == (() if kept else ("temperature",))
     assert asked.body.get("temperature") == (0.5 if kept else None)
 
 
@@ -282,33 +193,21 @@ def test_all_pages_of_models_are_read(world: World) -> None:
 
 
 @pytest.mark.parametrize("header", ["X-Api-Key", "Authorization", ""])
-def test_a_key_may_stand_in_a_header_of_the_persons(
-    world: World, monkeypatch: pytest.MonkeyPatch, header: str
-) -> None:
-    monkeypatch.setenv("https_proxy", world.player.origin)
-    headers = {header: "Bearer k"} if header else {}
+def test_a_key_may_stand_in_a_header_of_the_persons(world: World, header: str) -> None:
+    given: JSON = {"api_key": None, "headers": {header: "Bearer k"} if header else {}}
     world.player.play([Play(b"", 502)])
-    with pytest.raises(ModelError) as caught:
-        world.chat(
-            MESSAGES, ask(), anthropic_cases.SERVERS["anthropic"], api_key=None, headers=headers
-        )
+    with world.as_proxy(), pytest.raises(ModelError) as caught:
+        world.chat(MESSAGES, ask(), anthropic_cases.SERVERS["anthropic"], **given)
     assert (caught.value.code == "LLM_AUTH_FAILED") == (not header), str(caught.value)
-
-
-def test_a_file_that_is_not_taken_is_named(world: World) -> None:
-    packed = FilePart(name="a.zip", media_type="application/zip", data="UEs=")
-    with pytest.raises(ModelError, match=r"takes no file like 'a\.zip'"):
-        world.wire_request(MESSAGES, ask(messages=(Message(role="user", content=(packed,)),)))
 
 
 # Which requests go to the Responses endpoint, and what is Azure's own.
 
 AZURE = replace(CHAT, provider="azure")
 CHAT_URL, RESPONSES_URL = "/chat/completions", "/responses"
-HOME = {"openai": "https://api.openai.com/v1", "azure": "https://r.openai.azure.com/openai/v1"}
-DATED = "https://r.openai.azure.com/openai?api-version=2024-10-21"
+R = "https://r.openai.azure.com"
+HOME = {"openai": "https://api.openai.com/v1", "azure": f"{R}/openai/v1"}
 ITEMS = json.dumps(responses_cases.answer_of(said("fine"))).encode()
-TELLING = "Function tools with reasoning_effort are not supported for m. Use /v1/responses instead."
 # model, effort, tools: whether OpenAI and Azure are asked at the Responses endpoint (quirks 2, 3).
 CHOICES = [
     ("gpt-6-astra", None, True, True),
@@ -324,10 +223,8 @@ CHOICES = [
 
 # A server: whether it has the endpoint.
 PLACES = [
-    (CHAT, HOME["openai"], True),
-    (CHAT, "http://h:1/v1", False),
-    (AZURE, HOME["azure"], True),
-    (AZURE, DATED, False),
+    *((CHAT, HOME["openai"], True), (CHAT, "http://h:1/v1", False)),
+    *((AZURE, HOME["azure"], True), (AZURE, f"{R}/openai?api-version=2024-10-21", False)),
 ]
 
 
@@ -343,42 +240,51 @@ def test_models_that_need_it_are_asked_at_the_responses_endpoint(
         assert ("input" in body) == expected
 
 
+# status, words and parameter of a refusal: whether it says that the model is asked there.
+TELLING = [
+    (400, "Function tools with reasoning_effort: use /v1/responses.", "reasoning_effort", True),
+    (404, "This model is only supported in v1/responses and not in v1/chat/…", None, True),
+    (500, "Use /v1/responses with reasoning_effort", None, False),
+    (400, "See /v1/responses", None, False),
+]
+
+
 @pytest.mark.parametrize("provider", HOME)
+@pytest.mark.parametrize(("status", "words", "param", "telling"), TELLING)
 def test_a_telling_refusal_is_told_once_and_remembered_for_the_model(
-    world: World, provider: str, monkeypatch: pytest.MonkeyPatch
+    world: World, provider: str, status: int, words: str, param: str | None, telling: bool
 ) -> None:
-    error = {"message": TELLING, "param": "reasoning_effort", "type": "invalid_request_error"}
-    refusal = Play(json.dumps({"error": error}).encode(), 400)
-    wire = CHAT if provider == "openai" else AZURE
-    request = ask(model="told", tools=TOOLS, stop_sequences=("X",))
+    refusal = Play(json.dumps({"error": {"message": words, "param": param}}).encode(), status)
+    wire, url = replace(CHAT, provider=provider), HOME[provider].replace("https", "http")
+    asked = ask(model=f"model {len(words)}", tools=TOOLS, stop_sequences=("X",))
 
-    async def go(request: ChatRequest) -> list[ChatChunk]:
-        async with world.client(wire, HOME[provider].replace("https", "http")) as client:
-            return [chunk async for chunk in client.chat_stream(request)]
+    def answered(request: ChatRequest, *plays: Play) -> list[ChatChunk]:
+        async def go() -> list[ChatChunk]:
+            async with world.client(wire, url) as client:
+                return [chunk async for chunk in client.chat_stream(request)]
 
-    monkeypatch.setenv("HTTP_PROXY", world.player.origin)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.delenv("no_proxy", raising=False)
-    told: list[list[str]] = []
-    for plays in ([refusal, Play(ITEMS)], [Play(ITEMS)]):
         world.player.play(plays)
-        chunks = world.run(go(request))
-        told.append([chunk.notice.text for chunk in chunks if chunk.notice])
-        response = chunks[-1].response
-        assert response
+        with world.as_proxy():
+            return world.run(go())
+
+    if not telling:
+        with pytest.raises(ModelError):
+            answered(asked, refusal)
+        assert len(world.player.asked) == 1
+        return
+    chunks = answered(asked, refusal, Play(ITEMS))
+    assert [RESPONSES_URL in visit.line for visit in world.player.asked] == [False, True]
+    chunks += answered(asked, Play(ITEMS))
+    assert [RESPONSES_URL in visit.line for visit in world.player.asked] == [True]
+    only = "is asked at /v1/responses: only there it takes such a request."
+    assert [one.notice.text for one in chunks if one.notice] == [f"{asked.model} {only}"]
+    for response in filter(None, (one.response for one in chunks)):
         assert response.message.text == "fine"
-        assert response.meta.dropped_params == ("stop_sequences",)
-        assert response.meta.attempts == 1
-        assert RESPONSES_URL in world.player.asked[-1].line
-        assert len(world.player.asked) == len(plays)
-    text = "told is asked at /v1/responses: only there it takes such a request."
-    assert told == [[text], []]
-    world.player.play([Play(chat_cases.FINE)])
-    assert world.run(go(ask(model="other", tools=TOOLS)))[-1].done
+        assert (response.meta.dropped_params, response.meta.attempts) == (("stop_sequences",), 1)
+    assert answered(ask(model="other", tools=TOOLS), Play(chat_cases.FINE))[-1].done
     assert CHAT_URL in world.player.asked[0].line, "another model is asked as before"
 
 
-R = "https://r.openai.azure.com"
 D = f"{R}/openai/deployments/my%20dep/chat/completions"
 # What a person gives as the server: where a chat with deployment "my dep" is asked (quirk 52).
 ROUTES = {
@@ -497,15 +403,18 @@ def test_every_option_of_the_package_is_sent_among_the_options(world: World) -> 
     assert (body["options"], body.keys()) == (extra, {"model", "messages", "stream", "options"})
 
 
-@pytest.mark.parametrize(
-    ("part", "words"),
-    [
-        (ImagePart(url="https://example.org/a.png"), "images as data"),
-        (ImagePart(url="data:image/png,plain"), "images as data"),
-        (ImagePart(), "images as data"),
-        (FilePart(name="a.pdf", media_type="application/pdf", data="UERG"), "'a.pdf'"),
-    ],
-)
-def test_what_ollama_does_not_take_is_one_clear_error(world: World, part: Part, words: str) -> None:
+ZIP = FilePart(name="a.zip", media_type="application/zip", data="UEs=")
+NOT_TAKEN: list[tuple[WireSetup, Part, str]] = [
+    *((NATIVE, ImagePart(url=url), "images as data")
+      for url in ("https://example.org/a.png", "data:image/png,plain", None)),
+    (NATIVE, ZIP, "'a.zip'"),
+    (MESSAGES, ZIP, "takes no file like 'a.zip'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wire", "part", "words"), NOT_TAKEN)
+def test_what_a_wire_does_not_take_is_one_clear_error(
+    world: World, wire: WireSetup, part: Part, words: str
+) -> None:
     with pytest.raises(ModelError, match=words):
-        world.wire_request(NATIVE, ask(messages=(user(part),)))
+        world.wire_request(wire, ask(messages=(user(part),)))
