@@ -54,7 +54,8 @@ _MISREAD: tuple[Any, ...] = (type, collections.abc.Generator, types.FunctionType
 """What pydantic would take for something else."""
 _AN_ARRAY = "take a list[float] and make the array inside"
 _ADVICE = {
-    **dict.fromkeys(("ndarray", "_SupportsArray", "_Buffer", "Tensor"), _AN_ARRAY),
+    # numpy's ArrayLike is called so since 2.5; before, it is a union of these.
+    **dict.fromkeys(("array", "Array", "_Buffer", "Tensor"), _AN_ARRAY),
     "DataFrame": "take the rows as a list[dict], or the name of a variable as a str",
     "Series": "take a list of the values, or the name of a variable as a str",
     **dict.fromkeys(("Callable", "function"), "take the name of the function as a str"),
