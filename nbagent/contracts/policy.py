@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from glob import escape
 from typing import Any, Literal, cast, get_args
 
 from nbagent.contracts.canonical import canonical_json, dump_json, load_json
@@ -67,11 +69,16 @@ class ToolLimits:
 
 _PATTERN = re.compile(r"(?P<tool>[^\s()\"',{}<>]+)(?:\((?P<where>.*)\))?", re.DOTALL)
 _NAME = r"[^\s=,\"]+"
-# A value ends where `, name=` begins, unless that stands in quotes.
+# A value ends where `, name=` begins, unless that stands in double quotes.
 _ARGUMENT = re.compile(
-    rf'\s*({_NAME})\s*=\s*((?:"(?:[^"\\]|\\.)*"|[^"])*?)\s*(?:,\s+(?={_NAME}\s*=)|,?\s*\Z)',
+    rf'\s*({_NAME})\s*=\s*((?:"(?:[^"\\]|\\.)*"|[^"])*?)\s*(?:,\s*(?={_NAME}\s*=)|,?\s*\Z)',
     re.DOTALL,
 )
+# `path='a'`, `tags=['a']`: Python, which is neither JSON nor meant as a glob.
+_PYTHON = re.compile(r"'.*'|[\[{]\s*'.*", re.DOTALL)
+_FILE_TOOLS = re.compile(r"(fs|filesystem)([.:].*)?")
+# Absolute, upwards, or with a drive: no path of the file tools is such.
+_OUTSIDE = re.compile(r"/.*|.*[\\:].*|(.*/)?\.\.(/.*)?", re.DOTALL)
 _HOSTS = {"nb": "notebook", "filesystem": "fs"}
 """Other words for a host that a person may write."""
 Resolve = Callable[[str, str, str], Sequence[str]]
@@ -89,8 +96,8 @@ class CallPattern:
 
     The part before the parentheses is a glob over the tool's name or, with a colon or the bare
     word of a host (`fs`, `mcp`, `mcp:git`), its host. In parentheses stand globs over arguments,
-    joined by `, `, or values as JSON (`tags=["prod"]`); an argument that is no text is compared
-    as JSON.
+    joined by commas, or values as JSON (`tags=["prod"]`); an argument that is no text is compared
+    as JSON, and numbers by their size.
     """
 
     tool: str
@@ -102,8 +109,8 @@ class CallPattern:
         """Whether it speaks of these arguments; loosely: blanks around texts and case aside."""
         return all(
             name in given
-            and any(_value_fits(given[name], form, loosely) for form in resolve(host, name, glob))
-            for name, glob in self.where
+            and _value_fits(given[name], text, resolve(host, name, as_glob(text, loosely)), loosely)
+            for name, text in self.where
         )
 
     def fits_tool(self, tool: str, host: str) -> bool:
@@ -113,31 +120,64 @@ class CallPattern:
         return named or fnmatchcase(tool, self.tool) or fnmatchcase(host, self.tool)
 
 
-def _value_fits(value: Any, glob: str, loosely: bool) -> bool:
-    text, pattern, exact = (_as_text(it, loosely) for it in (value, glob, _literal(glob)))
-    return text == exact or fnmatchcase(text, pattern)
+def as_glob(text: str, loosely: bool = False) -> str:
+    """What a rule says of an argument, as a glob: JSON texts unquoted.
+
+    In quotes a rule that allows means this very text.
+    """
+    literal = _literal(text)
+    if literal is text or not isinstance(literal, str):
+        return text
+    return literal if loosely else escape(literal)
 
 
-def _literal(glob: str) -> Any:
+def _value_fits(value: Any, text: str, globs: Sequence[str], loosely: bool) -> bool:
+    literal = _literal(text)
+    if loosely:
+        value, literal, globs = (_each(_loose, it) for it in (value, literal, [*globs]))
+    given = _as_text(value)
+    if given in (_as_text(literal), *globs) or any(fnmatchcase(given, glob) for glob in globs):
+        return True
+    sized = _sized if loosely else _whole
+    return canonical_json(_each(sized, value)) == canonical_json(_each(sized, literal))
+
+
+def _literal(text: str) -> Any:
     try:
-        return load_json(glob)
+        return load_json(text)
     except (ValueError, RecursionError):
-        return glob
+        return text
 
 
-def _as_text(value: Any, loosely: bool) -> str:
-    value = _loose(value) if loosely else value
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else canonical_json(value).decode()
 
 
-def _loose(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.strip().casefold()
+def _each(change: Callable[[Any], Any], value: Any) -> Any:
+    """A JSON value with its texts and numbers changed."""
     if isinstance(value, list | tuple):
-        return [_loose(item) for item in cast("list[Any]", value)]
+        return [_each(change, item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {key: _loose(item) for key, item in cast("dict[Any, Any]", value).items()}
-    return value
+        given = cast("dict[Any, Any]", value)
+        return {key: _each(change, item) for key, item in given.items()}
+    return change(value)
+
+
+def _loose(value: Any) -> Any:
+    return value.strip().casefold() if isinstance(value, str) else value
+
+
+def _whole(value: Any) -> Any:
+    """100.0 as 100."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _sized(value: Any) -> Any:
+    """The same of a text that is a number."""
+    with suppress(ValueError):
+        if isinstance(value, str) and math.isfinite(float(value)):
+            return _whole(float(value))
+    return _whole(value)
 
 
 @lru_cache(maxsize=512)
@@ -153,18 +193,25 @@ def call_pattern(text: str) -> CallPattern:
     rest, where = match["where"] or "", list[tuple[str, str]]()
     while rest.strip():
         argument = _ARGUMENT.match(rest)
-        # Outside of JSON, `a=1, b` lacks something.
-        if argument is None or (", " in argument[2] and _literal(argument[2]) == argument[2]):
+        if argument is None or _fits_nothing(match["tool"], *argument.groups()):
             raise _no_pattern(text)
         where.append((argument[1], argument[2]))
         rest = rest[argument.end() :]
     return CallPattern(match["tool"], tuple(where))
 
 
+def _fits_nothing(tool: str, name: str, text: str) -> bool:
+    if ", " in text and _literal(text) == text:
+        return True  # Outside of JSON, `a=1, b` lacks something.
+    outside = name == "path" and _FILE_TOOLS.fullmatch(tool) and _OUTSIDE.fullmatch(as_glob(text))
+    return bool(outside or _PYTHON.fullmatch(text))
+
+
 def _no_pattern(text: object) -> UsageError:
     return UsageError(
         f"{text!r} is no pattern for calls; write a tool (fs.write), a glob (fs.*), a host "
-        "(mcp:git) or a tool with globs over its arguments: fs.write(path=@project/*.md)"
+        "(mcp:git) or a tool with globs over its arguments or JSON: fs.write(path=@project/*.md), "
+        'erase(tags=["prod"]); a path of fs begins below a mount'
     )
 
 

@@ -93,7 +93,7 @@ class Bound:
     values: dict[str, Any]
     """By parameter name; `*args` as a list, `**kwargs` as a dict under their names."""
     plain: dict[str, Any]
-    """The same as JSON values, with the plain defaults of what was not given."""
+    """The same as JSON values, with the defaults of what was not given."""
     notes: tuple[str, ...] = ()
     """What was read in another sense than the model wrote it, for the person."""
 
@@ -193,8 +193,8 @@ class Arguments:
         values = {p.name: getattr(model, key) for key, p in self._fields.items() if key in given}
         if self._rest is not None:
             values[self._rest.name] = model.__pydantic_extra__ or {}
-        usual = {p.name: p.default for p in self._fields.values() if type(p.default) in _PLAIN}
-        return Bound(values, {**usual, **{k: _as_json(v) for k, v in values.items()}}, notes)
+        usual = {p.name: p.default for p in self._fields.values() if p.default is not p.empty}
+        return Bound(values, {k: _as_json(v) for k, v in {**usual, **values}.items()}, notes)
 
 
 def _nothing() -> Any:
