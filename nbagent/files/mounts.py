@@ -246,6 +246,11 @@ class Mounts(dict[str, Mount]):
             raise failure(error, mount.name) from None
 
 
+def without_dots(path: str) -> str:
+    """A path in one spelling: `./a//b` is `a/b`."""
+    return "/".join(piece for piece in path.strip().split("/") if piece not in ("", "."))
+
+
 def _written(mount: Mount, parts: Parts) -> str:
     return "/".join((mount.name, *parts))
 

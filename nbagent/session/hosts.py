@@ -17,7 +17,7 @@ from typing import Any, cast
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.policy import Resolve
 from nbagent.contracts.ports import ToolHost
-from nbagent.files.mounts import Mounts, parse_mount
+from nbagent.files.mounts import Mounts, parse_mount, without_dots
 from nbagent.session.approval import Rules, tightened
 from nbagent.settings import RunOptions, Settings, project_folder, store_home
 from nbagent.settings.checks import Tools
@@ -139,7 +139,11 @@ def resolving(mounts: Mounts) -> Resolve:
 
     @lru_cache(maxsize=512)
     def resolve(host: str, name: str, glob: str) -> Sequence[str]:
-        return mounts.resolve(glob) if (host, name) == ("fs", "path") else (glob,)
+        if (host, name) == ("fs", "path"):
+            return mounts.resolve(glob)
+        # A script may be code, too.
+        of_skill = host == "skills" and name in ("file", "script")
+        return (glob, without_dots(glob)) if of_skill else (glob,)
 
     return resolve
 

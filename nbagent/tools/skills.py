@@ -18,7 +18,7 @@ from typing import Annotated, Any, cast
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, sha_of
@@ -27,7 +27,7 @@ from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.files.mounts import STATE
+from nbagent.files.mounts import STATE, without_dots
 from nbagent.sandbox.running import ScriptLimits, ScriptOrder
 from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_level, run_script
 from nbagent.tools.base import HostOrder, listed
@@ -41,6 +41,16 @@ _STOP_S = 0.9
 """How long a stopped script is waited for; the engine waits a second for this."""
 
 SkillName = Annotated[str, Field(description="A name that list_skills gave.")]
+
+
+def _names_file(script: str) -> bool:
+    """Whether it is one line that ends in `.py` or begins with a mount, as no code does."""
+    line = script.strip()
+    return "\n" not in line and (line.endswith(".py") or line.startswith("@"))
+
+
+def _spelled(script: str) -> str:
+    return without_dots(script) if _names_file(script) else script
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
@@ -102,7 +112,8 @@ class SkillHost(MethodHost):
         self,
         skill_name: SkillName,
         file: Annotated[
-            str | None, Field(description="A further file of the skill; without it, its SKILL.md.")
+            Annotated[str, AfterValidator(without_dots)] | None,
+            Field(description="A further file of the skill; without it, its SKILL.md."),
         ] = None,
     ) -> dict[str, Any]:
         """Read a skill's instructions and the list of its files, or one of these files."""
@@ -123,6 +134,7 @@ class SkillHost(MethodHost):
         skill_name: SkillName,
         script: Annotated[
             str,
+            AfterValidator(_spelled),
             Field(description="A script file of the skill (scripts/make.py), or Python code."),
         ],
         args: Annotated[
@@ -246,13 +258,12 @@ class _Script:
 
 
 def _source_of(skill: Skill, script: str) -> tuple[bytes, str]:
-    """The file of the skill that one line ending in `.py` names, and its path; else the text."""
-    path = script.strip().removeprefix("./")
-    if not path:
+    """The file of the skill that is named, and its path; else the text."""
+    if not script.strip():
         raise ToolError("the script is empty; write Python code", code="E_INVALID_ARGUMENTS")
-    if path.endswith(".py") and "\n" not in path:
+    if _names_file(script):
         try:
-            return skill.read(path, most_bytes=_SCRIPT_BYTES), path
+            return skill.read(script, most_bytes=_SCRIPT_BYTES), script
         except ToolError as error:
             there = listed(name for name in skill.files() if name.endswith(".py")) or "none"
             why = f"{error.message}; the scripts of {skill.name} are: {there}"
