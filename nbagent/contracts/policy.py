@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -76,7 +75,7 @@ _ARGUMENT = re.compile(
 )
 # `path='a'`, `tags=['a']`: Python, which is neither JSON nor meant as a glob.
 _PYTHON = re.compile(r"'.*'|[\[{]\s*'.*", re.DOTALL)
-_FILE_TOOLS = re.compile(r"(fs|filesystem)([.:].*)?")
+_OF_FILES = re.compile(r"(fs|filesystem)([.:].*)?")
 # Absolute, upwards, or with a drive: no path of the file tools is such.
 _OUTSIDE = re.compile(r"/.*|.*[\\:].*|(.*/)?\.\.(/.*)?", re.DOTALL)
 _HOSTS = {"nb": "notebook", "filesystem": "fs"}
@@ -121,10 +120,7 @@ class CallPattern:
 
 
 def as_glob(text: str, loosely: bool = False) -> str:
-    """What a rule says of an argument, as a glob: JSON texts unquoted.
-
-    In quotes a rule that allows means this very text.
-    """
+    """A value of a rule as a glob, JSON texts unquoted: of what is allowed, to the letter."""
     literal = _literal(text)
     if literal is text or not isinstance(literal, str):
         return text
@@ -134,12 +130,13 @@ def as_glob(text: str, loosely: bool = False) -> str:
 def _value_fits(value: Any, text: str, globs: Sequence[str], loosely: bool) -> bool:
     literal = _literal(text)
     if loosely:
-        value, literal, globs = (_each(_loose, it) for it in (value, literal, [*globs]))
-    given = _as_text(value)
-    if given in (_as_text(literal), *globs) or any(fnmatchcase(given, glob) for glob in globs):
+        value, literal, globs = (_loose(it) for it in (value, literal, globs))
+    given = value if isinstance(value, str) else canonical_json(value).decode()
+    if given in globs or any(fnmatchcase(given, glob) for glob in globs):
         return True
-    sized = _sized if loosely else _whole
-    return canonical_json(_each(sized, value)) == canonical_json(_each(sized, literal))
+    # 100 is 100.0, loosely also in a text; 1 is not True.
+    same = literal == (_literal(given) if loosely else value)
+    return same and bool not in (type(value), type(literal))
 
 
 def _literal(text: str) -> Any:
@@ -149,35 +146,14 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else canonical_json(value).decode()
-
-
-def _each(change: Callable[[Any], Any], value: Any) -> Any:
-    """A JSON value with its texts and numbers changed."""
-    if isinstance(value, list | tuple):
-        return [_each(change, item) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        given = cast("dict[Any, Any]", value)
-        return {key: _each(change, item) for key, item in given.items()}
-    return change(value)
-
-
 def _loose(value: Any) -> Any:
-    return value.strip().casefold() if isinstance(value, str) else value
-
-
-def _whole(value: Any) -> Any:
-    """100.0 as 100."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _sized(value: Any) -> Any:
-    """The same of a text that is a number."""
-    with suppress(ValueError):
-        if isinstance(value, str) and math.isfinite(float(value)):
-            return _whole(float(value))
-    return _whole(value)
+    if isinstance(value, str):
+        return value.strip().casefold()
+    if isinstance(value, list | tuple):
+        return [_loose(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: _loose(item) for key, item in cast("dict[Any, Any]", value).items()}
+    return value
 
 
 @lru_cache(maxsize=512)
@@ -193,18 +169,17 @@ def call_pattern(text: str) -> CallPattern:
     rest, where = match["where"] or "", list[tuple[str, str]]()
     while rest.strip():
         argument = _ARGUMENT.match(rest)
-        if argument is None or _fits_nothing(match["tool"], *argument.groups()):
+        if argument is None:
             raise _no_pattern(text)
-        where.append((argument[1], argument[2]))
+        name, value = argument.groups()
+        of_file = name == "path" and _OF_FILES.fullmatch(match["tool"])
+        # Outside of JSON, `a=1, b` lacks something.
+        lacks = ", " in value and _literal(value) == value
+        if lacks or _PYTHON.fullmatch(value) or (of_file and _OUTSIDE.fullmatch(as_glob(value))):
+            raise _no_pattern(text)
+        where.append((name, value))
         rest = rest[argument.end() :]
     return CallPattern(match["tool"], tuple(where))
-
-
-def _fits_nothing(tool: str, name: str, text: str) -> bool:
-    if ", " in text and _literal(text) == text:
-        return True  # Outside of JSON, `a=1, b` lacks something.
-    outside = name == "path" and _FILE_TOOLS.fullmatch(tool) and _OUTSIDE.fullmatch(as_glob(text))
-    return bool(outside or _PYTHON.fullmatch(text))
 
 
 def _no_pattern(text: object) -> UsageError:

@@ -71,8 +71,7 @@ def tools_of(
     if names != [] or functions or not (words or sources or ready):
         hosts.append(FunctionHost(functions, namespace=namespace, names=names))
     if words or sources:
-        asked = {host_of(word) for word in words}
-        skills = _skills(options, settings) if "skills" in asked else None
+        skills = _skills(options, settings) if "skills" in map(host_of, words) else None
         mounts = _mounts(options, settings)
         rules = Rules(rules.policy, resolving(mounts))
         order = HostOrder(
@@ -141,9 +140,7 @@ def resolving(mounts: Mounts) -> Resolve:
     def resolve(host: str, name: str, glob: str) -> Sequence[str]:
         if (host, name) == ("fs", "path"):
             return mounts.resolve(glob)
-        # A script may be code, too.
-        of_skill = host == "skills" and name in ("file", "script")
-        return (glob, without_dots(glob)) if of_skill else (glob,)
+        return (glob, without_dots(glob)) if host == "skills" else (glob,)
 
     return resolve
 

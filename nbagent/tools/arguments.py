@@ -45,7 +45,7 @@ from nbagent.tools.habits import Habits
 from nbagent.tools.json_schema import JsonSchema, legal_schema
 
 _MOST_ROUNDS = 8
-_PLAIN = (str, int, float, bool)
+_PLAIN = (str, int, float, bool, types.NoneType)
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
 _AS_LIST = (collections.abc.Iterable, collections.abc.Collection)
 """Pydantic knows no collections, and reads an iterable item by item while the tool runs."""
@@ -121,6 +121,7 @@ class Arguments:
         given = deepcopy(dict(arguments or {})).items()
         raw = {self._keys.get(k, k): value for k, value in given if k not in self._contexts}
         habits = Habits(raw, names=self._keys.values(), optional=self._optional)
+        problems: list[dict[str, Any]] = []
         for _ in range(_MOST_ROUNDS):
             try:
                 return self._bound(self._model.model_validate(raw), tuple(habits.notes))
@@ -128,12 +129,14 @@ class Arguments:
                 problems = cast("list[dict[str, Any]]", error.errors(include_url=False))
             except Exception as error:
                 # A validator of the person's own types may raise anything.
-                said = plain_repr(error, 200)
-                raise _invalid(f"the arguments of {self._tool} do not fit: {said}") from error
+                raise self._misfit(plain_repr(error, 200)) from error
             if not habits.repair(problems):
-                text = habits.explained(problems)
-                raise _invalid(f"the arguments of {self._tool} do not fit: {text}")
-        raise _invalid(f"the arguments of {self._tool} do not fit its schema")
+                break
+        raise self._misfit(habits.explained(problems))
+
+    def _misfit(self, why: str) -> ToolError:
+        text = clean(f"the arguments of {self._tool} do not fit: {why}")
+        return ToolError(text, code="E_INVALID_ARGUMENTS")
 
     def placed(self, bound: Bound, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of the call, the context put in.
@@ -170,7 +173,7 @@ class Arguments:
             if text := descriptions.get(p.name) or _text_beside(p.annotation):
                 node.setdefault("description", text)
             default = p.default.value if isinstance(p.default, Enum) else p.default
-            if key not in self._from_field and type(default) in (*_PLAIN, types.NoneType):
+            if key not in self._from_field and type(default) in _PLAIN:
                 node["default"] = default
         legal = legal_schema(made)
         self.json_schema, self._keys = legal.schema, legal.keys
@@ -231,10 +234,6 @@ def _as_json(value: Any) -> Any:
         )
     except Exception:  # Whatever the methods of the person's own types raise.
         return plain_repr(value, 1_000)
-
-
-def _invalid(message: str) -> ToolError:
-    return ToolError(clean(message), code="E_INVALID_ARGUMENTS")
 
 
 def without_partials(target: Any) -> Any:

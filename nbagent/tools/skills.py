@@ -43,16 +43,6 @@ _STOP_S = 0.9
 SkillName = Annotated[str, Field(description="A name that list_skills gave.")]
 
 
-def _names_file(script: str) -> bool:
-    """Whether it is one line that ends in `.py` or begins with a mount, as no code does."""
-    line = script.strip()
-    return "\n" not in line and (line.endswith(".py") or line.startswith("@"))
-
-
-def _spelled(script: str) -> str:
-    return without_dots(script) if _names_file(script) else script
-
-
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
     """The host of the skills tools that were named; where there is no skill it offers none."""
     return [SkillHost(order)]
@@ -68,15 +58,11 @@ class SkillHost(MethodHost):
         self._skills = {skill.name: skill for skill in found.skills}
         self._policy = order.policy
         self._state: Path = order.mounts[STATE].root
+        ruling = self._ruling() if self._skills else "ask"
         tools = [
             method_tool(self.list_skills, name="list_skills", host=HOST),
             method_tool(self.get_skill, name="get_skill", host=HOST),
-            method_tool(
-                self.run_python_script,
-                name=_RUN,
-                host=HOST,
-                ruling=self._ruling() if self._skills else "ask",
-            ),
+            method_tool(self.run_python_script, name=_RUN, host=HOST, ruling=ruling),
         ]
         super().__init__(HOST, tools, order.words, (HOST,))
         self._tools = self._tools if self._skills else {}
@@ -89,18 +75,16 @@ class SkillHost(MethodHost):
             return "ask"  # Each call says why it is not run.
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call; of a script, read what would run.
-
-        Raises:
-            ToolError: there is no such tool or skill, or the script would not run.
-        """
+        """Check a call; of a script, read what would run, or say (ToolError) why it would not."""
         tool, bound = self._checked(call)
         if call.name != _RUN:
             return tool.prepared(bound)
         # It reads files, and the first look at the isolation runs a script of its own.
         script = await asyncio.to_thread(self.run_python_script, context, **bound.values)
+        # Rules are compared with the spelling of the skill's list.
+        arguments = {**bound.plain, "script": script.path or bound.plain["script"]}
         return PreparedCall(
-            spec=tool.spec, arguments=bound.plain, preview=script.preview, run=script.run
+            spec=tool.spec, arguments=arguments, preview=script.preview, run=script.run
         )
 
     def list_skills(self) -> dict[str, Any]:
@@ -125,8 +109,7 @@ class SkillHost(MethodHost):
                 raise ToolError(why, code="E_INVALID_ARGUMENTS")
             text = data.decode("utf-8-sig", "replace")
             return {"skill_name": skill.name, "file": file, "text": text}
-        facts = {"skill_name": skill.name, "documentation": skill.body}
-        return {**facts, "files": skill.files()}
+        return {"skill_name": skill.name, "documentation": skill.body, "files": skill.files()}
 
     def run_python_script(
         self,
@@ -134,7 +117,6 @@ class SkillHost(MethodHost):
         skill_name: SkillName,
         script: Annotated[
             str,
-            AfterValidator(_spelled),
             Field(description="A script file of the skill (scripts/make.py), or Python code."),
         ],
         args: Annotated[
@@ -173,7 +155,7 @@ class SkillHost(MethodHost):
             ),
             isolation=level.name,
         )
-        return _Script(skill, order, level)
+        return _Script(skill, order, level, path)
 
     def _skill(self, name: str) -> Skill:
         skill = self._skills.get(name.strip())
@@ -190,13 +172,14 @@ class _Script:
     skill: Skill
     order: ScriptOrder
     level: ActiveIsolation
+    path: str
+    """Below the skill's folder; empty of code."""
 
     @property
     def preview(self) -> CallPreview:
         """What a person is shown: all of it. Allowed by itself where it is kept apart."""
         source, skill = cast("bytes", self.order.text), self.skill
-        file = self.order.file
-        label = f"{skill.name}/{file.relative_to(skill.root)}" if file else f"code in {skill.name}"
+        label = f"{skill.name}/{self.path}" if self.path else f"code in {skill.name}"
         apart = self.level.is_isolated
         pieces = [PreviewPiece(label, source.decode("utf-8", "replace"), "code")]
         if self.order.args:
@@ -258,12 +241,14 @@ class _Script:
 
 
 def _source_of(skill: Skill, script: str) -> tuple[bytes, str]:
-    """The file of the skill that is named, and its path; else the text."""
-    if not script.strip():
+    """The file of the skill that one line names, and its path; else the text."""
+    path = without_dots(script)
+    if not path:
         raise ToolError("the script is empty; write Python code", code="E_INVALID_ARGUMENTS")
-    if _names_file(script):
+    # No code begins with a mount.
+    if (path.endswith(".py") or path.startswith("@")) and "\n" not in path:
         try:
-            return skill.read(script, most_bytes=_SCRIPT_BYTES), script
+            return skill.read(path, most_bytes=_SCRIPT_BYTES), path
         except ToolError as error:
             there = listed(name for name in skill.files() if name.endswith(".py")) or "none"
             why = f"{error.message}; the scripts of {skill.name} are: {there}"

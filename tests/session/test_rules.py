@@ -124,7 +124,6 @@ HOLD: list[tuple[str, dict[str, Any]]] = [
     ('erase(path="pr*")', {"path": "prod"}),
     ("erase(path=prod,n=5)", {"path": "prod", "n": 5}),
     ("erase(n=5)", {"n": 5}),
-    ("erase(n=05)", {"n": 5}),
     ("erase(n=5.0)", {"n": 5}),
     ("erase(price=100)", {}),
     ("erase(price=1e2)", {"price": "100"}),
