@@ -119,31 +119,35 @@ class CallPattern:
         return named or fnmatchcase(tool, self.tool) or fnmatchcase(host, self.tool)
 
 
+def _literal(text: str) -> Any:
+    try:
+        return load_json(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+_in_rule = lru_cache(maxsize=512)(_literal)
+
+
 def as_glob(text: str, loosely: bool = False) -> str:
     """A value of a rule as a glob, JSON texts unquoted: of what is allowed, to the letter."""
-    literal = _literal(text)
-    if literal is text or not isinstance(literal, str):
+    literal = _in_rule(text)
+    if literal == text or not isinstance(literal, str):
         return text
     return literal if loosely else escape(literal)
 
 
 def _value_fits(value: Any, text: str, globs: Sequence[str], loosely: bool) -> bool:
-    literal = _literal(text)
+    literal = _in_rule(text)
+    is_json = literal != text
     if loosely:
         value, literal, globs = (_loose(it) for it in (value, literal, globs))
     given = value if isinstance(value, str) else canonical_json(value).decode()
     if given in globs or any(fnmatchcase(given, glob) for glob in globs):
         return True
     # 100 is 100.0, loosely also in a text; 1 is not True.
-    same = literal == (_literal(given) if loosely else value)
-    return same and bool not in (type(value), type(literal))
-
-
-def _literal(text: str) -> Any:
-    try:
-        return load_json(text)
-    except (ValueError, RecursionError):
-        return text
+    read = _literal(given) if is_json and loosely else value
+    return is_json and read == literal and bool not in (type(value), type(literal))
 
 
 def _loose(value: Any) -> Any:
@@ -158,11 +162,7 @@ def _loose(value: Any) -> Any:
 
 @lru_cache(maxsize=512)
 def call_pattern(text: str) -> CallPattern:
-    """Read a pattern.
-
-    Raises:
-        UsageError: it is no pattern; the message shows one.
-    """
+    """Read a pattern; of what is none, or could fit no call, a UsageError that shows one."""
     match = _PATTERN.fullmatch(text.strip())
     if match is None:
         raise _no_pattern(text)
@@ -174,7 +174,7 @@ def call_pattern(text: str) -> CallPattern:
         name, value = argument.groups()
         of_file = name == "path" and _OF_FILES.fullmatch(match["tool"])
         # Outside of JSON, `a=1, b` lacks something.
-        lacks = ", " in value and _literal(value) == value
+        lacks = ", " in value and _in_rule(value) == value
         if lacks or _PYTHON.fullmatch(value) or (of_file and _OUTSIDE.fullmatch(as_glob(value))):
             raise _no_pattern(text)
         where.append((name, value))

@@ -158,10 +158,7 @@ class Mounts(dict[str, Mount]):
         return FilePlace(mount, parts, root, identity)
 
     def form(self, mount: Mount, parts: Parts) -> str:
-        """A place as rules, people and records know it.
-
-        A file has as many names as mounts it lies in; this is its name in the widest of them.
-        """
+        """A place as rules, people and records know it: by its name in the widest mount around."""
         return self._form(mount.root.joinpath(*parts))
 
     def _form(self, host: Path) -> str:
