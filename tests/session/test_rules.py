@@ -142,6 +142,7 @@ MISS: list[tuple[str, dict[str, Any]]] = [
     ("erase(path=prod, n=5)", {"path": "prod", "n": 6}),
     ("erase(path=prod)", {"n": 5}),
     ("erase(n=1)", {"n": 10}),
+    ("erase(n=true)", {"n": 1}),
     ("erase(where=1)", {"where": {"a": 1}}),
 ]
 

@@ -173,6 +173,7 @@ def test_what_is_near_and_harmless_is_read(project: Path) -> None:
         ("fs.read(path=.env)", True),
         ('fs.read(path=".env")', True),
         ('fs.read(path="*.env")', False),
+        ("*(path=/.env)", False),
         ("fs.*(path=@above/project/.env)", True),
         ("fs(path=*.env)", True),
         ("fs.read(path=@project/.ssh/*)", True),
