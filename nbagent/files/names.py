@@ -28,16 +28,7 @@ _HIDDEN_KINDS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 SECRET_NAMES = (
     # The environment of programs.
-    *(
-        ".env",
-        ".env[._-]*",
-        "*.env",
-        ".envrc",
-        ".renviron",
-        "*.tfvars",
-        "*.tfvars.json",
-        "*.tfstate*",
-    ),
+    *(".env", ".env[._-]*", "*.env", ".envrc", "*.tfvars", "*.tfvars.json", "*.tfstate*"),
     # Private keys, and what many of them are kept in.
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.p8", "*.ppk", "*.jks", "*.keystore", "*.bks"),
     *("*.kdb", "*.kdbx", "*.agekey", "*.ovpn", "id_*", "*_rsa", "*_ed25519", "*_ecdsa"),
@@ -52,7 +43,7 @@ SECRET_NAMES = (
     *("*[._-]credentials", "*[_-]credentials.*", ".credentials*", "creds", "creds.*"),
     *("*[._-]creds", "*[_-]creds.*", "*api[_-]key*", "*apikey*", "*private[_-]key*"),
     *("auth.json", "auth.toml", "oauth*.json", "service[_-]account*", "serviceaccount*"),
-    *("*firebase-adminsdk*", "*keyfile*.json", "access_tokens.db", "wallet.dat"),
+    *("*firebase-adminsdk*", "*keyfile*.json", "access_tokens.db", "wallet.dat", ".renviron"),
     *("key.txt", "keys.txt", "key.json", "keys.json", "*token.txt", "*tokens.txt", "*tokens.csv"),
     # What programs log in with.
     *(".netrc*", "_netrc", ".npmrc", ".yarnrc*", ".pypirc", ".pgpass", "pgpass.conf", ".my.cnf"),
