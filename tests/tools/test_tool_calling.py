@@ -11,14 +11,17 @@ from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from host_door import HostDoor, refused
+from pydantic import AfterValidator
 
+import nbagent
 from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
+from nbagent.providers.offline import call, script
 from nbagent.tools.function_tool import tool
 
 LOOP = '@nbagent.tool(loop="notebook")'
@@ -137,6 +140,29 @@ def test_tool_is_ended_by_a_stop_or_its_time(bench: HostDoor, kind: str, by: str
     if by == "timeout":
         assert error.message.startswith("work took longer than 0.1 s and was given up; ")
     assert bench.cancel.is_set == (by == "stop")
+
+
+@pytest.mark.parametrize("by", ["stop", "timeout"])
+def test_a_check_of_the_persons_own_that_does_not_end_holds_up_neither_stop_nor_timeout(
+    by: str,
+) -> None:
+    released = threading.Event()
+    hint: Any = Annotated[int, AfterValidator(lambda value: released.wait(20) and value)]
+
+    def work(x: Any) -> str:
+        return "done"
+
+    work.__annotations__["x"] = hint
+    made = tool(timeout=0.2 if by == "timeout" else None)(work)
+    run = nbagent.Agent(script([call("work", x=1), "Done."]), tools=[made]).start("Go.")
+    other = nbagent.Agent(script(["Hi."])).run("Hello.")
+    if by == "stop":
+        run.stop()
+    run.wait(timeout=10)
+    released.set()
+    errors = [it.result.error for it in run.turns[0].tool_runs if it.result and it.result.error]
+    code = "E_TIMEOUT" if by == "timeout" else "E_INTERRUPTED"
+    assert (other.text, [error.code for error in errors]) == ("Hi.", [code])
 
 
 def test_time_in_the_queue_does_not_count(bench: HostDoor) -> None:
