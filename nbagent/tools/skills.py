@@ -191,14 +191,15 @@ class _Script:
             pieces.append(PreviewPiece("arguments", "\n".join(self.order.args)))
         pieces.append(PreviewPiece("isolation", f"{self.level.name}: {self.level.why}"))
         how = "kept apart" if apart else "NOT kept apart from your files"
-        # What lies beside it is bound too where it could reach the machine.
-        beside = [] if apart else skill.fingerprint()
         return CallPreview(
             ruling="allow" if apart else "ask",
             firm=not apart,
             why=f"run {label}, {how} ({self.level.name})",
             pieces=tuple(pieces),
-            binds=sha_of([sha256_hex(source), self.level.name, str(skill.root), beside]),
+            # What lies beside it can be imported.
+            binds=sha_of(
+                [sha256_hex(source), self.level.name, str(skill.root), skill.fingerprint()]
+            ),
         )
 
     async def run(self, context: ToolContext) -> ToolOutcome:
