@@ -22,7 +22,7 @@ from nbagent.contracts.chat import (
     ToolSpec,
     ToolTraits,
 )
-from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
+from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, described
 from nbagent.contracts.ports import (
     Composition,
     PreparedCall,
@@ -96,7 +96,7 @@ class Output:
             ]
             raise _unfit("; ".join(problems)) from None
         except Exception as error:  # of a validator of the person's
-            raise _unfit(f"{type(error).__name__}: {error}") from None
+            raise _unfit(described(error)) from None
 
     def rows(self, value: Any) -> list[dict[str, Any]]:
         """The value as rows of a table: one for each of a list, one for a single object."""
