@@ -104,11 +104,6 @@ class ActiveRun:
         )
         self.store.database.on_warning = self._warn_all
 
-    @property
-    def done(self) -> bool:
-        """Whether the run is over."""
-        return self.record.phase != "Running"
-
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread."""
         if after_turn:

@@ -82,11 +82,16 @@ class Rules:
 
     def hiding(self, spec: ToolSpec) -> str:
         """The first rule that denies the tool whatever the arguments; empty: none."""
-        return self._hidden_by(spec.name, spec.traits.host)
+        return self.forbidding(spec.name, spec.traits.host)
 
-    def forbids_all_of(self, host: str) -> bool:
-        """Whether a rule denies all tools of a host, whatever they are called."""
-        return bool(self._hidden_by("", host))
+    def forbidding(self, tool: str, host: str) -> str:
+        """The same for a name; without one, the rule that denies all tools of the host."""
+        found = (
+            f"{kind}={text!r}"
+            for kind, text in self._about(tool, host)
+            if kind == "deny" and not call_pattern(text).where
+        )
+        return next(found, "")
 
     def about_some_calls(self, spec: ToolSpec) -> list[str]:
         """The rules that speak of this tool with certain arguments only."""
@@ -119,14 +124,6 @@ class Rules:
             if other and stricter(other.ruling, hit.ruling) != hit.ruling:
                 hit = other
         return hit
-
-    def _hidden_by(self, tool: str, host: str) -> str:
-        found = (
-            f"{kind}={text!r}"
-            for kind, text in self._about(tool, host)
-            if kind == "deny" and not call_pattern(text).where
-        )
-        return next(found, "")
 
     def _about(self, tool: str, host: str) -> list[tuple[Ruling, str]]:
         return [rule for rule in self.policy.rules if call_pattern(rule[1]).fits_tool(tool, host)]
@@ -265,11 +262,9 @@ class SessionApprover:
                     question.turn_id, call_id, question.tool, question.arguments, question
                 )
             )
-            if self.callback is not None:
-                return "callback", await _called(self.callback, question, context, emit)
-            if self.by_input is not None and not self.buttons():
-                return "person", await _called(self.by_input, question, context, emit)
-            return "person", await answered
+            ask = self.callback or (None if self.buttons() else self.by_input)
+            by = "person" if self.callback is None else "callback"
+            return by, await (_called(ask, question, context, emit) if ask else answered)
         except asyncio.CancelledError:
             if not cancel.is_set:
                 raise
