@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json, monotonic_ms, sha_of
 from nbagent.contracts.chat import (
@@ -60,18 +60,13 @@ class Output:
             self._adapter: TypeAdapter[Any] = TypeAdapter(adapted(kind))
             schema = self._adapter.json_schema()
         except Exception as error:
-            why = " ".join(str(error).split())[:200]
+            why = " ".join(described(error).split())[:200]
             raise UsageError(f"output={self.name} is no type for an answer: {why}") from None
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:
-            shared = schema.pop("$defs", None)
-            schema = {
-                "type": "object",
-                "properties": {_ONLY: schema},
-                "required": [_ONLY],
-                "additionalProperties": False,
-                **({"$defs": shared} if shared else {}),
-            }
+            box: dict[str, Any] = {_ONLY: (adapted(kind), ...)}
+            boxed = create_model("Answer", __config__=ConfigDict(extra="forbid"), **box)
+            schema = boxed.model_json_schema()
         self.schema: dict[str, Any] = schema
 
     def read(self, text: str) -> Any:
