@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.policy import Resolve
@@ -25,8 +24,7 @@ from nbagent.tools.base import OWN, HostOrder, HostSource, host_of, open_hosts
 from nbagent.tools.function_tool import FunctionHost, namespace_tools
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTools:
+class RunTools(NamedTuple):
     """What a run has of tools."""
 
     hosts: tuple[ToolHost, ...]
@@ -49,7 +47,7 @@ def tools_of(
     rules = Rules(tightened(settings.policy, options.policy))
     names, words = _named(tools, objects is not None, namespace())
     if tools == "all":  # no server is started for nothing
-        words = [word for word in words if not rules.forbids_all_of(word)]
+        words = [word for word in words if not rules.forbidding("", word)]
     if tools != "none":
         # Who gives a folder wants it used.
         asked = {host_of(word) for word in words}
