@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -27,7 +27,7 @@ from nbagent.contracts.canonical import (
     utc_now,
 )
 from nbagent.contracts.chat import ToolCall, ToolSpec, is_keepable
-from nbagent.contracts.errors import UsageError, described
+from nbagent.contracts.errors import ToolError, UsageError, described
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
 from nbagent.contracts.policy import (
     Approval,
@@ -42,7 +42,8 @@ from nbagent.contracts.policy import (
     call_pattern,
     stricter,
 )
-from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolHost
+from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.shown import cut_middle, without_folders
 
@@ -207,16 +208,19 @@ class SessionApprover:
             by, used = asked, _with(call, answer.arguments)
             if hit.ruling != "deny" and used.arguments != call.arguments:
                 # The policy judges the edited call anew; the person has seen it.
-                prepared = await self.host.prepare(used, context)
-                hit = self._hit(used, prepared)
                 approval, arguments = "edited", used.arguments
+                try:
+                    prepared = await self.host.prepare(used, context)
+                    hit = self._hit(used, prepared)
+                except ToolError as error:  # the result of a call that was edited all the same
+                    prepared = replace(prepared, run=_failing(error))
             elif hit.ruling != "deny" and answer.choice == "session":
                 whole = prepared.preview.for_session == "every call"
                 shown = "" if whole else redact(dump_json(call.arguments).decode())
                 granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
             break
         if hit.ruling == "deny":
-            approval, by, arguments = "denied", "policy", None
+            approval, by = "denied", "policy"
             reason = f"the policy denies this call: {hit.why}"
         decision = Decision(
             prepared=prepared,
@@ -278,6 +282,13 @@ class SessionApprover:
         while self.buttons() is False and monotonic_ms() < until_ms:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         return bool(self.buttons()) or self.by_input is not None
+
+
+def _failing(error: ToolError) -> Callable[[ToolContext], Awaitable[ToolOutcome]]:
+    async def fail(context: ToolContext) -> ToolOutcome:
+        return ToolOutcome(result=ToolResult.failure(error.info))
+
+    return fail
 
 
 def _settle(future: asyncio.Future[PersonAnswer], answer: PersonAnswer) -> None:

@@ -221,6 +221,10 @@ def test_an_edited_call_that_failed_its_look_does_not_run() -> None:
     run, _ = ran(call("shift", a=0), tools=[host], answer=Asked({"a": 9}))
     assert codes(run) == ["E_PRECONDITION_FAILED"]
     assert (host.refused, host.approved) == (1, [])
+    (call_run,) = run.turns[0].tool_runs
+    assert (call_run.approval, call_run.args, call_run.asked_args) == ("edited", {"a": 9}, {"a": 0})
+    assert call_run.started_at is None
+    assert "edited by the person" in run.messages[2].text
 
 
 def test_a_views_buttons_answer_once_and_parallel_questions_each_their_own() -> None:
