@@ -47,7 +47,7 @@ def tools_of(
     rules = Rules(tightened(settings.policy, options.policy))
     names, words = _named(tools, objects is not None, namespace())
     if tools == "all":  # no server is started for nothing
-        words = [word for word in words if not rules.forbids_all_of(word)]
+        words = [word for word in words if not rules.forbidding("", word)]
     if tools != "none":
         # Who gives a folder wants it used.
         asked = {host_of(word) for word in words}

@@ -143,8 +143,15 @@ def project_folder() -> Path:
     global _start
     # A kernel starts beside its notebook; a later os.chdir must not split the history in two.
     if _start is None:
-        _start = Path.cwd()
+        _start = _working_folder()
     return _start
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working folder was deleted; os.chdir to another one") from None
 
 
 @contextmanager
@@ -177,7 +184,7 @@ def _from_person() -> dict[str, Any]:
 
 def _from_project() -> dict[str, Any]:
     """What the nearest project's file says, as far as a stranger's may say it."""
-    here = Path.cwd()
+    here = _working_folder()
     files = (folder / _PROJECT for folder in (here, *here.parents))
     file = next((file for file in files if file.is_file()), None)
     table: dict[str, Any] | None = _parsed(file) if file else {}

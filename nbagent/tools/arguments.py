@@ -67,6 +67,8 @@ _STYLES: dict[Any, str] = {
     "sphinx": r"^[ \t]*:(?:param|parameter|arg|argument|key|keyword)\b[^:\n]*:",
 }
 _KEPT_CHARS = 4_000
+_HOOKS = ("post_init", "custom_init", "computed_fields")
+"""What a class of the person's has of its own, in a core schema."""
 _typed_dicts: dict[Any, Any] = {}
 
 
@@ -177,6 +179,8 @@ class Arguments:
                 node["default"] = default
         legal = legal_schema(made)
         self.json_schema, self._keys = legal.schema, legal.keys
+        self.runs_foreign_code = _runs_foreign_code(self._model.__pydantic_core_schema__)
+        """Whether a check may run functions of the person's types, and so take any time."""
 
     def _fitting(self, parameter: Parameter) -> Parameter | None:
         """The parameter in a form that a model can give; None to hide it behind its default."""
@@ -225,6 +229,28 @@ def _field(parameter: Parameter) -> Any:
         return hint
     # The default itself stays with the function: pydantic would copy it for each call.
     return Annotated[hint, Field(default_factory=_nothing)]
+
+
+def _runs_foreign_code(schema: Any) -> bool:
+    """Whether a core schema of pydantic's calls functions that are not pydantic's or ours."""
+    if isinstance(schema, list | tuple):
+        return any(map(_runs_foreign_code, cast("Sequence[Any]", schema)))
+    if isinstance(schema, dict):
+        node = cast("dict[str, Any]", schema)
+        if any(node.get(hook) for hook in _HOOKS):
+            return True
+        if node.get("type") == "enum":
+            return node["cls"]._missing_.__func__ is not vars(Enum)["_missing_"].__func__
+        return _runs_foreign_code([v for k, v in node.items() if k not in ("cls", "metadata")])
+    if not callable(schema):
+        return False
+    package = str(getattr(schema, "__module__", "")).partition(".")[0]
+    if isinstance(schema, type) and package in sys.stdlib_module_names:
+        return False
+    # A closure of pydantic's may hold a function of anybody's.
+    held = [cell.cell_contents for cell in getattr(schema, "__closure__", None) or ()]
+    held = [value for value in held if not isinstance(value, type)]
+    return package not in ("pydantic", "nbagent") or bool(held)
 
 
 def _as_json(value: Any) -> Any:

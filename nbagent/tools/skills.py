@@ -155,7 +155,7 @@ class SkillHost(MethodHost):
             ),
             isolation=level.name,
         )
-        return _Script(skill, order, level, path)
+        return _Script(skill, order, level, path, skill.fingerprint())
 
     def _skill(self, name: str) -> Skill:
         skill = self._skills.get(name.strip())
@@ -174,6 +174,8 @@ class _Script:
     level: ActiveIsolation
     path: str
     """Below the skill's folder; empty of code."""
+    beside: list[list[object]]
+    """The files of the skill, which it can import, as they were when it was read."""
 
     @property
     def preview(self) -> CallPreview:
@@ -186,26 +188,26 @@ class _Script:
             pieces.append(PreviewPiece("arguments", "\n".join(self.order.args)))
         pieces.append(PreviewPiece("isolation", f"{self.level.name}: {self.level.why}"))
         how = "kept apart" if apart else "NOT kept apart from your files"
-        # What lies beside it is bound too where it could reach the machine.
-        beside = [] if apart else skill.fingerprint()
         return CallPreview(
             ruling="allow" if apart else "ask",
             firm=not apart,
             why=f"run {label}, {how} ({self.level.name})",
             pieces=tuple(pieces),
-            binds=sha_of([sha256_hex(source), self.level.name, str(skill.root), beside]),
+            binds=sha_of([sha256_hex(source), self.level.name, str(skill.root), self.beside]),
         )
 
     async def run(self, context: ToolContext) -> ToolOutcome:
         """Run it in a worker thread; where this is cancelled, end it and wait for its end."""
         stop, began_ms = CancelToken(), monotonic_ms()
+
+        def run() -> ScriptResult:
+            if context.approved and self.skill.fingerprint() != self.beside:
+                why = "files of the skill changed after the script was approved; call it again"
+                raise ToolError(why, code="E_PRECONDITION_FAILED")
+            return run_script(self.order, stop=stop)
+
         work = asyncio.ensure_future(
-            context.runner.run(
-                lambda: run_script(self.order, stop=stop),
-                where="worker thread",
-                interruptible=False,
-                label=_RUN,
-            )
+            context.runner.run(run, where="worker thread", interruptible=False, label=_RUN)
         )
         try:
             ended, place = await asyncio.shield(work)

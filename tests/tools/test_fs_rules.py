@@ -131,6 +131,7 @@ SECRETS = (
     *("server.pem", "private.key", "id_rsa", "id_ed25519.pub", "ｉｄ_rsa", "store.jks", "a.p12"),
     *("credentials", "Credentials.csv", ".git-credentials", "client_secret_1.json", "secrets.yaml"),
     *("service-account.json", "service_account_key.json", "auth.json", "token.txt", "hf_token"),
+    *(".Renviron", "keys.json", "mytoken.txt", "wallet.dat"),
     *("main.tfvars", "x.auto.tfvars.json", "terraform.tfstate", "kubeconfig", ".kube/config"),
     *(".ssh/known_hosts", ".aws/config", ".docker/config.json", ".streamlit/secrets.toml"),
     *(".bash_history", ".python_history", "Login Data", "key4.db", "logins.json", "Cookies"),

@@ -266,17 +266,19 @@ def test_the_bytes_that_were_shown_are_the_bytes_that_run(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_an_approval_binds_files_beside_it_where_it_is_not_kept_apart(
-    stage: Stage, apart: bool
-) -> None:
+def test_an_approval_binds_the_files_beside_the_script(stage: Stage, apart: bool) -> None:
     if apart and not APART:
         pytest.skip("landlock does not work here")
     stage.policy = ToolPolicy(isolation="auto" if apart else "process")
     stage.write("helper.py", "word = 'seen'")
-    before = stage.script("scripts/make.py").preview.binds
+    prepared = stage.script("scripts/make.py")
+    before = prepared.preview.binds
     assert stage.script("scripts/make.py").preview.binds == before
     stage.write("helper.py", "word = 'never seen'")
-    assert (stage.script("scripts/make.py").preview.binds == before) == apart
+    assert stage.script("scripts/make.py").preview.binds != before
+    error = stage.run_prepared(prepared, approved=True).result.error
+    assert error is not None
+    assert "changed after the script was approved" in error.message
 
 
 def test_an_approval_holds_for_one_folder_not_for_another_skill_of_its_name(stage: Stage) -> None:
