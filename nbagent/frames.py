@@ -22,7 +22,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.run import Run
 from nbagent.session.clients import listings
 from nbagent.session.stores import current_store, store_at
-from nbagent.settings import RunOptions
+from nbagent.settings import RunOptions, path_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -80,9 +80,10 @@ class History:
         given: Any = filters.pop("store", None)
         if given is None:
             given = self._store or current_store()
-        several = [given] if isinstance(given, str | Path | Store) else given
-        stores = [it if isinstance(it, Store) else store_at(it) for it in several]
-        return frames.read(stores, name, filters)
+        several = given if isinstance(given, list | tuple | set) else [given]
+        # One store is read once, by however many names it is given.
+        stores = dict.fromkeys(it if isinstance(it, Store) else store_at(it) for it in several)
+        return frames.read([*stores], name, filters)
 
 
 _history = History()
@@ -131,7 +132,7 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     Raises:
         UsageError: it cannot be read, is no notebook, or holds a broken record.
     """
-    file = Path(path).expanduser()
+    file = path_of(path, "path")
     try:
         saved = [
             output["metadata"]["nbagent"]
@@ -146,10 +147,11 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     try:
         # A run that is shown twice is saved twice.
         records = {record.id: record for record in map(unpacked, saved)}
-    except (ValueError, RecursionError) as error:
-        said = str(error).splitlines()[0]
+        in_order = sorted(records.values(), key=lambda record: record.started_at)
+        return SavedNotebook(file, in_order)
+    except (ValueError, LookupError, OverflowError, RecursionError) as error:
+        said = str(error).partition("\n")[0]
         raise UsageError(f"{file} holds a broken record ({said})") from None
-    return SavedNotebook(file, sorted(records.values(), key=lambda record: record.started_at))
 
 
 def models(provider: str | None = None, **options: Any) -> DataFrame:

@@ -49,7 +49,7 @@ from nbagent.contracts.events import Event, RunFinished, RunStarted, ToolCallFin
 from nbagent.contracts.ports import Decision, ToolContext
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact
-from nbagent.settings import store_home
+from nbagent.settings import path_of, store_home
 
 FILE_NAME = "audit.jsonl"
 _LONGEST_LINE_BYTES = 200_000
@@ -256,15 +256,15 @@ def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = 
         UsageError: there is no audit log.
         StoreError: it cannot be read.
     """
-    given = store_home() if path is None else Path(path).expanduser()
-    log = given / FILE_NAME if given.is_dir() or path is None else given
-    if not log.is_file() and not _head_file(log).is_file():
+    given = store_home() if path is None else path_of(path, "path")
+    log = given / FILE_NAME if os.path.isdir(given) or path is None else given
+    noted, lines = _snapshot(log)
+    if not noted and not os.path.isfile(log):
         raise UsageError(
             f"there is no audit log at {log}; it is begun by the first run with file, script, "
             "notebook or MCP tools. Give the store's folder or the file: "
             "nbagent.verify_audit('.nbagent')"
         )
-    noted, lines = _snapshot(log)
     before = head = Head()
     why, missing = "", contains
     for line in lines:

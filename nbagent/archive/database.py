@@ -41,6 +41,10 @@ _FAILS = (OSError, sqlite3.Error, UnicodeDecodeError)
 """What a disk or a damaged file raises; sqlite3 cannot even quote a damaged name."""
 
 
+_DAMAGE = (ValueError, TypeError, LookupError, OverflowError)
+"""What a damaged cell raises where it is decoded."""
+
+
 class Locked(Exception):
     """Another thread or process is writing; nothing was done."""
 
@@ -205,7 +209,7 @@ class Database:
             with self._read_lock, contextlib.closing(_connect(path, "mode=ro")) as connection:
                 connection.execute("BEGIN")
                 yield connection
-        except (sqlite3.Error, ValueError, OverflowError) as error:  # also of damaged cells
+        except (sqlite3.Error, *_DAMAGE) as error:
             raise _refusal(path or Path(FILE_NAME), error) from error
 
     # The file
@@ -370,7 +374,7 @@ def _memory(source: Connection | None = None) -> Connection:
 def _rescued(path: Path) -> Connection:
     """A database in memory with what can still be read of a file."""
     # In a read-only folder WAL's index cannot be made; `immutable` reads the file alone.
-    for mode in ("mode=ro", "mode=ro&immutable=1") if path.is_file() else ():
+    for mode in ("mode=ro", "mode=ro&immutable=1") if os.path.isfile(path) else ():
         with (
             contextlib.suppress(*_FAILS),
             contextlib.closing(_connect(path, mode)) as source,

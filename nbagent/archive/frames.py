@@ -20,7 +20,7 @@ from nbagent.archive.database import Connection
 from nbagent.archive.store import Store
 from nbagent.archive.tables import FRAMES, LINEAGE, VOCABULARY, WHEN, Dtype, Frame
 from nbagent.contracts.canonical import json_object, load_json, utc_now
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,12 @@ def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.Data
             rows += _rows(frame, filters, store, connection)
     cells = zip(*rows, strict=True) if rows else ((),) * len(frame.columns)
     columns = zip(frame.columns, cells, strict=True)
-    arrays = {column: _array(frame.dtype(column), values) for column, values in columns}
+    try:
+        arrays = {column: _array(frame.dtype(column), values) for column, values in columns}
+    except (TypeError, ValueError) as error:
+        files = ", ".join(str(store.path) for store in stores)
+        said = f"a cell in {files} is damaged ({error}); move a damaged file away"
+        raise StoreError(said) from None
     return _pandas().DataFrame(arrays, copy=False)
 
 

@@ -44,6 +44,10 @@ from nbagent.contracts.events import (
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 
 _OF_RUNS = ("turns", "tool_runs", "messages", "open")
+_WHOLE_LEASE = (
+    "WHERE typeof(id) = 'text' AND typeof(pid) = 'integer' AND typeof(host) = 'text' "
+    "AND heartbeat BETWEEN 0 AND 1 << 52"
+)
 
 
 def _sql(table: str, verb: str) -> str:
@@ -375,8 +379,8 @@ def _put_whole(c: Connection, live: _Live, run: RunRecord) -> None:
 
 
 def _leases(c: Connection) -> dict[str, Lease]:
-    """All leases that were taken and not given back, by their id."""
-    return {row["id"]: Lease(**row) for row in select(c, "leases", "")}
+    """All leases that were taken and not given back, by their id; a damaged one is nobody's."""
+    return {row["id"]: Lease(**row) for row in select(c, "leases", _WHOLE_LEASE)}
 
 
 def _delete(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:

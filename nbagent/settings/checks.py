@@ -61,6 +61,11 @@ text = matching(".+", "a text")
 header_text = matching("[ -~]+", "a text of one line in ASCII")
 
 
+def model(value: Any) -> str:
+    """A model id. Blanks around it are nobody's: `local:` is told by its start."""
+    return text(value.strip() if isinstance(value, str) else value)
+
+
 def variable_name(value: Any) -> str:
     """A name that Python takes for a variable."""
     if not isinstance(value, str) or not value.isidentifier() or iskeyword(value):

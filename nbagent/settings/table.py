@@ -199,7 +199,7 @@ class _Shared(Values):
     __slots__ = ()
 
     model = _Choice[str | None](
-        "-m, --model PROVIDER:MODEL", "the model to ask", checks.text, variable="LLM_MODEL"
+        "-m, --model PROVIDER:MODEL", "the model to ask", checks.model, variable="LLM_MODEL"
     )
     base_url = _OfServer[str | None](
         "--base-url URL", "the server to ask", checks.base_url, variable="LLM_BASE_URL"

@@ -233,6 +233,8 @@ def test_the_folder_the_file_and_the_current_store_are_checked(
         with pytest.raises(UsageError, match="there is no audit log at"):
             verify_audit(home / where)
     shutil.rmtree(home)
+    home.mkdir()
+    (home / "audit.head").touch()  # all that a full disk let the first run make
     with pytest.raises(UsageError, match="there is no audit log"):
         verify_audit()
 

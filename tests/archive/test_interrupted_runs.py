@@ -63,6 +63,16 @@ def test_interrupted_run_has_its_calls_answered_in_order_and_its_end_written_onc
     assert store.load(RUN) == record
 
 
+def test_a_damaged_lease_is_nobodys(home: Path, store: Store) -> None:
+    crash(home, one_of_three())
+    with contextlib.closing(sqlite3.connect(home / "runs.sqlite")) as connection:
+        connection.execute("UPDATE leases SET heartbeat = 'x'")
+        connection.execute("INSERT INTO leases(pid) VALUES(1)")
+        connection.commit()
+    Store.open(home).close()
+    assert store.load(RUN).error == RUN_INTERRUPTED
+
+
 _BEGUN = """
 import asyncio, os, sys; from datetime import timedelta; from pathlib import Path
 from nbagent.archive import store as room

@@ -149,14 +149,24 @@ RUNS = [
 ]
 
 
-def save_notebook(path: Path, records: list[RunRecord]) -> None:
-    """A notebook with the runs in the outputs of its cells."""
+def notebook_of(*kept: Any) -> str:
+    """A notebook with packed runs in the outputs of its cells."""
     cells: list[Any] = [{"cell_type": "markdown", "source": "# Geography"}]
-    for record in records:
-        kept = json.loads(json.dumps(packed(record)))
-        outputs = [{"output_type": "stream"}, {"metadata": {"nbagent": kept}}]
+    for it in kept:
+        outputs = [{"output_type": "stream"}, {"metadata": {"nbagent": it}}]
         cells.append({"cell_type": "code", "outputs": outputs})
-    path.write_text(json.dumps({"cells": cells, "nbformat": 4}))
+    return json.dumps({"cells": cells, "nbformat": 4})
+
+
+def save_notebook(path: Path, records: list[RunRecord]) -> None:
+    path.write_text(notebook_of(*map(packed, records)))
+
+
+def edited(table: str, column: str, value: object) -> str:
+    """A notebook where somebody changed a cell of a run's first row."""
+    kept = json.loads(json.dumps(packed(RUNS[0])))
+    kept[table][0][column] = value
+    return notebook_of(kept)
 
 
 @pytest.fixture
@@ -261,12 +271,11 @@ def test_a_run_of_a_notebook_is_the_record_and_can_only_be_read(tmp_path: Path) 
         ("{", "is no notebook"),
         ('{"cells": 3}', "is no notebook"),
         ('{"cells": [3]}', "is no notebook"),
-        (
-            '{"cells": [{"outputs": [{"metadata": {"nbagent": {"id": 1}}}]}]}',
-            "x.ipynb holds a broken record",
-        ),
+        (notebook_of({"id": 1}), "x.ipynb holds a broken record"),
+        (edited("tool_runs", "tool_call_id", "x"), "x.ipynb holds a broken record"),
+        (edited("turns", "n_messages", 10**30), "x.ipynb holds a broken record"),
     ],
-    ids=["missing", "no JSON", "no cells", "no cell", "broken record"],
+    ids=["missing", "no JSON", "no cells", "no cell", "no record", "other call", "huge number"],
 )
 def test_what_is_no_saved_notebook_is_one_clear_line(
     tmp_path: Path, content: str | None, said: str
@@ -275,6 +284,14 @@ def test_what_is_no_saved_notebook_is_one_clear_line(
         (tmp_path / "x.ipynb").write_text(content)
     with pytest.raises(UsageError, match=said):
         nbagent.read_notebook(tmp_path / "x.ipynb")
+
+
+@pytest.mark.parametrize("given", [5, "~nobody_x/y", [5]], ids=str)
+def test_what_can_be_no_path_is_one_clear_line_at_each_door(given: Any) -> None:
+    ask: Any
+    for ask in nbagent.read_notebook, nbagent.verify_audit, lambda it: nbagent.runs(store=it):
+        with pytest.raises(UsageError, match="is no path"):
+            ask(given)
 
 
 def test_frames_of_other_stores(tmp_path: Path) -> None:
@@ -286,5 +303,8 @@ def test_frames_of_other_stores(tmp_path: Path) -> None:
     both = [tmp_path / "b", str(tmp_path / "a" / "runs.sqlite")]
     assert nbagent.runs(store=both)["run_id"].tolist() == [SECOND, FIRST]
     assert len(nbagent.tool_runs(store=both, model=GPT)) == 4
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    twice = [tmp_path / "a", tmp_path / "b" / ".." / "a", tmp_path / "link"]
+    assert nbagent.runs(store=twice)["run_id"].tolist() == [FIRST]
     with pytest.raises(UsageError, match=r"there is no store at .*; give a folder"):
         nbagent.runs(store=tmp_path)
