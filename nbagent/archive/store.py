@@ -26,8 +26,7 @@ from nbagent.archive.codec import (
     turn_rows,
 )
 from nbagent.archive.database import Connection, Database, Locked
-from nbagent.archive.interrupted import interrupted
-from nbagent.archive.lease import Lease
+from nbagent.archive.interrupted import Lease, interrupted
 from nbagent.archive.reading import Reading, load_row, row_of_run, select
 from nbagent.archive.tables import STORED
 from nbagent.contracts.canonical import utc_now

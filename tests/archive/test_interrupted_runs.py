@@ -15,8 +15,7 @@ import pytest
 from engine.laws import check_answered
 from made_records import START, Assembly, Maker, crash, plain_run, write
 
-from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED
-from nbagent.archive.lease import Lease
+from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED, Lease
 from nbagent.archive.store import Store
 from nbagent.contracts.chat import ChatResponse, Message
 from nbagent.contracts.events import (
