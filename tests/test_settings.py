@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="unknown setting 'modle'; did you mean 'model'"):
+    with pytest.raises(UsageError, match="unknown option 'modle'; did you mean 'model'"):
         nbagent.configure(modle="x")
 
 

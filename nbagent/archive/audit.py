@@ -166,12 +166,12 @@ class AuditLog:
         try:
             with ExitStack() as stack:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                head_fd = stack.enter_context(_open(_head_file(self.path)))
+                head_fd = _open(stack, _head_file(self.path))
                 stack.enter_context(locked(head_fd))
                 # The head first: a log without one is a log that somebody cut.
                 if not os.fstat(head_fd).st_size and not self.path.exists():
                     _note(head_fd, Head())
-                yield stack.enter_context(_open(self.path, os.O_APPEND)), head_fd
+                yield _open(stack, self.path, os.O_APPEND), head_fd
         except OSError as error:
             raise StoreError(
                 f"the audit log {self.path} cannot be written ({error.strerror or error}). Make "
@@ -206,13 +206,10 @@ def _note(head_fd: int, head: Head) -> None:
         raise OSError("the disk is full")
 
 
-@contextmanager
-def _open(path: Path, flags: int = 0) -> Generator[int]:
+def _open(stack: ExitStack, path: Path, flags: int = 0) -> int:
     fd = os.open(path, _FLAGS | flags, 0o600)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    stack.callback(os.close, fd)
+    return fd
 
 
 def _read(fd: int, start: int, n_bytes: int) -> bytes:
@@ -230,27 +227,22 @@ class AuditReport:
     why: str = ""
     """What is wrong with the line after them; empty when nothing is."""
     last_sha: str = ""
-    """Of the last line in order. Kept elsewhere, `contains=` finds a log that was made anew."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was changed, cut, moved or put in."""
-        return not self.why
+    """Of the last line in order. Kept elsewhere, it finds a log that was made anew."""
 
     def __bool__(self) -> bool:
-        return self.ok
+        return not self.why
 
 
-def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = "") -> AuditReport:
+def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
     """Check the audit log: finds what was changed, deleted, put in, moved or cut off.
 
     The chain holds each line to the one before it, and `audit.head` says where it ends. Two things
     it cannot tell: a power cut that took the last lines looks like a cut; and who makes the whole
-    log and its head anew leaves nothing to find, unless a `last_sha` was kept elsewhere.
+    log and its head anew leaves nothing to find, unless a `last_sha` was kept elsewhere: it must
+    still stand in the log.
 
     Args:
         path: a store's folder, or a log's file; the current store's by default.
-        contains: a `last_sha` of an earlier report, which the log must still have.
 
     Raises:
         UsageError: there is no audit log.
@@ -266,7 +258,7 @@ def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = 
             "nbagent.verify_audit('.nbagent')"
         )
     before = head = Head()
-    why, missing = "", contains
+    why = ""
     for line in lines:
         after = head.after(line)
         if after is None:
@@ -274,13 +266,10 @@ def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = 
                 why = "it was changed, or does not follow the line before it"
             break
         before, head = head, after
-        missing = "" if head.sha == missing else missing
     # A killed writer's last line may stand behind the end that the head file says.
     if not why and noted not in (head.to_bytes(), before.to_bytes()):
         name = _head_file(log).name
         why = f"{name} is not of a log that ends with line {head.seq:,}: one of them was changed"
-    if missing and not why:
-        why = "the line that it must contain is not there: the log was cut or made anew"
     return AuditReport(path=log, lines=head.seq, why=why, last_sha=head.sha if head.seq else "")
 
 

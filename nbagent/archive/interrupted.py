@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from nbagent.archive.codec import from_us, to_us
+from nbagent.archive.codec import end_of, from_us, to_us
 from nbagent.contracts.canonical import new_id
 from nbagent.contracts.chat import Message, Usage
 from nbagent.contracts.errors import ErrorInfo
@@ -24,7 +24,7 @@ _FRESH = timedelta(seconds=30)
 _FRESH_WITHOUT_START_TIME = timedelta(minutes=10)
 # Where the OS does not tell when a process began, its pid may have a new holder. The heartbeat
 # decides then, after a longer time: a kernel that computes in C for minutes beats late.
-
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 RUN_INTERRUPTED = ErrorInfo(
     "ENGINE_INTERRUPTED",
     "the kernel ended while this run was at work; every finished turn is kept. "
@@ -59,7 +59,7 @@ class Lease:
             id=new_id(),
             pid=pid,
             pid_started=_pid_started(pid),
-            boot_id=_boot_id(),
+            boot_id=_read(_BOOT_ID),
             host=_host(),
             heartbeat=to_us(now),
         )
@@ -69,7 +69,7 @@ class Lease:
         age = now - from_us(self.heartbeat)
         if self.host != _host():
             return age < _FRESH
-        if self.boot_id != _boot_id():
+        if self.boot_id != _read(_BOOT_ID):
             return False
         if self.pid_started is not None:
             return _pid_started(self.pid) == self.pid_started
@@ -81,10 +81,6 @@ def _read(path: str) -> str | None:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-
-
-def _boot_id() -> str | None:
-    return _read("/proc/sys/kernel/random/boot_id")
 
 
 def _host() -> str:
@@ -126,7 +122,7 @@ def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
     if turns and messages and messages[-1].tool_calls:
         turns[-1] = _ended(turns[-1])
         messages += [_answer(tool_run) for tool_run in turns[-1].tool_runs]
-    last = [turn.started_at + timedelta(milliseconds=turn.duration_ms) for turn in turns[-1:]]
+    last = [from_us(end_of(turn)) for turn in turns[-1:]]
     ended_at = max(run.started_at, last_sign or run.started_at, *last)
     usages = [turn.response.usage for turn in turns if turn.response and turn.response.usage]
     costs = [turn.cost_usd for turn in turns if turn.response and turn.cost_usd is not None]

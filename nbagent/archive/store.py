@@ -44,8 +44,8 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 
 _OF_RUNS = ("turns", "tool_runs", "messages", "open")
 _WHOLE_LEASE = (
-    "WHERE typeof(id) = 'text' AND typeof(pid) = 'integer' AND typeof(host) = 'text' "
-    "AND heartbeat BETWEEN 0 AND 1 << 52"
+    "WHERE id <> '' AND host <> '' AND typeof(pid) = 'integer' AND heartbeat BETWEEN 0 AND 1 << 52 "
+    "AND 'blob' NOT IN (typeof(id), typeof(host), typeof(pid_started), typeof(boot_id))"
 )
 
 

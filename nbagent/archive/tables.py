@@ -27,13 +27,12 @@ TOKENS = (
     "cache_write_tokens",
 )
 """All NULL where no usage was reported."""
-_FLAGS = frozenset(("ok", "truncated", "edited", "has_image", "reachable"))
+_FLAGS = frozenset(("ok", "truncated", "edited", "has_image"))
 _COUNTS = frozenset(
     (
         *("execution_count", "turns", "turn", "tool_calls", "tool_errors", "n_unpriced"),
         *("attempts", "n_messages", "n_new", "trimmed", "position", "result_chars"),
-        *("result_tokens_est", "repeat_n", "chars", "runs", "context_length", *TOKENS),
-        *("n", "run", "shared_messages", "message_at", "call"),
+        *("result_tokens_est", "repeat_n", "chars", "runs", *TOKENS),
     )
 )
 _WORDS = frozenset(

@@ -22,24 +22,20 @@ _last: dict[Store, str] = {}
 
 def current_store() -> Store:
     """The store for the current home: opened once, in memory (with a warning) when it must be."""
-    return _opened(_home(store_home()))
+    return _opened(store_home())
 
 
 def store_at(path: str | os.PathLike[str]) -> Store:
     """The store in a folder (`.nbagent`), or whose file this is; UsageError where there is none."""
     given = path_of(path, "store")
-    home = _home(given.parent if given.name == FILE_NAME else given)
-    if home not in _stores and not os.path.isfile(home / FILE_NAME):
+    home = given.parent if given.name == FILE_NAME else given
+    if not os.path.isfile(home / FILE_NAME):
         raise UsageError(f"there is no store at {given}; give a folder that holds {FILE_NAME}")
     return _opened(home)
 
 
-def _home(folder: Path) -> Path:
-    """A folder by its one name: a store is opened once, however it is reached."""
-    return Path(os.path.realpath(folder))
-
-
 def _opened(home: Path) -> Store:
+    home = Path(os.path.realpath(home))  # by its one name, however it is reached
     with _lock:
         if home not in _stores:
             _stores[home] = Store.open(home)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, overload
+from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Isolation, ToolLimits, ToolPolicy
@@ -152,7 +152,6 @@ class Values:
 
     given: Mapping[str, Any]
     """What was said; nothing is None."""
-    what: ClassVar[str] = "option"
 
     def __init__(self, **given: Any) -> None:
         rows = self.rows()
@@ -178,7 +177,7 @@ class Values:
         near = get_close_matches(name, rows, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(rows)}"
         place = f" in {where}" if where else ""
-        raise UsageError(f"unknown {cls.what} {name!r}{place}; {hint}")
+        raise UsageError(f"unknown option {name!r}{place}; {hint}")
 
     def changed(self, **changes: Any) -> Self:
         """The same with other values; None takes one back."""
@@ -322,7 +321,6 @@ class Settings(_Shared):
     """The values that hold when a call says nothing."""
 
     __slots__ = ()
-    what = "setting"
 
     allow = Option[tuple[str, ...]]("", "calls that nobody is asked about", checks.patterns, ())
     ask = _Limit[tuple[str, ...]](
