@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from nbagent.archive import frames
 from nbagent.archive.codec import unpacked
 from nbagent.archive.store import Store
-from nbagent.archive.tables import Dtype
+from nbagent.archive.tables import DAMAGE, Dtype
 from nbagent.contracts.canonical import load_json
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import UsageError, described
 from nbagent.contracts.records import RunRecord
 from nbagent.run import Run
 from nbagent.session.clients import listings
@@ -140,18 +140,13 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
             for output in cell.get("outputs", ())
             if "nbagent" in output.get("metadata", ())
         ]
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read ({error.strerror or error})") from None
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        raise UsageError(f"{file} is no notebook; give a saved .ipynb file") from None
-    try:
         # A run that is shown twice is saved twice.
         records = {record.id: record for record in map(unpacked, saved)}
         in_order = sorted(records.values(), key=lambda record: record.started_at)
         return SavedNotebook(file, in_order)
-    except (ValueError, LookupError, OverflowError, RecursionError) as error:
-        said = str(error).partition("\n")[0]
-        raise UsageError(f"{file} holds a broken record ({said})") from None
+    except (OSError, *DAMAGE) as error:
+        said = described(error).partition("\n")[0]
+        raise UsageError(f"{file} is no notebook with whole records ({said})") from None
 
 
 def models(provider: str | None = None, **options: Any) -> DataFrame:

@@ -99,7 +99,7 @@ FIT: dict[str, list[tuple[Any, Any]]] = {
     "max_turns": [("7", 7)],
     "temperature": [("0.5", 0.5)],
     "system": [("", "")],
-    "model": [(None, None), (" ollama:m\n", "ollama:m")],
+    "model": [(None, None), ("a", "a"), ("ollama:a b", "ollama:a b")],
     "stream": [("off", False), (True, True)],
     "tools": [("all", "all"), ("a, b c", ("a", "b", "c")), (["a"], ("a",))],
     "stop_sequences": [("a b", ("a b",)), (["\n", "END"], ("\n", "END"))],
@@ -207,8 +207,8 @@ REFUSED = {
     "tools = 'fs, evil__run'": "tools may not name 'evil__run'",
     'tools = ["\\nevil__run"]': "tools may not name '\\nevil__run'",
     "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
-    "model = '\t\u00a0local:a.gguf'": "model may not name 'local:a.gguf'",
-    'model = "\\u001flocal:a.gguf"': "model may not name 'local:a.gguf'",
+    "model = '\t\u00a0local:a.gguf'": "model='\\t\\xa0local:a.gguf' does not fit",
+    'model = "\\u001flocal:a.gguf"': "model='\\x1flocal:a.gguf' does not fit",
 }
 MAY_BE_SET = """model system tools max_turns ceiling loop_limit max_total_tokens max_cost_usd
 timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny
@@ -264,7 +264,7 @@ ODD: dict[str, list[Any]] = {
     "after_run": ["gone"],
     "stream": ["perhaps"],
     "tools": [5, [5], "none, a"],
-    "model": ["", " ", 5],
+    "model": ["", " ", " a:b", "a:b\n", 5],
     "system": [5],
     "reasoning": ["lots", "0", "02048", "-5", "1.5", "", True],
     "cache": ["on", "", True],

@@ -254,8 +254,7 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
     if not noted and not os.path.isfile(log):
         raise UsageError(
             f"there is no audit log at {log}; it is begun by the first run with file, script, "
-            "notebook or MCP tools. Give the store's folder or the file: "
-            "nbagent.verify_audit('.nbagent')"
+            "notebook or MCP tools, in its store's folder"
         )
     before = head = Head()
     why = ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbagent.archive.locking import locked
-from nbagent.archive.tables import APPLICATION_ID, STORED, VERSION, statements
+from nbagent.archive.tables import APPLICATION_ID, DAMAGE, STORED, VERSION, statements
 from nbagent.contracts.errors import StoreError
 
 T = TypeVar("T")
@@ -39,10 +39,6 @@ _NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "gluster", "lustre", "gpfs", "f
 """How the types of file systems begin whose machines do not share memory, which WAL needs."""
 _FAILS = (OSError, sqlite3.Error, UnicodeDecodeError)
 """What a disk or a damaged file raises; sqlite3 cannot even quote a damaged name."""
-
-
-_DAMAGE = (ValueError, TypeError, LookupError, OverflowError)
-"""What a damaged cell raises where it is decoded."""
 
 
 class Locked(Exception):
@@ -209,7 +205,7 @@ class Database:
             with self._read_lock, contextlib.closing(_connect(path, "mode=ro")) as connection:
                 connection.execute("BEGIN")
                 yield connection
-        except (sqlite3.Error, *_DAMAGE) as error:
+        except (sqlite3.Error, *DAMAGE) as error:
             raise _refusal(path or Path(FILE_NAME), error) from error
 
     # The file

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nbagent.archive.codec import cell_text, to_us
 from nbagent.archive.database import Connection
 from nbagent.archive.store import Store
-from nbagent.archive.tables import FRAMES, LINEAGE, VOCABULARY, WHEN, Dtype, Frame
+from nbagent.archive.tables import DAMAGE, FRAMES, LINEAGE, VOCABULARY, WHEN, Dtype, Frame
 from nbagent.contracts.canonical import json_object, load_json, utc_now
 from nbagent.contracts.errors import StoreError, UsageError
 
@@ -57,7 +57,7 @@ def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.Data
     columns = zip(frame.columns, cells, strict=True)
     try:
         arrays = {column: _array(frame.dtype(column), values) for column, values in columns}
-    except (TypeError, ValueError) as error:
+    except DAMAGE as error:
         files = ", ".join(str(store.path) for store in stores)
         said = f"a cell in {files} is damaged ({error}); move a damaged file away"
         raise StoreError(said) from None

@@ -112,16 +112,11 @@ def _pid_exists(pid: int) -> bool:
 
 
 def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
-    """The record of a run at work, as it ended with its kernel.
-
-    Args:
-        run: the calls of its last message may be unanswered.
-        last_sign: when its kernel was last known to live.
-    """
+    """The record of a run at work, as it ended with its kernel, which last gave a sign then."""
     turns, messages = list(run.turns), list(run.messages)
     if turns and messages and messages[-1].tool_calls:
         turns[-1] = _ended(turns[-1])
-        messages += [_answer(tool_run) for tool_run in turns[-1].tool_runs]
+        messages += [_answer(it) for it in turns[-1].tool_runs]
     last = [from_us(end_of(turn)) for turn in turns[-1:]]
     ended_at = max(run.started_at, last_sign or run.started_at, *last)
     usages = [turn.response.usage for turn in turns if turn.response and turn.response.usage]

@@ -58,12 +58,8 @@ def matching(pattern: str, what: str) -> Callable[[Any], str]:
 
 any_text = matching(".*", "a text")
 text = matching(".+", "a text")
+model = matching(r"\S(?:.*\S)?", "provider:model, no blanks around it")  # `local:` is its start
 header_text = matching("[ -~]+", "a text of one line in ASCII")
-
-
-def model(value: Any) -> str:
-    """A model id. Blanks around it are nobody's: `local:` is told by its start."""
-    return text(value.strip() if isinstance(value, str) else value)
 
 
 def variable_name(value: Any) -> str:
