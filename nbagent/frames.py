@@ -80,7 +80,7 @@ class History:
         given: Any = filters.pop("store", None)
         if given is None:
             given = self._store or current_store()
-        several = given if isinstance(given, list | tuple | set) else [given]
+        several: list[Any] = list(given) if isinstance(given, list | tuple | set) else [given]
         # One store is read once, by however many names it is given.
         stores = dict.fromkeys(it if isinstance(it, Store) else store_at(it) for it in several)
         return frames.read([*stores], name, filters)
@@ -178,4 +178,5 @@ def models(provider: str | None = None, **options: Any) -> DataFrame:
         for listing in listings(provider, RunOptions(**options))
         for model in listing.models or (None,)
     ]
-    return frames.frame_of(rows, _MODEL_DTYPES)
+    frame: Any = frames.frame_of(rows)
+    return frame.astype(_MODEL_DTYPES)

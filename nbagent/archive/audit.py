@@ -64,7 +64,6 @@ _REFUSALS: frozenset[ToolCode] = frozenset(
     ("E_DENIED", "E_SANDBOX_VIOLATION", "E_READ_LIMIT", "E_WRITE_LIMIT")
 )
 _MOST_CHARS = 200
-_MOST_PATH_CHARS = 4_096
 
 Record = Mapping[str, Any]
 
@@ -394,7 +393,7 @@ def _after(event: ToolCallFinished) -> list[Record]:
             {
                 "kind": "write",
                 **place,
-                "path": redact(data["path"])[:_MOST_PATH_CHARS],
+                "path": redact(data["path"]),
                 "sha256_before": data.get("sha256Before"),
                 "sha256_after": data["sha256After"],
                 "bytes": data.get("bytesWritten"),

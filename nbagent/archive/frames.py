@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from itertools import product
@@ -64,11 +64,9 @@ def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.Data
     return _pandas().DataFrame(arrays, copy=False)
 
 
-def frame_of(
-    rows: Sequence[dict[str, Any]], dtypes: Mapping[str, Dtype] | None = None
-) -> pd.DataFrame:
-    """Rows as a frame; columns without a dtype have the one that pandas finds."""
-    return _pandas().DataFrame(list(rows)).astype(dtypes or {})
+def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a frame, with the dtypes that pandas finds."""
+    return _pandas().DataFrame(list(rows))
 
 
 def _refuse_unknown(name: str, filters: dict[str, Any]) -> None:

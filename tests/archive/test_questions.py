@@ -289,10 +289,10 @@ def test_what_is_no_saved_notebook_is_one_clear_line(
 
 @pytest.mark.parametrize("given", [5, "~nobody_x/y", [5]], ids=str)
 def test_what_can_be_no_path_is_one_clear_line_at_each_door(given: Any) -> None:
-    ask: Any
-    for ask in nbagent.read_notebook, nbagent.verify_audit, lambda it: nbagent.runs(store=it):
+    doors = {"path": [nbagent.read_notebook, nbagent.verify_audit], "store": [nbagent.runs]}
+    for name, door in ((name, door) for name, several in doors.items() for door in several):
         with pytest.raises(UsageError, match="is no path"):
-            ask(given)
+            door(**{name: given})
 
 
 def test_frames_of_other_stores(tmp_path: Path) -> None:
