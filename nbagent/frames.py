@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from nbagent.archive import frames
 from nbagent.archive.codec import unpacked
@@ -80,7 +80,8 @@ class History:
         given: Any = filters.pop("store", None)
         if given is None:
             given = self._store or current_store()
-        several: list[Any] = list(given) if isinstance(given, list | tuple | set) else [given]
+        is_list = isinstance(given, list | tuple | set)
+        several = cast("list[Any]", given) if is_list else [given]
         # One store is read once, by however many names it is given.
         stores = dict.fromkeys(it if isinstance(it, Store) else store_at(it) for it in several)
         return frames.read([*stores], name, filters)

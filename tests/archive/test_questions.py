@@ -304,6 +304,7 @@ def test_frames_of_other_stores(tmp_path: Path) -> None:
     both = [tmp_path / "b", str(tmp_path / "a" / "runs.sqlite")]
     assert nbagent.runs(store=both)["run_id"].tolist() == [SECOND, FIRST]
     assert len(nbagent.tool_runs(store=both, model=GPT)) == 4
+    assert set(nbagent.messages(store=both, model=GPT, session="geo")["run_id"]) == {FIRST}
     (tmp_path / "link").symlink_to(tmp_path / "a")
     twice = [tmp_path / "a", tmp_path / "b" / ".." / "a", tmp_path / "link"]
     assert nbagent.runs(store=twice)["run_id"].tolist() == [FIRST]

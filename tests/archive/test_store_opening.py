@@ -219,7 +219,7 @@ def damaged(home: Path, old: bytes, new: bytes, times: int = 1) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b"CREATE TABLE", b"C\x81EATE TABLE"),
+        (b"CREATE TABLE", b"CREATE T\x81BLE"),
         (b"CREATE TABLE", b"XREATE TABLE"),
         (b"stop_reason", b"stop_reasoM"),
     ],
