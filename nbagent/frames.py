@@ -102,14 +102,13 @@ class SavedNotebook(History):
             store.add(record)
         super().__init__(store)
         self.path = path
-        self._n_runs = len(records)
 
     def open_run(self, ref: str) -> Run:
         """A run: `"last"`, its name, or a unique start of its id."""
         return _SavedRun(self._saved.load(self._saved.find(ref)), self._saved)
 
     def __repr__(self) -> str:
-        return f"<SavedNotebook {self.path.name}, {self._n_runs} run{'s' * (self._n_runs != 1)}>"
+        return f"<SavedNotebook {self.path.name}, runs: {self._saved.counts()['runs']}>"
 
 
 class _SavedRun(Run):

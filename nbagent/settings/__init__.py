@@ -32,7 +32,6 @@ _STARTS_A_PROGRAM = {
 """What a project's file may not name."""
 _configured: dict[str, Any] = {}
 _start: Path | None = None
-"""The folder where this process began."""
 
 
 @dataclass(frozen=True, slots=True)

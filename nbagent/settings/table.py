@@ -154,10 +154,7 @@ class Values:
     """What was said; nothing is None."""
 
     def __init__(self, **given: Any) -> None:
-        rows = self.rows()
-        for name in given.keys() - rows.keys():
-            self.row(name)  # raises
-        checked = {name: rows[name].checked(value) for name, value in given.items()}
+        checked = {name: self.row(name).checked(value) for name, value in given.items()}
         self.given = {name: value for name, value in checked.items() if value is not None}
 
     @classmethod

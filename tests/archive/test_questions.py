@@ -242,7 +242,7 @@ def test_what_a_reviewer_decided_and_what_the_edit_changed(history: Any) -> None
 def test_the_frames_of_a_notebook_are_those_of_the_store(history: Any, tmp_path: Path) -> None:
     save_notebook(tmp_path / "x.ipynb", [RUNS[3], *RUNS])
     saved = nbagent.read_notebook(tmp_path / "x.ipynb")
-    assert repr(saved) == "<SavedNotebook x.ipynb, 4 runs>"
+    assert repr(saved) == "<SavedNotebook x.ipynb, runs: 4>"
     for name in ("runs", "turns", "tool_runs", "messages", "prompts"):
         frames = [getattr(it, name)().convert_dtypes() for it in (saved, history)]
         keys = [it for it in ("run_id", "turn_id", "position", "sha") if it in frames[0]]
