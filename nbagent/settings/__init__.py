@@ -26,13 +26,12 @@ from nbagent.settings.table import Option, RunOptions, Settings, checked_value
 V = TypeVar("V", RunOptions, Settings)
 _PROJECT = "pyproject.toml"
 _STARTS_A_PROGRAM = {
-    "tools": re.compile(r"all$|mcp(:|$)|.*__"),
+    "tools": re.compile(r"all$|mcp(:|$)|.*__", re.DOTALL),
     "model": re.compile(r"local(:|$)"),
 }
 """What a project's file may not name."""
 _configured: dict[str, Any] = {}
 _start: Path | None = None
-"""The folder where this process began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,15 @@ def check_limits(max_turns: int, ceiling: int) -> None:
 def store_home() -> Path:
     """The folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook."""
     chosen = os.environ.get("NBAGENT_HOME")
-    return Path(chosen).expanduser() if chosen else project_folder() / ".nbagent"
+    return path_of(chosen, "NBAGENT_HOME") if chosen else project_folder() / ".nbagent"
+
+
+def path_of(given: Any, name: str) -> Path:
+    """The path that somebody gave. Raises UsageError where it can be none."""
+    try:
+        return Path(given).expanduser()
+    except (TypeError, RuntimeError) as error:  # a number; the home of nobody
+        raise UsageError(f"{name}={given!r} is no path ({error}); give a folder or file") from None
 
 
 def project_folder() -> Path:
@@ -215,7 +222,7 @@ def _from_project() -> dict[str, Any]:
 def _parsed(file: Path) -> dict[str, Any]:
     try:
         return _parsed_text(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file.name} cannot be read: {error}; mend or remove it") from None
 
 
