@@ -81,7 +81,7 @@ def _refuse_unknown(name: str, filters: dict[str, Any]) -> None:
 
 
 def _refuse_slips(frame: Frame, filters: dict[str, Any], connections: Sequence[Connection]) -> None:
-    """A word that no row has and that is nearly one that rows have: the nearest is said."""
+    """A word that no row has and none can have, or that is nearly one: what there is is said."""
     for name, given in filters.items():
         if name in _EXTRA or frame.dtype(name) != "category":
             continue
@@ -94,11 +94,14 @@ def _refuse_slips(frame: Frame, filters: dict[str, Any], connections: Sequence[C
         for connection, of in product(connections, searched):
             found = connection.execute(f"SELECT DISTINCT {of.value(name)} FROM {of.source}")
             known |= {cell_text(cell) for (cell,) in found if cell is not None}
-        for word in words:
+        for word in set(words) - known:
             near = [it for it in sorted(known) if it.endswith(f":{word}")]
             near += difflib.get_close_matches(word, known, n=1, cutoff=0.7)
-            if near and word not in known:
+            if near:
                 raise UsageError(f"no row has {name}={word!r}; did you mean {near[0]!r}?")
+            if name in VOCABULARY or (name == "model" and ":" not in word):
+                there = ", ".join(sorted(known)) or "no row yet"
+                raise UsageError(f"no row has {name}={word!r}; there is {there}")
 
 
 def _rows(

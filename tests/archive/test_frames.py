@@ -340,6 +340,8 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
         ("model", "openai:m1", "did you mean 'openai:m-1'?"),
         ("error_code", "LLM_TIMED_OUT", "did you mean 'LLM_TIMEOUT'?"),
         ("phase_after", ["Failed", "Complete"], "did you mean 'Completed'?"),
+        ("error_code", "FOOBAR", "there is ENGINE_ABORTED, "),
+        ("model", "gpt-4o", "there is openai:m-1"),
     ],
     ids=lambda value: str(value).encode("ascii", "replace").decode()[:20],
 )
