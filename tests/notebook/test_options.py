@@ -29,6 +29,7 @@ READ: dict[str, dict[str, Any]] = {
     "--tag a --raw --tag b": {"tags": ("a", "b"), "raw": True},
     "-h": {"help": True},
     "--reasoning off": {"reasoning": "none"},
+    "--max-cost 0.5 --max-total-tokens 900": {"max_cost_usd": 0.5, "max_total_tokens": 900},
     "--cache replay --cassette a.jsonl": {"cache": "replay", "cassette": "a.jsonl"},
     r'--system "say \"hi\" \\ now"': {"system": 'say "hi" \\ now'},
     r"--system a\ b": {"system": "a b"},
