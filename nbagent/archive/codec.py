@@ -37,7 +37,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TIMES = ("started_at", "ended_at", "queued_at")
 _JSON_KINDS = (dict, list, tuple)
-_OF_RUNS = ("runs", "turns", "tool_runs", "messages")
 
 
 def to_us(moment: datetime) -> int:
@@ -375,7 +374,7 @@ def record_of(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
 def _turn(
     row: Row, run: Row, messages: Mapping[int, Message], runs: Sequence[ToolRun]
 ) -> EngineTurn:
-    doc = _doc_of(row)
+    doc = row.get("doc", {})
     kept = doc.get("request", {})
     request = {**row, **kept, "trimmed": kept.get("trimmed", {}).get("places", ())}
     request["model"] = row["model"].removeprefix(run["model"].partition(":")[0] + ":")
@@ -403,7 +402,7 @@ def _turn(
 
 def _tool_run(row: Row) -> ToolRun:
     result: Row | None = row.get("result")
-    attachments = _doc_of(row).get("attachments", ())
+    attachments = row.get("doc", {}).get("attachments", ())
     whole = result and {**result, "attachments": attachments}
     return ToolRun.model_validate({**_fields(row), "result": whole})
 
@@ -419,17 +418,19 @@ def _message(row: Row, runs: Mapping[int, list[ToolRun]]) -> Message:
         for it in row.get("tool_calls", ())
     ]
     name = row.get("tool_name")
-    plain: Row = {**row, "content": content, "name": name, "tool_calls": calls, **_doc_of(row)}
+    plain: Row = {
+        **row,
+        "content": content,
+        "name": name,
+        "tool_calls": calls,
+        **row.get("doc", {}),
+    }
     return Message.model_validate(plain)
-
-
-def _doc_of(row: Row) -> Row:
-    return row.get("doc", {})
 
 
 def _fields(row: Row) -> Row:
     """The columns and what is in `doc`, as the fields of the same name."""
-    doc = _doc_of(row)
+    doc = row.get("doc", {})
     times = {name: from_us(row[name]) for name in _TIMES if name in row}
     error: Row | None = None
     if "error_code" in row:
@@ -447,14 +448,10 @@ def _usage(row: Row) -> Row | None:
 
 def packed(run: RunRecord) -> Row:
     """The rows of a run as JSON for a saved notebook, without what is None."""
-    rows = rows_of(run)
-    tables: Row = {"texts": rows["texts"]}
-    for table in _OF_RUNS:
-        columns = STORED[table]
-        tables[table] = [
-            {name: row[name] for name in columns if row.get(name) is not None}
-            for row in rows[table]
-        ]
+    tables: Rows = {
+        table: [{it: row[it] for it in STORED[table] if row.get(it) is not None} for row in rows]
+        for table, rows in rows_of(run).items()
+    }
     plain: Row = redact_json({"version": VERSION, **tables})
     try:
         json.dumps(plain, ensure_ascii=False).encode()

@@ -21,8 +21,6 @@ from nbagent.contracts.errors import StoreError
 
 T = TypeVar("T")
 Connection = sqlite3.Connection
-OperationalError = sqlite3.OperationalError
-"""For other modules: sqlite3 itself is imported here only."""
 Work = Callable[[Connection], T]
 
 FILE_NAME = "runs.sqlite"
@@ -253,18 +251,11 @@ class Database:
                 ) from None
             return self.fold()
 
-    def free_bytes(self) -> int:
-        """What compacting would give back, about."""
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the database without its log, and how many of these compacting gives back."""
         with self.reading() as c:
-            return _pragma(c, "freelist_count") * _pragma(c, "page_size")
-
-    def size_bytes(self) -> int:
-        """What the database takes, on disk or in memory."""
-        if self.path is not None:
-            files = (self.path, self.path.with_name(f"{FILE_NAME}-wal"))
-            return sum(file.stat().st_size for file in files if file.exists())
-        with self.reading() as c:
-            return _pragma(c, "page_count") * _pragma(c, "page_size")
+            page = _pragma(c, "page_size")
+            return _pragma(c, "page_count") * page, _pragma(c, "freelist_count") * page
 
 
 def file_system(folder: Path, mounts: str = "/proc/mounts") -> str:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, utc_now
-from nbagent.contracts.chat import ChatRequest, Message, TextPart, ToolSpec
+from nbagent.contracts.chat import ChatRequest, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, described
 from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition, Cost, EventPort
@@ -263,10 +263,5 @@ def aborted() -> End:
 
 def _tool_message(run: ToolRun) -> Message:
     assert run.result is not None
-    text = TextPart(text=run.result.to_json().decode("utf-8", "replace"))
-    return Message(
-        role="tool",
-        content=(text, *run.result.attachments),
-        tool_call_id=run.tool_call_id,
-        name=run.tool_name,
-    )
+    content = run.result.as_content()
+    return Message(role="tool", content=content, tool_call_id=run.tool_call_id, name=run.tool_name)
