@@ -135,8 +135,7 @@ def run_row(run: RunRecord) -> Row:
         "tool_errors": sum(it.result is not None and not it.result.ok for it in calls),
         **(vars(run.usage) if counted else {}),
         "model_ms": sum(turn.model_ms for turn in run.turns),
-        "tools_ms": sum(_tools_ms(turn.tool_runs) for turn in run.turns),
-        "waited_ms": sum(_waited_ms(turn.tool_runs) for turn in run.turns),
+        **_call_times(calls),
         "retry_wait_ms": sum(turn.retry_wait_ms for turn in run.turns),
         "params": run.turns[0].request.params if run.turns else None,
         "system_sha": (last and last.system_sha) or None,
@@ -155,8 +154,7 @@ def _turn_row(turn: EngineTurn, provider: str, message_at: int | None) -> Row:
         "model": f"{provider}:{request.model}",
         "tool_calls": len(response.message.tool_calls) if response else 0,
         "started_at": to_us(turn.started_at),
-        "tools_ms": _tools_ms(turn.tool_runs),
-        "waited_ms": _waited_ms(turn.tool_runs),
+        **_call_times(turn.tool_runs),
         "trimmed": len(request.trimmed),
         "system_sha": request.system_sha or None,
         "toolset_sha": request.toolset_sha or None,
@@ -319,12 +317,11 @@ def _call_body(call: ToolCall) -> Row:
     return body if call.extra is None else {**body, "extra": call.extra}
 
 
-def _tools_ms(runs: Iterable[ToolRun]) -> float:
-    return _wall_ms((it.started_at, it.duration_ms) for it in runs)
-
-
-def _waited_ms(runs: Iterable[ToolRun]) -> float:
-    return _wall_ms((it.queued_at, it.waited_ms) for it in runs)
+def _call_times(runs: Sequence[ToolRun]) -> Row:
+    return {
+        "tools_ms": _wall_ms((run.started_at, run.duration_ms) for run in runs),
+        "waited_ms": _wall_ms((run.queued_at, run.waited_ms) for run in runs),
+    }
 
 
 def _wall_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
@@ -417,15 +414,8 @@ def _message(row: Row, runs: Mapping[int, list[ToolRun]]) -> Message:
         {"arguments": parse_arguments(it["arguments_raw"]), **it}
         for it in row.get("tool_calls", ())
     ]
-    name = row.get("tool_name")
-    plain: Row = {
-        **row,
-        "content": content,
-        "name": name,
-        "tool_calls": calls,
-        **row.get("doc", {}),
-    }
-    return Message.model_validate(plain)
+    plain: Row = {**row, "content": content, "name": row.get("tool_name"), "tool_calls": calls}
+    return Message.model_validate(plain | row.get("doc", {}))
 
 
 def _fields(row: Row) -> Row:

@@ -89,8 +89,6 @@ class Store(Reading):
         self.database = database
         self._lease = Lease.of_this_process(utc_now())
         self._live: dict[str, _Live] = {}
-        self.keeps_forgotten = False
-        """Texts of deleted runs are still in the write-ahead log, because others are reading it."""
         try:
             database.transact(self._take_lease)
         except BaseException:
@@ -202,8 +200,8 @@ class Store(Reading):
         self._lease = replace(self._lease, heartbeat=to_us(utc_now()))
         try:
             self.database.transact(self._put_lease, wait_s=0, durable=False)
-            if self.keeps_forgotten:
-                self.keeps_forgotten = not self.database.fold(0)
+            if self.database.keeps_deleted:
+                self.database.fold(0)
         except Locked:
             return False
         return True
@@ -218,20 +216,17 @@ class Store(Reading):
         c.executemany(f"DELETE FROM leases WHERE id = ? AND id NOT IN ({used})", dead)
         self._put_lease(c)
 
-    def _dead_runs(self, c: Connection) -> list[Row]:
-        """The runs that say Running while nobody is at work on them."""
-        found = select(
-            c, "runs", "WHERE phase = 'Running' AND lease_id IS NOT ?", (self._lease.id,)
-        )
+    def _dead_runs(self, c: Connection) -> list[tuple[Row, Lease | None]]:
+        """The runs that say Running while nobody is at work on them, and who was."""
+        rest = "WHERE phase = 'Running' AND lease_id IS NOT ?"
+        found = select(c, "runs", rest, (self._lease.id,))
         leases = _leases(c) if found else {}
-        alive = {lease.id for lease in leases.values() if lease.is_alive(utc_now())}
-        return [row for row in found if row.get("lease_id") not in alive]
+        held = [(row, leases.get(row.get("lease_id", ""))) for row in found]
+        return [(row, it) for row, it in held if it is None or not it.is_alive(utc_now())]
 
     def _close_dead(self, c: Connection) -> None:
         """Write the end of the runs whose kernel is gone."""
-        leases = _leases(c)
-        for row in self._dead_runs(c):
-            holder = leases.get(row.get("lease_id", ""))
+        for row, holder in self._dead_runs(c):
             run = interrupted(load_row(c, row), from_us(holder.heartbeat) if holder else None)
             _put_whole(c, _Live(row, 0, 0), run)
 
@@ -263,14 +258,8 @@ class Store(Reading):
             return _delete(c, run_id, children=children)
 
         forgotten = self.database.transact(work)
-        self.keeps_forgotten = not self.database.fold()
+        self.database.fold()
         return forgotten
-
-    # The file
-
-    def compact(self) -> None:
-        """Write the file anew without what deleting left empty; StoreError when it is in use."""
-        self.keeps_forgotten = not self.database.compact()
 
     def counts(self) -> dict[str, int]:
         """How many runs, turns, tool runs and messages there are."""

@@ -150,7 +150,7 @@ def compact() -> str:
     if store.path is None:
         raise UsageError("the store is in memory only; there is nothing to compact")
     before = store.database.sizes()[0]
-    store.compact()
+    store.database.compact()
     after = store.database.sizes()[0]
     return f"the store takes {_megabytes(after)} now ({_megabytes(before)} before)"
 

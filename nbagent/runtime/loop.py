@@ -53,11 +53,6 @@ class LoopThread(threading.Thread):
         self._tasks: set[asyncio.Task[Any]] = set()
         self.start()
 
-    @property
-    def serves(self) -> bool:
-        """Whether it takes work."""
-        return self.is_alive() and not self.retired
-
     def run(self) -> None:
         """Run the loop. SystemExit in a task falls through it; others must not die of it."""
         asyncio.set_event_loop(self.loop)
@@ -117,7 +112,7 @@ def _thread(name: str) -> LoopThread:
     threads = _threads()
     with threads.lock:
         thread = threads.serving.get(name)
-        if thread is None or not thread.serves:
+        if thread is None or thread.retired or not thread.is_alive():
             thread = threads.serving[name] = LoopThread(name)
     return thread
 
