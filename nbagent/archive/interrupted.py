@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from nbagent.contracts.chat import Message, Usage
+from nbagent.contracts.chat import Usage
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
 
 RUN_INTERRUPTED = ErrorInfo(
     "ENGINE_INTERRUPTED",
@@ -35,7 +35,7 @@ def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
     turns, messages = list(run.turns), list(run.messages)
     if turns and messages and messages[-1].tool_calls:
         turns[-1] = _ended(turns[-1])
-        messages += [_answer(tool_run) for tool_run in turns[-1].tool_runs]
+        messages += [tool_run.as_message() for tool_run in turns[-1].tool_runs]
     last = [turn.started_at + timedelta(milliseconds=turn.duration_ms) for turn in turns[-1:]]
     ended_at = max(run.started_at, last_sign or run.started_at, *last)
     usages = [turn.response.usage for turn in turns if turn.response and turn.response.usage]
@@ -68,9 +68,3 @@ def _ended(turn: EngineTurn) -> EngineTurn:
             "duration_ms": max(turn.duration_ms, turn.model_ms + turn.retry_wait_ms),
         }
     )
-
-
-def _answer(run: ToolRun) -> Message:
-    """The message that gives a tool run's result to the model."""
-    content = run.result.as_content() if run.result else ()
-    return Message(role="tool", content=content, tool_call_id=run.tool_call_id, name=run.tool_name)

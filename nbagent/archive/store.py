@@ -78,10 +78,6 @@ class _Live(NamedTuple):
         return self.row["model"].partition(":")[0]
 
 
-_Step = Callable[[Connection], _Live | None]
-"""Writes what an event brings, and gives what is known then; None: the run is over."""
-
-
 class Store(Reading):
     """All runs of one folder. Writing is for one thread at a time, reading for any."""
 
@@ -125,40 +121,35 @@ class Store(Reading):
 
         While another process is writing, the loop goes on; `on_wait` is called when that is long.
         """
-        step = self._step_of(event)
-        if step is None:
-            return
-        run_id, work, how = step
+        # On disk before the next thing happens are a response with calls and the end of a run, with
+        # all that was written before them; a power cut alone may take back the rest. Nothing is
+        # lost yet when a run begins, so the store need not leave the disk for it.
+        soon, safe = {"durable": False, "leave": True}, {"durable": True, "leave": True}
+        work: Callable[[Connection], _Live | None]
+        match event:
+            case RunStarted(run=run):
+                how = {"durable": False, "leave": False}
+                run_id, work = run.id, partial(self._begin, run=run)
+            case ResponseReceived(turn=turn):
+                run_id, how = turn.run_id, safe
+                work = partial(_respond, self._get(run_id), event)
+            # The last result of a turn is committed with the turn, which follows directly.
+            case ToolCallFinished(run_id=run_id, pending=pending) if pending:
+                how, work = soon, partial(_put_result, self._get(run_id), event.tool_run)
+            case TurnFinished(turn=turn):
+                run_id, how = turn.run_id, soon
+                work = partial(_end_turn, self._get(run_id), event)
+            case MessagesAdded(run_id=run_id):
+                how, work = soon, partial(_add_messages, self._get(run_id), event)
+            case RunFinished(run=run):
+                run_id, how, work = run.id, safe, partial(_finish, self._get(run.id), run)
+            case _:
+                return
         live = await self.database.commit(work, on_wait=on_wait, **how)
         if live is None:
             del self._live[run_id]
         else:
             self._live[run_id] = live
-
-    def _step_of(self, event: Event) -> tuple[str, _Step, dict[str, bool]] | None:
-        """The run, what is written for an event in one transaction, and how; None for nothing.
-
-        On disk before the next thing happens are a response with calls and the end of a run, with
-        all that was written before them; a power cut alone may take back the rest. Nothing is lost
-        yet when a run begins, so the store need not leave the disk for it.
-        """
-        soon, safe = {"durable": False, "leave": True}, {"durable": True, "leave": True}
-        match event:
-            case RunStarted(run=run):
-                return run.id, partial(self._begin, run=run), {"durable": False, "leave": False}
-            case ResponseReceived(turn=turn):
-                return turn.run_id, partial(_respond, self._get(turn.run_id), event), safe
-            # The last result of a turn is committed with the turn, which follows directly.
-            case ToolCallFinished(run_id=run_id, pending=pending) if pending:
-                return run_id, partial(_put_result, self._get(run_id), event.tool_run), soon
-            case TurnFinished(turn=turn):
-                return turn.run_id, partial(_end_turn, self._get(turn.run_id), event), soon
-            case MessagesAdded(run_id=run_id):
-                return run_id, partial(_add_messages, self._get(run_id), event), soon
-            case RunFinished(run=run):
-                return run.id, partial(_finish, self._get(run.id), run), safe
-            case _:
-                return None
 
     def _get(self, run_id: str) -> _Live:
         live = self._live.get(run_id)

@@ -31,9 +31,7 @@ class RunStarted(Event):
 class TurnStarted(Event):
     """A request is about to leave; once more when it leaves again with shortened tool results."""
 
-    run_id: str
     turn_id: str
-    index: int
     request: TurnRequest
     messages: tuple[Message, ...]
     """The new messages in it."""
@@ -96,7 +94,6 @@ class ResponseReceived(Event):
     """
 
     turn: EngineTurn
-    message: Message
     system_prompt: str
     tools: tuple[ToolSpec, ...]
     """What the hashes of the turn's request stand for."""

@@ -122,6 +122,15 @@ class ToolRun(Value):
     """For the person: the last frames of what the tool raised."""
     notes: tuple[str, ...] = ()
 
+    def as_message(self) -> Message:
+        """The message that gives the result to the model."""
+        return Message(
+            role="tool",
+            content=self.result.as_content() if self.result else (),
+            tool_call_id=self.tool_call_id,
+            name=self.tool_name,
+        )
+
 
 _KEEP_CHARS = 200
 """Of an old tool result that is sent shortened."""
