@@ -1,28 +1,22 @@
 """The threads of our own: one with the engine's loop, one with the loop of async tools.
 
-Owns their start, their replacement after a fork, a death or a tool that holds its loop, and their
-quiet end; not what runs on them.
+Owns their start and their replacement after a fork, a death or a tool that holds its loop; not
+what runs on them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextvars
 import ctypes
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from nbagent.contracts.cancel import CancelToken
-
 T = TypeVar("T")
 _log = logging.getLogger("nbagent")
-_EXIT_S = 1.0
-"""How long the end of the process waits for runs to end cleanly."""
 
 
 class PerProcess(Generic[T]):
@@ -101,8 +95,6 @@ class _Threads:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.serving: dict[str, LoopThread] = {}
-        self.running: set[CancelToken] = set()
-        """Of the runs at work: the end of the process stops them and waits a moment for them."""
 
 
 _threads = PerProcess(_Threads)
@@ -135,18 +127,3 @@ def engine_loop() -> asyncio.AbstractEventLoop:
 def on_engine_thread() -> bool:
     """Whether the caller is on a thread of ours (the engine's, or the async tools')."""
     return isinstance(threading.current_thread(), LoopThread)
-
-
-def running() -> set[CancelToken]:
-    """The tokens of the runs at work in this process."""
-    return _threads().running
-
-
-@atexit.register
-def _finish() -> None:
-    threads = _threads()
-    for cancel in list(threads.running):
-        cancel.set()
-    deadline = time.monotonic() + _EXIT_S
-    while threads.running and time.monotonic() < deadline:
-        time.sleep(0.01)
