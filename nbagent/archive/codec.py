@@ -70,7 +70,6 @@ def text_cell(text: str) -> str | bytes:
 
 
 def cell_text(cell: str | bytes) -> str:
-    """The text of a cell."""
     return cell if isinstance(cell, str) else cell.decode("utf-8", "surrogatepass")
 
 

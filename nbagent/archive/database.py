@@ -93,7 +93,6 @@ class Database:
 
     @classmethod
     def memory(cls) -> Database:
-        """An empty database in memory."""
         return cls(_memory(), None, None)
 
     def earlier(self) -> list[Path]:

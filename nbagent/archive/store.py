@@ -31,7 +31,7 @@ from nbagent.archive.lease import Lease
 from nbagent.archive.reading import Reading, load_row, row_of_run, select
 from nbagent.archive.tables import STORED
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -85,11 +85,7 @@ class Store(Reading):
         self.database = database
         self._lease = Lease.of_this_process(utc_now())
         self._live: dict[str, _Live] = {}
-        try:
-            database.transact(self._take_lease)
-        except BaseException:
-            database.close()
-            raise
+        database.transact(self._take_lease)
 
     @classmethod
     def open(cls, home: Path) -> Store:
@@ -106,12 +102,10 @@ class Store(Reading):
 
     @property
     def warning(self) -> str | None:
-        """Why runs are not kept, or kept less safely; None when all is well."""
         return self.database.warning
 
     @property
     def path(self) -> Path | None:
-        """The file; None in memory."""
         return self.database.path
 
     # Writing
@@ -132,17 +126,17 @@ class Store(Reading):
                 run_id, work = run.id, partial(self._begin, run=run)
             case ResponseReceived(turn=turn):
                 run_id, how = turn.run_id, safe
-                work = partial(_respond, self._get(run_id), event)
+                work = partial(_respond, self._live[run_id], event)
             # The last result of a turn is committed with the turn, which follows directly.
             case ToolCallFinished(run_id=run_id, pending=pending) if pending:
-                how, work = soon, partial(_put_result, self._get(run_id), event.tool_run)
+                how, work = soon, partial(_put_result, self._live[run_id], event.tool_run)
             case TurnFinished(turn=turn):
                 run_id, how = turn.run_id, soon
-                work = partial(_end_turn, self._get(run_id), event)
+                work = partial(_end_turn, self._live[run_id], event)
             case MessagesAdded(run_id=run_id):
-                how, work = soon, partial(_add_messages, self._get(run_id), event)
+                how, work = soon, partial(_add_messages, self._live[run_id], event)
             case RunFinished(run=run):
-                run_id, how, work = run.id, safe, partial(_finish, self._get(run.id), run)
+                run_id, how, work = run.id, safe, partial(_finish, self._live[run.id], run)
             case _:
                 return
         live = await self.database.commit(work, on_wait=on_wait, **how)
@@ -150,12 +144,6 @@ class Store(Reading):
             del self._live[run_id]
         else:
             self._live[run_id] = live
-
-    def _get(self, run_id: str) -> _Live:
-        live = self._live.get(run_id)
-        if live is None:
-            raise StoreError(f"run {run_id!r} was not begun here; write its RunStarted first")
-        return live
 
     def _begin(self, c: Connection, run: RunRecord) -> _Live:
         row = {**run_row(run), "lease_id": self._lease.id}

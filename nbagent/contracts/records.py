@@ -69,7 +69,6 @@ class ToolResult(Value):
         return {"ok": False, "error": body, **note}
 
     def to_json(self) -> bytes:
-        """The body as JSON."""
         return dump_json(self.body)
 
     def as_content(self) -> tuple[Part, ...]:
@@ -78,7 +77,6 @@ class ToolResult(Value):
 
     @classmethod
     def failure(cls, error: ErrorInfo) -> ToolResult:
-        """A result that says what went wrong."""
         return cls(ok=False, error=error)
 
 

@@ -101,7 +101,6 @@ class _Work:
     repeat_n: int
     decision: Decision | None = None
     began_ms: float | None = None
-    """When the tool began."""
     queued_at: datetime = field(default_factory=utc_now)
     queued_ms: float = field(default_factory=monotonic_ms)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)

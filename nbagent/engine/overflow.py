@@ -127,7 +127,6 @@ def message_chars(message: Message) -> int:
 
 
 def request_chars(request: ChatRequest) -> int:
-    """Characters of a whole request."""
     return _pieces(request).total()
 
 

@@ -169,9 +169,7 @@ class Turn:
         return End("WaitingUser", "length" if length else "answered")
 
     def next_end(self) -> End:
-        """Another turn follows, unless a limit or a stop is in the way."""
-        if self.plan.cancel.is_set:
-            return aborted()
+        """Another turn follows, unless a limit or a pause is in the way."""
         if self.state.repeats.loop is not None:
             text = f"{self.state.repeats.loop}; the run is paused, {RESUME}"
             return End("WaitingUser", "loop_detected", ErrorInfo("ENGINE_LOOP_DETECTED", text))
