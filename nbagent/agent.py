@@ -59,11 +59,6 @@ class Agent:
         """What every run of it has, if the run does not say otherwise."""
         return self._base.options
 
-    @property
-    def tools(self) -> tuple[object, ...] | None:
-        """The functions and servers that it was given; None: by name, or the notebook's."""
-        return self._base.tools
-
     def __repr__(self) -> str:
         return f"<Agent {self.options.model or 'default model'}>"
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import os
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from nbagent.archive import frames
 from nbagent.archive.codec import unpacked
 from nbagent.archive.store import Store
-from nbagent.archive.tables import Dtype
+from nbagent.archive.tables import DAMAGE, Dtype
 from nbagent.contracts.canonical import load_json
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import UsageError, described
 from nbagent.contracts.records import RunRecord
 from nbagent.run import Run
 from nbagent.session.clients import listings
 from nbagent.session.stores import current_store, store_at
-from nbagent.settings import RunOptions
+from nbagent.settings import RunOptions, path_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -80,9 +80,11 @@ class History:
         given: Any = filters.pop("store", None)
         if given is None:
             given = self._store or current_store()
-        several = [given] if isinstance(given, str | Path | Store) else given
-        stores = [it if isinstance(it, Store) else store_at(it) for it in several]
-        return frames.read(stores, name, filters)
+        is_list = isinstance(given, list | tuple | set)
+        several = cast("list[Any]", given) if is_list else [given]
+        # One store is read once, by however many names it is given.
+        stores = dict.fromkeys(it if isinstance(it, Store) else store_at(it) for it in several)
+        return frames.read([*stores], name, filters)
 
 
 _history = History()
@@ -100,14 +102,13 @@ class SavedNotebook(History):
             store.add(record)
         super().__init__(store)
         self.path = path
-        self._n_runs = len(records)
 
     def open_run(self, ref: str) -> Run:
         """A run: `"last"`, its name, or a unique start of its id."""
         return _SavedRun(self._saved.load(self._saved.find(ref)), self._saved)
 
     def __repr__(self) -> str:
-        return f"<SavedNotebook {self.path.name}, {self._n_runs} run{'s' * (self._n_runs != 1)}>"
+        return f"<SavedNotebook {self.path.name}, runs: {self._saved.counts()['runs']}>"
 
 
 class _SavedRun(Run):
@@ -131,7 +132,7 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     Raises:
         UsageError: it cannot be read, is no notebook, or holds a broken record.
     """
-    file = Path(path).expanduser()
+    file = path_of(path, "path")
     try:
         saved = [
             output["metadata"]["nbagent"]
@@ -139,17 +140,13 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
             for output in cell.get("outputs", ())
             if "nbagent" in output.get("metadata", ())
         ]
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read ({error.strerror or error})") from None
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        raise UsageError(f"{file} is no notebook; give a saved .ipynb file") from None
-    try:
         # A run that is shown twice is saved twice.
         records = {record.id: record for record in map(unpacked, saved)}
-    except (ValueError, RecursionError) as error:
-        said = str(error).splitlines()[0]
-        raise UsageError(f"{file} holds a broken record ({said})") from None
-    return SavedNotebook(file, sorted(records.values(), key=lambda record: record.started_at))
+        in_order = sorted(records.values(), key=lambda record: record.started_at)
+        return SavedNotebook(file, in_order)
+    except (OSError, *DAMAGE) as error:
+        said = described(error).partition("\n")[0]
+        raise UsageError(f"{file} is no notebook with whole records ({said})") from None
 
 
 def models(provider: str | None = None, **options: Any) -> DataFrame:
@@ -181,4 +178,5 @@ def models(provider: str | None = None, **options: Any) -> DataFrame:
         for listing in listings(provider, RunOptions(**options))
         for model in listing.models or (None,)
     ]
-    return frames.frame_of(rows, _MODEL_DTYPES)
+    frame: Any = frames.frame_of(rows)
+    return frame.astype(_MODEL_DTYPES)

@@ -5,7 +5,7 @@ Needs pytest. The fixture is there where a test module or its `conftest.py` impo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -98,8 +98,8 @@ def assert_called(run: Run, tool: str, /, **wanted: Any) -> ToolRun:
     for call in calls:
         if call.tool_name == tool and wanted.items() <= (call.args or {}).items():
             return call
-    lines = map(_described, calls)
-    raise AssertionError(_listed(f"{_call(tool, wanted)} was not called; called were", lines))
+    called = f"{_call(tool, wanted)} was not called; called were:"
+    raise AssertionError("\n  ".join([called, *map(_described, calls)]))
 
 
 def assert_no_errors(run: Run) -> None:
@@ -108,16 +108,12 @@ def assert_no_errors(run: Run) -> None:
     if run.error or run.phase in ("Failed", "Running"):
         errors.insert(0, f"the run ended in {run.stop_reason or run.phase}: {run.error}")
     if errors:
-        raise AssertionError(_listed(f"run {run.id[:8]} has errors", errors))
+        raise AssertionError("\n  ".join([f"run {run.id[:8]} has errors:", *errors]))
 
 
 def tool_runs_of(run: Run) -> list[ToolRun]:
     """All calls of a run, in their order."""
     return [call for turn in run.turns for call in turn.tool_runs]
-
-
-def _listed(what: str, lines: Iterable[str]) -> str:
-    return "\n  ".join([f"{what}:", *lines])
 
 
 def _described(run: ToolRun) -> str:

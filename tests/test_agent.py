@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from nbagent.contracts.errors import EngineError, ModelError, NbagentError, Tool
 from nbagent.providers.offline import Step, call, error, script, step
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import current_store
+from nbagent.settings import begun_anew
 
 
 def test_an_unknown_option_names_the_nearest_one_at_each_door() -> None:
@@ -66,6 +68,17 @@ def test_what_is_no_list_no_text_and_no_reference_is_one_clear_line() -> None:
     for door, said in refused:
         with pytest.raises(UsageError, match=said):
             door()
+
+
+def test_a_working_folder_that_was_deleted_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with begun_anew(), pytest.raises(UsageError, match="the working folder was deleted"):
+        nbagent.Agent(script(["Never."])).run("Go.")
 
 
 def test_tools_may_be_functions_or_names_of_the_notebook() -> None:

@@ -72,11 +72,11 @@ def test_the_common_variables_name_model_and_server(monkeypatch: pytest.MonkeyPa
 
 UNREADABLE = (
     *("[tool.nbagent]\nmaxturns = 4\n", "[tool.nbagent\n", "max_turns = \n", "\xff"),
-    *("tool = 5\n", "[tool]\nnbagent = 5\n"),
+    *("tool = 5\n", "[tool]\nnbagent = 5\n", "a = " + "[" * 5000),
 )
 
 
-@pytest.mark.parametrize("text", UNREADABLE, ids=repr)
+@pytest.mark.parametrize("text", UNREADABLE, ids=lambda text: repr(text)[:40])
 def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(text, "latin-1")
     with pytest.raises(UsageError, match=r"pyproject\.toml"):
@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="unknown setting 'modle'; did you mean 'model'"):
+    with pytest.raises(UsageError, match="unknown option 'modle'; did you mean 'model'"):
         nbagent.configure(modle="x")
 
 
@@ -99,7 +99,7 @@ FIT: dict[str, list[tuple[Any, Any]]] = {
     "max_turns": [("7", 7)],
     "temperature": [("0.5", 0.5)],
     "system": [("", "")],
-    "model": [(None, None)],
+    "model": [(None, None), ("a", "a"), ("ollama:a b", "ollama:a b")],
     "stream": [("off", False), (True, True)],
     "tools": [("all", "all"), ("a, b c", ("a", "b", "c")), (["a"], ("a",))],
     "stop_sequences": [("a b", ("a b",)), (["\n", "END"], ("\n", "END"))],
@@ -141,6 +141,9 @@ def test_the_store_is_beside_the_notebook_unless_said_otherwise(
     assert store_home() == tmp_path / ".nbagent"
     monkeypatch.setenv("NBAGENT_HOME", "~/kept")
     assert store_home() == Path.home() / "kept"
+    monkeypatch.setenv("NBAGENT_HOME", "~nobody_x/y")
+    with pytest.raises(UsageError, match="NBAGENT_HOME='~nobody_x/y' is no path"):
+        store_home()
 
 
 WITH_A_KEY = """http://h/v1?api-key=SECRET http://h/v1#SECRET http://h/v1?api-version=SECRET
@@ -202,7 +205,10 @@ REFUSED = {
     "tools = ['mcp:evil']": "tools may not name 'mcp:evil'",
     "tools = 'all'": "tools may not name 'all'",
     "tools = 'fs, evil__run'": "tools may not name 'evil__run'",
+    'tools = ["\\nevil__run"]': "tools may not name '\\nevil__run'",
     "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
+    "model = '\t\u00a0local:a.gguf'": "model='\\t\\xa0local:a.gguf' does not fit",
+    'model = "\\u001flocal:a.gguf"': "model='\\x1flocal:a.gguf' does not fit",
 }
 MAY_BE_SET = """model system tools max_turns ceiling loop_limit max_total_tokens max_cost_usd
 timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny
@@ -258,7 +264,7 @@ ODD: dict[str, list[Any]] = {
     "after_run": ["gone"],
     "stream": ["perhaps"],
     "tools": [5, [5], "none, a"],
-    "model": ["", 5],
+    "model": ["", " ", " a:b", "a:b\n", 5],
     "system": [5],
     "reasoning": ["lots", "0", "02048", "-5", "1.5", "", True],
     "cache": ["on", "", True],

@@ -49,7 +49,7 @@ from nbagent.contracts.events import Event, RunFinished, RunStarted, ToolCallFin
 from nbagent.contracts.ports import Decision, ToolContext
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact
-from nbagent.settings import store_home
+from nbagent.settings import path_of, store_home
 
 FILE_NAME = "audit.jsonl"
 _LONGEST_LINE_BYTES = 200_000
@@ -64,7 +64,6 @@ _REFUSALS: frozenset[ToolCode] = frozenset(
     ("E_DENIED", "E_SANDBOX_VIOLATION", "E_READ_LIMIT", "E_WRITE_LIMIT")
 )
 _MOST_CHARS = 200
-_MOST_PATH_CHARS = 4_096
 
 Record = Mapping[str, Any]
 
@@ -166,12 +165,12 @@ class AuditLog:
         try:
             with ExitStack() as stack:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                head_fd = stack.enter_context(_open(_head_file(self.path)))
+                head_fd = _open(stack, _head_file(self.path))
                 stack.enter_context(locked(head_fd))
                 # The head first: a log without one is a log that somebody cut.
                 if not os.fstat(head_fd).st_size and not self.path.exists():
                     _note(head_fd, Head())
-                yield stack.enter_context(_open(self.path, os.O_APPEND)), head_fd
+                yield _open(stack, self.path, os.O_APPEND), head_fd
         except OSError as error:
             raise StoreError(
                 f"the audit log {self.path} cannot be written ({error.strerror or error}). Make "
@@ -206,13 +205,10 @@ def _note(head_fd: int, head: Head) -> None:
         raise OSError("the disk is full")
 
 
-@contextmanager
-def _open(path: Path, flags: int = 0) -> Generator[int]:
+def _open(stack: ExitStack, path: Path, flags: int = 0) -> int:
     fd = os.open(path, _FLAGS | flags, 0o600)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    stack.callback(os.close, fd)
+    return fd
 
 
 def _read(fd: int, start: int, n_bytes: int) -> bytes:
@@ -230,43 +226,37 @@ class AuditReport:
     why: str = ""
     """What is wrong with the line after them; empty when nothing is."""
     last_sha: str = ""
-    """Of the last line in order. Kept elsewhere, `contains=` finds a log that was made anew."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was changed, cut, moved or put in."""
-        return not self.why
+    """Of the last line in order. Kept elsewhere, it finds a log that was made anew."""
 
     def __bool__(self) -> bool:
-        return self.ok
+        return not self.why
 
 
-def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = "") -> AuditReport:
+def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
     """Check the audit log: finds what was changed, deleted, put in, moved or cut off.
 
     The chain holds each line to the one before it, and `audit.head` says where it ends. Two things
     it cannot tell: a power cut that took the last lines looks like a cut; and who makes the whole
-    log and its head anew leaves nothing to find, unless a `last_sha` was kept elsewhere.
+    log and its head anew leaves nothing to find, unless a `last_sha` was kept elsewhere: it must
+    still stand in the log.
 
     Args:
         path: a store's folder, or a log's file; the current store's by default.
-        contains: a `last_sha` of an earlier report, which the log must still have.
 
     Raises:
         UsageError: there is no audit log.
         StoreError: it cannot be read.
     """
-    given = store_home() if path is None else Path(path).expanduser()
-    log = given / FILE_NAME if given.is_dir() or path is None else given
-    if not log.is_file() and not _head_file(log).is_file():
+    given = store_home() if path is None else path_of(path, "path")
+    log = given / FILE_NAME if os.path.isdir(given) or path is None else given
+    noted, lines = _snapshot(log)
+    if not noted and not os.path.isfile(log):
         raise UsageError(
             f"there is no audit log at {log}; it is begun by the first run with file, script, "
-            "notebook or MCP tools. Give the store's folder or the file: "
-            "nbagent.verify_audit('.nbagent')"
+            "notebook or MCP tools, in its store's folder"
         )
-    noted, lines = _snapshot(log)
     before = head = Head()
-    why, missing = "", contains
+    why = ""
     for line in lines:
         after = head.after(line)
         if after is None:
@@ -274,13 +264,10 @@ def verify_audit(path: str | os.PathLike[str] | None = None, *, contains: str = 
                 why = "it was changed, or does not follow the line before it"
             break
         before, head = head, after
-        missing = "" if head.sha == missing else missing
     # A killed writer's last line may stand behind the end that the head file says.
     if not why and noted not in (head.to_bytes(), before.to_bytes()):
         name = _head_file(log).name
         why = f"{name} is not of a log that ends with line {head.seq:,}: one of them was changed"
-    if missing and not why:
-        why = "the line that it must contain is not there: the log was cut or made anew"
     return AuditReport(path=log, lines=head.seq, why=why, last_sha=head.sha if head.seq else "")
 
 
@@ -406,7 +393,7 @@ def _after(event: ToolCallFinished) -> list[Record]:
             {
                 "kind": "write",
                 **place,
-                "path": redact(data["path"])[:_MOST_PATH_CHARS],
+                "path": redact(data["path"]),
                 "sha256_before": data.get("sha256Before"),
                 "sha256_after": data["sha256After"],
                 "bytes": data.get("bytesWritten"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbagent.archive.locking import locked
-from nbagent.archive.tables import APPLICATION_ID, STORED, VERSION, statements
+from nbagent.archive.tables import APPLICATION_ID, DAMAGE, STORED, VERSION, statements
 from nbagent.contracts.errors import StoreError
 
 T = TypeVar("T")
@@ -204,7 +204,7 @@ class Database:
             with self._read_lock, contextlib.closing(_connect(path, "mode=ro")) as connection:
                 connection.execute("BEGIN")
                 yield connection
-        except (sqlite3.Error, ValueError, OverflowError) as error:  # also of damaged cells
+        except (sqlite3.Error, *DAMAGE) as error:
             raise _refusal(path or Path(FILE_NAME), error) from error
 
     # The file
@@ -359,7 +359,7 @@ def _memory(source: Connection | None = None) -> Connection:
 def _rescued(path: Path) -> Connection:
     """A database in memory with what can still be read of a file."""
     # In a read-only folder WAL's index cannot be made; `immutable` reads the file alone.
-    for mode in ("mode=ro", "mode=ro&immutable=1") if path.is_file() else ():
+    for mode in ("mode=ro", "mode=ro&immutable=1") if os.path.isfile(path) else ():
         with (
             contextlib.suppress(*_FAILS),
             contextlib.closing(_connect(path, mode)) as source,

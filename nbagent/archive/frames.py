@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from itertools import product
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 from nbagent.archive.codec import cell_text, to_us
 from nbagent.archive.database import Connection
 from nbagent.archive.store import Store
-from nbagent.archive.tables import FRAMES, LINEAGE, VOCABULARY, WHEN, Dtype, Frame
+from nbagent.archive.tables import DAMAGE, FRAMES, LINEAGE, VOCABULARY, WHEN, Dtype, Frame
 from nbagent.contracts.canonical import json_object, load_json, utc_now
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,15 +55,18 @@ def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.Data
             rows += _rows(frame, filters, store, connection)
     cells = zip(*rows, strict=True) if rows else ((),) * len(frame.columns)
     columns = zip(frame.columns, cells, strict=True)
-    arrays = {column: _array(frame.dtype(column), values) for column, values in columns}
+    try:
+        arrays = {column: _array(frame.dtype(column), values) for column, values in columns}
+    except DAMAGE as error:
+        files = ", ".join(str(store.path) for store in stores)
+        said = f"a cell in {files} is damaged ({error}); move a damaged file away"
+        raise StoreError(said) from None
     return _pandas().DataFrame(arrays, copy=False)
 
 
-def frame_of(
-    rows: Sequence[dict[str, Any]], dtypes: Mapping[str, Dtype] | None = None
-) -> pd.DataFrame:
-    """Rows as a frame; columns without a dtype have the one that pandas finds."""
-    return _pandas().DataFrame(list(rows)).astype(dtypes or {})
+def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a frame, with the dtypes that pandas finds."""
+    return _pandas().DataFrame(list(rows))
 
 
 def _refuse_unknown(name: str, filters: dict[str, Any]) -> None:

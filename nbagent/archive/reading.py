@@ -6,6 +6,7 @@ Rows become records in `codec`. A run whose kernel is gone has been closed befor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -73,10 +74,9 @@ class Reading(ABC):
 
     def runs(self, *, limit: int = 20) -> list[RunRecord]:
         """The newest runs, newest first, without their turns and messages."""
-        nothing: dict[str, list[Row]] = {"turns": [], "tool_runs": [], "messages": [], "texts": []}
         with self.reading() as c:
             found = select(c, "runs", "ORDER BY n DESC LIMIT ?", (limit,))
-        return [record_of({**nothing, "runs": [row]}) for row in found]
+        return [record_of(defaultdict(list, runs=[row])) for row in found]
 
     def conversation(self, run_id: str) -> tuple[Message, ...]:
         """All messages up to the end of a run: the shared ones of its ancestors, then its own."""

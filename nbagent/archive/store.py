@@ -26,8 +26,7 @@ from nbagent.archive.codec import (
     turn_rows,
 )
 from nbagent.archive.database import Connection, Database, Locked
-from nbagent.archive.interrupted import interrupted
-from nbagent.archive.lease import Lease
+from nbagent.archive.interrupted import Lease, interrupted
 from nbagent.archive.reading import Reading, load_row, row_of_run, select
 from nbagent.archive.tables import STORED
 from nbagent.contracts.canonical import utc_now
@@ -44,6 +43,10 @@ from nbagent.contracts.events import (
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 
 _OF_RUNS = ("turns", "tool_runs", "messages", "open")
+_WHOLE_LEASE = (
+    "WHERE id <> '' AND host <> '' AND typeof(pid) = 'integer' AND heartbeat BETWEEN 0 AND 1 << 52 "
+    "AND 'blob' NOT IN (typeof(id), typeof(host), typeof(pid_started), typeof(boot_id))"
+)
 
 
 def _sql(table: str, verb: str) -> str:
@@ -343,8 +346,8 @@ def _put_whole(c: Connection, live: _Live, run: RunRecord) -> None:
 
 
 def _leases(c: Connection) -> dict[str, Lease]:
-    """All leases that were taken and not given back, by their id."""
-    return {row["id"]: Lease(**row) for row in select(c, "leases", "")}
+    """All leases that were taken and not given back, by their id; a damaged one is nobody's."""
+    return {row["id"]: Lease(**row) for row in select(c, "leases", _WHOLE_LEASE)}
 
 
 def _delete(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ APPLICATION_ID = 0x6E626167
 """`nbag`: tells our file from any other SQLite database."""
 VERSION = 5
 """Of the tables. 1 to 4 were written by earlier versions of nbagent."""
+DAMAGE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What reading raises where a row does not hold what was written."""
 
 Dtype = Literal["string", "Int64", "Float64", "boolean", "category", "datetime64[us, UTC]"]
 WHEN: Dtype = "datetime64[us, UTC]"
@@ -27,13 +29,12 @@ TOKENS = (
     "cache_write_tokens",
 )
 """All NULL where no usage was reported."""
-_FLAGS = frozenset(("ok", "truncated", "edited", "has_image", "reachable"))
+_FLAGS = frozenset(("ok", "truncated", "edited", "has_image"))
 _COUNTS = frozenset(
     (
         *("execution_count", "turns", "turn", "tool_calls", "tool_errors", "n_unpriced"),
         *("attempts", "n_messages", "n_new", "trimmed", "position", "result_chars"),
-        *("result_tokens_est", "repeat_n", "chars", "runs", "context_length", *TOKENS),
-        *("n", "run", "shared_messages", "message_at", "call"),
+        *("result_tokens_est", "repeat_n", "chars", "runs", *TOKENS),
     )
 )
 _WORDS = frozenset(
@@ -83,8 +84,6 @@ class Frame:
 
     def value(self, name: str) -> str:
         """The SQL expression of a column."""
-        if name in ("session", "model") and name not in self.columns:
-            return f"r.{name}"
         return self.values.get(name, f"x.{name}")
 
     def dtype(self, name: str) -> Dtype:
@@ -223,7 +222,7 @@ FRAMES = {
         source=_MESSAGES,
         order="x.run, x.position, x.turn",
         when="coalesce(x.at, r.started_at)",
-        values={"run_id": "r.run_id", **_TURN_ID},
+        values={**_OF_RUN, **_TURN_ID, "model": "r.model"},
         json=("tool_calls", "doc"),
         # `position`: in the run that added it, from 0; below 0: outside of the conversation.
         # `turn`: that added it. `call`: its content is the result of this tool run (position).

@@ -301,7 +301,7 @@ class ProviderConfig:
 
 
 def is_keepable(value: Any) -> bool:
-    """Whether a record can hold a JSON value: no infinite number, at most MAX_DEPTH levels."""
+    """Whether a record can hold it: JSON, no infinite number, at most MAX_DEPTH levels."""
     stack: list[tuple[Any, int]] = [(value, 1)]
     while stack:
         item, depth = stack.pop()
@@ -311,8 +311,10 @@ def is_keepable(value: Any) -> bool:
             inner = cast("list[Any]", item)
         elif isinstance(item, float) and not math.isfinite(item):
             return False
-        else:
+        elif item is None or isinstance(item, str | int | float):
             continue
+        else:
+            return False
         if depth > MAX_DEPTH:
             return False
         stack.extend((it, depth + 1) for it in inner if it.__class__ not in (str, int))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from glob import escape
 from typing import Any, Literal, cast, get_args
 
 from nbagent.contracts.canonical import canonical_json, dump_json, load_json
@@ -67,11 +68,16 @@ class ToolLimits:
 
 _PATTERN = re.compile(r"(?P<tool>[^\s()\"',{}<>]+)(?:\((?P<where>.*)\))?", re.DOTALL)
 _NAME = r"[^\s=,\"]+"
-# A value ends where `, name=` begins, unless that stands in quotes.
+# A value ends where `, name=` begins, unless that stands in double quotes.
 _ARGUMENT = re.compile(
-    rf'\s*({_NAME})\s*=\s*((?:"(?:[^"\\]|\\.)*"|[^"])*?)\s*(?:,\s+(?={_NAME}\s*=)|,?\s*\Z)',
+    rf'\s*({_NAME})\s*=\s*((?:"(?:[^"\\]|\\.)*"|[^"])*?)\s*(?:,\s*(?={_NAME}\s*=)|,?\s*\Z)',
     re.DOTALL,
 )
+# `path='a'`, `tags=['a']`: Python, which is neither JSON nor meant as a glob.
+_PYTHON = re.compile(r"'.*'|[\[{]\s*'.*", re.DOTALL)
+_OF_FILES = re.compile(r"(fs|filesystem)([.:].*)?")
+# Absolute, upwards, or with a drive: no path of the file tools is such.
+_OUTSIDE = re.compile(r"/.*|.*[\\:].*|(.*/)?\.\.(/.*)?", re.DOTALL)
 _HOSTS = {"nb": "notebook", "filesystem": "fs"}
 """Other words for a host that a person may write."""
 Resolve = Callable[[str, str, str], Sequence[str]]
@@ -89,8 +95,8 @@ class CallPattern:
 
     The part before the parentheses is a glob over the tool's name or, with a colon or the bare
     word of a host (`fs`, `mcp`, `mcp:git`), its host. In parentheses stand globs over arguments,
-    joined by `, `, or values as JSON (`tags=["prod"]`); an argument that is no text is compared
-    as JSON.
+    joined by commas, or values as JSON (`tags=["prod"]`); an argument that is no text is compared
+    as JSON, and numbers by their size.
     """
 
     tool: str
@@ -102,8 +108,8 @@ class CallPattern:
         """Whether it speaks of these arguments; loosely: blanks around texts and case aside."""
         return all(
             name in given
-            and any(_value_fits(given[name], form, loosely) for form in resolve(host, name, glob))
-            for name, glob in self.where
+            and _value_fits(given[name], text, resolve(host, name, as_glob(text, loosely)), loosely)
+            for name, text in self.where
         )
 
     def fits_tool(self, tool: str, host: str) -> bool:
@@ -113,21 +119,35 @@ class CallPattern:
         return named or fnmatchcase(tool, self.tool) or fnmatchcase(host, self.tool)
 
 
-def _value_fits(value: Any, glob: str, loosely: bool) -> bool:
-    text, pattern, exact = (_as_text(it, loosely) for it in (value, glob, _literal(glob)))
-    return text == exact or fnmatchcase(text, pattern)
-
-
-def _literal(glob: str) -> Any:
+def _literal(text: str) -> Any:
     try:
-        return load_json(glob)
+        return load_json(text)
     except (ValueError, RecursionError):
-        return glob
+        return text
 
 
-def _as_text(value: Any, loosely: bool) -> str:
-    value = _loose(value) if loosely else value
-    return value if isinstance(value, str) else canonical_json(value).decode()
+_in_rule = lru_cache(maxsize=512)(_literal)
+
+
+def as_glob(text: str, loosely: bool = False) -> str:
+    """A value of a rule as a glob, JSON texts unquoted: of what is allowed, to the letter."""
+    literal = _in_rule(text)
+    if literal == text or not isinstance(literal, str):
+        return text
+    return literal if loosely else escape(literal)
+
+
+def _value_fits(value: Any, text: str, globs: Sequence[str], loosely: bool) -> bool:
+    literal = _in_rule(text)
+    is_json = literal != text
+    if loosely:
+        value, literal, globs = (_loose(it) for it in (value, literal, globs))
+    given = value if isinstance(value, str) else canonical_json(value).decode()
+    if given in globs or any(fnmatchcase(given, glob) for glob in globs):
+        return True
+    # 100 is 100.0, loosely also in a text; 1 is not True.
+    read = _literal(given) if is_json and loosely else value
+    return is_json and read == literal and bool not in (type(value), type(literal))
 
 
 def _loose(value: Any) -> Any:
@@ -142,21 +162,22 @@ def _loose(value: Any) -> Any:
 
 @lru_cache(maxsize=512)
 def call_pattern(text: str) -> CallPattern:
-    """Read a pattern.
-
-    Raises:
-        UsageError: it is no pattern; the message shows one.
-    """
+    """Read a pattern; of what is none, or could fit no call, a UsageError that shows one."""
     match = _PATTERN.fullmatch(text.strip())
     if match is None:
         raise _no_pattern(text)
     rest, where = match["where"] or "", list[tuple[str, str]]()
     while rest.strip():
         argument = _ARGUMENT.match(rest)
-        # Outside of JSON, `a=1, b` lacks something.
-        if argument is None or (", " in argument[2] and _literal(argument[2]) == argument[2]):
+        if argument is None:
             raise _no_pattern(text)
-        where.append((argument[1], argument[2]))
+        name, value = argument.groups()
+        of_file = name == "path" and _OF_FILES.fullmatch(match["tool"])
+        # Outside of JSON, `a=1, b` lacks something.
+        lacks = ", " in value and _in_rule(value) == value
+        if lacks or _PYTHON.fullmatch(value) or (of_file and _OUTSIDE.fullmatch(as_glob(value))):
+            raise _no_pattern(text)
+        where.append((name, value))
         rest = rest[argument.end() :]
     return CallPattern(match["tool"], tuple(where))
 
@@ -164,7 +185,8 @@ def call_pattern(text: str) -> CallPattern:
 def _no_pattern(text: object) -> UsageError:
     return UsageError(
         f"{text!r} is no pattern for calls; write a tool (fs.write), a glob (fs.*), a host "
-        "(mcp:git) or a tool with globs over its arguments: fs.write(path=@project/*.md)"
+        "(mcp:git) or a tool with globs over its arguments or JSON: fs.write(path=@project/*.md), "
+        'erase(tags=["prod"]); a path of fs begins below a mount'
     )
 
 

@@ -189,14 +189,14 @@ class Decision:
     """`person`, `callback`, `session`, `policy`, `nobody`; empty when nobody had to be asked."""
     reason: str = ""
     arguments: dict[str, Any] | None = None
-    """The arguments to use instead, when `edited`."""
+    """Those that a person gave instead, also where they are denied or fit nothing."""
     waited_ms: float = 0.0
 
 
 class Approver(Protocol):
     """Allows, denies or changes a call before it runs; emits ApprovalRequested when it asks.
 
-    A ToolError says that the call could not be prepared again, or with other arguments.
+    A ToolError says that the call could not be prepared again.
     """
 
     async def review(

@@ -176,7 +176,7 @@ class _Work:
             result.error is not None and not is_keepable(result.error.details)
         ):
             deep = f"the result has more than {MAX_DEPTH} levels of lists and objects"
-            result = _failure("E_TOOL_FAILED", f"{deep}, or no finite number; ask for less")
+            result = _failure("E_TOOL_FAILED", f"{deep}, or values that are no JSON; ask for less")
         if edited is not None:
             note = f"edited by the person: {dump_json(edited).decode()}"
             result = result.model_copy(update={"note": note})

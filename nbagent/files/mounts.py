@@ -10,6 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import takewhile
@@ -82,15 +83,12 @@ def parse_mount(text: str, *, base: Path | None = None) -> Mount:
     name = f"@{line['name']}"
     if name in _OWN:
         raise UsageError(f"the name {name} belongs to nbagent; choose another and {_USAGE}")
-    try:
+    # A name that is too long, a folder closed to this user, `~nobody`.
+    with suppress(OSError, RuntimeError, ValueError):
         folder = (base or Path.cwd()) / Path(line["folder"]).expanduser()
-        is_there = folder.is_dir()
-    except (OSError, RuntimeError, ValueError):
-        # A name that is too long, a folder closed to this user, `~nobody`.
-        folder, is_there = Path(), False
-    if not is_there:
-        raise UsageError(f"there is no folder {line['folder'][:200]!r} for {name}; {_USAGE}")
-    return Mount(name, folder, cast("Mode", line["mode"] or "ro"))
+        if folder.is_dir():
+            return Mount(name, folder, cast("Mode", line["mode"] or "ro"))
+    raise UsageError(f"there is no folder {line['folder'][:200]!r} for {name}; {_USAGE}")
 
 
 class Mounts(dict[str, Mount]):
@@ -140,7 +138,15 @@ class Mounts(dict[str, Mount]):
             ToolError: `E_SANDBOX_VIOLATION`, the path or its mount is refused; `E_DENIED`, it is
                 in a closed folder; `ENOENT`, the mount's folder is gone.
         """
-        mount, parts = self._named(path)
+        name, parts = PROJECT, path_parts(path)
+        if parts and parts[0].startswith("@"):
+            name, parts = parts[0], parts[1:]
+        mount = self.get(name)
+        if mount is None:
+            raise ToolError(
+                f"there is no mount {visible(name)}; there are: {', '.join(self)}",
+                code="E_SANDBOX_VIOLATION",
+            )
         host = mount.root.joinpath(*parts)
         if any(_is_within(host, c) and not _is_within(mount.root, c) for c in self._closed):
             raise ToolError(
@@ -152,10 +158,7 @@ class Mounts(dict[str, Mount]):
         return FilePlace(mount, parts, root, identity)
 
     def form(self, mount: Mount, parts: Parts) -> str:
-        """A place as rules, people and records know it.
-
-        A file has as many names as mounts it lies in; this is its name in the widest of them.
-        """
+        """A place as rules, people and records know it: by its name in the widest mount around."""
         return self._form(mount.root.joinpath(*parts))
 
     def _form(self, host: Path) -> str:
@@ -168,7 +171,7 @@ class Mounts(dict[str, Mount]):
         Without a mount it is one below `@project`, unless it begins with a wildcard.
         """
         first, _, rest = glob.partition("/")
-        if first[:1] in _WILD:
+        if not first or first[0] in _WILD:
             return (glob,)
         if not first.startswith("@"):
             return (self._resolved(PROJECT, glob),)
@@ -177,26 +180,9 @@ class Mounts(dict[str, Mount]):
         return (glob, *(self._resolved(name, rest) for name in names))
 
     def _resolved(self, name: str, glob: str) -> str:
-        pieces = glob.split("/")
-        plain = list(takewhile(lambda piece: not set(piece) & _WILD, pieces))
-        try:
-            mount, parts = self._named("/".join((name, *plain)))
-        except ToolError:
-            return glob
-        return "/".join((self.form(mount, parts), *pieces[len(plain) :]))
-
-    def _named(self, path: str) -> tuple[Mount, Parts]:
-        parts = path_parts(path)
-        name, below = PROJECT, parts
-        if parts and parts[0].startswith("@"):
-            name, below = parts[0], parts[1:]
-        mount = self.get(name)
-        if mount is None:
-            raise ToolError(
-                f"there is no mount {visible(name)}; there are: {', '.join(self)}",
-                code="E_SANDBOX_VIOLATION",
-            )
-        return mount, below
+        pieces = without_dots(glob).split("/")
+        plain = tuple(takewhile(lambda piece: not set(piece) & _WILD, pieces))
+        return "/".join((self.form(self[name], plain), *pieces[len(plain) :]))
 
     def _around(self, host: Path) -> list[Mount]:
         """The mounts that a path lies in, the widest first; of two of one folder as named."""
@@ -244,6 +230,11 @@ class Mounts(dict[str, Mount]):
             ) from None
         except OSError as error:
             raise failure(error, mount.name) from None
+
+
+def without_dots(path: str) -> str:
+    """A path in one spelling: `./a//b` is `a/b`."""
+    return "/".join(piece for piece in path.strip().split("/") if piece not in ("", "."))
 
 
 def _written(mount: Mount, parts: Parts) -> str:

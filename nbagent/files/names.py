@@ -43,7 +43,8 @@ SECRET_NAMES = (
     *("*[._-]credentials", "*[_-]credentials.*", ".credentials*", "creds", "creds.*"),
     *("*[._-]creds", "*[_-]creds.*", "*api[_-]key*", "*apikey*", "*private[_-]key*"),
     *("auth.json", "auth.toml", "oauth*.json", "service[_-]account*", "serviceaccount*"),
-    *("*firebase-adminsdk*", "*keyfile*.json", "access_tokens.db"),
+    *("*firebase-adminsdk*", "*keyfile*.json", "access_tokens.db", "wallet.dat", ".renviron"),
+    *("key.txt", "keys.txt", "key.json", "keys.json", "*token.txt", "*tokens.txt", "*tokens.csv"),
     # What programs log in with.
     *(".netrc*", "_netrc", ".npmrc", ".yarnrc*", ".pypirc", ".pgpass", "pgpass.conf", ".my.cnf"),
     *(".mylogin.cnf", ".git-credentials", ".s3cfg", ".boto", ".dockercfg", ".dockerconfigjson"),

@@ -121,7 +121,7 @@ def _store() -> list[tuple[str, str]]:
         kept = [_counted(n, name) for name, n in store.counts().items()]
         size, empty = store.database.sizes()
     except NbagentError as error:
-        return [("store", f"{store_home()}: {error}")]
+        return [("store", str(error))]
     place = store_home() if store.path is not None else "in memory only"
     rows = [("store", f"{place}: {', '.join(kept)}, {_megabytes(size)}")]
     if store.path is not None and empty >= _WORTH_BYTES:

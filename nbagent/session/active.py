@@ -19,7 +19,7 @@ from nbagent.archive.audit import AuditSink, is_audited
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import json_object, load_json, utc_now
 from nbagent.contracts.chat import ChatRequest, redacted
-from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError
+from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, described
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -104,11 +104,6 @@ class ActiveRun:
         )
         self.store.database.on_warning = self._warn_all
 
-    @property
-    def done(self) -> bool:
-        """Whether the run is over."""
-        return self.record.phase != "Running"
-
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread."""
         if after_turn:
@@ -128,7 +123,7 @@ class ActiveRun:
             if view := self._here.open(self.record, self, self.ask.options):
                 self._sinks.append(view)
         except Exception as error:
-            self.warn(f"the run is not shown: {type(error).__name__}: {error}")
+            self.warn(f"the run is not shown: {described(error)}")
         if on_event is not None:
             self._sinks.append(CallbackSink(on_event))
         self._here.adopt(self.courier)
@@ -162,7 +157,7 @@ class ActiveRun:
 
     def _break(self, error: BaseException) -> None:
         """The store failed for good, or nbagent did: end with what is committed, and say so."""
-        info = ErrorInfo("E_INTERNAL", redact(f"{type(error).__name__}: {error}"))
+        info = ErrorInfo("E_INTERNAL", described(error))
         end = {
             "phase": "Failed",
             "stop_reason": "error",
@@ -206,7 +201,7 @@ class ActiveRun:
                 sink.handle(event)
             except BaseException as error:  # also SystemExit: a view never ends a run
                 self._sinks.remove(sink)
-                self.warn(f"{sink.name} was detached: {type(error).__name__}: {error}")
+                self.warn(f"{sink.name} was detached: {described(error)}")
                 with suppress(Exception):
                     sink.close()
 

@@ -10,16 +10,24 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
 from nbagent.archive.audit import AuditSink
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import dump_json, json_object, monotonic_ms, sha_of, utc_now
-from nbagent.contracts.chat import ToolCall, ToolSpec
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.canonical import (
+    dump_json,
+    json_object,
+    load_json,
+    monotonic_ms,
+    sha_of,
+    utc_now,
+)
+from nbagent.contracts.chat import ToolCall, ToolSpec, is_keepable
+from nbagent.contracts.errors import ToolError, UsageError, described
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
 from nbagent.contracts.policy import (
     Approval,
@@ -34,15 +42,17 @@ from nbagent.contracts.policy import (
     call_pattern,
     stricter,
 )
-from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolHost
+from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact
-from nbagent.shown import without_folders
+from nbagent.shown import cut_middle, without_folders
 
 OnApproval = Callable[[Question], Any]
 ANSWERS = "give True, 'session', False, a reason, or a dict of other arguments"
 READY_S = 2.0
 """A view whose front end has not answered after so long cannot be asked with."""
 _POLL_S = 0.05
+_REASON_CHARS = 4_000
 
 
 def tightened(policy: ToolPolicy, by: ToolPolicy | None) -> ToolPolicy:
@@ -73,11 +83,16 @@ class Rules:
 
     def hiding(self, spec: ToolSpec) -> str:
         """The first rule that denies the tool whatever the arguments; empty: none."""
-        return self._hidden_by(spec.name, spec.traits.host)
+        return self.forbidding(spec.name, spec.traits.host)
 
-    def forbids_all_of(self, host: str) -> bool:
-        """Whether a rule denies all tools of a host, whatever they are called."""
-        return bool(self._hidden_by("", host))
+    def forbidding(self, tool: str, host: str) -> str:
+        """The same for a name; without one, the rule that denies all tools of the host."""
+        found = (
+            f"{kind}={text!r}"
+            for kind, text in self._about(tool, host)
+            if kind == "deny" and not call_pattern(text).where
+        )
+        return next(found, "")
 
     def about_some_calls(self, spec: ToolSpec) -> list[str]:
         """The rules that speak of this tool with certain arguments only."""
@@ -110,14 +125,6 @@ class Rules:
             if other and stricter(other.ruling, hit.ruling) != hit.ruling:
                 hit = other
         return hit
-
-    def _hidden_by(self, tool: str, host: str) -> str:
-        found = (
-            f"{kind}={text!r}"
-            for kind, text in self._about(tool, host)
-            if kind == "deny" and not call_pattern(text).where
-        )
-        return next(found, "")
 
     def _about(self, tool: str, host: str) -> list[tuple[Ruling, str]]:
         return [rule for rule in self.policy.rules if call_pattern(rule[1]).fits_tool(tool, host)]
@@ -201,16 +208,19 @@ class SessionApprover:
             by, used = asked, _with(call, answer.arguments)
             if hit.ruling != "deny" and used.arguments != call.arguments:
                 # The policy judges the edited call anew; the person has seen it.
-                prepared = await self.host.prepare(used, context)
-                hit = self._hit(used, prepared)
                 approval, arguments = "edited", used.arguments
+                try:
+                    prepared = await self.host.prepare(used, context)
+                    hit = self._hit(used, prepared)
+                except ToolError as error:  # the result of a call that was edited all the same
+                    prepared = replace(prepared, run=_failing(error))
             elif hit.ruling != "deny" and answer.choice == "session":
                 whole = prepared.preview.for_session == "every call"
                 shown = "" if whole else redact(dump_json(call.arguments).decode())
                 granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
             break
         if hit.ruling == "deny":
-            approval, by, arguments = "denied", "policy", None
+            approval, by = "denied", "policy"
             reason = f"the policy denies this call: {hit.why}"
         decision = Decision(
             prepared=prepared,
@@ -256,11 +266,9 @@ class SessionApprover:
                     question.turn_id, call_id, question.tool, question.arguments, question
                 )
             )
-            if self.callback is not None:
-                return "callback", await _called(self.callback, question, context, emit)
-            if self.by_input is not None and not self.buttons():
-                return "person", await _called(self.by_input, question, context, emit)
-            return "person", await answered
+            ask = self.callback or (None if self.buttons() else self.by_input)
+            by = "person" if self.callback is None else "callback"
+            return by, await (_called(ask, question, context, emit) if ask else answered)
         except asyncio.CancelledError:
             if not cancel.is_set:
                 raise
@@ -274,6 +282,13 @@ class SessionApprover:
         while self.buttons() is False and monotonic_ms() < until_ms:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         return bool(self.buttons()) or self.by_input is not None
+
+
+def _failing(error: ToolError) -> Callable[[ToolContext], Awaitable[ToolOutcome]]:
+    async def fail(context: ToolContext) -> ToolOutcome:
+        return ToolOutcome(result=ToolResult.failure(error.info))
+
+    return fail
 
 
 def _settle(future: asyncio.Future[PersonAnswer], answer: PersonAnswer) -> None:
@@ -329,29 +344,34 @@ async def _called(
 ) -> PersonAnswer:
     """The answer of the person's program or of `input()`; whatever fails there is a denial."""
     label = f"the question about {question.tool}"
-    runner = context.runner
+
+    async def awaited() -> PersonAnswer:
+        return answer_of(await ask(question))
+
+    is_async = inspect.iscoroutinefunction(ask)
+    work = awaited if is_async else lambda: answer_of(ask(question))
+    where = "tool loop" if is_async else "waiting thread"
     try:
-        where = "tool loop" if inspect.iscoroutinefunction(ask) else "waiting thread"
-        given, _ = await runner.run(lambda: ask(question), where=where, label=label)
-        return answer_of(given)
+        answer, _ = await context.runner.run(work, where=where, label=label)
+        return answer
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # SystemExit would end the loop
-        failure = without_folders(redact(f"{type(error).__name__}: {error}"))
-        reason = f"asking failed ({failure}), so the call is denied"
+        reason = f"asking failed ({without_folders(described(error))}), so the call is denied"
         emit(Notice("warning", reason, question.turn_id))
         return PersonAnswer(choice="deny", reason=reason)
 
 
 def answer_of(given: object) -> PersonAnswer:
-    """What `on_approval` returned, as an answer.
+    """What `on_approval` returned, as an answer: read where it was given, in its own thread.
 
     True allows the call, `"session"` allows it for the session, False and None deny it, any other
     text denies it with that reason; a dict allows it with these arguments instead. A text such as
     `"yes"` is an error that says `True`.
     """
     if isinstance(given, PersonAnswer):
-        return given
+        arguments = None if given.arguments is None else _plain({**given.arguments})
+        return replace(given, arguments=arguments, reason=cut_middle(given.reason, _REASON_CHARS))
     if given is True:
         return PersonAnswer(choice="once")
     if given is None or given is False:
@@ -361,8 +381,20 @@ def answer_of(given: object) -> PersonAnswer:
     if isinstance(given, str):
         if given.strip().lower() in ("y", "yes"):  # hardly a reason for a denial
             raise UsageError(f"on_approval returned {given!r}; return True to allow the call")
-        return PersonAnswer(choice="deny", reason=given)
+        return PersonAnswer(choice="deny", reason=cut_middle(given, _REASON_CHARS))
     arguments = json_object(cast("Any", given))
     if arguments is None:
         raise UsageError(f"on_approval returned a {type(given).__name__}; {ANSWERS}")
-    return PersonAnswer(choice="once", arguments=arguments)
+    return PersonAnswer(choice="once", arguments=_plain(arguments))
+
+
+def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A copy of JSON values only: what runs and what is kept must be the same."""
+    with suppress(TypeError, ValueError, RecursionError):
+        plain = load_json(dump_json(arguments))
+        if plain == arguments and is_keepable(plain):
+            return plain
+    raise UsageError(
+        "on_approval returned arguments that are no JSON; give texts, finite numbers, booleans, "
+        "None, lists, and dicts whose keys are texts"
+    )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import ModelInfo, ProviderConfig, Usage
-from nbagent.contracts.errors import ModelError, NbagentError, UsageError
+from nbagent.contracts.errors import ModelError, NbagentError, UsageError, described
 from nbagent.contracts.ports import ChatClient, Cost
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.choice import ask_local, choose_model, local_servers, qualified
@@ -233,6 +233,6 @@ async def _list(chosen: Chosen, wait_s: float) -> tuple[ModelInfo, ...]:
     except (NbagentError, asyncio.CancelledError):
         raise
     except BaseException as error:  # of another package; SystemExit would end the engine
-        said = f"provider {name!r} cannot list its models: {type(error).__name__}: {error}"
+        said = f"provider {name!r} cannot list its models: {described(error)}"
         raise ModelError(f"{said}; repair its package", code="LLM_BAD_RESPONSE") from error
     return tuple(model for model in models if model.id)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json, monotonic_ms, sha_of
 from nbagent.contracts.chat import (
@@ -22,7 +22,7 @@ from nbagent.contracts.chat import (
     ToolSpec,
     ToolTraits,
 )
-from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
+from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, described
 from nbagent.contracts.ports import (
     Composition,
     PreparedCall,
@@ -60,18 +60,13 @@ class Output:
             self._adapter: TypeAdapter[Any] = TypeAdapter(adapted(kind))
             schema = self._adapter.json_schema()
         except Exception as error:
-            why = " ".join(str(error).split())[:200]
+            why = " ".join(described(error).split())[:200]
             raise UsageError(f"output={self.name} is no type for an answer: {why}") from None
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:
-            shared = schema.pop("$defs", None)
-            schema = {
-                "type": "object",
-                "properties": {_ONLY: schema},
-                "required": [_ONLY],
-                "additionalProperties": False,
-                **({"$defs": shared} if shared else {}),
-            }
+            box: dict[str, Any] = {_ONLY: (adapted(kind), ...)}
+            boxed = create_model("Answer", __config__=ConfigDict(extra="forbid"), **box)
+            schema = boxed.model_json_schema()
         self.schema: dict[str, Any] = schema
 
     def read(self, text: str) -> Any:
@@ -96,7 +91,7 @@ class Output:
             ]
             raise _unfit("; ".join(problems)) from None
         except Exception as error:  # of a validator of the person's
-            raise _unfit(f"{type(error).__name__}: {error}") from None
+            raise _unfit(described(error)) from None
 
     def rows(self, value: Any) -> list[dict[str, Any]]:
         """The value as rows of a table: one for each of a list, one for a single object."""

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.policy import Resolve
 from nbagent.contracts.ports import ToolHost
-from nbagent.files.mounts import Mounts, parse_mount
+from nbagent.files.mounts import Mounts, parse_mount, without_dots
 from nbagent.session.approval import Rules, tightened
 from nbagent.settings import RunOptions, Settings, project_folder, store_home
 from nbagent.settings.checks import Tools
@@ -25,8 +24,7 @@ from nbagent.tools.base import OWN, HostOrder, HostSource, host_of, open_hosts
 from nbagent.tools.function_tool import FunctionHost, namespace_tools
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTools:
+class RunTools(NamedTuple):
     """What a run has of tools."""
 
     hosts: tuple[ToolHost, ...]
@@ -49,7 +47,7 @@ def tools_of(
     rules = Rules(tightened(settings.policy, options.policy))
     names, words = _named(tools, objects is not None, namespace())
     if tools == "all":  # no server is started for nothing
-        words = [word for word in words if not rules.forbids_all_of(word)]
+        words = [word for word in words if not rules.forbidding("", word)]
     if tools != "none":
         # Who gives a folder wants it used.
         asked = {host_of(word) for word in words}
@@ -71,8 +69,7 @@ def tools_of(
     if names != [] or functions or not (words or sources or ready):
         hosts.append(FunctionHost(functions, namespace=namespace, names=names))
     if words or sources:
-        asked = {host_of(word) for word in words}
-        skills = _skills(options, settings) if "skills" in asked else None
+        skills = _skills(options, settings) if "skills" in map(host_of, words) else None
         mounts = _mounts(options, settings)
         rules = Rules(rules.policy, resolving(mounts))
         order = HostOrder(
@@ -139,7 +136,9 @@ def resolving(mounts: Mounts) -> Resolve:
 
     @lru_cache(maxsize=512)
     def resolve(host: str, name: str, glob: str) -> Sequence[str]:
-        return mounts.resolve(glob) if (host, name) == ("fs", "path") else (glob,)
+        if (host, name) == ("fs", "path"):
+            return mounts.resolve(glob)
+        return (glob, without_dots(glob)) if host == "skills" else (glob,)
 
     return resolve
 

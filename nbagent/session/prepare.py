@@ -128,7 +128,7 @@ def prepare(
             notices=(
                 *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
                 *([store.warning] if store.warning else ()),
-                *(_changes(given, options, chosen, parent, base) if parent else ()),
+                *(_changes(options, chosen, parent, base) if parent else ()),
                 *ask.notices,
             ),
             messages=words,
@@ -230,9 +230,9 @@ def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[st
 
 
 def _changes(
-    given: RunOptions, options: RunOptions, chosen: Chosen, parent: RunRecord, base: Conversation
+    options: RunOptions, chosen: Chosen, parent: RunRecord, base: Conversation
 ) -> list[str]:
-    """What the person should know of how this run differs from the one before, or does not."""
+    """What the person should know of how this run differs from the one before."""
     said: list[str] = []
     now = RunOptions(model=chosen.model_id, base_url=chosen.base_url)
     if not same_server(now, parent.model, parent.base_url):
@@ -245,10 +245,6 @@ def _changes(
     kind = parent.options.get("output")
     if kind and options.output is None:
         said.append(f"The type {kind} is not known here, so the answer is text; output=… gives it.")
-    names = [n for n in ("max_turns", "max_tokens") if n in options.given and n not in given.given]
-    if names:
-        limits = " and ".join(f"{name}={options.given[name]}" for name in names)
-        said.append(f"As in run {parent.id[:8]}: {limits}. Give other values to change that.")
     return said
 
 

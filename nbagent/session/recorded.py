@@ -7,7 +7,7 @@ as the tools gave them; a person's denials and edits are not in them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -95,7 +95,14 @@ class RecordedHost:
             except ModelError as error:
                 raise ToolError(error.message, code="E_PRECONDITION_FAILED") from None
             if found is not None:
-                give = self._giving(found)
+                note = f"from {self._cassette.name}; the tool was not run"
+                recorded = ToolOutcome(
+                    result=found.result, truncated=found.truncated, notes=(note,)
+                )
+
+                async def give(context: ToolContext) -> ToolOutcome:
+                    return replace(recorded, started_at_ms=monotonic_ms())
+
                 return PreparedCall(spec=self._specs[call.name], arguments=arguments, run=give)
         if self._mode == "replay":
             raise ToolError(
@@ -113,19 +120,6 @@ class RecordedHost:
             return await self._keep(key, n, call, await prepared.run(context))
 
         return replace(prepared, run=run_and_keep)
-
-    def _giving(self, found: RecordedResult) -> Callable[..., Awaitable[ToolOutcome]]:
-        """What gives the recorded result instead of a run."""
-
-        async def give(context: ToolContext) -> ToolOutcome:
-            return ToolOutcome(
-                result=found.result,
-                started_at_ms=monotonic_ms(),
-                truncated=found.truncated,
-                notes=(f"from {self._cassette.name}; the tool was not run",),
-            )
-
-        return give
 
     async def _keep(self, key: str, n: int, call: ToolCall, outcome: ToolOutcome) -> ToolOutcome:
         """Record an outcome; none is lost by it."""

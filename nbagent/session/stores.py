@@ -12,7 +12,7 @@ from nbagent.archive.database import FILE_NAME
 from nbagent.archive.store import Store
 from nbagent.contracts.errors import UsageError
 from nbagent.session.frontend import frontend
-from nbagent.settings import store_home
+from nbagent.settings import path_of, store_home
 
 _lock = threading.Lock()
 _stores: dict[Path, Store] = {}
@@ -22,19 +22,20 @@ _last: dict[Store, str] = {}
 
 def current_store() -> Store:
     """The store for the current home: opened once, in memory (with a warning) when it must be."""
-    return _opened(store_home().absolute())
+    return _opened(store_home())
 
 
 def store_at(path: str | os.PathLike[str]) -> Store:
     """The store in a folder (`.nbagent`), or whose file this is; UsageError where there is none."""
-    given = Path(path).expanduser().absolute()
+    given = path_of(path, "store")
     home = given.parent if given.name == FILE_NAME else given
-    if home not in _stores and not (home / FILE_NAME).is_file():
+    if not os.path.isfile(home / FILE_NAME):
         raise UsageError(f"there is no store at {given}; give a folder that holds {FILE_NAME}")
     return _opened(home)
 
 
 def _opened(home: Path) -> Store:
+    home = Path(os.path.realpath(home))  # by its one name, however it is reached
     with _lock:
         if home not in _stores:
             _stores[home] = Store.open(home)

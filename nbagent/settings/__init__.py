@@ -26,13 +26,12 @@ from nbagent.settings.table import Option, RunOptions, Settings, checked_value
 V = TypeVar("V", RunOptions, Settings)
 _PROJECT = "pyproject.toml"
 _STARTS_A_PROGRAM = {
-    "tools": re.compile(r"all$|mcp(:|$)|.*__"),
+    "tools": re.compile(r"all$|mcp(:|$)|.*__", re.DOTALL),
     "model": re.compile(r"local(:|$)"),
 }
 """What a project's file may not name."""
 _configured: dict[str, Any] = {}
 _start: Path | None = None
-"""The folder where this process began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,15 @@ def check_limits(max_turns: int, ceiling: int) -> None:
 def store_home() -> Path:
     """The folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook."""
     chosen = os.environ.get("NBAGENT_HOME")
-    return Path(chosen).expanduser() if chosen else project_folder() / ".nbagent"
+    return path_of(chosen, "NBAGENT_HOME") if chosen else project_folder() / ".nbagent"
+
+
+def path_of(given: Any, name: str) -> Path:
+    """The path that somebody gave. Raises UsageError where it can be none."""
+    try:
+        return Path(given).expanduser()
+    except (TypeError, RuntimeError) as error:  # a number; the home of nobody
+        raise UsageError(f"{name}={given!r} is no path ({error}); give a folder or file") from None
 
 
 def project_folder() -> Path:
@@ -143,8 +150,15 @@ def project_folder() -> Path:
     global _start
     # A kernel starts beside its notebook; a later os.chdir must not split the history in two.
     if _start is None:
-        _start = Path.cwd()
+        _start = _working_folder()
     return _start
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the working folder was deleted; os.chdir to another one") from None
 
 
 @contextmanager
@@ -177,7 +191,7 @@ def _from_person() -> dict[str, Any]:
 
 def _from_project() -> dict[str, Any]:
     """What the nearest project's file says, as far as a stranger's may say it."""
-    here = Path.cwd()
+    here = _working_folder()
     files = (folder / _PROJECT for folder in (here, *here.parents))
     file = next((file for file in files if file.is_file()), None)
     table: dict[str, Any] | None = _parsed(file) if file else {}
@@ -208,7 +222,7 @@ def _from_project() -> dict[str, Any]:
 def _parsed(file: Path) -> dict[str, Any]:
     try:
         return _parsed_text(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file.name} cannot be read: {error}; mend or remove it") from None
 
 

@@ -58,6 +58,8 @@ def matching(pattern: str, what: str) -> Callable[[Any], str]:
 
 any_text = matching(".*", "a text")
 text = matching(".+", "a text")
+# Nothing stands before its provider, by whose name a project's `local:` is refused.
+model = matching(r"\S(?:.*\S)?", "a text such as provider:model, without blanks around it")
 header_text = matching("[ -~]+", "a text of one line in ASCII")
 
 

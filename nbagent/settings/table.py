@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, overload
+from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Isolation, ToolLimits, ToolPolicy
@@ -152,13 +152,9 @@ class Values:
 
     given: Mapping[str, Any]
     """What was said; nothing is None."""
-    what: ClassVar[str] = "option"
 
     def __init__(self, **given: Any) -> None:
-        rows = self.rows()
-        for name in given.keys() - rows.keys():
-            self.row(name)  # raises
-        checked = {name: rows[name].checked(value) for name, value in given.items()}
+        checked = {name: self.row(name).checked(value) for name, value in given.items()}
         self.given = {name: value for name, value in checked.items() if value is not None}
 
     @classmethod
@@ -178,7 +174,7 @@ class Values:
         near = get_close_matches(name, rows, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(rows)}"
         place = f" in {where}" if where else ""
-        raise UsageError(f"unknown {cls.what} {name!r}{place}; {hint}")
+        raise UsageError(f"unknown option {name!r}{place}; {hint}")
 
     def changed(self, **changes: Any) -> Self:
         """The same with other values; None takes one back."""
@@ -199,7 +195,7 @@ class _Shared(Values):
     __slots__ = ()
 
     model = _Choice[str | None](
-        "-m, --model PROVIDER:MODEL", "the model to ask", checks.text, variable="LLM_MODEL"
+        "-m, --model PROVIDER:MODEL", "the model to ask", checks.model, variable="LLM_MODEL"
     )
     base_url = _OfServer[str | None](
         "--base-url URL", "the server to ask", checks.base_url, variable="LLM_BASE_URL"
@@ -322,7 +318,6 @@ class Settings(_Shared):
     """The values that hold when a call says nothing."""
 
     __slots__ = ()
-    what = "setting"
 
     allow = Option[tuple[str, ...]]("", "calls that nobody is asked about", checks.patterns, ())
     ask = _Limit[tuple[str, ...]](

@@ -45,7 +45,7 @@ from nbagent.tools.habits import Habits
 from nbagent.tools.json_schema import JsonSchema, legal_schema
 
 _MOST_ROUNDS = 8
-_PLAIN = (str, int, float, bool)
+_PLAIN = (str, int, float, bool, types.NoneType)
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
 _AS_LIST = (collections.abc.Iterable, collections.abc.Collection)
 """Pydantic knows no collections, and reads an iterable item by item while the tool runs."""
@@ -54,7 +54,8 @@ _MISREAD: tuple[Any, ...] = (type, collections.abc.Generator, types.FunctionType
 """What pydantic would take for something else."""
 _AN_ARRAY = "take a list[float] and make the array inside"
 _ADVICE = {
-    **dict.fromkeys(("ndarray", "_SupportsArray", "_Buffer", "Tensor"), _AN_ARRAY),
+    # numpy's ArrayLike is called so since 2.5; before, it is a union of these.
+    **dict.fromkeys(("array", "Array", "_Buffer", "Tensor"), _AN_ARRAY),
     "DataFrame": "take the rows as a list[dict], or the name of a variable as a str",
     "Series": "take a list of the values, or the name of a variable as a str",
     **dict.fromkeys(("Callable", "function"), "take the name of the function as a str"),
@@ -66,6 +67,8 @@ _STYLES: dict[Any, str] = {
     "sphinx": r"^[ \t]*:(?:param|parameter|arg|argument|key|keyword)\b[^:\n]*:",
 }
 _KEPT_CHARS = 4_000
+_HOOKS = ("post_init", "custom_init", "computed_fields")
+"""What a class of the person's has of its own, in a core schema."""
 _typed_dicts: dict[Any, Any] = {}
 
 
@@ -92,7 +95,7 @@ class Bound:
     values: dict[str, Any]
     """By parameter name; `*args` as a list, `**kwargs` as a dict under their names."""
     plain: dict[str, Any]
-    """The same as JSON values, with the plain defaults of what was not given."""
+    """The same as JSON values, with the defaults of what was not given."""
     notes: tuple[str, ...] = ()
     """What was read in another sense than the model wrote it, for the person."""
 
@@ -120,6 +123,7 @@ class Arguments:
         given = deepcopy(dict(arguments or {})).items()
         raw = {self._keys.get(k, k): value for k, value in given if k not in self._contexts}
         habits = Habits(raw, names=self._keys.values(), optional=self._optional)
+        problems: list[dict[str, Any]] = []
         for _ in range(_MOST_ROUNDS):
             try:
                 return self._bound(self._model.model_validate(raw), tuple(habits.notes))
@@ -127,12 +131,14 @@ class Arguments:
                 problems = cast("list[dict[str, Any]]", error.errors(include_url=False))
             except Exception as error:
                 # A validator of the person's own types may raise anything.
-                said = plain_repr(error, 200)
-                raise _invalid(f"the arguments of {self._tool} do not fit: {said}") from error
+                raise self._misfit(plain_repr(error, 200)) from error
             if not habits.repair(problems):
-                text = habits.explained(problems)
-                raise _invalid(f"the arguments of {self._tool} do not fit: {text}")
-        raise _invalid(f"the arguments of {self._tool} do not fit its schema")
+                break
+        raise self._misfit(habits.explained(problems))
+
+    def _misfit(self, why: str) -> ToolError:
+        text = clean(f"the arguments of {self._tool} do not fit: {why}")
+        return ToolError(text, code="E_INVALID_ARGUMENTS")
 
     def placed(self, bound: Bound, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of the call, the context put in.
@@ -169,10 +175,12 @@ class Arguments:
             if text := descriptions.get(p.name) or _text_beside(p.annotation):
                 node.setdefault("description", text)
             default = p.default.value if isinstance(p.default, Enum) else p.default
-            if key not in self._from_field and type(default) in (*_PLAIN, types.NoneType):
+            if key not in self._from_field and type(default) in _PLAIN:
                 node["default"] = default
         legal = legal_schema(made)
         self.json_schema, self._keys = legal.schema, legal.keys
+        self.runs_foreign_code = _runs_foreign_code(self._model.__pydantic_core_schema__)
+        """Whether a check may run functions of the person's types, and so take any time."""
 
     def _fitting(self, parameter: Parameter) -> Parameter | None:
         """The parameter in a form that a model can give; None to hide it behind its default."""
@@ -192,8 +200,8 @@ class Arguments:
         values = {p.name: getattr(model, key) for key, p in self._fields.items() if key in given}
         if self._rest is not None:
             values[self._rest.name] = model.__pydantic_extra__ or {}
-        usual = {p.name: p.default for p in self._fields.values() if type(p.default) in _PLAIN}
-        return Bound(values, {**usual, **{k: _as_json(v) for k, v in values.items()}}, notes)
+        usual = {p.name: p.default for p in self._fields.values() if p.default is not p.empty}
+        return Bound(values, {k: _as_json(v) for k, v in {**usual, **values}.items()}, notes)
 
 
 def _nothing() -> Any:
@@ -223,6 +231,28 @@ def _field(parameter: Parameter) -> Any:
     return Annotated[hint, Field(default_factory=_nothing)]
 
 
+def _runs_foreign_code(schema: Any) -> bool:
+    """Whether a core schema of pydantic's calls functions that are not pydantic's or ours."""
+    if isinstance(schema, list | tuple):
+        return any(map(_runs_foreign_code, cast("Sequence[Any]", schema)))
+    if isinstance(schema, dict):
+        node = cast("dict[str, Any]", schema)
+        if any(node.get(hook) for hook in _HOOKS):
+            return True
+        if node.get("type") == "enum":
+            return node["cls"]._missing_.__func__ is not vars(Enum)["_missing_"].__func__
+        return _runs_foreign_code([v for k, v in node.items() if k not in ("cls", "metadata")])
+    if not callable(schema):
+        return False
+    package = str(getattr(schema, "__module__", "")).partition(".")[0]
+    if isinstance(schema, type) and package in sys.stdlib_module_names:
+        return False
+    # A closure of pydantic's may hold a function of anybody's.
+    held = [cell.cell_contents for cell in getattr(schema, "__closure__", None) or ()]
+    held = [value for value in held if not isinstance(value, type)]
+    return package not in ("pydantic", "nbagent") or bool(held)
+
+
 def _as_json(value: Any) -> Any:
     try:
         return pydantic_core.to_jsonable_python(
@@ -230,10 +260,6 @@ def _as_json(value: Any) -> Any:
         )
     except Exception:  # Whatever the methods of the person's own types raise.
         return plain_repr(value, 1_000)
-
-
-def _invalid(message: str) -> ToolError:
-    return ToolError(clean(message), code="E_INVALID_ARGUMENTS")
 
 
 def without_partials(target: Any) -> Any:

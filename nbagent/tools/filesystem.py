@@ -20,7 +20,7 @@ from pydantic import Field
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorCode, ToolError
-from nbagent.contracts.policy import CallPreview, PreviewPiece, call_pattern
+from nbagent.contracts.policy import CallPreview, PreviewPiece, as_glob, call_pattern
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.files import patching, writing
@@ -310,7 +310,8 @@ class FileHost(MethodHost):
         form = self._mounts.form(place.mount, place.parts)
         for text in self._policy.allow:
             pattern = call_pattern(text)
-            globs = [glob for name, glob in pattern.where if name == "path" and names_secret(glob)]
+            paths = [as_glob(text) for name, text in pattern.where if name == "path"]
+            globs = filter(names_secret, paths)
             forms = [one for glob in globs for one in self._mounts.resolve(glob)]
             if pattern.fits_tool(tool, HOST) and any(fnmatchcase(form, one) for one in forms):
                 return True

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, cast, overload
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
-from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.errors import NbagentError, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview, Ruling
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolOutcome
 from nbagent.contracts.secrets import redact, register_environment
@@ -401,13 +401,29 @@ class MethodHost:
         Raises:
             ToolError: there is no such tool, its arguments do not fit, or it would fail now.
         """
-        tool, bound = self._checked(call)
+        tool = self._called(call)
+        check = functools.partial(tool.arguments.validate, call.arguments)
+        if not tool.arguments.runs_foreign_code:
+            return tool.prepared(check())
+        limit_s = tool.options.timeout_s
+        try:
+            # The engine's thread waits for no code of the person's.
+            bound, _ = await context.runner.run(
+                check, where="worker thread", timeout_s=limit_s, label=tool.name
+            )
+        except TimeoutError:
+            text = f"checking the arguments of {tool.name} took longer than {limit_s:g} s"
+            raise ToolError(text, code="E_TIMEOUT") from None
         return tool.prepared(bound)
 
-    def _checked(self, call: ToolCall) -> tuple[FunctionTool, Bound]:
+    def _called(self, call: ToolCall) -> FunctionTool:
         tool = self._tools.get(call.name)
         if tool is None:
             raise unknown_call(call.name, tuple(self._tools))
+        return tool
+
+    def _checked(self, call: ToolCall) -> tuple[FunctionTool, Bound]:
+        tool = self._called(call)
         return tool, tool.arguments.validate(call.arguments)
 
 

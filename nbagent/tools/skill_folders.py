@@ -171,7 +171,7 @@ def _state(path: Path) -> tuple[object, ...]:
         state = path.stat()
     except OSError:
         return ("not there",)
-    return (state.st_size, state.st_mtime_ns)
+    return (state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
 def _load(folder: Path, warnings: list[str]) -> Skill | None:

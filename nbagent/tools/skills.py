@@ -18,7 +18,7 @@ from typing import Annotated, Any, cast
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, sha_of
@@ -27,7 +27,7 @@ from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling
 from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
-from nbagent.files.mounts import STATE
+from nbagent.files.mounts import STATE, without_dots
 from nbagent.sandbox.running import ScriptLimits, ScriptOrder
 from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_level, run_script
 from nbagent.tools.base import HostOrder, listed
@@ -58,15 +58,11 @@ class SkillHost(MethodHost):
         self._skills = {skill.name: skill for skill in found.skills}
         self._policy = order.policy
         self._state: Path = order.mounts[STATE].root
+        ruling = self._ruling() if self._skills else "ask"
         tools = [
             method_tool(self.list_skills, name="list_skills", host=HOST),
             method_tool(self.get_skill, name="get_skill", host=HOST),
-            method_tool(
-                self.run_python_script,
-                name=_RUN,
-                host=HOST,
-                ruling=self._ruling() if self._skills else "ask",
-            ),
+            method_tool(self.run_python_script, name=_RUN, host=HOST, ruling=ruling),
         ]
         super().__init__(HOST, tools, order.words, (HOST,))
         self._tools = self._tools if self._skills else {}
@@ -79,18 +75,16 @@ class SkillHost(MethodHost):
             return "ask"  # Each call says why it is not run.
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call; of a script, read what would run.
-
-        Raises:
-            ToolError: there is no such tool or skill, or the script would not run.
-        """
+        """Check a call; of a script, read what would run, or say (ToolError) why it would not."""
         tool, bound = self._checked(call)
         if call.name != _RUN:
             return tool.prepared(bound)
         # It reads files, and the first look at the isolation runs a script of its own.
         script = await asyncio.to_thread(self.run_python_script, context, **bound.values)
+        # Rules are compared with the spelling of the skill's list.
+        arguments = {**bound.plain, "script": script.path or bound.plain["script"]}
         return PreparedCall(
-            spec=tool.spec, arguments=bound.plain, preview=script.preview, run=script.run
+            spec=tool.spec, arguments=arguments, preview=script.preview, run=script.run
         )
 
     def list_skills(self) -> dict[str, Any]:
@@ -102,7 +96,8 @@ class SkillHost(MethodHost):
         self,
         skill_name: SkillName,
         file: Annotated[
-            str | None, Field(description="A further file of the skill; without it, its SKILL.md.")
+            Annotated[str, AfterValidator(without_dots)] | None,
+            Field(description="A further file of the skill; without it, its SKILL.md."),
         ] = None,
     ) -> dict[str, Any]:
         """Read a skill's instructions and the list of its files, or one of these files."""
@@ -114,8 +109,7 @@ class SkillHost(MethodHost):
                 raise ToolError(why, code="E_INVALID_ARGUMENTS")
             text = data.decode("utf-8-sig", "replace")
             return {"skill_name": skill.name, "file": file, "text": text}
-        facts = {"skill_name": skill.name, "documentation": skill.body}
-        return {**facts, "files": skill.files()}
+        return {"skill_name": skill.name, "documentation": skill.body, "files": skill.files()}
 
     def run_python_script(
         self,
@@ -161,7 +155,7 @@ class SkillHost(MethodHost):
             ),
             isolation=level.name,
         )
-        return _Script(skill, order, level)
+        return _Script(skill, order, level, path, skill.fingerprint())
 
     def _skill(self, name: str) -> Skill:
         skill = self._skills.get(name.strip())
@@ -178,39 +172,42 @@ class _Script:
     skill: Skill
     order: ScriptOrder
     level: ActiveIsolation
+    path: str
+    """Below the skill's folder; empty of code."""
+    beside: list[list[object]]
+    """The files of the skill, which it can import, as they were when it was read."""
 
     @property
     def preview(self) -> CallPreview:
         """What a person is shown: all of it. Allowed by itself where it is kept apart."""
         source, skill = cast("bytes", self.order.text), self.skill
-        file = self.order.file
-        label = f"{skill.name}/{file.relative_to(skill.root)}" if file else f"code in {skill.name}"
+        label = f"{skill.name}/{self.path}" if self.path else f"code in {skill.name}"
         apart = self.level.is_isolated
         pieces = [PreviewPiece(label, source.decode("utf-8", "replace"), "code")]
         if self.order.args:
             pieces.append(PreviewPiece("arguments", "\n".join(self.order.args)))
         pieces.append(PreviewPiece("isolation", f"{self.level.name}: {self.level.why}"))
         how = "kept apart" if apart else "NOT kept apart from your files"
-        # What lies beside it is bound too where it could reach the machine.
-        beside = [] if apart else skill.fingerprint()
         return CallPreview(
             ruling="allow" if apart else "ask",
             firm=not apart,
             why=f"run {label}, {how} ({self.level.name})",
             pieces=tuple(pieces),
-            binds=sha_of([sha256_hex(source), self.level.name, str(skill.root), beside]),
+            binds=sha_of([sha256_hex(source), self.level.name, str(skill.root), self.beside]),
         )
 
     async def run(self, context: ToolContext) -> ToolOutcome:
         """Run it in a worker thread; where this is cancelled, end it and wait for its end."""
         stop, began_ms = CancelToken(), monotonic_ms()
+
+        def run() -> ScriptResult:
+            if context.approved and self.skill.fingerprint() != self.beside:
+                why = "files of the skill changed after the script was approved; call it again"
+                raise ToolError(why, code="E_PRECONDITION_FAILED")
+            return run_script(self.order, stop=stop)
+
         work = asyncio.ensure_future(
-            context.runner.run(
-                lambda: run_script(self.order, stop=stop),
-                where="worker thread",
-                interruptible=False,
-                label=_RUN,
-            )
+            context.runner.run(run, where="worker thread", interruptible=False, label=_RUN)
         )
         try:
             ended, place = await asyncio.shield(work)
@@ -246,11 +243,12 @@ class _Script:
 
 
 def _source_of(skill: Skill, script: str) -> tuple[bytes, str]:
-    """The file of the skill that one line ending in `.py` names, and its path; else the text."""
-    path = script.strip().removeprefix("./")
+    """The file of the skill that one line names, and its path; else the text."""
+    path = without_dots(script)
     if not path:
         raise ToolError("the script is empty; write Python code", code="E_INVALID_ARGUMENTS")
-    if path.endswith(".py") and "\n" not in path:
+    # No code begins with a mount.
+    if (path.endswith(".py") or path.startswith("@")) and "\n" not in path:
         try:
             return skill.read(path, most_bytes=_SCRIPT_BYTES), path
         except ToolError as error:

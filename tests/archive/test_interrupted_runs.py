@@ -15,8 +15,7 @@ import pytest
 from engine.laws import check_answered
 from made_records import START, Assembly, Maker, crash, plain_run, write
 
-from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED
-from nbagent.archive.lease import Lease
+from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED, Lease
 from nbagent.archive.store import Store
 from nbagent.contracts.chat import ChatResponse, Message
 from nbagent.contracts.events import (
@@ -61,6 +60,16 @@ def test_interrupted_run_has_its_calls_answered_in_order_and_its_end_written_onc
     assert rows == [("Failed", "ENGINE_INTERRUPTED", None)]
     other.close()
     assert store.load(RUN) == record
+
+
+def test_a_damaged_lease_is_nobodys(home: Path, store: Store) -> None:
+    crash(home, one_of_three())
+    with contextlib.closing(sqlite3.connect(home / "runs.sqlite")) as connection:
+        connection.execute("UPDATE leases SET heartbeat = 'x'")
+        connection.execute("INSERT INTO leases(pid) VALUES(1)")
+        connection.commit()
+    Store.open(home).close()
+    assert store.load(RUN).error == RUN_INTERRUPTED
 
 
 _BEGUN = """

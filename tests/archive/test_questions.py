@@ -149,14 +149,24 @@ RUNS = [
 ]
 
 
-def save_notebook(path: Path, records: list[RunRecord]) -> None:
-    """A notebook with the runs in the outputs of its cells."""
+def notebook_of(*kept: Any) -> str:
+    """A notebook with packed runs in the outputs of its cells."""
     cells: list[Any] = [{"cell_type": "markdown", "source": "# Geography"}]
-    for record in records:
-        kept = json.loads(json.dumps(packed(record)))
-        outputs = [{"output_type": "stream"}, {"metadata": {"nbagent": kept}}]
+    for it in kept:
+        outputs = [{"output_type": "stream"}, {"metadata": {"nbagent": it}}]
         cells.append({"cell_type": "code", "outputs": outputs})
-    path.write_text(json.dumps({"cells": cells, "nbformat": 4}))
+    return json.dumps({"cells": cells, "nbformat": 4})
+
+
+def save_notebook(path: Path, records: list[RunRecord]) -> None:
+    path.write_text(notebook_of(*map(packed, records)))
+
+
+def edited(table: str, column: str, value: object) -> str:
+    """A notebook where somebody changed a cell of a run's first row."""
+    kept = json.loads(json.dumps(packed(RUNS[0])))
+    kept[table][0][column] = value
+    return notebook_of(kept)
 
 
 @pytest.fixture
@@ -232,7 +242,7 @@ def test_what_a_reviewer_decided_and_what_the_edit_changed(history: Any) -> None
 def test_the_frames_of_a_notebook_are_those_of_the_store(history: Any, tmp_path: Path) -> None:
     save_notebook(tmp_path / "x.ipynb", [RUNS[3], *RUNS])
     saved = nbagent.read_notebook(tmp_path / "x.ipynb")
-    assert repr(saved) == "<SavedNotebook x.ipynb, 4 runs>"
+    assert repr(saved) == "<SavedNotebook x.ipynb, runs: 4>"
     for name in ("runs", "turns", "tool_runs", "messages", "prompts"):
         frames = [getattr(it, name)().convert_dtypes() for it in (saved, history)]
         keys = [it for it in ("run_id", "turn_id", "position", "sha") if it in frames[0]]
@@ -257,24 +267,32 @@ def test_a_run_of_a_notebook_is_the_record_and_can_only_be_read(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "cannot be read"),
-        ("{", "is no notebook"),
-        ('{"cells": 3}', "is no notebook"),
-        ('{"cells": [3]}', "is no notebook"),
-        (
-            '{"cells": [{"outputs": [{"metadata": {"nbagent": {"id": 1}}}]}]}',
-            "x.ipynb holds a broken record",
-        ),
+        (None, "No such file"),
+        ("{", ""),
+        ('{"cells": 3}', ""),
+        ('{"cells": [3]}', ""),
+        (notebook_of({"id": 1}), "saved by another version of nbagent"),
+        (edited("tool_runs", "tool_call_id", "x"), "KeyError"),
+        (edited("turns", "n_messages", 10**30), "too large"),
     ],
-    ids=["missing", "no JSON", "no cells", "no cell", "broken record"],
+    ids=["missing", "no JSON", "no cells", "no cell", "no record", "other call", "huge number"],
 )
 def test_what_is_no_saved_notebook_is_one_clear_line(
     tmp_path: Path, content: str | None, said: str
 ) -> None:
     if content is not None:
         (tmp_path / "x.ipynb").write_text(content)
+    said = rf"x\.ipynb is no notebook with whole records \(.*{said}"
     with pytest.raises(UsageError, match=said):
         nbagent.read_notebook(tmp_path / "x.ipynb")
+
+
+@pytest.mark.parametrize("given", [5, "~nobody_x/y", [5]], ids=str)
+def test_what_can_be_no_path_is_one_clear_line_at_each_door(given: Any) -> None:
+    doors = {"path": [nbagent.read_notebook, nbagent.verify_audit], "store": [nbagent.runs]}
+    for name, door in ((name, door) for name, several in doors.items() for door in several):
+        with pytest.raises(UsageError, match="is no path"):
+            door(**{name: given})
 
 
 def test_frames_of_other_stores(tmp_path: Path) -> None:
@@ -286,5 +304,9 @@ def test_frames_of_other_stores(tmp_path: Path) -> None:
     both = [tmp_path / "b", str(tmp_path / "a" / "runs.sqlite")]
     assert nbagent.runs(store=both)["run_id"].tolist() == [SECOND, FIRST]
     assert len(nbagent.tool_runs(store=both, model=GPT)) == 4
+    assert set(nbagent.messages(store=both, model=GPT, session="geo")["run_id"]) == {FIRST}
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    twice = [tmp_path / "a", tmp_path / "b" / ".." / "a", tmp_path / "link"]
+    assert nbagent.runs(store=twice)["run_id"].tolist() == [FIRST]
     with pytest.raises(UsageError, match=r"there is no store at .*; give a folder"):
         nbagent.runs(store=tmp_path)

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 from made_records import plain_run, record_of, write
 
+import nbagent
 from nbagent.archive import database as database_room
 from nbagent.archive.database import file_system
 from nbagent.archive.store import Store
@@ -205,16 +206,77 @@ def test_file_system_of_a_folder_is_the_one_mounted_nearest(tmp_path: Path) -> N
     assert file_system(tmp_path, str(tmp_path / "absent")) == ""
 
 
+def damaged(home: Path, old: bytes, new: bytes, times: int = 1) -> None:
+    """Make a store with a run, whose file then has other bytes in a place or in many."""
+    with contextlib.closing(Store.open(home)) as store:
+        write(store, plain_run(30, run_id=RUN))
+    file = home / "runs.sqlite"
+    data = file.read_bytes()
+    assert old in data
+    file.write_bytes(data.replace(old, new, times))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"CREATE TABLE", b"CREATE T\x81BLE"),
+        (b"CREATE TABLE", b"XREATE TABLE"),
+        (b"stop_reason", b"stop_reasoM"),
+    ],
+    ids=["no text", "no statement", "a column"],
+)
+def test_a_run_goes_on_in_memory_where_the_tables_are_damaged(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    damaged(tmp_path, old, new)
+    with contextlib.closing(Store.open(tmp_path)) as store:
+        write(store, plain_run(1, run_id="b" * 16))
+        assert "move a damaged file away" in (store.warning or "")
+        assert store.load("b" * 16).turns
+
+
+def test_a_folder_that_cannot_even_be_looked_for_keeps_runs_in_memory(tmp_path: Path) -> None:
+    with contextlib.closing(Store.open(tmp_path / ("x" * 300))) as store:
+        assert "File name too long" in (store.warning or "")
+
+
+def test_a_file_of_ours_without_tables_is_left_alone(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs.sqlite")) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+    with contextlib.closing(Store.open(tmp_path)) as store:
+        write(store, plain_run(1, run_id=RUN))
+        assert "no such table" in (store.warning or "")
+        assert store.load(RUN).turns
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE turns SET error = x'ff'",
+        "UPDATE turns SET error = CAST(x'ff' AS TEXT)",
+        "UPDATE turns SET model_ms = 'many'",
+    ],
+    ids=["half a character", "no text", "no number"],
+)
+def test_a_damaged_cell_that_a_frame_reads_is_said_clearly(tmp_path: Path, damage: str) -> None:
+    damaged(tmp_path, b"", b"", 0)
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs.sqlite")) as connection:
+        connection.execute(damage)
+        connection.commit()
+    with pytest.raises(StoreError, match="move a damaged file away"):
+        nbagent.turns(store=tmp_path)
+
+
 def test_damage_found_while_reading_is_said_clearly(tmp_path: Path) -> None:
-    store = Store.open(tmp_path)
-    write(store, plain_run(30, run_id=RUN))
-    store.close()
+    damaged(tmp_path, b"", b"", 0)
     file = tmp_path / "runs.sqlite"
     data = bytearray(file.read_bytes())
     # Everything behind the first pages is overwritten.
     data[4096 * 20 :] = b"\xff" * (len(data) - 4096 * 20)
     file.write_bytes(bytes(data))
-    store = Store.open(tmp_path)
-    with pytest.raises(StoreError, match="move a damaged file away"):
+    with (
+        contextlib.closing(Store.open(tmp_path)) as store,
+        pytest.raises(StoreError, match="move a damaged file away"),
+    ):
         store.load(RUN)
-    store.close()

@@ -87,11 +87,16 @@ def test_a_result_that_no_record_can_hold_is_an_error_for_the_model() -> None:
         raise nbagent.ToolError("too deep", details={"a": nested(600)})
 
     asks = [call("dig", depth=d, kind=k) for d in (600, 100_000) for k in ("plain", "result")]
-    model = script([calls([*asks, call("fall")]), "Done."])
-    run = nbagent.Agent(model=model, tools=[dig, fall]).run("Go.")
+
+    def box() -> Any:
+        """Box."""
+        return ToolResult(ok=True, data=[object()])
+
+    model = script([calls([*asks, call("fall"), call("box")]), "Done."])
+    run = nbagent.Agent(model=model, tools=[dig, fall, box]).run("Go.")
     check_forms(run)
     assert run.text == "Done."
-    assert codes(run) == [None, "E_TOOL_FAILED", None, "E_TOOL_FAILED", "E_TOOL_FAILED"]
+    assert codes(run) == [None, "E_TOOL_FAILED", None, *["E_TOOL_FAILED"] * 3]
 
 
 def test_what_a_client_gives_and_no_record_can_hold_is_left_out() -> None:

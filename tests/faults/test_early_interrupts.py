@@ -154,7 +154,7 @@ def pressed(door, n, since):
         assert not left, (door, n, at.where, raised)
     for live in left:
         end = time.monotonic() + 10
-        while not live.done and time.monotonic() < end:
+        while live.record.phase == "Running" and time.monotonic() < end:
             time.sleep(0.001)
         if door != "start" or raised is not None:
             assert live.record.stop_reason == "stopped", (door, n, at.where, raised, live.record)

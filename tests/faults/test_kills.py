@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from engine.laws import check_answered, check_file, check_record, check_run, codes, column
-from faults.victim import ANSWER, IN_STORE, IN_TOOL, POINTS, RANDOM, TURNS, agent_of, lines
+from faults.victim import ANSWER, IN_STORE, IN_TOOL, POINTS, RANDOM, TURNS, lines, options_of
 
 import nbagent
 from nbagent.contracts.chat import ToolCall
@@ -112,8 +112,7 @@ def kill_and_go_on(executioner: Executioner, point: str, folder: Path) -> nbagen
         found = nbagent.open_run("last")
         assert begun in ([], [found.id])
         check_dead(found, folder)
-        tools = agent_of(folder).tools
-        child = found.resume("Again?" if found.ok else None, tools=tools)
+        child = found.resume("Again?" if found.ok else None, **options_of(folder))
         check_run(child)
         assert child.text == ANSWER
         assert child.turns[0].index == len(found.turns) + 1

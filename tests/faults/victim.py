@@ -1,7 +1,7 @@
 """A process that runs an agent and is killed with SIGKILL at a named point or at random.
 
 Run as a script it forks one victim for each line `POINT FOLDER` of its stdin, so that the
-imports are paid once. `agent_of` and `TASK` serve the test as well.
+imports are paid once. `options_of` and `TASK` serve the test as well.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def answer(request: ChatRequest) -> Step:
     return step(text=f"Now part {turn}.", calls=made, delay_ms=1)
 
 
-def agent_of(folder: Path, point: str = "") -> nbagent.Agent:
-    """An agent whose tools leave lines in `folder/effects`."""
+def options_of(folder: Path, point: str = "") -> dict[str, Any]:
+    """A model, and tools that leave lines in `folder/effects`."""
     effects = folder / "effects"
 
     def write(n: int, context: ToolContext) -> str:
@@ -140,7 +140,7 @@ def agent_of(folder: Path, point: str = "") -> nbagent.Agent:
             die()
         return f"put {n}"
 
-    return nbagent.Agent(model=script([answer] * 40, name="writer"), tools=[write, put])
+    return {"model": script([answer] * 40, name="writer"), "tools": [write, put]}
 
 
 def acknowledged(event: Event) -> str | None:
@@ -173,8 +173,7 @@ def run_victim(point: str, folder: Path) -> None:
     if point in IN_STORE:
         store: Any = current_store()
         store.database._connection = Mortal(store.database._connection, point)
-    agent = agent_of(folder, point)
-    agent.run(TASK, on_event=on_event)
+    nbagent.Agent(**options_of(folder, point)).run(TASK, on_event=on_event)
     die()
 
 

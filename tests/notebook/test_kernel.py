@@ -245,6 +245,26 @@ print(await taken())
     assert quiet.printed("print(await taken())") == "taken"
 
 
+def test_prints_of_a_run_land_in_the_cell_that_started_it(quiet: Kernel) -> None:
+    if quiet.version < (7,):
+        pytest.skip("ipykernel 6 knows one current cell only")
+    first = quiet.send("""
+async def later(c):
+    await asyncio.sleep(0.5)
+    print("from the engine")
+    await c.call(lambda: print("from the tool"))
+started = Cell().start(later)
+""")
+    second = quiet.send("print(wait(started))")
+    printed: dict[str, str] = {first: "", second: ""}
+    while "answered" not in printed[second]:
+        message = quiet.client.get_iopub_msg(timeout=30)
+        if message["msg_type"] == "stream":
+            printed[message["parent_header"]["msg_id"]] += message["content"]["text"]
+    assert printed[first] == "from the engine\nfrom the tool\n"
+    assert printed[second] == "[None, 'answered']\n"
+
+
 def test_loop_that_cannot_be_entered_again_says_what_to_do() -> None:
     async def tool() -> None: ...
 

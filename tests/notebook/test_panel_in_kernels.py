@@ -136,6 +136,16 @@ def test_an_interrupt_stops_a_tool_on_the_idle_kernel_and_the_kernel_lives(
     assert kernel.value("(_run.stop_reason, 6 * 7)") == ("stopped", 42)
 
 
+def test_an_interrupted_cell_does_not_end_the_panels_next_run(kernel: PanelKernel) -> None:
+    cell = kernel.send("%%agent --model offline:demo --tools nap\nUse nap with 30 seconds")
+    time.sleep(1.0)
+    kernel.manager.interrupt_kernel()
+    assert kernel.finish(cell).error is not None
+    kernel.ask("Say hello")
+    kernel.heard(kernel.says("working", False))
+    assert kernel.value("_run.ok") is True
+
+
 def test_the_second_call_shows_the_same_panel_and_without_a_person_a_display_says_so(
     kernel: PanelKernel,
 ) -> None:

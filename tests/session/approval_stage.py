@@ -44,6 +44,17 @@ def ran(
     return check_run(run, model), model
 
 
+class UnsayableExit(BaseException):
+    """What somebody's code raises, and no message can be made of."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+class Unsayable(UnsayableExit, Exception):
+    """One that `except Exception` takes."""
+
+
 class Asked:
     """An `on_approval` that gives one answer, raises it, or calls it, and keeps the questions."""
 

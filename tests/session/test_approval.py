@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import threading
 import time
+from datetime import date
 from typing import Any, cast
 
 import pytest
 from engine.laws import codes
 from frontends import StandIn
-from session.approval_stage import Asked, Shifting, View, delete, done, only, ran
+from session.approval_stage import (
+    Asked,
+    Shifting,
+    Unsayable,
+    UnsayableExit,
+    View,
+    delete,
+    done,
+    only,
+    ran,
+)
 
 import nbagent
 from nbagent.contracts.chat import ToolCall
@@ -22,6 +35,10 @@ from nbagent.notebook.asking import question_text
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.frontend import use_frontend
 
+NO_JSON = ("denied", (), "no JSON")
+CYCLE: list[Any] = []
+CYCLE.append(CYCLE)
+DEEP = json.loads("[" * 200 + "]" * 200)
 ANSWERS: dict[str, tuple[Any, str, tuple[str, ...], str]] = {
     "true": (True, "allowed", ("a",), ""),
     "session": ("session", "allowed", ("a",), ""),
@@ -35,6 +52,14 @@ ANSWERS: dict[str, tuple[Any, str, tuple[str, ...], str]] = {
     "yes": ("yes", "denied", (), "return True to allow the call"),
     "y": ("Y", "denied", (), "return True to allow the call"),
     "a failure": (LookupError("no answer today"), "denied", (), "no answer today"),
+    "a failure that cannot be said": (Unsayable(), "denied", (), "asking failed (Unsayable)"),
+    "arguments in bytes": ({"path": b"a"}, *NO_JSON),
+    "a date as an argument": ({"path": date(2026, 1, 2)}, *NO_JSON),
+    "no number": ({"path": math.nan}, *NO_JSON),
+    "a key that is no text": ({"path": {1: 2}}, *NO_JSON),
+    "a cycle": ({"path": CYCLE}, *NO_JSON),
+    "arguments too deep": ({"path": DEEP}, *NO_JSON),
+    "an answer with a set": (PersonAnswer(choice="once", arguments={"path": {1}}), *NO_JSON),
 }
 
 
@@ -53,7 +78,17 @@ def test_on_approval_decides_with_what_it_returns(given: str) -> None:
     assert it.args == {"path": ran_with[0] if ran_with else "a"}
 
 
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt, SystemExit, LookupError])
+def test_what_is_said_of_a_denial_is_bounded() -> None:
+    for answer in (
+        "n" * 200_000,
+        PersonAnswer(choice="deny", reason="n" * 200_000),
+        LookupError("n" * 200_000),
+    ):
+        run, _ = ran(call("delete", path="a"), answer=Asked(answer))
+        assert len(only(run).reason) < 5_000
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, SystemExit, LookupError, UnsayableExit])
 def test_a_callback_may_be_async_and_one_that_raises_anything_denies(
     error: type[BaseException] | None,
 ) -> None:
@@ -186,6 +221,10 @@ def test_an_edited_call_that_failed_its_look_does_not_run() -> None:
     run, _ = ran(call("shift", a=0), tools=[host], answer=Asked({"a": 9}))
     assert codes(run) == ["E_PRECONDITION_FAILED"]
     assert (host.refused, host.approved) == (1, [])
+    (call_run,) = run.turns[0].tool_runs
+    assert (call_run.approval, call_run.args, call_run.asked_args) == ("edited", {"a": 9}, {"a": 0})
+    assert call_run.started_at is None
+    assert "edited by the person" in run.messages[2].text
 
 
 def test_a_views_buttons_answer_once_and_parallel_questions_each_their_own() -> None:

@@ -42,9 +42,7 @@ def test_a_run_in_a_store_that_was_opened_anew_goes_on() -> None:
     assert found.record == first.record
     second = check_run(found.resume("More."), model)
     assert (second.session, second.text, second.record.limits.max_turns) == ("s", "Two.", 2)
-    assert [text.split(". ")[0] for text in second.record.notices] == [
-        f"As in run {first.id[:8]}: max_turns=2"
-    ]
+    assert second.record.notices == ()
     assert (model.requests[1].temperature, model.requests[1].system_prompt) == (0.3, "Be brief.")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -118,14 +121,34 @@ HOLD: list[tuple[str, dict[str, Any]]] = [
     ("erase(path=A b.md, n=5)", {"path": "a b.md", "n": 5}),
     ('erase(path="prod")', {"path": "prod"}),
     ("erase(path=usual)", {}),
+    ('erase(path="pr*")', {"path": "prod"}),
+    ("erase(path=prod,n=5)", {"path": "prod", "n": 5}),
     ("erase(n=5)", {"n": 5}),
+    ("erase(n=5.0)", {"n": 5}),
+    ("erase(price=100)", {}),
+    ("erase(price=1e2)", {"price": "100"}),
+    ("erase(price=100.*)", {}),
+    ("erase(paid=100)", {"paid": "100.00"}),
+    (f"erase(n={10**400})", {"n": 10**400}),
+    ('erase(where={"a": [1]})', {"where": {"a": [1.0]}}),
+    ("erase(stage=prod)", {}),
+    ('erase(owners=["me"])', {}),
+    ("erase(day=2026-01-01)", {}),
+    ("erase(note=null)", {}),
 ]
 MISS: list[tuple[str, dict[str, Any]]] = [
     ('erase(tags=["prod"])', {"tags": ["dev"]}),
     ('erase(tags=["prod"])', {"tags": ["prod", "dev"]}),
     ("erase(path=prod, n=5)", {"path": "prod", "n": 6}),
     ("erase(path=prod)", {"n": 5}),
+    ("erase(n=1)", {"n": 10}),
+    ("erase(n=true)", {"n": 1}),
+    ("erase(where=1)", {"where": {"a": 1}}),
 ]
+
+
+class Stage(Enum):
+    PROD = "prod"
 
 
 @nbagent.tool(ask=True)
@@ -134,6 +157,12 @@ def erase(
     where: dict[str, Any] = {},  # noqa: B006
     path: str = "usual",
     n: int = 0,
+    price: float = 100.0,
+    paid: Decimal = Decimal(0),
+    stage: Stage = Stage.PROD,
+    owners: tuple[str, ...] = ("me",),
+    day: date = date(2026, 1, 1),
+    note: str | None = None,
 ) -> str:
     """Erase something."""
     return "gone"
@@ -159,11 +188,17 @@ def test_a_rule_is_about_no_other_call(rule: str, arguments: dict[str, Any]) -> 
 def test_what_is_allowed_is_allowed_as_it_is_written_alone() -> None:
     assert not denied({"path": "prod"}, allow="erase(path=prod)")
     assert denied({"path": "Prod"}, allow="erase(path=prod)")
+    assert not denied({"n": 5}, allow="erase(n=5.0)")
+    assert not denied({"path": "a*"}, allow='erase(path="a*")')
+    assert denied({"path": "ab"}, allow='erase(path="a*")')
+    assert denied({"path": "1e2"}, allow="erase(path=100)")
 
 
+OUTSIDE = [("fs.read", "/etc/*"), ("fs", "../x"), ("filesystem", "a/../*"), ("fs.*", '"C:/x"')]
 ODD: list[dict[str, Any]] = [
     *({"deny": [rule]} for rule in ("", "a b", "f(path)", "f(", "(path=a)", "f(=x)", "f(n=1, b)")),
-    *({"deny": [rule]} for rule in (5, ["a"])),
+    *({"deny": [rule]} for rule in (5, ["a"], "f(path='a')", "f(tags=['a'])", "f(at={'a': 1})")),
+    *({"ask": [f"{rule}(path={path})"]} for rule, path in OUTSIDE),
     {"limits": None},
     {"limits": {"max_read_bytes": 1}},
     {"isolation": "bogus"},
@@ -172,7 +207,9 @@ ODD: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("odd", ODD, ids=str)
 def test_an_odd_policy_is_one_clear_error(odd: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="pattern for calls" if "deny" in odd else "does not fit"):
+    with pytest.raises(
+        UsageError, match="pattern for calls" if {"deny", "ask"} & odd.keys() else "does not fit"
+    ):
         ToolPolicy(**odd)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from engine.laws import check_answered, check_record, check_run, codes, fill_disk, look
 from frontends import StandIn
-from session.approval_stage import View
+from session.approval_stage import Unsayable, UnsayableExit, View
 
 import nbagent
 from nbagent.archive import database
@@ -43,7 +43,11 @@ def model_of() -> Any:
     return script([call("look", place="a"), "Done."])
 
 
-@pytest.mark.parametrize("error", [ValueError("odd"), SystemExit(3), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("odd"), SystemExit(3), KeyboardInterrupt(), Unsayable(), UnsayableExit()],
+    ids=lambda error: type(error).__name__,
+)
 def test_a_callback_that_raises_is_detached_and_named(error: BaseException) -> None:
     seen: list[Event] = []
 

@@ -54,6 +54,7 @@ ONE_FOLDER = [
     "fs.*(path=@da*/*)",
     "fs.*(path=@dat*)",
     "fs.*(path=*/private/*)",
+    'fs.*(path="private/*")',
 ]
 FOLDER_NAMES = ["@data", "private", "@above/project/private", "@same/private", "./private/."]
 
@@ -72,7 +73,10 @@ def test_what_is_denied_in_a_folder_is_found_by_none_of_its_names(project: Path,
         assert door.error("fs.search", query="needle", path=f"{path}/x.txt").code == "E_DENIED"
 
 
-@pytest.mark.parametrize("rule", [rule.replace("/*)", "/x.txt)") for rule in ONE_FOLDER[:4]])
+FILES = [rule.replace("/*)", "/x.txt)") for rule in ONE_FOLDER[:4]]
+
+
+@pytest.mark.parametrize("rule", [*FILES, 'fs.*(path="private/x.txt", content="x")'])
 @pytest.mark.parametrize("kind", ["deny", "ask", "allow"])
 def test_a_rule_holds_for_a_file_by_each_of_its_names(project: Path, rule: str, kind: str) -> None:
     rules: dict[str, Any] = {kind: [rule]}
@@ -127,6 +131,7 @@ SECRETS = (
     *("server.pem", "private.key", "id_rsa", "id_ed25519.pub", "ｉｄ_rsa", "store.jks", "a.p12"),
     *("credentials", "Credentials.csv", ".git-credentials", "client_secret_1.json", "secrets.yaml"),
     *("service-account.json", "service_account_key.json", "auth.json", "token.txt", "hf_token"),
+    *(".Renviron", "keys.json", "mytoken.txt", "wallet.dat"),
     *("main.tfvars", "x.auto.tfvars.json", "terraform.tfstate", "kubeconfig", ".kube/config"),
     *(".ssh/known_hosts", ".aws/config", ".docker/config.json", ".streamlit/secrets.toml"),
     *(".bash_history", ".python_history", "Login Data", "key4.db", "logins.json", "Cookies"),
@@ -167,6 +172,9 @@ def test_what_is_near_and_harmless_is_read(project: Path) -> None:
     [
         ("fs.read(path=@project/.env)", True),
         ("fs.read(path=.env)", True),
+        ('fs.read(path=".env")', True),
+        ('fs.read(path="*.env")', False),
+        ("*(path=/.env)", False),
         ("fs.*(path=@above/project/.env)", True),
         ("fs(path=*.env)", True),
         ("fs.read(path=@project/.ssh/*)", True),

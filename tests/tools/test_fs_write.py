@@ -112,7 +112,8 @@ def test_a_refused_change_is_typed_asks_nobody_and_changes_nothing(
 
 def test_a_write_is_asked_with_the_whole_diff_and_in_one_form(door: FileDoor) -> None:
     prepared = door.prepared("fs.write", path="./a.md", content=TEXT + "three\n")
-    assert prepared.arguments == {"path": "@project/a.md", "content": TEXT + "three\n"}
+    form = {"path": "@project/a.md", "content": TEXT + "three\n", "ifMatchSha256": None}
+    assert prepared.arguments == form
     preview = prepared.preview
     assert preview.ruling == "ask"
     assert preview.why == f"change @project/a.md ({len(TEXT) + 6} bytes)"

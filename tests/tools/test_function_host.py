@@ -112,7 +112,7 @@ def test_arguments_are_judged_as_json_with_the_defaults_of_what_was_left_out() -
 
     door = door_of(delete)
     prepared = door.on_engine(lambda: door.aprepare("delete", day="2026-01-02", force="yes"))
-    assert prepared.arguments == {"day": "2026-01-02", "force": True, "n": 3}
+    assert prepared.arguments == {"day": "2026-01-02", "force": True, "n": 3, "tags": None}
 
 
 # -- several hosts as one --------------------------------------------------------------------

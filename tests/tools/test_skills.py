@@ -9,11 +9,13 @@ import pytest
 from host_door import HostDoor
 
 from nbagent.contracts.errors import ErrorInfo, UsageError
-from nbagent.contracts.policy import ToolLimits, ToolPolicy
+from nbagent.contracts.policy import CallPreview, ToolLimits, ToolPolicy
 from nbagent.contracts.ports import PreparedCall, ToolOutcome
 from nbagent.files.mounts import Mounts
 from nbagent.sandbox import script
 from nbagent.sandbox.script import isolation_level
+from nbagent.session.approval import Rules
+from nbagent.session.hosts import resolving
 from nbagent.tools.base import HostOrder, open_hosts
 from nbagent.tools.skills import SkillHost
 
@@ -138,6 +140,7 @@ def needs(text: str) -> str:
 NOT_RUN: dict[str, tuple[str, str, str]] = {
     "no such file": ("scripts/other.py", "ENOENT", "are: scripts/make.py"),
     "a secret": (".ssh/make.py", "E_DENIED", "looks like it holds a secret"),
+    "a file of a mount": ("@pkg/x", "ENOENT", "are: scripts/make.py"),
     "nothing": ("  ", "E_INVALID_ARGUMENTS", "empty"),
     "too long": ("#" * 1_000_001, "E_WRITE_LIMIT", "more than 1,000,000 bytes"),
     "a package is missing": (
@@ -167,6 +170,21 @@ def test_what_would_not_run_is_said_and_nobody_is_asked(stage: Stage, case: str)
     error = stage.failed(text)
     assert error.code == code
     assert words in error.message
+
+
+@pytest.mark.parametrize("rule", ["notes/a.py", "./notes//a.py", '"notes/a.py"', "notes/*"])
+def test_a_rule_about_a_file_holds_for_each_spelling_of_it(stage: Stage, rule: str) -> None:
+    stage.write("a.py", "print(1)")
+    (stage.skill / "notes").mkdir()
+    stage.write("notes/a.py", "print(1)")
+    denied = ToolPolicy(deny=[f"{RUN}(script={rule})", f"get_skill(file={rule})"])
+    rules = Rules(denied, resolving(Mounts.of(stage.project)))
+    stage.open()
+    spellings = {" ./notes//a.py\n": "deny", "/notes/a.py": "deny", "a.py": "allow"}
+    for text, ruling in spellings.items():
+        for tool, name in ((RUN, "script"), ("get_skill", "file")):
+            made = stage.prepared(tool, skill_name="report", **{name: text})
+            assert rules.says(made.spec, CallPreview(), made.arguments).ruling == ruling
 
 
 @pytest.mark.parametrize("wanted", ['"orjson", "pydantic>=2"', "\"nothing; python_version < '3'\""])
@@ -248,17 +266,19 @@ def test_the_bytes_that_were_shown_are_the_bytes_that_run(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_an_approval_binds_files_beside_it_where_it_is_not_kept_apart(
-    stage: Stage, apart: bool
-) -> None:
+def test_an_approval_binds_the_files_beside_the_script(stage: Stage, apart: bool) -> None:
     if apart and not APART:
         pytest.skip("landlock does not work here")
     stage.policy = ToolPolicy(isolation="auto" if apart else "process")
     stage.write("helper.py", "word = 'seen'")
-    before = stage.script("scripts/make.py").preview.binds
+    prepared = stage.script("scripts/make.py")
+    before = prepared.preview.binds
     assert stage.script("scripts/make.py").preview.binds == before
     stage.write("helper.py", "word = 'never seen'")
-    assert (stage.script("scripts/make.py").preview.binds == before) == apart
+    assert stage.script("scripts/make.py").preview.binds != before
+    error = stage.run_prepared(prepared, approved=True).result.error
+    assert error is not None
+    assert "changed after the script was approved" in error.message
 
 
 def test_an_approval_holds_for_one_folder_not_for_another_skill_of_its_name(stage: Stage) -> None:

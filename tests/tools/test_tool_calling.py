@@ -10,15 +10,21 @@ import time
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from annotated_types import Predicate
 from host_door import HostDoor, refused
+from pydantic import AfterValidator, BaseModel, field_serializer
 
+import nbagent
 from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
+from nbagent.providers.offline import call, script
 from nbagent.tools.function_tool import tool
 
 LOOP = '@nbagent.tool(loop="notebook")'
@@ -137,6 +143,83 @@ def test_tool_is_ended_by_a_stop_or_its_time(bench: HostDoor, kind: str, by: str
     if by == "timeout":
         assert error.message.startswith("work took longer than 0.1 s and was given up; ")
     assert bench.cancel.is_set == (by == "stop")
+
+
+checked_in: list[str] = []
+
+
+def note(value: Any = True) -> Any:
+    checked_in.append(thread_name())
+    return value
+
+
+class Picked(Enum):
+    A = "a"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        return note(cls.A)
+
+
+@dataclass
+class Made:
+    x: int
+
+    def __post_init__(self) -> None:
+        note()
+
+
+class Held(BaseModel):
+    x: int
+
+    @field_serializer("x")
+    def shown(self, x: int) -> int:
+        return note(x)
+
+
+CHECKS: dict[str, tuple[Any, Any]] = {
+    "validator": (list[Annotated[int, AfterValidator(note)]], [1]),
+    "predicate": (Annotated[int, Predicate(note)], 1),
+    "enum": (Picked, "b"),
+    "dataclass": (dict[str, Made], {"a": {"x": 1}}),
+    "model": (Held, {"x": 1}),
+}
+
+
+@pytest.mark.parametrize(("hint", "value"), CHECKS.values(), ids=CHECKS)
+def test_code_of_the_persons_types_never_runs_on_the_engines_thread(
+    bench: HostDoor, hint: Any, value: Any
+) -> None:
+    def work(x: Any) -> str:
+        return "done"
+
+    checked_in.clear()
+    work.__annotations__["x"] = hint
+    assert bench.run(work, x=value).result.data == "done"
+    assert set(checked_in) == {"nbagent-tool-work"}
+
+
+@pytest.mark.parametrize("by", ["stop", "timeout"])
+def test_a_check_of_the_persons_own_that_does_not_end_holds_up_neither_stop_nor_timeout(
+    by: str,
+) -> None:
+    released = threading.Event()
+    hint: Any = Annotated[int, AfterValidator(lambda value: released.wait(20) and value)]
+
+    def work(x: Any) -> str:
+        return "done"
+
+    work.__annotations__["x"] = hint
+    made = tool(timeout=0.2 if by == "timeout" else None)(work)
+    run = nbagent.Agent(script([call("work", x=1), "Done."]), tools=[made]).start("Go.")
+    other = nbagent.Agent(script(["Hi."])).run("Hello.")
+    if by == "stop":
+        run.stop()
+    run.wait(timeout=10)
+    released.set()
+    errors = [it.result.error for it in run.turns[0].tool_runs if it.result and it.result.error]
+    code = "E_TIMEOUT" if by == "timeout" else "E_INTERRUPTED"
+    assert (other.text, [error.code for error in errors]) == ("Hi.", [code])
 
 
 def test_time_in_the_queue_does_not_count(bench: HostDoor) -> None:
