@@ -230,7 +230,7 @@ class Run:
         for run_id in forgotten:
             cache_file(self._store, run_id).unlink(missing_ok=True)
         frontend().forget(forgotten)
-        if self._store.keeps_forgotten:
+        if self._store.database.keeps_deleted:
             warnings.warn(
                 "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
                 "until it has finished; `%agent doctor compact` clears them then",

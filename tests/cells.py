@@ -33,7 +33,7 @@ class Cell:
         """Do a job and note its outcome, as the engine does: a stop cancels what it may."""
         job = self.courier.run(work, where=where, interruptible=interruptible, timeout_s=timeout_s)
         task, loop = asyncio.ensure_future(job), asyncio.get_running_loop()
-        forget = self.cancel.on_set(
+        self.cancel.on_set(
             lambda: loop.call_soon_threadsafe(task.cancel) if interruptible else None
         )
         try:
@@ -42,8 +42,6 @@ class Cell:
             self.log.append("E_INTERRUPTED")
         except TimeoutError:
             self.log.append("E_TIMEOUT")
-        finally:
-            forget()
 
     async def call_async(self, work: Callable[[], Any]) -> None:
         """Do an asynchronous job on the notebook's loop."""
@@ -53,10 +51,9 @@ class Cell:
         """Wait as for a model; a stop ends it."""
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
-        forget = self.cancel.on_set(lambda: loop.call_soon_threadsafe(stopped.set))
+        self.cancel.on_set(lambda: loop.call_soon_threadsafe(stopped.set))
         with suppress(TimeoutError):
             await asyncio.wait_for(stopped.wait(), seconds)
-        forget()
 
     def start(self, body: Callable[[Any], Awaitable[Any]]) -> Courier:
         """Let a body run, which is given this."""

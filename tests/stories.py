@@ -83,7 +83,7 @@ class Story:
         )
         new = self.run.messages[len(self.run.messages) - (total - self._sent) :]
         self._sent = total
-        self.events.append(events.TurnStarted(ID, name, index, request, new, "Be brief.", TOOLS))
+        self.events.append(events.TurnStarted(name, request, new, "Be brief.", TOOLS))
         self._stream(name, text, reasoning, runs)
         calls = tuple(
             ToolCall(id=r.tool_call_id, name=r.tool_name, arguments=r.args, arguments_raw="{}")
@@ -105,8 +105,8 @@ class Story:
             "response": ChatResponse(message=message, usage=usage, meta=ResponseMeta()),
         }
         turn = EngineTurn(**{**base, **fields})
-        added = (message, *(_answer_to(run) for run in runs))
-        self._run_tools(turn, message, runs)
+        added = (message, *(run.as_message() for run in runs))
+        self._run_tools(turn, runs)
         turn = turn.model_copy(update={"tool_runs": runs})
         self.events.append(events.TurnFinished(turn, added, "Be brief.", TOOLS))
         total_usage = self.run.usage + (
@@ -131,14 +131,14 @@ class Story:
             self.events.append(events.ToolCallDelta(name, i, run.tool_name, '{"city"'))
             self.events.append(events.ToolCallDelta(name, i, None, ": 1}"))
 
-    def _run_tools(self, turn: EngineTurn, message: Message, runs: tuple[ToolRun, ...]) -> None:
+    def _run_tools(self, turn: EngineTurn, runs: tuple[ToolRun, ...]) -> None:
         if not runs:
             return
         queued = tuple(
             ToolRun(tool_call_id=r.tool_call_id, tool_name=r.tool_name, args=r.args) for r in runs
         )
         begun = turn.model_copy(update={"tool_runs": queued, "duration_ms": turn.model_ms})
-        self.events.append(events.ResponseReceived(begun, message, "Be brief.", TOOLS))
+        self.events.append(events.ResponseReceived(begun, "Be brief.", TOOLS))
         for i, run in enumerate(runs):
             key, args = run.tool_call_id, run.args or {}
             self.events.append(events.ToolCallStarted(turn.id, key, run.tool_name, args))
@@ -151,13 +151,6 @@ class Story:
         self.run = self.run.model_copy(update={**ends, "duration_ms": 2800.0, **fields})
         self.events.append(events.RunFinished(self.run))
         return self
-
-
-def _answer_to(run: ToolRun) -> Message:
-    text = (run.result or ToolResult(ok=True)).to_json().decode()
-    return Message.of("tool", text).model_copy(
-        update={"tool_call_id": run.tool_call_id, "name": run.tool_name}
-    )
 
 
 def asked(key: str, name: str, args: dict[str, Any], **fields: Any) -> events.ApprovalRequested:

@@ -37,7 +37,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TIMES = ("started_at", "ended_at", "queued_at")
 _JSON_KINDS = (dict, list, tuple)
-_OF_RUNS = ("runs", "turns", "tool_runs", "messages")
 
 
 def to_us(moment: datetime) -> int:
@@ -71,7 +70,6 @@ def text_cell(text: str) -> str | bytes:
 
 
 def cell_text(cell: str | bytes) -> str:
-    """The text of a cell."""
     return cell if isinstance(cell, str) else cell.decode("utf-8", "surrogatepass")
 
 
@@ -136,8 +134,7 @@ def run_row(run: RunRecord) -> Row:
         "tool_errors": sum(it.result is not None and not it.result.ok for it in calls),
         **(vars(run.usage) if counted else {}),
         "model_ms": sum(turn.model_ms for turn in run.turns),
-        "tools_ms": sum(_tools_ms(turn.tool_runs) for turn in run.turns),
-        "waited_ms": sum(_waited_ms(turn.tool_runs) for turn in run.turns),
+        **_call_times(calls),
         "retry_wait_ms": sum(turn.retry_wait_ms for turn in run.turns),
         "params": run.turns[0].request.params if run.turns else None,
         "system_sha": (last and last.system_sha) or None,
@@ -156,8 +153,7 @@ def _turn_row(turn: EngineTurn, provider: str, message_at: int | None) -> Row:
         "model": f"{provider}:{request.model}",
         "tool_calls": len(response.message.tool_calls) if response else 0,
         "started_at": to_us(turn.started_at),
-        "tools_ms": _tools_ms(turn.tool_runs),
-        "waited_ms": _waited_ms(turn.tool_runs),
+        **_call_times(turn.tool_runs),
         "trimmed": len(request.trimmed),
         "system_sha": request.system_sha or None,
         "toolset_sha": request.toolset_sha or None,
@@ -320,12 +316,11 @@ def _call_body(call: ToolCall) -> Row:
     return body if call.extra is None else {**body, "extra": call.extra}
 
 
-def _tools_ms(runs: Iterable[ToolRun]) -> float:
-    return _wall_ms((it.started_at, it.duration_ms) for it in runs)
-
-
-def _waited_ms(runs: Iterable[ToolRun]) -> float:
-    return _wall_ms((it.queued_at, it.waited_ms) for it in runs)
+def _call_times(runs: Sequence[ToolRun]) -> Row:
+    return {
+        "tools_ms": _wall_ms((run.started_at, run.duration_ms) for run in runs),
+        "waited_ms": _wall_ms((run.queued_at, run.waited_ms) for run in runs),
+    }
 
 
 def _wall_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
@@ -375,7 +370,7 @@ def record_of(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
 def _turn(
     row: Row, run: Row, messages: Mapping[int, Message], runs: Sequence[ToolRun]
 ) -> EngineTurn:
-    doc = _doc_of(row)
+    doc = row.get("doc", {})
     kept = doc.get("request", {})
     request = {**row, **kept, "trimmed": kept.get("trimmed", {}).get("places", ())}
     request["model"] = row["model"].removeprefix(run["model"].partition(":")[0] + ":")
@@ -403,7 +398,7 @@ def _turn(
 
 def _tool_run(row: Row) -> ToolRun:
     result: Row | None = row.get("result")
-    attachments = _doc_of(row).get("attachments", ())
+    attachments = row.get("doc", {}).get("attachments", ())
     whole = result and {**result, "attachments": attachments}
     return ToolRun.model_validate({**_fields(row), "result": whole})
 
@@ -418,18 +413,13 @@ def _message(row: Row, runs: Mapping[int, list[ToolRun]]) -> Message:
         {"arguments": parse_arguments(it["arguments_raw"]), **it}
         for it in row.get("tool_calls", ())
     ]
-    name = row.get("tool_name")
-    plain: Row = {**row, "content": content, "name": name, "tool_calls": calls, **_doc_of(row)}
-    return Message.model_validate(plain)
-
-
-def _doc_of(row: Row) -> Row:
-    return row.get("doc", {})
+    plain: Row = {**row, "content": content, "name": row.get("tool_name"), "tool_calls": calls}
+    return Message.model_validate(plain | row.get("doc", {}))
 
 
 def _fields(row: Row) -> Row:
     """The columns and what is in `doc`, as the fields of the same name."""
-    doc = _doc_of(row)
+    doc = row.get("doc", {})
     times = {name: from_us(row[name]) for name in _TIMES if name in row}
     error: Row | None = None
     if "error_code" in row:
@@ -447,14 +437,10 @@ def _usage(row: Row) -> Row | None:
 
 def packed(run: RunRecord) -> Row:
     """The rows of a run as JSON for a saved notebook, without what is None."""
-    rows = rows_of(run)
-    tables: Row = {"texts": rows["texts"]}
-    for table in _OF_RUNS:
-        columns = STORED[table]
-        tables[table] = [
-            {name: row[name] for name in columns if row.get(name) is not None}
-            for row in rows[table]
-        ]
+    tables: Rows = {
+        table: [{it: row[it] for it in STORED[table] if row.get(it) is not None} for row in rows]
+        for table, rows in rows_of(run).items()
+    }
     plain: Row = redact_json({"version": VERSION, **tables})
     try:
         json.dumps(plain, ensure_ascii=False).encode()

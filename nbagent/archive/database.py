@@ -21,8 +21,6 @@ from nbagent.contracts.errors import StoreError
 
 T = TypeVar("T")
 Connection = sqlite3.Connection
-OperationalError = sqlite3.OperationalError
-"""For other modules: sqlite3 itself is imported here only."""
 Work = Callable[[Connection], T]
 
 FILE_NAME = "runs.sqlite"
@@ -61,6 +59,8 @@ class Database:
         self._paused = False
         """The connection is closed, and opened again by who comes next."""
         self._inode = _inode(path)
+        self.keeps_deleted = False
+        """What was deleted is still in the write-ahead log, because others are reading it."""
 
     @classmethod
     def open(cls, home: Path) -> Database:
@@ -93,7 +93,6 @@ class Database:
 
     @classmethod
     def memory(cls) -> Database:
-        """An empty database in memory."""
         return cls(_memory(), None, None)
 
     def earlier(self) -> list[Path]:
@@ -231,17 +230,14 @@ class Database:
         with self._lock:
             self._connection.close()
 
-    def fold(self, wait_s: float = _FOLD_S) -> bool:
-        """Fold the write-ahead log into the file and empty it; False while others read it."""
+    def fold(self, wait_s: float = _FOLD_S) -> None:
+        """Fold the write-ahead log into the file and empty it, unless others go on reading it."""
         with self._lock:
             self._be_ready(wait_s, durable=True)
-            return not self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            self.keeps_deleted = bool(_pragma(self._connection, "wal_checkpoint(TRUNCATE)"))
 
-    def compact(self) -> bool:
-        """Write the file anew without its empty pages; StoreError when another kernel is busy.
-
-        Returns what `fold` does.
-        """
+    def compact(self) -> None:
+        """Write the file anew without its empty pages; StoreError when another kernel is busy."""
         with self._lock:
             try:
                 self._be_ready(BUSY_S, durable=True)
@@ -251,20 +247,13 @@ class Database:
                     f"the store could not be compacted ({error}); nothing was changed. Try "
                     "again when no other kernel uses it and the disk has room for a copy"
                 ) from None
-            return self.fold()
+            self.fold()
 
-    def free_bytes(self) -> int:
-        """What compacting would give back, about."""
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the database without its log, and how many of these compacting gives back."""
         with self.reading() as c:
-            return _pragma(c, "freelist_count") * _pragma(c, "page_size")
-
-    def size_bytes(self) -> int:
-        """What the database takes, on disk or in memory."""
-        if self.path is not None:
-            files = (self.path, self.path.with_name(f"{FILE_NAME}-wal"))
-            return sum(file.stat().st_size for file in files if file.exists())
-        with self.reading() as c:
-            return _pragma(c, "page_count") * _pragma(c, "page_size")
+            page = _pragma(c, "page_size")
+            return _pragma(c, "page_count") * page, _pragma(c, "freelist_count") * page
 
 
 def file_system(folder: Path, mounts: str = "/proc/mounts") -> str:
@@ -399,15 +388,13 @@ def _is_busy(error: Exception) -> bool:
 
 def _refusal(path: Path, error: Exception) -> StoreError:
     if _is_busy(error):
-        reason = "locked"
         said = (
             f"has been locked by another process for {BUSY_S:.0f} s ({error}). End that process, "
             f"try again when it is done, or {_ELSEWHERE}."
         )
     else:
-        reason = "unusable"
         said = (
             f"cannot be used ({error}). Make the folder writable, move a damaged file away "
             f"(`sqlite3 {FILE_NAME} .recover` reads it), or {_ELSEWHERE}."
         )
-    return StoreError(f"{path} {said}", details={"reason": reason, "path": str(path)})
+    return StoreError(f"{path} {said}")

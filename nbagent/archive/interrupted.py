@@ -15,9 +15,9 @@ from pathlib import Path
 
 from nbagent.archive.codec import end_of, from_us, to_us
 from nbagent.contracts.canonical import new_id
-from nbagent.contracts.chat import Message, Usage
+from nbagent.contracts.chat import Usage
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
 
 _FRESH = timedelta(seconds=30)
 """A heartbeat of another machine counts for so long; the session beats every 10 s."""
@@ -116,7 +116,7 @@ def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
     turns, messages = list(run.turns), list(run.messages)
     if turns and messages and messages[-1].tool_calls:
         turns[-1] = _ended(turns[-1])
-        messages += [_answer(it) for it in turns[-1].tool_runs]
+        messages += [tool_run.as_message() for tool_run in turns[-1].tool_runs]
     last = [from_us(end_of(turn)) for turn in turns[-1:]]
     ended_at = max(run.started_at, last_sign or run.started_at, *last)
     usages = [turn.response.usage for turn in turns if turn.response and turn.response.usage]
@@ -149,9 +149,3 @@ def _ended(turn: EngineTurn) -> EngineTurn:
             "duration_ms": max(turn.duration_ms, turn.model_ms + turn.retry_wait_ms),
         }
     )
-
-
-def _answer(run: ToolRun) -> Message:
-    """The message that gives a tool run's result to the model."""
-    content = run.result.as_content() if run.result else ()
-    return Message(role="tool", content=content, tool_call_id=run.tool_call_id, name=run.tool_name)

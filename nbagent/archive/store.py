@@ -30,7 +30,7 @@ from nbagent.archive.interrupted import Lease, interrupted
 from nbagent.archive.reading import Reading, load_row, row_of_run, select
 from nbagent.archive.tables import STORED
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -81,10 +81,6 @@ class _Live(NamedTuple):
         return self.row["model"].partition(":")[0]
 
 
-_Step = Callable[[Connection], _Live | None]
-"""Writes what an event brings, and gives what is known then; None: the run is over."""
-
-
 class Store(Reading):
     """All runs of one folder. Writing is for one thread at a time, reading for any."""
 
@@ -92,13 +88,7 @@ class Store(Reading):
         self.database = database
         self._lease = Lease.of_this_process(utc_now())
         self._live: dict[str, _Live] = {}
-        self.keeps_forgotten = False
-        """Texts of deleted runs are still in the write-ahead log, because others are reading it."""
-        try:
-            database.transact(self._take_lease)
-        except BaseException:
-            database.close()
-            raise
+        database.transact(self._take_lease)
 
     @classmethod
     def open(cls, home: Path) -> Store:
@@ -115,12 +105,10 @@ class Store(Reading):
 
     @property
     def warning(self) -> str | None:
-        """Why runs are not kept, or kept less safely; None when all is well."""
         return self.database.warning
 
     @property
     def path(self) -> Path | None:
-        """The file; None in memory."""
         return self.database.path
 
     # Writing
@@ -130,46 +118,35 @@ class Store(Reading):
 
         While another process is writing, the loop goes on; `on_wait` is called when that is long.
         """
-        step = self._step_of(event)
-        if step is None:
-            return
-        run_id, work, how = step
+        # On disk before the next thing happens are a response with calls and the end of a run, with
+        # all that was written before them; a power cut alone may take back the rest. Nothing is
+        # lost yet when a run begins, so the store need not leave the disk for it.
+        soon, safe = {"durable": False, "leave": True}, {"durable": True, "leave": True}
+        work: Callable[[Connection], _Live | None]
+        match event:
+            case RunStarted(run=run):
+                how = {"durable": False, "leave": False}
+                run_id, work = run.id, partial(self._begin, run=run)
+            case ResponseReceived(turn=turn):
+                run_id, how = turn.run_id, safe
+                work = partial(_respond, self._live[run_id], event)
+            # The last result of a turn is committed with the turn, which follows directly.
+            case ToolCallFinished(run_id=run_id, pending=pending) if pending:
+                how, work = soon, partial(_put_result, self._live[run_id], event.tool_run)
+            case TurnFinished(turn=turn):
+                run_id, how = turn.run_id, soon
+                work = partial(_end_turn, self._live[run_id], event)
+            case MessagesAdded(run_id=run_id):
+                how, work = soon, partial(_add_messages, self._live[run_id], event)
+            case RunFinished(run=run):
+                run_id, how, work = run.id, safe, partial(_finish, self._live[run.id], run)
+            case _:
+                return
         live = await self.database.commit(work, on_wait=on_wait, **how)
         if live is None:
             del self._live[run_id]
         else:
             self._live[run_id] = live
-
-    def _step_of(self, event: Event) -> tuple[str, _Step, dict[str, bool]] | None:
-        """The run, what is written for an event in one transaction, and how; None for nothing.
-
-        On disk before the next thing happens are a response with calls and the end of a run, with
-        all that was written before them; a power cut alone may take back the rest. Nothing is lost
-        yet when a run begins, so the store need not leave the disk for it.
-        """
-        soon, safe = {"durable": False, "leave": True}, {"durable": True, "leave": True}
-        match event:
-            case RunStarted(run=run):
-                return run.id, partial(self._begin, run=run), {"durable": False, "leave": False}
-            case ResponseReceived(turn=turn):
-                return turn.run_id, partial(_respond, self._get(turn.run_id), event), safe
-            # The last result of a turn is committed with the turn, which follows directly.
-            case ToolCallFinished(run_id=run_id, pending=pending) if pending:
-                return run_id, partial(_put_result, self._get(run_id), event.tool_run), soon
-            case TurnFinished(turn=turn):
-                return turn.run_id, partial(_end_turn, self._get(turn.run_id), event), soon
-            case MessagesAdded(run_id=run_id):
-                return run_id, partial(_add_messages, self._get(run_id), event), soon
-            case RunFinished(run=run):
-                return run.id, partial(_finish, self._get(run.id), run), safe
-            case _:
-                return None
-
-    def _get(self, run_id: str) -> _Live:
-        live = self._live.get(run_id)
-        if live is None:
-            raise StoreError(f"run {run_id!r} was not begun here; write its RunStarted first")
-        return live
 
     def _begin(self, c: Connection, run: RunRecord) -> _Live:
         row = {**run_row(run), "lease_id": self._lease.id}
@@ -205,8 +182,8 @@ class Store(Reading):
         self._lease = replace(self._lease, heartbeat=to_us(utc_now()))
         try:
             self.database.transact(self._put_lease, wait_s=0, durable=False)
-            if self.keeps_forgotten:
-                self.keeps_forgotten = not self.database.fold(0)
+            if self.database.keeps_deleted:
+                self.database.fold(0)
         except Locked:
             return False
         return True
@@ -221,20 +198,17 @@ class Store(Reading):
         c.executemany(f"DELETE FROM leases WHERE id = ? AND id NOT IN ({used})", dead)
         self._put_lease(c)
 
-    def _dead_runs(self, c: Connection) -> list[Row]:
-        """The runs that say Running while nobody is at work on them."""
-        found = select(
-            c, "runs", "WHERE phase = 'Running' AND lease_id IS NOT ?", (self._lease.id,)
-        )
+    def _dead_runs(self, c: Connection) -> list[tuple[Row, Lease | None]]:
+        """The runs that say Running while nobody is at work on them, and who was."""
+        rest = "WHERE phase = 'Running' AND lease_id IS NOT ?"
+        found = select(c, "runs", rest, (self._lease.id,))
         leases = _leases(c) if found else {}
-        alive = {lease.id for lease in leases.values() if lease.is_alive(utc_now())}
-        return [row for row in found if row.get("lease_id") not in alive]
+        held = [(row, leases.get(row.get("lease_id", ""))) for row in found]
+        return [(row, it) for row, it in held if it is None or not it.is_alive(utc_now())]
 
     def _close_dead(self, c: Connection) -> None:
         """Write the end of the runs whose kernel is gone."""
-        leases = _leases(c)
-        for row in self._dead_runs(c):
-            holder = leases.get(row.get("lease_id", ""))
+        for row, holder in self._dead_runs(c):
             run = interrupted(load_row(c, row), from_us(holder.heartbeat) if holder else None)
             _put_whole(c, _Live(row, 0, 0), run)
 
@@ -266,14 +240,8 @@ class Store(Reading):
             return _delete(c, run_id, children=children)
 
         forgotten = self.database.transact(work)
-        self.keeps_forgotten = not self.database.fold()
+        self.database.fold()
         return forgotten
-
-    # The file
-
-    def compact(self) -> None:
-        """Write the file anew without what deleting left empty; StoreError when it is in use."""
-        self.keeps_forgotten = not self.database.compact()
 
     def counts(self) -> dict[str, int]:
         """How many runs, turns, tool runs and messages there are."""

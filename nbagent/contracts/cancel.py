@@ -35,19 +35,13 @@ class CancelToken:
             with suppress(Exception):
                 callback()
 
-    def on_set(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call back (at once when it is set already); returns a function that takes this back."""
-
-        def forget() -> None:
-            with self._lock, suppress(ValueError):
-                self._callbacks.remove(callback)
-
+    def on_set(self, callback: Callable[[], object]) -> None:
+        """Call back when it is set, also when that is long after (at once when it is already)."""
         with self._lock:
             if not self.is_set:
                 self._callbacks.append(callback)
-                return forget
+                return
         callback()
-        return forget
 
     async def finished(
         self, work: Awaitable[T], grace_s: Callable[[], float | None] | float
@@ -76,7 +70,7 @@ class CancelToken:
                 wake()
 
         task = loop.create_task(run())
-        forget = self.on_set(stop)
+        self.on_set(stop)
         try:
             await over
             left_s = grace_s() if callable(grace_s) else grace_s
@@ -88,7 +82,6 @@ class CancelToken:
             task.cancel()
             raise
         finally:
-            forget()
             if not task.done():
                 # Whatever it ends with is of no use to anybody, and no news for asyncio's log.
                 task.add_done_callback(lambda it: it.cancelled() or it.exception())

@@ -155,7 +155,6 @@ class ToolTraits(Value):
     """How a tool may be run. Never sent to a model."""
 
     host: str = ""
-    """Name of the tool host that runs it."""
     interruptible: bool = True
     """False: a stop waits until it has finished."""
     ruling: Literal["allow", "ask", "deny"] = "allow"
@@ -192,7 +191,6 @@ class ChatRequest(Value):
     """`auto`, `none`, `required` or the name of one tool."""
     temperature: float | None = None
     max_tokens: int | None = None
-    """Most tokens of the response."""
     top_p: float | None = None
     stop_sequences: tuple[str, ...] = ()
     reasoning: str | None = None

@@ -16,19 +16,22 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, TurnReques
 
 
 @dataclass(frozen=True, slots=True)
-class RunStarted:
+class Event:
+    """Anything that the engine tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(Event):
     """A run begins. `run.messages` has the person's words that it adds."""
 
     run: RunRecord
 
 
 @dataclass(frozen=True, slots=True)
-class TurnStarted:
+class TurnStarted(Event):
     """A request is about to leave; once more when it leaves again with shortened tool results."""
 
-    run_id: str
     turn_id: str
-    index: int
     request: TurnRequest
     messages: tuple[Message, ...]
     """The new messages in it."""
@@ -37,7 +40,7 @@ class TurnStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(Event):
     """A fragment of the answer."""
 
     turn_id: str
@@ -45,7 +48,7 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+class ReasoningDelta(Event):
     """A fragment of what the model thinks aloud."""
 
     turn_id: str
@@ -53,7 +56,7 @@ class ReasoningDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallDelta:
+class ToolCallDelta(Event):
     """A fragment of a call. `call_index` counts the calls of the response from 0."""
 
     turn_id: str
@@ -63,7 +66,7 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Retrying:
+class Retrying(Event):
     """A request failed and is made again after a wait."""
 
     turn_id: str
@@ -74,7 +77,7 @@ class Retrying:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Event):
     """The run waits for something: a free kernel, a rate limit. No text: no longer."""
 
     turn_id: str | None
@@ -84,21 +87,20 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseReceived:
+class ResponseReceived(Event):
     """A response with calls is whole. `turn.tool_runs` says which of them will start now.
 
     Once this is committed the tools may run.
     """
 
     turn: EngineTurn
-    message: Message
     system_prompt: str
     tools: tuple[ToolSpec, ...]
     """What the hashes of the turn's request stand for."""
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalRequested:
+class ApprovalRequested(Event):
     """A person is asked about a call. The run waits for the answer."""
 
     turn_id: str
@@ -109,7 +111,7 @@ class ApprovalRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallStarted:
+class ToolCallStarted(Event):
     """A tool begins to work."""
 
     turn_id: str
@@ -121,7 +123,7 @@ class ToolCallStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolProgress:
+class ToolProgress(Event):
     """A tool says how far it is. `fraction` is 0–1 when it knows."""
 
     turn_id: str
@@ -131,7 +133,7 @@ class ToolProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallFinished:
+class ToolCallFinished(Event):
     """A call has its result. `pending` calls of the turn are still at work."""
 
     run_id: str
@@ -141,7 +143,7 @@ class ToolCallFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnFinished:
+class TurnFinished(Event):
     """A turn is over. `messages` are all that it added: the assistant's, then the tools'.
 
     `system_prompt` and `tools` are what its request's hashes stand for.
@@ -154,7 +156,7 @@ class TurnFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagesAdded:
+class MessagesAdded(Event):
     """Messages enter the history between two turns: directives and briefs of a workflow."""
 
     run_id: str
@@ -162,7 +164,7 @@ class MessagesAdded:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Event):
     """Something the person should know."""
 
     level: Literal["info", "warning", "error"]
@@ -171,27 +173,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFinished:
+class RunFinished(Event):
     """The run is over; the record is whole."""
 
     run: RunRecord
-
-
-Event = (
-    RunStarted
-    | TurnStarted
-    | TextDelta
-    | ReasoningDelta
-    | ToolCallDelta
-    | Retrying
-    | Waiting
-    | ResponseReceived
-    | ApprovalRequested
-    | ToolCallStarted
-    | ToolProgress
-    | ToolCallFinished
-    | TurnFinished
-    | MessagesAdded
-    | Notice
-    | RunFinished
-)

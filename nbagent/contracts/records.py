@@ -69,7 +69,6 @@ class ToolResult(Value):
         return {"ok": False, "error": body, **note}
 
     def to_json(self) -> bytes:
-        """The body as JSON."""
         return dump_json(self.body)
 
     def as_content(self) -> tuple[Part, ...]:
@@ -78,7 +77,6 @@ class ToolResult(Value):
 
     @classmethod
     def failure(cls, error: ErrorInfo) -> ToolResult:
-        """A result that says what went wrong."""
         return cls(ok=False, error=error)
 
 
@@ -121,6 +119,15 @@ class ToolRun(Value):
     error_detail: str | None = None
     """For the person: the last frames of what the tool raised."""
     notes: tuple[str, ...] = ()
+
+    def as_message(self) -> Message:
+        """The message that gives the result to the model."""
+        return Message(
+            role="tool",
+            content=self.result.as_content() if self.result else (),
+            tool_call_id=self.tool_call_id,
+            name=self.tool_name,
+        )
 
 
 _KEEP_CHARS = 200

@@ -6,7 +6,7 @@ Asks the approver, hands calls to the host, counts repetitions. Does not touch t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -101,9 +101,9 @@ class _Work:
     repeat_n: int
     decision: Decision | None = None
     began_ms: float | None = None
-    """When the tool began."""
     queued_at: datetime = field(default_factory=utc_now)
     queued_ms: float = field(default_factory=monotonic_ms)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     async def run(self) -> ToolRun:
         """Prepare, ask, run; a stop ends it."""
@@ -135,7 +135,7 @@ class _Work:
             plan.context,
             turn_id=self.turn.turn_id,
             tool_call_id=call.id,
-            progress=self._progress(),
+            progress=self._progress,
         )
         try:
             decision = Decision(prepared=await plan.host.prepare(call, context))
@@ -158,15 +158,10 @@ class _Work:
             context = replace(context, approved=True)
         return await decision.prepared.run(context)
 
-    def _progress(self) -> Callable[[str, float | None], None]:
-        loop = asyncio.get_running_loop()
-
-        def progress(text: str, fraction: float | None) -> None:
-            event = ToolProgress(self.turn.turn_id, self.call.id, redact(text), fraction)
-            with suppress(RuntimeError):  # the loop has gone
-                loop.call_soon_threadsafe(self.turn.events.emit, event)
-
-        return progress
+    def _progress(self, text: str, fraction: float | None) -> None:
+        event = ToolProgress(self.turn.turn_id, self.call.id, redact(text), fraction)
+        with suppress(RuntimeError):  # the loop has gone
+            self.loop.call_soon_threadsafe(self.turn.events.emit, event)
 
     def _interrupted(self) -> ToolOutcome:
         if self.began_ms is None:

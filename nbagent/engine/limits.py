@@ -79,10 +79,9 @@ def after_calls(plan: EnginePlan, made: int) -> End:
 
 def _key(call: ToolCall) -> str:
     """Equal for equal calls: the name and the canonical arguments."""
-    known = call.arguments is not None
-    return (
-        f"{call.name}({canonical_json(call.arguments).decode() if known else call.arguments_raw})"
-    )
+    if call.arguments is None:
+        return f"{call.name}({call.arguments_raw})"
+    return f"{call.name}({canonical_json(call.arguments).decode()})"
 
 
 class Repeats:

@@ -119,7 +119,6 @@ class _Run(RunState):
         await self.events.commit(TurnFinished(finished, turn.messages, turn.system, turn.tools))
 
     def record(self) -> RunRecord:
-        """The record as it ends."""
         answered = [turn for turn in self.turns if turn.response is not None]
         usages = [turn.response.usage for turn in answered if turn.response]
         costs = [turn.cost_usd for turn in answered if turn.cost_usd is not None]

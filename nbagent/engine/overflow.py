@@ -59,17 +59,17 @@ class Overflow:
         return self._shorten(history, last_answer) or self._shorten(history, len(history))
 
     def _shorten(self, history: Sequence[Message], before: int) -> str | None:
-        whole = short = n = 0
-        for place, message in enumerate(history[:before]):
-            if place in self._short or not is_worth_it(message):
-                continue
-            made = shortened(message)
-            if message_chars(made) < message_chars(message):
-                self._short[place] = made
-                whole, short = whole + message_chars(message), short + message_chars(made)
-                n += 1
-        if not n:
+        long = [
+            (place, message)
+            for place, message in enumerate(history[:before])
+            if place not in self._short and is_worth_it(message)
+        ]
+        if not long:
             return None
+        self._short |= {place: shortened(message) for place, message in long}
+        n = len(long)
+        whole = sum(message_chars(message) for _, message in long)
+        short = sum(message_chars(self._short[place]) for place, _ in long)
         return (
             f"{n} tool result{'s are' if n > 1 else ' is'} sent shortened from here on, because "
             f"the request was too long for the model: {whole:,} to {short:,} characters. "
@@ -127,7 +127,6 @@ def message_chars(message: Message) -> int:
 
 
 def request_chars(request: ChatRequest) -> int:
-    """Characters of a whole request."""
     return _pieces(request).total()
 
 

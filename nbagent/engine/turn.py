@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, utc_now
-from nbagent.contracts.chat import ChatRequest, Message, TextPart, ToolSpec
+from nbagent.contracts.chat import ChatRequest, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, described
 from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition, Cost, EventPort
@@ -97,8 +97,7 @@ class Turn:
         """Make the turn; tells all of its events but TurnFinished."""
         while True:
             new = tuple(self.state.history[len(self.state.history) - self.sent.n_new :])
-            began = self.plan.run.id, self.id, self.index, self.sent, new, self.system, self.tools
-            self.events.emit(TurnStarted(*began))
+            self.events.emit(TurnStarted(self.id, self.sent, new, self.system, self.tools))
             await self.answer.ask(self.plan, self.request)
             if not self._overflows() or self.plan.cancel.is_set or not self._shortens():
                 break
@@ -140,8 +139,7 @@ class Turn:
             self.runs = work.refuse(calls, refusal)
         else:
             begun = self._record(unstarted(calls, self.tools))
-            message, system = response.message, self.system
-            await self.events.commit(ResponseReceived(begun, message, system, self.tools))
+            await self.events.commit(ResponseReceived(begun, self.system, self.tools))
             self.runs = await work.run(calls)
 
     def _cut_short(self) -> tuple[str, End] | None:
@@ -171,9 +169,7 @@ class Turn:
         return End("WaitingUser", "length" if length else "answered")
 
     def next_end(self) -> End:
-        """Another turn follows, unless a limit or a stop is in the way."""
-        if self.plan.cancel.is_set:
-            return aborted()
+        """Another turn follows, unless a limit or a pause is in the way."""
         if self.state.repeats.loop is not None:
             text = f"{self.state.repeats.loop}; the run is paused, {RESUME}"
             return End("WaitingUser", "loop_detected", ErrorInfo("ENGINE_LOOP_DETECTED", text))
@@ -197,7 +193,7 @@ class Turn:
         self.finished = self._record(self.runs)
         response = self.answer.response
         if response is not None and (response.message.content or response.message.tool_calls):
-            self.messages = (response.message, *(_tool_message(run) for run in self.runs))
+            self.messages = (response.message, *(run.as_message() for run in self.runs))
 
     def _priced(self) -> Cost | None:
         """What the response cost; None where it is unknown."""
@@ -259,14 +255,3 @@ def aborted() -> End:
     """The end of a run that the person stopped."""
     error = ErrorInfo("ENGINE_ABORTED", f"stopped; what was there is kept, {RESUME}")
     return End("Failed", "stopped", error)
-
-
-def _tool_message(run: ToolRun) -> Message:
-    assert run.result is not None
-    text = TextPart(text=run.result.to_json().decode("utf-8", "replace"))
-    return Message(
-        role="tool",
-        content=(text, *run.result.attachments),
-        tool_call_id=run.tool_call_id,
-        name=run.tool_name,
-    )

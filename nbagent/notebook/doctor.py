@@ -119,7 +119,7 @@ def _store() -> list[tuple[str, str]]:
     try:
         store = current_store()
         kept = [_counted(n, name) for name, n in store.counts().items()]
-        size, empty = store.database.size_bytes(), store.database.free_bytes()
+        size, empty = store.database.sizes()
     except NbagentError as error:
         return [("store", str(error))]
     place = store_home() if store.path is not None else "in memory only"
@@ -149,9 +149,9 @@ def compact() -> str:
     store = current_store()
     if store.path is None:
         raise UsageError("the store is in memory only; there is nothing to compact")
-    before = store.database.size_bytes()
-    store.compact()
-    after = store.database.size_bytes()
+    before = store.database.sizes()[0]
+    store.database.compact()
+    after = store.database.sizes()[0]
     return f"the store takes {_megabytes(after)} now ({_megabytes(before)} before)"
 
 

@@ -162,11 +162,11 @@ class LiveState:
                 return self._tool_finished(event)
             case events.Retrying() | events.Waiting() | events.Notice():
                 return self._told(event)
-            case events.MessagesAdded():
-                return []
             case events.RunFinished(run=run):
                 self._state = view_of(run)
-                return []
+            case _:
+                pass
+        return []
 
     def _head_op(self) -> HeadOp:
         state = self._state

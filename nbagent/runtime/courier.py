@@ -20,7 +20,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RanIn
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
-from nbagent.runtime.loop import engine_thread, on_engine_thread, running, tool_thread
+from nbagent.runtime.loop import engine_thread, on_engine_thread, tool_thread
 
 _STRANDED_S = 1.0
 """A job that nobody came for after this long is reported."""
@@ -114,8 +114,7 @@ class Courier:
         context.run(current_courier.set, self)
         self.desk.couriers.add(self)
         self.place.couriers.add(self)
-        running().add(self.cancel)
-        self.future.add_done_callback(self._ended)
+        self.future.add_done_callback(lambda _: self.place.couriers.discard(self))
 
         async def main() -> None:
             try:
@@ -127,10 +126,6 @@ class Courier:
         thread = self._thread = engine_thread()
         thread.spawn(main, context)
         return self
-
-    def _ended(self, _: object) -> None:
-        running().discard(self.cancel)
-        self.place.couriers.discard(self)
 
     @property
     def lost(self) -> bool:

@@ -224,13 +224,9 @@ class Watch:
 
     def _take_sigint(self) -> None:
         # getsignal is None when the handler was not installed from Python: leave it alone then.
-        if signal.getsignal(signal.SIGINT) is None:
-            return
-        self._signals.late, self._signals.ours = False, True
-        try:
+        if signal.getsignal(signal.SIGINT) is not None:
+            self._signals.late, self._signals.ours = False, True
             self._previous = signal.signal(signal.SIGINT, _on_sigint)
-        except ValueError:  # a subinterpreter
-            self._signals.ours = False
 
 
 def _on_sigint(signum: int, frame: FrameType | None) -> None:

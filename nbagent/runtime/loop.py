@@ -1,28 +1,22 @@
 """The threads of our own: one with the engine's loop, one with the loop of async tools.
 
-Owns their start, their replacement after a fork, a death or a tool that holds its loop, and their
-quiet end; not what runs on them.
+Owns their start and their replacement after a fork, a death or a tool that holds its loop; not
+what runs on them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextvars
 import ctypes
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from nbagent.contracts.cancel import CancelToken
-
 T = TypeVar("T")
 _log = logging.getLogger("nbagent")
-_EXIT_S = 1.0
-"""How long the end of the process waits for runs to end cleanly."""
 
 
 class PerProcess(Generic[T]):
@@ -52,11 +46,6 @@ class LoopThread(threading.Thread):
         """Nothing new comes here; what is at work goes on."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.start()
-
-    @property
-    def serves(self) -> bool:
-        """Whether it takes work."""
-        return self.is_alive() and not self.retired
 
     def run(self) -> None:
         """Run the loop. SystemExit in a task falls through it; others must not die of it."""
@@ -106,8 +95,6 @@ class _Threads:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.serving: dict[str, LoopThread] = {}
-        self.running: set[CancelToken] = set()
-        """Of the runs at work: the end of the process stops them and waits a moment for them."""
 
 
 _threads = PerProcess(_Threads)
@@ -117,7 +104,7 @@ def _thread(name: str) -> LoopThread:
     threads = _threads()
     with threads.lock:
         thread = threads.serving.get(name)
-        if thread is None or not thread.serves:
+        if thread is None or thread.retired or not thread.is_alive():
             thread = threads.serving[name] = LoopThread(name)
     return thread
 
@@ -140,18 +127,3 @@ def engine_loop() -> asyncio.AbstractEventLoop:
 def on_engine_thread() -> bool:
     """Whether the caller is on a thread of ours (the engine's, or the async tools')."""
     return isinstance(threading.current_thread(), LoopThread)
-
-
-def running() -> set[CancelToken]:
-    """The tokens of the runs at work in this process."""
-    return _threads().running
-
-
-@atexit.register
-def _finish() -> None:
-    threads = _threads()
-    for cancel in list(threads.running):
-        cancel.set()
-    deadline = time.monotonic() + _EXIT_S
-    while threads.running and time.monotonic() < deadline:
-        time.sleep(0.01)

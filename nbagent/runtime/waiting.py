@@ -114,7 +114,6 @@ class _Waiting:
         self.bell.put(courier)
 
     def run(self) -> None:
-        """Serve until the run is over."""
         while not self.courier.future.done():
             try:
                 self._turn()

@@ -193,11 +193,10 @@ class _Watched:
         self._deadline = math.inf
 
     def wait(self, stop: CancelToken) -> Ending:
-        forget = stop.on_set(lambda: self._end("stopped"))
+        stop.on_set(lambda: self._end("stopped"))
         try:
             self._read_pipes()
         finally:
-            forget()
             self._end("stopped")
             self._finish()
         return self._ending

@@ -56,7 +56,7 @@ def close_stores() -> None:
     _last.clear()
 
 
-# Registered with the module, before the engine's thread is: so it runs after the runs have ended.
+# What is still at work then reads as interrupted.
 atexit.register(close_stores)
 
 

@@ -234,16 +234,16 @@ class Assembly:
         turn = EngineTurn(
             **names, request=request, response=response, tool_runs=tuple(runs), **fields
         )
-        self.events.append(TurnStarted(run_id, turn.id, index, request, (), system, tools))
+        self.events.append(TurnStarted(turn.id, request, (), system, tools))
         if response is not None and runs:
             waiting = tuple(run.model_copy(update={"result": None}) for run in runs)
             begun = turn.model_copy(update={"tool_runs": waiting, "duration_ms": 0.0})
-            self.events.append(ResponseReceived(begun, response.message, system, tools))
+            self.events.append(ResponseReceived(begun, system, tools))
             for pending, run in zip(range(len(runs))[::-1], ends_in or runs, strict=True):
                 self.events.append(ToolCallFinished(run_id, turn.id, run, pending))
         added: tuple[Message, ...] = ()
         if response is not None and is_kept:
-            added = (response.message, *map(_answer_to, runs))
+            added = (response.message, *(run.as_message() for run in runs))
         self.messages += added
         self.turns.append(turn)
         self.events.append(TurnFinished(turn, added, system, tools))
@@ -260,12 +260,6 @@ class Assembly:
         }
         record = self.record.model_copy(update={**whole, **fields})
         return record, [*self.events, RunFinished(record)]
-
-
-def _answer_to(run: ToolRun) -> Message:
-    assert run.result is not None
-    content = run.result.as_content()
-    return Message(role="tool", content=content, tool_call_id=run.tool_call_id, name=run.tool_name)
 
 
 def plain_run(

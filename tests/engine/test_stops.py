@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import time
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +14,13 @@ import pytest
 from engine.laws import check_run, codes, error_code, results
 
 import nbagent
-from nbagent.contracts.events import TextDelta, ToolCallDelta, ToolCallStarted, TurnStarted
+from nbagent.contracts.events import (
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolProgress,
+    TurnStarted,
+)
 from nbagent.providers.offline import call, calls, script, step
 from nbagent.run import Run
 
@@ -62,6 +70,28 @@ def test_stopped_before_the_first_token_asks_the_same_again(stream: bool) -> Non
     child = check_run(run.resume(), model)
     assert child.ok
     assert model.requests[1].messages == model.requests[0].messages
+
+
+def test_stopped_before_the_request_leaves_waits_for_no_answer() -> None:
+    started: queue.SimpleQueue[Run] = queue.SimpleQueue()
+    agent = nbagent.Agent(model=script([step(text="Late.", wait_ms=20_000)]))
+    run = agent.start("Go.", on_event=lambda e: isinstance(e, TurnStarted) and started.get().stop())
+    started.put(run)
+    check_stopped(run.wait(timeout=MOST_S))
+
+
+async def steps() -> AsyncIterator[str]:
+    """Work step by step."""
+    yield "one"
+    yield "done"
+
+
+def test_progress_of_a_tool_is_told_beside_its_call() -> None:
+    told: list[Any] = []
+    agent = nbagent.Agent(model=script([call("steps"), "Fine."]), tools=[steps])
+    agent.start("Go.", on_event=told.append).wait()
+    progress = [(e.turn_id, e.text) for e in told if isinstance(e, ToolProgress)]
+    assert progress == [("C01", "one")]
 
 
 def test_stopped_in_the_middle_of_a_call_answers_the_call() -> None:

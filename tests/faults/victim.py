@@ -36,10 +36,12 @@ from nbagent.session.stores import current_store
 
 TASK = "Write three times."
 TURNS = 3
+LAST = f"C{TURNS + 1:02}"
+"""The turn that answers."""
 ANSWER = "All is written."
 
 POINTS: dict[str, Callable[[Event], bool]] = {
-    "before the first request": lambda e: isinstance(e, TurnStarted) and e.index == 1,
+    "before the first request": lambda e: isinstance(e, TurnStarted) and e.turn_id == "C01",
     "at the start": lambda e: isinstance(e, RunStarted),
     "in the first stream": lambda e: isinstance(e, TextDelta) and e.turn_id == "C01",
     "in a call": lambda e: isinstance(e, ToolCallDelta) and e.turn_id == "C02",
@@ -50,8 +52,8 @@ POINTS: dict[str, Callable[[Event], bool]] = {
     ),
     "last result": lambda e: isinstance(e, ToolCallFinished) and e.pending == 0,
     "turn finished": lambda e: isinstance(e, TurnFinished) and e.turn.index == 2,
-    "before the last request": lambda e: isinstance(e, TurnStarted) and e.index == TURNS + 1,
-    "last turn finished": lambda e: isinstance(e, TurnFinished) and e.turn.index == TURNS + 1,
+    "before the last request": lambda e: isinstance(e, TurnStarted) and e.turn_id == LAST,
+    "last turn finished": lambda e: isinstance(e, TurnFinished) and e.turn.id == LAST,
     "run finished": lambda e: isinstance(e, RunFinished),
 }
 """Where the callback kills: the event is committed then, and nothing after it."""
