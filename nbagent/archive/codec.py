@@ -93,8 +93,7 @@ def decoded(table: str, names: Sequence[str], cells: Sequence[Any]) -> Row:
     row: Row = {}
     for name, cell in zip(names, cells, strict=True):
         if cell is not None:
-            text = cell_text(cell) if isinstance(cell, bytes) else cell
-            row[name] = load_json(text) if name in held else text
+            row[name] = load_json(_plain(cell)) if name in held else _plain(cell)
     return row
 
 
@@ -436,18 +435,24 @@ def _usage(row: Row) -> Row | None:
 
 
 def packed(run: RunRecord) -> Row:
-    """The rows of a run as JSON for a saved notebook, without what is None."""
-    tables: Rows = {
-        table: [{it: row[it] for it in STORED[table] if row.get(it) is not None} for row in rows]
-        for table, rows in rows_of(run).items()
-    }
-    plain: Row = redact_json({"version": VERSION, **tables})
+    """The cells of a run's rows for a saved notebook, without what is None.
+
+    JSON is text in them, as in the store: who saves a notebook sorts the keys of objects.
+    """
+    plain: Row = {"version": VERSION}
+    for table, rows in rows_of(run).items():
+        cells = [zip(STORED[table], encoded(table, row), strict=True) for row in rows]
+        plain[table] = [{name: _plain(it) for name, it in row if it is not None} for row in cells]
     try:
         json.dumps(plain, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         # Half a character (a lone surrogate), which no front end could be sent.
         return {"escaped": json.dumps(plain)}
     return plain
+
+
+def _plain(cell: Any) -> Any:
+    return cell_text(cell) if isinstance(cell, bytes) else cell
 
 
 def unpacked(plain: Any) -> RunRecord:
@@ -461,6 +466,9 @@ def unpacked(plain: Any) -> RunRecord:
             plain = json.loads(plain["escaped"])
         if plain.get("version") != VERSION:
             raise ValueError("the record was saved by another version of nbagent; run it anew")
-        return record_of(plain)
+        tables = {name: plain[name] for name in plain if name in STORED}
+        for name, rows in tables.items():
+            tables[name] = [decoded(name, [*row], [*row.values()]) for row in rows]
+        return record_of(tables)
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is not a packed record ({error!r})") from None

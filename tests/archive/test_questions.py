@@ -155,7 +155,8 @@ def notebook_of(*kept: Any) -> str:
     for it in kept:
         outputs = [{"output_type": "stream"}, {"metadata": {"nbagent": it}}]
         cells.append({"cell_type": "code", "outputs": outputs})
-    return json.dumps({"cells": cells, "nbformat": 4})
+    # As Jupyter saves it.
+    return json.dumps({"cells": cells, "nbformat": 4}, sort_keys=True)
 
 
 def save_notebook(path: Path, records: list[RunRecord]) -> None:
