@@ -193,6 +193,9 @@ def tool_run_row(run: ToolRun, turn: int, position: int, model: str) -> Row:
         "args_sha": None if run.args is None else sha_of(run.args),
         "result": result and result.body,
         "notes": run.notes or None,
+        "host": run.host or None,
+        "tool_sha": run.tool_sha or None,
+        "duration_ms": run.duration_ms or None,
         "queued_at": run.queued_at and to_us(run.queued_at),
         "started_at": run.started_at and to_us(run.started_at),
         "doc": _doc(

@@ -56,11 +56,12 @@ class Calls:
     events: EventPort
     turn_id: str
     repeats: Repeats
+    tools: Sequence[ToolSpec]
 
     def refuse(self, calls: Sequence[ToolCall], refusal: Refusal) -> tuple[ToolRun, ...]:
         """Answer them with errors; what is refused again and again is a loop, too."""
         runs: list[ToolRun] = []
-        for call, run in zip(calls, unstarted(calls, refusal=refusal), strict=True):
+        for call, run in zip(calls, unstarted(calls, self.tools, refusal), strict=True):
             counted = run.model_copy(update={"repeat_n": self.repeats.begin(call)})
             runs.append(self.repeats.judged(call, counted))
         return tuple(runs)
@@ -188,7 +189,8 @@ class _Work:
         if began_ms is not None:
             started_at = self.queued_at + timedelta(milliseconds=began_ms - self.queued_ms)
             lasted_ms = max(0.0, monotonic_ms() - began_ms)
-        spec = decision.prepared.spec if decision else None
+        specs = [decision.prepared.spec] if decision else self.turn.tools
+        spec = next((spec for spec in specs if spec.name == call.name), None)
         run = ToolRun(
             tool_call_id=call.id,
             tool_name=call.name,

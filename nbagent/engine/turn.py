@@ -129,7 +129,7 @@ class Turn:
         if response is None or not response.message.tool_calls:
             return
         calls = response.message.tool_calls
-        work = Calls(self.plan, self.events, self.id, self.state.repeats)
+        work = Calls(self.plan, self.events, self.id, self.state.repeats, self.tools)
         cut = self._cut_short()
         if cut is not None:
             self.runs = work.refuse(calls, ("E_INTERRUPTED", f"{cut[0]}; this call was not run"))
@@ -200,7 +200,10 @@ class Turn:
         response = self.answer.response
         if response is None or response.usage is None:
             return None
-        cost = price(self.plan, response.usage, response.model or self.plan.model)
+        # A snapshot that no price list knows costs what was asked for.
+        names = response.model or self.plan.model, self.plan.model
+        costs = (price(self.plan, response.usage, name) for name in names)
+        cost = next((cost for cost in costs if cost is not None), None)
         if cost is not None and response.meta.source in ("hit", "replay"):
             return Cost(saved_usd=cost.total_usd)  # what was recorded has been paid
         return cost

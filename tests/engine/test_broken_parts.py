@@ -24,7 +24,7 @@ from nbagent.contracts.chat import (
     Usage,
 )
 from nbagent.contracts.events import Event, RunFinished, TextDelta, TurnStarted
-from nbagent.contracts.ports import Composition, ToolContext, Verdict
+from nbagent.contracts.ports import Composition, Cost, ToolContext, Verdict
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.offline import call, script
@@ -228,12 +228,16 @@ def test_a_host_or_approver_that_raises_gives_its_call_an_error_result(
     assert str(tool_run.result.error) == f"E_INTERNAL: OSError: {method} is broken"
 
 
-def test_a_price_list_that_raises_is_an_unknown_price() -> None:
-    def price(usage: Usage, model: str) -> float:
-        raise KeyError(model)
+@pytest.mark.parametrize(("known", "cost_usd"), [([], None), (["asked"], 4.0)])
+def test_a_price_list_that_raises_is_an_unknown_price_unless_it_knows_the_asked_model(
+    known: list[str], cost_usd: float | None
+) -> None:
+    def price(usage: Usage, model: str) -> Cost:
+        known.index(model)
+        return Cost(total_usd=2.0)
 
-    record = run_plan(plan_of(two_turns(), price=price))
-    assert (record.stop_reason, record.cost_usd) == ("answered", None)
+    record = run_plan(plan_of(two_turns(), price=price, model="asked"))
+    assert (record.stop_reason, record.cost_usd) == ("answered", cost_usd)
 
 
 def test_a_composer_can_go_on_and_complete_and_its_words_stay() -> None:

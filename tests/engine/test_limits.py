@@ -149,6 +149,7 @@ def test_a_call_that_is_refused_again_and_again_is_a_loop(kind: str) -> None:
     run = check_run(agent.run("Go.", on_approval=deny), model)
     assert (run.stop_reason, len(run.turns)) == ("loop_detected", 3)
     assert len(asked) == (2 if kind == "the person" else 0), "nobody is asked the same three times"
+    assert {it.host for turn in run.turns for it in turn.tool_runs} == {"functions"}
 
 
 def test_the_run_pauses_before_a_request_that_would_pass_the_budget() -> None:
