@@ -234,7 +234,7 @@ def test_a_price_list_that_raises_is_an_unknown_price_unless_it_knows_the_asked_
 ) -> None:
     def price(usage: Usage, model: str) -> Cost:
         known.index(model)
-        return Cost(total_usd=2.0)
+        return Cost(input_usd=2.0)
 
     record = run_plan(plan_of(two_turns(), price=price, model="asked"))
     assert (record.stop_reason, record.cost_usd) == ("answered", cost_usd)
