@@ -236,10 +236,10 @@ class _Shared(Values):
     ceiling = _Limit("", "end after N requests without new words", _COUNT, 50)
     loop_limit = _Limit("", "stop at so many equal failing calls", _COUNT, 3)
     max_total_tokens = _Limit[int | None](
-        "--max-total-tokens N", "pause before a run has used more tokens than this", _COUNT
+        "--max-total-tokens N", "pause before all its requests and answers use more tokens", _COUNT
     )
     max_cost_usd = _Limit[float | None](
-        "--max-cost USD", "pause before a run has cost more than this", checks.usd
+        "--max-cost USD", "pause before the run costs more than this", checks.usd
     )
     temperature = _Choice[float | None](
         "--temperature 0–2", "sampling temperature (default: none is sent)", checks.number(0, 2)
