@@ -11,7 +11,7 @@ from functools import lru_cache
 from glob import escape
 from typing import Any, Literal, cast, get_args
 
-from nbagent.contracts.canonical import canonical_json, dump_json, load_json
+from nbagent.contracts.canonical import canonical_json, load_json
 from nbagent.contracts.chat import Value
 from nbagent.contracts.errors import UsageError
 
@@ -19,7 +19,7 @@ Approval = Literal["allowed", "denied", "edited"]
 Ruling = Literal["deny", "ask", "allow"]
 """The strictest first."""
 Isolation = Literal["auto", "landlock", "process"]
-_RULINGS: tuple[Ruling, ...] = get_args(Ruling)
+RULINGS: tuple[Ruling, ...] = get_args(Ruling)
 
 
 class Limits(Value):
@@ -217,7 +217,7 @@ class ToolPolicy:
     """How scripts are kept apart; `auto` is the strongest that works here."""
 
     def __post_init__(self) -> None:
-        for name in _RULINGS:
+        for name in RULINGS:
             given: Any = getattr(self, name)
             texts = (given,) if isinstance(given, str) else tuple(given or ())
             for text in cast("tuple[Any, ...]", texts):
@@ -235,11 +235,7 @@ class ToolPolicy:
     @property
     def rules(self) -> tuple[tuple[Ruling, str], ...]:
         """Every rule as its kind and its pattern, the strictest first."""
-        return tuple((kind, text) for kind in _RULINGS for text in getattr(self, kind))
-
-    def as_json(self) -> dict[str, Any]:
-        """As JSON values; `ToolPolicy(**…)` with `ToolLimits(**…)` again."""
-        return load_json(dump_json(asdict(self)))
+        return tuple((kind, text) for kind in RULINGS for text in getattr(self, kind))
 
     def says(
         self,
@@ -256,11 +252,6 @@ class ToolPolicy:
             ):
                 return RuleHit(ruling=ruling, why=f"{ruling}={text!r}", rule=text)
         return None
-
-
-def stricter(one: Ruling, other: Ruling) -> Ruling:
-    """Of two rulings the one that allows less."""
-    return one if _RULINGS.index(one) <= _RULINGS.index(other) else other
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,6 @@ _SHORTEST = 8
 _LONGEST = 10_000
 _CUT = re.compile(r"([\s\[\]('\"]{0,2}(?:…|\.{2,})[\s\[\]('\"]{0,2})")
 """What stands where a text was cut."""
-
-
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ANYWHERE = (
     *("secret", "passw", "passphrase", "passcode", "credential", "apikey", "accesskey"),

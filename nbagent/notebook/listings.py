@@ -31,21 +31,23 @@ def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
     settings, namespace = effective(), frontend().namespace
     wanted = settings.tools if names is None else names
     options = (given or RunOptions()).changed(tools=wanted)
-    chosen = tools_of(options.tools, None, options=options, settings=settings, namespace=namespace)
+    hosts, rules = tools_of(
+        options.tools, None, options=options, settings=settings, namespace=namespace
+    )
     context = ToolContext(run_id="", session="", runner=Courier())
-    host = HostSet(chosen.hosts, hides=chosen.rules.hiding)
+    host = HostSet(hosts, hides=rules.hiding)
     listing = host.tools(context)
     specs = asyncio.run_coroutine_threadsafe(listing, engine_loop()).result()
-    lines = [line for spec in specs for line in _tool_lines(spec, chosen.rules)]
+    lines = [line for spec in specs for line in _tool_lines(spec, rules)]
     lines += [
         f"{spec.name}  [not shown to the model: {rule}]"
         for spec in host.offered
-        if (rule := chosen.rules.hiding(spec))
+        if (rule := rules.hiding(spec))
     ]
     lines = lines or [_none_of(host.host_names)]
     lines += [f"note: {text}" for text in host.warnings]
     lines += _more_hosts(names)
-    return "\n".join(lines + _rules(chosen.rules))
+    return "\n".join(lines + _rules(rules))
 
 
 def _none_of(hosts: Sequence[str]) -> str:

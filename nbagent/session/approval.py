@@ -30,6 +30,7 @@ from nbagent.contracts.chat import ToolCall, ToolSpec, is_keepable
 from nbagent.contracts.errors import ToolError, UsageError, described
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
 from nbagent.contracts.policy import (
+    RULINGS,
     Approval,
     CallPreview,
     PersonAnswer,
@@ -40,7 +41,6 @@ from nbagent.contracts.policy import (
     ToolPolicy,
     as_written,
     call_pattern,
-    stricter,
 )
 from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
@@ -52,6 +52,7 @@ ANSWERS = "give True, 'session', False, a reason, or a dict of other arguments"
 READY_S = 2.0
 """A view whose front end has not answered after so long cannot be asked with."""
 _POLL_S = 0.05
+_NOBODY = "it has to be approved, and nobody is here who could: in a program give on_approval=…"
 _REASON_CHARS = 4_000
 
 
@@ -119,12 +120,9 @@ class Rules:
         ]
         hit = hits[0] or default
         only_stricter = preview.firm or hit.ruling != "allow"
-        if only_stricter and stricter(hit.ruling, preview.ruling) != hit.ruling:
-            hit = default
-        for other in hits:
-            if other and stricter(other.ruling, hit.ruling) != hit.ruling:
-                hit = other
-        return hit
+        found = [hit, default, *hits] if only_stricter else [hit, *hits]
+        # The strictest; of equal ones the first.
+        return min(filter(None, found), key=lambda one: RULINGS.index(one.ruling))
 
     def _about(self, tool: str, host: str) -> list[tuple[Ruling, str]]:
         return [rule for rule in self.policy.rules if call_pattern(rule[1]).fits_tool(tool, host)]
@@ -177,11 +175,7 @@ class SessionApprover:
         cancel: CancelToken,
         emit: Callable[[Event], None],
     ) -> Decision:
-        """Allow, deny or change one call: ask until what the person saw is what would run.
-
-        Raises:
-            ToolError: after somebody was asked, it could no longer be prepared.
-        """
+        """Allow, deny or change one call: ask until what the person saw is what would run."""
         approval, by, reason, arguments = cast("Approval", "allowed"), "", "", None
         changed, waited_ms = "", 0.0
         hit = self._hit(call, prepared)
@@ -260,7 +254,10 @@ class SessionApprover:
         self._open[call_id] = answered
         try:
             if self.callback is None and not await self._somebody_is_there():
-                return "nobody", PersonAnswer(choice="deny", reason=_nobody(prepared))
+                reason = _NOBODY
+                if not prepared.preview.firm:  # else no rule can allow it
+                    reason += ", in an unattended notebook allow it with nbagent.configure(allow=…)"
+                return "nobody", PersonAnswer(choice="deny", reason=reason)
             emit(
                 ApprovalRequested(
                     question.turn_id, call_id, question.tool, question.arguments, question
@@ -313,13 +310,6 @@ def _why(hit: RuleHit, prepared: PreparedCall) -> str:
     """What the call would do, and the rule that asks, when one does."""
     why = prepared.preview.why
     return f"{why} (the rule {hit.why} asks)" if hit.rule and why else hit.why
-
-
-def _nobody(prepared: PreparedCall) -> str:
-    reason = "it has to be approved, and nobody is here who could: in a program give on_approval=…"
-    if prepared.preview.firm:  # no rule can allow it
-        return reason
-    return f"{reason}, in an unattended notebook allow it with nbagent.configure(allow=…)"
 
 
 def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why: str) -> Question:

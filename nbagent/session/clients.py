@@ -62,8 +62,7 @@ _clients: dict[tuple[Any, ...], ChatClient] = {}
 def choose(asked: Settings, *, need_key: bool = True) -> Chosen:
     """Resolve the model of a run (None: the best that the environment offers) to a client.
 
-    Raises:
-        UsageError: an unknown provider, or no key where one is needed.
+    UsageError for an unknown provider, or without a key where one is needed.
     """
     model, base_url, why = asked.model, asked.base_url, None
     if model is None:

@@ -88,7 +88,6 @@ class NoticePrinter:
     name = "stderr"
 
     def handle(self, event: Event) -> None:
-        """Print notices, the ones that the run begins with too."""
         if isinstance(event, RunStarted):
             for text in event.run.notices:
                 self.say(text)
@@ -96,27 +95,27 @@ class NoticePrinter:
             self.say(event.text)
 
     def say(self, text: str) -> None:
-        """Print one."""
         print(f"nbagent: {text}", file=sys.stderr)
 
     def close(self) -> None:
         """Nothing to close."""
 
 
-class _Process:
-    frontend: Frontend | None = None
+_frontend: Frontend | None = None
 
 
 def use_frontend(frontend: Frontend | None) -> None:
     """Set the frontend of this process; None lets it be chosen again."""
-    _Process.frontend = frontend
+    global _frontend
+    _frontend = frontend
 
 
 def frontend() -> Frontend:
     """The frontend of this process, chosen when a run first needs it."""
-    if _Process.frontend is None:
+    global _frontend
+    if _frontend is None:
         # The one import up the page (DESIGN 3): runs show themselves without %load_ext, too.
         from nbagent.notebook.frontends import chosen_frontend
 
-        _Process.frontend = chosen_frontend()
-    return _Process.frontend
+        _frontend = chosen_frontend()
+    return _frontend

@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.policy import Resolve
@@ -24,13 +24,6 @@ from nbagent.tools.base import OWN, HostOrder, HostSource, host_of, open_hosts
 from nbagent.tools.function_tool import FunctionHost, namespace_tools
 
 
-class RunTools(NamedTuple):
-    """What a run has of tools."""
-
-    hosts: tuple[ToolHost, ...]
-    rules: Rules
-
-
 def tools_of(
     tools: Tools | None,
     objects: tuple[object, ...] | None,
@@ -38,7 +31,7 @@ def tools_of(
     options: RunOptions,
     settings: Settings,
     namespace: Callable[[], Mapping[str, Any]],
-) -> RunTools:
+) -> tuple[list[ToolHost], Rules]:
     """The hosts of a run, opened, and the rules for them.
 
     `tools` are names and words; None: the notebook's own functions, unless there are `objects`
@@ -82,7 +75,7 @@ def tools_of(
         )
         hosts += open_hosts(words, order)
         hosts += [host for source in sources for host in source.open_hosts(order)]
-    return RunTools(hosts=(*hosts, *ready), rules=rules)
+    return [*hosts, *ready], rules
 
 
 def _named(

@@ -7,12 +7,12 @@ for resume, continue and fork, and what this process remembers for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 from nbagent import __version__
 from nbagent.archive.store import Store
-from nbagent.contracts.canonical import new_id, utc_now
+from nbagent.contracts.canonical import dump_json, load_json, new_id, utc_now
 from nbagent.contracts.chat import ChatRequest, Message, Part, TextPart, Usage, redacted
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
@@ -91,14 +91,14 @@ def prepare(
     recording = recording_of(asked, store, run_id)
     names = asked.tools if ask.tools is None else ask.options.tools
     namespace = frontend.namespace
-    tools = tools_of(names, ask.tools, options=options, settings=settings, namespace=namespace)
-    hosts: Sequence[Any] = tools.hosts
+    hosts, rules = tools_of(
+        names, ask.tools, options=options, settings=settings, namespace=namespace
+    )
     if recording is not None and asked.replay_tools:
-        hosts = [RecordedHost(host, recording) for host in hosts]
-    hides = tools.rules.hiding
-    host = HostSet(hosts, hides=hides)
+        hosts = [cast("Any", RecordedHost(host, recording)) for host in hosts]
+    host = HostSet(hosts, hides=rules.hiding)
     if output is not None:
-        host = AnswerHosts(hosts, hides=hides, output=output, chosen=chosen)
+        host = AnswerHosts(hosts, hides=rules.hiding, output=output, chosen=chosen)
     cell = frontend.cell()
     # Who says nothing new has the model answer what was said last, or end its answer.
     said = ask if ask.prompt or parent is None else parent
@@ -166,7 +166,7 @@ def prepare(
         context_tokens=chosen.context_tokens,
         notices=list(record.notices),
     )
-    return Prepared(plan, host, tools.rules, chosen)
+    return Prepared(plan, host, rules, chosen)
 
 
 def _words(
@@ -218,7 +218,7 @@ def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[st
     rows = RunOptions.rows()
     kept = {n: rows[n].shown(value) for n, value in options.given.items() if rows[n].goes_on}
     if options.policy is not None:
-        kept["policy"] = options.policy.as_json()
+        kept["policy"] = load_json(dump_json(asdict(options.policy)))
     if output is not None:
         kept["output"] = output.name
     kept["model"] = chosen.model_id

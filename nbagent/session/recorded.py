@@ -80,11 +80,7 @@ class RecordedHost:
         return tools
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """The recorded result, else the call itself.
-
-        Raises:
-            ToolError: there is none in mode `replay`, or the call cannot be made.
-        """
+        """The recorded result, else the call itself; ToolError where `replay` has none."""
         arguments = call.arguments or {}
         key = RecordedResult.key_of(call.name, arguments)
         calls = self._calls.setdefault(key, {})

@@ -45,8 +45,7 @@ class Origin:
 def configure(**values: Any) -> None:
     """Set values for this process; None takes one back. The twin of `%agent config`.
 
-    Raises:
-        UsageError: an unknown name, or a value out of range. Nothing is changed then.
+    UsageError for an unknown name or a value out of range; nothing is changed then.
     """
     global _configured
     before = _configured

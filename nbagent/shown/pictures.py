@@ -47,7 +47,9 @@ def encoded_image(data: bytes, alt: str = "") -> ImagePart | str | None:
     media_type = _media_type(data)
     if media_type is None:
         return None
-    width, height = _size_px(data) if media_type == "image/png" else (0, 0)
+    width = height = 0
+    if media_type == "image/png":
+        width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     name = f"{media_type.removeprefix('image/').upper()} picture"
     alt = alt or name + (f", {width}×{height} px" if width else "")
     if len(data) <= IMAGE_BYTES and max(width, height) <= _SIDES_PX[0]:
@@ -73,10 +75,6 @@ def _media_type(data: bytes) -> str | None:
         whole = int.from_bytes(data[4:8], "little") + 8 <= len(data)
         return "image/webp" if whole else None
     return None
-
-
-def _size_px(png: bytes) -> tuple[int, int]:
-    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
 
 
 def _figure_part(artist: Any) -> ImagePart | str | None:

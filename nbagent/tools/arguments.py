@@ -101,11 +101,7 @@ class Bound:
 
 
 class Arguments:
-    """What a tool takes: the schema for the model, the check for each call.
-
-    Raises:
-        UsageError: a parameter has a type that a model cannot give; it says what to write instead.
-    """
+    """What a tool takes; UsageError for a parameter of a type that a model cannot give."""
 
     def __init__(
         self, tool: str, signature: inspect.Signature, descriptions: Mapping[str, str]
@@ -349,17 +345,12 @@ def _adapted_class(hint: Any) -> Any:
     if hint in (date, datetime):
         return Annotated[hint, BeforeValidator(_no_compact_day)]
     if isinstance(hint, EnumType):
-        return _adapted_enum(cast("Any", hint))
+        members = cast("type[Enum]", hint).__members__.values()
+        plain = all(isinstance(member.value, str | int | float | None) for member in members)
+        if not members or not plain or issubclass(hint, Flag):
+            raise TypeError(hint)
     old = sys.version_info < (3, 12) and type(hint).__module__ == "typing"
     return _typed_dict(hint) if old and typing_extensions.is_typeddict(hint) else hint
-
-
-def _adapted_enum(kind: type[Enum]) -> Any:
-    members = kind.__members__.values()
-    plain = all(isinstance(member.value, str | int | float | None) for member in members)
-    if not members or not plain or issubclass(kind, Flag):
-        raise TypeError(kind)
-    return kind
 
 
 def _no_compact_day(value: Any) -> Any:

@@ -144,10 +144,7 @@ class HostSet:
 
     A name belongs to the host that listed it first. The first listing refuses a name that is none
     or that is listed twice; later such tools are left out, so that a run under way is not lost.
-
-    Args:
-        hosts: in the order in which their tools are listed.
-        hides: why the model is not shown a tool; empty where it is.
+    `hides` says why the model is not shown a tool; nothing where it is.
     """
 
     def __init__(
@@ -183,12 +180,7 @@ class HostSet:
         return all(getattr(host, "lists_at_once", False) for host in self._hosts)
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
-        """The tools of all hosts, in the order of the hosts, without the hidden ones.
-
-        Raises:
-            UsageError: a tool's name is none, or taken (first listing only).
-            NbagentError: a host cannot be used.
-        """
+        """The tools of all hosts, in the order of the hosts, without the hidden ones."""
         if self._listed_once or len(self._hosts) == 1:
             listings = [await host.tools(context) for host in self._hosts]
         else:  # servers start side by side
@@ -222,11 +214,7 @@ class HostSet:
         return owner
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call on the host that has the tool.
-
-        Raises:
-            ToolError: no host has it, or the call cannot be made.
-        """
+        """Check a call on the host that has the tool; ToolError where none has it."""
         if call.name not in self._offered:
             await self.tools(context)  # it may be new
         spec = self._offered.get(call.name)
@@ -265,11 +253,7 @@ def host_of(word: str) -> str | None:
 
 
 def open_hosts(words: Iterable[str], order: HostOrder) -> list[ToolHost]:
-    """The hosts that the words mean, each opened once with all words of its own.
-
-    Raises:
-        UsageError: a host cannot be opened; the message says what to do.
-    """
+    """The hosts that the words mean, each opened once with all words of its own."""
     asked: dict[str, list[str]] = {}
     for word in words:
         module = host_of(word)

@@ -85,11 +85,7 @@ class FileHost(MethodHost):
         return tools
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Look at what the call is about, and plan what it does to it.
-
-        Raises:
-            ToolError: it would be refused.
-        """
+        """Look at what the call is about, and plan what it does; ToolError where it is refused."""
         tool, bound = self._checked(call)
         _check_encodable(bound.plain)
         plan: _Plan = await asyncio.to_thread(tool.target, **bound.values)
@@ -319,11 +315,7 @@ class FileHost(MethodHost):
 
     def _hiding(self, place: FilePlace, *asked: tuple[str, Mapping[str, Any]]) -> Hides:
         """What a look at many files leaves out: what nbagent keeps, and what a rule denies to one
-        of these calls.
-
-        Raises:
-            ToolError: a rule keeps back what the call begins with.
-        """
+        of these calls; ToolError where a rule keeps back what the call begins with."""
         closed = self._mounts.closed_forms
         form = lru_cache(maxsize=1)(partial(self._mounts.form, place.mount))
 

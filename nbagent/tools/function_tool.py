@@ -202,14 +202,10 @@ class FunctionTool:
 
 
 def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> FunctionTool:
-    """The definition of a function, bound method, partial or callable instance.
+    """The definition of a function, bound method, partial or callable instance, marked or not.
 
-    Args:
-        obj: the callable, marked with `@tool` or not; a FunctionTool is returned as it is.
-        namespace: where string hints are looked up that the function's own module does not know.
-
-    Raises:
-        UsageError: it cannot be a tool; the message says why.
+    String hints that the function's own module does not know are looked up in `namespace`.
+    UsageError says why it cannot be a tool.
     """
     if type(obj) is FunctionTool:
         return obj
@@ -332,8 +328,7 @@ def _steps(code: types.CodeType) -> list[Any]:
 def namespace_tools(namespace: Mapping[str, Any]) -> dict[str, object]:
     """The notebook's own tools by tool name: marked with `@tool`, no name with an underscore.
 
-    Raises:
-        UsageError: two different functions have the same tool name.
+    UsageError where two different functions have the same tool name.
     """
     variables: dict[str, str] = {}
     for variable, obj in list(namespace.items()):
@@ -359,14 +354,7 @@ def _same_name(name: str, which: str) -> UsageError:
 class MethodHost:
     """A host of fixed tools. Subclasses say in `prepare` what a call would do.
 
-    Args:
-        name: stands in the traits of its tools.
-        tools: all that there are.
-        words: the names of tools that are wanted, or a word for all of them.
-        alls: such words.
-
-    Raises:
-        UsageError: a word names no tool of it.
+    Each of `words` names a tool, or is one of `alls`, which stand for all of them; else UsageError.
     """
 
     lists_at_once = True
@@ -396,11 +384,7 @@ class MethodHost:
         return self.specs
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call.
-
-        Raises:
-            ToolError: there is no such tool, its arguments do not fit, or it would fail now.
-        """
+        """Check a call; ToolError where there is no such tool or its arguments do not fit."""
         tool = self._called(call)
         check = functools.partial(tool.arguments.validate, call.arguments)
         if not tool.arguments.runs_foreign_code:
@@ -430,13 +414,7 @@ class MethodHost:
 class FunctionHost(MethodHost):
     """Functions as the tools of one run, as they were when it began.
 
-    Args:
-        tools: functions, bound methods, partials, callables or FunctionTools.
-        namespace: the notebook's names.
-        names: which tools of the namespace, all marked ones by default; plain functions, too.
-
-    Raises:
-        UsageError: a name is unknown or taken twice, or a function cannot be a tool.
+    `names` are names of the namespace, of plain functions too; all that are marked by default.
     """
 
     def __init__(
@@ -465,11 +443,7 @@ class FunctionHost(MethodHost):
         super().__init__(OWN, made.values())
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call against the function as it is now: autoreload changes one in place.
-
-        Raises:
-            ToolError: there is no such tool, or its arguments do not fit.
-        """
+        """Check a call against the function as it is now: autoreload changes one in place."""
         if (tool := self._tools.get(call.name)) is not None:
             now = _kept_definition(tool.target, tool.options, OWN, self._namespace())
             self._tools[call.name] = now

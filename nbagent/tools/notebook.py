@@ -129,11 +129,7 @@ class NotebookHost(MethodHost):
         return {"name": name, "before": before, "now": facts_of(value)}
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call, and look at what it would do; runs no code of any value.
-
-        Raises:
-            ToolError: it would be refused.
-        """
+        """Check a call, and look at what it would do; runs no code of any value."""
         tool, bound = self._checked(call)
         names, arguments = self._names(context), bound.plain
         preview = CallPreview()

@@ -111,11 +111,7 @@ def is_environment(value: object) -> bool:
 
 
 def value_of(names: Mapping[str, Any], name: str) -> Any:
-    """What a name of the notebook holds.
-
-    Raises:
-        ToolError: there is no such name, or what it holds is not shown.
-    """
+    """What a name of the notebook holds; ToolError where there is none or it is not shown."""
     refuse_secret(name)
     if is_own(name):
         why = f"{name[:100]!r} is private or a name of IPython's own, which are not shown"
@@ -251,7 +247,11 @@ def _details(value: Any) -> dict[str, Any]:
     """What is said of its kind beside the value."""
     kind = cast("type[Any]", type(value))
     if _is_table(value):
-        return _statistics(value)
+        seen = _without_secrets(value)
+        if seen is HIDDEN or not 0 < seen.size <= _DESCRIBED_CELLS:
+            return {}
+        described = _quietly(lambda: shown_text(seen.describe(), _TABLE_CHARS))
+        return {"describe": described} if described else {}
     if of_class(value, "numpy", "ndarray") and value.dtype.kind in "biuf" and value.size:
         numpy: Any = sys.modules["numpy"]
         measures = {name: getattr(numpy, f"nan{name}")(value) for name in ("min", "max", "mean")}
@@ -285,12 +285,3 @@ def _without_secrets(table: Any) -> Any:
     table = table.iloc[:_SAMPLE]
     table = table.iloc[[not is_secret_name(label) for label in table.index]]
     return table if is_series else table.iloc[:, columns]
-
-
-def _statistics(table: Any) -> dict[str, Any]:
-    """What `describe` says of the rows."""
-    seen = _without_secrets(table)
-    if seen is HIDDEN or not 0 < seen.size <= _DESCRIBED_CELLS:
-        return {}
-    described = _quietly(lambda: shown_text(seen.describe(), _TABLE_CHARS))
-    return {"describe": described} if described else {}

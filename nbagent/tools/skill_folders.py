@@ -47,11 +47,7 @@ class Skill:
         return self.mount.root
 
     def read(self, file: str, *, most_bytes: int) -> bytes:
-        """A file of the skill.
-
-        Raises:
-            ToolError: it is not there, not in the skill, too large, or kept from models.
-        """
+        """A file of the skill; ToolError where it is not there, too large or kept from models."""
         data = _read(self.mount, file, most_bytes=most_bytes)
         if looks_secret(file):
             why = f"{visible(file)} looks like it holds a secret and is not read; ask the person"
@@ -86,12 +82,7 @@ class FoundSkills:
 def find_skills(project: Path, given: Sequence[str] = ()) -> FoundSkills:
     """All skills. Of one name the given wins, then the project's, then the user's.
 
-    Args:
-        project: the project's folder.
-        given: further folders: skills, or folders of skills.
-
-    Raises:
-        UsageError: a folder that was given is not there.
+    What is `given` is a skill or a folder of skills; UsageError where it is not there.
     """
     warnings: list[str] = []
     seen: set[Path] = set()

@@ -11,6 +11,7 @@ import platform
 import re
 import tomllib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -58,7 +59,11 @@ class SkillHost(MethodHost):
         self._skills = {skill.name: skill for skill in found.skills}
         self._policy = order.policy
         self._state: Path = order.mounts[STATE].root
-        ruling = self._ruling() if self._skills else "ask"
+        ruling: Ruling = "ask"
+        with suppress(NbagentError):  # Each call says why it is not run.
+            # The first time, the isolation is tried.
+            if self._skills and isolation_level(self._policy.isolation).is_isolated:
+                ruling = "allow"
         tools = [
             method_tool(self.list_skills, name="list_skills", host=HOST),
             method_tool(self.get_skill, name="get_skill", host=HOST),
@@ -66,13 +71,6 @@ class SkillHost(MethodHost):
         ]
         super().__init__(HOST, tools, order.words, (HOST,))
         self._tools = self._tools if self._skills else {}
-
-    def _ruling(self) -> Ruling:
-        """What happens to a script by default; the first time, the isolation is tried."""
-        try:
-            return "allow" if isolation_level(self._policy.isolation).is_isolated else "ask"
-        except NbagentError:
-            return "ask"  # Each call says why it is not run.
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Check a call; of a script, read what would run, or say (ToolError) why it would not."""
