@@ -51,6 +51,15 @@ def tool_run(key: str, name: str, args: dict[str, Any], value: Any, ms: float = 
     )
 
 
+def answer_with(text: str, runs: Sequence[ToolRun]) -> Message:
+    """What a model says with the calls of these runs."""
+    calls = tuple(
+        ToolCall(id=r.tool_call_id, name=r.tool_name, arguments=r.args, arguments_raw="{}")
+        for r in runs
+    )
+    return Message.of("assistant", text).model_copy(update={"tool_calls": calls})
+
+
 class Assembly:
     """Puts a run together turn by turn, with the events that an engine would emit for it."""
 
@@ -163,13 +172,7 @@ class Story(Assembly):
         **fields: Any,
     ) -> Story:
         """Add one turn: its request, its deltas, its calls, its end."""
-        calls = tuple(
-            ToolCall(id=r.tool_call_id, name=r.tool_name, arguments=r.args, arguments_raw="{}")
-            for r in runs
-        )
-        message = Message.of("assistant", text).model_copy(
-            update={"tool_calls": calls, "reasoning": reasoning or None}
-        )
+        message = answer_with(text, runs).model_copy(update={"reasoning": reasoning or None})
         usage = Usage(prompt_tokens=300, completion_tokens=128, total_tokens=428, cached_tokens=304)
         base: dict[str, Any] = {
             "started_at": NOW,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from stories import Assembly
+from stories import Assembly, answer_with
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import dump_json
@@ -198,18 +198,15 @@ def plain_run(
     base: dict[str, Any] = {"prompt": "go", "messages": asked, "started_at": START}
     made = Assembly(id=run_id, **{**base, **fields})
     for index in range(1, n_turns + 1):
-        raw = f'{{"n":{index}}}'
-        call = ToolCall(id=f"c{index}", name="work", arguments={"n": index}, arguments_raw=raw)
-        answer = Message.of("assistant", text).model_copy(update={"tool_calls": (call,)})
         run = ToolRun(
-            tool_call_id=call.id,
+            tool_call_id=f"c{index}",
             tool_name="work",
-            args=call.arguments,
+            args={"n": index},
             started_at=START,
             result=ToolResult(ok=True, data=f"{index} {text}", attachments=attachments),
         )
         made.add_turn(
-            ChatResponse(message=answer, usage=Usage.of(index, 20)),
+            ChatResponse(message=answer_with(text, [run]), usage=Usage.of(index, 20)),
             [run],
             system="Be brief.",
             tools=(ToolSpec(name="work", description="Works."),),

@@ -162,6 +162,8 @@ def test_long_output_keeps_its_beginning_and_end_and_says_what_is_gone(tmp_path:
     result = ran(tmp_path, text, limits=ScriptLimits(output_bytes=2_000))
     assert result.stdout.startswith("first\nline é 0\n")
     assert result.stdout.endswith("line é 19999\nlast\n")
+    whole = "".join(("first\n", *(f"line é {n}\n" for n in range(20_000)), "last\n"))
+    assert f"\n[… {len(whole.encode()) - 2_000:,} bytes cut …]\n" in result.stdout
     assert len(result.stdout.encode()) < 2_200
     assert "were cut from the middle of stdout" in result.notes[0]
 
