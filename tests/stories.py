@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from nbagent.contracts import events
+from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import ChatResponse, Message, ResponseMeta, ToolCall, ToolSpec, Usage
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import Question
@@ -49,108 +51,156 @@ def tool_run(key: str, name: str, args: dict[str, Any], value: Any, ms: float = 
     )
 
 
-class Story:
-    """Builds a record turn by turn, and the events that an engine would yield for it."""
+def answer_with(text: str, runs: Sequence[ToolRun]) -> Message:
+    """What a model says with the calls of these runs."""
+    calls = tuple(
+        ToolCall(id=r.tool_call_id, name=r.tool_name, arguments=r.args, arguments_raw="{}")
+        for r in runs
+    )
+    return Message.of("assistant", text).model_copy(update={"tool_calls": calls})
 
-    def __init__(self, model: str = "deepseek:deepseek-flash", **fields: Any) -> None:
-        self.run = RunRecord(
-            id=ID,
-            session="main",
-            model=model,
-            prompt="Which is larger?",
-            started_at=NOW,
-            messages=(Message.of("user", "Which is larger?"),),
-            system_prompts={"s": "Be brief."},
-            toolsets={toolset_sha(TOOLS): TOOLS},
-            **fields,
-        )
+
+class Assembly:
+    """Puts a run together turn by turn, with the events that an engine would emit for it."""
+
+    def __init__(self, first_turn: int = 1, **fields: Any) -> None:
+        base: dict[str, Any] = {"session": "s1", "model": "openai:gpt-x", "started_at": NOW}
+        self.run = RunRecord(**{**base, **fields})
         self.events: list[events.Event] = [events.RunStarted(self.run)]
+        self._first_turn = first_turn
         self._sent = 0
 
-    def turn(self, text: str = "", *runs: ToolRun, reasoning: str = "", **fields: Any) -> Story:
-        """Add one turn: its request, its deltas, its calls, its end."""
-        index = len(self.run.turns) + 1
-        name = turn_id(index)
+    def directive(self, text: str) -> None:
+        self._add(Message.of("user", text))
+        self.events.append(events.MessagesAdded(self.run.id, self.run.messages[-1:]))
+
+    def add_turn(
+        self,
+        response: ChatResponse | None,
+        runs: Sequence[ToolRun],
+        *,
+        system: str,
+        params: dict[str, Any],
+        tools: tuple[ToolSpec, ...] = (),
+        ends_in: Sequence[ToolRun] | None = None,
+        is_kept: bool = True,
+        **fields: Any,
+    ) -> None:
+        """Add a turn whose runs end in an order; its messages stay outside unless it is kept."""
+        index = len(self.run.turns) + self._first_turn
         total = self.run.shared_messages + len(self.run.messages)
         request = TurnRequest(
             n_messages=total,
             n_new=total - self._sent,
-            model="m",
-            params={"tool_choice": "auto"},
-            system_sha="s",
-            toolset_sha=toolset_sha(TOOLS),
-            n_tools=2,
+            model=self.run.model.partition(":")[2],
+            params=params,
+            system_sha=sha256_hex(system) if system else "",
+            toolset_sha=toolset_sha(tools),
+            n_tools=len(tools),
         )
-        new = self.run.messages[len(self.run.messages) - (total - self._sent) :]
+        named: dict[str, Any] = {"id": turn_id(index), "run_id": self.run.id, "index": index}
+        named |= {"request": request, "response": response, "tool_runs": tuple(runs)}
+        turn = EngineTurn(**{**named, **fields})
+        response = turn.response
+        new = self.run.messages[max(self._sent - self.run.shared_messages, 0) :]
         self._sent = total
-        self.events.append(events.TurnStarted(name, request, new, "Be brief.", TOOLS))
-        self._stream(name, text, reasoning, runs)
-        calls = tuple(
-            ToolCall(id=r.tool_call_id, name=r.tool_name, arguments=r.args, arguments_raw="{}")
-            for r in runs
+        self.events.append(events.TurnStarted(turn.id, request, new, system, tools))
+        self.events += self.deltas(turn)
+        if response is not None and runs:
+            waiting = tuple(
+                ToolRun(tool_call_id=run.tool_call_id, tool_name=run.tool_name, args=run.args)
+                for run in runs
+            )
+            begun = turn.model_copy(update={"tool_runs": waiting, "duration_ms": turn.model_ms})
+            self.events.append(events.ResponseReceived(begun, system, tools))
+            for pending, run in zip(range(len(runs))[::-1], ends_in or runs, strict=True):
+                self.events += self.beginning(turn, run)
+                self.events.append(events.ToolCallFinished(self.run.id, turn.id, run, pending))
+        added: tuple[Message, ...] = ()
+        if response is not None and is_kept:
+            added = (response.message, *(run.as_message() for run in runs))
+        self._add(*added)
+        self.events.append(events.TurnFinished(turn, added, system, tools))
+        usage = response.usage if response else None
+        prompt = {request.system_sha: system} if system else {}
+        toolset = {request.toolset_sha: tools} if tools else {}
+        self._set(
+            turns=(*self.run.turns, turn),
+            usage=self.run.usage + (usage or Usage()),
+            system_prompts={**self.run.system_prompts, **prompt},
+            toolsets={**self.run.toolsets, **toolset},
         )
-        message = Message.of("assistant", text).model_copy(
-            update={"tool_calls": calls, "reasoning": reasoning or None}
-        )
+
+    def deltas(self, turn: EngineTurn) -> Iterable[events.Event]:
+        """What is seen of the answer before it is whole."""
+        return ()
+
+    def beginning(self, turn: EngineTurn, run: ToolRun) -> Iterable[events.Event]:
+        """What is seen of a call before its end."""
+        return ()
+
+    def end(self, **fields: Any) -> Self:
+        """End the run; answered unless the fields say otherwise."""
+        ends = {"phase": "WaitingUser", "stop_reason": "answered", "ended_at": NOW}
+        self._set(**{**ends, "duration_ms": 2800.0, **fields})
+        self.events.append(events.RunFinished(self.run))
+        return self
+
+    def _add(self, *messages: Message) -> None:
+        self._set(messages=(*self.run.messages, *messages))
+
+    def _set(self, **fields: Any) -> None:
+        self.run = self.run.model_copy(update=fields)
+
+
+class Story(Assembly):
+    """A run in few words, with every event that a view folds."""
+
+    def __init__(self, model: str = "deepseek:deepseek-flash", **fields: Any) -> None:
+        question = "Which is larger?"
+        base: dict[str, Any] = {"id": ID, "session": "main", "model": model, "prompt": question}
+        base["messages"] = (Message.of("user", question),)
+        super().__init__(**{**base, **fields})
+
+    def turn(
+        self,
+        text: str = "",
+        *runs: ToolRun,
+        reasoning: str = "",
+        system: str = "Be brief.",
+        tools: tuple[ToolSpec, ...] = TOOLS,
+        **fields: Any,
+    ) -> Story:
+        """Add one turn: its request, its deltas, its calls, its end."""
+        message = answer_with(text, runs).model_copy(update={"reasoning": reasoning or None})
         usage = Usage(prompt_tokens=300, completion_tokens=128, total_tokens=428, cached_tokens=304)
         base: dict[str, Any] = {
-            "id": name,
-            "run_id": ID,
-            "index": index,
-            "request": request,
             "started_at": NOW,
             "duration_ms": 1100.0,
             "model_ms": 800.0 if runs else 1100.0,
             "cost_usd": 0.00013,
             "response": ChatResponse(message=message, usage=usage, meta=ResponseMeta()),
         }
-        turn = EngineTurn(**{**base, **fields})
-        added = (message, *(run.as_message() for run in runs))
-        self._run_tools(turn, runs)
-        turn = turn.model_copy(update={"tool_runs": runs})
-        self.events.append(events.TurnFinished(turn, added, "Be brief.", TOOLS))
-        total_usage = self.run.usage + (
-            turn.response.usage or Usage() if turn.response else Usage()
-        )
-        self.run = self.run.model_copy(
-            update={
-                "turns": (*self.run.turns, turn),
-                "messages": (*self.run.messages, *added),
-                "usage": total_usage,
-                "cost_usd": (self.run.cost_usd or 0.0) + (turn.cost_usd or 0.0),
-            }
-        )
+        given: dict[str, Any] = {"system": system, "tools": tools, **base, **fields}
+        self.add_turn(runs=runs, params={"tool_choice": "auto"}, **given)
+        cost = (self.run.cost_usd or 0.0) + (self.run.turns[-1].cost_usd or 0.0)
+        self._set(cost_usd=cost)
         return self
 
-    def _stream(self, name: str, text: str, reasoning: str, runs: tuple[ToolRun, ...]) -> None:
+    def deltas(self, turn: EngineTurn) -> Iterable[events.Event]:
+        message = turn.response.message if turn.response else Message.of("assistant", "")
+        text, reasoning = message.text, message.reasoning or ""
         for i in range(0, len(reasoning), 9):
-            self.events.append(events.ReasoningDelta(name, reasoning[i : i + 9]))
+            yield events.ReasoningDelta(turn.id, reasoning[i : i + 9])
         for i in range(0, len(text), 7):
-            self.events.append(events.TextDelta(name, text[i : i + 7]))
-        for i, run in enumerate(runs):
-            self.events.append(events.ToolCallDelta(name, i, run.tool_name, '{"city"'))
-            self.events.append(events.ToolCallDelta(name, i, None, ": 1}"))
+            yield events.TextDelta(turn.id, text[i : i + 7])
+        for i, run in enumerate(turn.tool_runs):
+            yield events.ToolCallDelta(turn.id, i, run.tool_name, '{"city"')
+            yield events.ToolCallDelta(turn.id, i, None, ": 1}")
 
-    def _run_tools(self, turn: EngineTurn, runs: tuple[ToolRun, ...]) -> None:
-        if not runs:
-            return
-        queued = tuple(
-            ToolRun(tool_call_id=r.tool_call_id, tool_name=r.tool_name, args=r.args) for r in runs
-        )
-        begun = turn.model_copy(update={"tool_runs": queued, "duration_ms": turn.model_ms})
-        self.events.append(events.ResponseReceived(begun, "Be brief.", TOOLS))
-        for i, run in enumerate(runs):
-            key, args = run.tool_call_id, run.args or {}
-            self.events.append(events.ToolCallStarted(turn.id, key, run.tool_name, args))
-            self.events.append(events.ToolProgress(turn.id, key, "half", 0.5))
-            self.events.append(events.ToolCallFinished(ID, turn.id, run, len(runs) - i - 1))
-
-    def end(self, **fields: Any) -> Story:
-        """End the run; answered unless the fields say otherwise."""
-        ends = {"phase": "WaitingUser", "stop_reason": "answered", "ended_at": NOW}
-        self.run = self.run.model_copy(update={**ends, "duration_ms": 2800.0, **fields})
-        self.events.append(events.RunFinished(self.run))
-        return self
+    def beginning(self, turn: EngineTurn, run: ToolRun) -> Iterable[events.Event]:
+        yield events.ToolCallStarted(turn.id, run.tool_call_id, run.tool_name, run.args or {})
+        yield events.ToolProgress(turn.id, run.tool_call_id, "half", 0.5)
 
 
 def asked(key: str, name: str, args: dict[str, Any], **fields: Any) -> events.ApprovalRequested:

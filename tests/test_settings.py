@@ -83,11 +83,6 @@ def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
         effective()
 
 
-def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="unknown option 'modle'; did you mean 'model'"):
-        nbagent.configure(modle="x")
-
-
 ADDRESSES = [
     *("http://127.0.0.1:1/v1", "https://h/v1", "http://[::1]:8000/v1", "HTTPS://Example.com"),
     *("localhost:8000/v1", "localhost", "api.example.com/v1", "127.0.0.1:8000"),

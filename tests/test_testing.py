@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from session.approval_stage import Asked, delete
 
 import nbagent
 from nbagent import settings
@@ -30,24 +31,14 @@ def population(city: str, year: int = 2026) -> int:
     return {"Oslo": 717_710}[city]
 
 
-@nbagent.tool(ask=True)
-def delete(path: str) -> str:
-    """Delete a file."""
-    return path
-
-
 def test_a_fresh_process_knows_nothing_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: list[str] = []
-
-    def for_session(question: nbagent.Question) -> str:
-        asked.append(question.tool)
-        return "session"
+    answer = Asked("session")
 
     def run(**options: Any) -> nbagent.Run:
         model = script([call("delete", path="a"), '{"city": "Oslo"}'])
-        agent = nbagent.Agent(model=model, tools=[delete], on_approval=for_session, quiet=True)
+        agent = nbagent.Agent(model=model, tools=[delete], on_approval=answer, quiet=True)
         return agent.run("Go.", **options)
 
     outer = run(output=dict[str, str])
@@ -64,14 +55,14 @@ def test_a_fresh_process_knows_nothing_and_leaves_nothing(
         monkeypatch.chdir(tmp_path)
         inner = run()
         nbagent.configure(max_turns=3)
-        assert (asked, nbagent.open_run("last").id) == (["delete", "delete"], inner.id)
+        assert (answer.paths, nbagent.open_run("last").id) == (["a", "a"], inner.id)
         assert (folder / "runs.sqlite").exists()
     assert not folder.exists()
     assert (os.environ["NBAGENT_HOME"], settings.effective().max_turns) == (home, 7)
     runs: Any = nbagent.runs()
     assert runs["run_id"].tolist() == [outer.id], "its store is open again"
     run()
-    assert asked == ["delete"] * 3, "what was allowed within is forgotten, too"
+    assert answer.paths == ["a"] * 3, "what was allowed within is forgotten, too"
 
 
 def test_a_run_at_work_is_stopped_at_the_end_and_refused_at_the_begin() -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
+from stories import Assembly, answer_with
+
 from nbagent.archive.store import Store
-from nbagent.contracts.canonical import dump_json, sha256_hex
+from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import (
     ChatResponse,
     Message,
@@ -26,22 +28,14 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.events import (
     Event,
-    MessagesAdded,
-    ResponseReceived,
     RunFinished,
-    RunStarted,
     ToolCallFinished,
-    TurnFinished,
-    TurnStarted,
 )
 from nbagent.contracts.records import (
     EngineTurn,
     RunRecord,
     ToolResult,
     ToolRun,
-    TurnRequest,
-    toolset_sha,
-    turn_id,
 )
 
 START = datetime(2026, 3, 4, 5, 6, 7, 891011, tzinfo=UTC)
@@ -156,13 +150,14 @@ class Maker:
                 made.directive("a directive")
             self.turn(made)
         failed = self.random.random() < 0.3
-        return made.end(
+        made.end(
             phase="Failed" if failed else "WaitingUser",
             stop_reason="error" if failed else "answered",
             error=self.value(ErrorInfo) if failed else None,
             ended_at=self.later(),
             **self.fields(RunRecord, ("duration_ms", "cost_usd", "notices")),
         )
+        return made.run, made.events
 
     def turn(self, made: Assembly) -> None:
         """Add a random turn; one that was cut, or that failed, is not in the conversation."""
@@ -172,7 +167,7 @@ class Maker:
         calls = calls if kind == "calls" else ()
         answer = self.of(Message, role="assistant", tool_calls=calls)
         runs = [self.tool_run(call) for call in calls]
-        made.turn(
+        made.add_turn(
             None if kind == "nothing" else self.of(ChatResponse, message=answer),
             runs,
             ends_in=self.random.sample(runs, len(runs)),
@@ -187,81 +182,6 @@ class Maker:
         )
 
 
-class Assembly:
-    """Puts a run together turn by turn, with the events that an engine would emit for it."""
-
-    def __init__(self, first_turn: int = 1, **fields: Any) -> None:
-        self.first_turn = first_turn
-        base: dict[str, Any] = {"session": "s1", "model": "openai:gpt-x", "started_at": START}
-        self.record = RunRecord(**{**base, **fields})
-        self.events: list[Event] = [RunStarted(self.record)]
-        self.messages = list(self.record.messages)
-        self.turns: list[EngineTurn] = []
-        self.prompts: dict[str, str] = {}
-        self.toolsets: dict[str, tuple[ToolSpec, ...]] = {}
-
-    def directive(self, text: str) -> None:
-        added = (Message.of("user", text),)
-        self.messages += added
-        self.events.append(MessagesAdded(self.record.id, added))
-
-    def turn(
-        self,
-        response: ChatResponse | None,
-        runs: Sequence[ToolRun],
-        *,
-        system: str,
-        ends_in: Sequence[ToolRun] | None = None,
-        tools: tuple[ToolSpec, ...] = (),
-        params: dict[str, Any],
-        is_kept: bool = True,
-        **fields: Any,
-    ) -> None:
-        """Add a turn whose runs end in an order; its messages stay outside unless it is kept."""
-        run_id, index = self.record.id, len(self.turns) + self.first_turn
-        request = TurnRequest(
-            n_messages=self.record.shared_messages + len(self.messages),
-            n_new=1,
-            model=self.record.model.partition(":")[2],
-            params=params,
-            system_sha=sha256_hex(system) if system else "",
-            toolset_sha=toolset_sha(tools),
-            n_tools=len(tools),
-        )
-        self.prompts |= {request.system_sha: system} if system else {}
-        self.toolsets |= {request.toolset_sha: tools} if tools else {}
-        names: dict[str, Any] = {"id": turn_id(index), "run_id": run_id, "index": index}
-        turn = EngineTurn(
-            **names, request=request, response=response, tool_runs=tuple(runs), **fields
-        )
-        self.events.append(TurnStarted(turn.id, request, (), system, tools))
-        if response is not None and runs:
-            waiting = tuple(run.model_copy(update={"result": None}) for run in runs)
-            begun = turn.model_copy(update={"tool_runs": waiting, "duration_ms": 0.0})
-            self.events.append(ResponseReceived(begun, system, tools))
-            for pending, run in zip(range(len(runs))[::-1], ends_in or runs, strict=True):
-                self.events.append(ToolCallFinished(run_id, turn.id, run, pending))
-        added: tuple[Message, ...] = ()
-        if response is not None and is_kept:
-            added = (response.message, *(run.as_message() for run in runs))
-        self.messages += added
-        self.turns.append(turn)
-        self.events.append(TurnFinished(turn, added, system, tools))
-
-    def end(self, **fields: Any) -> tuple[RunRecord, list[Event]]:
-        """The record and the events."""
-        usages = [turn.response.usage for turn in self.turns if turn.response]
-        whole: dict[str, Any] = {
-            "messages": tuple(self.messages),
-            "turns": tuple(self.turns),
-            "usage": sum((usage for usage in usages if usage), Usage()),
-            "system_prompts": self.prompts,
-            "toolsets": self.toolsets,
-        }
-        record = self.record.model_copy(update={**whole, **fields})
-        return record, [*self.events, RunFinished(record)]
-
-
 def plain_run(
     n_turns: int,
     *,
@@ -274,21 +194,19 @@ def plain_run(
 
     `text` is what each answer says and each tool gives back, with the attachments beside it.
     """
-    base: dict[str, Any] = {"prompt": "go", "messages": (Message.of("user", "go"),)}
+    asked = (Message.of("user", "go"),)
+    base: dict[str, Any] = {"prompt": "go", "messages": asked, "started_at": START}
     made = Assembly(id=run_id, **{**base, **fields})
     for index in range(1, n_turns + 1):
-        raw = f'{{"n":{index}}}'
-        call = ToolCall(id=f"c{index}", name="work", arguments={"n": index}, arguments_raw=raw)
-        answer = Message.of("assistant", text).model_copy(update={"tool_calls": (call,)})
         run = ToolRun(
-            tool_call_id=call.id,
+            tool_call_id=f"c{index}",
             tool_name="work",
-            args=call.arguments,
+            args={"n": index},
             started_at=START,
             result=ToolResult(ok=True, data=f"{index} {text}", attachments=attachments),
         )
-        made.turn(
-            ChatResponse(message=answer, usage=Usage.of(index, 20)),
+        made.add_turn(
+            ChatResponse(message=answer_with(text, [run]), usage=Usage.of(index, 20)),
             [run],
             system="Be brief.",
             tools=(ToolSpec(name="work", description="Works."),),
@@ -296,7 +214,7 @@ def plain_run(
             started_at=START + timedelta(seconds=index),
         )
     ended = START + timedelta(seconds=n_turns + 1)
-    return made.end(phase="WaitingUser", stop_reason="max_turns", ended_at=ended)[1]
+    return made.end(stop_reason="max_turns", ended_at=ended).events
 
 
 def record_of(events: Sequence[Event]) -> RunRecord:

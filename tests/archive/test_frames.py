@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from made_records import START, Assembly, Maker, crash, plain_run, write
+from made_records import START, Maker, crash, plain_run, write
+from stories import Assembly
 
 import nbagent
 from nbagent.archive import frames
@@ -295,10 +296,11 @@ def test_since_keeps_calls_that_never_started_and_words_of_the_person(store: Sto
     call = ToolCall(id="c1", name="fs.write", arguments={}, arguments_raw="{}")
     denied = ToolResult.failure(ErrorInfo("E_DENIED", "no"))
     run = ToolRun(tool_call_id=call.id, tool_name=call.name, result=denied, queued_at=START)
-    made = Assembly(id="a" * 16, prompt="go", messages=(Message.of("user", "go"),))
+    said = (Message.of("user", "go"),)
+    made = Assembly(id="a" * 16, prompt="go", messages=said, started_at=START)
     answer = ChatResponse(message=Message(role="assistant", tool_calls=(call,)))
-    made.turn(answer, [run], system="Be brief.", params={}, started_at=START)
-    write(store, made.end(phase="WaitingUser", stop_reason="answered", ended_at=START)[1])
+    made.add_turn(answer, [run], system="Be brief.", params={}, started_at=START)
+    write(store, made.end(ended_at=START).events)
     for since, n in ((START, 1), (START + timedelta(hours=1), 0)):
         assert len(read(store, "tool_runs", since=since)) == n
         assert len(read(store, "messages", since=since, role="user")) == n

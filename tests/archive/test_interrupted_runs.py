@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from engine.laws import check_answered
-from made_records import START, Assembly, Maker, crash, plain_run, write
+from made_records import START, Maker, crash, plain_run, write
+from stories import Assembly
 
 from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED, Lease
 from nbagent.archive.store import Store
@@ -38,7 +39,7 @@ def one_of_three() -> list[Event]:
     ]
     made = Assembly(id=RUN, prompt="go", messages=(Message.of("user", "go"),))
     answer = ChatResponse(message=Message(role="assistant", tool_calls=calls))
-    made.turn(answer, runs, system="", params={}, started_at=START)
+    made.add_turn(answer, runs, system="", params={}, started_at=START)
     return made.events[:4]
 
 

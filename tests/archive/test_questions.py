@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from made_records import Assembly
+from stories import Assembly, answer_with
 
 import nbagent
 from nbagent.archive.codec import packed
 from nbagent.archive.store import Store
-from nbagent.contracts.chat import ChatResponse, Message, ToolCall, Usage
+from nbagent.contracts.chat import ChatResponse, Message, Usage
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
 from nbagent.session.stores import current_store
@@ -47,15 +47,15 @@ def call(tool: str, args: dict[str, Any], value: Any, at_ms: float = 0, **fields
 
 
 def turn(text: str, *calls: ToolRun, tokens: int = 100, **fields: Any) -> dict[str, Any]:
-    """What `Assembly.turn` takes: an answer with calls, and what it cost."""
-    asked = tuple(
-        ToolCall(id=it.tool_call_id, name=it.tool_name, arguments=it.args, arguments_raw="{}")
-        for it in calls
-    )
-    message = Message.of("assistant", text).model_copy(update={"tool_calls": asked})
+    """What `Assembly.add_turn` takes: an answer with calls, and what it cost."""
     usage = Usage.of(tokens, 10, cached=tokens // 2)
     base = {"model_ms": 500.0, "cost_usd": 0.5, "saved_usd": 0.125}
-    return {**base, "response": ChatResponse(message=message, usage=usage), "runs": calls, **fields}
+    return {
+        **base,
+        "response": ChatResponse(message=answer_with(text, calls), usage=usage),
+        "runs": calls,
+        **fields,
+    }
 
 
 def run(
@@ -74,16 +74,16 @@ def run(
     common: Any = {"system": system, "params": params or {}, "started_at": base["started_at"]}
     made = Assembly(3 if "parent_id" in base else 1, id=run_id, **base)
     for it in turns:
-        made.turn(**{**common, **it})
+        made.add_turn(**{**common, **it})
     costs = [it["cost_usd"] for it in turns if it["cost_usd"] is not None]
     return made.end(
         phase="Failed" if "error" in ends else "WaitingUser",
         cost_usd=sum(costs) if costs else None,
         n_unpriced=len(turns) - len(costs),
-        ended_at=made.record.started_at + timedelta(seconds=2),
+        ended_at=made.run.started_at + timedelta(seconds=2),
         duration_ms=2000.0,
-        **{"stop_reason": "answered", **ends},
-    )[0]
+        **ends,
+    ).run
 
 
 ASKED, EDITED = {"path": "@project/a.md", "text": "x"}, {"path": "@project/b.md", "text": "x"}

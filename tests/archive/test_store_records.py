@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.laws import check_file
+from engine.laws import check_file, population
 from made_records import Maker, crash, cut_after_a_result, plain_run, record_of, write
 
 import nbagent
@@ -183,11 +183,6 @@ def test_text_among_the_attachments_stays_a_part_of_the_message(
 
 
 # In the metadata of a saved notebook
-
-
-def population(city: str) -> int:
-    """People living in a city."""
-    return {"Oslo": 717_710, "Bergen": 291_940}[city]
 
 
 def chart(year: int) -> list[Any]:

@@ -22,7 +22,7 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import PreviewPiece
-from nbagent.contracts.records import ToolResult, toolset_sha
+from nbagent.contracts.records import ToolResult
 
 _GO = "window.__pwned=1"
 _AT = "http://evil.test"
@@ -165,14 +165,12 @@ def story_of(text: str) -> Story:
     )
     meta = ResponseMeta(dropped_params=(text,), attempts=2)
     response = ChatResponse(message=Message.of("assistant", text), meta=meta)
-    story = Story(text, name=text, tags=(text,))
     user = Message.of("user", text)
     tools = (ToolSpec(name=text, description=text),)
-    toolsets = {toolset_sha(tools): tools, **story.run.toolsets}
-    begun = {"session": text, "prompt": text, "messages": (user,), "toolsets": toolsets}
-    story.run = story.run.model_copy(update={**begun, "system_prompts": {"s": text}})
-    story.events[0] = events.RunStarted(story.run)
-    story.turn(text, fine, plain, bad, reasoning=text, notices=(text,), agent=text, node=text)
+    named: dict[str, Any] = {"name": text, "tags": (text,), "session": text, "prompt": text}
+    story = Story(text, messages=(user,), **named)
+    given: dict[str, Any] = {"agent": text, "node": text, "system": text, "tools": tools}
+    story.turn(text, fine, plain, bad, reasoning=text, notices=(text,), **given)
     story.turn(text, response=response)
     story.turn(text).end(notices=(text,), error=ErrorInfo("LLM_HTTP_ERROR", text))
     return _told(story, text)

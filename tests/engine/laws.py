@@ -1,5 +1,5 @@
 """The laws of DESIGN 5 as checks over a run, for every test that makes one,
-and the tool of many of them: nobody marks it.
+and the tools of many of them: nobody marks them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from nbagent.session.stores import current_store
 def look(place: str) -> str:
     """Look at a place."""
     return f"seen {place}"
+
+
+def population(city: str) -> int:
+    """People living in a city."""
+    return {"Oslo": 717_710, "Bergen": 291_940}[city]
 
 
 def check_answered(messages: Sequence[Message]) -> None:

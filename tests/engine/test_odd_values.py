@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from engine.laws import check_run, codes, results
 from engine.test_broken_parts import Client, plan_of, run_plan, whole
+from shown.many_values import nested
 
 import nbagent
 from nbagent.archive.codec import packed, unpacked
@@ -24,13 +25,6 @@ from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import SecretKey
 from nbagent.notebook.view_state import view_of
 from nbagent.providers.offline import call, calls, script, step
-
-
-def nested(depth: int) -> Any:
-    value: Any = 1
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 def deep_json(depth: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from magic_shell import TOOLS, MagicShell
 from servers.model_server import ModelServer
+from session.approval_stage import Asked, ran
 
 import nbagent
 from nbagent import offline
@@ -256,30 +257,19 @@ def test_listing_of_hostile_names_holds_nothing_that_a_terminal_obeys(
 
 
 def test_approvals_of_the_session_are_shown_and_taken_back(shell: MagicShell) -> None:
-    asked: list[str] = []
-
-    def for_session(question: nbagent.Question) -> str:
-        asked.append(question.tool)
-        return "session"
-
-    @nbagent.tool(ask=True)
-    def delete(path: str) -> str:
-        """Delete a file."""
-        return path
+    answer = Asked("session")
 
     def run() -> None:
-        model = offline.script([offline.call("delete", path="a.txt"), "Done."])
-        agent = nbagent.Agent(model=model, tools=[delete], on_approval=for_session, quiet=True)
-        agent.run("Go.", session="spring")
+        ran(offline.call("delete", path="a.txt"), answer=answer, session="spring", quiet=True)
 
     assert "nothing is allowed" in shell.said("%agent approvals")
     run()
     run()
     printed = shell.said("%agent approvals")
     assert 'delete({"path":"a.txt"})  session \'spring\', by on_approval' in printed
-    assert (printed.count("delete("), asked) == (1, ["delete"])
+    assert (printed.count("delete("), answer.paths) == (1, ["a.txt"])
     assert "took back 1 approval;" in shell.said("%agent approvals clear")
     assert "nothing is allowed" in shell.said("%agent approvals")
     run()
-    assert asked == ["delete", "delete"], "it is asked about again"
+    assert answer.paths == ["a.txt"] * 2, "it is asked about again"
     assert "takes nothing or clear" in str(shell.refused("%agent approvals all"))

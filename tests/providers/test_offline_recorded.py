@@ -7,16 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from engine.laws import population
 
 import nbagent
 from nbagent import offline
 from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.secrets import SecretKey
-
-
-def population(city: str) -> int:
-    """People living in a city."""
-    return {"Oslo": 709037}[city]
 
 
 def called(run: nbagent.Run) -> list[tuple[str, Any, str | None]]:

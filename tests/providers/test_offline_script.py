@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -159,24 +158,6 @@ def test_scripts_stay_apart_and_an_unknown_one_names_what_there_is() -> None:
     with pytest.raises(ModelError, match=r"offline:demo, .*offline:known-one") as caught:
         answered(client, request(model="known-won"))
     assert caught.value.status == 404
-
-
-def test_many_threads_share_one_script_without_losing_a_step() -> None:
-    model = script([str(number) for number in range(80)])
-    got: list[str] = []
-
-    def work() -> None:
-        for _ in range(10):
-            got.append(answered(model).message.text)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(got, key=int) == [str(number) for number in range(80)]
-    assert len(model.requests) == 80
-    model.assert_complete()
 
 
 # The demo's streams, its pace, its tokens and its limits.

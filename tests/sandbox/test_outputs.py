@@ -1,4 +1,4 @@
-"""The two ends of an output, and the filter of calls, also for machines that are not here."""
+"""The filter of calls, also for machines that are not here."""
 
 from __future__ import annotations
 
@@ -7,19 +7,6 @@ import struct
 import pytest
 
 from nbagent.sandbox.confinement import program
-from nbagent.sandbox.outputs import Output
-
-
-@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 999, 100_000])
-@pytest.mark.parametrize("piece", [1, 7, 65536])
-def test_output_keeps_both_ends(size: int, piece: int) -> None:
-    data = bytes(ord("a") + n % 26 for n in range(size))
-    output = Output(10)
-    for start in range(0, size, piece):
-        output.add(data[start : start + piece])
-    cut = f"{data[:5].decode()}\n[… {size - 10:,} bytes cut …]\n{data[-5:].decode()}"
-    assert (output.total_bytes, output.cut_bytes) == (size, max(0, size - 10))
-    assert output.text == (data.decode() if size <= 10 else cut)
 
 
 def decided(code: bytes, arch: int, number: int, *args: int) -> int:

@@ -9,7 +9,7 @@ from json import dumps
 from typing import Any, Literal, TypedDict
 
 import pytest
-from engine.laws import check_run
+from engine.laws import check_run, population
 from pydantic import BaseModel, field_validator
 from servers.model_server import ModelServer, Reply
 
@@ -44,12 +44,6 @@ class Row(TypedDict):
 
 OSLO: Any = {"name": "Oslo", "population": 717_710}
 BERGEN: Any = {"name": "Bergen", "population": 291_940}
-
-
-@nbagent.tool
-def population(city: str) -> int:
-    """People living in a city."""
-    return {"Oslo": 717_710, "Bergen": 291_940}[city]
 
 
 def ran(*steps: Any, **options: Any) -> tuple[Any, Any]:

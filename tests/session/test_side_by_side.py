@@ -197,11 +197,19 @@ def test_tools_run_side_by_side_in_their_places_and_in_the_context_of_their_cell
         """Meet it in a thread."""
         return meet()
 
-    model = script([calls([call("aside"), call("meet"), call("tell")]), "Done."])
+    @nbagent.tool(loop="notebook")
+    async def there() -> str:
+        """Tell it where the notebook has no loop."""
+        return cell.get()
+
+    tools = [aside, meet, tell, there]
+    model = script([calls([call(tool.__name__) for tool in tools]), "Done."])
     cell.set("first")
-    run = nbagent.Agent(model=model, tools=[meet, aside, tell]).start("Go.")
+    run = nbagent.Agent(model=model, tools=tools).start("Go.")
     cell.set("second")
     check_run(run.wait(), model)
-    assert [result.get("data", result) for result in results(run)] == ["first"] * 3
-    ran_in = [tool_run.ran_in for tool_run in run.turns[0].tool_runs]
-    assert ran_in[:2] == ["worker thread", "main thread"]
+    assert [result.get("data", result) for result in results(run)] == ["first"] * 4
+    tool_runs = run.turns[0].tool_runs
+    places = ["worker thread", "main thread", "tool loop", "tool loop"]
+    assert [tool_run.ran_in for tool_run in tool_runs] == places
+    assert all(it.queued_at <= it.started_at for it in tool_runs if it.queued_at and it.started_at)

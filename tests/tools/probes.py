@@ -16,6 +16,11 @@ from pydantic import BaseModel
 pd: Any = importlib.import_module("pandas")
 
 
+class Colour(enum.Enum):
+    RED = "red"
+    DARK_BLUE = "dark blue"
+
+
 class Access(enum.Flag):
     READ = 1
     WRITE = 2

@@ -8,11 +8,11 @@ import re
 import types
 import typing
 from collections.abc import Callable
-from enum import Enum
 from typing import Annotated, Any
 
 import pytest
 from host_door import HostDoor, OtherHost
+from probes import Colour
 from pydantic import Field
 
 import nbagent
@@ -23,10 +23,6 @@ from nbagent.tools.function_tool import as_tool, namespace_tools, tool
 
 P = typing.ParamSpec("P")
 MISSING = object()
-
-
-class Colour(Enum):
-    RED = "red"
 
 
 class Hostile:

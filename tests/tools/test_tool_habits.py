@@ -3,23 +3,17 @@
 # No `from __future__ import annotations`: the hints of the tools are local.
 
 import datetime as dt
-import enum
 import random
 from typing import Annotated, Any, Literal
 
 import pytest
 from host_door import HostDoor
-from probes import Cat, Dog, Size, probe_of
+from probes import Cat, Colour, Dog, Size, probe_of
 from pydantic import BaseModel, Field, field_validator
 
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.secrets import register
 from nbagent.tools.function_tool import as_tool
-
-
-class Colour(enum.Enum):
-    RED = "red"
-    DARK_BLUE = "dark blue"
 
 
 class Stop(BaseModel):

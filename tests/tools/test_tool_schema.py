@@ -6,22 +6,16 @@ import types
 import typing
 from collections.abc import Callable
 from datetime import date
-from enum import Enum
 from typing import Annotated, Any
 
 import pytest
 import typing_extensions
-from probes import probe_of
+from probes import Colour, probe_of
 from pydantic import BaseModel, Field
 
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.secrets import SecretKey
 from nbagent.tools.function_tool import as_tool
-
-
-class Colour(Enum):
-    RED = "red"
-    BLUE = "blue"
 
 
 class Place(BaseModel):
@@ -74,7 +68,7 @@ HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
         Annotated[str, typing_extensions.Doc("A name.")],
         {"description": "A name.", **TEXT},
     ),
-    "enum": (Colour, {"enum": ["red", "blue"], **TEXT}),
+    "enum": (Colour, {"enum": ["red", "dark blue"], **TEXT}),
     "typed dict inside": (list[Row] | None, {"anyOf": [{"items": ROW, "type": "array"}, NULL]}),
     "models, one with a field named title": (
         dict[str, Place],
@@ -95,7 +89,7 @@ HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
         {
             "type": "object",
             "additionalProperties": INT,
-            "description": "Keys: 'red', 'blue'.",
+            "description": "Keys: 'red', 'dark blue'.",
         },
     ),
 }

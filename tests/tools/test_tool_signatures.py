@@ -2,11 +2,8 @@
 
 # No `from __future__ import annotations`: the hints of the tools are local.
 
-import collections
-import collections.abc
 import dataclasses
 import datetime as dt
-import decimal
 import enum
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -69,7 +66,6 @@ class Aliased(BaseModel):
     page_size: int = Field(alias="pageSize")
 
 
-UserId = typing.NewType("UserId", int)
 Json = typing_extensions.TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | None")
 Recursive = Union[str, int, None, list["Recursive"], dict[str, "Recursive"]]  # noqa: UP007
 BRANCH = {"value": 2}
@@ -78,7 +74,6 @@ OTHER_DAY = dt.datetime(2026, 1, 2, 3, 4)
 KINDS: dict[str, tuple[Any, Any, Any]] = {
     # id: hint, what a model sends, what the function gets
     "float": (float, 1, 1.0),
-    "complex": (complex, "1+2j", 1 + 2j),
     "any": (Any, {"a": [1]}, {"a": [1]}),
     "final": (typing.Final[int], 1, 1),
     "string annotation": ("int", "1", 1),
@@ -108,16 +103,13 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     "date": (dt.date, "2026-01-02", dt.date(2026, 1, 2)),
     "datetime": (dt.datetime, "2026-01-02T03:04", OTHER_DAY),
     "union of date and datetime": (dt.date | dt.datetime, "2026-01-02T03:04:00", OTHER_DAY),
-    "decimal": (decimal.Decimal, "1.10", decimal.Decimal("1.10")),
     "list": (list, [1, "a"], [1, "a"]),
     "fixed tuple": (tuple[int, str], [1, "a"], (1, "a")),
     "empty tuple": (tuple[()], [], ()),
-    "set": (set[int], [1, 2, 2], {1, 2}),
     "dict": (dict, {"a": 1}, {"a": 1}),
     "dict by int": (dict[int, str], {"1": "a"}, {1: "a"}),
     "dict by literal": (dict[Literal["a", "b"], int], {"a": 1}, {"a": 1}),
     "iterable is a list": (Iterable[int], [1, 2], [1, 2]),
-    "new type": (UserId, 5, 5),
     "json value": (pydantic.JsonValue, {"a": [1, None]}, {"a": [1, None]}),
     "recursive type alias": (Json, {"a": ["b", None]}, {"a": ["b", None]}),
 }
@@ -147,7 +139,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "class": (type[int], LIST_OR),
     "flag": (Access, LIST_OR),
     "iterator": (Iterator[int], LIST_OR),
-    "generator": (collections.abc.Generator[int, None, None], LIST_OR),
     "own class": (type("Database", (), {}), LIST_OR),
     "self": ("typing.Self", LIST_OR),
     "class variable": (typing.ClassVar[int], LIST_OR),
