@@ -117,7 +117,8 @@ def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
 
 def test_a_stop_withdraws_a_prompt_that_waits_for_a_cell(kernel: PanelKernel) -> None:
     before = kernel.value("len(nbagent.runs())")
-    kernel.send("time.sleep(1.5)")
+    kernel.send("print('begun', flush=True); time.sleep(1.5)")
+    kernel.heard(lambda m: m["content"].get("text") == "begun\n")
     kernel.ask("What is the population of Oslo?")
     kernel.say(kernel.box, kind="stop")
     refused = {"kind": "refused", "id": "m", "prompt": "What is the population of Oslo?"}
