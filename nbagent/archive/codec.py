@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from nbagent.archive.tables import FRAMES, STORED, TOKENS, VERSION
 from nbagent.contracts.canonical import dump_json, load_json, sha256_hex, sha_of
@@ -29,6 +29,7 @@ from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, turn_id
 from nbagent.contracts.secrets import redact, redact_json
 
+T = TypeVar("T")
 Row = dict[str, Any]
 Rows = dict[str, list[Row]]
 """By the name of their table."""
@@ -69,8 +70,9 @@ def text_cell(text: str) -> str | bytes:
     return text
 
 
-def cell_text(cell: str | bytes) -> str:
-    return cell if isinstance(cell, str) else cell.decode("utf-8", "surrogatepass")
+def cell_text(cell: T | bytes) -> T | str:
+    """The text of a cell; what is neither text nor bytes stays."""
+    return cell.decode("utf-8", "surrogatepass") if isinstance(cell, bytes) else cell
 
 
 def encoded(table: str, row: Mapping[str, Any]) -> list[Any]:
@@ -93,7 +95,8 @@ def decoded(table: str, names: Sequence[str], cells: Sequence[Any]) -> Row:
     row: Row = {}
     for name, cell in zip(names, cells, strict=True):
         if cell is not None:
-            row[name] = load_json(_plain(cell)) if name in held else _plain(cell)
+            text = cell_text(cell)
+            row[name] = load_json(text) if name in held else text
     return row
 
 
@@ -445,17 +448,15 @@ def packed(run: RunRecord) -> Row:
     plain: Row = {"version": VERSION}
     for table, rows in rows_of(run).items():
         cells = [zip(STORED[table], encoded(table, row), strict=True) for row in rows]
-        plain[table] = [{name: _plain(it) for name, it in row if it is not None} for row in cells]
+        plain[table] = [
+            {name: cell_text(it) for name, it in row if it is not None} for row in cells
+        ]
     try:
         json.dumps(plain, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         # Half a character (a lone surrogate), which no front end could be sent.
         return {"escaped": json.dumps(plain)}
     return plain
-
-
-def _plain(cell: Any) -> Any:
-    return cell_text(cell) if isinstance(cell, bytes) else cell
 
 
 def unpacked(plain: Any) -> RunRecord:

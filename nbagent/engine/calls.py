@@ -189,8 +189,8 @@ class _Work:
         if began_ms is not None:
             started_at = self.queued_at + timedelta(milliseconds=began_ms - self.queued_ms)
             lasted_ms = max(0.0, monotonic_ms() - began_ms)
-        specs = [decision.prepared.spec] if decision else self.turn.tools
-        spec = next((spec for spec in specs if spec.name == call.name), None)
+        named = (spec for spec in self.turn.tools if spec.name == call.name)
+        spec = decision.prepared.spec if decision else next(named, None)
         run = ToolRun(
             tool_call_id=call.id,
             tool_name=call.name,

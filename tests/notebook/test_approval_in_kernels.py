@@ -52,11 +52,13 @@ KERNEL = Asking
 ODD = {"text": "a\u202eb"}
 TYPED: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     "edited": (
-        ("maybe", "e", "{text}", '{"text": "c"}'), ("kept c", "edited", "person", {"text": "c"})),
+        ("maybe", "e", "{text}", '{"text": "c"}'),
+        ("kept c", "edited", "person", {"text": "c"}),
+    ),
     "as-it-was": (("e", "", " YES "), ("kept a\u202eb", "allowed", "person", ODD)),
     "for-the-session": (("s",), ("kept a\u202eb", "allowed", "person", ODD)),
     "denied": (("no", "not this"), ("not this", "denied", "person", ODD)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", TYPED)

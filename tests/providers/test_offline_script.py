@@ -113,8 +113,10 @@ def test_delays_wait_before_a_step_and_between_the_pieces_of_streams_only() -> N
     paced_ms = monotonic_ms() - begun
     assert paced_ms >= 6 * 20 * 0.95
     for client, expected, least_ms, most_ms in (
-        (paced, words, 0, paced_ms), (model, "late", 95, 10_000), (model, "later", 95, 10_000),
-    ):  # fmt: skip
+        (paced, words, 0, paced_ms),
+        (model, "late", 95, 10_000),
+        (model, "later", 95, 10_000),
+    ):
         begun = monotonic_ms()
         assert answered(client).message.text == expected
         assert least_ms <= monotonic_ms() - begun < most_ms

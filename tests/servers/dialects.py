@@ -325,9 +325,12 @@ class Ollama(Dialect):
 
     def _message(self, text: str, *calls: Called) -> JSON:
         made = [
-            {**({"id": one.id} if one.id is not None else {}), "function": {
-                "name": one.name, "arguments": json.loads(one.text)}} for one in calls
-        ]  # fmt: skip
+            {
+                **({"id": one.id} if one.id is not None else {}),
+                "function": {"name": one.name, "arguments": json.loads(one.text)},
+            }
+            for one in calls
+        ]
         given = {"role": "assistant", "content": text}
         return {**given, "tool_calls": made} if made else given
 

@@ -87,10 +87,16 @@ def everything(**changed: Any) -> ChatRequest:
     """A request with every parameter set."""
     tools = (ToolSpec(name="fs.read", description="Read."), ToolSpec(name="b"))
     given: JSON = {
-        "system_prompt": "Be brief.", "tools": tools, "tool_choice": "fs.read", "temperature": 0.5,
-        "top_p": 0.9, "max_tokens": 7, "stop_sequences": ("X",), "reasoning": "low",
+        "system_prompt": "Be brief.",
+        "tools": tools,
+        "tool_choice": "fs.read",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_tokens": 7,
+        "stop_sequences": ("X",),
+        "reasoning": "low",
         "output_schema": {"type": "object"},
-    }  # fmt: skip
+    }
     return ask(**{**given, **changed})
 
 
