@@ -41,8 +41,9 @@ class UnknownMark(ValueError):
 
 def is_line(text: str, most_chars: int = _VALUE_CHARS) -> bool:
     """Whether a text is one line that a person sees whole, and not empty."""
-    seen = all(char in _JOINERS or category(char) not in _HIDDEN for char in text)
-    return seen and bool(text.strip()) and len(text) <= most_chars
+    if not text.strip() or len(text) > most_chars:
+        return False
+    return all(char in _JOINERS or category(char) not in _HIDDEN for char in text)
 
 
 def bad_values(values: Mapping[str, object]) -> dict[str, str]:
