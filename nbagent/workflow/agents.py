@@ -282,12 +282,13 @@ def _agent_files(project: Path) -> Iterator[tuple[str, Path]]:
     bases = [Path(os.path.realpath(base)) for base in (project, Path.home())]
     for base, name in product(dict.fromkeys(bases), FOLDERS):
         folder = Path(os.path.realpath(base / name))
-        if not folder.is_dir() or not folder.is_relative_to(base):
-            continue
-        for path in sorted(folder.iterdir()):
+        names: list[str] = []
+        with suppress(OSError):  # Mostly it is not there.
+            names = sorted(os.listdir(folder)) if folder.is_relative_to(base) else []
+        for path in (folder / name for name in names):
             stem = path.stem if path.suffix in _ENDINGS else path.name
-            file = Path(os.path.realpath(path / _SKILL if path.is_dir() else path))
-            fits = file.suffix in _ENDINGS and file.is_file() and file.is_relative_to(folder)
+            file = Path(os.path.realpath(path / _SKILL if os.path.isdir(path) else path))
+            fits = file.suffix in _ENDINGS and os.path.isfile(file) and file.is_relative_to(folder)
             if fits and is_id(stem) and stem.casefold() != "readme":
                 yield stem, file
 
@@ -306,7 +307,9 @@ def load_agent(
     """
     base = Path(os.path.realpath(project or project_folder()))
     marks = Marks(person_values(values), bundle="")
-    file = _named_by_path(name, base) or _file_of(name, find_agents(base))
+    file = base / os.path.expanduser(name)
+    if not name.endswith(_ENDINGS) or not os.path.isfile(file):
+        file = _file_of(name, find_agents(base))
     inside = file.is_relative_to(base)
     shown = file.relative_to(base).as_posix() if inside else without_folders(str(file))
     faults: list[Fault] = []
@@ -315,14 +318,6 @@ def load_agent(
     if spec is None:
         raise PackageError(f"the agent {visible(name)!r}", tuple(faults))
     return spec
-
-
-def _named_by_path(name: str, base: Path) -> Path | None:
-    # A name that is too long, `~nobody`, a zero byte.
-    with suppress(OSError, RuntimeError, ValueError):
-        file = base / Path(name).expanduser()
-        return file if name.endswith(_ENDINGS) and file.is_file() else None
-    return None
 
 
 def _file_of(name: str, found: Mapping[str, Path]) -> Path:
