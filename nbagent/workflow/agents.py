@@ -324,10 +324,10 @@ def _file_of(name: str, found: Mapping[str, Path]) -> Path:
     """The file of an agent by the name of the file, else by the id in it."""
     if name in found:
         return found[name]
+    own_id = re.compile(rf"^ *id: *[\"']?{re.escape(name)}[\"']? *\r?$", re.MULTILINE)
     for path in found.values() if is_id(name) else ():
-        text = _read(path, "", []) or ""
-        spec = read_agent(text, path.name, marks=Marks(), faults=[]) if name in text else None
-        if spec is not None and spec.id == name:
+        # What stands above the persona.
+        if own_id.search((_read(path, "", []) or "").partition("\n---")[0]):
             return path
     places = f"{' or '.join(f'{it}/' for it in FOLDERS)} of the project or of your home folder"
     there = f"there are {', '.join(found)}" if found else "and there are none"

@@ -168,7 +168,9 @@ def test_a_line_is_what_a_person_sees_whole(text: str, fits: bool) -> None:
     assert is_line(text) is fits
 
 
-@pytest.mark.parametrize("values", [{"a": "x\ny"}, {"a b": "x"}, {"a": ""}, {"a\n": "x"}])
+@pytest.mark.parametrize(
+    "values", [{"a": "x\ny"}, {"a b": "x"}, {"a": ""}, {"a\n": "x"}, {"1": "x"}]
+)
 def test_a_value_of_the_person_that_is_no_line_is_refused(values: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"write a text|use letters"):
         person_values(values)
@@ -338,7 +340,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         base / ".nbagent/agents/README.md": "About these",
         base / ".nbagent/agents/notes.txt": "No agent",
         base / ".agents/agents/mira.md": "Second",
-        base / ".agents/agents/tom.yaml": "id: thomas\npersona: I am Tom",
+        base
+        / ".agents/agents/tom.yaml": "id: thomas\ncritical_actions: ['load: {desk}/a']\npersona: I am Tom",
         base / ".agents/agents/rev/SKILL.md": SKILL,
         base / "own/ida.yml": "persona: I am Ida",
         home / ".nbagent/agents/ben.md": "I am Ben",
@@ -371,7 +374,7 @@ def test_agents_are_found_in_the_project_and_in_the_home(project: Path) -> None:
 def test_an_agent_is_loaded_by_its_id_or_its_path(
     project: Path, name: str, agent_id: str, persona: str, file: str
 ) -> None:
-    spec = load_agent(name, values={"tone": "dry"}, project=project)
+    spec = load_agent(name, values={"tone": "dry", "desk": "d"}, project=project)
     assert (spec.id, spec.persona, spec.file) == (agent_id, persona, file)
 
 
