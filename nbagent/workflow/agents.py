@@ -370,7 +370,7 @@ def critical_context(agent: AgentSpec, read: Callable[[str], str]) -> tuple[tupl
         if len(content) > _FILE_CHARS:
             faults.append(Fault(agent.file, None, _too_long(f"'load: {path}'", content)))
     whole = "".join(contents.values())
-    if not faults and len(whole) > _ALL_CHARS:
+    if len(whole) > _ALL_CHARS:
         faults.append(Fault(agent.file, None, _too_long("all that it loads together", whole)))
     if faults:
         raise PackageError(f"nothing was sent: the agent {agent.id!r}", tuple(faults))

@@ -36,7 +36,8 @@ variables:
   shelf: 7
 ---
 
-You are Mira, {tone}, at shelf {shelf} for {user_name}. Fill {{story_title}}.
+You are Mira, {tone}, at shelf {shelf} for {user_name}.
+Fill {{story_title}}.
 """
 BMAD = """\
 agent:
@@ -58,6 +59,7 @@ agent:
     - trigger: start
       workflow: "{project-root}/workflow.yaml"
 """
+TOM = "id: thomas\ncritical_actions: ['load: {desk}/a']\npersona: I am Tom"
 SKILL = """\
 ---
 name: the-reviewer
@@ -192,7 +194,7 @@ def test_a_markdown_agent_has_all_that_its_file_says() -> None:
             Action(rule="Answer in {communication_language}"),
             Action(rule="Note: be brief"),
         ),
-        "persona": "You are Mira, dry, at shelf 7 for Ada. Fill {{story_title}}.",
+        "persona": "You are Mira, dry, at shelf 7 for Ada.\nFill {{story_title}}.",
         "unfilled": ("{{story_title}}", "{communication_language}"),
         "file": "agents/mira.md",
     }
@@ -207,7 +209,8 @@ def test_line_ends_and_a_bom_change_nothing(change: tuple[str, str]) -> None:
 
 def test_yaml_and_markdown_say_the_same() -> None:
     front, _, body = MIRA.removeprefix("---\n").partition("---\n")
-    spec, faults = read(f"{front}persona: |\n  {body.strip()}\n", "agents/mira.yaml")
+    persona = body.strip().replace("\n", "\n  ")
+    spec, faults = read(f"{front}persona: |\n  {persona}\n", "agents/mira.yaml")
     assert not faults
     assert fields_of(spec) == {**fields_of(read(MIRA)[0]), "file": "agents/mira.yaml"}
 
@@ -217,6 +220,9 @@ def test_an_agent_as_bmad_writes_it_is_read() -> None:
     assert spec is not None
     assert not faults
     assert (spec.id, spec.name, spec.title) == ("mary", "Mary", "Analyst")
+    named, _ = read(BMAD.replace("_bmad/bmm/agents/mary.md", "mary.v2"), "agents/mary.agent.yaml")
+    assert named is not None
+    assert named.id == "mary.v2"
     assert spec.persona == (
         "Role: Analyst of @project\nCommunication style: Short\n"
         "Principles:\n- Ask first\n- Write after"
@@ -268,6 +274,7 @@ def test_what_is_left_out_has_a_default(text: str, expected: tuple[object, ...])
         ("tools: {fs.read: true}", ["2: tools is a list"]),
         ("tools:\n  - fs.read\n  - fs.write(path=@project/a)", ["4: 'fs.write(path=@project/a)'"]),
         ("tools:\n  - 7", ["3: '7' is no pattern"]),
+        ("tools: [fs.read()]", ["2: 'fs.read()' is no pattern"]),
         ("tools: fs.read, (x", ["2: '(x' is no pattern"]),
         ("critical_actions: load it", ["2: critical_actions is a list"]),
         ("critical_actions:\n  - load: '{x}/a.md'", ["3: nothing gives a value for {x}"]),
@@ -303,8 +310,9 @@ def test_each_fault_is_named_with_its_line(lines: str, faults: list[str]) -> Non
 
 
 def test_all_faults_come_at_once_in_the_order_of_the_lines() -> None:
-    text = "---\ncolour: 1\ntools: 7\nname: 8\nid: a/b\ncritical_actions: 9\nvariables: 0\n---\n"
-    assert [fault.line for fault in read(text)[1]] == [2, 3, 4, 5, 6, 7]
+    wrong = ["colour: 1", "tools: 7", "name: 8", "id: a/b", "critical_actions: 9", "variables: 0"]
+    lines = ["---", *["#"] * 6, *wrong, "---"]
+    assert [fault.line for fault in read("\n".join(lines))[1]] == [8, 9, 10, 11, 12, 13]
 
 
 @pytest.mark.parametrize(
@@ -340,10 +348,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         base / ".nbagent/agents/README.md": "About these",
         base / ".nbagent/agents/notes.txt": "No agent",
         base / ".agents/agents/mira.md": "Second",
-        base
-        / ".agents/agents/tom.yaml": "id: thomas\ncritical_actions: ['load: {desk}/a']\npersona: I am Tom",
+        base / ".agents/agents/tom.yaml": TOM,
         base / ".agents/agents/rev/SKILL.md": SKILL,
-        base / "own/ida.yml": "persona: I am Ida",
+        base / "own/ida.yml": "\ufeffpersona: I am Ida",
+        base / "own/bom.md": "\ufeffI am Bom",
         home / ".nbagent/agents/ben.md": "I am Ben",
         tmp_path / "outside/key.md": "SECRET",
     }
@@ -367,6 +375,7 @@ def test_agents_are_found_in_the_project_and_in_the_home(project: Path) -> None:
         ("thomas", "thomas", "I am Tom", ".agents/agents/tom.yaml"),
         ("rev", "rev", "Be the reviewer.", ".agents/agents/rev/SKILL.md"),
         ("own/ida.yml", "ida", "I am Ida", "own/ida.yml"),
+        ("own/bom.md", "bom", "I am Bom", "own/bom.md"),
         (".agents/agents/mira.md", "mira", "Second", ".agents/agents/mira.md"),
         ("ben", "ben", "I am Ben", "~/.nbagent/agents/ben.md"),
     ],
