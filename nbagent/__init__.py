@@ -25,6 +25,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "nbagent.notebook.panel": ("panel",),
     "nbagent.tools.function_tool": ("tool",),
     "nbagent.tools.mcp": ("mcp",),
+    "nbagent.workflow.package": ("load_package",),
+    "nbagent.workflow.agents": ("load_agent",),
     "nbagent.archive.audit": ("verify_audit",),
     "nbagent.archive.frames": ("expand",),
     "nbagent.contracts.chat": ("Message",),
@@ -42,7 +44,15 @@ __all__: list[str] = ["Agent", "Run", "configure", "forget", "open_run", "panel"
 __all__ += ["ToolContext", "ToolLimits", "ToolPolicy", "mcp", "tool", "verify_audit"]
 __all__ += ["Message", "PersonAnswer", "Question", "events", "offline"]
 __all__ += ["EngineError", "ModelError", "NbagentError", "StoreError", "ToolError", "UsageError"]
-__all__ += ["expand", "messages", "models", "prompts", "read_notebook"]
+__all__ += [
+    "expand",
+    "load_agent",
+    "load_package",
+    "messages",
+    "models",
+    "prompts",
+    "read_notebook",
+]
 __all__ += ["runs", "tool_runs", "turns"]
 
 if TYPE_CHECKING:
@@ -68,6 +78,8 @@ if TYPE_CHECKING:
     from nbagent.settings import configure
     from nbagent.tools.function_tool import tool
     from nbagent.tools.mcp import mcp
+    from nbagent.workflow.agents import load_agent
+    from nbagent.workflow.package import load_package
 
 
 def __getattr__(name: str) -> Any:
