@@ -19,7 +19,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "nbagent.agent": ("Agent",),
     "nbagent.run": ("Run", "open_run", "forget"),
     "nbagent.frames": (
-        *("runs", "turns", "tool_runs", "messages", "prompts", "read_notebook", "models"),
+        *("runs", "turns", "tool_runs", "transitions", "messages", "prompts"),
+        *("read_notebook", "models"),
     ),
     "nbagent.settings": ("configure",),
     "nbagent.notebook.panel": ("panel",),
@@ -43,7 +44,7 @@ __all__ += ["ToolContext", "ToolLimits", "ToolPolicy", "mcp", "tool", "verify_au
 __all__ += ["Message", "PersonAnswer", "Question", "events", "offline"]
 __all__ += ["EngineError", "ModelError", "NbagentError", "StoreError", "ToolError", "UsageError"]
 __all__ += ["expand", "messages", "models", "prompts", "read_notebook"]
-__all__ += ["runs", "tool_runs", "turns"]
+__all__ += ["runs", "tool_runs", "transitions", "turns"]
 
 if TYPE_CHECKING:
     from nbagent.agent import Agent
@@ -61,7 +62,16 @@ if TYPE_CHECKING:
     )
     from nbagent.contracts.policy import PersonAnswer, Question, ToolLimits, ToolPolicy
     from nbagent.contracts.ports import ToolContext
-    from nbagent.frames import messages, models, prompts, read_notebook, runs, tool_runs, turns
+    from nbagent.frames import (
+        messages,
+        models,
+        prompts,
+        read_notebook,
+        runs,
+        tool_runs,
+        transitions,
+        turns,
+    )
     from nbagent.notebook.panel import panel
     from nbagent.providers import offline
     from nbagent.run import Run, forget, open_run

@@ -228,12 +228,17 @@ def drawn(model: str = "deepseek:deepseek-flash") -> Story:
 DOCUMENT = "@state/workflow.md"
 
 
-def patched(key: str, update: dict[str, Any], value: Any = None, **fields: Any) -> ToolRun:
+def patched(
+    key: str,
+    update: dict[str, Any],
+    outcome: dict[str, Any] | ErrorInfo | None = None,
+    **fields: Any,
+) -> ToolRun:
     """A patch of a workflow's document, with what came of it besides its hashes, or an error."""
-    done = {"path": DOCUMENT, "sha256Before": "1" * 64, "sha256After": "2" * 64}
+    done: dict[str, Any] = {"path": DOCUMENT, "sha256Before": "1" * 64, "sha256After": "2" * 64}
     args = {"path": DOCUMENT, "operation": "updateFrontmatter", "update": update, **fields}
-    result: Any = value if isinstance(value, ErrorInfo) else done | (value or {})
-    return tool_run(key, "fs.apply_patch", args, result).model_copy(update={"host": "fs"})
+    value = outcome if isinstance(outcome, ErrorInfo) else {**done, **(outcome or {})}
+    return tool_run(key, "fs.apply_patch", args, value).model_copy(update={"host": "fs"})
 
 
 def walked(**fields: Any) -> Story:
