@@ -133,13 +133,12 @@ _MOVES = """(
         coalesce(t.agent, w.agent) AS agent,
         CAST(c.result AS TEXT) AS body,
         CASE WHEN c.ok THEN '$.data.transition' ELSE '$.error.details.transition' END AS place
-    FROM runs w CROSS JOIN tool_runs c ON c.run = w.n
+    FROM tool_runs c JOIN runs w ON w.n = c.run
     LEFT JOIN turns t ON t.run = c.run AND t.turn = c.turn
     WHERE w.workflow IS NOT NULL AND c.tool_name = 'fs.apply_patch' AND c.host = 'fs'
 ) x JOIN runs r ON r.n = x.run
     AND CASE WHEN json_valid(x.body) THEN json_type(x.body, x.place) END = 'object'"""
-"""The patches of documents that moved, or should have moved, a workflow to its next step. From the
-runs of workflows on: SQLite would read all calls of the store."""
+"""The patches of documents that moved, or should have moved, a workflow to its next step."""
 LINEAGE = """
     WITH RECURSIVE line(n, parent_id, shared, end) AS (
         SELECT n, parent_id, shared_messages, 1 << 60 FROM runs WHERE run_id = ?
