@@ -1,7 +1,7 @@
 """Front matter: the YAML between two lines of `---` at the start of a Markdown file.
 
-Owns reading it as others write it, and changing single keys of it so that the comments and the
-order of the others stay.
+Owns reading it as others write it, leniently or strictly, and changing it in place so that the
+comments and the order of what was not changed stay.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import MappingNode, SequenceNode
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+from ruamel.yaml.tokens import AliasToken
 
 from nbagent.contracts.errors import ToolError
 
@@ -32,7 +35,13 @@ _MOST_ALIASES = 20
 """With many of them a small text is a huge value."""
 _ALIAS = re.compile(r"\*\w")
 _OLD_BOOLEANS = frozenset({"yes", "no", "on", "off", "y", "n"})
-_LINE = re.compile(r"(?P<key>[A-Za-z_][\w.-]*):[ \t]+(?P<value>\S.*?)\s*")
+_LINE = re.compile(
+    r"(?P<start>[ \t]*(?:-[ \t]+)*[A-Za-z_][\w.-]*:[ \t]+|[ \t]*(?:-[ \t]+)+)(?P<value>\S.*?)\s*"
+)
+"""`key: value`, `- value`, `- key: value`."""
+_ODD_VALUE = re.compile(r"[@`{\[%&*!'\"|>\d]|.*:(?:[ \t]|$)")
+"""What may be no YAML without quotes."""
+_BLOCK_TEXT = re.compile(r".*(?:[:-]|^)[ \t]+[|>][+-]?\d?[+-]?[ \t]*(?:#.*)?\r?")
 
 
 class FrontMatter(NamedTuple):
@@ -42,26 +51,50 @@ class FrontMatter(NamedTuple):
     """JSON values; empty when there is no front matter."""
     body: str
     warnings: tuple[str, ...] = ()
+    lines: Mapping[str, int] = MappingProxyType({})
+    """Of strict reading: the line in the file, from 1, of each key and each entry of a list, as
+    `tools` and `critical_actions.0.load`."""
 
 
-def read_frontmatter(text: str) -> FrontMatter:
+def read_frontmatter(text: str, *, strict: bool = False) -> FrontMatter:
     """Split the text of a file into its front matter and the rest.
 
     Texts that should stand in quotes, as those with a colon, are taken as they are meant; it is
     said in `warnings`.
 
+    Args:
+        text: the whole file.
+        strict: refuse aliases, anchors and tags, and say in which line each key stands.
+
     Raises:
-        ToolError: `E_INVALID_FRONTMATTER`, it cannot be read.
+        ToolError: `E_INVALID_FRONTMATTER`, it cannot be read. `details["problems"]` is a list of
+            `[line, what is wrong]`; the line is None where it is about the whole.
     """
     block = _block(text)
     if block is None:
         return FrontMatter({}, text)
     source, body = block["yaml"], text[block.end() :]
+    first_line = text.count("\n", 0, block.start("yaml")) + 1
+    return _read(source, body, first_line, strict=strict)
+
+
+def read_yaml(text: str) -> FrontMatter:
+    """Read a whole file of YAML as strict front matter; its body is empty."""
+    source = text.removeprefix("\ufeff")
+    _check_size(source)
+    return _read(source, "", 1, strict=True)
+
+
+def _read(source: str, body: str, first_line: int, *, strict: bool) -> FrontMatter:
+    def front_matter(source: str, *warnings: str) -> FrontMatter:
+        lines = _key_lines(source, first_line) if strict else MappingProxyType[str, int]({})
+        return FrontMatter(_mapping(source, first_line), body, warnings, lines)
+
     try:
-        return FrontMatter(_mapping(source), body)
+        return front_matter(source)
     except ToolError as first:
         try:
-            return FrontMatter(_mapping(_quoted(source)), body, (first.message,))
+            return front_matter(_quoted(source, strict=strict), first.message)
         except ToolError:
             raise first from None
 
@@ -75,21 +108,50 @@ def update_frontmatter(text: str, changes: Mapping[str, Any]) -> str:
     Raises:
         ToolError: `E_INVALID_FRONTMATTER`, what is there cannot be read, or not be changed so.
     """
+
+    def change(there: Any) -> None:
+        for key, value in changes.items():
+            there[key] = settable(value)
+            if value is None:
+                del there[key]
+
+    return edit_frontmatter(text, change)
+
+
+def edit_frontmatter(text: str, edit: Callable[[Any], None]) -> str:
+    """The text with its front matter changed in place by `edit`.
+
+    `edit` is called with a mapping, twice: of plain values, then of values that remember their
+    comments, order and quotes. Both have to become equal. Texts are best set with `settable`.
+
+    Raises:
+        ToolError: `E_INVALID_FRONTMATTER`, what is there cannot be read, or not be changed so.
+    """
     block = _block(text)
     if block is None:
         eol = "\r\n" if "\r\n" in text else "\n"
         mark = "\ufeff" if text.startswith("\ufeff") else ""
-        made = _changed("", changes).replace("\n", eol)
+        made = _edited("", edit).replace("\n", eol)
         return f"{mark}---{eol}{made}---{eol}{text.removeprefix(mark)}" if made else text
     start, end = block.span("yaml")
-    new = _changed(block["yaml"].replace("\r\n", "\n"), changes)
+    new = _edited(block["yaml"].replace("\r\n", "\n"), edit)
     return text[:start] + new.replace("\n", block["eol"]) + text[end:]
 
 
-def _changed(source: str, changes: Mapping[str, Any]) -> str:
-    """The YAML with keys set or deleted; comments, order and quotes of the others stay."""
-    wanted = {**_mapping(source), **changes}
-    wanted = {key: value for key, value in wanted.items() if changes.get(key, "") is not None}
+def settable(value: Any) -> Any:
+    """A JSON value to be set in an edit: what older YAML takes for true or false gets quotes."""
+    if isinstance(value, str):
+        return DoubleQuotedScalarString(value) if value.casefold() in _OLD_BOOLEANS else value
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[str, Any]", value).items()
+        return {key: settable(one) for key, one in pairs}
+    return [settable(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def _edited(source: str, edit: Callable[[Any], None]) -> str:
+    """The YAML after the edit; comments, order and quotes of the rest stay."""
+    wanted = _mapping(source)
+    edit(wanted)
     yaml: Any = YAML()
     yaml.width = 1 << 16  # Lines are not wrapped anew.
     yaml.preserve_quotes = True
@@ -100,19 +162,15 @@ def _changed(source: str, changes: Mapping[str, Any]) -> str:
 
     def change() -> str:
         there: Any = yaml.load(source) or {}
-        for key, value in changes.items():
-            # What readers of the older YAML take for true or false is quoted.
-            odd = isinstance(value, str) and value.casefold() in _OLD_BOOLEANS
-            there[key] = DoubleQuotedScalarString(value) if odd else value
-            if value is None:
-                del there[key]
+        edit(there)
         out = io.StringIO()
         yaml.dump(there, out)
         return out.getvalue() if there else ""
 
     new = _guarded(change)
+    _check_size(new)
     if _mapping(new) != wanted:
-        _fail("it has a form in which single keys cannot be changed; write its lines")
+        _fail((None, "it has a form in which it cannot be changed so; write its lines"))
     return new
 
 
@@ -120,26 +178,33 @@ def _block(text: str) -> re.Match[str] | None:
     block = _BLOCK.match(text[: 2 * _LARGEST_CHARS])
     if block is None:
         if _OPENED.match(text):
-            _fail("the line --- that ends it is missing, or is too far away")
+            _fail((None, "the line --- that ends it is missing, or is too far away"))
         return None
-    marks = sum(map(block["yaml"].count, "\n,:[{"))
-    aliases = len(_ALIAS.findall(block["yaml"]))
-    if len(block["yaml"]) > _LARGEST_CHARS or marks > _MOST_MARKS or aliases > _MOST_ALIASES:
-        _fail("it is too long, or holds too many values")
+    _check_size(block["yaml"])
     return block
 
 
-def _mapping(source: str) -> dict[str, Any]:
+def _check_size(source: str) -> None:
+    if len(source) > _LARGEST_CHARS or sum(map(source.count, "\n,:[{")) > _MOST_MARKS:
+        _fail((None, "it is too long, or holds too many values"))
+
+
+def _mapping(source: str, first_line: int = 2) -> dict[str, Any]:
     """The YAML as JSON values."""
     yaml: Any = YAML(typ="safe", pure=True)
 
     def load() -> Any:
+        # A star is mostly an emphasis of Markdown: the library says what is an alias.
+        if len(_ALIAS.findall(source)) > _MOST_ALIASES:
+            tokens: Any = yaml.scan(source)
+            if sum(isinstance(token, AliasToken) for token in tokens) > _MOST_ALIASES:
+                raise ValueError("too many aliases")
         there = yaml.load(source)
         return json.loads(json.dumps({} if there is None else there, default=_plain))
 
-    mapping = _guarded(load)
+    mapping = _guarded(load, first_line)
     if not isinstance(mapping, dict):
-        _fail("it is no list of 'key: value' lines")
+        _fail((None, "it is no list of 'key: value' lines"))
     return cast("dict[str, Any]", mapping)
 
 
@@ -150,35 +215,96 @@ def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def _guarded(work: Callable[[], T]) -> T:
+def _events(source: str, first_line: int = 2) -> list[Any]:
+    """The YAML as it is parsed; nothing is looked up, made or compared yet."""
+    yaml: Any = YAML(typ="safe", pure=True)
+    return _guarded(lambda: list(yaml.parse(source)), first_line)
+
+
+def _has_anchor(event: Any) -> bool:
+    return getattr(event, "anchor", None) is not None
+
+
+def _key_lines(source: str, first_line: int) -> dict[str, int]:
+    """Where each key and entry stands; what strict reading refuses is raised, all of it."""
+    anchors = filter(_has_anchor, _events(source, first_line))
+    why = "aliases and anchors of YAML are not read here; write the value out, or put it in quotes"
+    problems: list[tuple[int, str]] = [(event.start_mark.line, why) for event in anchors]
+    yaml: Any = YAML(typ="safe", pure=True)
+    lines: dict[str, int] = {}
+
+    def walk() -> None:
+        for path, line in _places(yaml.compose(source), ""):
+            if path in lines:
+                problems.append((line, f"the key {path!r} stands here a second time"))
+            lines.setdefault(path, line + first_line)
+
+    if not problems:
+        _guarded(walk, first_line)
+    if problems:
+        _fail(*((line + first_line, why) for line, why in problems))
+    return lines
+
+
+def _places(node: Any, above: str) -> Iterator[tuple[str, int]]:
+    if isinstance(node, MappingNode):
+        for key, value in cast("list[tuple[Any, Any]]", node.value):  # pyright: ignore[reportUnknownMemberType]
+            path = f"{above}{key.value}"
+            yield path, key.start_mark.line
+            yield from _places(value, f"{path}.")
+    elif isinstance(node, SequenceNode):
+        for number, value in enumerate(cast("list[Any]", node.value)):  # pyright: ignore[reportUnknownMemberType]
+            yield f"{above}{number}", value.start_mark.line
+            yield from _places(value, f"{above}{number}.")
+
+
+def _guarded(work: Callable[[], T], first_line: int = 2) -> T:
     """Run the YAML library; whatever it raises is about the text."""
     try:
         return work()
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 2}" if mark is not None else ""
         problem = str(getattr(error, "problem", "") or "").split("\n")[0]
-        _fail(f"it is not YAML{where}: {problem or 'it cannot be read'}")
+        line = None if mark is None else mark.line + first_line
+        _fail((line, f"it is not YAML: {problem or 'it cannot be read'}"))
     except (ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:
-        _fail(f"it is not YAML that can be read ({type(error).__name__})")
+        _fail((None, f"it is not YAML that can be read ({type(error).__name__})"))
 
 
-def _fail(why: str) -> NoReturn:
+def _fail(*problems: tuple[int | None, str]) -> NoReturn:
+    said = "; ".join(f"at line {line}: {why}" if line else why for line, why in problems)
     raise ToolError(
-        f"the front matter cannot be used: {why}; correct it with fs.apply_patch",
+        f"the front matter cannot be used: {said}; correct it with fs.apply_patch",
         code="E_INVALID_FRONTMATTER",
+        details={"problems": [[line, why] for line, why in problems]},
     )
 
 
-def _quoted(source: str) -> str:
+def _quoted(source: str, *, strict: bool) -> str:
     """The YAML with the values of single lines in quotes where they are no YAML without."""
     lines: list[str] = []
+    text_indent: int | None = None  # Of a block of text, which stays as it is.
     for line in source.split("\n"):
-        plain = _LINE.fullmatch(line)
-        if plain is not None:
-            try:
-                _mapping(line)
-            except ToolError:
-                line = f"{plain['key']}: {json.dumps(plain['value'], ensure_ascii=False)}"
+        indent = len(line) - len(line.lstrip())
+        if text_indent is not None and line.strip() and indent <= text_indent:
+            text_indent = None
+        found = _LINE.fullmatch(line) if text_indent is None else None
+        if found is not None and not _is_yaml(found["value"], strict=strict):
+            line = found["start"] + json.dumps(found["value"], ensure_ascii=False)
+        elif text_indent is None and _BLOCK_TEXT.fullmatch(line):
+            text_indent = indent
         lines.append(line)
     return "\n".join(lines)
+
+
+def _is_yaml(value: str, *, strict: bool) -> bool:
+    """Whether it can be the value of a key; real aliases are no texts that lack their quotes."""
+    if not _ODD_VALUE.match(value):
+        return True
+    try:
+        events = _events(f"x: {value}")
+        if strict or any(map(_has_anchor, events)):
+            return True
+        return bool(_mapping(f"x: {value}"))
+    except ToolError:
+        return False

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.frontmatter import read_frontmatter, update_frontmatter
+from nbagent.files.frontmatter import (
+    edit_frontmatter,
+    read_frontmatter,
+    read_yaml,
+    settable,
+    update_frontmatter,
+)
 
 TEXT = """\
 ---
@@ -49,7 +55,7 @@ def test_front_matter_is_read() -> None:
     ],
 )
 def test_only_what_is_fenced_is_front_matter(text: str, mapping: dict[str, int]) -> None:
-    assert read_frontmatter(text) == (mapping, "" if mapping else text, ())
+    assert read_frontmatter(text)[:3] == (mapping, "" if mapping else text, ())
 
 
 @pytest.mark.parametrize("eol", ["\n", "\r\n"], ids=["lf", "crlf"])
@@ -144,3 +150,91 @@ def test_unquoted_texts_are_read_as_they_are_meant(value: str) -> None:
     found = read_frontmatter(text)
     assert found.mapping == {"name": "x", "description": value, "use": "Usage: x: y\nmore\n"}
     assert "line" in found.warnings[0]
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
+@pytest.mark.parametrize(
+    ("yaml", "value"),
+    [
+        ("a:\n  - load: @pkg/x.md\n", [{"load": "@pkg/x.md"}]),
+        ("a:\n- load: {project-root}/x.md\n", [{"load": "{project-root}/x.md"}]),
+        ("a:\n  -   {project-root}/x.md\n", ["{project-root}/x.md"]),
+        ("a:\n  b:\n    load: @pkg/x.md\n", {"b": {"load": "@pkg/x.md"}}),
+        ("a:\n  - *Never* delete\n  - plain\n", ["*Never* delete", "plain"]),
+        ("a:\n  - |\n    load: @x: y\n  - @z\n", ["load: @x: y\n", "@z"]),
+        ("a: >-\n  - @x: y\nb: @z\n", "- @x: y"),
+    ],
+    ids=["load", "mark", "entry", "nested", "emphasis", "text in a list", "folded text"],
+)
+def test_paths_and_marks_need_no_quotes_at_any_depth(yaml: str, value: Any, strict: bool) -> None:
+    found = read_frontmatter(f"---\n{yaml}---\n", strict=strict)
+    assert found.mapping["a"] == value
+    assert found.warnings
+
+
+def test_emphasis_of_markdown_is_no_alias() -> None:
+    text = "---\na: |\n" + "  some *words* that *matter*\n" * 50 + "---\n"
+    assert read_frontmatter(text).mapping["a"].count("*matter*") == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("---\na: &x 1\nb: *x\n---\n", [2, 3]),
+        ("---\na: &x 1\nb: @c\n---\n", [3]),
+        ("---\nb: *x\n---\n", [2]),
+        ("---\na: 1\nb: 2\na: 3\nb: 4\n---\n", [4, 5]),
+        ("\n---\r\na:\r\n  b: 1\r\n  b: 2\r\n---\r\n", [5]),
+        ("---\na: 1\n  b: 2\n---\n", [3]),
+        ("---\na: !!python/name:os.getcwd\n---\n", [2]),
+        ("---\n- a\n---\n", [None]),
+        ("---\na: 1\n", [None]),
+    ],
+    ids=[
+        *("alias", "anchor", "no such alias", "twice", "twice below", "broken"),
+        *("tag", "list", "no end"),
+    ],
+)
+def test_strict_reading_names_the_line_of_each_problem(text: str, lines: list[int]) -> None:
+    with pytest.raises(ToolError) as raised:
+        read_frontmatter(text, strict=True)
+    assert raised.value.code == "E_INVALID_FRONTMATTER"
+    problems = raised.value.details["problems"]
+    assert [line for line, _ in problems] == lines
+    assert all(why in raised.value.message for _, why in problems)
+
+
+def test_strict_reading_says_where_keys_and_entries_stand() -> None:
+    text = "a: 1\nlist:\n  - x\n  - load: y\n    more: z\n"
+    lines = {"a": 1, "list": 2, "list.0": 3, "list.1": 4, "list.1.load": 4, "list.1.more": 5}
+    assert read_yaml(text).lines == lines
+    assert read_yaml("\ufeff" + text).mapping == {"a": 1, "list": ["x", {"load": "y", "more": "z"}]}
+    below = read_frontmatter(f"---\n{text}---\nbody", strict=True)
+    assert below.lines == {path: line + 1 for path, line in lines.items()}
+
+
+def test_an_edit_keeps_the_comments_within_a_list() -> None:
+    def edit(there: Any) -> None:
+        there["list"].append("c")
+        there["nested"]["a"] = settable("no")
+
+    new = edit_frontmatter(TEXT, edit)
+    assert new == TEXT.replace("- b # odd\n", "- b # odd\n- c\n").replace("a: 1", 'a: "no"')
+
+
+@pytest.mark.parametrize("value", [float("nan"), ["x"] * 9_000], ids=["nan", "too many"])
+def test_an_edit_that_would_not_read_back_is_refused(value: object) -> None:
+    def edit(there: Any) -> None:
+        there["name"] = value
+
+    with pytest.raises(ToolError) as raised:
+        edit_frontmatter(TEXT, edit)
+    assert raised.value.code == "E_INVALID_FRONTMATTER"
+
+
+def test_what_an_edit_itself_raises_is_not_changed() -> None:
+    def edit(there: Any) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        edit_frontmatter(TEXT, edit)

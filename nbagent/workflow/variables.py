@@ -1,0 +1,152 @@
+"""Marks: `{project-root}`, `{config:KEY}`, `{date}` in what a package and its agents say.
+
+Owns what a mark is and what it stands for: strict in paths that the runtime loads, lenient in
+prose. Where a mark without a value is reported is its caller's.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import date
+from unicodedata import category
+
+from nbagent.contracts.errors import UsageError
+
+# In prose `${HOME}` belongs to a shell; in a path it would be no file.
+_MARK = re.compile(
+    r"(?<!\{)(?:\{(?P<name>[^\W\d][\w:.-]{0,79})\}"
+    r"|\{\{ *(?P<double>[^\W\d][\w:. -]{0,79})\}\})(?!\})"
+)
+_NAME = re.compile(r"[^\W\d][\w.-]{0,79}")
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+# Scripts need them within words, and emoji.
+_JOINERS = frozenset("\u200c\u200d")
+_VALUE_CHARS = 1_000
+
+
+class UnknownMark(ValueError):
+    """A path holds a mark that nothing gives a value for.
+
+    Attributes:
+        mark: as it is written, `{output_folder}`.
+    """
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(f"nothing gives a value for {mark}")
+        self.mark = mark
+
+
+def is_line(text: str, most_chars: int = _VALUE_CHARS) -> bool:
+    """Whether a text is one line that a person sees whole, and not empty."""
+    seen = all(char in _JOINERS or category(char) not in _HIDDEN for char in text)
+    return seen and bool(text.strip()) and len(text) <= most_chars
+
+
+def bad_values(values: Mapping[str, object]) -> dict[str, str]:
+    """Of values for marks, what is wrong with each that cannot be one, by its name."""
+    wrong: dict[str, str] = {}
+    for name, value in values.items():
+        if not _NAME.fullmatch(name):
+            wrong[name] = f"{name[:80]!r} is no name for a value; use letters, digits, _ or -"
+        elif not isinstance(value, str) or not is_line(value):
+            wrong[name] = (
+                f"the value of {name!r} is not one printable line; write a text of at most "
+                f"{_VALUE_CHARS:,} characters"
+            )
+    return wrong
+
+
+def person_values(values: Mapping[str, str] | None) -> dict[str, str]:
+    """What a person gave for marks, checked; UsageError where it cannot be used."""
+    given = dict(values or {})
+    if wrong := bad_values(given):
+        raise UsageError("; ".join(wrong.values()))
+    return given
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What marks stand for."""
+
+    values: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The person's."""
+    config: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The package's own. Its values may hold the marks of folders and `{date}`, no others."""
+    _: KW_ONLY
+    today: date | None = None
+    bundle: str = "@pkg"
+    """The package's folder; empty where there is none."""
+
+    def with_config(self, more: Mapping[str, str]) -> Marks:
+        """The same with more values of the package; they win over those that are there."""
+        return replace(self, config={**self.config, **more})
+
+    def path(self, text: str) -> str:
+        """Fill in what the runtime loads itself; the package's own values come first.
+
+        Raises:
+            UnknownMark: one has no value, or stands in double braces.
+        """
+
+        def fill(match: re.Match[str]) -> str:
+            name = match["name"]
+            value = self._value(name, (self.config, self.values)) if name else None
+            if value is None or text[: match.start()].endswith("$"):
+                raise UnknownMark(match[0])
+            if left := _MARK.search(value):
+                raise UnknownMark(left[0])
+            return value
+
+        return _MARK.sub(fill, text)
+
+    def prose(self, text: str) -> tuple[str, tuple[str, ...]]:
+        """Fill in what is known, the person's values first; also the marks that stay, each once."""
+        left: dict[str, None] = {}
+
+        def fill(match: re.Match[str]) -> str:
+            if match.start() and text[match.start() - 1] == "$":
+                return match[0]
+            name = match["name"] or match["double"].strip()
+            value = self._value(name, (self.values, self.config))
+            filled = match[0] if value is None else value
+            left.update(dict.fromkeys(found[0] for found in _MARK.finditer(filled)))
+            return filled
+
+        return _MARK.sub(fill, text), tuple(left)
+
+    def _value(self, name: str, sources: tuple[Mapping[str, str], ...]) -> str | None:
+        """What a mark stands for. Marks in it are filled in once, and only those of folders."""
+        fixed = self._fixed()
+        if name in fixed:
+            return fixed[name]
+        if name.startswith("config:"):
+            value = self.config.get(name.removeprefix("config:"))
+        elif name == "user_name":
+            value = self.values.get(name) or self.config.get(name) or _login()
+        else:
+            value = next((source[name] for source in sources if name in source), None)
+        if value is None:
+            return None
+        return _MARK.sub(lambda match: fixed.get(match["name"]) or match[0], value)
+
+    def _fixed(self) -> dict[str | None, str | None]:
+        """Marks that nobody gives another value."""
+        bundle = self.bundle or None
+        today = self.today or date.today()
+        return {
+            "project-root": "@project",
+            "bundle-root": bundle,
+            "skill-root": bundle,
+            "date": today.isoformat(),
+        }
+
+
+def _login() -> str | None:
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # A container without a user's name.
+        return None
+    return name if is_line(name, 80) else None
