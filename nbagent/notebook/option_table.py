@@ -54,8 +54,8 @@ class Command:
 
     name: str
     argument: str
-    """What follows it; in brackets when it may be left out. `RUN`, `PROVIDER`, `NAME=VALUE` and
-    `COMMAND` are completed."""
+    """What follows it; in brackets when it may be left out. `RUN`, `PROVIDER`, `PACKAGE`,
+    `NAME=VALUE` and `COMMAND` are completed."""
     help: str
     more: str = ""
     """What `%agent help COMMAND` adds."""
@@ -125,6 +125,15 @@ COMMANDS: tuple[Command, ...] = (
             "%agent resume .nbagent/state/3fa81c0299b1d0e4/workflow.md",
         ),
         _RESUME_OPTIONS,
+    ),
+    Command(
+        "workflow",
+        "[PACKAGE]",
+        "a package: its agents, its steps, and how far a workflow has come",
+        "PACKAGE is a folder with workflow.md or SKILL.md, or a zip of one (.bmad); what is wrong "
+        "with it is listed with file and line. A path that ends in .md is the document of a "
+        "workflow at work. Without PACKAGE, the packages of this folder are named.",
+        ("%agent workflow story-flow", "%agent workflow .nbagent/state/3fa81c02/workflow.md"),
     ),
     Command("stop", "", "stop the run that is at work"),
     Command(

@@ -239,8 +239,8 @@ class ActiveRun:
             self._hand_on(Waiting(None, "; ".join(self._waits)))
 
     def _audit(self) -> AuditSink | None:
-        """The sink for the audit log of a run whose tools touch the world."""
-        if not is_audited(self.prepared.host.host_names):
+        """The sink for the audit log of a workflow, and of a run whose tools touch the world."""
+        if not (self.record.workflow or is_audited(self.prepared.host.host_names)):
             return None
         if self.store.path is None:
             self.warn("this run is not audited: its store is in memory only")

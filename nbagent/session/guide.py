@@ -29,7 +29,7 @@ from nbagent.workflow.composer import Flow, Intent, hides, system_text
 from nbagent.workflow.document import Document, document_at
 from nbagent.workflow.graph import AgentSpec, Package
 from nbagent.workflow.package import load_package
-from nbagent.workflow.state import new_document, of_other_package, origin_of
+from nbagent.workflow.state import State, new_document, of_other_package, origin_of, read_state
 
 _IN_PROJECT = "@project/"
 _MOST_RUNS = 10_000
@@ -229,6 +229,31 @@ def flow_of_record(record: RunRecord, store: Store) -> Flow | None:
     )
     flow.look()
     return flow
+
+
+def seen_from(ref: str) -> tuple[Package, State | None]:
+    """A package and how far it has come: by a document's file, else in the last run of it.
+
+    Raises:
+        PackageError: it cannot be used.
+        UsageError: the document cannot be.
+    """
+    store = current_store()
+    if not ref.endswith(".md"):
+        package = load_package(ref)
+        runs = store.runs(limit=_MOST_RUNS)
+        ids = (run.options.get("document") for run in runs if run.workflow == package.id)
+        data = Document(store_home(), run_id).read() if (run_id := next(ids, None)) else None
+        is_of_it = data is not None and origin_of(data)[2] == package.sha256
+        return package, read_state(data, package.graph) if data and is_of_it else None
+    try:
+        data = (project_folder() / Path(ref).expanduser()).read_bytes()
+        package = _package(RunOptions(), data, store)
+        return package, read_state(data, package.graph)
+    except OSError as error:
+        raise UsageError(f"{ref} cannot be read ({error.strerror}); name a document") from None
+    except ToolError as error:
+        raise UsageError(f"{ref}: {error.message}", code=error.code) from None
 
 
 def last_run_of(document: str) -> str:

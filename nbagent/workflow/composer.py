@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import Message, Part, TextPart, ToolSpec
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.policy import call_pattern
 from nbagent.contracts.ports import Composition, Verdict
-from nbagent.contracts.records import EngineTurn, ToolRun
+from nbagent.contracts.records import EngineTurn
 from nbagent.workflow.agents import critical_context
 from nbagent.workflow.document import Document
 from nbagent.workflow.graph import AgentSpec, Package
@@ -197,15 +196,14 @@ class Flow:
     async def after_turn(self, turn: EngineTurn) -> Verdict:
         """Where the document stands after a turn, and whether the run pauses there."""
         before, state = self.state, self.look()
-        notes = moves(turn)
         if self.is_complete:
             # After the last update the model says what came of it.
-            return Verdict(complete=not turn.tool_runs, notices=notes)
+            return Verdict(complete=not turn.tool_runs)
         if turn.tool_runs:
             if state.visit == before.visit or self.autopilot:
-                return Verdict(notices=notes)
+                return Verdict()
             text = f"{before.node} is done, next is {state.node}. {GO_ON}"
-            return Verdict(answered=True, notices=(*notes, text))
+            return Verdict(answered=True, notices=(text,))
         if self.autopilot and self._nudged != state.visit:
             self._nudged = state.visit
             return Verdict(new_messages=self.briefing("continue"))
@@ -267,20 +265,3 @@ def brief(package: Package, state: State) -> str:
         condition = f", condition={edge.condition}" if edge.condition else ""
         lines.append(f"  - {edge.target} (label={edge.label}{condition})")
     return "\n".join(lines)
-
-
-def moves(turn: EngineTurn) -> tuple[str, ...]:
-    """The transitions of a turn for people, the refused ones too."""
-    return tuple(text for run in turn.tool_runs if (text := _move(run)))
-
-
-def _move(run: ToolRun) -> str:
-    if run.host != "fs" or run.result is None:
-        return ""
-    error = run.result.error
-    said = json_object((error.details if error else run.result.data) or {}) or {}
-    transition = json_object(said.get("transition"))
-    if transition is None:
-        return ""
-    way = f"{transition['from']} → {transition['to']}"
-    return f"refused: {way}: {error.message}" if error else f"{way} ({transition['label']})"

@@ -36,7 +36,8 @@ async def write():
     for i in range(int(n)):
         update = {"variables.set": {name: i}}
         arguments = {"path": "@state/workflow.md", "operation": "updateFrontmatter"}
-        call = ToolCall(id="1", name="fs.apply_patch", arguments={**arguments, "update": update}, arguments_raw="{}")
+        arguments["update"] = update
+        call = ToolCall(id="1", name="fs.apply_patch", arguments=arguments, arguments_raw="{}")
         result = (await (await host.prepare(call, context)).run(context)).result
         assert result.ok, result.error
         print(json.dumps([result.data["sha256Before"], result.data["sha256After"]]), flush=True)
