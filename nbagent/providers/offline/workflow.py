@@ -17,7 +17,6 @@ from typing import Any
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.errors import ToolError
-from nbagent.files.frontmatter import read_frontmatter
 from nbagent.providers.offline.demo import Made, cell_text, made_call
 from nbagent.providers.offline.filling import items, literal
 from nbagent.providers.offline.stream import Step, call
@@ -25,6 +24,8 @@ from nbagent.providers.offline.stream import Step, call
 _READ, _WRITE, _PATCH = "fs.read", "fs.write", "fs.apply_patch"
 _MOST_PATCHES = 3
 """To end one step, before the person hears what is wrong."""
+_FEW_WORDS = 2
+"""Of the person: `go on` or `publish` decides something and is no text to quote."""
 
 _KIND = re.compile(r"(RUN_DIRECTIVE|NODE_BRIEF|USER_INPUT)\n(.*)", re.DOTALL)
 _FIELD = re.compile(r"- (\w+):(?: (.*))?")
@@ -93,6 +94,7 @@ class _Story:
     """Questions of this visit that the person has answered."""
     ended: bool = False
     last_words: str = ""
+    """The person's, of any step."""
     files: dict[str, str] = field(default_factory=dict[str, str])
     """By their paths, as they were read last."""
     steps: list[str] = field(default_factory=list[str])
@@ -183,8 +185,10 @@ def _hear(story: _Story, kind: str, rest: str) -> None:
         story.node, story.ended, story.asked = node, False, False
         story.made, story.words, story.n_answers = [], [], 0
     if said:
-        story.last_words = "\n".join(lines[1:]).strip()
-        story.words.append(story.last_words)
+        words = "\n".join(lines[1:]).strip()
+        story.words.append(words)
+        if len(words.split()) > _FEW_WORDS:
+            story.last_words = words
         story.n_answers += story.asked
         story.asked = False
     else:
@@ -224,6 +228,8 @@ def _keep(story: _Story, made: Made) -> None:
 
 def _split(text: str) -> tuple[dict[str, Any], str]:
     """Front matter and body; no front matter where it cannot be read."""
+    from nbagent.files.frontmatter import read_frontmatter  # late: the YAML library costs 35 ms
+
     with suppress(ToolError):
         return read_frontmatter(text)[:2]
     return {}, text
@@ -273,8 +279,7 @@ def _text_for(path: str, story: _Story, title: str, variables: Mapping[str, Any]
     for one in reversed(read):
         if path.endswith(".csv") and one.endswith(".csv"):
             return "".join(dict.fromkeys(story.files[one].splitlines(keepends=True)))
-    words = (story.words or [story.last_words])[-1]
-    lines = [f"# {title}", "", *(f"> {it}" for it in words.splitlines()), ""]
+    lines = [f"# {title}", "", *(f"> {it}" for it in story.last_words.splitlines()), ""]
     lines += [f"- {name}: {cell_text(value)}" for name, value in variables.items()]
     for one in read:
         rows = story.files[one].splitlines()
@@ -311,9 +316,11 @@ def _chosen(story: _Story, variables: Mapping[str, Any]) -> tuple[_Edge, str]:
         if _holds(edge, story, variables):
             is_first = edge.words and not story.words
             return edge, "the first choice, as autopilot is on" if is_first else edge.condition
-    for edge in story.edges:
-        if edge.condition in ("", "otherwise"):
-            return edge, "no other condition holds"
+    plain = [edge for edge in story.edges if edge.condition in ("", "otherwise")]
+    if plain:
+        # Another label than this leads aside.
+        edge = next((it for it in plain if it.label == "next"), plain[0])
+        return edge, "no other condition holds"
     return story.edges[0], "the first edge, as I understand none of the conditions"
 
 
