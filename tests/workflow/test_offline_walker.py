@@ -390,6 +390,11 @@ def test_text_of_a_step_is_written_as_it_stands(tmp_path: Path) -> None:
         ("Ask the person: red or blue?\n\nHALT", ["red or blue?"]),
         ("Ask: red?\n\nWrite your result to each output.\n\nAsk: blue?", ["red?", "blue?"]),
         ("Show the menu.\n\nHalt at the menu.", ["one"]),
+        (
+            "- ALWAYS halt at the menu and wait for the user.\n\nRead `@project/x.md`.\n\n"
+            "- Ask the user\n  for [C] Continue\n- HALT",
+            ["for [C] Continue"],
+        ),
         ("Never ask the person.", []),
     ],
 )

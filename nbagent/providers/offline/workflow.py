@@ -121,23 +121,21 @@ def walk(request: ChatRequest) -> Step:
         why = "The brief names a step whose file I have not read."
         return _made(story, [Made(_READ, {"path": story.step_file})], why) or Step()
     text = _split(story.files[story.step_file])[1]
-    orders = list(_ORDER.finditer(_WRAPPED.sub(lambda it: it[1] or " ", text)))
+    orders = _orders(text)
     title = next(iter(re.findall(r"(?m)^#+ +(.+)", text)), story.node)
     variables = dict(json_object(story.document.get("variables")) or {})
     reads: list[Made] = []
     if any(it["counter"] or it["plus"] for it in orders) or any(e.comparison for e in story.edges):
         reads.append(Made(_READ, {"path": story.state}))
-    n_asked, was_question = 0, False
+    n_asked = 0
     for order in orders:
-        is_question = order["ask"] is not None or order["halt"] is not None
         if order["files"]:
             paths = map(_path, re.findall(r"`([@{][^`\s]+)`", order["files"]))
             reads += [Made(_READ, {"path": path}) for path in paths]
         elif step := _made(story, reads, "I read what the step is about."):
             return step
-        elif is_question:
-            # "Ask the person … HALT" is one question.
-            n_asked += not (was_question and order["halt"])
+        elif order["ask"] is not None or order["halt"]:
+            n_asked += 1
             if n_asked > story.n_answers and not story.autopilot:
                 return _question(story, order["ask"] or "", title)
         elif order["path"]:
@@ -149,7 +147,6 @@ def walk(request: ChatRequest) -> Step:
                 return step
         else:
             variables |= _changed(story, order, variables)
-        was_question = is_question
     return (
         _made(story, reads, "I read what the step is about.")
         or _made(story, _outputs(story, title, variables), "The brief lists outputs.")
@@ -237,6 +234,15 @@ def _split(text: str) -> tuple[dict[str, Any], str]:
 
 def _path(text: str) -> str:
     return re.sub(r"\{(bundle|skill)-root\}", "@pkg", text.replace("{project-root}", "@project"))
+
+
+def _orders(text: str) -> list[re.Match[str]]:
+    """What a step asks for, in its order. To halt is to wait for the answers, or one question."""
+    found = list(_ORDER.finditer(_WRAPPED.sub(lambda it: it[1] or " ", text)))
+    halts = [it for it in found if it["halt"]]
+    if not any(it["ask"] is not None for it in found):
+        halts = halts[:-1]
+    return [it for it in found if it not in halts]
 
 
 def _changed(story: _Story, order: re.Match[str], variables: Mapping[str, Any]) -> dict[str, Any]:
