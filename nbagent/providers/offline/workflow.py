@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,7 @@ from nbagent.providers.offline.stream import Step, call
 _READ, _WRITE, _PATCH = "fs.read", "fs.write", "fs.apply_patch"
 _MOST_PATCHES = 3
 """To end one step, before the person hears what is wrong."""
+_STUCK = "I cannot go on with"
 _FEW_WORDS = 2
 """Of the person: `go on` or `publish` decides something and is no text to quote."""
 
@@ -99,11 +100,12 @@ class _Story:
     """By their paths, as they were read last."""
     steps: list[str] = field(default_factory=list[str])
     artifacts: list[str] = field(default_factory=list[str])
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The front matter of the document as it was read last."""
-        return _split(self.files.get(self.state, ""))[0]
+    variables: dict[str, Any] = field(default_factory=dict[str, Any])
+    changes: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Variables that the step at work sets; its last patch writes them."""
+    title: str = ""
+    n_questions: int = 0
+    """Of the step at work, as far as its file was gone through."""
 
 
 def is_workflow(request: ChatRequest) -> bool:
@@ -122,12 +124,10 @@ def walk(request: ChatRequest) -> Step:
         return _made(story, [Made(_READ, {"path": story.step_file})], why) or Step()
     text = _split(story.files[story.step_file])[1]
     orders = _orders(text)
-    title = next(iter(re.findall(r"(?m)^#+ +(.+)", text)), story.node)
-    variables = dict(json_object(story.document.get("variables")) or {})
+    story.title = next(iter(re.findall(r"(?m)^#+ +(.+)", text)), story.node)
     reads: list[Made] = []
     if any(it["counter"] or it["plus"] for it in orders) or any(e.comparison for e in story.edges):
         reads.append(Made(_READ, {"path": story.state}))
-    n_asked = 0
     for order in orders:
         if order["files"]:
             paths = map(_path, re.findall(r"`([@{][^`\s]+)`", order["files"]))
@@ -135,22 +135,22 @@ def walk(request: ChatRequest) -> Step:
         elif step := _made(story, reads, "I read what the step is about."):
             return step
         elif order["ask"] is not None or order["halt"]:
-            n_asked += 1
-            if n_asked > story.n_answers and not story.autopilot:
-                return _question(story, order["ask"] or "", title)
+            story.n_questions += 1
+            if story.n_questions > story.n_answers and not story.autopilot:
+                return _question(story, order["ask"] or "")
         elif order["path"]:
             given = {"path": _path(order["path"]), "content": order["text"]}
             if step := _made(story, [Made(_WRITE, given)], f"The step says: {order[0]}"):
                 return step
         elif order["outputs"]:
-            if step := _made(story, _outputs(story, title, variables), "It wants its outputs."):
+            if step := _made(story, _outputs(story), "It wants its outputs."):
                 return step
         else:
-            variables |= _changed(story, order, variables)
+            story.changes |= _changed(story, order)
     return (
         _made(story, reads, "I read what the step is about.")
-        or _made(story, _outputs(story, title, variables), "The brief lists outputs.")
-        or _end(story, n_asked, variables)
+        or _made(story, _outputs(story), "The brief lists outputs.")
+        or _end(story)
     )
 
 
@@ -162,7 +162,8 @@ def _read(messages: Sequence[Message]) -> _Story:
         if kind:
             _hear(story, kind[1], kind[2])
         elif message.role == "assistant":
-            story.asked = story.asked or not message.tool_calls
+            is_question = not message.tool_calls and not message.text.startswith(_STUCK)
+            story.asked = story.asked or is_question
             for asked in message.tool_calls:
                 _keep(story, made_call(asked, results.get(asked.id, "")))
     return story
@@ -212,13 +213,16 @@ def _keep(story: _Story, made: Made) -> None:
     if made.tool == _READ and isinstance(text, str):
         story.files[path] = text
         if path == story.state:
-            story.steps = [*map(str, items(story.document.get("stepsCompleted")))]
-            story.artifacts = [*map(str, items(story.document.get("artifacts")))]
+            document = _split(text)[0]
+            story.steps = [*map(str, items(document.get("stepsCompleted")))]
+            story.artifacts = [*map(str, items(document.get("artifacts")))]
+            story.variables = json_object(document.get("variables")) or {}
     elif made.tool == _PATCH and path == story.state:
         update = json_object(made.arguments.get("update")) or {}
         added = update.get("artifacts.append", [])
         story.artifacts += [added] if isinstance(added, str) else map(str, items(added))
         story.steps += [str(it) for key, it in update.items() if key == "stepsCompleted.append"]
+        story.variables |= json_object(update.get("variables.set")) or {}
         moved = "currentNodeId.set" in update
         story.ended = moved or (not story.edges and "stepsCompleted.append" in update)
 
@@ -245,11 +249,11 @@ def _orders(text: str) -> list[re.Match[str]]:
     return [it for it in found if it not in halts]
 
 
-def _changed(story: _Story, order: re.Match[str], variables: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(story: _Story, order: re.Match[str]) -> dict[str, Any]:
     """The variable that an order sets, with its new value."""
     name = order["counter"] or order["name"]
     if amount := order["add"] or order["plus"]:
-        old = variables.get(name)
+        old = {**story.variables, **story.changes}.get(name)
         return {name: (old if isinstance(old, int | float) else 0) + int(amount)}
     if order["answer"]:
         return {name: (story.words or [""])[-1]}
@@ -270,22 +274,23 @@ def _made(story: _Story, wished: Sequence[Made], why: str) -> Step | None:
     return Step(reasoning=why, calls=calls) if calls else None
 
 
-def _outputs(story: _Story, title: str, variables: Mapping[str, Any]) -> list[Made]:
+def _outputs(story: _Story) -> list[Made]:
     """Writes the outputs that this visit has not written."""
     written = [it.arguments.get("path") for it in story.made if it.tool == _WRITE]
     left = [path for path in story.outputs if path not in written]
-    texts = {path: _text_for(path, story, title, variables) for path in left}
+    texts = {path: _text_for(path, story) for path in left}
     return [Made(_WRITE, {"path": path, "content": text}) for path, text in texts.items()]
 
 
-def _text_for(path: str, story: _Story, title: str, variables: Mapping[str, Any]) -> str:
+def _text_for(path: str, story: _Story) -> str:
     """A short text of what is known; of a table that was read, its lines, each once."""
     read = dict.fromkeys(str(it.arguments["path"]) for it in story.made if it.tool == _READ)
     read = [it for it in read if it in story.files and it not in (story.step_file, story.state)]
     for one in reversed(read):
         if path.endswith(".csv") and one.endswith(".csv"):
             return "".join(dict.fromkeys(story.files[one].splitlines(keepends=True)))
-    lines = [f"# {title}", "", *(f"> {it}" for it in story.last_words.splitlines()), ""]
+    lines = [f"# {story.title}", "", *(f"> {it}" for it in story.last_words.splitlines()), ""]
+    variables = {**story.variables, **story.changes}
     lines += [f"- {name}: {cell_text(value)}" for name, value in variables.items()]
     for one in read:
         rows = story.files[one].splitlines()
@@ -293,20 +298,20 @@ def _text_for(path: str, story: _Story, title: str, variables: Mapping[str, Any]
     return "\n".join([*lines, "", "Written by `offline:demo`, a rule-based stand-in.", ""])
 
 
-def _question(story: _Story, asked: str, title: str) -> Step:
+def _question(story: _Story, asked: str) -> Step:
     said = re.sub(r"^ the (?:person|user)", "", asked).strip(" :,")
     known = ", ".join(f"`{word}`" for edge in story.edges for word in edge.words)
     listed = f"\n\nI understand {known}." if known else ""
-    return Step(reasoning="The person decides here.", text=f"{said or title}{listed}")
+    return Step(reasoning="The person decides here.", text=f"{said or story.title}{listed}")
 
 
-def _holds(edge: _Edge, story: _Story, variables: Mapping[str, Any]) -> bool:
+def _holds(edge: _Edge, story: _Story) -> bool:
     """Whether a condition of a form that is known is met."""
     if edge.words:
         said = (story.words or [""])[-1]
         found = (re.search(rf"(?<!\w){re.escape(it)}(?!\w)", said, re.I) for it in edge.words)
         return (story.autopilot and not said) or any(found)
-    comparison = edge.comparison
+    comparison, variables = edge.comparison, {**story.variables, **story.changes}
     if comparison is None or comparison[1] not in variables:
         return False
     value, wanted = variables[comparison[1]], literal(comparison[3].strip("`'\""))
@@ -316,10 +321,10 @@ def _holds(edge: _Edge, story: _Story, variables: Mapping[str, Any]) -> bool:
     return are_numbers and _COMPARE[comparison[2]](value, wanted)
 
 
-def _chosen(story: _Story, variables: Mapping[str, Any]) -> tuple[_Edge, str]:
+def _chosen(story: _Story) -> tuple[_Edge, str]:
     """One of several edges, and why."""
     for edge in story.edges:
-        if _holds(edge, story, variables):
+        if _holds(edge, story):
             is_first = edge.words and not story.words
             return edge, "the first choice, as autopilot is on" if is_first else edge.condition
     plain = [edge for edge in story.edges if edge.condition in ("", "otherwise")]
@@ -330,22 +335,21 @@ def _chosen(story: _Story, variables: Mapping[str, Any]) -> tuple[_Edge, str]:
     return story.edges[0], "the first edge, as I understand none of the conditions"
 
 
-def _end(story: _Story, n_asked: int, variables: Mapping[str, Any]) -> Step:
+def _end(story: _Story) -> Step:
     """The one patch that ends the step and goes on; another one where it was refused."""
     update: dict[str, Any] = {"stepsCompleted.append": story.node}
     why = "The step is done."
     if len(story.edges) > 1:
-        is_open = any(edge.words for edge in story.edges) and not n_asked
+        is_open = any(edge.words for edge in story.edges) and not story.n_questions
         if is_open and not story.words and not story.autopilot:
-            return _question(story, "", "How shall it go on?")
-        edge, reason = _chosen(story, variables)
+            return _question(story, "How shall it go on?")
+        edge, reason = _chosen(story)
         why = f"{story.node} -> {edge.target} ({edge.label}): {reason}"
         update |= {"currentNodeId.set": edge.target, "decisionLog.append": why}
     elif story.edges:
         update["currentNodeId.set"] = story.edges[0].target
-    old = json_object(story.document.get("variables")) or {}
-    if changes := {name: it for name, it in variables.items() if old.get(name, ...) != it}:
-        update["variables.set"] = changes
+    if story.changes:
+        update["variables.set"] = story.changes
     if made := [it for it in story.outputs if it not in story.artifacts]:
         update["artifacts.append"] = made[0] if len(made) == 1 else made
     refused = [it for it in story.failed if it.tool == _PATCH]
@@ -385,7 +389,7 @@ def _reason(failure: Made) -> str:
 
 def _complaint(story: _Story, failure: Made) -> Step:
     what = f"`{failure.tool}` of `{failure.arguments.get('path')}` failed"
-    said = f"I cannot go on with `{story.node}`: {what}. {_reason(failure)}"
+    said = f"{_STUCK} `{story.node}`: {what}. {_reason(failure)}"
     return Step(text=f"{said}\n\nTell me when I shall try again.")
 
 
