@@ -206,11 +206,20 @@ class Commands:
         if options.help:
             self._help("resume")
             return
-        parent_id = find_run(ref)
+        given = self._run_options(options)
+        parent_id = None
+        if ref.endswith(".md"):
+            given = given.changed(document=ref)
+            if options.with_history:
+                from nbagent.session.guide import last_run_of
+
+                parent_id = last_run_of(ref)
+        else:
+            parent_id = find_run(ref)
         ask = Ask(
             kind="resume",
             parent_id=parent_id,
-            options=self._run_options(options),
+            options=given,
             tools=self._given_tools(parent_id, options),
             dry_run=bool(options.dry_run),
         )

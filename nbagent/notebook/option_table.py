@@ -27,6 +27,9 @@ class Line(RunOptions):
         checks.text,
         bare="last",
     )
+    with_history = Switch(
+        "--with-history", "after `resume DOCUMENT.md`: go on with the conversation, too"
+    )
     into = Option[str | None]("--into NAME", "put the run into this variable", checks.variable_name)
     dry_run = Switch("--dry-run", "show what would be sent, and send nothing")
     help = Switch("-h, --help", "show this")
@@ -112,11 +115,15 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "resume",
-        "[RUN]",
-        "go on with a run that stopped, failed or paused",
+        "[RUN | DOCUMENT.md]",
+        "go on with a run that paused or failed, or with a document",
         "What the run was asked with goes on, unless an option says otherwise. To add words, write "
-        "%%agent --continue with the words on the next lines.",
-        ("%agent resume", "%agent resume last --max-turns 40 --trim tool-results"),
+        "%%agent --continue with the words on the next lines. A document goes on without the "
+        "conversation before, on any machine that has the package.",
+        (
+            "%agent resume last --max-turns 40 --trim tool-results",
+            "%agent resume .nbagent/state/3fa81c0299b1d0e4/workflow.md",
+        ),
         _RESUME_OPTIONS,
     ),
     Command("stop", "", "stop the run that is at work"),

@@ -1,0 +1,270 @@
+"""A package: its folder or zip becomes one checked value, or an error with all its faults.
+
+Owns what stands in `workflow.md` and `SKILL.md`, which agents there are, and the order of the
+checks. The files are `unpacking`'s, the graph is `graph_file`'s and `steps`'.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from nbagent.contracts.canonical import json_object
+from nbagent.contracts.errors import ToolError
+from nbagent.contracts.policy import call_pattern
+from nbagent.files.frontmatter import FrontMatter, read_frontmatter, read_yaml
+from nbagent.files.names import visible
+from nbagent.settings import path_of, project_folder, store_home
+from nbagent.workflow.agents import is_id, read_agent
+from nbagent.workflow.graph import AgentSpec, Fault, Graph, Package
+from nbagent.workflow.graph_file import GRAPH_FILE, Place, check_graph, read_graph
+from nbagent.workflow.steps import graph_of_steps, made_id
+from nbagent.workflow.unpacking import MAIN_FILES, Source, read_source, refuse
+from nbagent.workflow.variables import Marks, UnknownMark, bad_values, is_line, person_values
+
+_CONFIG = "config.yaml"
+_PATCH_TOOL = "fs.apply_patch"
+_NAME_CHARS = 200
+_FIXED_MARKS = ("project-root", "bundle-root", "skill-root", "date", "user_name")
+
+
+def load_package(
+    path: str | os.PathLike[str],
+    *,
+    values: Mapping[str, str] | None = None,
+    cache: Path | None = None,
+) -> Package:
+    """Read a package and check all of it.
+
+    Args:
+        path: its folder or its zip; a relative one begins at the project's folder.
+        values: the person's values for marks such as `{communication_language}`.
+        cache: where zips are unpacked; the store's own folder unless said.
+
+    Raises:
+        PackageError: it cannot be used; all that is wrong, with file and line.
+        UsageError: one of `values` is not one printable line.
+    """
+    given = person_values(values)
+    place = Path(os.path.normpath(project_folder() / path_of(path, "path")))
+    source = read_source(place, store_home() / "packages" if cache is None else cache)
+    faults: list[Fault] = []
+    package = _Loading(source, given, faults).package()
+    if package is None or faults:
+        faults.sort(key=lambda fault: (fault.file, fault.line or 0))
+        raise refuse(place, [*dict.fromkeys(faults)])
+    return package
+
+
+class _Loading:
+    """One package while it is read; what is wrong becomes a fault."""
+
+    def __init__(self, source: Source, values: Mapping[str, str], faults: list[Fault]) -> None:
+        self.source, self.faults = source, faults
+        there = {*source.files, *source.links}
+        self.file = next(file for file in MAIN_FILES if file in there)
+        self.template = source.text(self.file, faults) or ""
+        self.matter = self._front_matter()
+        self.fields = self.matter.mapping
+        self.marks = Marks(values, self._config())
+        self.notes = [f"{self.file}: {warning}" for warning in self.matter.warnings]
+
+    def package(self) -> Package | None:
+        """The package; None, or of no use, where there are faults."""
+        package_id = self._line("id") or made_id(self.source.name)
+        if not is_id(package_id):
+            why = f"{visible(repr(package_id))} is no id; write up to 80 letters, digits, _ . or -"
+            self._wrong("id", why)
+        self._mapping("variables")
+        agents, agent = self._agents()
+        graph = self._graph(agents)
+        if ".mcp.json" in self.source.files:
+            self.notes.append("its .mcp.json is not read: servers are the person's to choose")
+        if graph is None:
+            return None
+        rules, left = self.marks.prose(self.matter.body)
+        texts = self._step_texts(graph)
+        for text in texts:
+            left += self.marks.prose(text)[1]
+        return Package(
+            id=package_id,
+            name=self._line("name") or package_id,
+            path=self.source.path,
+            root=self.source.root,
+            sha256=self.source.sha256,
+            graph=graph,
+            graph_file=GRAPH_FILE if GRAPH_FILE in self.source.files else None,
+            main_file=self.file,
+            agents=agents,
+            agent=agent,
+            rules=rules,
+            template=self.template,
+            values=self._values([self.matter.body, *texts]),
+            unfilled=tuple(dict.fromkeys(left)),
+            notes=tuple(self.notes),
+        )
+
+    def _wrong(self, key: str, why: str) -> None:
+        self.faults.append(Fault(self.file, self.matter.lines.get(key), why))
+
+    def _problems(self, file: str, error: ToolError) -> None:
+        problems: list[Any] = error.details.get("problems") or [(None, error.message)]
+        self.faults += [Fault(file, line, str(why)) for line, why in problems]
+
+    def _front_matter(self) -> FrontMatter:
+        try:
+            return read_frontmatter(self.template, strict=True)
+        except ToolError as error:
+            self._problems(self.file, error)
+            return FrontMatter({}, "")
+
+    def _config(self) -> dict[str, str]:
+        """The package's own values: of its `config.yaml`, and of the front matter, which win."""
+        config: dict[str, str] = {}
+        if _CONFIG in self.source.files:
+            try:
+                config = _texts(read_yaml(self.source.text(_CONFIG, self.faults) or "").mapping)
+            except ToolError as error:
+                self._problems(_CONFIG, error)
+        # Such a file may hold more than values for marks.
+        for name in bad_values(config):
+            del config[name]
+        given = _texts(self._mapping("config"))
+        for name, why in bad_values(given).items():
+            self._wrong(f"config.{name}", why)
+        return config | given
+
+    def _mapping(self, key: str) -> dict[str, Any]:
+        given = self.fields.get(key)
+        if given is not None and not isinstance(given, dict):
+            self._wrong(key, f"{key} is no list of 'name: value' lines; write it so")
+        return json_object(given) or {}
+
+    def _line(self, key: str) -> str:
+        """A text of one line with its marks filled in; empty when it is not there."""
+        value = self.fields.get(key)
+        if value is None:
+            return ""
+        if not isinstance(value, str) or not is_line(value, _NAME_CHARS):
+            self._wrong(key, f"{key} is not one printable line of text; put it in quotes")
+            return ""
+        try:
+            return self.marks.path(value.strip())
+        except UnknownMark as error:
+            self._wrong(key, f"{error} in {key}; give it in config, or write it out")
+            return ""
+
+    def _ids(self, key: str) -> dict[str, str]:
+        """The ids in a list or a text, each with its key in the front matter."""
+        value = self.fields.get(key)
+        if value is None:
+            return {}
+        if isinstance(value, str):
+            return {value: key}
+        items: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [None]
+        if not all(isinstance(one, str) for one in items):
+            self._wrong(key, f"{key} is an id, or a list of ids; write one in quotes")
+            return {}
+        return {one: f"{key}.{number}" for number, one in enumerate(items)}
+
+    def _agents(self) -> tuple[dict[str, AgentSpec], str | None]:
+        """The agents of the package, those listed where some are, and which one is the default."""
+        found: dict[str, AgentSpec] = {}
+        broken: set[str] = set()
+        for file in filter(_is_agent, sorted({*self.source.files, *self.source.links})):
+            text = self.source.text(file, self.faults)
+            spec = text and read_agent(text, file, marks=self.marks, faults=self.faults)
+            if not text or not spec:
+                path = PurePosixPath(file)
+                broken.add(path.parent.name if path.name == MAIN_FILES[1] else path.stem)
+                continue
+            if spec.id in found:
+                why = f"the agent {spec.id!r} is in {found[spec.id].file} too; rename one of them"
+                self.faults.append(Fault(file, None, why))
+            found[spec.id] = spec
+            self._check_agent(spec, text)
+        names = [*found, *sorted(broken - found.keys())]
+        listed = self._ids("agents")
+        default = self._ids("agent")
+        for name, key in (*listed.items(), *default.items()):
+            if name not in names:
+                there = ", ".join(names) or "none; put it into agents/"
+                self._wrong(key, f"there is no agent {name!r}; there are: {there}")
+        agents = {name: found[name] for name in listed if name in found} if listed else found
+        agents |= {name: found[name] for name in default if name in found}
+        only = [*agents] if listed or len(agents) == 1 else []
+        self.broken = sorted(broken)
+        return agents, next(iter([*default, *only]), None)
+
+    def _check_agent(self, spec: AgentSpec, text: str) -> None:
+        """What a package wants of an agent beside what every agent has to be."""
+
+        def wrong(key: str, why: str) -> None:
+            is_yaml = not spec.file.endswith(".md")
+            lines = (read_yaml(text) if is_yaml else read_frontmatter(text, strict=True)).lines
+            ends = (line for name, line in lines.items() if f".{name}".endswith(f".{key}"))
+            self.faults.append(Fault(spec.file, next(ends, None), why))
+
+        patterns = map(call_pattern, spec.tools or ())
+        if spec.tools is not None and not any(it.fits_tool(_PATCH_TOOL, "fs") for it in patterns):
+            why = f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it"
+            wrong("tools", why)
+        for number, action in enumerate(spec.actions):
+            mount, _, file = action.load.partition("/")
+            if mount == "@pkg" and file not in self.source.files:
+                wrong(f"critical_actions.{number}", self.source.why_missing(file))
+
+    def _graph(self, agents: Mapping[str, AgentSpec]) -> Graph | None:
+        entries = self._ids("entry")
+        place = Place(self.file, self.matter.lines.get("entry"))
+        if len(entries) > 1:
+            why = f"there are {len(entries)} entries ({', '.join(entries)}); name one"
+            self._wrong("entry", why)
+        entry = next(iter(entries), None)
+        if GRAPH_FILE in self.source.files or GRAPH_FILE in self.source.links:
+            names = [*agents, *self.broken]
+            read = read_graph(self.source, marks=self.marks, agents=names, faults=self.faults)
+            if read is None:
+                return None
+            nodes, edges = read
+        else:
+            nodes, edges, notes = graph_of_steps(self.source, self.faults)
+            if not nodes:
+                return None
+            self.notes += notes
+            entry = entry or nodes[0][0].id
+        return check_graph(nodes, edges, entry=entry, entry_place=place, faults=self.faults)
+
+    def _step_texts(self, graph: Graph) -> list[str]:
+        files = dict.fromkeys(node.step_file for node in graph.nodes.values())
+        there = (file for file in files if file in self.source.files)
+        return [self.source.text(file, self.faults) or "" for file in there]
+
+    def _values(self, texts: Iterable[str]) -> dict[str, str]:
+        """What is given for marks, and of those that always have a value the ones in use."""
+        whole = "\n".join(texts)
+        used = [name for name in _FIXED_MARKS if f"{{{name}}}" in whole]
+        names = dict.fromkeys([*self.marks.config, *self.marks.values, *used])
+        return {name: self.marks.prose(f"{{{name}}}")[0] for name in names}
+
+
+def _texts(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers and booleans as texts; keys without a value are left out."""
+    return {
+        name: str(value).lower() if isinstance(value, bool | int | float) else value
+        for name, value in fields.items()
+        if value not in (None, "")
+    }
+
+
+def _is_agent(file: str) -> bool:
+    """`agents/NAME.md`, `agents/NAME.yaml`, `agents/NAME/SKILL.md`."""
+    folder, _, name = file.partition("/")
+    path = PurePosixPath(name)
+    if folder != "agents" or path.stem.casefold() == "readme":
+        return False
+    if len(path.parts) == 2:
+        return path.name == MAIN_FILES[1]
+    return len(path.parts) == 1 and path.suffix in (".md", ".yaml", ".yml")

@@ -1,0 +1,128 @@
+"""A graph from the files of steps alone, as packages in the step-file style have them.
+
+`steps/step-01-begin.md`, `step-02-…` are walked by their numbers. Other files of steps
+(`step-01b-continue.md`, `step-e-01-check.md`) hang on the steps whose text links to them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import PurePosixPath
+
+from nbagent.workflow.graph import Edge, Fault, Node
+from nbagent.workflow.graph_file import GRAPH_FILE, Place, Placed, PlacedEdge
+from nbagent.workflow.unpacking import Source
+
+_STEP = re.compile(r"step[-_]?(?P<number>\d{1,6})?(?P<more>[^/]*)\.md", re.IGNORECASE)
+_LINK = re.compile(r"[^\s()\[\]<>`'\"|]*?(?P<name>step[\w.-]*\.md)\b", re.IGNORECASE)
+"""In a Markdown link, in backticks or plain, whatever stands before it."""
+_MOST_FOLDERS = 2
+
+
+def graph_of_steps(
+    source: Source, faults: list[Fault]
+) -> tuple[list[Placed], list[PlacedEdge], tuple[str, ...]]:
+    """Nodes and edges by the numbers of the steps, and notes for the person."""
+    files = [file for file in source.files if _is_step(file)]
+    line = _numbered(files)
+    if not line:
+        why = f"there is neither {GRAPH_FILE} nor steps/step-01-….md; write one of them"
+        faults.append(Fault("", None, why))
+        return [], [], ()
+    texts = {file: source.text(file, faults) or "" for file in files}
+    links = {file: _links(file, texts[file], files) for file in files}
+    ways: dict[str, dict[str, str]] = {
+        file: {following: "next"} for file, following in pairwise(line)
+    }
+    # From step to step; each other file is met first behind the step that it hangs on.
+    left = deque(pairwise(line))
+    while left:
+        file, following = left.popleft()
+        for other in links[file]:
+            if other in line:
+                continue
+            ways[file][other] = "see"
+            if other not in ways:
+                targets = [target for target in links[other] if target in line]
+                ways[other] = dict.fromkeys(targets or [following], "next")
+                left.append((other, following))
+    walked = [file for file in files if file in ways or file == line[-1]]
+    walked.sort(key=lambda file: (line.index(file) if file in line else len(line), file))
+    ids = _ids(walked)
+    nodes = [
+        (Node(id=ids[file], step_file=file, terminal=file == line[-1]), Place(file))
+        for file in walked
+    ]
+    edges = [
+        (Edge(source=ids[file], target=ids[target], label=label), Place(file))
+        for file in walked
+        for target, label in ways.get(file, {}).items()
+    ]
+    shown = " → ".join(ids[file] for file in line)
+    notes = [f"there is no {GRAPH_FILE}; the graph was made from the numbers of the steps: {shown}"]
+    for file in files:
+        if file not in walked:
+            notes.append(f"{file} is no step of the graph: no step before the last links to it")
+    return nodes, edges, tuple(notes)
+
+
+def _is_step(file: str) -> bool:
+    path = PurePosixPath(file)
+    in_place = len(path.parts) <= _MOST_FOLDERS and (
+        len(path.parts) == 1 or path.parts[0].casefold().startswith("step")
+    )
+    return in_place and _STEP.fullmatch(path.name) is not None
+
+
+def _numbered(files: list[str]) -> list[str]:
+    """The files with plain numbers in their order, of the folder that comes first."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for file in files:
+        path = PurePosixPath(file)
+        step = _STEP.fullmatch(path.name)
+        if step and step["number"] and not step["more"][:1].isalnum():
+            found.setdefault(str(path.parent), []).append((int(step["number"]), file))
+    if not found:
+        return []
+    # `steps` before the folder itself, this before `steps-c` and the like.
+    folder = min(found, key=lambda name: (name != "steps", name != ".", name))
+    return [file for _, file in sorted(found[folder])]
+
+
+def _links(file: str, text: str, files: list[str]) -> list[str]:
+    """The other files of steps that a text names, each once, in their order."""
+    folder = PurePosixPath(file).parent
+    found: dict[str, None] = {}
+    for match in _LINK.finditer(text):
+        written = PurePosixPath(match[0])
+        alike = [it for it in files if PurePosixPath(it).name == match["name"]]
+        # Of several with one name the one whose folder is written, else the one beside it.
+        alike.sort(
+            key=lambda it: (
+                PurePosixPath(it).parent.name != written.parent.name,
+                PurePosixPath(it).parent != folder,
+            )
+        )
+        if alike and alike[0] != file:
+            found[alike[0]] = None
+    return list(found)
+
+
+def _ids(files: list[str]) -> Mapping[str, str]:
+    """Each file's name without its ending, made an id; of two with one name, with the folder."""
+    ids: dict[str, str] = {}
+    for file in files:
+        path = PurePosixPath(file)
+        stem = made_id(path.stem)
+        if stem in ids.values():
+            stem = made_id(f"{path.parent.name}.{path.stem}")
+        ids[file] = stem
+    return ids
+
+
+def made_id(name: str) -> str:
+    """A name as an id: `My package` → `My-package`; empty where nothing of it can stay."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:80]
