@@ -179,7 +179,7 @@ def _hear(story: _Story, kind: str, rest: str) -> None:
         return
     said = kind == "USER_INPUT"
     node = lines[0].removeprefix("- forNodeId: ") if said else fields.get("currentNodeId", "")
-    if story.ended or node != story.node:
+    if node != story.node or (story.ended and story.edges):
         story.node, story.ended, story.asked = node, False, False
         story.made, story.words, story.n_answers = [], [], 0
     if said:
