@@ -1,21 +1,23 @@
-"""offline:demo in a workflow: its way through graphs, played without the real runtime."""
+"""offline:demo in a workflow: its way through graphs, most of it without the real runtime."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+import nbagent
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ChatRequest, ChatResponse, Message, ProviderConfig, ToolCall
 from nbagent.files.frontmatter import read_frontmatter
 from nbagent.providers.offline import PROVIDER, OfflineClient
+from nbagent.settings import begun_anew
 
 TABLE_REVIEW = Path(__file__).parents[2] / "notebooks" / "packages" / "table-review"
 STATE = "@state/workflow.md"
@@ -543,3 +545,39 @@ def test_step_file_is_read_once_in_a_conversation(tmp_path: Path) -> None:
     paths = [(it.arguments or {})["path"] for it in runtime.made if it.name == "fs.read"]
     steps = [it for it in paths if it.startswith("@pkg/steps/")]
     assert len(steps) == len(set(steps)) == 6
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nbagent.Agent]:
+    """The demo with the real tools, in a project with a table and the package."""
+    project = tmp_path / "desk"
+    shutil.copytree(TABLE_REVIEW, project / "table-review")
+    (project / "data").mkdir()
+    (project / "data" / "stations.csv").write_text(STATIONS)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("NBAGENT_OFFLINE_DELAY_MS", "0")
+    with begun_anew():
+        yield nbagent.Agent(tools=["fs"], quiet=True, on_approval=lambda question: True)
+
+
+def test_real_run_pauses_for_the_person_and_ends_complete(agent: nbagent.Agent) -> None:
+    run = agent.run("Review the table of the stations.", workflow="table-review")
+    assert run.text.startswith("What will the table be used for")
+    run = run.resume("A map of daily temperatures.")
+    while run.workflow and run.workflow.current_node != "step-05-approve":
+        run = run.resume("Go on.")
+    run = run.resume("Go on.")
+    assert "publish" in run.text
+    run = run.resume("Publish it.").resume("Go on.")
+    assert (run.ok, run.phase, run.stop_reason) == (True, "Completed", "workflow_complete")
+    assert run.workflow
+    assert list(run.workflow.state.completed) == WAY
+    results = sorted(it.name for it in Path("artifacts/table-review").iterdir())
+    assert results == ["changes.md", "profile.md", "report.md", "stations.csv"]
+
+
+def test_real_run_with_autopilot_goes_to_the_end_alone(agent: nbagent.Agent) -> None:
+    run = agent.run("Review it.", workflow="table-review", autopilot=True, max_turns=30)
+    assert run.stop_reason == "workflow_complete"
+    assert [it.agent for it in run.turns].count("bruno") > 3
+    assert not [it for turn in run.turns for it in turn.tool_runs if it.result and it.result.error]
