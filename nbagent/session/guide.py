@@ -220,9 +220,12 @@ def flow_of_record(record: RunRecord, store: Store) -> Flow | None:
     )
     if options.document is None:
         return None
+    document = _document(options)
+    if (data := document.read()) is None:
+        raise UsageError(f"the document {document.path} of this run is gone")
     flow = Flow(
-        package=_package(options, None, store),
-        document=_document(options),
+        package=_package(options, data, store),
+        document=document,
         intent="resume",
         autopilot=False,
         own_system=None,
