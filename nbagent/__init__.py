@@ -19,12 +19,15 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "nbagent.agent": ("Agent",),
     "nbagent.run": ("Run", "open_run", "forget"),
     "nbagent.frames": (
-        *("runs", "turns", "tool_runs", "messages", "prompts", "read_notebook", "models"),
+        *("runs", "turns", "tool_runs", "transitions", "messages", "prompts"),
+        *("read_notebook", "models"),
     ),
     "nbagent.settings": ("configure",),
     "nbagent.notebook.panel": ("panel",),
     "nbagent.tools.function_tool": ("tool",),
     "nbagent.tools.mcp": ("mcp",),
+    "nbagent.workflow.package": ("load_package",),
+    "nbagent.workflow.agents": ("load_agent",),
     "nbagent.archive.audit": ("verify_audit",),
     "nbagent.archive.frames": ("expand",),
     "nbagent.contracts.chat": ("Message",),
@@ -42,8 +45,8 @@ __all__: list[str] = ["Agent", "Run", "configure", "forget", "open_run", "panel"
 __all__ += ["ToolContext", "ToolLimits", "ToolPolicy", "mcp", "tool", "verify_audit"]
 __all__ += ["Message", "PersonAnswer", "Question", "events", "offline"]
 __all__ += ["EngineError", "ModelError", "NbagentError", "StoreError", "ToolError", "UsageError"]
-__all__ += ["expand", "messages", "models", "prompts", "read_notebook"]
-__all__ += ["runs", "tool_runs", "turns"]
+__all__ += ["expand", "load_agent", "load_package", "messages", "models", "prompts"]
+__all__ += ["read_notebook", "runs", "tool_runs", "transitions", "turns"]
 
 if TYPE_CHECKING:
     from nbagent.agent import Agent
@@ -61,13 +64,24 @@ if TYPE_CHECKING:
     )
     from nbagent.contracts.policy import PersonAnswer, Question, ToolLimits, ToolPolicy
     from nbagent.contracts.ports import ToolContext
-    from nbagent.frames import messages, models, prompts, read_notebook, runs, tool_runs, turns
+    from nbagent.frames import (
+        messages,
+        models,
+        prompts,
+        read_notebook,
+        runs,
+        tool_runs,
+        transitions,
+        turns,
+    )
     from nbagent.notebook.panel import panel
     from nbagent.providers import offline
     from nbagent.run import Run, forget, open_run
     from nbagent.settings import configure
     from nbagent.tools.function_tool import tool
     from nbagent.tools.mcp import mcp
+    from nbagent.workflow.agents import load_agent
+    from nbagent.workflow.package import load_package
 
 
 def __getattr__(name: str) -> Any:

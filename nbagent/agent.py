@@ -64,7 +64,7 @@ class Agent:
 
     def run(
         self,
-        prompt: str,
+        prompt: str = "",
         *,
         messages: Sequence[Message] = (),
         on_event: OnEvent | None = None,
@@ -74,7 +74,8 @@ class Agent:
 
         Works in a script, in a cell, and inside a running loop. KeyboardInterrupt is a stop.
         `messages` come before the prompt, `on_event` is called with each event on the engine
-        thread, and `options` (the agent's, `on_approval` too) win over the agent's own.
+        thread, and `options` (the agent's, `on_approval` too) win over the agent's own. A
+        `workflow=` (a package) needs no prompt.
 
         Raises:
             UsageError: it cannot start as asked (an option, a missing key): there is no run. What
@@ -85,16 +86,18 @@ class Agent:
         with Run.starting(self._ask(prompt, messages, **options), on_event=on_event) as run:
             return run.wait()
 
-    async def arun(self, prompt: str, *, on_event: OnEvent | None = None, **options: Any) -> Run:
+    async def arun(
+        self, prompt: str = "", *, on_event: OnEvent | None = None, **options: Any
+    ) -> Run:
         """As `run`, for `await`; synchronous tools run on the loop that awaits."""
         return await self.start(prompt, on_event=on_event, **options).await_end()
 
-    def start(self, prompt: str, *, on_event: OnEvent | None = None, **options: Any) -> Run:
+    def start(self, prompt: str = "", *, on_event: OnEvent | None = None, **options: Any) -> Run:
         """Begin and return at once; `run.wait()` waits, and runs the synchronous tools."""
         with Run.starting(self._ask(prompt, **options), on_event=on_event) as run:
             return run
 
-    async def stream(self, prompt: str, **options: Any) -> AsyncGenerator[Event]:
+    async def stream(self, prompt: str = "", **options: Any) -> AsyncGenerator[Event]:
         """The run's events as they happen. Leaving the loop stops the run."""
         channel = runtime.EventChannel()
         run = self.start(prompt, on_event=channel.put, **options)
@@ -105,7 +108,7 @@ class Agent:
         finally:
             run.stop()
 
-    def dry_run(self, prompt: str, **options: Any) -> DryRun:
+    def dry_run(self, prompt: str = "", **options: Any) -> DryRun:
         """What `run` would send first: messages, tools, the body. Sends and keeps nothing.
 
         A missing key is no error here; the value says so.

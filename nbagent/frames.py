@@ -62,6 +62,13 @@ class History:
         """One row a tool call, with its arguments, result and times. Filters as in `runs`."""
         return self._read("tool_runs", filters)
 
+    def transitions(self, **filters: Any) -> DataFrame:
+        """One row for each move of a workflow from step to step, also for a refused one.
+
+        Join on `run_id`, `turn_id`, `tool_call_id`. Filters as in `runs`.
+        """
+        return self._read("transitions", filters)
+
     def messages(self, **filters: Any) -> DataFrame:
         """One row a message, in the order of the conversation; the system's has position -1.
 
@@ -89,7 +96,7 @@ class History:
 
 _history = History()
 runs, turns, tool_runs = _history.runs, _history.turns, _history.tool_runs
-messages, prompts = _history.messages, _history.prompts
+transitions, messages, prompts = _history.transitions, _history.messages, _history.prompts
 
 
 class SavedNotebook(History):

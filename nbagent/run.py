@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nbagent import runtime
@@ -28,6 +29,8 @@ from nbagent.session.stores import cache_file, current_store, find_run, note_las
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from nbagent.workflow.composer import Flow
 
 T = TypeVar("T")
 
@@ -99,6 +102,15 @@ class Run:
     def record(self) -> RunRecord:
         """Everything that is kept of the run; while it is at work, what there is so far."""
         return self._record if self._active is None else self._active.record
+
+    @property
+    def workflow(self) -> Flow | None:
+        """Its workflow as the document says now: `current_node`, `state`, `package`; else None."""
+        if self._active is not None:
+            return self._active.prepared.flow
+        if self.record.workflow is None:
+            return None
+        return import_module("nbagent.session.guide").flow_of_record(self.record, self._store)
 
     @property
     def ok(self) -> bool:

@@ -223,3 +223,35 @@ def drawn(model: str = "deepseek:deepseek-flash") -> Story:
     )
     story.turn("", tool_run("c3", "area", {"city": "Bergn"}, error), reasoning=REASONING)
     return story.turn(ANSWER).end()
+
+
+DOCUMENT = "@state/workflow.md"
+
+
+def patched(
+    key: str,
+    update: dict[str, Any],
+    outcome: dict[str, Any] | ErrorInfo | None = None,
+    **fields: Any,
+) -> ToolRun:
+    """A patch of a workflow's document, with what came of it besides its hashes, or an error."""
+    done: dict[str, Any] = {"path": DOCUMENT, "sha256Before": "1" * 64, "sha256After": "2" * 64}
+    args = {"path": DOCUMENT, "operation": "updateFrontmatter", "update": update, **fields}
+    value = outcome if isinstance(outcome, ErrorInfo) else {**done, **(outcome or {})}
+    return tool_run(key, "fs.apply_patch", args, value).model_copy(update={"host": "fs"})
+
+
+def walked(**fields: Any) -> Story:
+    """A workflow's run: a refused move and a good one; then it asks the person."""
+    story = Story(**{"workflow": "story-flow", "agent": "mira", **fields})
+    bad, good = ({"from": "select", "to": to, "label": None} for to in ("close", "draft"))
+    good["label"] = "next"
+    details: dict[str, Any] = {"transition": bad, "allowed": ["draft"]}
+    refusal = ErrorInfo("E_INVALID_TRANSITION", "close does not follow select", details)
+    here: dict[str, Any] = {"node": "select", "agent": "mira"}
+    story.turn("", patched("c1", {"currentNodeId.set": "close"}, refusal), **here)
+    update = {"stepsCompleted.append": "select", "currentNodeId.set": "draft"}
+    story.turn("", patched("c2", update, {"transition": good}), **here)
+    here = {"node": "draft", "agent": "otto"}
+    story.turn("", patched("c3", {"decisionLog.append": "a fjord"}), **here)
+    return story.turn("Which ending?", **here).end()

@@ -1,4 +1,4 @@
-"""The audit log: what tools that touch the world did, one line each, chained by hash.
+"""The audit log: what workflows did, and tools that touch the world, in lines chained by hash.
 
 Owns `audit.jsonl` and `audit.head` beside the store: writing lines, also from several processes at
 once, and checking them.
@@ -21,13 +21,23 @@ take the last lines; `sync`, at the end of a run, puts all of it on the disk.
 | | `call` | `tool_sha args_sha result_sha ok code? duration_ms isolation? attachments_sha?` |
 | | `write` | `path sha256_before sha256_after bytes`; before is null for a new file |
 
-All of a run have `run turn call tool host`; the log adds `seq prev at pid sha`. Arguments and
-results are in it as hashes only: SHA-256 of their canonical JSON, of a result that of the tool
-message's content, beside which its pictures and files have one of their own. `args_sha` is of the
-arguments that are used, `asked_args_sha` of the model's, where they were edited. That a tool begins
-is written before it does, its end after the store has committed the result: a `start` without a
-`call` is a tool that its process did not outlive. A `call` without a `start` was refused, or had
-broken arguments.
+All of a call have `run turn call tool host`; the log adds `seq prev at pid sha`. A run of a
+workflow is audited whatever tools it has, and leaves besides:
+
+| when | kind | keys |
+|---|---|---|
+| it begins | `run` | `run begins workflow agent? model parent?`; begins: start, continue, … |
+| a request leaves | `request` | `run turn system_sha toolset_sha n_messages n_new messages_sha` |
+| its document is changed | `state` | as of `write`, with `from to label` if the step changed |
+| that is refused | `refusal` | as above, with `from to` if the step was to change |
+| it ends | `stop` | `run phase stop_reason code?` |
+
+`messages_sha` is of the messages that no request before it had. Arguments and results are in the
+log as hashes only: SHA-256 of their canonical JSON, of a result that of the tool message's content,
+beside which its pictures and files have one of their own. `args_sha` is of the arguments that are
+used, `asked_args_sha` of the model's, where they were edited. That a tool begins is written before
+it does, its end after the store has committed the result: a `start` without a `call` is a tool that
+its process did not outlive. A `call` without a `start` was refused, or had broken arguments.
 """
 
 from __future__ import annotations
@@ -39,15 +49,16 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from posixpath import normpath
 from typing import Any
 
 from nbagent.archive.locking import locked
 from nbagent.contracts.canonical import json_object, load_json, sha256_hex, sha_of, utc_now
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import StoreError, ToolCode, UsageError
-from nbagent.contracts.events import Event, RunFinished, RunStarted, ToolCallFinished
+from nbagent.contracts.events import Event, RunFinished, RunStarted, ToolCallFinished, TurnStarted
 from nbagent.contracts.ports import Decision, ToolContext
-from nbagent.contracts.records import ToolResult
+from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.settings import path_of, store_home
 
@@ -63,6 +74,11 @@ _AUDITED_HOSTS = frozenset(("fs", "skills", "notebook", "nb", "mcp"))
 _REFUSALS: frozenset[ToolCode] = frozenset(
     ("E_DENIED", "E_SANDBOX_VIOLATION", "E_READ_LIMIT", "E_WRITE_LIMIT")
 )
+_STATE_REFUSALS: frozenset[ToolCode] = _REFUSALS.union(
+    ("E_INVALID_TRANSITION", "E_PRECONDITION_FAILED"),
+    ("E_SCHEMA_VALIDATION", "E_INVALID_FRONTMATTER"),
+)
+_DOCUMENT = "@state/workflow.md"
 _MOST_CHARS = 200
 
 Record = Mapping[str, Any]
@@ -252,8 +268,8 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
     noted, lines = _snapshot(log)
     if not noted and not os.path.isfile(log):
         raise UsageError(
-            f"there is no audit log at {log}; it is begun by the first run with file, script, "
-            "notebook or MCP tools, in its store's folder"
+            f"there is no audit log at {log}; it is begun by the first run with a workflow, or "
+            "with file, script, notebook or MCP tools, in its store's folder"
         )
     before = head = Head()
     why = ""
@@ -303,6 +319,8 @@ class AuditSink:
     def __init__(self, home: Path) -> None:
         self._log = AuditLog(home / FILE_NAME)
         self._failure: str | None = None
+        self._workflow_run: str | None = None
+        """The id of the run, where it is one of a workflow."""
 
     def decided(self, call: ToolCall, context: ToolContext, decision: Decision, binds: str) -> None:
         """Write who allowed a call, and that its tool begins. On the engine thread. Never raises.
@@ -313,17 +331,25 @@ class AuditSink:
         self._do(lambda: self._log.append(*_before(call, context, decision, binds)))
 
     def handle(self, event: Event) -> None:
-        """Write the lines of a finished call. On the engine thread.
+        """Write the lines of an event: of a finished call, and of a workflow's run. Engine thread.
 
         Raises:
             StoreError: they, or those of a decision before, could not be written. Nothing is
                 written any more, and every event raises it again.
         """
+        run_id = self._workflow_run
         if isinstance(event, RunStarted):
-            self._do(self._log.append)  # what cannot be written shows before the first tool
+            self._workflow_run = event.run.id if event.run.workflow else None
+            begun = [_begun(event.run)] if event.run.workflow else []
+            # Also without a line: what cannot be written shows before the first tool.
+            self._do(lambda: self._log.append(*begun))
         elif isinstance(event, ToolCallFinished):
-            self._do(lambda: self._log.append(*_after(event)))
+            self._do(lambda: self._log.append(*_after(event, of_workflow=run_id is not None)))
+        elif isinstance(event, TurnStarted) and run_id is not None:
+            self._do(lambda: self._log.append(_sent(event, run_id)))
         elif isinstance(event, RunFinished):
+            if run_id is not None:
+                self._do(lambda: self._log.append(_ended(event.run)))
             self._do(self._log.sync)
         if self._failure is not None:
             raise StoreError(self._failure, details={"reason": "audit"})
@@ -366,16 +392,18 @@ def _before(call: ToolCall, context: ToolContext, decision: Decision, binds: str
     return records if decision.approval == "denied" else [*records, {"kind": "start", **what}]
 
 
-def _after(event: ToolCallFinished) -> list[Record]:
+def _after(event: ToolCallFinished, *, of_workflow: bool = False) -> list[Record]:
     """What a finished call leaves in the log: its refusal, itself, its write."""
     run, result = event.tool_run, event.tool_run.result or ToolResult(ok=False)
     place = _place(event.run_id, event.turn_id, run.tool_call_id, run.tool_name, run.host)
     what = {**place, "tool_sha": run.tool_sha, "args_sha": sha_of(run.args)}
     failed = {} if result.ok else {"code": result.error.code if result.error else "E_INTERNAL"}
+    of_state = of_workflow and _is_of_state(run)
+    moved = _moved(result) if of_state else dict[str, str]()
     records: list[Record] = []
-    if failed.get("code") in _REFUSALS:
+    if failed.get("code") in (_STATE_REFUSALS if of_state else _REFUSALS):
         by = {"by": _short(run.approved_by)} if run.approved_by else {}
-        records.append({"kind": "refusal", **what, **failed, **by})
+        records.append({"kind": "refusal", **what, **failed, **by, **moved})
     done: dict[str, Any] = {
         "result_sha": sha_of(load_json(result.to_json())),
         "ok": result.ok,
@@ -391,15 +419,56 @@ def _after(event: ToolCallFinished) -> list[Record]:
     if run.host == "fs" and isinstance(data.get("path"), str) and "sha256After" in data:
         records.append(
             {
-                "kind": "write",
+                "kind": "state" if of_state else "write",
                 **place,
                 "path": redact(data["path"]),
                 "sha256_before": data.get("sha256Before"),
                 "sha256_after": data["sha256After"],
                 "bytes": data.get("bytesWritten"),
+                **moved,
             }
         )
     return records
+
+
+def _is_of_state(run: ToolRun) -> bool:
+    """Whether a call patches the document of a workflow, however its path is spelled."""
+    path = (run.args or {}).get("path")
+    named = normpath(path).casefold() if isinstance(path, str) else ""
+    return run.host == "fs" and run.tool_name == "fs.apply_patch" and named == _DOCUMENT
+
+
+def _moved(result: ToolResult) -> dict[str, str]:
+    """The change of the step that a patch made, or was refused."""
+    held = result.data if result.ok else result.error and result.error.details
+    moved = json_object((json_object(held) or {}).get("transition")) or {}
+    return {key: _short(str(moved[key])) for key in ("from", "to", "label") if moved.get(key)}
+
+
+def _begun(run: RunRecord) -> Record:
+    names = {"workflow": run.workflow, "agent": run.agent, "model": run.model}
+    names["parent"] = run.parent_id
+    told = {key: _short(name) for key, name in names.items() if name}
+    return {"kind": "run", "run": run.id, "begins": run.kind, **told}
+
+
+def _sent(event: TurnStarted, run_id: str) -> Record:
+    request = event.request
+    return {
+        "kind": "request",
+        "run": run_id,
+        "turn": event.turn_id,
+        "system_sha": request.system_sha,
+        "toolset_sha": request.toolset_sha,
+        "n_messages": request.n_messages,
+        "n_new": request.n_new,
+        "messages_sha": sha_of([message.model_dump() for message in event.messages]),
+    }
+
+
+def _ended(run: RunRecord) -> Record:
+    end = {"kind": "stop", "run": run.id, "phase": run.phase, "stop_reason": run.stop_reason}
+    return {**end, **({"code": run.error.code} if run.error else {})}
 
 
 def _place(run_id: str, turn_id: str, call_id: str, tool: str, host: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ TOKENS = (
     "cache_write_tokens",
 )
 """All NULL where no usage was reported."""
-_FLAGS = frozenset(("ok", "truncated", "edited", "has_image"))
+_FLAGS = frozenset(("ok", "truncated", "edited", "has_image", "accepted"))
 _COUNTS = frozenset(
     (
         *("execution_count", "turns", "turn", "tool_calls", "tool_errors", "n_unpriced"),
@@ -43,7 +43,7 @@ _WORDS = frozenset(
         *("finish_reason", "error_code", "agent", "workflow", "node", "provider", "server"),
         *("model", "served_model", "source", "host", "tool_name", "role", "approval"),
         *("approved_by", "ran_in", "isolation", "template_sha", "system_sha", "toolset_sha"),
-        *("tool_sha", "nbagent_version"),
+        *("tool_sha", "nbagent_version", "from_node", "to_node", "label"),
     )
 )
 VOCABULARY: dict[str, tuple[str, ...]] = {
@@ -127,6 +127,18 @@ _PROMPTS = """(
     SELECT s.sha, 'system', s.text, min(t.started_at), max(t.started_at), count(DISTINCT t.run)
     FROM turns t JOIN texts s ON s.sha = t.system_sha GROUP BY s.sha
 ) x"""
+_MOVES = """(
+    SELECT c.run, c.turn, c.position, c.tool_call_id, c.ok, c.error_code, c.error, w.workflow,
+        coalesce(c.queued_at, c.started_at, w.started_at) AS at,
+        coalesce(t.agent, w.agent) AS agent,
+        CAST(c.result AS TEXT) AS body,
+        CASE WHEN c.ok THEN '$.data.transition' ELSE '$.error.details.transition' END AS place
+    FROM tool_runs c JOIN runs w ON w.n = c.run
+    LEFT JOIN turns t ON t.run = c.run AND t.turn = c.turn
+    WHERE w.workflow IS NOT NULL AND c.tool_name = 'fs.apply_patch' AND c.host = 'fs'
+) x JOIN runs r ON r.n = x.run
+    AND CASE WHEN json_valid(x.body) THEN json_type(x.body, x.place) END = 'object'"""
+"""The patches of documents that moved, or should have moved, a workflow to its next step."""
 LINEAGE = """
     WITH RECURSIVE line(n, parent_id, shared, end) AS (
         SELECT n, parent_id, shared_messages, 1 << 60 FROM runs WHERE run_id = ?
@@ -136,6 +148,13 @@ LINEAGE = """
     ) SELECT n, end FROM line"""
 """The numbers of a run and of those that it goes on from, newest first, each with the absolute
 end of its part of the conversation."""
+
+
+def _of_move(key: str) -> str:
+    text = f"CAST(json_extract(x.body, x.place || '.{key}') AS TEXT)"
+    # Half a surrogate pair, which a model may write, is no text for SQLite.
+    return f"CASE WHEN instr(x.body, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
+
 
 FRAMES = {
     "runs": Frame(
@@ -227,6 +246,24 @@ FRAMES = {
         # `position`: in the run that added it, from 0; below 0: outside of the conversation.
         # `turn`: that added it. `call`: its content is the result of this tool run (position).
         more=("run", "turn", "call"),
+    ),
+    "transitions": Frame(
+        columns=(
+            *("run_id", "turn_id", "turn", "tool_call_id", "session", "at", "workflow"),
+            *("from_node", "to_node", "label", "accepted", "error_code", "error", "agent"),
+        ),
+        source=_MOVES,
+        order="x.run, x.turn, x.position",
+        when="x.at",
+        values={
+            **_OF_RUN,
+            **_TURN_ID,
+            "model": "r.model",
+            "accepted": "x.ok",
+            "from_node": _of_move("from"),
+            "to_node": _of_move("to"),
+            "label": _of_move("label"),
+        },
     ),
     "prompts": Frame(
         columns=("sha", "kind", "text", "first_seen", "last_seen", "runs"),

@@ -178,6 +178,26 @@ class ToolHost(Protocol):
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall: ...
 
 
+class PatchGuard(Protocol):
+    """Keeps a file that changes by checked updates only, whatever tool would change it."""
+
+    def guards(self, mount: str, parts: Sequence[str]) -> bool:
+        """Whether this is the file: the name of its mount, and the pieces of the path below it."""
+        ...
+
+    def change(
+        self,
+        before: bytes | None,
+        update: Mapping[str, Any] | None,
+        is_there: Callable[[str], bool],
+    ) -> tuple[bytes, dict[str, Any]]:
+        """What an update makes of the file, and what the result says of it beside.
+
+        `update` is None for any other change. ToolError: it is refused.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What a person or a policy says to one call."""
@@ -234,6 +254,8 @@ class Verdict:
     """After an answer: when there are some, the run goes on with them."""
     error: ErrorInfo | None = None
     """The answer cannot be used: the run fails, after `new_messages` were said."""
+    notices: tuple[str, ...] = ()
+    """What the person should know of the turn."""
 
 
 class Composer(Protocol):

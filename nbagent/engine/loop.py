@@ -96,6 +96,7 @@ class _Run(RunState):
         if turn.finished is None or broken_off or not (is_answer or turn.runs):
             return ()
         verdict = await self.plan.composer.after_turn(turn.finished)
+        turn.note(verdict.notices)
         if verdict.error is not None:
             turn.end_with(End("Failed", "error", verdict.error))
         elif verdict.complete:

@@ -91,6 +91,7 @@ class Overflow:
         text = (
             f"the request is too long for the model: {size}{takes}. "
             f"What takes the room: {', '.join(shares)}. {self._advice(request)}"
+            f"{self._plan.smaller}"
         )
         details: dict[str, Any] = {
             **error.details,

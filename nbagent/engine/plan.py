@@ -46,5 +46,7 @@ class EnginePlan:
     """The last turn that asked this model before this run; in a fork, the one asked anew."""
     context_tokens: Callable[[], int | None] = lambda: None
     """What the model takes, as far as it is known without asking. Only called after a refusal."""
+    smaller: str = ""
+    """How else the person gets to a smaller request, as a sentence."""
     notices: list[str] = field(default_factory=list[str])
     """What others (the store, a detached sink) told the person; ends up in the record."""

@@ -135,8 +135,8 @@ class Mounts(dict[str, Mount]):
         """What a path means; one without a mount is below `@project`, which models forget to say.
 
         Raises:
-            ToolError: `E_SANDBOX_VIOLATION`, the path or its mount is refused; `E_DENIED`, it is
-                in a closed folder; `ENOENT`, the mount's folder is gone.
+            ToolError: `E_SANDBOX_VIOLATION`, the path or its mount is refused, or it is in a
+                closed folder; `ENOENT`, the mount's folder is gone.
         """
         name, parts = PROJECT, path_parts(path)
         if parts and parts[0].startswith("@"):
@@ -149,9 +149,8 @@ class Mounts(dict[str, Mount]):
             )
         host = mount.root.joinpath(*parts)
         if any(_is_within(host, c) and not _is_within(mount.root, c) for c in self._closed):
-            raise ToolError(
-                f"{visible(_written(mount, parts))} is kept by nbagent itself; use another folder",
-                code="E_DENIED",
+            raise refused(
+                _written(mount, parts), "it is kept by nbagent itself; use another folder"
             )
         root = self._root(mount)
         identity = sha_of([os.fsencode(mount.root).hex(), root.identity])

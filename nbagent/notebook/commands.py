@@ -32,6 +32,7 @@ from nbagent.session.approval import granted
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import find_run
+from nbagent.workflow.graph import PackageError
 
 _LAST_RUNS = 10
 
@@ -160,6 +161,7 @@ class Commands:
             "runs": self._runs,
             "show": self._show,
             "resume": self._resume,
+            "workflow": self._workflow,
             "forget": self._forget,
             "config": self._config,
             "doctor": self._doctor,
@@ -206,15 +208,34 @@ class Commands:
         if options.help:
             self._help("resume")
             return
-        parent_id = find_run(ref)
+        given = self._run_options(options)
+        parent_id = None
+        if ref.endswith(".md"):
+            given = given.changed(document=ref)
+            if options.with_history:
+                from nbagent.session.guide import last_run_of
+
+                parent_id = last_run_of(ref)
+        else:
+            parent_id = find_run(ref)
         ask = Ask(
             kind="resume",
             parent_id=parent_id,
-            options=self._run_options(options),
+            options=given,
             tools=self._given_tools(parent_id, options),
             dry_run=bool(options.dry_run),
         )
         self._finish(ask, options.into)
+
+    def _workflow(self, rest: str) -> None:
+        ref, _ = run_and_options("workflow", rest, otherwise="")
+        try:
+            _say(listings.package_text(ref))
+        except PackageError as error:
+            _say("\n".join(map(str, error.faults)))
+            n = len(error.faults)
+            said = f"{ref} cannot be used: it has {n} fault{'s' * (n != 1)}, listed above"
+            raise UsageError(said) from None
 
     def _stop(self) -> None:
         runs = at_work()

@@ -21,7 +21,7 @@ from nbagent.notebook.completion_place import Typing
 from nbagent.notebook.line_words import is_typable
 from nbagent.notebook.model_lists import known_models
 from nbagent.notebook.option_table import BY_FLAG, COMMANDS, OPTIONS, Line
-from nbagent.settings import Settings, effective, store_home
+from nbagent.settings import Settings, effective, project_folder, store_home
 from nbagent.tools.base import host_words
 
 _RECENT = 100
@@ -120,11 +120,19 @@ def _arguments(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
             yield from _options(typing)
     elif "PROVIDER" in argument:
         yield from (Known(name, "provider") for name in _providers())
+    elif "PACKAGE" in argument:
+        yield from (Known(name, "package") for name in package_names())
     elif "COMMAND" in argument:
         yield from (Known(command.name, "command") for command in COMMANDS)
         yield from (Known(option.flags[-1], "option") for option in OPTIONS)
     elif word := re.fullmatch(r"\[([a-z]+)\]", argument):
         yield Known(word[1], "value")
+
+
+def package_names() -> list[str]:
+    """The packages of the project's folder."""
+    found = [path.parent.name for path in project_folder().glob("*/workflow.md")]
+    return sorted([*found, *(path.name for path in project_folder().glob("*.bmad"))])
 
 
 def models() -> Iterator[Known]:

@@ -1,4 +1,4 @@
-"""What `%agent tools`, `models` and `config` print: plain text, made from values."""
+"""What `%agent tools`, `models`, `workflow` and `config` print: plain text, made from values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from nbagent.contracts.chat import ModelInfo, ToolSpec
 from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext
+from nbagent.notebook.known_values import package_names
 from nbagent.notebook.visible import one_line, visible
 from nbagent.runtime import Courier, engine_loop
 from nbagent.session.approval import Rules, granted
@@ -19,6 +20,7 @@ from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions, Settings, effective, origins
 from nbagent.settings.checks import Tools
 from nbagent.tools.base import HostSet, host_words
+from nbagent.workflow.listing import workflow_text
 
 
 def tools_text(names: Tools | None, given: RunOptions | None = None) -> str:
@@ -144,6 +146,23 @@ def runs_text(limit: int) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(6)]
     used = [i for i in range(6) if widths[i]]
     return "\n".join("  ".join(f"{row[i]:<{widths[i]}}" for i in used).rstrip() for row in rows)
+
+
+def package_text(ref: str) -> str:
+    """A package and how far its last run has come, or a document has; without a name, the packages
+    that are here. PackageError: it cannot be used."""
+    if not ref:
+        names = ", ".join(package_names()) or "none: no folder with workflow.md, and no .bmad file"
+        return f"packages in this folder: {names}\n%agent workflow PACKAGE shows one"
+    # Late: most notebooks have no workflow.
+    from nbagent.session.guide import seen_from
+
+    package, state = seen_from(ref)
+    if state is None:
+        return workflow_text(package)
+    return workflow_text(
+        package, current=state.node, completed=state.completed, variables=state.variables
+    )
 
 
 def approvals_text() -> str:

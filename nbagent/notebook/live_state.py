@@ -177,7 +177,7 @@ class LiveState:
         spent = [turn.response.usage for turn in known if turn.response and turn.response.usage]
         costs = [turn.cost_usd for turn in known]
         cost = sum(c for c in costs if c is not None) if costs and None not in costs else None
-        state["facts"] = facts_of(known, sum(spent, Usage()), cost, state["elapsed_ms"])
+        state["facts"] = facts_of(self._run, known, sum(spent, Usage()), cost, state["elapsed_ms"])
         for fact in state["facts"]:
             if fact["key"] == "turns":
                 fact["value"] = str(len(self._turns))

@@ -27,6 +27,9 @@ class Line(RunOptions):
         checks.text,
         bare="last",
     )
+    with_history = Switch(
+        "--with-history", "after `resume DOCUMENT.md`: go on with the conversation, too"
+    )
     into = Option[str | None]("--into NAME", "put the run into this variable", checks.variable_name)
     dry_run = Switch("--dry-run", "show what would be sent, and send nothing")
     help = Switch("-h, --help", "show this")
@@ -51,8 +54,8 @@ class Command:
 
     name: str
     argument: str
-    """What follows it; in brackets when it may be left out. `RUN`, `PROVIDER`, `NAME=VALUE` and
-    `COMMAND` are completed."""
+    """What follows it; in brackets when it may be left out. `RUN`, `PROVIDER`, `PACKAGE`,
+    `NAME=VALUE` and `COMMAND` are completed."""
     help: str
     more: str = ""
     """What `%agent help COMMAND` adds."""
@@ -112,12 +115,25 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "resume",
-        "[RUN]",
-        "go on with a run that stopped, failed or paused",
+        "[RUN | DOCUMENT.md]",
+        "go on with a run that paused or failed, or with a document",
         "What the run was asked with goes on, unless an option says otherwise. To add words, write "
-        "%%agent --continue with the words on the next lines.",
-        ("%agent resume", "%agent resume last --max-turns 40 --trim tool-results"),
+        "%%agent --continue with the words on the next lines. A document goes on without the "
+        "conversation before, on any machine that has the package.",
+        (
+            "%agent resume last --max-turns 40 --trim tool-results",
+            "%agent resume .nbagent/state/3fa81c0299b1d0e4/workflow.md",
+        ),
         _RESUME_OPTIONS,
+    ),
+    Command(
+        "workflow",
+        "[PACKAGE]",
+        "a package: its agents, its steps, and how far a workflow has come",
+        "PACKAGE is a folder with workflow.md or SKILL.md, or a zip of one (.bmad); what is wrong "
+        "with it is listed with file and line. A path that ends in .md is the document of a "
+        "workflow at work. Without PACKAGE, the packages of this folder are named.",
+        ("%agent workflow story-flow", "%agent workflow .nbagent/state/3fa81c02/workflow.md"),
     ),
     Command("stop", "", "stop the run that is at work"),
     Command(

@@ -233,7 +233,7 @@ def _unknown_option(flag: str, command: Command | None) -> str:
 
 def _not_taken(flag: str, command: Command) -> str:
     if not command.options:
-        return f"%agent {command.name} takes a run and no options; remove {flag}."
+        return f"%agent {command.name} takes no options; remove {flag}."
     taken = ", ".join(o.flags[-1] for o in OPTIONS if o.name in command.options)
     return f"%agent {command.name} does not take {flag}; it takes {taken}."
 

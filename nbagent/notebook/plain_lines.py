@@ -12,12 +12,13 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
 from nbagent.notebook.asking import question_text
 from nbagent.notebook.static_text import call_line, facts_line, foot_line
-from nbagent.notebook.view_state import offline_words, view_of
+from nbagent.notebook.view_state import offline_words, place_of, view_of
 from nbagent.notebook.view_turn import (
     decision_words,
     error_words,
     escapes_seen,
     left_out,
+    moves_of,
     recorded_words,
     summary_of,
     waits_of,
@@ -93,7 +94,8 @@ class PlainPrinter:
         self._break()
 
     def _begin(self, run: RunRecord) -> None:
-        self._line(f"… Running · {visible(run.model)}")
+        place = place_of(run, None)
+        self._line(f"… Running · {visible(run.model)}{f' · {place}' if place else ''}")
         if words := offline_words(run.model):
             self._line(words)
         for text in run.notices:
@@ -139,7 +141,7 @@ class PlainPrinter:
                 self._result(turn.id, run)  # the response was cut, and no call of it began
         if turn.error and not turn.error.code.startswith("ENGINE_"):
             self._line(f"{turn.id}  ✕ {error_words(turn.error)}")
-        for words in filter(None, (waits_of(turn), left_out(turn))):
+        for words in filter(None, (waits_of(turn), left_out(turn), *moves_of(turn))):
             self._line(f"     note: {words}")
         usage = turn.response.usage if turn.response else None
         tokens = f"{usage.total_tokens:,} tok · " if usage and usage.total_tokens else ""

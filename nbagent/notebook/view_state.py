@@ -60,7 +60,7 @@ def view_of(record: RunRecord) -> ViewState:
         "wait_ms": 0.0,
         "running": running,
         "doing": "model" if running else "",
-        "facts": facts_of(record.turns, record.usage, record.cost_usd, record.duration_ms),
+        "facts": facts_of(record, record.turns, record.usage, record.cost_usd, record.duration_ms),
         "elapsed_ms": round(record.duration_ms, 1),
         "bar": bar,
         "bar_words": bar_words(bar),
@@ -96,6 +96,12 @@ def _request_of(record: RunRecord, place: int) -> RequestView:
         system_prompt=record.system_prompts.get(request.system_sha, ""),
         same_as=before.id if before is not None and same else "",
     )
+
+
+def place_of(run: RunRecord, turn: EngineTurn | None) -> str:
+    """Where a run is: its workflow, the step and the agent of a turn."""
+    names = (run.workflow, turn and turn.node, (turn and turn.agent) or run.agent)
+    return " · ".join(one_line(visible(name), 160) for name in names if name)
 
 
 def offline_words(model: str) -> str:
@@ -151,11 +157,17 @@ def status_words(phase: str, reason: str | None, code: str | None, limits: Limit
 
 
 def facts_of(
-    turns: Sequence[EngineTurn], usage: Usage, cost_usd: float | None, duration_ms: float
+    run: RunRecord,
+    turns: Sequence[EngineTurn],
+    usage: Usage,
+    cost_usd: float | None,
+    duration_ms: float,
 ) -> list[Fact]:
-    """The numbers of the header."""
+    """The numbers of the header, and before them where a workflow is."""
     calls = sum(len(turn.tool_runs) for turn in turns)
-    facts = [_fact("turns", count(len(turns)), "turn" if len(turns) == 1 else "turns")]
+    place = place_of(run, turns[-1] if turns else None)
+    facts = [_fact("place", place, "")] if place else []
+    facts += [_fact("turns", count(len(turns)), "turn" if len(turns) == 1 else "turns")]
     if calls:
         facts.append(_fact("calls", count(calls), "call" if calls == 1 else "calls"))
     if usage.total_tokens:

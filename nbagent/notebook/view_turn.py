@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import MAX_DEPTH, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, ToolResult, ToolRun, TurnRequest
@@ -133,7 +134,7 @@ def turn_view(turn: EngineTurn, place: int, request: RequestView) -> TurnView:
         for i, run in enumerate(turn.tool_runs)
     ]
     view["request"] = request
-    view["notices"] = [*_told_by(turn), *map(note_of, turn.notices)]
+    view["notices"] = [*_told_by(turn), *moves_of(turn), *map(note_of, turn.notices)]
     view["error"] = error_words(turn.error)
     # A limit or a stop ended the run, not this turn; the run's own line says so.
     failure = turn.error if _is_failure(turn.error) else None
@@ -189,6 +190,24 @@ def left_out(turn: EngineTurn) -> str:
     names = [name for name in dropped if not any(name in text for text in turn.notices)]
     said = ", ".join(map(visible, names))
     return f"left out, because the server refused it: {said}" if said else ""
+
+
+def moves_of(turn: EngineTurn) -> list[str]:
+    """The moves of a workflow that a turn made, and those that were refused."""
+    return [words for run in turn.tool_runs if (words := _move_words(run))]
+
+
+def _move_words(run: ToolRun) -> str:
+    result = run.result
+    if run.host != "fs" or run.tool_name != "fs.apply_patch" or result is None:
+        return ""
+    held = result.data if result.ok else result.error and result.error.details
+    move = json_object((json_object(held) or {}).get("transition"))
+    if move is None:
+        return ""
+    label = f" ({move['label']})" if move.get("label") else ""
+    way = f"{move.get('from')} → {move.get('to')}{label}"
+    return note_of(way if result.ok else f"refused: {way}: {_code(result)}")
 
 
 def _told_by(turn: EngineTurn) -> list[str]:

@@ -119,6 +119,8 @@ class ActiveRun:
         """Open its views and begin; returns at once."""
         if inspect.iscoroutinefunction(on_event):
             raise UsageError("on_event takes a plain function; to await, follow agent.stream(…)")
+        if self.prepared.flow is not None:
+            self.prepared.flow.begin()
         try:
             if view := self._here.open(self.record, self, self.ask.options):
                 self._sinks.append(view)
@@ -142,6 +144,8 @@ class ActiveRun:
         finally:
             self._heartbeat.cancel()
             _at_work.discard(self)
+            if self.prepared.flow is not None:
+                self.prepared.flow.document.release()
             for sink in self._sinks:
                 with suppress(Exception):
                     sink.close()
@@ -235,8 +239,8 @@ class ActiveRun:
             self._hand_on(Waiting(None, "; ".join(self._waits)))
 
     def _audit(self) -> AuditSink | None:
-        """The sink for the audit log of a run whose tools touch the world."""
-        if not is_audited(self.prepared.host.host_names):
+        """The sink for the audit log of a workflow, and of a run whose tools touch the world."""
+        if not (self.record.workflow or is_audited(self.prepared.host.host_names)):
             return None
         if self.store.path is None:
             self.warn("this run is not audited: its store is in memory only")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -15,13 +16,22 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.policy import Resolve
-from nbagent.contracts.ports import ToolHost
-from nbagent.files.mounts import Mounts, parse_mount, without_dots
+from nbagent.contracts.ports import PatchGuard, ToolHost
+from nbagent.files.mounts import PACKAGE, Mount, Mounts, parse_mount, without_dots
 from nbagent.session.approval import Rules, tightened
 from nbagent.settings import RunOptions, Settings, project_folder, store_home
 from nbagent.settings.checks import Tools
 from nbagent.tools.base import OWN, HostOrder, HostSource, host_of, open_hosts
 from nbagent.tools.function_tool import FunctionHost, namespace_tools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """What the file tools of a workflow run have beside the project."""
+
+    package: Path
+    state: Path
+    guard: PatchGuard
 
 
 def tools_of(
@@ -31,11 +41,13 @@ def tools_of(
     options: RunOptions,
     settings: Settings,
     namespace: Callable[[], Mapping[str, Any]],
+    folders: Folders | None = None,
 ) -> tuple[list[ToolHost], Rules]:
     """The hosts of a run, opened, and the rules for them.
 
     `tools` are names and words; None: the notebook's own functions, unless there are `objects`
-    (functions, MCP servers, hosts) that were given themselves.
+    (functions, MCP servers, hosts) that were given themselves. `folders` are a workflow's, which
+    cannot do without the file tools.
     """
     rules = Rules(tightened(settings.policy, options.policy))
     names, words = _named(tools, objects is not None, namespace())
@@ -46,6 +58,9 @@ def tools_of(
         asked = {host_of(word) for word in words}
         words += ["fs"] if options.mounts and "filesystem" not in asked else []
         words += ["skills"] if options.skills and "skills" not in asked else []
+    if folders is not None:
+        files = ("fs.read", "fs.list", "fs.search", "fs.write", "fs.apply_patch")
+        words += () if {"fs", "filesystem"} & set(words) else files
     functions: list[Any] = []
     sources: list[HostSource] = []
     ready: list[ToolHost] = []
@@ -63,7 +78,7 @@ def tools_of(
         hosts.append(FunctionHost(functions, namespace=namespace, names=names))
     if words or sources:
         skills = _skills(options, settings) if "skills" in map(host_of, words) else None
-        mounts = _mounts(options, settings)
+        mounts = mounts_of(options, settings, folders)
         rules = Rules(rules.policy, resolving(mounts))
         order = HostOrder(
             words=(),
@@ -72,6 +87,7 @@ def tools_of(
             skills=skills,
             policy=rules.policy,
             forbids=rules.denies,
+            guard=folders.guard if folders else None,
         )
         hosts += open_hosts(words, order)
         hosts += [host for source in sources for host in source.open_hosts(order)]
@@ -113,13 +129,15 @@ def _skills(options: RunOptions, settings: Settings) -> Any:
     return folders.find_skills(project_folder(), (*(options.skills or ()), *settings.skills))
 
 
-def _mounts(options: RunOptions, settings: Settings) -> Mounts:
+def mounts_of(options: RunOptions, settings: Settings, folders: Folders | None) -> Mounts:
+    """The folders that a run has."""
     project = project_folder()
     given = [*settings.mounts, *(options.mounts or ())]
+    package = [Mount(PACKAGE, folders.package)] if folders else []
     return Mounts.of(
         project=project,
-        state=_state_folder(options.session or settings.session),
-        extra=[parse_mount(text, base=project) for text in given],
+        state=folders.state if folders else _state_folder(options.session or settings.session),
+        extra=[*package, *(parse_mount(text, base=project) for text in given)],
         closed=[store_home()],
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from nbagent import __version__
 from nbagent.archive.store import Store
@@ -28,6 +28,10 @@ from nbagent.session.hosts import tools_of
 from nbagent.session.recorded import RecordedHost, recording_of
 from nbagent.settings import RunOptions, Settings, check_limits, effective, without_secrets
 from nbagent.tools.base import HostSet
+
+if TYPE_CHECKING:
+    from nbagent.session.guide import Guide
+    from nbagent.workflow.composer import Flow
 
 Kind = Literal["start", "continue", "resume", "fork"]
 CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
@@ -67,6 +71,8 @@ class Prepared(NamedTuple):
     host: HostSet
     rules: Rules
     chosen: Chosen
+    flow: Flow | None = None
+    """The workflow, where the run has one."""
 
 
 def prepare(
@@ -81,29 +87,40 @@ def prepare(
     asked = without_secrets(asked_of(options, settings))
     limits = _limits(options, asked)
     base = _conversation_of(parent, ask.fork_turn, store)
-    words = _words(ask, parent, base, limits.ceiling)
-    chosen = choose(asked, need_key=not ask.dry_run and asked.cache != "replay")
+    run_id = new_id()
+    guide = _guide(ask, asked, options, base, run_id, store)
+    flow = guide.flow if guide else None
+    words = _words(ask, parent, base, limits.ceiling, flow)
+    need_key = not ask.dry_run and asked.cache != "replay"
+    chosen = choose(asked, need_key=need_key)
+    if guide and asked.model is None and (model := guide.model_on(chosen.provider)):
+        chosen = choose(asked.changed(model=model), need_key=need_key)
     one_token = Usage(prompt_tokens=1, total_tokens=1)
     if limits.max_cost_usd is not None and chosen.price(one_token, chosen.model) is None:
         raise UsageError(f"no price is known for {chosen.model_id}; limit max_total_tokens")
     output = None if options.output in (None, str) else Output(options.output)
-    run_id = new_id()
     recording = recording_of(asked, store, run_id)
     names = asked.tools if ask.tools is None else ask.options.tools
     namespace = frontend.namespace
+    folders = guide.folders if guide else None
     hosts, rules = tools_of(
-        names, ask.tools, options=options, settings=settings, namespace=namespace
+        names, ask.tools, options=options, settings=settings, namespace=namespace, folders=folders
     )
     if recording is not None and asked.replay_tools:
         hosts = [cast("Any", RecordedHost(host, recording)) for host in hosts]
-    host = HostSet(hosts, hides=rules.hiding)
+    hides = guide.hiding(rules) if guide else rules.hiding
+    host = HostSet(hosts, hides=hides)
     if output is not None:
-        host = AnswerHosts(hosts, hides=rules.hiding, output=output, chosen=chosen)
+        host = AnswerHosts(hosts, hides=hides, output=output, chosen=chosen)
     cell = frontend.cell()
     # Who says nothing new has the model answer what was said last, or end its answer.
     said = ask if ask.prompt or parent is None else parent
-    cut_off = not words and base.history and base.history[-1].role == "assistant"
+    cut_off = not (words or flow) and base.history and base.history[-1].role == "assistant"
     opening = (Message.of("user", CONTINUE),) if cut_off else ()
+    composer = flow
+    if composer is None:
+        system = guide.system_prompt(asked.system, rules) if guide else asked.system
+        composer = ChatComposer(system, opening=opening, output=output)
     record = redacted(
         RunRecord(
             id=run_id,
@@ -114,6 +131,8 @@ def prepare(
             shared_messages=len(base.history) if parent else 0,
             kind=ask.kind,
             forked_from=ask.fork_turn,
+            agent=guide.agent_id if guide else None,
+            workflow=flow.package.id if flow else None,
             nbagent_version=__version__,
             execution_count=cell.execution_count,
             cell_id=cell.cell_id,
@@ -122,7 +141,7 @@ def prepare(
             base_url=chosen.base_url,
             template=said.template,
             prompt=said.prompt or "",
-            options=_kept(options, chosen, output),
+            options=_kept(options, chosen, output, flow),
             limits=limits,
             started_at=utc_now(),
             notices=(
@@ -130,6 +149,7 @@ def prepare(
                 *([store.warning] if store.warning else ()),
                 *(_changes(options, chosen, parent, base) if parent else ()),
                 *ask.notices,
+                *(guide.notices(parent) if guide else ()),
             ),
             messages=words,
         )
@@ -145,7 +165,7 @@ def prepare(
         client=recording.client(chosen) if recording and not ask.dry_run else chosen.client,
         model=chosen.model,
         host=host,
-        composer=ChatComposer(asked.system, opening=opening, output=output),
+        composer=composer,
         context=ToolContext(
             run_id=run_id,
             session=record.session,
@@ -164,21 +184,31 @@ def prepare(
         trim=asked.trim == "tool-results",
         before=base.turn if same_model else None,
         context_tokens=chosen.context_tokens,
+        smaller=flow.smaller if flow else "",
         notices=list(record.notices),
     )
-    return Prepared(plan, host, rules, chosen)
+    return Prepared(plan, host, rules, chosen, flow)
 
 
 def _words(
-    ask: Ask, parent: RunRecord | None, base: Conversation, ceiling: int
+    ask: Ask, parent: RunRecord | None, base: Conversation, ceiling: int, flow: Flow | None
 ) -> tuple[Message, ...]:
     """What the person says, as messages."""
-    if ask.prompt is not None and not ask.prompt.strip() and not ask.messages:
+    silent = not (ask.prompt or "").strip()
+    if ask.prompt is not None and silent and not ask.messages and flow is None:
         raise UsageError("the prompt is empty; write what you want to ask")
     _check_answered(ask.messages)
-    if ask.prompt:
+    if ask.prompt and not silent:
         parts = ask.parts or (TextPart(text=ask.prompt),)
-        return (*ask.messages, Message(role="user", content=parts))
+        said = flow.words(parts) if flow else Message(role="user", content=parts)
+        return (*ask.messages, said)
+    if flow is not None:
+        if flow.is_complete and not ask.messages:
+            raise UsageError(
+                f"the workflow {flow.package.id} is complete; start it anew with --workflow, or "
+                "ask about it with %%agent --continue"
+            )
+        return ask.messages
     if parent is not None and ask.kind == "resume" and not ask.messages:
         if parent.phase == "Completed" or parent.stop_reason in ("answered", "content_filter"):
             ended = f"has ended ({parent.stop_reason})"
@@ -213,7 +243,34 @@ def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
     return params if options.tool_choice is None else {**params, "tool_choice": options.tool_choice}
 
 
-def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[str, Any]:
+def _guide(
+    ask: Ask,
+    asked: Settings,
+    options: RunOptions,
+    base: Conversation,
+    run_id: str,
+    store: Store,
+) -> Guide | None:
+    """The workflow or the agent of a run that has one of them."""
+    if not (options.workflow or options.document or options.agent):
+        return None
+    from nbagent.session.guide import guide_of
+
+    new = ask.kind == "start" and not options.document
+    return guide_of(
+        asked,
+        options,
+        ask.options,
+        run_id=run_id,
+        intent="start" if new else "continue" if ask.prompt else "resume",
+        fork=base.turn if ask.fork_turn else None,
+        store=store,
+    )
+
+
+def _kept(
+    options: RunOptions, chosen: Chosen, output: Output | None, flow: Flow | None
+) -> dict[str, Any]:
     """The options as they go into the record: what would go on, JSON values, no secrets."""
     rows = RunOptions.rows()
     kept = {n: rows[n].shown(value) for n, value in options.given.items() if rows[n].goes_on}
@@ -221,6 +278,8 @@ def _kept(options: RunOptions, chosen: Chosen, output: Output | None) -> dict[st
         kept["policy"] = load_json(dump_json(asdict(options.policy)))
     if output is not None:
         kept["output"] = output.name
+    if flow is not None:
+        kept["document"] = flow.document.run_id
     kept["model"] = chosen.model_id
     if chosen.base_url:
         kept["base_url"] = chosen.base_url

@@ -155,6 +155,23 @@ def tools(value: Any) -> Tools:
     return chosen
 
 
+def path(value: Any) -> str:
+    """A path, or what has one: a package that was loaded."""
+    given: Any = getattr(value, "path", value)
+    return text(str(given) if isinstance(given, Path) else given)
+
+
+def variables(value: Any) -> tuple[str, ...]:
+    """Texts `NAME=VALUE`; in Python also a dict."""
+    given: Any = value
+    if isinstance(given, dict):
+        given = [f"{name}={one}" for name, one in cast("dict[Any, Any]", given).items()]
+    pairs = lines(given)
+    if not all(re.fullmatch(r"\s*[A-Za-z_][\w-]*\s*=.*", pair) for pair in pairs):
+        raise ValueError("NAME=VALUE, or a dict of names and values")
+    return pairs
+
+
 def patterns(value: Any) -> tuple[str, ...]:
     """Patterns of calls: a list, or one text with blanks or commas between them."""
     rules = _patterns(value)

@@ -267,6 +267,13 @@ class _Shared(Values):
     skills = Option[tuple[str, ...]](
         "--skills DIR", "a folder of skills, beside the project's own", checks.lines, (), many=True
     )
+    variables = Option[tuple[str, ...]](
+        "--var NAME=VALUE",
+        "what {NAME} stands for in agents and workflows",
+        checks.variables,
+        (),
+        many=True,
+    )
     session = _Choice(
         "--session NAME", "the run's session; with --continue: its last run", checks.text, "default"
     )
@@ -295,6 +302,22 @@ class RunOptions(_Shared):
         checks.text,
         words=("auto", "none", "required"),
         goes_on=False,
+    )
+    workflow = Option[str | None](
+        "-w, --workflow PACKAGE", "walk the steps of this package: a folder or a zip", checks.path
+    )
+    agent = Option[str | None](
+        "-a, --agent NAME", "an agent's file (agents/NAME.md), or its name", checks.text
+    )
+    autopilot = Option[bool | None](
+        "--autopilot [on | off]",
+        "go on at the end of a step without asking",
+        checks.switch,
+        bare=True,
+        words=("on", "off"),
+    )
+    document = Option[str | None](
+        "", "the state document of a workflow that goes on: its file or its id", checks.text
     )
     policy = Option[ToolPolicy | None](
         "", "what this agent may do; it can only tighten what the settings say", checks.policy

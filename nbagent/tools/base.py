@@ -23,7 +23,13 @@ from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.policy import CallPreview, ToolPolicy
-from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import (
+    PatchGuard,
+    PreparedCall,
+    ToolContext,
+    ToolHost,
+    ToolOutcome,
+)
 from nbagent.contracts.records import ToolResult
 
 BUILT_IN = {
@@ -63,6 +69,8 @@ class HostOrder:
     """Limits and isolation that hold, and the person's rules."""
     forbids: Callable[[str, str, Mapping[str, Any]], bool] = lambda tool, host, arguments: False
     """Whether the policies deny a call: a host that looks at many things asks for each of them."""
+    guard: PatchGuard | None = None
+    """Keeps a file that changes by checked updates only."""
 
 
 class HostSource(Protocol):

@@ -10,6 +10,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
@@ -66,6 +67,7 @@ class FileHost(MethodHost):
         self._policy = order.policy
         self._limits = order.policy.limits
         self._forbids = order.forbids
+        self._guard = order.guard
         super().__init__(HOST, self._tools_here(), order.words, (HOST,))
 
     def _tools_here(self) -> list[FunctionTool]:
@@ -207,36 +209,41 @@ class FileHost(MethodHost):
         oldText: str | None = None,
         newText: str | None = None,
         diff: str | None = None,
-        updateFrontmatter: dict[str, Any] | None = None,
+        operation: Literal["updateFrontmatter"] | None = None,
+        update: dict[str, Any] | None = None,
         ifMatchSha256: IfMatch = None,
     ) -> _Plan:
         """Change a part of a text file, in one of three forms.
 
-        Give oldText and newText, or diff, or updateFrontmatter.
+        Give oldText and newText, or diff, or operation "updateFrontmatter" and update.
 
         Args:
             path: the file.
             oldText: a piece of the file, exactly as it stands there, once.
             newText: what comes in its place; empty deletes it.
             diff: a unified diff of this one file.
-            updateFrontmatter: keys of the YAML front matter and their new values; null deletes.
+            operation: "updateFrontmatter" changes keys of the YAML front matter.
+            update: these keys and their new values; null deletes.
             ifMatchSha256: from fs.read.
         """
 
         def patched(old: bytes | None) -> bytes:
             text = None if old is None else patching.to_text(old)
-            match (oldText, newText, diff, updateFrontmatter):
+            match (oldText, newText, diff, update):
                 case (str(), str(), None, None):
                     return patching.to_bytes(patching.replace_once(_there(text), oldText, newText))
                 case (None, None, str(), None):
                     return patching.to_bytes(patching.apply_diff(text, diff))
                 case (None, None, None, dict()):
-                    return patching.to_bytes(update_frontmatter(_there(text), updateFrontmatter))
+                    return patching.to_bytes(update_frontmatter(_there(text), update))
                 case _:
-                    why = "oldText and newText, or diff, or updateFrontmatter"
+                    why = "oldText and newText, or diff, or operation and update"
                     raise ToolError(f"give one of the three: {why}", code="E_INVALID_ARGUMENTS")
 
-        return self._changing("fs.apply_patch", path, patched, ifMatchSha256)
+        is_update = (oldText, newText, diff) == (None, None, None)
+        return self._changing(
+            "fs.apply_patch", path, patched, ifMatchSha256, update if is_update else None
+        )
 
     def _changing(
         self,
@@ -244,17 +251,26 @@ class FileHost(MethodHost):
         path: str,
         make: Callable[[bytes | None], bytes],
         if_match: str | None,
+        update: Mapping[str, Any] | None = None,
     ) -> _Plan:
         """The plan to replace a file by what is made of it."""
-        place = self._place(tool, path)
+        place, guard = self._place(tool, path), self._guard
         self._mounts.check_writable(place)
+        guarded = guard is not None and guard.guards(place.mount.name, place.parts)
+        more: dict[str, Any] = {}
 
         def planned(state: FileState) -> bytes:
             if if_match and state.sha != if_match.strip().lower():
                 now = f"it has {state.sha} now" if state.sha else "there is no such file"
                 why = f"is not as ifMatchSha256 says: {now}; read it again"
                 raise _refused(place, why, "E_PRECONDITION_FAILED", sha256=state.sha)
-            data, most = make(state.data), self._limits.max_write_bytes
+            if guard is not None and guarded:
+                data, said = guard.change(state.data, update, self._is_there)
+                more.clear()
+                more.update(said)
+            else:
+                data = make(state.data)
+            most = self._limits.max_write_bytes
             if len(data) > most:
                 why = f"would have {len(data):,} bytes, and {most:,} may be written; write less"
                 raise _refused(place, why, "E_WRITE_LIMIT", bytes=len(data), maxBytes=most)
@@ -280,7 +296,7 @@ class FileHost(MethodHost):
             if tool != "fs.write" or before.sha is not None:
                 answer["sha256Before"] = before.sha
             answer["sha256After"] = writing.sha_of_bytes(data)
-            return ToolResult(ok=True, data=answer)
+            return ToolResult(ok=True, data={**answer, **more})
 
         preview = CallPreview(
             ruling="allow" if place.mount.name == STATE else "ask",
@@ -289,6 +305,17 @@ class FileHost(MethodHost):
             pieces=(_change_piece(place, state, new),),
         )
         return _Plan(place, preview, work)
+
+    def _is_there(self, path: str) -> bool:
+        """Whether a path names a file that a model could read, or a folder."""
+        try:
+            place = self._mounts.place(path)
+            with suppress(ToolError):
+                return writing.read_state(place).sha is not None
+            place.root.folder(place.parts).close()
+        except (ToolError, OSError):
+            return False
+        return True
 
     def _place(self, tool: str, path: str, *, folder: bool = False) -> FilePlace:
         """Where a call is about, unless its name says that it most likely holds keys."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import date
+from typing import Any
 from unicodedata import category
 
 from nbagent.contracts.errors import UsageError
@@ -41,16 +42,17 @@ class UnknownMark(ValueError):
 
 def is_line(text: str, most_chars: int = _VALUE_CHARS) -> bool:
     """Whether a text is one line that a person sees whole, and not empty."""
-    seen = all(char in _JOINERS or category(char) not in _HIDDEN for char in text)
-    return seen and bool(text.strip()) and len(text) <= most_chars
+    if not text.strip() or len(text) > most_chars:
+        return False
+    return all(char in _JOINERS or category(char) not in _HIDDEN for char in text)
 
 
-def bad_values(values: Mapping[str, object]) -> dict[str, str]:
+def bad_values(values: Mapping[Any, Any]) -> dict[str, str]:
     """Of values for marks, what is wrong with each that cannot be one, by its name."""
     wrong: dict[str, str] = {}
     for name, value in values.items():
-        if not _NAME.fullmatch(name):
-            wrong[name] = f"{name[:80]!r} is no name for a value; use letters, digits, _ or -"
+        if not _NAME.fullmatch(str(name)):
+            wrong[name] = f"{str(name)[:80]!r} is no name for a value; use letters, digits, _ or -"
         elif not isinstance(value, str) or not is_line(value):
             wrong[name] = (
                 f"the value of {name!r} is not one printable line; write a text of at most "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stories import NOW, Story
+from stories import NOW, Story, patched, tool_run, walked
 
 from nbagent.archive.audit import AuditLog, AuditSink, Head, verify_audit
 from nbagent.archive.locking import locked
@@ -384,6 +384,78 @@ def test_names_and_paths_are_masked_and_cut_and_what_came_back_is_only_hashed(
     assert (script["isolation"], "isolation" in read) == ("landlock", False)
     parts = [part.model_dump() for part in result.attachments]
     assert read["attachments_sha"] == sha256_hex(canonical_json(parts))
+
+
+# What the run of a workflow leaves besides
+
+
+def test_a_run_of_a_workflow_leaves_its_start_requests_moves_refusals_and_end(
+    tmp_path: Path,
+) -> None:
+    sink = AuditSink(tmp_path)
+    story = walked(parent_id="f" * 16, kind="continue", shared_messages=2)
+    for event in story.events:
+        sink.handle(event)
+    lines, run = lines_of(tmp_path), story.run
+    kinds = "run request refusal call request call state request call state request stop"
+    assert [line["kind"] for line in lines] == kinds.split()
+    assert {line["run"] for line in lines} == {run.id}
+    found = [{key: line[key] for key in line if key not in CHAIN} for line in lines]
+    named = {"workflow": "story-flow", "agent": "mira", "model": run.model, "parent": "f" * 16}
+    assert found[0] == {"kind": "run", "run": run.id, "begins": "continue", **named}
+    sent = [line for line in found if line["kind"] == "request"]
+    assert [line["turn"] for line in sent] == ["C01", "C02", "C03", "C04"]
+    assert [(line["n_messages"], line["n_new"]) for line in sent] == [
+        (3, 3),
+        (5, 2),
+        (7, 2),
+        (9, 2),
+    ]
+    assert {line["system_sha"] for line in sent} == {run.turns[0].request.system_sha}
+    for line, new in zip(sent, (run.messages[:1], run.messages[1:3]), strict=False):
+        assert line["messages_sha"] == sha_of([message.model_dump() for message in new])
+    refusal, moved, noted = found[2], found[6], found[9]
+    assert (refusal["code"], refusal["from"], refusal["to"], "label" in refusal) == (
+        *("E_INVALID_TRANSITION", "select", "close"),
+        False,
+    )
+    assert (moved["from"], moved["to"], moved["label"]) == ("select", "draft", "next")
+    for line in (moved, noted):
+        assert (line["path"], line["call"][0]) == ("@state/workflow.md", "c")
+        assert (line["sha256_before"], line["sha256_after"]) == ("1" * 64, "2" * 64)
+    assert "from" not in noted
+    end = {"phase": "WaitingUser", "stop_reason": "answered"}
+    assert found[-1] == {"kind": "stop", "run": run.id, **end}
+
+
+MISSING = ErrorInfo("E_PRECONDITION_FAILED", "out.md is not there")
+OTHER = tool_run("c1", "fs.apply_patch", {"path": "@project/a.md"}, MISSING)
+PATCHES: dict[str, tuple[ToolRun, str | None, str]] = {
+    "an output is missing": (patched("c1", {}, MISSING), "flow", "refusal call"),
+    "another spelling": (
+        patched("c1", {}, MISSING, path="@state/./Workflow.md"),
+        *("flow", "refusal call"),
+    ),
+    "another file": (OTHER.model_copy(update={"host": "fs"}), "flow", "call"),
+    "a tool of the person's": (patched("c1", {}).model_copy(update={"host": ""}), "flow", "call"),
+    "no workflow": (patched("c1", {}), None, "call write"),
+    "refused, no workflow": (patched("c1", {}, MISSING), None, "call"),
+}
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_only_patches_of_the_document_of_a_workflow_are_lines_of_its_state(
+    tmp_path: Path, name: str
+) -> None:
+    run, workflow, kinds = PATCHES[name]
+    sink = AuditSink(tmp_path)
+    story = Story(workflow=workflow).turn("", run).end(phase="Failed", error=MISSING)
+    for event in story.events:
+        sink.handle(event)
+    around = ["run request ", " stop"] if workflow else ["", ""]
+    lines = lines_of(tmp_path)
+    assert " ".join(line["kind"] for line in lines) == kinds.join(around)
+    assert not workflow or lines[-1]["code"] == "E_PRECONDITION_FAILED"
 
 
 # What cannot be written

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_records import START, Maker, crash, plain_run, write
-from stories import Assembly
+from stories import Assembly, Story, patched, walked
 
 import nbagent
 from nbagent.archive import frames
@@ -62,6 +62,10 @@ COLUMNS = {
         "run_id position:int turn_id role:word source:word text reasoning tool_calls tool_call_id "
         "tool_name:word chars:int has_image:flag at:time"
     ),
+    "transitions": (
+        "run_id turn_id turn:int tool_call_id session:word at:time workflow:word from_node:word "
+        "to_node:word label:word accepted:flag error_code:word error agent:word"
+    ),
     "prompts": "sha kind:word text first_seen:time last_seen:time runs:int",
 }
 DTYPES = {
@@ -85,7 +89,9 @@ def filled(store: Store, n: int = 30) -> list[RunRecord]:
         record, events = Maker(seed).run(session=f"s{seed % 3}")
         write(store, events)
         records.append(record)
-    return records
+    story = walked(session="s0")
+    write(store, story.events)
+    return [*records, story.run]
 
 
 def numbered(store: Store) -> str:
@@ -207,6 +213,40 @@ def test_tokens_that_no_turn_reported_are_missing_and_not_none(store: Store) -> 
     found = read(store, "runs", run=record.id).iloc[0]
     assert found[["total_tokens", "cached_tokens"]].isna().all()
     assert found[["turns", "tool_calls", "n_unpriced"]].tolist() == [0, 0, 0]
+
+
+def test_each_move_of_a_workflow_is_a_row_with_what_became_of_it(store: Store) -> None:
+    half = {"transition": {"from": "draft", "to": "half \ud83d of\U0001f600", "label": None}}
+    refusal = ErrorInfo("E_INVALID_TRANSITION", "no such step", half)
+    runs = [patched("c1", {}, refusal), patched("c2", {}, {"transition": "no object"})]
+    later = Story(id="b" * 16, workflow="other", agent="mira").turn("", *runs)
+    write(store, walked().events)
+    write(store, later.end().events)
+    # The same call in a run without a workflow moves nothing.
+    moved = patched("c1", {}, {"transition": {"from": "a", "to": "b", "label": "next"}})
+    write(store, Story(id="c" * 16).turn("", moved).end().events)
+    df = read(store, "transitions")
+    shown = df.drop(columns=["run_id", "session", "at", "turn"]).astype(object)
+    assert shown.where(shown.notna(), None).to_numpy().tolist() == [
+        [
+            *("C01", "c1", "story-flow", "select", "close", None, False),
+            *("E_INVALID_TRANSITION", "close does not follow select", "mira"),
+        ],
+        ["C02", "c2", "story-flow", "select", "draft", "next", True, None, None, "mira"],
+        [
+            *("C01", "c1", "other", "draft", "half ? of\U0001f600", None, False),
+            *("E_INVALID_TRANSITION", "no such step", "mira"),
+        ],
+    ]
+    by_agent = df.groupby(["workflow", "agent"], observed=True)["accepted"].mean()
+    assert by_agent.to_dict() == {("story-flow", "mira"): 0.5, ("other", "mira"): 0.0}
+    keys = ["run_id", "turn_id", "tool_call_id"]
+    joined = df.merge(read(store, "tool_runs"), on=keys, validate="one_to_one")
+    assert joined["tool_name"].tolist() == ["fs.apply_patch"] * 3
+    refused = read(store, "transitions", accepted=False, run="b")
+    assert refused["to_node"].tolist() == ["half ? of\U0001f600"]
+    found = read(store, "transitions", to_node="draft", model="deepseek:deepseek-flash")
+    assert found["label"].tolist() == ["next"]
 
 
 def test_an_interrupted_run_shows_as_failed_in_every_frame(home: Path, store: Store) -> None:

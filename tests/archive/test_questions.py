@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from stories import Assembly, answer_with
+from stories import Assembly, answer_with, walked
 
 import nbagent
 from nbagent.archive.codec import packed
@@ -244,11 +244,14 @@ def test_the_frames_of_a_notebook_are_those_of_the_store(history: Any, tmp_path:
     save_notebook(tmp_path / "x.ipynb", [RUNS[3], *RUNS])
     saved = nbagent.read_notebook(tmp_path / "x.ipynb")
     assert repr(saved) == "<SavedNotebook x.ipynb, runs: 4>"
-    for name in ("runs", "turns", "tool_runs", "messages", "prompts"):
+    for name in ("runs", "turns", "tool_runs", "transitions", "messages", "prompts"):
         frames = [getattr(it, name)().convert_dtypes() for it in (saved, history)]
         keys = [it for it in ("run_id", "turn_id", "position", "sha") if it in frames[0]]
         one, other = (it.sort_values(keys).reset_index(drop=True) for it in frames)
         pd.testing.assert_frame_equal(one, other)
+    save_notebook(tmp_path / "y.ipynb", [walked().run])
+    moves = nbagent.read_notebook(tmp_path / "y.ipynb").transitions(accepted=True)
+    assert moves[["from_node", "to_node"]].values.tolist() == [["select", "draft"]]
     whole = saved.messages(run=FORK, whole=True)
     assert whole["position"].tolist() == [-1, *range(8)]
     assert set(whole["run_id"]) == {FIRST, FORK}

@@ -99,7 +99,7 @@ def test_a_mount_above_the_store_keeps_it_closed(project: Path, tmp_path: Path) 
     for path in ("@up/project/store", "@up/project/store/state/x", "@up/project/STORE/x", "store"):
         with pytest.raises(ToolError, match="kept by nbagent") as raised:
             mounts.place(path)
-        assert raised.value.code == "E_DENIED"
+        assert raised.value.code == "E_SANDBOX_VIOLATION"
     assert mounts.place("@state/x").text == "@state/x"
     assert mounts.closed_forms == {"@up/project/store"}
 

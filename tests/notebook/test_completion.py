@@ -110,8 +110,11 @@ def test_tab_completes_tools_one_after_the_other(typist: MagicShell) -> None:
     assert tab(typist, "%agent config tools=pop|") == ["%agent config tools=population"]
 
 
-def test_tab_completes_runs_sessions_and_variables(typist: MagicShell, tmp_path: Path) -> None:
+def test_tab_completes_runs_packages_and_variables(typist: MagicShell, tmp_path: Path) -> None:
     assert words(typist, "%agent show |") == []
+    (tmp_path / "story").mkdir()
+    (tmp_path / "story" / "workflow.md").touch()
+    assert words(typist, "%agent workflow |") == ["story"]
     assert list(tmp_path.rglob("runs.sqlite")) == [], "looking makes no store"
     model = offline.script(["One.", "Two."], name="completed")
     unnamed = offline.script(["One."])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import secrets
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +276,43 @@ def test_approvals_of_the_session_are_shown_and_taken_back(shell: MagicShell) ->
     run()
     assert answer.paths == ["a.txt"] * 2, "it is asked about again"
     assert "takes nothing or clear" in str(shell.refused("%agent approvals all"))
+
+
+GRAPH: dict[str, Any] = {
+    "nodes": [
+        {"id": "draft", "stepFile": "steps/draft.md"},
+        {"id": "close", "stepFile": "steps/close.md", "terminal": True},
+    ],
+    "edges": [{"from": "draft", "to": "close"}],
+}
+
+
+def put_package(folder: Path, graph: dict[str, Any]) -> None:
+    (folder / "steps").mkdir(parents=True, exist_ok=True)
+    (folder / "workflow.md").write_text("---\nid: story-flow\nname: A story\n---\nBe kind.\n")
+    (folder / "workflow.graph.json").write_text(json.dumps(graph, indent=1))
+    for name in ("draft", "close"):
+        (folder / "steps" / f"{name}.md").write_text("Write.\n")
+
+
+def test_workflow_shows_a_package_or_all_that_is_wrong_with_it(
+    shell: MagicShell, tmp_path: Path
+) -> None:
+    assert shell.said("%agent workflow").startswith("packages in this folder: none")
+    put_package(tmp_path / "story", GRAPH)
+    assert shell.said("%agent workflow").startswith("packages in this folder: story\n")
+    assert shell.said("%agent workflow story") == (
+        "story-flow · A story\n\nSteps, from draft\n  draft\n    → close (next)\n"
+        "  close · the end\n"
+    )
+    edges = [*GRAPH["edges"], {"from": "draft", "to": "no"}, {"from": "close", "to": "draft"}]
+    put_package(tmp_path / "story", {**GRAPH, "edges": edges})
+    with redirect_stdout(io.StringIO()) as printed:
+        error = shell.refused("%agent workflow story")
+    # The error itself follows, as IPython shows it.
+    printed_lines = printed.getvalue().splitlines()
+    listed = [line for line in printed_lines if line.startswith("workflow.")]
+    assert printed_lines[: len(listed)] == listed > []
+    assert error.message == f"story cannot be used: it has {len(listed)} faults, listed above"
+    assert "nothere" in str(shell.refused("%agent workflow nothere"))
+    assert "takes no options" in str(shell.refused("%agent workflow story --raw"))

@@ -107,7 +107,7 @@ WRONG_WORDS: dict[str, tuple[str, ...]] = {
     "--model x": ("'--model'", "%%agent"),
     "resume last --session x": ("does not take --session", "--max-turns"),
     "resume last --max-turns 4 more": ("unexpected word 'more'",),
-    "show last --raw": ("%agent show takes a run and no options", "--raw"),
+    "show last --raw": ("%agent show takes no options", "--raw"),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from engine.laws import check_run
 from markdown_it import MarkdownIt
 from PIL import Image
-from stories import ANSWER, Story, drawn, tool_run
+from stories import ANSWER, Story, drawn, tool_run, walked
 
 import nbagent
 from nbagent.contracts.chat import ImagePart
@@ -26,6 +26,7 @@ from nbagent.notebook.plain_lines import PlainPrinter
 from nbagent.notebook.static_html import bundle, html
 from nbagent.notebook.static_text import facts_line
 from nbagent.notebook.view_state import view_of
+from nbagent.notebook.view_types import Head
 from nbagent.providers.offline import call, error, script
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
@@ -85,6 +86,31 @@ def test_a_child_run_shows_only_its_own_new_messages() -> None:
     assert [m["role"] for m in request["messages"]] == ["user"]
     assert folded(story).snapshot()["turns"][0]["request"] == request
     assert "continues ffff0000" in view_of(story.run)["about"]
+
+
+def place_in(head: Head) -> str:
+    return next((fact["value"] for fact in head["facts"] if fact["key"] == "place"), "")
+
+
+def test_the_head_says_workflow_step_and_agent_and_turns_say_the_moves() -> None:
+    story = walked()
+    live = LiveState(story.run.model_copy(update={"turns": ()}), clock=lambda: 0.0)
+    places = [place_in(live.snapshot())]
+    for event in story.events[:-1]:
+        heads = [op["head"] for op in live.fold(event) if op["op"] == "head"]
+        places += [place for head in heads if (place := place_in(head)) != places[-1]]
+    select, draft = "story-flow · select · mira", "story-flow · draft · otto"
+    assert places == ["story-flow · mira", select, draft]
+    stored = view_of(story.run)
+    assert (live.snapshot()["turns"], place_in(live.snapshot())) == (stored["turns"], draft)
+    refused = "refused: select → close: E_INVALID_TRANSITION"
+    moves = [[refused], ["select → draft (next)"], [], []]
+    assert [turn["notices"] for turn in stored["turns"]] == moves
+    for name, form in (*bundle(stored).items(), ("printed", "".join(printed(story.events)))):
+        assert draft in (form if name != "text/markdown" else form.replace("\\", "")), name
+        assert "select → draft" in form, name
+    assert stored["next"][0]["type"] == "%%agent --continue"
+    assert place_in(view_of(drawn().run)) == ""
 
 
 KILLED = ErrorInfo("ENGINE_INTERRUPTED", "the kernel died")

@@ -54,6 +54,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for cassette in NOTEBOOKS.glob("*.jsonl"):
                 shutil.copy(cassette, folder)
+            shutil.copytree(NOTEBOOKS / "packages", Path(folder) / "packages")
             made = executed(notebook, Path(folder))
         text = nbformat.writes(made)
         leaks = [word for word in (folder, str(Path.home()), os.getcwd()) if word in text]

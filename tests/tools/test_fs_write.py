@@ -15,6 +15,7 @@ from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.policy import ToolLimits, ToolPolicy
 from nbagent.files.mounts import Mount, Mounts
 
+FRONT = {"operation": "updateFrontmatter"}
 TEXT = "---\nstatus: open\n---\none\ntwo\n"
 
 
@@ -42,8 +43,8 @@ def test_a_file_is_written(door: FileDoor, project: Path) -> None:
 FORMS: dict[str, tuple[dict[str, Any], str]] = {
     "span": ({"oldText": "two", "newText": "TWO"}, TEXT.replace("two", "TWO")),
     "diff": ({"diff": "@@ -5 +5 @@\n-two\n+TWO\n"}, TEXT.replace("two", "TWO")),
-    "keys": ({"updateFrontmatter": {"status": "done"}}, TEXT.replace("open", "done")),
-    "key away": ({"updateFrontmatter": {"status": None}}, TEXT.replace("status: open\n", "")),
+    "keys": ({**FRONT, "update": {"status": "done"}}, TEXT.replace("open", "done")),
+    "key away": ({**FRONT, "update": {"status": None}}, TEXT.replace("status: open\n", "")),
 }
 
 
@@ -81,7 +82,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "two forms": (PATCH, {"path": "a.md", "diff": "x", "newText": "y"}, "E_INVALID"),
     "no span": (PATCH, {"path": "a.md", "oldText": "x", "newText": "y"}, "E_PRECON"),
     "no file": (PATCH, {"path": "new/n", "oldText": "x", "newText": "y"}, "ENOENT"),
-    "front matter": (PATCH, {"path": "bad.md", "updateFrontmatter": {"a": 1}}, "E_INVALID_FRONT"),
+    "front matter": (PATCH, {"path": "bad.md", **FRONT, "update": {"a": 1}}, "E_INVALID_FRONT"),
 }
 
 
@@ -187,7 +188,7 @@ def test_the_tools_that_are_named_are_offered_with_the_names_of_the_wire(project
         "fs.list": "path glob depth sizes",
         "fs.search": "query path glob regex context maxMatches",
         "fs.write": "path content ifMatchSha256",
-        "fs.apply_patch": "path oldText newText diff updateFrontmatter ifMatchSha256",
+        "fs.apply_patch": "path oldText newText diff operation update ifMatchSha256",
     }
     traits = {name: (spec.traits.ruling, spec.traits.interruptible) for name, spec in specs.items()}
     changing = ("fs.write", "fs.apply_patch")

@@ -1,8 +1,9 @@
 """`nbagent.offline` and the provider of this name: models without network, key or server.
 
 `script([...])` is a model that answers what it was told to, for tests and demos; `offline:demo`
-follows visible rules (`demo`). Owns the steps of a script, their order, and a recorded run as such
-steps: the model that answers like it, and a test's source. How a step is played is in `stream`.
+follows visible rules (`demo`; in a workflow those of `workflow`). Owns the steps of a script, their
+order, and a recorded run as such steps: the model that answers like it, and a test's source. How a
+step is played is in `stream`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageErro
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.demo import decide
 from nbagent.providers.offline.stream import OfflineModel, Step, call
+from nbagent.providers.offline.workflow import is_workflow, walk
 from nbagent.providers.registry import Provider
 
 __all__ = [
@@ -321,7 +323,8 @@ class OfflineClient(OfflineModel):
         place = sha256_hex(f"{len(request.messages)}/{said}")[:12]
         given = os.environ.get(DELAY_VARIABLE, "")
         delay_ms = float(given) if given.isdecimal() else _DELAY_MS
-        return replace(decide(request), place=place, delay_ms=delay_ms)
+        step = walk(request) if is_workflow(request) else decide(request)
+        return replace(step, place=place, delay_ms=delay_ms)
 
 
 PROVIDER = Provider(name="offline", open=OfflineClient, default_model=DEMO, needs_key=False)

@@ -57,7 +57,7 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Made:
     """A call that the demo model makes, and what came back."""
 
     tool: str
@@ -74,7 +74,7 @@ class _Call:
     @property
     def label(self) -> str:
         """What tells it from other calls of the same tool."""
-        return ", ".join(_cell(one) for one in self.arguments.values()) or self.tool
+        return ", ".join(cell_text(one) for one in self.arguments.values()) or self.tool
 
     def __str__(self) -> str:
         said = ", ".join(f"{name}={_cut(_json(v), 60)}" for name, v in self.arguments.items())
@@ -83,7 +83,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    wishes: Sequence[_Call] = ()
+    wishes: Sequence[Made] = ()
     why: str = "There is no tool to choose from."
     note: str = ""
     reuses: bool = False
@@ -129,28 +129,28 @@ def _decided(request: ChatRequest) -> Step:
     return Step(reasoning=plan.why, text=text or _introduction(tools.values(), plan.note))
 
 
-def _read(messages: Sequence[Message]) -> tuple[str, list[_Call], list[_Call]]:
+def _read(messages: Sequence[Message]) -> tuple[str, list[Made], list[Made]]:
     """The last prompt, the calls that were made for it, and those before it that went well."""
     results = {one.tool_call_id: one.text for one in messages if one.role == "tool"}
     prompt = ""
-    now: list[_Call] = []
-    earlier: list[_Call] = []
+    now: list[Made] = []
+    earlier: list[Made] = []
     for message in messages:
         if message.role == "user":
             earlier += [one for one in now if one.ok]
             prompt, now = message.text, []
         for one in message.tool_calls:
-            now.append(_made(one, results.get(one.id, "")))
+            now.append(made_call(one, results.get(one.id, "")))
     return prompt[:_LONGEST_PROMPT], now, earlier
 
 
-def _made(asked: ToolCall, content: str) -> _Call:
+def made_call(asked: ToolCall, content: str) -> Made:
     try:
         result = json_object(load_json(content)) or {}
     except (ValueError, RecursionError):
         result = {"ok": True, "data": content}
     ok = bool(result.get("ok"))
-    return _Call(asked.name, asked.arguments or {}, ok, result.get("data" if ok else "error"))
+    return Made(asked.name, asked.arguments or {}, ok, result.get("data" if ok else "error"))
 
 
 def _planned(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
@@ -167,9 +167,9 @@ def _planned(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     return chosen
 
 
-def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[_Call]:
+def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[Made]:
     """`` `fs.read(path="a.md")` ``: calls in backticks, with Python's literals as arguments."""
-    made: list[_Call] = []
+    made: list[Made] = []
     for name, source in _WRITTEN_CALL.findall(prompt):
         if name not in tools:
             continue
@@ -179,18 +179,18 @@ def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[_Call]:
                 names = list(tools[name].parameters.get("properties", {}))
                 given = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
                 given |= {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-                made.append(_Call(name, load_json(dump_json(given))))
+                made.append(Made(name, load_json(dump_json(given))))
     return made
 
 
-def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[_Call]:
+def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[Made]:
     for name, pattern in _SENTENCES.items():
         match = re.search(pattern, prompt, re.I | re.S) if name in tools else None
         if match is not None:
             found = {key: text for key, text in match.groupdict().items() if text}
             read = {"value": literal, "code": unquoted}
             names = [key for key in tools[name].parameters.get("properties", {}) if key in found]
-            return [_Call(name, {k: read.get(k, str.strip)(found[k]) for k in names})]
+            return [Made(name, {k: read.get(k, str.strip)(found[k]) for k in names})]
     return []
 
 
@@ -215,7 +215,7 @@ def _chosen(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     sets, missing = fill(tool, prompt, values, forced=forced)
     named = ", ".join(f"`{name}`" for name in missing)
     note = f"`{tool.name}` needs {named}, which the prompt does not say." if missing else ""
-    return _Plan([_Call(tool.name, one) for one in sets], why, note, reuses=True)
+    return _Plan([Made(tool.name, one) for one in sets], why, note, reuses=True)
 
 
 def _score(tool: ToolSpec, said: set[str]) -> int:
@@ -263,7 +263,7 @@ _MOST_ROWS = 20
 _LONGEST = 1_500
 
 
-def _told(prompt: str, made: Sequence[_Call]) -> str:
+def _told(prompt: str, made: Sequence[Made]) -> str:
     """The results as fields and tables, what the numbers say, and what failed."""
     good = [one for one in made if one.ok]
     blocks = _compared(prompt, good)
@@ -279,7 +279,7 @@ def _told(prompt: str, made: Sequence[_Call]) -> str:
     return "\n\n".join(blocks)
 
 
-def _compared(prompt: str, good: Sequence[_Call]) -> list[str]:
+def _compared(prompt: str, good: Sequence[Made]) -> list[str]:
     """Which number is larger, their difference and their total, as far as the prompt asks."""
     found = [(one.label, _figure(prompt, one.data)) for one in good]
     figures = [(label, number) for label, number in found if number is not None]
@@ -316,13 +316,13 @@ def _figure(prompt: str, data: Any) -> int | float | None:
     return next(iter(numbers.values()), None)
 
 
-def _alone(one: _Call) -> str:
+def _alone(one: Made) -> str:
     fields = json_object(one.data)
     if long := _fields(fields) if fields else _rows(items(one.data)) or _long_text(one.data):
         return f"`{one}`:\n\n{long}"
     if len(one.arguments) == 1:
-        return f"**{one.label}**: **{_cell(one.data)}** (`{one.tool}`)"
-    return f"`{one}`: {_cell(one.data)}"
+        return f"**{one.label}**: **{cell_text(one.data)}** (`{one.tool}`)"
+    return f"`{one}`: {cell_text(one.data)}"
 
 
 def _fields(fields: dict[str, Any]) -> str:
@@ -331,11 +331,11 @@ def _fields(fields: dict[str, Any]) -> str:
     below: list[str] = []
     for key, value in fields.items():
         if inner := json_object(value):
-            lines += [f"- {key}.{name}: {_cell(one)}" for name, one in inner.items()]
+            lines += [f"- {key}.{name}: {cell_text(one)}" for name, one in inner.items()]
         elif long := _rows(items(value)) or _long_text(value):
             below.append(f"{key}:\n\n{long}")
         elif not re.search("^sha256|_ms$", key) and value not in ("", [], None):
-            lines.append(f"- {key}: {_cell(value)}")
+            lines.append(f"- {key}: {cell_text(value)}")
     return "\n\n".join(filter(None, ["\n".join(lines), *below]))
 
 
@@ -346,7 +346,7 @@ def _rows(listed: Sequence[Any]) -> str:
         return ""
     filled = [key for row in rows for key, value in row.items() if value not in ("", [], None)]
     heads = list(dict.fromkeys(filled))[:8]
-    cells = [[_cell(row.get(key)) for key in heads] for row in rows[:_MOST_ROWS]]
+    cells = [[cell_text(row.get(key)) for key in heads] for row in rows[:_MOST_ROWS]]
     cells = [[one.replace("|", "\\|").replace("\n", " ") for one in row] for row in cells]
     lines = ["| " + " | ".join(row) + " |" for row in [heads, *cells]]
     lines.insert(1, "|" + " --- |" * len(heads))
@@ -363,13 +363,13 @@ def _long_text(value: Any) -> str:
     return f"{fence}\n{cut}\n{fence}"
 
 
-def _cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "–", True: "yes", False: "no"}[value]
     if isinstance(value, int | float):
         return _number(value)
     if isinstance(value, list):
-        return ", ".join(_cell(one) for one in items(value)[:_MOST_ROWS]) or "none"
+        return ", ".join(cell_text(one) for one in items(value)[:_MOST_ROWS]) or "none"
     return _cut(value if isinstance(value, str) else _json(value), 200)
 
 

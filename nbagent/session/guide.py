@@ -1,0 +1,307 @@
+"""What leads a run: the workflow or the agent that its options name, and the document.
+
+What a package or a document is, is `workflow`'s; this finds them and brings them together with the
+run's tools and rules.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nbagent.archive.store import Store
+from nbagent.contracts.chat import ToolSpec
+from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.ports import ToolContext
+from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.runtime import Courier
+from nbagent.session.approval import Rules
+from nbagent.session.hosts import Folders, mounts_of, resolving
+from nbagent.session.stores import current_store
+from nbagent.settings import RunOptions, Settings, project_folder, store_home
+from nbagent.tools.base import HostOrder
+from nbagent.tools.filesystem import FileHost
+from nbagent.workflow.agents import critical_context, load_agent
+from nbagent.workflow.composer import Flow, Intent, hides, system_text
+from nbagent.workflow.document import Document, document_at
+from nbagent.workflow.graph import AgentSpec, Package
+from nbagent.workflow.package import load_package
+from nbagent.workflow.state import State, new_document, of_other_package, origin_of, read_state
+
+_IN_PROJECT = "@project/"
+_MOST_RUNS = 10_000
+"""Are looked through for the last one of a document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """What leads a run beside the person's words: a workflow, or an agent alone."""
+
+    options: RunOptions
+    settings: Settings
+    flow: Flow | None
+    alone: AgentSpec | None
+    """The agent of a run without a workflow."""
+
+    @property
+    def agent(self) -> AgentSpec | None:
+        """The one that is active when the run begins."""
+        return self.flow.agent() if self.flow else self.alone
+
+    @property
+    def agent_id(self) -> str | None:
+        return self.agent.id if self.agent else None
+
+    @property
+    def folders(self) -> Folders | None:
+        """What the file tools need of a workflow."""
+        if self.flow is None:
+            return None
+        package, document = self.flow.package, self.flow.document
+        return Folders(package=package.root, state=document.folder, guard=self.flow.guard)
+
+    def model_on(self, provider: str) -> str | None:
+        """The model that the agent asks for, where it is one of the server that is asked anyway."""
+        if self.agent is None or not self.agent.model:
+            return None
+        name = self.agent.model
+        model = name if ":" in name else f"{provider}:{name}"
+        return model if model.partition(":")[0] == provider else None
+
+    def hiding(self, rules: Rules) -> Callable[[ToolSpec], str]:
+        """Why the model is not shown a tool: a rule, or the agent of the moment has none such."""
+        if self.flow is not None:
+            self.flow.read = _reader(self, rules)
+        return lambda spec: rules.hiding(spec) or hides(self.agent, spec)
+
+    def system_prompt(self, own: str | None, rules: Rules) -> str:
+        """That of an agent without a workflow."""
+        assert self.alone is not None
+        context = critical_context(self.alone, _reader(self, rules))
+        return system_text(self.alone, context, own, tools=False)
+
+    def notices(self, parent: RunRecord | None) -> list[str]:
+        """What the person should know before the first request."""
+        if self.flow is None or parent is not None:
+            return _actions([self.agent] if self.agent and parent is None else [])
+        package = self.flow.package
+        lines = [f"{package.name}: {note}" for note in package.notes]
+        if package.unfilled:
+            lines.append(f"nothing gives a value for {', '.join(package.unfilled)}; see --var")
+        return [*lines, *_actions(package.agents.values())]
+
+
+def guide_of(
+    asked: Settings,
+    options: RunOptions,
+    said: RunOptions,
+    *,
+    run_id: str,
+    intent: Intent,
+    fork: EngineTurn | None,
+    store: Store,
+) -> Guide:
+    """The workflow or the agent that the options of a run name.
+
+    Args:
+        options: all that holds for the run; `said`: what this call itself says.
+        fork: the turn that is asked anew.
+
+    Raises:
+        UsageError: it cannot be used; all that is wrong is said at once.
+    """
+    if not (options.workflow or options.document):
+        values = values_of(options)
+        agent = load_agent(options.agent or "", values=values, project=project_folder())
+        return Guide(options, asked, None, agent)
+    if options.output is not None or options.tools == "none":
+        raise UsageError("a workflow takes no output=… and not --tools none; leave it out")
+    document, data = Document(store_home(), run_id), None
+    origin = _document(options) if options.document else None
+    if origin is not None:
+        data = origin.as_of(fork.started_at) if fork else origin.read()
+        if data is None:
+            raise UsageError(f"there is no document {origin.path}; the workflow cannot go on")
+        document = document if fork else origin
+    try:
+        package = _package(options, data, store)
+        if data is None:
+            fresh = new_document(package, run_id, _written(package)).encode()
+        else:
+            fresh = _fitting(data, package, said, document.run_id)
+        flow = Flow(
+            package=package,
+            document=document,
+            intent=intent,
+            autopilot=bool(options.autopilot),
+            own_system=asked.system,
+            fresh=fresh,
+            forked=(origin, fork.started_at) if origin and fork else None,
+        )
+        flow.look()
+    except ToolError as error:
+        raise UsageError(f"{document.path}: {error.message}", code=error.code) from None
+    return Guide(options, asked, flow, None)
+
+
+def _document(options: RunOptions) -> Document:
+    """The document that is named by its file, or by the id that a record has."""
+    given = options.document or ""
+    if given.endswith(".md"):
+        try:
+            return document_at(project_folder() / Path(given).expanduser(), store_home())
+        except ToolError as error:
+            raise UsageError(f"{given}: {error.message}", code=error.code) from None
+    return Document(store_home(), given)
+
+
+def _package(options: RunOptions, data: bytes | None, store: Store) -> Package:
+    """The package that is named, else the one that the document names."""
+    given = options.workflow
+    if given is None and data is not None:
+        run_id, path, _ = origin_of(data)
+        given = path.removeprefix(_IN_PROJECT)
+        if given == path:
+            given = _where_it_was(run_id, store) or path
+        if not (project_folder() / given).exists():
+            raise UsageError(
+                f"the package {path} of this document is not there; say where it is: "
+                "%agent resume DOCUMENT.md --workflow PACKAGE"
+            )
+    assert given is not None
+    package = load_package(project_folder() / Path(given).expanduser(), values=values_of(options))
+    if options.agent is None:
+        return package
+    if options.agent not in package.agents:
+        there = ", ".join(package.agents) or "none"
+        raise UsageError(f"the package {package.id} has no agent {options.agent!r}; it has {there}")
+    return replace(package, agent=options.agent)
+
+
+def _where_it_was(run_id: str, store: Store) -> str | None:
+    """Where the package lay when the workflow began, if the store still has that run."""
+    try:
+        return store.load(run_id).options.get("workflow")
+    except UsageError:
+        return None
+
+
+def _written(package: Package) -> str:
+    """A package as the document names it: no path of this machine stands in it."""
+    project = project_folder().resolve()
+    if package.path.resolve().is_relative_to(project):
+        return _IN_PROJECT + package.path.resolve().relative_to(project).as_posix()
+    return package.path.name
+
+
+def _fitting(data: bytes, package: Package, said: RunOptions, run_id: str) -> bytes | None:
+    """The document where it has to change for this run: another package, or a fork's own id."""
+    before, _, sha256 = origin_of(data)
+    if sha256 == package.sha256 and before == run_id:
+        return None
+    if sha256 != package.sha256 and said.workflow is None:
+        raise UsageError(
+            f"the package {package.id} has changed since this document was last worked on; look "
+            "at what changed, and go on with it as it is now by naming it: --workflow "
+            f"{package.path.name}"
+        )
+    text = data.decode("utf-8", "surrogateescape")
+    changed = of_other_package(text, package, _written(package), run_id)
+    return changed.encode("utf-8", "surrogateescape")
+
+
+def flow_of_record(record: RunRecord, store: Store) -> Flow | None:
+    """The workflow of a run that is over; None where it had none."""
+    options = RunOptions(
+        **{name: record.options.get(name) for name in ("workflow", "document", "variables")}
+    )
+    if options.document is None:
+        return None
+    flow = Flow(
+        package=_package(options, None, store),
+        document=_document(options),
+        intent="resume",
+        autopilot=False,
+        own_system=None,
+    )
+    flow.look()
+    return flow
+
+
+def seen_from(ref: str) -> tuple[Package, State | None]:
+    """A package and how far it has come: by a document's file, else in the last run of it.
+
+    Raises:
+        PackageError: it cannot be used.
+        UsageError: the document cannot be.
+    """
+    store = current_store()
+    if not ref.endswith(".md"):
+        package = load_package(ref)
+        runs = store.runs(limit=_MOST_RUNS)
+        ids = (run.options.get("document") for run in runs if run.workflow == package.id)
+        data = Document(store_home(), run_id).read() if (run_id := next(ids, None)) else None
+        is_of_it = data is not None and origin_of(data)[2] == package.sha256
+        return package, read_state(data, package.graph) if data and is_of_it else None
+    try:
+        data = (project_folder() / Path(ref).expanduser()).read_bytes()
+        package = _package(RunOptions(), data, store)
+        return package, read_state(data, package.graph)
+    except OSError as error:
+        raise UsageError(f"{ref} cannot be read ({error.strerror}); name a document") from None
+    except ToolError as error:
+        raise UsageError(f"{ref}: {error.message}", code=error.code) from None
+
+
+def last_run_of(document: str) -> str:
+    """The newest run over a document that is named by its file; UsageError where there is none."""
+    run_id = _document(RunOptions(document=document)).run_id
+    runs = current_store().runs(limit=_MOST_RUNS)
+    found = next((run.id for run in runs if run.options.get("document") == run_id), None)
+    if found is None:
+        raise UsageError(f"the store has no run of {document}; resume it without --with-history")
+    return found
+
+
+def values_of(options: RunOptions) -> Mapping[str, str]:
+    """What the person's marks stand for."""
+    pairs = (text.partition("=") for text in options.variables or ())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _reader(guide: Guide, rules: Rules) -> Callable[[str], str]:
+    """Reads files for critical actions, as far as a model could by `fs.read` without a question."""
+
+    def read(path: str) -> str:
+        mounts = mounts_of(guide.options, guide.settings, guide.folders)
+        order = HostOrder(
+            words=("fs.read",), project=project_folder(), mounts=mounts, policy=rules.policy
+        )
+        place = mounts.place(path)
+        form = {"path": mounts.form(place.mount, place.parts)}
+        hit = rules.policy.says("fs.read", "fs", form, resolving(mounts))
+        if hit is not None and hit.ruling != "allow":
+            raise ToolError(f"the policy keeps {path} from being read: {hit.why}", code="E_DENIED")
+        context = ToolContext(run_id="", session="", runner=Courier())
+        result = FileHost(order).read(path).work(context, threading.Event())
+        said: Any = result.data
+        if result.attachments or said["truncated"]:
+            raise ToolError(f"{path} is too long, or no text", code="E_READ_LIMIT")
+        return said["content"]
+
+    return read
+
+
+def _actions(agents: Iterable[AgentSpec]) -> list[str]:
+    """What agents do before everything else, for the person: a line for each agent."""
+    lines: list[str] = []
+    for agent in agents:
+        loads = ", ".join(action.load for action in agent.actions if action.load)
+        rules = "; ".join(action.rule for action in agent.actions if action.rule)
+        told = [f"reads {loads}" if loads else "", f"keeps to: {rules}" if rules else ""]
+        if any(told):
+            lines.append(f"{agent.name}, before its first request: {'; '.join(filter(None, told))}")
+    return lines

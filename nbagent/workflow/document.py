@@ -1,0 +1,156 @@
+"""Where a state document lies: its folder, the lock of who works on it, and how it stood before.
+
+`<home>/state/<run id>/` is the folder that is `@state`; beside it `<run id>.lock`, and
+`<run id>.versions/`, one file for each state that a request was made with, named by the time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from nbagent.archive.locking import locked
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.errors import UsageError
+from nbagent.files.mounts import FilePlace, Mount, Mounts
+from nbagent.files.writing import read_state, replace
+from nbagent.workflow.state import FILE, PATH, origin_of
+
+_LOCK_WAIT_S = 0.3
+_CLOCK_S = 0.05
+"""A file's time may lie so far before the clock's: it is taken from the last tick."""
+_SCRIPTS = "scripts/"
+"""Below `@state`: each script has a folder of its own there, which never changes later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The document of one workflow run and the folder around it."""
+
+    home: Path
+    """The folder of the store."""
+    run_id: str
+    _held: ExitStack = field(default_factory=ExitStack, compare=False, repr=False)
+
+    @property
+    def folder(self) -> Path:
+        """What `@state` is."""
+        return self.home / "state" / self.run_id
+
+    @property
+    def path(self) -> Path:
+        return self.folder / FILE
+
+    def read(self) -> bytes | None:
+        """Its bytes as they are now; None where there is none. ToolError: it cannot be read."""
+        return read_state(self._place()).data
+
+    def write(self, data: bytes) -> None:
+        """Put it on the disk as a whole; ToolError where that cannot be."""
+        replace(self._place(), lambda before: data)
+
+    def _place(self) -> FilePlace:
+        return Mounts([Mount("@state", self.folder, "rw")]).place(PATH)
+
+    # Who works on it
+
+    def lock(self) -> None:
+        """Keep others out until `release`; the system gives it back when this process ends.
+
+        Raises:
+            UsageError: somebody else is at work on it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder.with_suffix(".lock")
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        self._held.callback(os.close, descriptor)
+        try:
+            self._held.enter_context(locked(descriptor, wait_s=_LOCK_WAIT_S))
+        except TimeoutError:
+            self._held.close()
+            raise UsageError(
+                f"another run is at work on the workflow {self.run_id[:8]} (in this kernel or in "
+                "another one); wait for it, or stop it where it was started"
+            ) from None
+
+    def release(self) -> None:
+        """Let others in; also when nothing was locked."""
+        self._held.close()
+
+    # How it stood
+
+    @property
+    def _versions(self) -> Path:
+        return self.folder.with_suffix(".versions")
+
+    def keep(self, data: bytes) -> None:
+        """Keep it as it is now; a version that cannot be kept only makes a fork impossible."""
+        with suppress(OSError):
+            self._versions.mkdir(parents=True, exist_ok=True)
+            (self._versions / f"{_stamp(utc_now())}.md").write_bytes(data)
+
+    def as_of(self, moment: datetime) -> bytes:
+        """What it said then; UsageError where that is not known (any more)."""
+        files = sorted(self._versions.glob("*.md"))
+        before = [file for file in files if file.stem <= _stamp(moment)]
+        if not before:
+            raise UsageError(
+                f"how {PATH} stood at that turn is not kept, so it cannot be forked; "
+                "fork a later turn, or go on with the run"
+            )
+        return before[-1].read_bytes()
+
+    def copy_others(self, moment: datetime, into: Document) -> None:
+        """Copy the other files of the folder; UsageError where one has changed since then."""
+        others = self._others()
+        since_s = moment.timestamp() - _CLOCK_S
+        changed = {file for file in others if file.stat().st_mtime > since_s}
+        names = [file.relative_to(self.folder).as_posix() for file in sorted(changed)]
+        lost = [name for name in names if not name.startswith(_SCRIPTS)]
+        if lost:
+            said = ", ".join(f"@state/{name}" for name in lost)
+            raise UsageError(f"{said} changed after that turn, so it cannot be forked")
+        for file in others:
+            if file not in changed:
+                target = into.folder / file.relative_to(self.folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file, target)
+
+    def _others(self) -> list[Path]:
+        """The other files of the folder."""
+        files = (Path(here) / name for here, _, names in os.walk(self.folder) for name in names)
+        return [file for file in files if file != self.path and not file.is_symlink()]
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.strftime("%Y%m%dT%H%M%S.%f")
+
+
+def document_at(path: Path, home: Path) -> Document:
+    """The document that a person names by its file; one from elsewhere is copied into the store.
+
+    Raises:
+        ToolError: it is no state document.
+        UsageError: it is not there, or the store has another one of the same run.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}); name a document") from None
+    run_id, _, _ = origin_of(data)
+    document = Document(home, run_id)
+    if os.path.realpath(path) == os.path.realpath(document.path):
+        return document
+    there = document.read()
+    if there is None:
+        document.write(data)
+    elif there != data:
+        raise UsageError(
+            f"the store has a document of this run that says something else ({document.path}); "
+            "resume that one, or move it away first"
+        )
+    return document

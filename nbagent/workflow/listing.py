@@ -1,0 +1,129 @@
+"""A package as text for a person: its agents, its steps, and how far a document has come.
+
+Pure; knows no notebook. What is in a package is cut and shown safely by who prints it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nbagent.workflow.graph import Action, Graph, Node, Package
+
+_MOST_CHARS = 160
+"""Of a rule, a condition, a variable's value."""
+
+
+def workflow_text(
+    package: Package,
+    *,
+    current: str | None = None,
+    completed: Sequence[str] = (),
+    variables: Mapping[str, Any] | None = None,
+) -> str:
+    """The package: name, notes, agents, steps with what they write and what may follow.
+
+    Args:
+        package: in order, as it was loaded.
+        current: the step that a document is at, marked `▶`.
+        completed: the steps that ended, in order; marked `✓`, and `✓×2` after a second visit.
+        variables: of the document.
+    """
+    head = [_line(*dict.fromkeys((package.id, package.name)))]
+    head += [f"  note: {_short(note)}" for note in package.notes]
+    if unfilled := _unfilled(package):
+        head.append(f"  left as written, nothing gives a value: {', '.join(unfilled)}")
+    parts = [head]
+    if package.agents:
+        parts.append(["Agents", *_agents(package)])
+    marks = _marks(package.graph, current, completed)
+    parts.append([f"Steps, from {package.graph.entry}", *_steps(package, marks)])
+    if current is not None or completed:
+        parts.append(["So far", *_so_far(package.graph, current, completed)])
+    if variables:
+        values = (f"  {_short(name)} = {_value(value)}" for name, value in variables.items())
+        parts.append(["Variables", *values])
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _unfilled(package: Package) -> list[str]:
+    """The marks without a value, of the package and its agents, each once."""
+    marks = [*package.unfilled]
+    for agent in package.agents.values():
+        marks += agent.unfilled
+    return list(dict.fromkeys(map(_short, marks)))
+
+
+def _agents(package: Package) -> Iterator[str]:
+    for agent in package.agents.values():
+        words = [*dict.fromkeys((agent.id, agent.name, agent.title or agent.id))]
+        words += [f"model {agent.model}"] if agent.model is not None else []
+        if agent.tools is not None:
+            words.append(f"tools {', '.join(agent.tools) or 'none'}")
+        words += ["where a step names none"] if agent.id == package.agent else []
+        yield f"  {_line(*words)}"
+        yield from (f"      {_action(action)}" for action in agent.actions)
+
+
+def _action(action: Action) -> str:
+    return f"reads {action.load}" if action.load else f"rule: {_short(action.rule)}"
+
+
+def _marks(graph: Graph, current: str | None, completed: Sequence[str]) -> dict[str, str]:
+    """What stands before each step; nothing where there is no document."""
+    if current is None and not completed:
+        return dict.fromkeys(graph.nodes, "")
+    visits = Counter(completed)
+    marks: dict[str, str] = {}
+    for name in graph.nodes:
+        times = f"×{visits[name]}" if visits[name] > 1 else ""
+        marks[name] = ("▶ " if name == current else "  ") + ("✓" if visits[name] else "") + times
+    width = max(map(len, marks.values())) + 1
+    return {name: f"{mark:<{width}}" for name, mark in marks.items()}
+
+
+def _steps(package: Package, marks: Mapping[str, str]) -> Iterator[str]:
+    for node in package.graph.nodes.values():
+        agent = package.agent_of(node.id)
+        end = ["the end"] if node.terminal else []
+        yield f"  {marks[node.id]}{_line(node.id, *([agent.id] if agent else []), *end)}"
+        indent = " " * (len(marks[node.id]) + 4)
+        yield from (f"{indent}{line}" for line in _about(node, package.graph))
+
+
+def _about(node: Node, graph: Graph) -> Iterator[str]:
+    if node.inputs:
+        yield f"needs {', '.join(node.inputs)}"
+    yield from (f"writes {path}" for _, path in node.outputs)
+    for edge in graph.edges_from(node.id):
+        condition = f": {_short(edge.condition)}" if edge.condition else ""
+        yield f"→ {edge.target} ({edge.label}){condition}"
+
+
+def _so_far(graph: Graph, current: str | None, completed: Sequence[str]) -> Iterator[str]:
+    path = [_short(name) for name in completed]
+    ended = bool(completed) and completed[-1] == current
+    if current is not None and not ended:
+        path.append(f"▶ {_short(current)}")
+    yield f"  {' → '.join(path)}"
+    node = graph.nodes.get(current) if current is not None else None
+    if current is not None and node is None:
+        yield f"  {_short(current)} is no step of this package"
+    elif ended and node is not None:
+        follow = ", ".join(edge.target for edge in graph.edges_from(node.id))
+        yield "  complete" if node.terminal else f"  {node.id} has ended; next: {follow}"
+
+
+def _value(value: Any) -> str:
+    return _short(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _line(*words: str) -> str:
+    return " · ".join(map(_short, words))
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_CHARS else f"{line[: _MOST_CHARS - 2]} …"

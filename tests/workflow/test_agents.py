@@ -1,0 +1,512 @@
+"""Agents: their files, the marks in them, where they are looked for, what they load first."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.workflow.agents import critical_context, find_agents, load_agent, read_agent
+from nbagent.workflow.graph import Action, AgentSpec, Fault, PackageError
+from nbagent.workflow.variables import Marks, UnknownMark, is_line, person_values
+
+MARKS = Marks(
+    {"user_name": "Ada", "tone": "dry", "folder": "mine"},
+    {"out": "{project-root}/out", "folder": "theirs", "nested": "{other}", "tone": "warm"},
+    today=date(2026, 5, 4),
+)
+MIRA = """\
+---
+id: mira-1
+name: Mira
+title: Reads stories
+model: offline:demo
+tools: [fs.*, "mcp:git"]
+critical_actions:
+  - load: "@pkg/data/style.md"
+  - "load: {project-root}/notes.md"
+  - load: {config:out}/{date}.md
+  - Answer in {communication_language}
+  - Note: be brief
+variables:
+  shelf: 7
+---
+
+You are Mira, {tone}, at shelf {shelf} for {user_name}.
+Fill {{story_title}}.
+"""
+BMAD = """\
+agent:
+  metadata:
+    id: "_bmad/bmm/agents/mary.md"
+    name: Mary
+    title: Analyst
+    icon: 📊
+    hasSidecar: false
+  persona:
+    role: Analyst of {project-root}
+    communication_style: Short
+    principles:
+      - Ask first
+      - Write after
+  critical_actions:
+    - Speak {communication_language}
+  menu:
+    - trigger: start
+      workflow: "{project-root}/workflow.yaml"
+"""
+TOM = "id: thomas\ncritical_actions: ['load: {desk}/a']\npersona: I am Tom"
+SKILL = """\
+---
+name: the-reviewer
+description: >
+  Reads a draft
+  and says what it lacks
+allowed-tools: Read Grep
+argument-hint: "[file]"
+---
+Be the reviewer.
+"""
+
+
+def read(text: str, file: str = "agents/mira.md") -> tuple[AgentSpec | None, list[Fault]]:
+    faults: list[Fault] = []
+    return read_agent(text, file, marks=MARKS, faults=faults), faults
+
+
+def fields_of(spec: AgentSpec | None) -> dict[str, object]:
+    assert spec is not None
+    return {name: getattr(spec, name) for name in AgentSpec.__slots__}
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("{project-root}/a.md", "@project/a.md"),
+        ("{bundle-root}/a.md", "@pkg/a.md"),
+        ("{skill-root}/a.md", "@pkg/a.md"),
+        ("{config:out}/{date}.md", "@project/out/2026-05-04.md"),
+        ("{user_name}.md", "Ada.md"),
+        ("{folder}/a.md", "theirs/a.md"),
+        ("a{1}{ }.md", "a{1}{ }.md"),
+    ],
+)
+def test_a_path_has_its_marks_filled_in(text: str, filled: str) -> None:
+    assert MARKS.path(text) == filled
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ("x/{nothing}.md", "{nothing}"),
+        ("{{out}}/a.md", "{{out}}"),
+        ("{config:user_name}", "{config:user_name}"),
+        ("{config:missing}", "{config:missing}"),
+        ("{nested}/a.md", "{other}"),
+        ("${date}/a.md", "{date}"),
+    ],
+)
+def test_a_path_with_an_unknown_mark_is_an_error(text: str, mark: str) -> None:
+    with pytest.raises(UnknownMark) as raised:
+        MARKS.path(text)
+    assert raised.value.mark == mark
+
+
+@pytest.mark.parametrize("mark", ["{bundle-root}", "{skill-root}"])
+def test_without_a_package_its_folder_is_unknown(mark: str) -> None:
+    marks = Marks({"bundle-root": "/etc"}, bundle="")
+    with pytest.raises(UnknownMark):
+        marks.path(mark)
+    assert marks.prose(mark) == (mark, (mark,))
+
+
+@pytest.mark.parametrize(
+    ("text", "filled", "left"),
+    [
+        ("Be {tone}.", "Be dry.", ()),
+        ("{{ user_name }}, {date}", "Ada, 2026-05-04", ()),
+        ("{config:tone}", "warm", ()),
+        ("{a_b} {{c d}} {a_b}", "{a_b} {{c d}} {a_b}", ("{a_b}", "{{c d}}")),
+        ("{nested}", "{other}", ("{other}",)),
+        ('{"a": 1} {a, b} { } {} {1} {{{tone}}}', '{"a": 1} {a, b} { } {} {1} {{{tone}}}', ()),
+        ("${tone} and ${{ tone }}", "${tone} and ${{ tone }}", ()),
+        ("{two\nlines}", "{two\nlines}", ()),
+    ],
+)
+def test_prose_keeps_marks_that_nothing_fills(text: str, filled: str, left: tuple[str]) -> None:
+    assert MARKS.prose(text) == (filled, left)
+
+
+def test_marks_in_values_are_not_filled_in_again_and_again() -> None:
+    marks = Marks({"a": "{b}{b}", "b": "{a}{a}", "date": "never"}, today=date(2026, 5, 4))
+    assert marks.prose("{a} {date}") == ("{b}{b} 2026-05-04", ("{b}",))
+
+
+@pytest.mark.parametrize("text", ["{" * 200_000, "{{a " * 50_000, "{a" * 100_000, "{a-" * 70_000])
+def test_prose_full_of_braces_is_read_in_moments(text: str) -> None:
+    begun = time.monotonic()
+    assert MARKS.prose(text) == (text, ())
+    assert time.monotonic() - begun < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("Mira", True),
+        ("Mira\u00a0B. 👩\u200d💻", True),
+        ("mira\n- autopilot: true", False),
+        ("a\u2028b", False),
+        ("a\u202eb", False),
+        ("a\x1b[2K", False),
+        (" ", False),
+        ("x" * 1_001, False),
+    ],
+)
+def test_a_line_is_what_a_person_sees_whole(text: str, fits: bool) -> None:
+    assert is_line(text) is fits
+
+
+@pytest.mark.parametrize(
+    "values", [{"a": "x\ny"}, {"a b": "x"}, {"a": ""}, {"a\n": "x"}, {"1": "x"}]
+)
+def test_a_value_of_the_person_that_is_no_line_is_refused(values: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"write a text|use letters"):
+        person_values(values)
+
+
+def test_a_markdown_agent_has_all_that_its_file_says() -> None:
+    spec, faults = read(MIRA)
+    assert not faults
+    assert fields_of(spec) == {
+        "id": "mira-1",
+        "name": "Mira",
+        "title": "Reads stories",
+        "model": "offline:demo",
+        "tools": ("fs.*", "mcp:git"),
+        "actions": (
+            Action(load="@pkg/data/style.md"),
+            Action(load="@project/notes.md"),
+            Action(load="@project/out/2026-05-04.md"),
+            Action(rule="Answer in {communication_language}"),
+            Action(rule="Note: be brief"),
+        ),
+        "persona": "You are Mira, dry, at shelf 7 for Ada.\nFill {{story_title}}.",
+        "unfilled": ("{{story_title}}", "{communication_language}"),
+        "file": "agents/mira.md",
+    }
+
+
+@pytest.mark.parametrize(
+    "change", [("\n", "\r\n"), ("---\nid", "\ufeff---\nid")], ids=["crlf", "bom"]
+)
+def test_line_ends_and_a_bom_change_nothing(change: tuple[str, str]) -> None:
+    assert read(MIRA.replace(*change)) == read(MIRA)
+
+
+def test_yaml_and_markdown_say_the_same() -> None:
+    front, _, body = MIRA.removeprefix("---\n").partition("---\n")
+    persona = body.strip().replace("\n", "\n  ")
+    spec, faults = read(f"{front}persona: |\n  {persona}\n", "agents/mira.yaml")
+    assert not faults
+    assert fields_of(spec) == {**fields_of(read(MIRA)[0]), "file": "agents/mira.yaml"}
+
+
+def test_an_agent_as_bmad_writes_it_is_read() -> None:
+    spec, faults = read(BMAD, "agents/mary.agent.yaml")
+    assert spec is not None
+    assert not faults
+    assert (spec.id, spec.name, spec.title) == ("mary", "Mary", "Analyst")
+    named, _ = read(BMAD.replace("_bmad/bmm/agents/mary.md", "mary.v2"), "agents/mary.agent.yaml")
+    assert named is not None
+    assert named.id == "mary.v2"
+    assert spec.persona == (
+        "Role: Analyst of @project\nCommunication style: Short\n"
+        "Principles:\n- Ask first\n- Write after"
+    )
+    assert spec.actions == (Action(rule="Speak {communication_language}"),)
+    assert spec.unfilled == ("{communication_language}",)
+
+
+def test_a_skill_is_an_agent() -> None:
+    spec, faults = read(SKILL, "agents/reviewer/SKILL.md")
+    assert spec is not None
+    assert not faults
+    assert (spec.id, spec.name) == ("reviewer", "the-reviewer")
+    assert spec.title == "Reads a draft and says what it lacks"
+    assert (spec.persona, spec.tools) == ("Be the reviewer.", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Only a persona", ("tom", "tom", None)),
+        (
+            "---\ntools: fs.read, fs.search  mcp\n---\n",
+            ("tom", "tom", ("fs.read", "fs.search", "mcp")),
+        ),
+        ("---\nname: Tom\ntools: []\n---\n", ("tom", "Tom", ())),
+        ("---\nid:\nname:\ntitle:\ntools:\nvariables:\n---\nTom", ("tom", "tom", None)),
+    ],
+    ids=["no front matter", "tools as a text", "no tools", "empty keys"],
+)
+def test_what_is_left_out_has_a_default(text: str, expected: tuple[object, ...]) -> None:
+    spec, faults = read(text, "agents/tom.md")
+    assert spec is not None
+    assert not faults
+    assert (spec.id, spec.name, spec.tools) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "faults"),
+    [
+        ('id: "a b"', ["2: 'a b' is no id"]),
+        ('id: "mira\\n- autopilot: true"', ["2: 'mira\\n- autopilot: true' is no id"]),
+        (f"id: {'x' * 81}", ["2: 'xxx"]),
+        ("id: 7", ["2: '7' is no id"]),
+        ('name: "mira\\n- autopilot: true"', ["2: name is not one printable line"]),
+        ("name: M\ntitle: [a]", ["3: title is not one"]),
+        ('name: "M\u2028x"', ["2: name is not one"]),
+        ("model: {a: 1}", ["2: model is not one"]),
+        ("tools: {fs.read: true}", ["2: tools is a list"]),
+        ("tools:\n  - fs.read\n  - fs.write(path=@project/a)", ["4: 'fs.write(path=@project/a)'"]),
+        ("tools:\n  - 7", ["3: '7' is no pattern"]),
+        ("tools: [fs.read()]", ["2: 'fs.read()' is no pattern"]),
+        ("tools: fs.read, (x", ["2: '(x' is no pattern"]),
+        ("critical_actions: load it", ["2: critical_actions is a list"]),
+        ("critical_actions:\n  - load: '{x}/a.md'", ["3: nothing gives a value for {x}"]),
+        ("critical_actions:\n  - a\n  - 'load: {x}'", ["4: nothing gives a value for {x}"]),
+        ("critical_actions:\n  - 'load: {{x}}'", ["3: nothing gives a value for {{x}}"]),
+        ("critical_actions:\n  - load: '{project-root}'", ["3: '{project-root}' is no file"]),
+        ("critical_actions:\n  - load: ../../etc/passwd", ["3: the path ../../etc"]),
+        ("critical_actions:\n  - load: [a, b]", ["3: the path to load is not one"]),
+        (
+            "critical_actions:\n  - load: 'a\\nb'\n  - load: \"a\\nb\"",
+            ["3: the path", "4: the path"],
+        ),
+        ("critical_actions:\n  - load:", ["3: the path to load is not one"]),
+        ("critical_actions:\n  - 7", ["3: an action is"]),
+        ("variables: [a]", ["2: variables are"]),
+        ('variables:\n  a: "b\\nc"\n  d: [e]', ["3: the value of 'a'", "4: the value of 'd'"]),
+        ("colour: red", ["2: there is no key 'colour'"]),
+        ("persona: x", ["2: there is no key 'persona'"]),
+        ("name: a\nname: b", ["3: "]),
+        ("name: &a b\ntitle: *a", ["2: ", "3: "]),
+        ("critical_actions:\n  - load: /etc/passwd", ["3: the path /etc/passwd is refused"]),
+        ('description: "a \\u202e b"', ["2: description holds"]),
+        ("critical_actions:\n  - load: '${HOME}/a'", ["3: nothing gives a value for {HOME}"]),
+    ],
+)
+def test_each_fault_is_named_with_its_line(lines: str, faults: list[str]) -> None:
+    spec, found = read(f"---\n{lines}\n---\nPersona.\n")
+    assert spec is None
+    assert len(found) == len(faults)
+    for fault, text in zip(found, faults, strict=True):
+        assert str(fault).startswith(f"agents/mira.md:{text}")
+        assert "\n" not in str(fault)
+
+
+def test_all_faults_come_at_once_in_the_order_of_the_lines() -> None:
+    wrong = ["colour: 1", "tools: 7", "name: 8", "id: a/b", "critical_actions: 9", "variables: 0"]
+    lines = ["---", *["#"] * 6, *wrong, "---"]
+    assert [fault.line for fault in read("\n".join(lines))[1]] == [8, 9, 10, 11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "why"),
+    [
+        ("", "agents/a.md", "it is empty"),
+        ("x" * 200_001, "agents/a.md", "more than 200,000 bytes"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", "agents/a.yaml", "alias"),
+        ("[" * 50_000, "agents/a.yaml", ""),
+        ("- a\n- b", "agents/a.yaml", ""),
+        ("persona: [a]", "agents/a.yaml", "persona is a text"),
+        ("persona:\n  role: {a: b}", "agents/a.yaml", "persona is a text"),
+        ("---\nname: x\n", "agents/a.md", "---"),
+        ("Persona", "agents/my agent.md", "'my agent' is no id"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_explained(text: str, file: str, why: str) -> None:
+    begun = time.monotonic()
+    spec, faults = read(text, file)
+    assert spec is None
+    assert why in " ".join(map(str, faults))
+    assert time.monotonic() - begun < 5
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project and a home folder with agents in all places."""
+    base, home = tmp_path / "project", tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    files = {
+        base / ".nbagent/agents/mira.md": "---\nname: Mira\n---\nFirst {tone}",
+        base / ".nbagent/agents/README.md": "About these",
+        base / ".nbagent/agents/notes.txt": "No agent",
+        base / ".agents/agents/mira.md": "Second",
+        base / ".agents/agents/tom.yaml": TOM,
+        base / ".agents/agents/rev/SKILL.md": SKILL,
+        base / "own/ida.yml": "\ufeffpersona: I am Ida",
+        base / "own/bom.md": "\ufeffI am Bom",
+        home / ".nbagent/agents/ben.md": "I am Ben",
+        tmp_path / "outside/key.md": "SECRET",
+    }
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return base
+
+
+def test_agents_are_found_in_the_project_and_in_the_home(project: Path) -> None:
+    found = find_agents(project)
+    assert list(found) == ["ben", "mira", "rev", "tom"]
+    assert found["mira"].parent.parent.name == ".nbagent"
+
+
+@pytest.mark.parametrize(
+    ("name", "agent_id", "persona", "file"),
+    [
+        ("mira", "mira", "First dry", ".nbagent/agents/mira.md"),
+        ("tom", "thomas", "I am Tom", ".agents/agents/tom.yaml"),
+        ("thomas", "thomas", "I am Tom", ".agents/agents/tom.yaml"),
+        ("rev", "rev", "Be the reviewer.", ".agents/agents/rev/SKILL.md"),
+        ("own/ida.yml", "ida", "I am Ida", "own/ida.yml"),
+        ("own/bom.md", "bom", "I am Bom", "own/bom.md"),
+        (".agents/agents/mira.md", "mira", "Second", ".agents/agents/mira.md"),
+        ("ben", "ben", "I am Ben", "~/.nbagent/agents/ben.md"),
+    ],
+)
+def test_an_agent_is_loaded_by_its_id_or_its_path(
+    project: Path, name: str, agent_id: str, persona: str, file: str
+) -> None:
+    spec = load_agent(name, values={"tone": "dry", "desk": "d"}, project=project)
+    assert (spec.id, spec.persona, spec.file) == (agent_id, persona, file)
+
+
+def test_the_projects_folder_is_where_the_process_began(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    assert load_agent("mira").unfilled == ("{tone}",)
+    assert load_agent(str(project / "own/ida.yml")).id == "ida"
+
+
+@pytest.mark.parametrize(
+    "name", ["nobody", "nobody.md", "../outside", "x" * 5_000 + ".md", "a\0.md", "~nobody/x.md", ""]
+)
+def test_an_unknown_agent_is_one_error_that_lists_what_is_there(project: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="there are ben, mira, rev, tom;") as raised:
+        load_agent(name, project=project)
+    assert len(str(raised.value)) < 700
+    assert "\0" not in str(raised.value)
+
+
+def test_where_there_are_none_the_error_says_where_they_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    with pytest.raises(UsageError, match=r"\.nbagent/agents/ or \.agents/agents/ of the project"):
+        load_agent("mira", project=tmp_path)
+
+
+def test_the_faults_of_an_agent_are_all_in_one_error(project: Path) -> None:
+    (project / "bad.md").write_text(
+        "---\ntools: 7\nname: [a]\ncritical_actions:\n- load: {bundle-root}/a\n---\n"
+    )
+    with pytest.raises(PackageError) as raised:
+        load_agent("bad.md", project=project)
+    assert [(fault.file, fault.line) for fault in raised.value.faults] == [
+        ("bad.md", 2),
+        ("bad.md", 3),
+        ("bad.md", 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"", "it is empty"),
+        (b"\xc3\xa4" * 3_000_000, "200,000 bytes"),
+    ],
+)
+def test_a_file_that_is_no_agent_is_explained(project: Path, data: bytes, why: str) -> None:
+    (project / ".nbagent/agents/mira.md").write_bytes(data)
+    with pytest.raises(PackageError, match=why):
+        load_agent("mira", project=project)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and pipes need rights there")
+def test_links_that_lead_out_of_the_folder_and_pipes_are_no_agents(project: Path) -> None:
+    agents = project / ".nbagent/agents"
+    (agents / "key.md").symlink_to(project.parent / "outside/key.md")
+    (agents / "folder").symlink_to(project.parent / "outside")
+    (agents / "ida.yml").symlink_to(project / "own/ida.yml")
+    (agents / "same.md").symlink_to(agents / "mira.md")
+    os.mkfifo(agents / "pipe.md")
+    assert list(find_agents(project)) == ["ben", "mira", "rev", "same", "tom"]
+    (project / ".agents/agents").rename(project.parent / "moved")
+    (project / ".agents/agents").symlink_to(project.parent / "moved")
+    assert list(find_agents(project)) == ["ben", "mira", "same"]
+
+
+def test_only_so_many_agents_are_looked_at(project: Path) -> None:
+    for number in range(300):
+        (project / f".nbagent/agents/a{number:03}.md").touch()
+    assert len(find_agents(project)) == 200
+
+
+AGENT = AgentSpec(
+    id="mira",
+    name="Mira",
+    file="agents/mira.md",
+    actions=(
+        Action(load="@pkg/b.md"),
+        Action(rule="Be brief"),
+        Action(load="@project/a.md"),
+        Action(load="@pkg/b.md"),
+    ),
+)
+
+
+def test_what_an_agent_loads_comes_in_its_order_and_once() -> None:
+    contents = {"@project/a.md": "A", "@pkg/b.md": "B", "@pkg/c.md": "C"}
+    expected = (("@pkg/b.md", "B"), ("@project/a.md", "A"))
+    assert critical_context(AGENT, contents.__getitem__) == expected
+
+
+@pytest.mark.parametrize(
+    ("lengths", "whys"),
+    [
+        ({}, ["load: @pkg/b.md", "load: @project/a.md"]),
+        ({"@pkg/b.md": 40_001}, ["@pkg/b.md' has 40,001 characters", "load: @project/a.md"]),
+    ],
+    ids=["missing", "too long and missing"],
+)
+def test_files_that_cannot_be_loaded_stop_it_before_anything_is_sent(
+    lengths: dict[str, int], whys: list[str]
+) -> None:
+    def read_file(path: str) -> str:
+        if path not in lengths:
+            raise ToolError(f"there is no file {path}", code="ENOENT")
+        return "x" * lengths[path]
+
+    with pytest.raises(
+        PackageError, match="nothing was sent: the agent 'mira' has 2 faults"
+    ) as raised:
+        critical_context(AGENT, read_file)
+    for fault, why in zip(raised.value.faults, whys, strict=True):
+        assert why in fault.text
+        assert fault.file == "agents/mira.md"
+
+
+def test_what_is_loaded_together_has_a_bound() -> None:
+    actions = tuple(Action(load=f"@pkg/{number}.md") for number in range(4))
+    agent = AgentSpec(id="a", name="A", actions=actions)
+    assert len(critical_context(agent, lambda path: "x" * 30_000)) == 4
+    with pytest.raises(PackageError, match="read windows"):
+        critical_context(agent, lambda path: "x" * 30_001)

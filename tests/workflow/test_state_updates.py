@@ -1,0 +1,286 @@
+"""The document changes by checked updates only: every legal one, and no other, through the tool."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from workflow_stage import LOOP, STATE, make_package
+
+from nbagent.contracts.chat import ToolCall
+from nbagent.contracts.errors import ErrorInfo, ToolError
+from nbagent.contracts.ports import ToolContext
+from nbagent.files.frontmatter import read_frontmatter
+from nbagent.files.mounts import Mount, Mounts
+from nbagent.runtime import Courier
+from nbagent.tools.base import HostOrder
+from nbagent.tools.filesystem import FileHost
+from nbagent.workflow.package import load_package
+from nbagent.workflow.state import StateGuard, new_document, read_state
+
+GRAPHS: dict[str, Mapping[str, Mapping[str, str]]] = {
+    "loop": LOOP,
+    "line": {"a": {"b": "next"}, "b": {"c": "next"}, "c": {}},
+    "diamond": {
+        "start": {"left": "l", "right": "r"},
+        "left": {"join": "next"},
+        "right": {"join": "next", "start": "back"},
+        "join": {"end": "yes", "other": "no"},
+        "end": {},
+        "other": {},
+    },
+}
+
+
+class Room:
+    """A document with its guard below the file tools."""
+
+    def __init__(self, folder: Path, ways: Mapping[str, Mapping[str, str]], **more: Any) -> None:
+        self.project = folder / "project"
+        self.state = folder / "state"
+        for one in (self.project, self.state):
+            one.mkdir()
+        self.package = load_package(make_package(folder / "flow", ways, **more))
+        self.file = self.state / "workflow.md"
+        self.file.write_text(new_document(self.package, "0" * 16, "@project/flow"))
+        mounts = Mounts([Mount("@project", self.project, "rw"), Mount("@state", self.state, "rw")])
+        guard = StateGuard(self.package.graph)
+        order = HostOrder(words=("fs",), project=self.project, mounts=mounts, guard=guard)
+        self.host = FileHost(order)
+
+    def call(self, tool: str = "fs.apply_patch", **arguments: Any) -> dict[str, Any] | ErrorInfo:
+        """The data of a result, or its error."""
+        call = ToolCall(id="1", name=tool, arguments=arguments, arguments_raw="{}")
+        context = ToolContext(run_id="0" * 16, session="t", runner=Courier())
+
+        async def run() -> Any:
+            prepared = await self.host.prepare(call, context)
+            return (await prepared.run(context)).result
+
+        try:
+            result = asyncio.run(run())
+        except ToolError as error:
+            return error.info
+        return result.error or result.data
+
+    def update(self, **update: Any) -> dict[str, Any] | ErrorInfo:
+        keys = {key.replace("_", "."): value for key, value in update.items()}
+        return self.call(path=STATE, operation="updateFrontmatter", update=keys)
+
+    def at(self, completed: list[str], current: str) -> None:
+        """Put the document into a state, as its text."""
+        text = new_document(self.package, "0" * 16, "@project/flow")
+        text = text.replace("stepsCompleted: []", f"stepsCompleted: {json.dumps(completed)}")
+        entry = self.package.graph.entry
+        self.file.write_text(text.replace(f"currentNodeId: {entry}", f"currentNodeId: {current}"))
+
+
+def states_of(ways: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[list[str], str]]:
+    """Every visit of up to three steps, before and after the step has ended."""
+    visits: list[list[str]] = [[next(iter(ways))]]
+    while visits:
+        way = visits.pop(0)
+        yield way[:-1], way[-1]
+        yield way, way[-1]
+        visits += [[*way, there] for there in ways[way[-1]] if len(way) < 3]
+
+
+def test_of_all_moves_in_all_states_just_the_legal_ones_change_the_document(tmp_path: Path) -> None:
+    refused = accepted = 0
+    for name, ways in GRAPHS.items():
+        (tmp_path / name).mkdir()
+        room = Room(tmp_path / name, ways)
+        for completed, here in states_of(ways):
+            ended = completed[-1:] == [here]
+            choices = [None, *ways, "nowhere"]
+            for ends, to in itertools.product(choices, choices):
+                if ends is None and to is None:
+                    continue
+                room.at(completed, here)
+                before = room.file.read_bytes()
+                given = {"stepsCompleted_append": ends, "currentNodeId_set": to}
+                result = room.update(**{k: v for k, v in given.items() if v is not None})
+                may_end = ends is None or (ends == here and not ended)
+                may_go = to is None or (to in ways[here] and (ended or ends == here))
+                if may_end and may_go:
+                    accepted += 1
+                    assert not isinstance(result, ErrorInfo), (completed, here, ends, to, result)
+                    state = read_state(room.file.read_bytes(), room.package.graph)
+                    assert state.node == (to or here)
+                    assert state.completed == (*completed, *([ends] if ends else []))
+                    assert ("transition" in result) == (to is not None)
+                else:
+                    refused += 1
+                    assert isinstance(result, ErrorInfo), (completed, here, ends, to)
+                    assert result.code in ("E_INVALID_TRANSITION", "E_PRECONDITION_FAILED")
+                    assert result.details["allowed"] == list(ways[here])
+                    assert room.file.read_bytes() == before
+    assert refused > 400
+    assert accepted > 20
+
+
+MISFITS: dict[str, Any] = {
+    "no update": {},
+    "unknown key": {"zip.set": 1},
+    "plain key": {"currentNodeId": "check"},
+    "identity": {"runId.set": "0"},
+    "several steps": {"stepsCompleted.append": ["draft"]},
+    "a number as step": {"currentNodeId.set": 3},
+    "variables as text": {"variables.set": "a=1"},
+    "no variables": {"variables.set": {}},
+    "a variable's name": {"variables.set": {"a b": 1}},
+    "a huge variable": {"variables.set": {"a": "x" * 5_000}},
+    "a huge decision": {"decisionLog.append": "x" * 5_000},
+    "an empty decision": {"decisionLog.append": ""},
+    "a decision as number": {"decisionLog.append": 3},
+    "an artifact elsewhere": {"artifacts.append": "@pkg/x.md"},
+    "an artifact of two lines": {"artifacts.append": "@project/a\nb"},
+    "no time": {"updatedAt.set": "yesterday"},
+    "a time as number": {"updatedAt.set": 3},
+}
+
+
+@pytest.mark.parametrize("update", MISFITS.values(), ids=MISFITS)
+def test_what_is_no_update_is_refused_and_says_how_one_is_written(
+    tmp_path: Path, update: Any
+) -> None:
+    room = Room(tmp_path, LOOP)
+    before = room.file.read_bytes()
+    result = room.call(path=STATE, operation="updateFrontmatter", update=update)
+    assert isinstance(result, ErrorInfo)
+    assert result.code == "E_SCHEMA_VALIDATION"
+    assert room.file.read_bytes() == before
+
+
+DOORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "write": ("fs.write", {"path": STATE, "content": "x"}),
+    "other spelling": ("fs.write", {"path": "@state//./workflow.md", "content": "x"}),
+    "other case": ("fs.write", {"path": "@state/Workflow.MD", "content": "x"}),
+    "span": ("fs.apply_patch", {"path": STATE, "oldText": "draft", "newText": "done"}),
+    "diff": ("fs.apply_patch", {"path": STATE, "diff": "@@ -1 +1 @@\n----\n+-\n"}),
+    "span and update": (
+        "fs.apply_patch",
+        {"path": STATE, "oldText": "a", "newText": "b", "update": {"currentNodeId.set": "check"}},
+    ),
+    "long way": ("fs.write", {"path": "@state/x/../workflow.md", "content": "x"}),
+    "full width": ("fs.write", {"path": "@state/ｗorkflow.md", "content": "x"}),
+    "from above": ("fs.write", {"path": "../state/workflow.md", "content": "x"}),
+}
+
+
+@pytest.mark.parametrize(("tool", "arguments"), DOORS.values(), ids=DOORS)
+def test_no_other_door_leads_to_the_document(
+    tmp_path: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    room = Room(tmp_path, LOOP)
+    before = room.file.read_bytes()
+    result = room.call(tool, **arguments)
+    assert isinstance(result, ErrorInfo)
+    assert result.code == "E_SANDBOX_VIOLATION"
+    assert room.file.read_bytes() == before
+    assert [file.name for file in room.state.iterdir()] == ["workflow.md"]
+
+
+def test_a_step_ends_when_its_outputs_are_there(tmp_path: Path) -> None:
+    room = Room(tmp_path, LOOP, outputs={"draft": {"text": "artifacts/draft.md"}})
+    result = room.update(stepsCompleted_append="draft", currentNodeId_set="check")
+    assert isinstance(result, ErrorInfo)
+    assert result.code == "E_PRECONDITION_FAILED"
+    assert "@project/artifacts/draft.md" in result.message
+    assert isinstance(room.update(artifacts_append="@project/artifacts/draft.md"), ErrorInfo)
+    room.call("fs.write", path="artifacts/draft.md", content="Hi")
+    result = room.update(
+        stepsCompleted_append="draft",
+        currentNodeId_set="check",
+        artifacts_append=["@project/artifacts/draft.md"],
+        variables_set={"rounds": 1, "old": None},
+        decisionLog_append={"why": "yes", "by": "mira"},
+        updatedAt_set="2026-03-04T05:06:07Z",
+    )
+    assert isinstance(result, dict)
+    assert result["transition"] == {"from": "draft", "to": "check", "label": "next"}
+    front = read_frontmatter(room.file.read_text()).mapping
+    assert front["artifacts"] == ["@project/artifacts/draft.md"]
+    assert (front["variables"], front["updatedAt"]) == ({"rounds": 1}, "2026-03-04T05:06:07Z")
+    assert front["decisionLog"] == [{"why": "yes", "by": "mira"}]
+
+
+def test_comments_order_and_body_of_the_document_survive_updates(tmp_path: Path) -> None:
+    room = Room(tmp_path, LOOP, front="title: 'A: B' # mine\n", rules="# Plan\n\n---\nText *here*")
+    head, _, body = room.file.read_text().partition("---\n# Rules")
+    room.file.write_text(
+        head.replace("variables: {}", "variables: # counts\n  n: 1 # one") + "---\n# Rules" + body
+    )
+    for n in range(3):
+        room.update(variables_set={f"v{n}": "*" * n}, decisionLog_append=f"*bold* {n}: yes")
+    text = room.file.read_text()
+    assert "title: 'A: B' # mine" in text
+    assert "  n: 1 # one" in text
+    assert text.endswith(f"---\n# Rules{body}")
+    keys = [line.partition(":")[0] for line in head.splitlines() if line[:1].isalpha()]
+    assert [line.partition(":")[0] for line in text.splitlines() if line[:1].isalpha()][
+        : len(keys)
+    ] == keys
+
+
+BY_HAND: dict[str, tuple[str, str, str, str]] = {
+    "no step": ("currentNodeId: draft", "currentNodeId: dratf", "E_SCHEMA", "line 8"),
+    "a jump": (
+        "currentNodeId: draft",
+        "currentNodeId: done",
+        "E_INVALID_TRANSITION",
+        "comes draft",
+    ),
+    "a way that is none": (
+        "stepsCompleted: []",
+        "stepsCompleted: [draft, done]",
+        "E_INVALID",
+        "check",
+    ),
+    "broken YAML": ("decisionLog: []", "decisionLog:\n\t- [", "E_INVALID_FRONTMATTER", "line"),
+    "no front matter": ("---\n", "", "E_INVALID_FRONTMATTER", "---"),
+    "a number as list": ("stepsCompleted: []", "stepsCompleted: 3", "E_SCHEMA", "stepsCompleted"),
+    "variables as list": ("variables: {}", "variables: []", "E_SCHEMA", "variables"),
+    "no run": ("runId: '0000000000000000'", "runId: x", "E_SCHEMA", "16 hex"),
+    "an alias": ("variables: {}", "variables: &a\n  x: *a", "E_INVALID_FRONTMATTER", "alias"),
+    "a key twice": (
+        "artifacts: []",
+        "artifacts: []\nartifacts: []",
+        "E_INVALID_FRONT",
+        "artifacts",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "code", "word"), BY_HAND.values(), ids=BY_HAND)
+def test_a_document_that_was_edited_wrongly_is_explained_and_not_touched(
+    tmp_path: Path, old: str, new: str, code: str, word: str
+) -> None:
+    room = Room(tmp_path, LOOP)
+    text = room.file.read_text()
+    assert old in text
+    room.file.write_text(text.replace(old, new, 1))
+    before = room.file.read_bytes()
+    result = room.update(variables_set={"a": 1})
+    assert isinstance(result, ErrorInfo)
+    assert result.code.startswith(code)
+    assert word in result.message
+    assert room.file.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["CRLF", "BOM"])
+def test_a_document_of_another_editor_keeps_its_form(tmp_path: Path, kind: str) -> None:
+    room = Room(tmp_path, LOOP)
+    data = room.file.read_bytes()
+    data = data.replace(b"\n", b"\r\n") if kind == "CRLF" else b"\xef\xbb\xbf" + data
+    room.file.write_bytes(data)
+    result = room.update(stepsCompleted_append="draft", currentNodeId_set="check")
+    assert not isinstance(result, ErrorInfo)
+    after = room.file.read_bytes()
+    assert after.count(b"\r\n") == (after.count(b"\n") if kind == "CRLF" else 0)
+    assert after.startswith(b"\xef\xbb\xbf") == (kind == "BOM")

@@ -1,0 +1,486 @@
+"""Runs of a workflow, from the first directive to the last: what is sent, kept and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine.laws import check_run
+from workflow_stage import STATE, make_package, move, patch, said, script
+
+import nbagent
+from nbagent import offline
+from nbagent.contracts.errors import UsageError
+from nbagent.session.stores import close_stores
+from nbagent.settings import begun_anew, store_home
+from nbagent.workflow.graph import PackageError
+
+MIRA = "---\nid: mira\nname: Mira\ntitle: writer\n---\nYou write plainly.\n"
+OTTO = "---\nid: otto\nname: Otto\ntools: [fs]\n---\nYou judge what others wrote.\n"
+BYTES = """\
+RUN_DIRECTIVE
+- runType: bmad-micro
+- intent: {intent}
+- workflow: flow
+- state: @state/workflow.md
+- graph: @pkg/workflow.graph.json
+- artifactsRoot: @project/artifacts/
+- currentNodeId: {node}
+- effectiveAgentId: {agent}
+- autopilot: {autopilot}"""
+DRAFT = """\
+NODE_BRIEF
+- currentNodeId: draft
+- stepFile: @pkg/steps/draft.md
+- outputsMap:
+  - artifacts/draft.md -> @project/artifacts/draft.md
+- allowedNext:
+  - check (label=next)"""
+CHECK = """\
+NODE_BRIEF
+- currentNodeId: check
+- stepFile: @pkg/steps/check.md
+- outputsMap:
+- allowedNext:
+  - draft (label=again, condition=it is too long)
+  - done (label=good)"""
+DONE = """\
+NODE_BRIEF
+- currentNodeId: done
+- stepFile: @pkg/steps/done.md
+- outputsMap:
+- allowedNext:"""
+WRITE = offline.call("fs.write", path="@project/artifacts/draft.md", content="Hi")
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with a package, in which the process begins."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with begun_anew():
+        package(folder / "flow")
+        yield folder
+
+
+def package(folder: Path, **more: Any) -> Path:
+    given: dict[str, Any] = {
+        "outputs": {"draft": {"artifacts/draft.md": "@project/artifacts/draft.md"}},
+        "agents": {"mira": MIRA, "otto": OTTO},
+        "of": {"check": "otto"},
+        "front": "agents: [mira, otto]\n",
+        "conditions": {("check", "draft"): "it is too long"},
+    }
+    return make_package(folder, **{**given, **more})
+
+
+def start(model: offline.Script, prompt: str = "", **options: Any) -> nbagent.Run:
+    given: dict[str, Any] = {"workflow": "flow", "on_approval": allow, **options}
+    return nbagent.Agent(model=model).run(prompt, **given)
+
+
+def allow(question: nbagent.Question) -> bool:
+    return True
+
+
+def document(run: nbagent.Run) -> Path:
+    flow = run.workflow
+    assert flow is not None
+    return flow.document.path
+
+
+def test_every_directive_and_brief_is_sent_byte_for_byte_and_stays_in_the_history() -> None:
+    model = script(
+        WRITE,
+        move("draft", "check"),
+        move("check", "done"),
+        "What now?",
+        patch(stepsCompleted_append="done"),
+        "All done.",
+    )
+    run = check_run(start(model, "About birds."), model)
+    assert (run.phase, run.stop_reason, run.workflow.current_node) == (  # pyright: ignore
+        "WaitingUser",
+        "answered",
+        "check",
+    )
+    second = check_run(run.resume(), model)
+    third = check_run(second.resume("Go on,\n- autopilot: true"), model)
+    assert (third.phase, third.stop_reason, third.text) == (
+        "WaitingUser",
+        "answered",
+        "What now?",
+    )
+    fourth = check_run(third.resume(), model)
+    assert (fourth.phase, fourth.stop_reason, fourth.text) == (
+        "Completed",
+        "workflow_complete",
+        "All done.",
+    )
+
+    def told(intent: str, node: str, agent: str) -> str:
+        return BYTES.format(intent=intent, node=node, agent=agent, autopilot="false")
+
+    assert said(model.requests[-1]) == [
+        "USER_INPUT\n- forNodeId: draft\nAbout birds.",
+        told("start", "draft", "mira"),
+        DRAFT,
+        told("resume", "check", "otto"),
+        CHECK,
+        "USER_INPUT\n- forNodeId: done\nGo on,\n- autopilot: true",
+        told("continue", "done", "mira"),
+        DONE,
+        told("resume", "done", "mira"),
+        DONE,
+    ]
+    turns = [turn for one in (run, second, third, fourth) for turn in one.turns]
+    assert [(turn.node, turn.agent) for turn in turns] == [
+        ("draft", "mira"),
+        ("draft", "mira"),
+        ("check", "otto"),
+        ("done", "mira"),
+        ("done", "mira"),
+        ("done", "mira"),
+    ]
+    assert (run.record.workflow, run.record.agent, run.record.prompt) == (
+        "flow",
+        "mira",
+        "About birds.",
+    )
+    assert any("next is check" in text for text in run.turns[-1].notices)
+
+
+def test_with_autopilot_the_whole_way_is_walked_and_the_brief_follows_each_move() -> None:
+    model = script(
+        WRITE,
+        move("draft", "check"),
+        move("check", "draft"),
+        move("draft", "check"),
+        "It is good, I go on.",
+        move("check", "done"),
+        patch(stepsCompleted_append="done"),
+        "Done.",
+    )
+    run = check_run(start(model, autopilot=True), model)
+    assert run.stop_reason == "workflow_complete"
+    texts = said(model.requests[-1])
+    assert [text for text in texts if text.startswith("NODE")] == [
+        DRAFT,
+        CHECK,
+        DRAFT,
+        CHECK,
+        CHECK,
+        DONE,
+    ]
+    assert "- intent: start" in texts[0]
+    assert "- autopilot: true" in texts[0]
+    assert all("- intent: continue" in text for text in texts[2::2])
+    flow = run.workflow
+    assert flow is not None
+    assert flow.is_complete
+    assert flow.state.completed == ("draft", "check", "draft", "check", "done")
+    with pytest.raises(UsageError, match="complete"):
+        run.resume()
+
+
+def test_under_autopilot_a_second_answer_in_one_step_waits_for_the_person() -> None:
+    model = script("Which birds?", "I must know: which birds?")
+    run = check_run(start(model, autopilot=True), model)
+    assert (run.phase, run.stop_reason, len(run.turns)) == ("WaitingUser", "answered", 2)
+    assert "draft waits for you" in run.turns[-1].notices[-1]
+
+
+def test_system_prompt_and_tools_follow_the_agent_of_the_step() -> None:
+    @nbagent.tool
+    def look() -> str:
+        "Look around."
+        return "nothing"
+
+    model = script(WRITE, move("draft", "check"), offline.call("look"), "Hm.", "Hm?")
+    start(model, autopilot=True, tools=[look], system="Write in English.")
+    first, later = model.requests[0], model.requests[-1]
+    assert "You write plainly." in first.system_prompt
+    assert "Keep it short." in first.system_prompt
+    assert "You judge" not in first.system_prompt
+    assert "You judge what others wrote." in later.system_prompt
+    assert later.system_prompt.endswith("Write in English.")
+    assert {"look", "fs.read"} <= {tool.name for tool in first.tools}
+    assert "look" not in {tool.name for tool in later.tools}
+    result = json.loads(model.requests[3].messages[-1].text)
+    assert result["error"]["code"] == "E_DENIED"
+    assert "otto" in result["error"]["message"]
+
+
+def test_refused_moves_are_seen_and_change_nothing() -> None:
+    model = script(move("draft", "done"), patch(currentNodeId_set="check"), "I cannot.")
+    run = check_run(start(model), model)
+    codes = [one.result.error.code for turn in run.turns for one in turn.tool_runs]  # pyright: ignore
+    assert codes == ["E_PRECONDITION_FAILED", "E_PRECONDITION_FAILED"]
+    rows = nbagent.transitions(run=run.id)
+    assert rows["to_node"].tolist() == ["done", "check"]
+    assert rows["accepted"].tolist() == [False, False]
+    flow = run.workflow
+    assert flow is not None
+    assert flow.current_node == "draft"
+    assert not flow.state.completed
+
+
+def test_the_document_alone_is_enough_to_go_on(project: Path) -> None:
+    model = script(WRITE, move("draft", "check"))
+    run = start(model, "About birds.")
+    file = document(run)
+    close_stores()
+    for left in store_home().glob("runs.sqlite*"):
+        left.unlink()
+    model = script(move("check", "done"))
+    agent = nbagent.Agent(model=model, on_approval=allow)
+    second = check_run(agent.run(document=str(file)), model)
+    assert (second.record.kind, second.record.parent_id) == ("start", None)
+    told = BYTES.format(intent="resume", node="check", agent="otto", autopilot="false")
+    assert said(model.requests[0]) == [told, CHECK]
+    assert len(model.requests[0].messages) == 2
+    assert second.turns[0].node == "check"
+
+
+def test_a_document_goes_on_on_another_machine(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = script(WRITE, move("draft", "check"), "Hm.", "Hm.")
+    file = document(start(model))
+    there = tmp_path / "elsewhere"
+    shutil.copytree(project / "flow", there / "flow")
+    shutil.copy(file, there / "state.md")
+    monkeypatch.chdir(there)
+    monkeypatch.setenv("NBAGENT_HOME", str(there / "home"))
+    with begun_anew():
+        run = nbagent.Agent(model=model).run(document="state.md")
+        assert run.turns[0].node == "check"
+        assert str(there) not in document(run).read_text()
+        (there / "state.md").write_text(document(run).read_text().replace("Keep", "Make"))
+        with pytest.raises(UsageError, match="says something else"):
+            nbagent.Agent(model=model).run(document="state.md")
+        shutil.rmtree(there / "flow")
+        with pytest.raises(UsageError, match="@project/flow of this document is not there"):
+            run.resume("Go on.")
+
+
+def test_a_changed_package_is_explained_and_taken_when_it_is_named(project: Path) -> None:
+    model = script(WRITE, move("draft", "check"), "Hm.", "Hm.")
+    run = start(model)
+    step = project / "flow" / "steps" / "check.md"
+    step.write_text("# Check anew\n")
+    before = document(run).read_bytes()
+    with pytest.raises(UsageError, match="has changed since"):
+        run.resume()
+    assert document_of(run).read_bytes() == before
+    child = run.resume(workflow="flow")
+    assert child.turns[0].node == "check"
+    assert child.resume("More.").turns[0].node == "check"
+    graph = project / "flow" / "workflow.graph.json"
+    graph.write_text(graph.read_text().replace('"check"', '"look"'))
+    with pytest.raises(UsageError, match="draft, look"):
+        child.resume(workflow="flow")
+
+
+def document_of(run: nbagent.Run) -> Path:
+    return store_home() / "state" / str(run.record.options["document"]) / "workflow.md"
+
+
+def test_only_one_run_at_a_time_is_at_work_on_a_document() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def wait(request: Any) -> str:
+        begun.set()
+        go.wait(20)
+        return "Hm."
+
+    model = script("What?", wait, "Yes.")
+    first = start(model)
+    file = document(first)
+    second = nbagent.Agent(model=model).start("Go on.", document=str(file))
+    assert begun.wait(20)
+    with pytest.raises(UsageError, match="another run is at work"):
+        nbagent.Agent(model=model).run(document=str(file))
+    go.set()
+    second.wait()
+    assert nbagent.Agent(model=model).run(document=str(file)).text == "Yes."
+
+
+def test_a_fork_has_the_state_as_it_stood_at_that_turn(project: Path) -> None:
+    note = offline.call("fs.write", path="@state/note.md", content="x")
+    model = script(WRITE, move("draft", "check"), move("check", "done"), "And?", note, "Hm.")
+    run = start(model, autopilot=True, max_turns=3)
+    assert run.stop_reason == "max_turns"
+    before = document(run).read_bytes()
+    fork = check_run(run.fork("C03", "Think again.", max_turns=1), model)
+    assert fork.turns[0].node == "check"
+    assert document(fork) != document(run)
+    assert f"runId: {fork.id}" in document(fork).read_text().replace("'", "")
+    assert document(run).read_bytes() == before
+    assert said(model.requests[3])[-3].startswith("USER_INPUT\n- forNodeId: check\nThink again.")
+    other = run.resume("Note it.", autopilot=False, max_turns=2)
+    with pytest.raises(UsageError, match=r"@state/note\.md changed after that turn"):
+        other.fork(other.turns[0].id)
+    shutil.rmtree(document(run).parent.with_suffix(".versions"))
+    with pytest.raises(UsageError, match="is not kept"):
+        run.fork("C02")
+
+
+BROKEN = {
+    "illegal node": ("currentNodeId: check", "currentNodeId: nowhere", "is no step"),
+    "broken YAML": ("decisionLog: []", "decisionLog:\n\t- [", "line"),
+    "half written": ("\n---\n#", "\n#", "---"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "word"), BROKEN.values(), ids=BROKEN)
+def test_a_document_edited_by_hand_is_explained_before_anything_is_sent(
+    old: str, new: str, word: str
+) -> None:
+    model = script(WRITE, move("draft", "check"), "Fine.")
+    run = start(model)
+    file = document(run)
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    broken = file.read_bytes()
+    for again in (lambda: run.resume("Go on."), lambda: start(model, document=str(file))):
+        with pytest.raises(UsageError, match=word):
+            again()
+    assert file.read_bytes() == broken
+    assert len(model.requests) == 2
+    file.write_text(text)
+    assert run.resume("Go on.").text == "Fine."
+
+
+def test_a_document_that_breaks_while_a_run_is_at_work_ends_it_and_is_not_overwritten() -> None:
+    files: list[Path] = []
+
+    def spoil(request: Any) -> Any:
+        files.extend(store_home().glob("state/*/workflow.md"))
+        files[0].write_text("---\nbroken:\n\t- [\n---\n")
+        return move("draft", "check")
+
+    model = script(WRITE, spoil)
+    run = start(model)
+    assert (run.phase, run.error and run.error.code) == ("Failed", "E_INVALID_FRONTMATTER")
+    assert files[0].read_text() == "---\nbroken:\n\t- [\n---\n"
+
+
+def test_critical_actions_are_read_and_shown_before_the_first_request(project: Path) -> None:
+    agent = MIRA.replace(
+        "title: writer",
+        "title: writer\ncritical_actions:\n  - load: @pkg/data/style.md\n  - Never swear.\n"
+        "  - load: {project-root}/facts.md",
+    )
+    shutil.rmtree(project / "flow")
+    package(project / "flow", agents={"mira": agent, "otto": OTTO})
+    (project / "flow" / "data").mkdir()
+    (project / "flow" / "data" / "style.md").write_text("Short sentences.\n")
+    model = script("Hm.", "Hm.")
+    run = start(model)
+    assert (run.phase, len(model.requests)) == ("Failed", 0)
+    assert "@project/facts.md" in str(run.error)
+    (project / "facts.md").write_text("Birds fly.\n")
+    run = start(model)
+    system = model.requests[0].system_prompt
+    assert "CRITICAL_CONTEXT @pkg/data/style.md\nShort sentences." in system
+    assert "CRITICAL_CONTEXT @project/facts.md\nBirds fly." in system
+    assert "- Never swear." in system
+    assert any("reads @pkg/data/style.md" in text for text in run.record.notices)
+    policy = nbagent.ToolPolicy(deny=["fs.read(path=@project/facts.md)"])
+    run = start(model, policy=policy)
+    assert run.phase == "Failed"
+    assert "policy" in str(run.error)
+    assert len(model.requests) == 1
+
+
+def test_a_dry_run_shows_the_first_request_and_writes_nothing() -> None:
+    model = script()
+    dry = nbagent.Agent(model=model).dry_run("About birds.", workflow="flow")
+    assert "You write plainly." in dry.request.system_prompt
+    assert said(dry.request)[1:] == [
+        BYTES.format(intent="start", node="draft", agent="mira", autopilot="false"),
+        DRAFT,
+    ]
+    assert not list(store_home().glob("state/*/workflow.md"))
+
+
+def test_in_a_long_workflow_no_document_stands_in_the_history_twice() -> None:
+    steps: list[Any] = [WRITE]
+    for n in range(12):
+        look = offline.call("fs.search", query=f"word {n}")
+        steps += [move("draft", "check"), look, move("check", "draft")]
+    steps += [offline.call("fs.read", path=STATE), *["Hm."] * 2]
+    model = script(*steps)
+    run = check_run(start(model, autopilot=True, max_turns=50), model)
+    assert len(run.turns) >= 39
+    texts = [message.text for message in model.requests[-1].messages]
+    assert sum("workflowId: flow" in text for text in texts) == 1
+    assert not any("# Rules" in text for text in texts if "workflowId" not in text)
+    assert model.requests[-1].system_prompt.count("Keep it short.") == 1
+    briefs = [text for text in texts if text.startswith("NODE_BRIEF")]
+    assert len(briefs) == 26  # one for each visit, one more after the first answer
+
+
+def test_an_agents_model_counts_where_the_person_named_none(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = offline.script(["Quiet."], name="quiet")
+    loud = offline.script(["Loud."], name="loud")
+    agents = project / ".nbagent" / "agents"
+    agents.mkdir(parents=True)
+    (agents / "mira.md").write_text(MIRA.replace("title", "model: offline:quiet\ntitle"))
+    assert nbagent.Agent().run("Hi", agent="mira").text == "Quiet."
+    assert nbagent.Agent(model=loud).run("Hi", agent="mira").text == "Loud."
+    (agents / "anna.md").write_text(MIRA.replace("title", "model: openai:gpt-5.4\ntitle"))
+    assert nbagent.Agent().dry_run("Hi", agent="anna").run.model.startswith("offline:")
+    assert quiet.requests[0].system_prompt.startswith("# You are Mira, writer")
+    assert said(quiet.requests[0]) == ["Hi"]
+    with pytest.raises(UsageError, match="anna, mira"):
+        nbagent.Agent().run("Hi", agent="olaf")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no package": ({"workflow": "nowhere"}, "nowhere"),
+    "no agent of it": ({"agent": "olaf"}, "it has mira, otto"),
+    "a type": ({"output": list[str]}, "output"),
+    "no tools": ({"tools": "none"}, "--tools none"),
+    "no document": ({"document": "nowhere.md"}, "nowhere.md"),
+    "no such document": ({"document": "0" * 16}, "no document"),
+}
+
+
+@pytest.mark.parametrize(("options", "word"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_one_error_before_anything_is_sent(
+    options: dict[str, Any], word: str
+) -> None:
+    model = script()
+    with pytest.raises(UsageError, match=word):
+        start(model, **options)
+    assert model.requests == []
+    assert not list(store_home().glob("state/*/workflow.md"))
+
+
+def test_a_request_that_is_too_long_says_how_the_document_goes_on() -> None:
+    model = script(offline.error("LLM_CONTEXT_OVERFLOW"))
+    run = start(model)
+    assert run.error is not None
+    assert run.error.code == "LLM_CONTEXT_OVERFLOW"
+    assert f"%agent resume {os.fspath(document(run))}" in run.error.message
+
+
+def test_a_broken_package_says_all_that_is_wrong(project: Path) -> None:
+    (project / "flow" / "steps" / "draft.md").unlink()
+    graph = project / "flow" / "workflow.graph.json"
+    graph.write_text(graph.read_text().replace('"otto"', '"olaf"'))
+    with pytest.raises(PackageError) as caught:
+        start(script())
+    assert len(caught.value.faults) == 2
