@@ -245,7 +245,7 @@ def _call_words(run: ToolRun) -> CallWords:
     result = run.result
     outcome = ""
     if result is not None:
-        outcome = in_short(result.data) if result.ok else _code(result)
+        outcome = _move_words(run) or (in_short(result.data) if result.ok else _code(result))
         if result.ok and result.data is None and result.attachments:
             outcome = "1 image" if len(result.attachments) == 1 else "images"
     words: CallWords = {
