@@ -122,19 +122,19 @@ class _Loading:
 
     def _config(self) -> dict[str, str]:
         """The package's own values: of its `config.yaml`, and of the front matter, which win."""
-        config: dict[str, str] = {}
+        config: dict[str, Any] = {}
         if _CONFIG in self.source.files:
             try:
                 config = _texts(read_yaml(self.source.text(_CONFIG, self.faults) or "").mapping)
             except ToolError as error:
                 self._problems(_CONFIG, error)
-        # Such a file may hold more than values for marks.
-        for name in bad_values(config):
+        for name in bad_values(config):  # Such a file may hold more than values for marks.
             del config[name]
         given = _texts(self._mapping("config"))
-        for name, why in bad_values(given).items():
+        wrong = bad_values(given)
+        for name, why in wrong.items():
             self._wrong(f"config.{name}", why)
-        return config | given
+        return config | {name: text for name, text in given.items() if name not in wrong}
 
     def _mapping(self, key: str) -> dict[str, Any]:
         given = self.fields.get(key)

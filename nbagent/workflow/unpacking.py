@@ -7,12 +7,13 @@ Owns the bounds, the names that are refused, and the hash of the whole. What sta
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,23 +98,25 @@ def read_source(path: Path, cache: Path) -> Source:
     """
     real = Path(os.path.realpath(path))
     if real.is_dir():
-        if not any(os.path.lexists(real / name) for name in MAIN_FILES):
-            raise refuse(path, [_no_main_file()])  # Before a whole home folder is read.
+        # At first: somebody may name a whole home folder.
+        _check_main_file(path, [name for name in MAIN_FILES if os.path.lexists(real / name)])
         files, links = _files_of_folder(path, real)
-        source = Source(path=path, root=real, name=real.name, files=files, links=links)
-    elif real.is_file():
-        source = _unpacked(path, real, cache)
-    else:
-        why = "there is no such folder or zip; write the path of a folder with workflow.md in it"
+        return Source(path=path, root=real, name=real.name, files=files, links=links)
+    if real.is_file():
+        return _unpacked(path, real, cache)
+    why = "there is no such folder or zip; write the path of a folder with workflow.md in it"
+    raise refuse(path, [Fault("", None, why)])
+
+
+def _check_main_file(path: Path, names: Collection[str]) -> None:
+    if not any(name in names for name in MAIN_FILES):
+        why = "it has neither workflow.md nor SKILL.md; name the folder that has one, or write one"
         raise refuse(path, [Fault("", None, why)])
-    if not any(file in source.files or file in source.links for file in MAIN_FILES):
-        raise refuse(path, [_no_main_file()])
-    return source
 
 
-def _no_main_file() -> Fault:
-    why = "it has neither workflow.md nor SKILL.md; name the folder that has one, or write one"
-    return Fault("", None, why)
+def _unreadable(path: Path, error: OSError) -> PackageError:
+    why = f"it cannot be read ({error.strerror}); let this user read its files"
+    return refuse(path, [Fault("", None, why)])
 
 
 def _sha_of_files(files: Mapping[str, bytes]) -> str:
@@ -136,8 +139,7 @@ def _files_of_folder(path: Path, root: Path) -> tuple[dict[str, bytes], frozense
                 if left < 0 or len(files) > _MOST_FILES:
                     raise refuse(path, [Fault("", None, _TOO_LARGE if left < 0 else _TOO_MANY)])
     except OSError as error:
-        why = f"it cannot be read ({error.strerror}); let this user read its files"
-        raise refuse(path, [Fault("", None, why)]) from None
+        raise _unreadable(path, error) from None
     return files, frozenset(links)
 
 
@@ -164,68 +166,71 @@ def _walk(folder: Folder, above: str) -> Iterator[tuple[str, bytes | None]]:
 
 def _unpacked(path: Path, real: Path, cache: Path) -> Source:
     """A zip's files, which stand in the cache afterwards as well."""
-    if real.stat().st_size > _MOST_BYTES:
+    try:
+        with open(real, "rb") as opened:
+            data = opened.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if len(data) > _MOST_BYTES:
         raise refuse(path, [Fault("", None, _TOO_LARGE)])
-    if not zipfile.is_zipfile(real):
+    if not zipfile.is_zipfile(io.BytesIO(data)):
         why = "it is neither a folder nor a zip; write the path of the package's folder or zip"
         raise refuse(path, [Fault("", None, why)])
-    files = _files_of_zip(path, real)
-    top = {name.partition("/")[0] for name in files}
-    only = top.pop() if len(top) == 1 and not any(name in files for name in MAIN_FILES) else ""
+    packed = _files_of_zip(path, data)
+    top = {name.partition("/")[0] for name in packed}
+    only = top.pop() if len(top) == 1 and not any(name in packed for name in MAIN_FILES) else ""
+    files = {name.removeprefix(f"{only}/"): content for name, content in packed.items()}
+    _check_main_file(path, files)
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        home = Path(os.path.realpath(cache))
-        folder = _in_cache(files, home / sha256_hex(real.read_bytes()))
+        folder = _in_cache(packed, Path(os.path.realpath(cache)) / sha256_hex(data))
     except OSError as error:
         where = visible(without_folders(str(cache)))
         why = f"it cannot be unpacked into {where} ({error.strerror}); make room or rights there"
         raise refuse(path, [Fault("", None, why)]) from None
-    return Source(
-        path=path,
-        root=folder / only,
-        name=only or path.stem,
-        files={name.removeprefix(f"{only}/"): data for name, data in files.items()},
-    )
+    return Source(path=path, root=folder / only, name=only or path.stem, files=files)
 
 
-def _files_of_zip(path: Path, real: Path) -> dict[str, bytes]:
+def _files_of_zip(path: Path, data: bytes) -> dict[str, bytes]:
     try:
-        with zipfile.ZipFile(real) as archive:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-            if len(entries) > 2 * _MOST_FILES:  # Folders count too.
-                raise refuse(path, [Fault("", None, _TOO_MANY)])
-            faults = _faults_of_entries(entries)
+            faults = _faults_of_entries(entries[: 2 * _MOST_FILES])
             if faults:
                 raise refuse(path, faults)
-            wanted = [one for one in entries if not one.is_dir()]
-            wanted = [one for one in wanted if not _LEFT_OUT & {*_name(one).split("/")}]
-            if len(wanted) > _MOST_FILES:
+            wanted = {
+                name: entry
+                for entry in entries[: 2 * _MOST_FILES]
+                if not entry.is_dir() and not _LEFT_OUT & {*(name := _name(entry)).split("/")}
+            }
+            if len(wanted) > _MOST_FILES or len(entries) > 2 * _MOST_FILES:
                 raise refuse(path, [Fault("", None, _TOO_MANY)])
-            files: dict[str, bytes] = {}
-            left = _MOST_BYTES
-            for entry in wanted:
-                data = _read_entry(archive, entry, left)
-                if len(data) > left:
-                    raise refuse(path, [Fault(_name(entry), None, _TOO_LARGE)])
-                left -= len(data)
-                files[_name(entry)] = data
-            return files
+            return _unzipped(path, archive, wanted)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
         why = f"the zip is damaged ({visible(str(error))}); pack it anew"
         raise refuse(path, [Fault("", None, why)]) from None
 
 
+def _unzipped(
+    path: Path, archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]
+) -> dict[str, bytes]:
+    """Counted while it is read, whatever the headers say."""
+    files: dict[str, bytes] = {}
+    left = _MOST_BYTES
+    for name, entry in entries.items():
+        content = bytearray()
+        with archive.open(entry) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                content += chunk
+                left -= len(chunk)
+                if left < 0:
+                    raise refuse(path, [Fault(name, None, _TOO_LARGE)])
+        files[name] = bytes(content)
+    return files
+
+
 def _name(entry: zipfile.ZipInfo) -> str:
     return "/".join(path_parts(entry.orig_filename))
-
-
-def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
-    """At most a little more than `most` bytes, whatever the header says."""
-    data = bytearray()
-    with archive.open(entry) as file:
-        while len(data) <= most and (chunk := file.read(_CHUNK_BYTES)):
-            data += chunk
-    return bytes(data)
 
 
 def _faults_of_entries(entries: list[zipfile.ZipInfo]) -> list[Fault]:
