@@ -223,7 +223,7 @@ def test_refused_moves_are_seen_and_change_nothing() -> None:
     run = check_run(start(model), model)
     codes = [one.result.error.code for turn in run.turns for one in turn.tool_runs]  # pyright: ignore
     assert codes == ["E_PRECONDITION_FAILED", "E_PRECONDITION_FAILED"]
-    rows = nbagent.transitions(run=run.id)
+    rows: Any = nbagent.transitions(run=run.id)
     assert rows["to_node"].tolist() == ["done", "check"]
     assert rows["accepted"].tolist() == [False, False]
     flow = run.workflow
