@@ -59,12 +59,10 @@ def read_graph(
                 nodes.append((node, place))
             elif key == "edges" and (edge := reader.edge(value, place)):
                 edges.append((edge, place))
-    except json.JSONDecodeError as error:
-        faults.append(Fault(GRAPH_FILE, error.lineno, f"it is not JSON: {error.msg}; correct it"))
-        return None
     except (ValueError, RecursionError) as error:
-        why = f"it cannot be read ({error}); write an object with nodes and edges"
-        faults.append(Fault(GRAPH_FILE, 1, why))
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
+        why = f"it is not JSON that can be read ({error}); write an object with nodes and edges"
+        faults.append(Fault(GRAPH_FILE, line, why))
         return None
     return nodes, edges
 
@@ -212,9 +210,8 @@ class _Reader:
         if not isinstance(value, list | None):
             self.wrong(place, "inputs is a list of paths; write one")
             return ()
-        paths = [
-            self._path("input", item, place, "@project") for item in cast("list[Any]", value or ())
-        ]
+        items = cast("list[Any]", value or [])
+        paths = [self._path("input", item, place, "@project") for item in items]
         for mount, path in paths:
             if mount == "@pkg" and path not in self.source.files:
                 self.wrong(place, self.source.why_missing(path))
