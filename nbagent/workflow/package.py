@@ -174,9 +174,9 @@ class _Loading:
         found: dict[str, AgentSpec] = {}
         broken: set[str] = set()
         for file in filter(_is_agent, sorted({*self.source.files, *self.source.links})):
-            text = self.source.text(file, self.faults)
+            text = self.source.text(file, self.faults) or ""
             spec = text and read_agent(text, file, marks=self.marks, faults=self.faults)
-            if not text or not spec:
+            if not spec:
                 path = PurePosixPath(file)
                 broken.add(path.parent.name if path.name == MAIN_FILES[1] else path.stem)
                 continue
@@ -209,8 +209,7 @@ class _Loading:
 
         patterns = map(call_pattern, spec.tools or ())
         if spec.tools is not None and not any(it.fits_tool(_PATCH_TOOL, "fs") for it in patterns):
-            why = f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it"
-            wrong("tools", why)
+            wrong("tools", f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it")
         for number, action in enumerate(spec.actions):
             mount, _, file = action.load.partition("/")
             if mount == "@pkg" and file not in self.source.files:

@@ -192,9 +192,9 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "step file above": (graph(("steps/plan.md", "../plan.md")), [(J, 3, "'..' leads out")]),
     "step file is not text": ({"steps/plan.md": b"\xff"}, [("steps/plan.md", None, "UTF-8")]),
     "no agent": (graph(('"mira"', '"lena"')), [(J, 3, "no agent 'lena'; there are: mira")]),
-    "no JSON": (graph(('"mira"}', '"mira"')), [(J, 4, "it is not JSON")]),
+    "no JSON": (graph(('"mira"}', '"mira"')), [(J, 4, "it is not JSON that can be read")]),
     "no object": ({J: "[]"}, [(J, 1, "no JSON object")]),
-    "too deep": ({J: "[" * 100_000}, [(J, 1, "it cannot be read")]),
+    "too deep": ({J: "[" * 100_000}, [(J, 1, "it is not JSON that can be read")]),
     "too large": ({J: " " * 1_100_000}, [(J, None, "more than 1 MB")]),
     "no nodes": ({J: '{"nodes": [], "edges": []}'}, [(J, 1, "it has no node")]),
     "key twice": (
