@@ -43,7 +43,8 @@ COLUMNS = {
     ),
     "turns": (
         "run_id turn_id turn:int session:word provider:word server:word model:word "
-        "served_model:word workflow:word agent:word node:word ok:flag phase_before:word phase_after:word "
+        "served_model:word workflow:word agent:word node:word ok:flag phase_before:word "
+        "phase_after:word "
         "stop_reason:word finish_reason:word error_code:word error text reasoning attempts:int "
         f"retry_wait_ms:float source:word n_messages:int n_new:int tool_calls:int {TOKENS} "
         "cost_usd:float cost_input_usd:float cost_cached_usd:float cost_output_usd:float "
