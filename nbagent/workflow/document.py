@@ -48,7 +48,7 @@ class Document:
 
     def read(self) -> bytes | None:
         """Its bytes as they are now; None where there is none. ToolError: it cannot be read."""
-        return read_state(self._place()).data
+        return read_state(self._place()).data if self.folder.is_dir() else None
 
     def write(self, data: bytes) -> None:
         """Put it on the disk as a whole; ToolError where that cannot be."""
