@@ -241,6 +241,8 @@ class Run:
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
             cache_file(self._store, run_id).unlink(missing_ok=True)
+        if self.record.workflow is not None:
+            import_module("nbagent.session.guide").forget_state(forgotten, self._store)
         frontend().forget(forgotten)
         if self._store.database.keeps_deleted:
             warnings.warn(

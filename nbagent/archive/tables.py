@@ -186,7 +186,7 @@ FRAMES = {
     "turns": Frame(  # without long texts: a frame of all turns is one quick scan
         columns=(
             *("run_id", "turn_id", "turn", "session", "provider", "server", "model"),
-            *("served_model", "agent", "node", "ok", "phase_before", "phase_after"),
+            *("served_model", "workflow", "agent", "node", "ok", "phase_before", "phase_after"),
             *("stop_reason", "finish_reason", "error_code", "error", "text", "reasoning"),
             *("attempts", "retry_wait_ms", "source", "n_messages", "n_new", "tool_calls"),
             *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"),
@@ -204,6 +204,7 @@ FRAMES = {
             **_TURN_ID,
             **_PROVIDER,
             "server": "r.server",
+            "workflow": "r.workflow",
             "ok": "x.error_code IS NULL",
             "text": "m.text",
             "reasoning": "m.reasoning",
@@ -215,17 +216,22 @@ FRAMES = {
     "tool_runs": Frame(
         columns=(
             *("run_id", "turn_id", "turn", "tool_call_id", "position", "session", "model"),
+            *("workflow", "agent", "node"),
             *("host", "tool_name", "ok", "error_code", "error", "args", "args_sha", "asked_args"),
             *("reason", "result", "result_chars", "result_tokens_est", "truncated", "notes"),
             *("approval", "approved_by", "edited", "waited_ms", "queued_at", "started_at"),
             *("duration_ms", "ran_in", "isolation", "repeat_n", "tool_sha"),
         ),
-        source="tool_runs x JOIN runs r ON r.n = x.run",
+        source="tool_runs x JOIN runs r ON r.n = x.run "
+        "LEFT JOIN turns t ON t.run = x.run AND t.turn = x.turn",
         order="x.run, x.turn, x.position",
         when="coalesce(x.queued_at, x.started_at, r.started_at)",
         values={
             **_OF_RUN,
             **_TURN_ID,
+            "workflow": "r.workflow",
+            "agent": "t.agent",
+            "node": "t.node",
             "result_chars": "length(x.result)",
             "result_tokens_est": "(length(x.result) + 3) / 4",
             "edited": "coalesce(x.approval, '') = 'edited'",

@@ -255,7 +255,7 @@ class Verdict:
     error: ErrorInfo | None = None
     """The answer cannot be used: the run fails, after `new_messages` were said."""
     notices: tuple[str, ...] = ()
-    """What the person should know of the turn."""
+    """What the person should know of the run now."""
 
 
 class Composer(Protocol):

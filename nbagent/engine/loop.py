@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from nbagent.contracts.canonical import monotonic_ms, utc_now
 from nbagent.contracts.chat import ChatRequest, Message, ToolSpec, Usage
-from nbagent.contracts.events import MessagesAdded, RunFinished, RunStarted, TurnFinished
+from nbagent.contracts.events import (
+    MessagesAdded,
+    Notice,
+    RunFinished,
+    RunStarted,
+    TurnFinished,
+)
 from nbagent.contracts.ports import EventPort
 from nbagent.contracts.records import RunRecord
 from nbagent.engine.limits import End, over_budget
@@ -96,7 +102,9 @@ class _Run(RunState):
         if turn.finished is None or broken_off or not (is_answer or turn.runs):
             return ()
         verdict = await self.plan.composer.after_turn(turn.finished)
-        turn.note(verdict.notices)
+        for text in verdict.notices:
+            self.plan.notices.append(text)
+            self.events.emit(Notice("info", text))
         if verdict.error is not None:
             turn.end_with(End("Failed", "error", verdict.error))
         elif verdict.complete:

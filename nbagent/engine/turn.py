@@ -187,14 +187,6 @@ class Turn:
             self.runs = unstarted(calls, refusal=("E_INTERNAL", text))
         self.end_with(broken(error))
 
-    def note(self, texts: Sequence[str]) -> None:
-        """Tell the person something of the turn, and keep it with it."""
-        if texts:
-            self.answer.notices += texts
-            for text in texts:
-                self.events.emit(Notice("info", text, self.id))
-            self.end_with(self.end)
-
     def end_with(self, end: End) -> None:
         """End so: make the record of the turn and the messages that it adds."""
         self.end = end

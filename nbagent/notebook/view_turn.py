@@ -49,6 +49,7 @@ _WIDE = ("table", "pre")
 _ERROR_CHARS = 600
 _NAME_CHARS = 160
 _NOTE_CHARS = 1_000
+_REFUSAL_CHARS = 300
 _DECIDERS = {
     "person": "the person",
     "callback": "on_approval",
@@ -207,7 +208,8 @@ def _move_words(run: ToolRun) -> str:
         return ""
     label = f" ({move['label']})" if move.get("label") else ""
     way = f"{move.get('from')} → {move.get('to')}{label}"
-    return note_of(way if result.ok else f"refused: {way}: {_code(result)}")
+    why = f": {result.error.message}" if result.error else ""
+    return note_of(way if result.ok else one_line(f"refused: {way}{why}", _REFUSAL_CHARS))
 
 
 def _told_by(turn: EngineTurn) -> list[str]:
@@ -246,6 +248,7 @@ def _call_words(run: ToolRun) -> CallWords:
     outcome = ""
     if result is not None:
         outcome = in_short(result.data) if result.ok else _code(result)
+        outcome = (_move_words(run) if result.ok else "") or outcome
         if result.ok and result.data is None and result.attachments:
             outcome = "1 image" if len(result.attachments) == 1 else "images"
     words: CallWords = {

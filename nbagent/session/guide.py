@@ -7,7 +7,7 @@ run's tools and rules.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from nbagent.contracts.chat import ToolSpec
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.files.names import path_parts
 from nbagent.runtime import Courier
 from nbagent.session.approval import Rules
 from nbagent.session.hosts import Folders, mounts_of, resolving
@@ -26,10 +27,17 @@ from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem import FileHost
 from nbagent.workflow.agents import critical_context, load_agent
 from nbagent.workflow.composer import Flow, Intent, hides, system_text
-from nbagent.workflow.document import Document, document_at
+from nbagent.workflow.document import Document, document_of, forget_documents, read_named
 from nbagent.workflow.graph import AgentSpec, Package
 from nbagent.workflow.package import load_package
-from nbagent.workflow.state import State, new_document, of_other_package, origin_of, read_state
+from nbagent.workflow.state import (
+    State,
+    is_run_id,
+    new_document,
+    of_other_package,
+    origin_of,
+    read_state,
+)
 
 _IN_PROJECT = "@project/"
 _MOST_RUNS = 10_000
@@ -119,19 +127,17 @@ def guide_of(
         return Guide(options, asked, None, agent)
     if options.output is not None or options.tools == "none":
         raise UsageError("a workflow takes no output=… and not --tools none; leave it out")
-    document, data = Document(store_home(), run_id), None
-    origin = _document(options) if options.document else None
-    if origin is not None:
-        data = origin.as_of(fork.started_at) if fork else origin.read()
-        if data is None:
-            raise UsageError(f"there is no document {origin.path}; the workflow cannot go on")
-        document = document if fork else origin
+    document, data, origin = Document(store_home(), run_id), None, None
     try:
+        if options.document:
+            origin, data = _document(options.document)
+            data = origin.as_of(fork.started_at) if fork else data
+            document = document if fork else origin
         package = _package(options, data, store)
         if data is None:
             fresh = new_document(package, run_id, _written(package)).encode()
         else:
-            fresh = _fitting(data, package, said, document.run_id)
+            fresh = _fitting(data, package, said, document)
         flow = Flow(
             package=package,
             document=document,
@@ -147,15 +153,17 @@ def guide_of(
     return Guide(options, asked, flow, None)
 
 
-def _document(options: RunOptions) -> Document:
-    """The document that is named by its file, or by the id that a record has."""
-    given = options.document or ""
+def _document(given: str) -> tuple[Document, bytes]:
+    """The document that is named by its file, or by the id that a record has; what it says."""
     if given.endswith(".md"):
-        try:
-            return document_at(project_folder() / Path(given).expanduser(), store_home())
-        except ToolError as error:
-            raise UsageError(f"{given}: {error.message}", code=error.code) from None
-    return Document(store_home(), given)
+        file = project_folder() / Path(given).expanduser()
+        data = read_named(file)
+        return document_of(file, data, store_home()), data
+    document = Document(store_home(), given)
+    data = document.read() if is_run_id(given) else None
+    if data is None:
+        raise UsageError(f"there is no document {given}; the workflow cannot go on without one")
+    return document, data
 
 
 def _package(options: RunOptions, data: bytes | None, store: Store) -> Package:
@@ -164,6 +172,7 @@ def _package(options: RunOptions, data: bytes | None, store: Store) -> Package:
     if given is None and data is not None:
         run_id, path, _ = origin_of(data)
         given = path.removeprefix(_IN_PROJECT)
+        path_parts(given)  # it leads nowhere else
         if given == path:
             given = _where_it_was(run_id, store) or path
         if not (project_folder() / given).exists():
@@ -197,11 +206,11 @@ def _written(package: Package) -> str:
     return package.path.name
 
 
-def _fitting(data: bytes, package: Package, said: RunOptions, run_id: str) -> bytes | None:
-    """The document where it has to change for this run: another package, or a fork's own id."""
+def _fitting(data: bytes, package: Package, said: RunOptions, document: Document) -> bytes | None:
+    """What has to be written for this run: of another package, a fork's own id, from elsewhere."""
     before, _, sha256 = origin_of(data)
-    if sha256 == package.sha256 and before == run_id:
-        return None
+    if sha256 == package.sha256 and before == document.run_id:
+        return data if document.read() is None else None
     if sha256 != package.sha256 and said.workflow is None:
         raise UsageError(
             f"the package {package.id} has changed since this document was last worked on; look "
@@ -209,7 +218,7 @@ def _fitting(data: bytes, package: Package, said: RunOptions, run_id: str) -> by
             f"{package.path.name}"
         )
     text = data.decode("utf-8", "surrogateescape")
-    changed = of_other_package(text, package, _written(package), run_id)
+    changed = of_other_package(text, package, _written(package), document.run_id)
     return changed.encode("utf-8", "surrogateescape")
 
 
@@ -220,9 +229,7 @@ def flow_of_record(record: RunRecord, store: Store) -> Flow | None:
     )
     if options.document is None:
         return None
-    document = _document(options)
-    if (data := document.read()) is None:
-        raise UsageError(f"the document {document.path} of this run is gone")
+    document, data = _document(options.document)
     flow = Flow(
         package=_package(options, data, store),
         document=document,
@@ -250,18 +257,22 @@ def seen_from(ref: str) -> tuple[Package, State | None]:
         is_of_it = data is not None and origin_of(data)[2] == package.sha256
         return package, read_state(data, package.graph) if data and is_of_it else None
     try:
-        data = (project_folder() / Path(ref).expanduser()).read_bytes()
+        data = read_named(project_folder() / Path(ref).expanduser())
         package = _package(RunOptions(), data, store)
         return package, read_state(data, package.graph)
-    except OSError as error:
-        raise UsageError(f"{ref} cannot be read ({error.strerror}); name a document") from None
     except ToolError as error:
         raise UsageError(f"{ref}: {error.message}", code=error.code) from None
 
 
+def forget_state(run_ids: Sequence[str], store: Store) -> None:
+    """Delete the documents of forgotten runs, but those that another run still goes on with."""
+    kept = {run.options.get("document") for run in store.runs(limit=_MOST_RUNS)}
+    forget_documents((run_id for run_id in run_ids if run_id not in kept), store_home())
+
+
 def last_run_of(document: str) -> str:
     """The newest run over a document that is named by its file; UsageError where there is none."""
-    run_id = _document(RunOptions(document=document)).run_id
+    run_id = _document(document)[0].run_id
     runs = current_store().runs(limit=_MOST_RUNS)
     found = next((run.id for run in runs if run.options.get("document") == run_id), None)
     if found is None:

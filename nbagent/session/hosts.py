@@ -6,6 +6,7 @@ Owns the meaning of `--tools`. What each host does is its own affair.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -157,6 +158,8 @@ def resolving(mounts: Mounts) -> Resolve:
 def _state_folder(session: str) -> Path:
     """Where a session's `@state` is kept. Made when something is written."""
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in session)[:60]
+    if re.fullmatch("[0-9a-f]{16}", safe):  # such a folder is a workflow's
+        safe = f"session-{safe}"
     if safe != session or os.path.normcase("Aa") == os.path.normcase("aa"):
         # Two names may not share a folder.
         safe = f"{safe}-{sha256_hex(session)[:8]}"

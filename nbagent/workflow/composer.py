@@ -181,7 +181,8 @@ class Flow:
 
     async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
         """The system prompt of the current step; directive and brief where the step is new."""
-        state, agent = self.look(), self.agent()
+        state = await asyncio.to_thread(self.look)
+        agent = self.agent()
         new: tuple[Message, ...] = ()
         if self._briefed != state.visit:
             new = self.briefing(self.intent if self._briefed is None else "continue")
@@ -195,7 +196,7 @@ class Flow:
 
     async def after_turn(self, turn: EngineTurn) -> Verdict:
         """Where the document stands after a turn, and whether the run pauses there."""
-        before, state = self.state, self.look()
+        before, state = self.state, await asyncio.to_thread(self.look)
         if self.is_complete:
             # After the last update the model says what came of it.
             return Verdict(complete=not turn.tool_runs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from nbagent.archive.locking import locked
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.mounts import FilePlace, Mount, Mounts
 from nbagent.files.writing import read_state, replace
 from nbagent.workflow.state import FILE, PATH, origin_of
@@ -47,7 +48,7 @@ class Document:
 
     def read(self) -> bytes | None:
         """Its bytes as they are now; None where there is none. ToolError: it cannot be read."""
-        return read_state(self._place()).data
+        return read_state(self._place()).data if self.folder.is_dir() else None
 
     def write(self, data: bytes) -> None:
         """Put it on the disk as a whole; ToolError where that cannot be."""
@@ -130,27 +131,43 @@ def _stamp(moment: datetime) -> str:
     return moment.strftime("%Y%m%dT%H%M%S.%f")
 
 
-def document_at(path: Path, home: Path) -> Document:
-    """The document that a person names by its file; one from elsewhere is copied into the store.
+def read_named(path: Path) -> bytes:
+    """What is in a file that a person names as a document; UsageError where it cannot be read."""
+    try:
+        place = Mounts([Mount("@document", path.parent)]).place(f"@document/{path.name}")
+        data = read_state(place).data
+    except ToolError as error:
+        raise UsageError(f"{path}: {error.message.replace('@document/', '')}") from None
+    if data is None:
+        raise UsageError(f"there is no document {path}; name the file of a workflow's state")
+    return data
+
+
+def document_of(path: Path, data: bytes, home: Path) -> Document:
+    """The document that a file is, or becomes when it is written into the store.
 
     Raises:
-        ToolError: it is no state document.
-        UsageError: it is not there, or the store has another one of the same run.
+        UsageError: it is no state document, or the store has another one of the same run.
     """
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}); name a document") from None
-    run_id, _, _ = origin_of(data)
-    document = Document(home, run_id)
-    if os.path.realpath(path) == os.path.realpath(document.path):
-        return document
-    there = document.read()
-    if there is None:
-        document.write(data)
-    elif there != data:
+        document = Document(home, origin_of(data)[0])
+        there = document.read()
+    except ToolError as error:
+        raise UsageError(f"{path}: {error.message}", code=error.code) from None
+    is_it = os.path.realpath(path) == os.path.realpath(document.path)
+    if not is_it and there not in (None, data):
         raise UsageError(
-            f"the store has a document of this run that says something else ({document.path}); "
-            "resume that one, or move it away first"
+            "the store has a document of this run that says something else "
+            f"({document.path}); resume that one, or move it away first"
         )
     return document
+
+
+def forget_documents(run_ids: Iterable[str], home: Path) -> None:
+    """Delete the documents that these runs began, and their folders."""
+    for run_id in run_ids:
+        folder = Document(home, run_id).folder
+        if folder.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder.with_suffix(".versions"), ignore_errors=True)
+            folder.with_suffix(".lock").unlink(missing_ok=True)

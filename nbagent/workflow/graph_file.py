@@ -47,8 +47,7 @@ def read_graph(
     if text is None:
         return None
     reader = _Reader(source, marks, agents, faults)
-    nodes: list[Placed] = []
-    edges: list[PlacedEdge] = []
+    nodes, edges = list[Placed](), list[PlacedEdge]()
     try:
         if not isinstance(json.loads(text), dict):
             raise ValueError("it is no JSON object")
@@ -60,12 +59,10 @@ def read_graph(
                 nodes.append((node, place))
             elif key == "edges" and (edge := reader.edge(value, place)):
                 edges.append((edge, place))
-    except json.JSONDecodeError as error:
-        faults.append(Fault(GRAPH_FILE, error.lineno, f"it is not JSON: {error.msg}; correct it"))
-        return None
     except (ValueError, RecursionError) as error:
-        why = f"it cannot be read ({error}); write an object with nodes and edges"
-        faults.append(Fault(GRAPH_FILE, 1, why))
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
+        why = f"it is not JSON that can be read ({error}); write an object with nodes and edges"
+        faults.append(Fault(GRAPH_FILE, line, why))
         return None
     return nodes, edges
 
@@ -123,7 +120,7 @@ class _Reader:
         """A node; None where it has no id that could be used."""
         fields = self._fields(value, place, "node", _NODE_KEYS)
         node_id = self._id(fields, "id", place)
-        agent = self._id(fields, "agentId", place) if fields.get("agentId") is not None else None
+        agent = "" if fields.get("agentId") is None else self._id(fields, "agentId", place)
         if agent and agent not in self.agents:
             there = ", ".join(self.agents) or "none; put it into agents/"
             self.wrong(place, f"there is no agent {agent!r}; there are: {there}")
@@ -213,9 +210,8 @@ class _Reader:
         if not isinstance(value, list | None):
             self.wrong(place, "inputs is a list of paths; write one")
             return ()
-        paths = [
-            self._path("input", item, place, "@project") for item in cast("list[Any]", value or ())
-        ]
+        items = cast("list[Any]", value or [])
+        paths = [self._path("input", item, place, "@project") for item in items]
         for mount, path in paths:
             if mount == "@pkg" and path not in self.source.files:
                 self.wrong(place, self.source.why_missing(path))
@@ -250,12 +246,7 @@ def check_graph(
 ) -> Graph | None:
     """The graph, or None: each node can be reached and leads to an end, each edge is clear.
 
-    Args:
-        nodes: in the order of the file, each with its place.
-        edges: the same.
-        entry: the node that the workflow begins with; None: the one that no edge leads to.
-        entry_place: where the entry is said, or could be.
-        faults: gets all that is wrong.
+    It begins with `entry`, or with the one node that no edge leads to.
     """
     places: dict[str, Place] = {}
     for node, place in nodes:
@@ -306,20 +297,19 @@ def _entry(
     edges: Sequence[Edge],
     faults: list[Fault],
 ) -> str | None:
-    if named is not None:
-        if named in nodes:
-            return named
-        faults.append(Fault(*place, f"there is no node {named!r} to begin with; name one as entry"))
-        return None
-    if not nodes:
-        faults.append(Fault(GRAPH_FILE, 1, "it has no node; write at least one"))
-        return None
+    if named in nodes:
+        return named
     targets = {edge.target for edge in edges}
     first = [node_id for node_id in nodes if node_id not in targets]
-    if len(first) == 1:
+    if named is not None:
+        why = f"there is no node {named!r} to begin with; name one as entry"
+    elif not nodes:
+        place, why = Place(GRAPH_FILE, 1), "it has no node; write at least one"
+    elif len(first) == 1:
         return first[0]
-    found = f"{len(first)} nodes ({', '.join(first[:10])})" if first else "no node"
-    why = f"{found} could be the one to begin with; name it in the front matter: entry: ID"
+    else:
+        found = f"{len(first)} nodes ({', '.join(first[:10])})" if first else "no node"
+        why = f"{found} could be the one to begin with; name it in the front matter: entry: ID"
     faults.append(Fault(*place, why))
     return None
 

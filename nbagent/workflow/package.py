@@ -122,19 +122,19 @@ class _Loading:
 
     def _config(self) -> dict[str, str]:
         """The package's own values: of its `config.yaml`, and of the front matter, which win."""
-        config: dict[str, str] = {}
+        config: dict[str, Any] = {}
         if _CONFIG in self.source.files:
             try:
                 config = _texts(read_yaml(self.source.text(_CONFIG, self.faults) or "").mapping)
             except ToolError as error:
                 self._problems(_CONFIG, error)
-        # Such a file may hold more than values for marks.
-        for name in bad_values(config):
+        for name in bad_values(config):  # Such a file may hold more than values for marks.
             del config[name]
         given = _texts(self._mapping("config"))
-        for name, why in bad_values(given).items():
+        wrong = bad_values(given)
+        for name, why in wrong.items():
             self._wrong(f"config.{name}", why)
-        return config | given
+        return config | {name: text for name, text in given.items() if name not in wrong}
 
     def _mapping(self, key: str) -> dict[str, Any]:
         given = self.fields.get(key)
@@ -174,9 +174,9 @@ class _Loading:
         found: dict[str, AgentSpec] = {}
         broken: set[str] = set()
         for file in filter(_is_agent, sorted({*self.source.files, *self.source.links})):
-            text = self.source.text(file, self.faults)
+            text = self.source.text(file, self.faults) or ""
             spec = text and read_agent(text, file, marks=self.marks, faults=self.faults)
-            if not text or not spec:
+            if not spec:
                 path = PurePosixPath(file)
                 broken.add(path.parent.name if path.name == MAIN_FILES[1] else path.stem)
                 continue
@@ -209,8 +209,7 @@ class _Loading:
 
         patterns = map(call_pattern, spec.tools or ())
         if spec.tools is not None and not any(it.fits_tool(_PATCH_TOOL, "fs") for it in patterns):
-            why = f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it"
-            wrong("tools", why)
+            wrong("tools", f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it")
         for number, action in enumerate(spec.actions):
             mount, _, file = action.load.partition("/")
             if mount == "@pkg" and file not in self.source.files:

@@ -104,6 +104,11 @@ def of_other_package(text: str, package: Package, package_path: str, run_id: str
     return edit_frontmatter(text, change)
 
 
+def is_run_id(text: str) -> bool:
+    """Whether this is an id as runs have it."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
 def origin_of(data: bytes) -> tuple[str, str, str]:
     """The run id, the package's path and its hash, before the package is known.
 
@@ -160,7 +165,7 @@ def _front(data: bytes) -> dict[str, Any]:
 
 def _identity(text: str, front: Mapping[str, Any]) -> tuple[str, str, str]:
     run_id, package = front.get("runId"), front.get("package")
-    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+    if not isinstance(run_id, str) or not is_run_id(run_id):
         _unfit(text, "runId", "is not the id of a run (16 hex digits)")
     if not isinstance(package, dict):
         _unfit(text, "package", "has no path and sha256")

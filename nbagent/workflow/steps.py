@@ -17,8 +17,9 @@ from nbagent.workflow.graph_file import GRAPH_FILE, Place, Placed, PlacedEdge
 from nbagent.workflow.unpacking import Source
 
 _STEP = re.compile(r"step[-_]?(?P<number>\d{1,6})?(?P<more>[^/]*)\.md", re.IGNORECASE)
-_LINK = re.compile(r"[^\s()\[\]<>`'\"|]*?(?P<name>step[\w.-]*\.md)\b", re.IGNORECASE)
+_NAMED = re.compile(r"(?<![\w.-])step[\w.-]{0,200}\.md\b", re.IGNORECASE)
 """In a Markdown link, in backticks or plain, whatever stands before it."""
+_FOLDER_BEFORE = re.compile(r"([\w.-]+)/$")
 _MOST_FOLDERS = 2
 
 
@@ -26,31 +27,33 @@ def graph_of_steps(
     source: Source, faults: list[Fault]
 ) -> tuple[list[Placed], list[PlacedEdge], tuple[str, ...]]:
     """Nodes and edges by the numbers of the steps, and notes for the person."""
-    files = [file for file in source.files if _is_step(file)]
+    files = sorted(filter(_is_step, source.files))
     line = _numbered(files)
     if not line:
         why = f"there is neither {GRAPH_FILE} nor steps/step-01-….md; write one of them"
         faults.append(Fault("", None, why))
         return [], [], ()
     texts = {file: source.text(file, faults) or "" for file in files}
-    links = {file: _links(file, texts[file], files) for file in files}
+    by_name: dict[str, list[str]] = {}
+    for file in files:
+        by_name.setdefault(PurePosixPath(file).name, []).append(file)
+    links = {file: _links(file, texts[file], by_name) for file in files}
     ways: dict[str, dict[str, str]] = {
         file: {following: "next"} for file, following in pairwise(line)
     }
-    # From step to step; each other file is met first behind the step that it hangs on.
+    numbers = {file: number for number, file in enumerate(line)}
     left = deque(pairwise(line))
     while left:
         file, following = left.popleft()
         for other in links[file]:
-            if other in line:
+            if other in numbers:
                 continue
             ways[file][other] = "see"
             if other not in ways:
-                targets = [target for target in links[other] if target in line]
-                ways[other] = dict.fromkeys(targets or [following], "next")
                 left.append((other, following))
-    walked = [file for file in files if file in ways or file == line[-1]]
-    walked.sort(key=lambda file: (line.index(file) if file in line else len(line), file))
+            targets = [target for target in links[other] if target in numbers] or [following]
+            ways.setdefault(other, {}).update(dict.fromkeys(targets, "next"))
+    walked = [*line, *(file for file in files if file in ways and file not in numbers)]
     ids = _ids(walked)
     nodes = [
         (Node(id=ids[file], step_file=file, terminal=file == line[-1]), Place(file))
@@ -64,7 +67,7 @@ def graph_of_steps(
     shown = " → ".join(ids[file] for file in line)
     notes = [f"there is no {GRAPH_FILE}; the graph was made from the numbers of the steps: {shown}"]
     for file in files:
-        if file not in walked:
+        if file not in ids:
             notes.append(f"{file} is no step of the graph: no step before the last links to it")
     return nodes, edges, tuple(notes)
 
@@ -92,34 +95,32 @@ def _numbered(files: list[str]) -> list[str]:
     return [file for _, file in sorted(found[folder])]
 
 
-def _links(file: str, text: str, files: list[str]) -> list[str]:
+def _links(file: str, text: str, by_name: Mapping[str, list[str]]) -> list[str]:
     """The other files of steps that a text names, each once, in their order."""
     folder = PurePosixPath(file).parent
     found: dict[str, None] = {}
-    for match in _LINK.finditer(text):
-        written = PurePosixPath(match[0])
-        alike = [it for it in files if PurePosixPath(it).name == match["name"]]
+    for match in _NAMED.finditer(text):
+        before = _FOLDER_BEFORE.search(text[max(0, match.start() - 200) : match.start()])
+        written = before[1] if before else ""
         # Of several with one name the one whose folder is written, else the one beside it.
-        alike.sort(
-            key=lambda it: (
-                PurePosixPath(it).parent.name != written.parent.name,
-                PurePosixPath(it).parent != folder,
-            )
+        alike = sorted(
+            map(PurePosixPath, by_name.get(match[0], ())),
+            key=lambda path: (path.parent.name != written, path.parent != folder),
         )
-        if alike and alike[0] != file:
-            found[alike[0]] = None
+        if alike and str(alike[0]) != file:
+            found[str(alike[0])] = None
     return list(found)
 
 
 def _ids(files: list[str]) -> Mapping[str, str]:
     """Each file's name without its ending, made an id; of two with one name, with the folder."""
     ids: dict[str, str] = {}
+    taken: set[str] = set()
     for file in files:
         path = PurePosixPath(file)
         stem = made_id(path.stem)
-        if stem in ids.values():
-            stem = made_id(f"{path.parent.name}.{path.stem}")
-        ids[file] = stem
+        ids[file] = made_id(f"{path.parent.name}.{path.stem}") if stem in taken else stem
+        taken.add(ids[file])
     return ids
 
 

@@ -43,7 +43,8 @@ COLUMNS = {
     ),
     "turns": (
         "run_id turn_id turn:int session:word provider:word server:word model:word "
-        "served_model:word agent:word node:word ok:flag phase_before:word phase_after:word "
+        "served_model:word workflow:word agent:word node:word ok:flag phase_before:word "
+        "phase_after:word "
         "stop_reason:word finish_reason:word error_code:word error text reasoning attempts:int "
         f"retry_wait_ms:float source:word n_messages:int n_new:int tool_calls:int {TOKENS} "
         "cost_usd:float cost_input_usd:float cost_cached_usd:float cost_output_usd:float "
@@ -52,7 +53,8 @@ COLUMNS = {
         "toolset_sha:word"
     ),
     "tool_runs": (
-        "run_id turn_id turn:int tool_call_id position:int session:word model:word host:word "
+        "run_id turn_id turn:int tool_call_id position:int session:word model:word "
+        "workflow:word agent:word node:word host:word "
         "tool_name:word ok:flag error_code:word error args args_sha asked_args reason result "
         "result_chars:int result_tokens_est:int truncated:flag notes approval:word "
         "approved_by:word edited:flag waited_ms:float queued_at:time started_at:time "

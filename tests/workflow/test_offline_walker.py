@@ -492,6 +492,23 @@ def test_call_that_is_denied_is_told_and_not_repeated(tool: str, tmp_path: Path)
     assert len(runtime.refusals) == 1
 
 
+@pytest.mark.parametrize("words", ["Hm.", "publisher", ""])
+def test_person_whose_words_choose_no_edge_is_asked_again(words: str, review: Runtime) -> None:
+    review.save(**{**review.state, "currentNodeId": "step-05-approve"})
+    review.run()
+    assert "`publish`, `revise`" in review.run(words)
+    assert review.state["currentNodeId"] == "step-05-approve"
+    review.run("publish")
+    assert review.state["currentNodeId"] == "step-06-report"
+
+
+def test_text_of_another_model_is_no_question_of_the_step(review: Runtime) -> None:
+    review.save(**{**review.state, "currentNodeId": "step-05-approve"})
+    review.briefed("start")
+    review.messages.append(Message.of("assistant", "I may not go there."))
+    assert review.run("publish").startswith("Shall I publish the report")
+
+
 def test_words_after_a_complaint_answer_no_question(tmp_path: Path) -> None:
     step = "Write `x` to `@project/x.md`.\n\nAsk: red?"
     runtime = Runtime(chain(tmp_path, one=step, two="Two."), tmp_path)

@@ -154,7 +154,7 @@ def test_every_directive_and_brief_is_sent_byte_for_byte_and_stays_in_the_histor
         "mira",
         "About birds.",
     )
-    assert any("next is check" in text for text in run.turns[-1].notices)
+    assert any("next is check" in text for text in run.record.notices)
 
 
 def test_with_autopilot_the_whole_way_is_walked_and_the_brief_follows_each_move() -> None:
@@ -194,7 +194,7 @@ def test_under_autopilot_a_second_answer_in_one_step_waits_for_the_person() -> N
     model = script("Which birds?", "I must know: which birds?")
     run = check_run(start(model, autopilot=True), model)
     assert (run.phase, run.stop_reason, len(run.turns)) == ("WaitingUser", "answered", 2)
-    assert "draft waits for you" in run.turns[-1].notices[-1]
+    assert "draft waits for you" in run.record.notices[-1]
 
 
 def test_system_prompt_and_tools_follow_the_agent_of_the_step() -> None:
@@ -223,7 +223,7 @@ def test_refused_moves_are_seen_and_change_nothing() -> None:
     run = check_run(start(model), model)
     codes = [one.result.error.code for turn in run.turns for one in turn.tool_runs]  # pyright: ignore
     assert codes == ["E_PRECONDITION_FAILED", "E_PRECONDITION_FAILED"]
-    rows = nbagent.transitions(run=run.id)
+    rows: Any = nbagent.transitions(run=run.id)
     assert rows["to_node"].tolist() == ["done", "check"]
     assert rows["accepted"].tolist() == [False, False]
     flow = run.workflow

@@ -162,8 +162,9 @@ def _read(messages: Sequence[Message]) -> _Story:
         if kind:
             _hear(story, kind[1], kind[2])
         elif message.role == "assistant":
-            is_question = not message.tool_calls and not message.text.startswith(_STUCK)
-            story.asked = story.asked or is_question
+            # What somebody said who had not read the step is no question of it.
+            may_ask = not message.tool_calls and story.step_file in story.files
+            story.asked |= may_ask and not message.text.startswith(_STUCK)
             for asked in message.tool_calls:
                 _keep(story, made_call(asked, results.get(asked.id, "")))
     return story
@@ -321,8 +322,8 @@ def _holds(edge: _Edge, story: _Story) -> bool:
     return are_numbers and _COMPARE[comparison[2]](value, wanted)
 
 
-def _chosen(story: _Story) -> tuple[_Edge, str]:
-    """One of several edges, and why."""
+def _chosen(story: _Story) -> tuple[_Edge | None, str]:
+    """One of several edges, and why; None where the person has to say it."""
     for edge in story.edges:
         if _holds(edge, story):
             is_first = edge.words and not story.words
@@ -332,6 +333,8 @@ def _chosen(story: _Story) -> tuple[_Edge, str]:
         # Another label than this leads aside.
         edge = next((it for it in plain if it.label == "next"), plain[0])
         return edge, "no other condition holds"
+    if any(edge.words for edge in story.edges) and not story.autopilot:
+        return None, ""
     return story.edges[0], "the first edge, as I understand none of the conditions"
 
 
@@ -340,10 +343,9 @@ def _end(story: _Story) -> Step:
     update: dict[str, Any] = {"stepsCompleted.append": story.node}
     why = "The step is done."
     if len(story.edges) > 1:
-        is_open = any(edge.words for edge in story.edges) and not story.n_questions
-        if is_open and not story.words and not story.autopilot:
-            return _question(story, "How shall it go on?")
         edge, reason = _chosen(story)
+        if edge is None:
+            return _question(story, "How shall it go on?")
         why = f"{story.node} -> {edge.target} ({edge.label}): {reason}"
         update |= {"currentNodeId.set": edge.target, "decisionLog.append": why}
     elif story.edges:

@@ -1,0 +1,199 @@
+"""Reading a whole folder or zip within bounds, and unpacking what was read at once or not at all.
+
+Owns which names and kinds of files are refused. What the files mean is not known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from unicodedata import normalize
+
+from nbagent.contracts.canonical import new_id
+from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.files.names import path_parts, visible
+from nbagent.files.opening import Folder, open_root
+from nbagent.files.writing import read_bytes
+
+MOST_BYTES = 64 << 20
+_MOST_FILES = 5_000
+_DEEPEST = 32
+_CHUNK_BYTES = 1 << 16
+_LEFT_OUT = frozenset({"__pycache__", "__MACOSX", ".git", ".DS_Store"})
+"""What programs put beside the files of others."""
+_TOO_MANY = f"it has more than {_MOST_FILES:,} files; take out what is not needed"
+TOO_LARGE = f"it has more than {MOST_BYTES >> 20} MB; take out what is not needed"
+
+
+def _refused(*problems: tuple[str, str]) -> UsageError:
+    """`details["problems"]` holds pairs of a file, or an empty text, and what is wrong."""
+    said = "; ".join(f"{name}: {why}" if name else why for name, why in problems)
+    return UsageError(said, details={"problems": [[*problem] for problem in problems]})
+
+
+def read_folder(root: Path) -> tuple[dict[str, bytes], frozenset[str]]:
+    """The files below a folder by relative path, and what is a link or no file in it.
+
+    Raises:
+        UsageError: it cannot be read, or is too large; `details["problems"]` says what is wrong.
+    """
+    files: dict[str, bytes] = {}
+    links: set[str] = set()
+    left = MOST_BYTES
+    try:
+        with closing(open_root(root)) as folder:
+            for name, data in _walk(folder, ""):
+                if data is None:
+                    links.add(name)
+                    continue
+                files[name] = data
+                left -= len(data)
+                if left < 0 or len(files) > _MOST_FILES:
+                    raise _refused(("", TOO_LARGE if left < 0 else _TOO_MANY))
+    except OSError as error:
+        why = f"it cannot be read ({error.strerror}); let this user read its files"
+        raise _refused(("", why)) from None
+    return files, frozenset(links)
+
+
+def _walk(folder: Folder, above: str) -> Iterator[tuple[str, bytes | None]]:
+    """Names and bytes; None for what is a link or no regular file."""
+    if above.count("/") > _DEEPEST:
+        raise OSError(errno.ELOOP, "its folders are too deep")
+    for entry in folder.scan():
+        name = above + entry.name
+        if entry.name in _LEFT_OUT:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            with closing(folder.folder((entry.name,))) as below:
+                yield from _walk(below, f"{name}/")
+        elif entry.is_file(follow_symlinks=False):
+            descriptor = folder.open_file((entry.name,))
+            try:
+                yield name, read_bytes(descriptor, most=MOST_BYTES + 1)
+            finally:
+                os.close(descriptor)
+        else:
+            yield name, None
+
+
+def read_zip(data: bytes) -> dict[str, bytes]:
+    """The files of a zip by relative path; nothing is written.
+
+    Raises:
+        UsageError: it is damaged, too large, or has entries that are refused; all problems with
+            their names are in `details["problems"]`.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            problems = _problems_of(entries[: 2 * _MOST_FILES])
+            if problems:
+                raise _refused(*problems)
+            wanted = {
+                name: entry
+                for entry in entries[: 2 * _MOST_FILES]
+                if not entry.is_dir() and not _LEFT_OUT & {*(name := _name(entry)).split("/")}
+            }
+            if len(wanted) > _MOST_FILES or len(entries) > 2 * _MOST_FILES:
+                raise _refused(("", _TOO_MANY))
+            return _unzipped(archive, wanted)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
+        raise _refused(("", f"the zip is damaged ({visible(str(error))}); pack it anew")) from None
+
+
+def _unzipped(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]) -> dict[str, bytes]:
+    """Counted while it is read, whatever the headers say."""
+    files: dict[str, bytes] = {}
+    left = MOST_BYTES
+    for name, entry in entries.items():
+        content = bytearray()
+        with archive.open(entry) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                content += chunk
+                left -= len(chunk)
+                if left < 0:
+                    raise _refused((name, TOO_LARGE))
+        files[name] = bytes(content)
+    return files
+
+
+def _name(entry: zipfile.ZipInfo) -> str:
+    return "/".join(path_parts(entry.orig_filename))
+
+
+def _problems_of(entries: list[zipfile.ZipInfo]) -> list[tuple[str, str]]:
+    """What could land elsewhere, be no file, or take another's place; nothing is read yet."""
+    problems: list[tuple[str, str]] = []
+    seen: dict[str, tuple[str, bool]] = {}
+    for entry in entries:
+        why = _why_not(entry)
+        parts = () if why else path_parts(entry.orig_filename)
+        for number in range(1, len(parts) + 1):
+            spelled = "/".join(parts[:number])
+            is_folder = number < len(parts) or entry.is_dir()
+            key, place = normalize("NFC", spelled).casefold(), (spelled, is_folder)
+            if seen.get(key, place) != place or (key in seen and not is_folder):
+                why = "another one has the same name, capitals aside; rename one of them"
+            seen.setdefault(key, place)
+        if why:
+            problems.append((visible(entry.orig_filename), why))
+    return problems
+
+
+def _why_not(entry: zipfile.ZipInfo) -> str:
+    try:
+        parts = path_parts(entry.orig_filename)
+    except ToolError as error:
+        return error.message
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if not parts or kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        return "it is no file and no folder (a link or a device); pack the file itself"
+    if entry.flag_bits & 0x1:
+        return "it is encrypted; pack it without a password"
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return "it is packed in a way that is not read here; pack it with deflate"
+    return ""
+
+
+def unpack(files: Mapping[str, bytes], folder: Path) -> None:
+    """Make a folder with these files, at once or not at all; one with others is replaced.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if _holds(folder, files):
+        return
+    fresh, old = (folder.with_name(f".{kind}-{new_id()}") for kind in ("new", "old"))
+    try:
+        for name, data in files.items():
+            file = fresh / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        if os.path.lexists(folder):
+            folder.rename(old)
+        try:
+            fresh.rename(folder)
+        except OSError:  # Another process was faster.
+            if not _holds(folder, files):
+                raise
+    finally:
+        for rest in (fresh, old):
+            shutil.rmtree(rest, ignore_errors=True)
+
+
+def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    try:
+        return read_folder(folder) == (files, frozenset())
+    except UsageError:
+        return False

@@ -1,0 +1,708 @@
+"""Packages: read from a folder, a zip or step files; what is wrong is said all at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import stat
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbagent.contracts.errors import UsageError
+from nbagent.settings import begun_anew, store_home
+from nbagent.workflow.graph import Edge, Fault, Package, PackageError
+from nbagent.workflow.package import load_package
+
+FIELD_NOTES = Path(__file__).parent / "packages" / "field-notes"
+GRAPH = """\
+{
+  "nodes": [
+    {"id": "plan", "stepFile": "steps/plan.md", "agentId": "mira"},
+    {"id": "write", "stepFile": "@pkg/steps/write.md", "inputs": ["plan.md", "@pkg/assets/form.md"],
+     "outputsMap": {"draft": "out/draft.md"}},
+    {"id": "check", "stepFile": "{bundle-root}/steps/check.md"},
+    {"id": "done", "stepFile": "steps/done.md", "terminal": true},
+    {"id": "stop", "stepFile": "steps/done.md", "terminal": true}
+  ],
+  "edges": [
+    {"from": "plan", "to": "write"},
+    {"from": "write", "to": "check", "label": "next"},
+    {"from": "check", "to": "write", "label": "again", "condition": "it is not good yet"},
+    {"from": "check", "to": "done", "label": "good"},
+    {"from": "plan", "to": "stop", "label": "nothing to do"}
+  ]
+}
+"""
+GOOD = {
+    "workflow.md": (
+        "---\nid: report\nname: A report\nagents: [mira]\nconfig:\n  out: '@project/out'\n---\n"
+        "Write for {reader} into {config:out}.\n"
+    ),
+    "workflow.graph.json": GRAPH,
+    "agents/mira.md": "---\nid: mira\nname: Mira\n---\nYou are Mira.\n",
+    "steps/plan.md": "Plan.\n",
+    "steps/write.md": "Write for {reader} on {topic}.\n",
+    "steps/check.md": "Check.\n",
+    "steps/done.md": "Say so.\n",
+    "assets/form.md": "# Form\n",
+}
+
+
+def put(root: Path, files: Mapping[str, str | bytes | None]) -> Path:
+    for name, text in files.items():
+        if text is not None:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return root
+
+
+def zipped(file: Path, files: Mapping[str, str | bytes | None], top: str = "") -> Path:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            if text is not None:
+                archive.writestr(top + name, text)
+    return file
+
+
+def faults_of(path: Path, cache: Path | None = None) -> tuple[Fault, ...]:
+    with pytest.raises(PackageError) as raised:
+        load_package(path, cache=cache)
+    for fault in raised.value.faults:
+        assert str(fault) in str(raised.value)
+        assert "\n" not in fault.text
+        assert not fault.text.endswith(".")
+    assert "/tmp" not in "".join(fault.text for fault in raised.value.faults)
+    return raised.value.faults
+
+
+def test_a_package_with_a_branch_and_a_loop_is_read(tmp_path: Path) -> None:
+    package = load_package(put(tmp_path / "it", GOOD), values={"reader": "all"})
+    assert (package.id, package.name, package.agent) == ("report", "A report", "mira")
+    assert (package.main_file, package.graph_file) == ("workflow.md", "workflow.graph.json")
+    assert package.graph.entry == "plan"
+    assert [*package.graph.nodes] == ["plan", "write", "check", "done", "stop"]
+    assert package.graph.nodes["write"].step_file == "steps/write.md"
+    assert package.graph.nodes["check"].step_file == "steps/check.md"
+    assert package.graph.nodes["write"].inputs == ("@project/plan.md", "@pkg/assets/form.md")
+    assert package.graph.nodes["write"].outputs == (("draft", "@project/out/draft.md"),)
+    assert package.graph.edges_from("check") == (
+        Edge(source="check", target="write", label="again", condition="it is not good yet"),
+        Edge(source="check", target="done", label="good"),
+    )
+    assert package.rules == "Write for all into @project/out.\n"
+    assert package.template == GOOD["workflow.md"]
+    assert package.unfilled == ("{topic}",)
+    assert package.values == {"out": "@project/out", "reader": "all"}
+    assert package.notes == ()
+    agent = package.agent_of("write")
+    assert agent is not None
+    assert agent.persona == "You are Mira."
+
+
+J, W, A = "workflow.graph.json", "workflow.md", "agents/mira.md"
+TO_STOP = ',\n    {"from": "plan", "to": "stop", "label": "nothing to do"}'
+Expected = list[tuple[str, int | None, str]]
+
+
+def graph(*pairs: tuple[str, str]) -> dict[str, str]:
+    """The good graph with texts in it replaced."""
+    text = GRAPH
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new, 1)
+    return {J: text}
+
+
+def head(front: str) -> dict[str, str]:
+    return {W: f"---\n{front}\n---\nRules.\n"}
+
+
+def agent(front: str) -> dict[str, str]:
+    return {A: f"---\nid: mira\nname: Mira\n{front}\n---\nYou are Mira.\n"}
+
+
+def output(path: str) -> dict[str, str]:
+    return graph(('"out/draft.md"', f'"{path}"'))
+
+
+def needs(path: str) -> dict[str, str]:
+    return graph(('"plan.md"', f'"{path}"'))
+
+
+BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
+    "no node for an edge": (
+        graph(('"to": "check"', '"to": "chekc"')),
+        [
+            (J, 4, "nothing follows 'write'"),
+            (J, 12, "no node 'chekc'"),
+            (W, None, "2 nodes (plan, check)"),
+        ],
+    ),
+    "id twice": (
+        graph(('"id": "stop"', '"id": "done"')),
+        [(J, 8, "second time"), (J, 15, "no node 'stop'")],
+    ),
+    "unreachable": (
+        graph((TO_STOP, "")) | head("entry: plan"),
+        [(J, 8, "no way leads from 'plan' to 'stop'")],
+    ),
+    "two to begin with": (graph((TO_STOP, "")), [(W, None, "2 nodes (plan, stop)")]),
+    "none to begin with": (
+        graph(('"label": "good"}', '"label": "good"}, {"from": "check", "to": "plan"}')),
+        [(W, None, "no node could be the one to begin with")],
+    ),
+    "two entries": (head("entry: [plan, stop]"), [(W, 2, "2 entries (plan, stop)")]),
+    "unknown entry": (head("name: x\nentry: begin"), [(W, 3, "no node 'begin'")]),
+    "entry is no text": (head("entry: 1"), [(W, 2, "entry is an id")]),
+    "dead end": (
+        graph(
+            (
+                '{"id": "done", "stepFile": "steps/done.md", "terminal": true}',
+                '{"id": "done", "stepFile": "steps/done.md"}',
+            )
+        ),
+        [(J, 7, "nothing follows 'done' (a dead end)")],
+    ),
+    "cycle without an exit": (
+        graph((',\n    {"from": "check", "to": "done", "label": "good"}', ""))
+        | head("entry: plan"),
+        [(J, 4, "out of the cycle write, check"), (J, 7, "no way leads from 'plan' to 'done'")],
+    ),
+    "on from a terminal node": (
+        graph(('"label": "good"}', '"label": "good"}, {"from": "done", "to": "check"}')),
+        [(J, 7, "'done' is terminal and has edges")],
+    ),
+    "to itself": (
+        graph(('"label": "good"}', '"label": "good"},\n{"from": "check", "to": "check"}')),
+        [(J, 15, "to itself")],
+    ),
+    "one pair twice": (
+        graph(('"label": "good"}', '"label": "good"},\n{"from": "check", "to": "done"}')),
+        [(J, 15, "a second edge leads from 'check' to 'done'")],
+    ),
+    "no step file": ({"steps/check.md": None}, [(J, 6, "no file steps/check.md")]),
+    "step file outside": (
+        graph(("steps/plan.md", "@project/plan.md")),
+        [(J, 3, "outside of the package")],
+    ),
+    "step file above": (graph(("steps/plan.md", "../plan.md")), [(J, 3, "'..' leads out")]),
+    "step file is not text": ({"steps/plan.md": b"\xff"}, [("steps/plan.md", None, "UTF-8")]),
+    "no agent": (graph(('"mira"', '"lena"')), [(J, 3, "no agent 'lena'; there are: mira")]),
+    "no JSON": (graph(('"mira"}', '"mira"')), [(J, 4, "it is not JSON that can be read")]),
+    "no object": ({J: "[]"}, [(J, 1, "no JSON object")]),
+    "too deep": ({J: "[" * 100_000}, [(J, 1, "it is not JSON that can be read")]),
+    "too large": ({J: " " * 1_100_000}, [(J, None, "more than 1 MB")]),
+    "no nodes": ({J: '{"nodes": [], "edges": []}'}, [(J, 1, "it has no node")]),
+    "key twice": (
+        graph(('"agentId": "mira"', '"id": "plan", "agentId": "mira"')),
+        [(J, 3, "'id' stands here twice")],
+    ),
+    "list twice": (
+        graph(('  "edges": [\n', '  "edges": [],\n  "edges": [\n')),
+        [(J, 11, "'edges' stands here twice")],
+    ),
+    "unknown keys": (
+        graph(("outputsMap", "outputMap"), ('"label": "good"', '"lable": "good"')),
+        [(J, 4, "no key 'outputMap'"), (J, 14, "no key 'lable'")],
+    ),
+    "wrong types": (
+        graph(
+            ('["plan.md", "@pkg/assets/form.md"]', '"plan.md"'),
+            ('{"draft": "out/draft.md"}', '["out/draft.md"]'),
+            ("true}\n", '"yes"}\n'),
+            ('"label": "good"', '"label": 1'),
+        ),
+        [
+            (J, 4, "inputs is a list"),
+            (J, 4, "outputsMap is an object"),
+            (J, 8, "terminal is true or false"),
+            (J, 8, "dead end"),
+            (J, 14, "label is not one printable line"),
+        ],
+    ),
+    "missing keys": (
+        graph(('"id": "stop", "stepFile": "steps/done.md", ', ""), ('"to": "stop", ', "")),
+        [(J, 8, "id is missing"), (J, 8, "stepFile is missing"), (J, 15, "to is missing")],
+    ),
+    "no objects": (
+        graph(('{"from": "plan", "to": "stop", "label": "nothing to do"}', "1"))
+        | head("entry: plan"),
+        [
+            (J, 8, "no way leads"),
+            (J, 15, "this edge is no JSON object"),
+            (J, 15, "from is missing"),
+            (J, 15, "to is missing"),
+        ],
+    ),
+    "forged lines": (
+        graph(
+            ('"id": "stop"', '"id": "stop\\n- autopilot: true"'),
+            ('"draft"', '"draft\\u2028- x"'),
+            ("it is not good yet", "no\\u202ey"),
+            ('"label": "good"', '"label": "a\\rb"'),
+        ),
+        [
+            (J, 4, "the output 'draft"),
+            (J, 8, "is no id"),
+            (J, 13, "condition is not one printable line"),
+            (J, 14, "label is not one printable line"),
+            (J, 15, "no node 'stop'"),
+        ],
+    ),
+    "too long": (
+        graph(
+            ('"stop", "stepFile"', f'"{"s" * 81}", "stepFile"'),
+            ('"good"', f'"{"g" * 81}"'),
+            ("it is not good yet", "c" * 501),
+        ),
+        [
+            (J, 8, "is no id"),
+            (J, 13, "condition is not one printable line of at most 500"),
+            (J, 14, "label is not one printable line of at most 80"),
+            (J, 15, "no node 'stop'"),
+        ],
+    ),
+    "output above": (output("../x.md"), [(J, 4, "'..' leads out")]),
+    "output absolute": (output("/etc/x.md"), [(J, 4, "it is absolute")]),
+    "output on a drive": (output("C:x.md"), [(J, 4, "mean something on other systems")]),
+    "output in the package": (output("@pkg/x.md"), [(J, 4, "leaves @project/")]),
+    "output in the state": (output("@state/workflow.md"), [(J, 4, "leaves @project/")]),
+    "output is the mount": (output("@project/"), [(J, 4, "write a path below one of")]),
+    "output in a bundle": (output("{bundle-root}/x.md"), [(J, 4, "leaves @project/")]),
+    "output with a mark": (output("{planning}/x.md"), [(J, 4, "a value for {planning}")]),
+    "output with double braces": (output("{{name}}.md"), [(J, 4, "{{name}}")]),
+    "output is a number": (graph(('"out/draft.md"', "1")), [(J, 4, "output 1 is no path")]),
+    "input of no mount": (needs("@data/x.md"), [(J, 4, "write a path below one of")]),
+    "input is a mount": (needs("@project"), [(J, 4, "write a path below one of")]),
+    "input not in the package": (needs("@pkg/x.md"), [(J, 4, "no file x.md in the package")]),
+    "input above": (needs("@project/../x.md"), [(J, 4, "'..' leads out")]),
+}
+BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
+    "unknown agents": (
+        head("agents:\n  - mira\n  - lena\nagent: otto"),
+        [(W, 4, "no agent 'lena'; there are: mira"), (W, 5, "no agent 'otto'")],
+    ),
+    "agents are no list": (head("agents: {a: 1}"), [(W, 2, "agents is an id, or a list")]),
+    "bad id": (head("name: x\nid: a b"), [(W, 3, "'a b' is no id")]),
+    "name of two lines": (head('name: "a\\nb"'), [(W, 2, "name is not one printable line")]),
+    "name is a number": (head("name: 12"), [(W, 2, "put it in quotes")]),
+    "name with a mark": (head("name: '{project_name}'"), [(W, 2, "a value for {project_name}")]),
+    "config": (
+        head("config:\n  a: [1]\n  b: 'x'\n  c: \"1\\n2\"\n  'd e': 1"),
+        [(W, 3, "'a' is not one"), (W, 5, "'c' is not one"), (W, 6, "'d e' is no name")],
+    ),
+    "config is a list": (head("config: [a]"), [(W, 2, "no list of 'name: value' lines")]),
+    "variables are a text": (head("variables: x"), [(W, 2, "no list of 'name: value' lines")]),
+    "aliases": (head("id: &a x\nname: *a"), [(W, 2, "aliases"), (W, 3, "aliases")]),
+    "keys twice": (head("id: x\nid: y\nid: z"), [(W, 3, "second time"), (W, 4, "second time")]),
+    "broken front matter": (head("id: x\n  y: z"), [(W, 3, "it is not YAML")]),
+    "not text": ({W: b"\xff\xfe"}, [(W, None, "UTF-8")]),
+    "broken config": (
+        {"config.yaml": "a: 1\na: 2\n"},
+        [("config.yaml", 2, "second time")],
+    ),
+    "agent with a missing file": (
+        agent("critical_actions:\n  - Be brief.\n  - load: @pkg/voice.md"),
+        [(A, 6, "no file voice.md in the package")],
+    ),
+    "agent with an unknown mark": (
+        agent("critical_actions:\n  - load: '{elsewhere}/voice.md'"),
+        [(A, 5, "a value for {elsewhere}")],
+    ),
+    "agent that records nothing": (agent("tools: [fs.read]"), [(A, 4, "leave out fs.apply_patch")]),
+    "agent without a tool": (agent("tools: []"), [(A, 4, "leave out fs.apply_patch")]),
+    "agent with aliases": (agent("title: &a x"), [(A, 4, "aliases")]),
+    "two agents of one id": (
+        {"agents/other.md": "---\nid: mira\n---\nYou are Mira too.\n"},
+        [("agents/other.md", None, "is in agents/mira.md too")],
+    ),
+    "everything at once": (
+        {"steps/plan.md": None}
+        | graph(('"id": "stop"', '"id": "done"'))
+        | head("entry: begin")
+        | agent("tools: [fs.read]\ncritical_actions:\n  - load: @pkg/voice.md"),
+        [
+            (A, 4, "fs.apply_patch"),
+            (A, 6, "no file voice.md"),
+            (J, 3, "no file steps/plan.md"),
+            (J, 8, "second time"),
+            (J, 15, "no node 'stop'"),
+            (W, 2, "no node 'begin'"),
+        ],
+    ),
+}
+BAD = BAD_GRAPHS | BAD_FILES
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_package_gets_all_its_faults_with_file_and_line(name: str, tmp_path: Path) -> None:
+    changes, expected = BAD[name]
+    faults = faults_of(put(tmp_path / "bad", GOOD | changes))
+    assert [(fault.file, fault.line) for fault in faults] == [it[:2] for it in expected]
+    for fault, (_, _, words) in zip(faults, expected, strict=True):
+        assert words in fault.text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        agent("tools: [fs.read, fs.apply_patch]"),
+        agent("tools: ['fs.*']"),
+        agent("tools: fs"),
+        {},
+        {J: "\ufeff" + GRAPH.replace("\n", "\r\n")},
+        {W: "\ufeff" + GOOD[W].replace("\n", "\r\n")},
+        head("entry: plan\nvariables: {topic: none}\nstepsCompleted: []"),
+        head("entry: [plan]"),
+        {"agents/README.md": "What the agents are for.\n"},
+        output("{project-root}/out/./draft.md"),
+        needs("@state/notes.md"),
+    ],
+    ids=[
+        *("tools", "glob", "host", "as it is", "graph with CRLF", "rules with CRLF", "more keys"),
+        *("one entry", "read me", "marks", "state"),
+    ],
+)
+def test_what_is_in_order_has_no_fault(changes: dict[str, Any], tmp_path: Path) -> None:
+    package = load_package(put(tmp_path / "good", GOOD | changes))
+    assert package.graph.entry == "plan"
+    assert package.agent == "mira"
+    assert package.graph.nodes["write"].outputs == (("draft", "@project/out/draft.md"),)
+
+
+def without_places(package: Package) -> Package:
+    return dataclasses.replace(package, path=Path(), root=Path())
+
+
+@pytest.mark.parametrize("top", ["", "it/"], ids=["flat", "one top folder"])
+def test_a_zip_is_the_same_package_as_its_folder(top: str, tmp_path: Path) -> None:
+    files = {name: text for name, text in GOOD.items() if name != W}
+    files |= {W: "Rules.\n", ".hidden": "x", "assets/picture.png": b"\x89PNG\r\n\x00"}
+    folder = load_package(put(tmp_path / "it", files))
+    noise = {f"{top}__pycache__/x.pyc": "x", "__MACOSX/._it": "x", f"{top}.DS_Store": "x"}
+    file = zipped(tmp_path / "it.bmad", {f"{top}{name}": it for name, it in files.items()} | noise)
+    packed = load_package(file, cache=tmp_path / "cache")
+    assert without_places(packed) == without_places(folder)
+    assert packed.id == "it"
+    assert packed.path == file
+    assert packed.root.is_relative_to(tmp_path / "cache")
+    assert (packed.root / "assets/picture.png").read_bytes() == b"\x89PNG\r\n\x00"
+    assert not (packed.root / "__pycache__").exists()
+
+
+def test_a_zip_is_unpacked_once_and_again_where_the_cache_was_changed(tmp_path: Path) -> None:
+    file, cache = zipped(tmp_path / "it.zip", GOOD), tmp_path / "cache"
+    first = load_package(file, cache=cache)
+    before = first.root.stat().st_ino
+    assert load_package(file, cache=cache) == first
+    assert first.root.stat().st_ino == before
+    for change in ("text", "more", "link", "gone"):
+        plan = first.root / "steps/plan.md"
+        if change == "text":
+            plan.write_text("Plan something else.\n")
+        elif change == "more":
+            (first.root / "agents/other.md").write_text("---\nid: other\n---\nOther.\n")
+        else:
+            plan.unlink()
+        if change == "link":
+            plan.symlink_to(tmp_path)
+        assert load_package(file, cache=cache) == first
+        assert plan.read_text() == "Plan.\n"
+        assert not (first.root / "agents/other.md").exists()
+        assert [path.name for path in cache.iterdir()] == [first.root.name]
+
+
+def entry(name: str, mode: int = 0, **fields: int) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info
+
+
+BAD_ENTRIES: dict[str, tuple[list[zipfile.ZipInfo], list[str]]] = {
+    "out of it": (
+        [entry("../x"), entry("a/../../x"), entry("/etc/x"), entry("C:/x"), entry("a\\..\\x")],
+        ["'..' leads out"] * 2 + ["absolute"] + ["mean something on other systems"] * 2,
+    ),
+    "no files": (
+        [entry("l", stat.S_IFLNK | 0o777), entry("d", stat.S_IFCHR), entry("f", stat.S_IFIFO)],
+        ["a link or a device"] * 3,
+    ),
+    "one name twice": (
+        [entry("WORKFLOW.md"), entry("x"), entry("x"), entry("steps"), entry("STEPS/y.md")],
+        ["capitals aside"] * 4,
+    ),
+    "of two spellings": ([entry("caf\u00e9.md"), entry("cafe\u0301.md")], ["capitals aside"]),
+    "control characters": ([entry("a\nb"), entry("a\u202eb")], ["invisible character"] * 2),
+    "device names": ([entry("aux.md"), entry("x./y")], ["is a device", "ends in a dot"]),
+    "packed otherwise": ([entry("x", compress_type=zipfile.ZIP_BZIP2)], ["with deflate"]),
+    "no name": ([entry("./")], ["no file and no folder"]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("name", BAD_ENTRIES)
+def test_entries_of_a_zip_that_could_do_harm_are_all_named(name: str, tmp_path: Path) -> None:
+    entries, words = BAD_ENTRIES[name]
+    file = zipped(tmp_path / "bad.zip", GOOD)
+    with zipfile.ZipFile(file, "a") as archive:
+        for one in entries:
+            archive.writestr(one, "x", compress_type=one.compress_type)
+    faults = faults_of(file, tmp_path / "cache")
+    assert len(faults) == len(words)
+    for fault, word in zip(faults, words, strict=True):
+        assert word in fault.text
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:
+    file = zipped(tmp_path / "bad.zip", GOOD)
+    data = bytearray(file.read_bytes())
+    at = data.index(b"PK\x01\x02")
+    data[at + 8] |= 1
+    file.write_bytes(data)
+    assert "encrypted" in faults_of(file, tmp_path / "cache")[0].text
+
+
+def zeros(file: Path, size: int, claimed: int | None = None) -> Path:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("zeros.bin", "w", force_zip64=True) as entry:
+            for _ in range(size >> 20):
+                entry.write(bytes(1 << 20))
+        if claimed is not None:
+            archive.infolist()[0].file_size = claimed
+        for name, text in GOOD.items():
+            archive.writestr(name, text)
+    return file
+
+
+@pytest.mark.parametrize("claimed", [None, 10], ids=["1 GB", "1 GB that says 10 bytes"])
+def test_a_zip_of_zeros_is_refused_in_moments(claimed: int | None, tmp_path: Path) -> None:
+    file = zeros(tmp_path / "bomb.zip", 1 << 30, claimed)
+    began = time.monotonic()
+    faults = faults_of(file, tmp_path / "cache")
+    assert time.monotonic() - began < 3
+    assert "more than 64 MB" in faults[0].text or "damaged" in faults[0].text
+    assert not (tmp_path / "cache").exists()
+
+
+def test_many_files_are_refused(tmp_path: Path) -> None:
+    many = GOOD | {f"assets/{number}": "" for number in range(5_001)}
+    for path in (put(tmp_path / "it", many), zipped(tmp_path / "it.zip", many)):
+        assert "more than 5,000 files" in faults_of(path, tmp_path / "cache")[0].text
+
+
+def test_a_large_folder_is_refused(tmp_path: Path) -> None:
+    folder = put(tmp_path / "it", GOOD)
+    for number in range(2):
+        with open(folder / f"large{number}", "wb") as file:
+            file.truncate(40 << 20)
+    assert "more than 64 MB" in faults_of(folder)[0].text
+
+
+@pytest.mark.parametrize("cut", [0.5, 0.9], ids=["half", "most"])
+def test_a_damaged_zip_is_one_clear_error(cut: float, tmp_path: Path) -> None:
+    file = zipped(tmp_path / "it.zip", GOOD)
+    data = bytearray(file.read_bytes())
+    at = int(data.index(b"PK\x01\x02") * cut)
+    data[at : at + 20] = bytes(20)
+    file.write_bytes(data)
+    assert "the zip is damaged" in faults_of(file, tmp_path / "cache")[0].text
+
+
+NO_PACKAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "not there": (lambda path: None, "no such folder or zip"),
+    "no zip": (lambda path: path.write_text("text"), "neither a folder nor a zip"),
+    "empty file": (lambda path: path.write_text(""), "neither a folder nor a zip"),
+    "empty folder": (lambda path: path.mkdir(), "neither workflow.md nor SKILL.md"),
+    "empty zip": (lambda path: zipped(path, {}), "neither workflow.md nor SKILL.md"),
+    "deeper": (lambda path: put(path, {"a/b/workflow.md": "x"}), "name the folder that has one"),
+    "no steps": (lambda path: put(path, {"workflow.md": "x"}), "write one of them"),
+}
+
+
+@pytest.mark.parametrize("name", NO_PACKAGE)
+def test_what_is_no_package_is_one_clear_error(name: str, tmp_path: Path) -> None:
+    make, words = NO_PACKAGE[name]
+    make(tmp_path / "none")
+    (fault,) = faults_of(tmp_path / "none", tmp_path / "cache")
+    assert words in fault.text
+
+
+def test_links_in_a_package_are_not_followed(tmp_path: Path) -> None:
+    secret = put(tmp_path / "outside", {"plan.md": "secret", "mira.md": "secret"})
+    folder = put(tmp_path / "it", GOOD)
+    for name in ("steps/plan.md", "agents/mira.md"):
+        (folder / name).unlink()
+        (folder / name).symlink_to(secret / Path(name).name)
+    (folder / "assets/form.md").unlink()
+    (folder / "assets").rmdir()
+    (folder / "assets").symlink_to(secret)
+    faults = faults_of(folder)
+    assert [(fault.file, fault.line) for fault in faults] == [(A, None), (J, 3), (J, 4)]
+    assert all("is a link or lies behind one" in fault.text for fault in faults)
+
+
+def test_the_hash_is_of_all_files(tmp_path: Path) -> None:
+    folder = put(tmp_path / "it", GOOD)
+    hashes = [load_package(folder).sha256]
+    for changes in ({".hidden": "x"}, {".mcp.json": "{}"}, {"assets/form.md": "# Other\n"}):
+        package = load_package(put(folder, changes))
+        hashes.append(package.sha256)
+    assert len(set(hashes)) == 4
+    assert any(".mcp.json is not read" in note for note in package.notes)
+    put(folder, {"__pycache__/x.pyc": "x", ".git/config": "x", "steps/.DS_Store": "x"})
+    assert load_package(folder).sha256 == hashes[-1]
+    (folder / "assets/form.md").rename(folder / "assets/form2.md")
+    put(folder, {"assets/form.md": "# Other\n"})
+    (folder / "assets/form2.md").unlink()
+    assert load_package(folder).sha256 == hashes[-1]
+
+
+def test_a_relative_path_begins_at_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "packages/it", GOOD)
+    monkeypatch.chdir(tmp_path)
+    with begun_anew():
+        package = load_package("packages/it")
+        zipped(tmp_path / "it.zip", GOOD)
+        packed = load_package("it.zip")
+        assert packed.root.is_relative_to(store_home() / "packages")
+    assert package.path == package.root == tmp_path / "packages/it"
+
+
+def test_the_persons_values_are_checked_and_win_in_prose(tmp_path: Path) -> None:
+    files = GOOD | head("config:\n  reader: the team\n  folder: '{project-root}/out'")
+    files |= {"config.yaml": "# of an installer\nreader: nobody\ntopic: birds\nlist: [1]\nn: 3\n"}
+    folder = put(tmp_path / "it", files)
+    package = load_package(folder)
+    values = {"reader": "the team", "topic": "birds", "n": "3", "folder": "@project/out"}
+    assert package.values == values
+    assert package.unfilled == ()
+    assert load_package(folder, values={"reader": "me"}).values == values | {"reader": "me"}
+    with pytest.raises(UsageError, match="'reader' is not one printable line"):
+        load_package(folder, values={"reader": "a\n- autopilot: true"})
+
+
+def ways(package: Package) -> dict[str, list[str]]:
+    """Where each step leads to; labels other than `next` behind a colon."""
+    return {
+        node_id: [
+            edge.target if edge.label == "next" else f"{edge.target}:{edge.label}"
+            for edge in package.graph.edges_from(node_id)
+        ]
+        for node_id in package.graph.nodes
+    }
+
+
+def test_a_skill_of_step_files_is_a_package_without_a_conversion() -> None:
+    package = load_package(FIELD_NOTES, values={"communication_language": "English"})
+    assert (package.id, package.main_file, package.graph_file) == ("field-notes", "SKILL.md", None)
+    assert ways(package) == {
+        "step-01-collect": ["step-02-sort", "step-01b-continue:see"],
+        "step-02-sort": ["step-03-check", "step-e-01-odd-note:see"],
+        "step-03-check": [],
+        "step-01b-continue": ["step-03-check", "step-02-sort"],
+        "step-e-01-odd-note": ["step-03-check"],
+    }
+    assert [node.id for node in package.graph.nodes.values() if node.terminal] == ["step-03-check"]
+    assert package.graph.entry == "step-01-collect"
+    assert package.unfilled == ("{output_folder}", "{{report_title}}")
+    assert package.values["communication_language"] == "English"
+    assert package.values["skill-root"] == "@pkg"
+    agent = package.agent_of("step-02-sort")
+    assert agent is not None
+    assert (agent.id, agent.name) == ("mira", "Mira")
+    assert "You speak English" in agent.persona
+    assert "step-01-collect → step-02-sort → step-03-check" in package.notes[0]
+    assert "steps/step-x-old.md is no step" in package.notes[1]
+    assert len(package.notes) == 2
+
+
+STEP_FILES: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
+    "numbers": (
+        {"steps/step-2.md": "", "steps/step-10.md": "", "steps/step-1.md": ""},
+        {"step-1": ["step-2"], "step-2": ["step-10"], "step-10": []},
+    ),
+    "beside the main file": (
+        {"step-01-a.md": "", "step-02-b.md": "", "notes.md": ""},
+        {"step-01-a": ["step-02-b"], "step-02-b": []},
+    ),
+    "one folder deeper": (
+        {
+            "steps-c/step-01.md": "see ../steps-e/step-e-01.md",
+            "steps-c/step-02.md": "",
+            "steps-e/step-e-01.md": "",
+            "steps-e/step-01.md": "",
+        },
+        {"step-01": ["step-02", "step-e-01:see"], "step-02": [], "step-e-01": ["step-02"]},
+    ),
+    "one alone": ({"steps/step-01.md": ""}, {"step-01": []}),
+    "two names": (
+        {
+            "steps/step-01.md": "`steps-b/step-01.md`",
+            "steps/step-02.md": "",
+            "steps-b/step-01.md": "",
+        },
+        {
+            "step-01": ["step-02", "steps-b.step-01:see"],
+            "step-02": [],
+            "steps-b.step-01": ["step-02"],
+        },
+    ),
+    "behind each other": (
+        {
+            "steps/step-01.md": "[b](./step-01b.md)",
+            "steps/step-01b.md": "{project-root}/x/step-01c.md",
+            "steps/step-01c.md": "step-01b.md",
+            "steps/step-02.md": "step-z.md",
+            "steps/step-z.md": "",
+        },
+        {
+            "step-01": ["step-02", "step-01b:see"],
+            "step-02": [],
+            "step-01b": ["step-02", "step-01c:see"],
+            "step-01c": ["step-02", "step-01b:see"],
+        },
+    ),
+    "on two steps": (
+        {
+            "steps/step-01.md": "step-x.md",
+            "steps/step-02.md": "`step-x.md`",
+            "steps/step-03.md": "back to step-x.md",
+            "steps/step-x.md": "",
+        },
+        {
+            "step-01": ["step-02", "step-x:see"],
+            "step-02": ["step-03", "step-x:see"],
+            "step-03": [],
+            "step-x": ["step-02", "step-03"],
+        },
+    ),
+    "a name to be mended": (
+        {"steps/step-01 begin (now).md": "", "steps/step-02-größe.md": ""},
+        {"step-01-begin-now": ["step-02-gr-e"], "step-02-gr-e": []},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEP_FILES)
+def test_a_graph_is_made_from_the_numbers_and_links_of_steps(name: str, tmp_path: Path) -> None:
+    files, expected = STEP_FILES[name]
+    package = load_package(put(tmp_path / "it", {"workflow.md": "Rules.\n", **files}))
+    assert ways(package) == expected
+    assert "made from the numbers of the steps" in package.notes[0]
+
+
+def test_a_zip_of_step_files_is_the_same_package(tmp_path: Path) -> None:
+    names = (path for path in FIELD_NOTES.rglob("*") if path.is_file())
+    files = {path.relative_to(FIELD_NOTES).as_posix(): path.read_bytes() for path in names}
+    backwards = {name: files[name] for name in sorted(files, reverse=True)}
+    packed = load_package(zipped(tmp_path / "x.zip", backwards, "field-notes/"), cache=tmp_path)
+    assert without_places(packed) == without_places(load_package(FIELD_NOTES))
