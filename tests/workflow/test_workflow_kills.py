@@ -22,9 +22,11 @@ from typing import Any
 import pytest
 from engine.laws import check_answered, check_file, check_record, column
 from workflow_victim import (
+    AFTER_A_MOVE,
     ANEW,
     AT_A_CHANGE,
     AT_RANDOM,
+    BEFORE_A_MOVE,
     DOCUMENT,
     NEVER,
     PACKAGE,
@@ -97,6 +99,8 @@ class Review:
         """The runs that were looked at."""
         self.n_forgotten = 0
         """The moves that the document had when the store was last deleted."""
+        self.n_cut = 0
+        """Rows of moves of which no result was kept."""
 
     @property
     def is_complete(self) -> bool:
@@ -167,9 +171,11 @@ class Review:
             return
         check_file(current_store())
         frame: Any = nbagent.transitions()
-        told = frame[frame["accepted"].fillna(False)]
-        pairs = list(zip(column(told, "from_node"), column(told, "to_node"), strict=True))
-        check_order(pairs, self.moves[self.n_forgotten :])
+        since = self.moves[self.n_forgotten :]
+        check_order(rows_of(frame[frame["accepted"].fillna(False)]), since)
+        # Of a move whose process died before it was kept, nothing is said but that it was tried.
+        check_order(since, rows_of(frame[frame["accepted"].fillna(True)]))
+        self.n_cut = int(frame["accepted"].isna().sum())
         new = [run_id for run_id in column(nbagent.runs(), "run_id") if run_id not in self.runs]
         assert len(new) <= 1
         for run_id in new:
@@ -185,6 +191,11 @@ class Review:
                 assert visits[0] == at, "it went on elsewhere than at the step of the document"
             steps = [(a, b) for a, b in pairwise(visits) if a != b]
             check_order(steps, self.moves)
+
+
+def rows_of(frame: Any) -> list[Move]:
+    """From where to where, as a frame says."""
+    return list(zip(column(frame, "from_node"), column(frame, "to_node"), strict=True))
 
 
 def check_order(some: Sequence[Any], whole: Sequence[Any]) -> None:
@@ -219,4 +230,31 @@ def test_a_workflow_killed_at_random_moments_goes_on_at_the_right_step_and_ends_
         assert is_dead or review.is_complete
         killed += is_dead
         ways[f"{way}, killed at {moment}" if is_dead else f"{way}, to the end"] += 1
-    print(f"{killed} kills, {len(made)} workflows: {dict(sorted(ways.items()))}")
+    cut = sum(review.n_cut for review in made)
+    print(f"{killed} kills, {len(made)} workflows, {cut} cut: {dict(sorted(ways.items()))}")
+
+
+@pytest.mark.parametrize("moment", [BEFORE_A_MOVE, AFTER_A_MOVE])
+def test_a_move_that_was_cut_off_is_a_row_and_the_next_run_says_what_became_of_it(
+    moment: str, executioner: Executioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NBAGENT_HOME", str(tmp_path))  # Both are put back at the end.
+    monkeypatch.chdir(tmp_path)
+    review = Review(tmp_path / "review")
+    assert executioner.run(str(review.project), str(review.home), ANEW, moment)
+    review.look(ANEW)
+    made = moment == AFTER_A_MOVE
+    assert len(review.moves) == 1 + made
+    move = ("step-02-profile", "step-03-clean")
+    assert not executioner.run(str(review.project), str(review.home), RESUME, NEVER)
+    review.look(RESUME)
+    assert review.is_complete
+    monkeypatch.setenv("NBAGENT_HOME", str(review.home))
+    frame: Any = nbagent.transitions()
+    cut = frame[frame["accepted"].isna()]
+    assert rows_of(cut) == [move]
+    assert column(cut, "error_code") == ["E_INTERRUPTED"]
+    assert rows_of(frame[frame["accepted"].fillna(False)]).count(move) == 1 - made
+    said = nbagent.open_run("last").record.notices
+    word = "made" if made else "not made"
+    assert f"{move[0]} → {move[1]} was cut off; as the document says, it was {word}" in said

@@ -11,7 +11,9 @@ import random
 import signal
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import nbagent
 from nbagent.settings import begun_anew
@@ -21,11 +23,35 @@ LASTS_S = 0.7
 """About as long as the whole workflow takes."""
 AT_RANDOM, AT_A_CHANGE, NEVER = "random", "change", "never"
 """The moments of a kill: any, or soon after the document changed on the disk."""
+BEFORE_A_MOVE, AFTER_A_MOVE = "before a move", "after a move"
+"""Just before and just after the document is replaced by that of the second move."""
 ANEW, DOCUMENT, RESUME, WORDS = "anew", "document", "resume", "words"
 """How the victim begins, or goes on."""
 _AFTER_S = 0.006
 """From a change of the document until its result is stored, and a little more."""
 _POLL_S = 0.0002
+_PAID_ONCE = ("nbagent.session.guide", "nbagent.providers.offline.workflow")
+
+
+def die_at_a_move(moment: str) -> None:
+    """Die when the document is written for the third time."""
+    plain, left = os.replace, 3
+
+    def replace(*args: Any, **more: Any) -> None:
+        nonlocal left
+        left -= args[1] == "workflow.md"
+        if not left and moment == AFTER_A_MOVE:
+            plain(*args, **more)
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        plain(*args, **more)
+
+    os.replace = replace
+
+
+def allow(question: nbagent.Question) -> bool:
+    """Yes to all."""
+    return True
 
 
 def walk(project: Path, home: Path, way: str) -> None:
@@ -33,8 +59,8 @@ def walk(project: Path, home: Path, way: str) -> None:
     os.environ["NBAGENT_HOME"] = str(home)
     os.environ["NBAGENT_OFFLINE_DELAY_MS"] = "0"
     os.chdir(project)
-    options = {"autopilot": True, "max_turns": 500, "ceiling": 500}
-    agent = nbagent.Agent("offline:demo", quiet=True, on_approval=lambda question: True)
+    options: dict[str, Any] = {"autopilot": True, "max_turns": 500, "ceiling": 500}
+    agent = nbagent.Agent("offline:demo", quiet=True, on_approval=allow)
     with begun_anew():
         if way == ANEW:
             run = agent.run("Review the table.", workflow=PACKAGE, **options)
@@ -42,7 +68,7 @@ def walk(project: Path, home: Path, way: str) -> None:
             run = agent.run(document=str(document_in(home)), **options)
         else:
             words = "Go on, please." if way == WORDS else None
-            run = nbagent.open_run("last").resume(words, on_approval=lambda question: True)
+            run = nbagent.open_run("last").resume(words, on_approval=allow)
     assert run.stop_reason == "workflow_complete", (run.phase, run.stop_reason, run.error, run.text)
 
 
@@ -76,17 +102,16 @@ def _inode(home: Path) -> int:
 
 def main() -> None:
     """Fork a victim for each line; say how it ended: a negative signal, or an exit code."""
-    # Paid once.
-    import nbagent.archive.audit
-    import nbagent.providers.offline.workflow
-    import nbagent.session.guide  # noqa: F401
-
+    for name in _PAID_ONCE:
+        import_module(name)
     for line in sys.stdin:
         project, home, way, moment = line.rstrip("\n").split("\t")
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
+                if moment in (BEFORE_A_MOVE, AFTER_A_MOVE):
+                    die_at_a_move(moment)
                 walk(Path(project), Path(home), way)
                 code = 0
             except BaseException as error:
