@@ -186,6 +186,10 @@ class Review:
             assert run.record.kind == {RESUME: "resume", WORDS: "continue"}.get(way, "start")
             assert run.workflow is not None
             assert run.workflow.current_node == (self.state and self.state.node)
+            told = [it.text for it in run.record.messages if it.text.startswith("RUN_DIR")]
+            intent = {ANEW: "start", WORDS: "continue"}.get(way, "resume")
+            assert not told or f"\n- intent: {intent}\n" in told[0]
+            assert not told or at is None or f"\n- currentNodeId: {at}\n" in told[0]
             visits = [turn.node for turn in run.turns]
             if at is not None and visits:
                 assert visits[0] == at, "it went on elsewhere than at the step of the document"
