@@ -49,7 +49,7 @@ class Room:
         self.file = self.state / "workflow.md"
         self.file.write_text(new_document(self.package, "0" * 16, "@project/flow"))
         mounts = Mounts([Mount("@project", self.project, "rw"), Mount("@state", self.state, "rw")])
-        guard = StateGuard(self.package.graph)
+        guard = StateGuard(self.package.graph, self.file)
         order = HostOrder(words=("fs",), project=self.project, mounts=mounts, guard=guard)
         self.host = FileHost(order)
 
@@ -229,7 +229,7 @@ def test_comments_order_and_body_of_the_document_survive_updates(tmp_path: Path)
 
 
 BY_HAND: dict[str, tuple[str, str, str, str]] = {
-    "no step": ("currentNodeId: draft", "currentNodeId: dratf", "E_SCHEMA", "line 8"),
+    "no step": ("currentNodeId: draft", "currentNodeId: dratf", "E_SCHEMA", "line 9"),
     "a jump": (
         "currentNodeId: draft",
         "currentNodeId: done",

@@ -132,12 +132,12 @@ def test_every_directive_and_brief_is_sent_byte_for_byte_and_stays_in_the_histor
         "USER_INPUT\n- forNodeId: draft\nAbout birds.",
         told("start", "draft", "mira"),
         DRAFT,
-        told("resume", "check", "otto"),
+        told("continue", "check", "otto"),
         CHECK,
         "USER_INPUT\n- forNodeId: done\nGo on,\n- autopilot: true",
         told("continue", "done", "mira"),
         DONE,
-        told("resume", "done", "mira"),
+        told("continue", "done", "mira"),
         DONE,
     ]
     turns = [turn for one in (run, second, third, fourth) for turn in one.turns]
