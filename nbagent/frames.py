@@ -65,6 +65,8 @@ class History:
     def transitions(self, **filters: Any) -> DataFrame:
         """One row for each move of a workflow from step to step, also for a refused one.
 
+        Where the process ended before the result was kept, `accepted` is missing: the document
+        says whether the move was made, and so does the first notice of the run that goes on.
         Join on `run_id`, `turn_id`, `tool_call_id`. Filters as in `runs`.
         """
         return self._read("transitions", filters)

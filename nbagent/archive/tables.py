@@ -127,18 +127,25 @@ _PROMPTS = """(
     SELECT s.sha, 'system', s.text, min(t.started_at), max(t.started_at), count(DISTINCT t.run)
     FROM turns t JOIN texts s ON s.sha = t.system_sha GROUP BY s.sha
 ) x"""
-_MOVES = """(
-    SELECT c.run, c.turn, c.position, c.tool_call_id, c.ok, c.error_code, c.error, w.workflow,
-        coalesce(c.queued_at, c.started_at, w.started_at) AS at,
-        coalesce(t.agent, w.agent) AS agent,
-        CAST(c.result AS TEXT) AS body,
-        CASE WHEN c.ok THEN '$.data.transition' ELSE '$.error.details.transition' END AS place
-    FROM tool_runs c JOIN runs w ON w.n = c.run
-    LEFT JOIN turns t ON t.run = c.run AND t.turn = c.turn
-    WHERE w.workflow IS NOT NULL AND c.tool_name = 'fs.apply_patch' AND c.host = 'fs'
+_TARGET = '."currentNodeId.set"'
+_MOVES = f"""(
+    SELECT run, turn, position, tool_call_id, ok, error_code, error, workflow, at, agent, node, cut,
+        CAST(CASE WHEN cut THEN args ELSE result END AS TEXT) AS body,
+        CASE WHEN cut THEN '$.update' WHEN ok THEN '$.data.transition'
+            ELSE '$.error.details.transition' END AS place
+    FROM (
+        SELECT c.*, w.workflow, t.node, coalesce(t.agent, w.agent) AS agent,
+            coalesce(c.queued_at, c.started_at, w.started_at) AS at,
+            c.error_code IS 'E_INTERRUPTED' AND c.started_at IS NOT NULL AS cut
+        FROM tool_runs c JOIN runs w ON w.n = c.run
+        LEFT JOIN turns t ON t.run = c.run AND t.turn = c.turn
+        WHERE w.workflow IS NOT NULL AND c.tool_name = 'fs.apply_patch' AND c.host = 'fs'
+    )
 ) x JOIN runs r ON r.n = x.run
-    AND CASE WHEN json_valid(x.body) THEN json_type(x.body, x.place) END = 'object'"""
-"""The patches of documents that moved, or should have moved, a workflow to its next step."""
+    AND CASE WHEN json_valid(x.body) THEN json_type(x.body, x.place) END = 'object'
+    AND (NOT x.cut OR json_type(x.body, x.place || '{_TARGET}') = 'text')"""
+"""The patches of documents that moved, or should have moved, a workflow to its next step. Of one
+that its process did not outlive (`cut`) its arguments are all that is known."""
 LINEAGE = """
     WITH RECURSIVE line(n, parent_id, shared, end) AS (
         SELECT n, parent_id, shared_messages, 1 << 60 FROM runs WHERE run_id = ?
@@ -151,7 +158,7 @@ end of its part of the conversation."""
 
 
 def _of_move(key: str) -> str:
-    text = f"CAST(json_extract(x.body, x.place || '.{key}') AS TEXT)"
+    text = f"CAST(json_extract(x.body, x.place || '{key}') AS TEXT)"
     # Half a surrogate pair, which a model may write, is no text for SQLite.
     return f"CASE WHEN instr(x.body, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
 
@@ -265,10 +272,10 @@ FRAMES = {
             **_OF_RUN,
             **_TURN_ID,
             "model": "r.model",
-            "accepted": "x.ok",
-            "from_node": _of_move("from"),
-            "to_node": _of_move("to"),
-            "label": _of_move("label"),
+            "accepted": "CASE WHEN NOT x.cut THEN x.ok END",
+            "from_node": f"CASE WHEN x.cut THEN x.node ELSE {_of_move('.from')} END",
+            "to_node": f"CASE WHEN x.cut THEN {_of_move(_TARGET)} ELSE {_of_move('.to')} END",
+            "label": _of_move(".label"),
         },
     ),
     "prompts": Frame(

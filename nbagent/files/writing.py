@@ -34,6 +34,7 @@ TEMPORARY = ".nbagent-tmp-"
 LARGEST_CHANGED_BYTES = 64_000_000
 """A larger file is not replaced: hashing it would take longer than a stop may wait."""
 _LOCK_WAIT_S = 5.0
+_MOST_TRIES = 20
 _NAP_S = 0.002
 _TAKEN = frozenset({errno.EAGAIN, errno.EACCES, errno.EDEADLK})
 _UNABLE = frozenset({errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EOPNOTSUPP})
@@ -90,7 +91,8 @@ def _state(folder: Folder, parts: tuple[str, ...], place: FilePlace) -> FileStat
 def replace(place: FilePlace, make: Callable[[FileState], bytes]) -> tuple[FileState, bytes]:
     """Write what is made of a file as it is, under the lock: how it was, and what is in it now.
 
-    Its folders are made, too; `make` is called twice then.
+    Its folders are made, too; `make` is called twice then. Who writes it without the lock, as an
+    editor does, is not overwritten: what is made is made anew of the new content.
 
     Raises:
         ToolError: what `make` raises, or it cannot be written; nothing was changed.
@@ -104,19 +106,30 @@ def replace(place: FilePlace, make: Callable[[FileState], bytes]) -> tuple[FileS
             make(ABSENT)
             folder = place.root.folder(above, create=True)
         with closing(folder), locked(folder):
-            old = _look(folder, name, place)
-            before = _state(folder, (name,), place)
-            data = make(before)
-            _swap_in(folder, name, data, old)
-            return before, data
+            for _ in range(_MOST_TRIES):
+                old = _look(folder, name, place)
+                before = _state(folder, (name,), place)
+                data = make(before)
+                if _swap_in(folder, name, data, old):
+                    return before, data
     except OSError as error:
         raise failure(error, place.text) from None
+    raise ToolError(
+        f"{visible(place.text)} is written by another program again and again; try again later",
+        code="E_PRECONDITION_FAILED",
+    )
+
+
+def _stat(folder: Folder, name: str) -> os.stat_result | None:
+    try:
+        return folder.look(name)
+    except FileNotFoundError:
+        return None
 
 
 def _look(folder: Folder, name: str, place: FilePlace) -> os.stat_result | None:
-    try:
-        there = folder.look(name)
-    except FileNotFoundError:
+    there = _stat(folder, name)
+    if there is None:
         return None
     if not stat.S_ISREG(there.st_mode):
         raise NotRegular(there.st_mode)
@@ -128,7 +141,8 @@ def _look(folder: Folder, name: str, place: FilePlace) -> os.stat_result | None:
     return there
 
 
-def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None) -> None:
+def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None) -> bool:
+    """Write it beside the old one and rename it; False where that is another one by now."""
     # One name for each file: what a killed writer left is taken away by the next one.
     temporary = TEMPORARY + hashlib.sha256(name.encode()).hexdigest()[:16]
     with suppress(FileNotFoundError):
@@ -145,6 +159,9 @@ def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if _version(_stat(folder, name)) != _version(old):
+            folder.remove(temporary)
+            return False
         folder.replace(temporary, name)
     except BaseException:
         # Also when the person's interrupt came: nothing half-written stays.
@@ -153,6 +170,11 @@ def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None)
         raise
     with suppress(OSError):  # Some file systems know no sync of a folder.
         folder.sync()
+    return True
+
+
+def _version(found: os.stat_result | None) -> tuple[int, ...]:
+    return (found.st_ino, found.st_mtime_ns, found.st_size) if found else ()
 
 
 def _own_as(descriptor: int, old: os.stat_result) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nbagent.archive.store import Store
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ToolSpec
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.ports import ToolContext
@@ -91,9 +92,11 @@ class Guide:
         context = critical_context(self.alone, _reader(self, rules))
         return system_text(self.alone, context, own, tools=False)
 
-    def notices(self, parent: RunRecord | None) -> list[str]:
-        """What the person should know before the first request."""
-        if self.flow is None or parent is not None:
+    def notices(self, parent: RunRecord | None, last: EngineTurn | None = None) -> list[str]:
+        """What the person should know before the first request; `last`: the turn before it."""
+        if self.flow is not None and parent is not None:
+            return _cut_moves(last, self.flow) if last else []
+        if self.flow is None:
             return _actions([self.agent] if self.agent and parent is None else [])
         package = self.flow.package
         lines = [f"{package.name}: {note}" for note in package.notes]
@@ -229,9 +232,10 @@ def flow_of_record(record: RunRecord, store: Store) -> Flow | None:
     )
     if options.document is None:
         return None
+    document, data = _document(options.document)
     flow = Flow(
-        package=_package(options, None, store),
-        document=_document(options.document)[0],
+        package=_package(options, data, store),
+        document=document,
         intent="resume",
         autopilot=False,
         own_system=None,
@@ -267,6 +271,20 @@ def forget_state(run_ids: Sequence[str], store: Store) -> None:
     """Delete the documents of forgotten runs, but those that another run still goes on with."""
     kept = {run.options.get("document") for run in store.runs(limit=_MOST_RUNS)}
     forget_documents((run_id for run_id in run_ids if run_id not in kept), store_home())
+
+
+def _cut_moves(turn: EngineTurn, flow: Flow) -> list[str]:
+    """Whether the moves that their process did not outlive were made, as the document says."""
+    said: list[str] = []
+    for run in turn.tool_runs:
+        update = json_object((run.args or {}).get("update")) or {}
+        is_cut = run.result and run.result.error and run.result.error.code == "E_INTERRUPTED"
+        target = update.get("currentNodeId.set")
+        if is_cut and run.started_at and target in list(flow.package.graph.nodes):
+            made = (*flow.state.completed[-1:], flow.state.node) == (turn.node, target)
+            word = "made" if made else "not made"
+            said.append(f"{turn.node} → {target} was cut off; as the document says, it was {word}")
+    return said
 
 
 def last_run_of(document: str) -> str:

@@ -149,7 +149,7 @@ def prepare(
                 *([store.warning] if store.warning else ()),
                 *(_changes(options, chosen, parent, base) if parent else ()),
                 *ask.notices,
-                *(guide.notices(parent) if guide else ()),
+                *(guide.notices(parent, None if ask.fork_turn else base.turn) if guide else ()),
             ),
             messages=words,
         )

@@ -251,6 +251,26 @@ def test_each_move_of_a_workflow_is_a_row_with_what_became_of_it(store: Store) -
     assert found["label"].tolist() == ["next"]
 
 
+def test_a_move_whose_result_was_not_kept_is_a_row_that_says_neither_yes_nor_no(
+    store: Store,
+) -> None:
+    cut = ErrorInfo("E_INTERRUPTED", "the kernel ended")
+    target = {"currentNodeId.set": "half \ud83d"}
+    runs = [
+        patched("c1", target, cut),
+        patched("c2", {"variables.set": {"a": 1}}, cut),
+        patched("c3", target, cut).model_copy(update={"started_at": None}),
+    ]
+    story = Story(id="b" * 16, workflow="other", agent="mira").turn("", *runs, node="draft")
+    write(store, story.end().events)
+    df = read(store, "transitions")
+    assert df[["tool_call_id", "from_node", "to_node", "error_code"]].to_numpy().tolist() == [
+        ["c1", "draft", "half ?", "E_INTERRUPTED"]
+    ]
+    assert df["accepted"].isna().tolist() == [True]
+    assert df["label"].isna().tolist() == [True]
+
+
 def test_an_interrupted_run_shows_as_failed_in_every_frame(home: Path, store: Store) -> None:
     crash(home, plain_run(3, run_id="a" * 16)[:11])
     run = read(store, "runs").iloc[0]

@@ -18,7 +18,7 @@ from nbagent.contracts.errors import ToolError
 from nbagent.files import writing
 from nbagent.files.mounts import Mounts
 from nbagent.files.opening import open_root
-from nbagent.files.writing import ABSENT, locked, read_state, replace
+from nbagent.files.writing import ABSENT, FileState, locked, read_state, replace
 
 
 @pytest.fixture
@@ -72,6 +72,30 @@ def test_what_fails_on_the_way_leaves_the_old_file_and_nothing_else(
         replace(mounts.place("old.txt"), lambda _: b"new")
     assert names(tmp_path) == ["old.txt"]
     assert (tmp_path / "old.txt").read_text() == "old"
+
+
+@pytest.mark.parametrize("edits", [2, 100])
+def test_what_an_editor_saves_meanwhile_is_not_overwritten(
+    mounts: Mounts, tmp_path: Path, edits: int
+) -> None:
+    seen: list[bytes | None] = []
+
+    def make(before: FileState) -> bytes:
+        seen.append(before.data)
+        if len(seen) <= edits:
+            (tmp_path / "old.txt").write_text("edit " + "x" * len(seen))
+        return b"new"
+
+    if edits == 2:
+        before, _ = replace(mounts.place("old.txt"), make)
+        assert seen == [b"old", b"edit x", b"edit xx"]
+        assert before.data == b"edit xx"
+        assert (tmp_path / "old.txt").read_text() == "new"
+    else:
+        with pytest.raises(ToolError, match="again and again"):
+            replace(mounts.place("old.txt"), make)
+        assert (tmp_path / "old.txt").read_text() == "edit " + "x" * len(seen)
+    assert names(tmp_path) == ["old.txt"]
 
 
 def test_a_lock_that_is_held_for_ever_ends_in_an_error(tmp_path: Path) -> None:
