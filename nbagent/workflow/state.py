@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
 from unicodedata import normalize
@@ -154,7 +155,9 @@ def read_state(data: bytes, graph: Graph) -> State:
     return state
 
 
-def _front(data: bytes) -> dict[str, Any]:
+@lru_cache(maxsize=16)
+def _front(data: bytes) -> Mapping[str, Any]:
+    """Its front matter, not to be changed. Kept: reading YAML takes longer than all else here."""
     try:
         front = read_frontmatter(to_text(data), strict=True).mapping
     except ToolError as error:

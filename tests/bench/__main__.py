@@ -23,6 +23,7 @@ import local
 import loops
 import starts
 import streams
+import workflows
 from server import serving
 
 _KEYS = ("LLM_", "OPENAI_", "NBAGENT_")
@@ -39,7 +40,7 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as home, serving() as server:
         os.environ["NBAGENT_HOME"] = home
-        for group in (starts, loops, streams, frames, local):
+        for group in (starts, loops, streams, workflows, frames, local):
             try:
                 for row in group.rows(server, quick=options.quick):
                     made = dataclasses.replace(row, limit=None) if options.quick else row
