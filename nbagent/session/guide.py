@@ -162,23 +162,25 @@ def guide_of(
             "would move nothing; leave it out"
         )
     document, data, origin, moment = Document(store_home(), run_id), None, None, None
+    on_disk = None
     try:
         if options.document:
-            origin, data = _document(options.document)
+            origin, data, there = _document(options.document)
             moment = fork.started_at if fork else _branches(parent, origin, store)
             if moment is None:
-                document = origin
+                document, on_disk = origin, there
             else:
                 data = origin.as_of(moment)
         package = _package(options, said, data, store)
         if data is None:
             fresh = new_document(package, run_id, _written(package)).encode()
         else:
-            fresh = _fitting(data, package, said, document)
+            fresh = _fitting(data, package, said, document.run_id)
+            fresh = data if fresh is None and on_disk is None else fresh
         flow = Flow(
             package=package,
             document=document,
-            on_disk=document.read(),
+            on_disk=on_disk,
             intent=intent,
             autopilot=bool(options.autopilot),
             own_system=asked.system,
@@ -198,17 +200,21 @@ def _branches(parent: RunRecord | None, document: Document, store: Store) -> dat
     return parent.ended_at
 
 
-def _document(given: str) -> tuple[Document, bytes]:
-    """The document that is named by its file, or by the id that a record has; what it says."""
+def _document(given: str) -> tuple[Document, bytes, bytes | None]:
+    """The document that is named by its file, or by the id that a record has.
+
+    Also what it says, and what the store has of it, which is nothing where it is from elsewhere.
+    """
     if given.endswith(".md"):
         file = _at(given)
         data = read_named(file)
-        return document_of(file, data, store_home()), data
+        document, there = document_of(file, data, store_home())
+        return document, data, there
     document = Document(store_home(), given)
     data = document.read() if is_run_id(given) else None
     if data is None:
         raise UsageError(f"there is no document {given}; the workflow cannot go on without one")
-    return document, data
+    return document, data, data
 
 
 def _package(options: RunOptions, said: RunOptions, data: bytes | None, store: Store) -> Package:
@@ -268,11 +274,11 @@ def _written(package: Package) -> str:
     return package.path.name
 
 
-def _fitting(data: bytes, package: Package, said: RunOptions, document: Document) -> bytes | None:
-    """What has to be written for this run: of another package, a fork's own id, from elsewhere."""
+def _fitting(data: bytes, package: Package, said: RunOptions, run_id: str) -> bytes | None:
+    """The document where it has to change for this run: another package, or a fork's own id."""
     before, _, sha256 = origin_of(data)
-    if sha256 == package.sha256 and before == document.run_id:
-        return data if document.read() is None else None
+    if sha256 == package.sha256 and before == run_id:
+        return None
     if sha256 != package.sha256 and said.workflow is None:
         raise UsageError(
             f"the package {package.id} has changed since this document was last worked on; look "
@@ -280,7 +286,7 @@ def _fitting(data: bytes, package: Package, said: RunOptions, document: Document
             f"{_written(package).removeprefix(_IN_PROJECT)}"
         )
     text = data.decode("utf-8", "surrogateescape")
-    changed = of_other_package(text, package, _written(package), document.run_id)
+    changed = of_other_package(text, package, _written(package), run_id)
     return changed.encode("utf-8", "surrogateescape")
 
 
@@ -291,7 +297,7 @@ def flow_of_record(record: RunRecord, store: Store) -> Flow | None:
     )
     if options.document is None:
         return None
-    document, data = _document(options.document)
+    document, data, _ = _document(options.document)
     flow = Flow(
         package=_package(options, RunOptions(), data, store),
         document=document,

@@ -168,8 +168,8 @@ def read_named(path: Path) -> bytes:
     return data
 
 
-def document_of(path: Path, data: bytes, home: Path) -> Document:
-    """The document that a file is, or becomes when it is written into the store.
+def document_of(path: Path, data: bytes, home: Path) -> tuple[Document, bytes | None]:
+    """The document that a file is, or becomes when it is written into the store; what is there.
 
     Raises:
         UsageError: it is no state document, or the store has another one of the same run.
@@ -179,13 +179,14 @@ def document_of(path: Path, data: bytes, home: Path) -> Document:
         there = document.read()
     except ToolError as error:
         raise UsageError(f"{path}: {error.message}", code=error.code) from None
-    is_it = os.path.realpath(path) == os.path.realpath(document.path)
-    if not is_it and there not in (None, data):
+    if os.path.realpath(path) == os.path.realpath(document.path):
+        return document, data
+    if there not in (None, data):
         raise UsageError(
             "the store has a document of this run that says something else "
             f"({document.path}); resume that one, or move it away first"
         )
-    return document
+    return document, there
 
 
 def forget_documents(run_ids: Iterable[str], home: Path) -> None:
