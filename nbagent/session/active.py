@@ -125,6 +125,7 @@ class ActiveRun:
         try:
             self._start(on_event)
         except BaseException:
+            _at_work.discard(self)
             if flow is not None:
                 flow.document.release()
             raise

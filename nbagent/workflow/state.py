@@ -28,6 +28,9 @@ _MOST_CHARS = 4_000
 """Of one value as JSON."""
 _MOST_BYTES = 60_000
 """Of a document; only moves may make it longer, so that a full one still comes to its end."""
+_MOST_MARKS = 5_000
+"""Of what makes YAML slow to read, in the front matter; reading has its own bound above that."""
+_SHORTEN = "and delete variables that nobody needs (null)"
 _MOVES = {"stepsCompleted.append", "currentNodeId.set", "updatedAt.set"}
 _LISTS = ("stepsCompleted", "decisionLog", "artifacts")
 _UPDATES = (
@@ -280,18 +283,16 @@ class StateGuard:
             there["updatedAt"] = update.get("updatedAt.set", now)
 
         now = _now()
+        is_full = f"the document is full; keep long texts in files of @project/, {_SHORTEN}"
         try:
             after = to_bytes(edit_frontmatter(to_text(before), edit))
             read_state(after, self.graph)
         except ToolError as error:
             _check_editable(before)
             why = "the document cannot hold these values; write them as short plain texts"
-            raise ToolError(why, code="E_SCHEMA_VALIDATION") from error
-        if len(after) > _MOST_BYTES and update.keys() - _MOVES:
-            _misfit(
-                f"the document would have more than {_MOST_BYTES:,} bytes; keep long texts in "
-                "files of @project/, or delete variables (null)"
-            )
+            _misfit(is_full if "too long" in error.message else why)
+        if update.keys() - _MOVES and (len(after) > _MOST_BYTES or _n_marks(after) > _MOST_MARKS):
+            _misfit(is_full)
         return after, facts
 
     def _move(
@@ -337,6 +338,11 @@ class StateGuard:
             why = f"{target} needs files that are not there: {', '.join(missing)}"
             refuse("E_PRECONDITION_FAILED", why, missing=missing)
         return {"transition": {**transition, "label": edge.label}}
+
+
+def _n_marks(data: bytes) -> int:
+    front = data.partition(b"\n---")[0]
+    return sum(map(front.count, (b"\n", b",", b":", b"[", b"{")))
 
 
 def _check_editable(data: bytes) -> None:
