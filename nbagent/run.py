@@ -110,7 +110,7 @@ class Run:
             return self._active.prepared.flow
         if self.record.workflow is None:
             return None
-        return import_module("nbagent.session.guide").flow_of_record(self.record, self._store)
+        return import_module("nbagent.session.documents").flow_of_record(self.record, self._store)
 
     @property
     def ok(self) -> bool:
@@ -242,7 +242,7 @@ class Run:
         for run_id in forgotten:
             cache_file(self._store, run_id).unlink(missing_ok=True)
         if self.record.workflow is not None:
-            import_module("nbagent.session.guide").forget_state(forgotten, self._store)
+            import_module("nbagent.session.documents").forget_state(forgotten, self._store)
         frontend().forget(forgotten)
         if self._store.database.keeps_deleted:
             warnings.warn(

@@ -213,7 +213,7 @@ class Commands:
         if ref.endswith(".md"):
             given = given.changed(document=ref)
             if options.with_history:
-                from nbagent.session.guide import last_run_of
+                from nbagent.session.documents import last_run_of
 
                 parent_id = last_run_of(ref)
         else:

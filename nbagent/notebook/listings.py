@@ -155,7 +155,7 @@ def package_text(ref: str) -> str:
         names = ", ".join(package_names()) or "none: no folder with workflow.md, and no .bmad file"
         return f"packages in this folder: {names}\n%agent workflow PACKAGE shows one"
     # Late: most notebooks have no workflow.
-    from nbagent.session.guide import seen_from
+    from nbagent.session.documents import seen_from
 
     package, state, file = seen_from(ref)
     if state is None:

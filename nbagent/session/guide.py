@@ -1,51 +1,31 @@
-"""What leads a run: the workflow or the agent that its options name, and the document.
+"""What leads a run: the workflow or the agent that its options name, with its tools and rules.
 
-What a package or a document is, is `workflow`'s; this finds them and brings them together with the
-run's tools and rules.
+Which document and package that is, `documents` finds.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ToolSpec
-from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.errors import ToolError
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.files.names import path_parts
 from nbagent.runtime import Courier
 from nbagent.session.approval import Rules
+from nbagent.session.documents import IN_PROJECT, flow_of, near, values_of
 from nbagent.session.hosts import Folders, mounts_of, resolving
-from nbagent.session.stores import current_store
-from nbagent.settings import RunOptions, Settings, path_of, project_folder, store_home
+from nbagent.settings import RunOptions, Settings, project_folder
 from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem import FileHost
 from nbagent.workflow.agents import critical_context, load_agent
 from nbagent.workflow.composer import Flow, Intent, hides, system_text
-from nbagent.workflow.document import Document, document_of, forget_documents, read_named
-from nbagent.workflow.graph import AgentSpec, Package
-from nbagent.workflow.package import load_package
-from nbagent.workflow.state import (
-    State,
-    is_run_id,
-    new_document,
-    of_other_package,
-    origin_of,
-    read_state,
-)
-
-_IN_PROJECT = "@project/"
-_MOST_CHARS = 4_000
-_MOST_RUNS = 10_000
-"""Are looked through for the last one of a document."""
+from nbagent.workflow.graph import AgentSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,31 +80,28 @@ class Guide:
         if self.flow is None:
             alone = [self.alone] if self.alone and parent is None else []
             return [*_unfilled(alone[0].unfilled if alone else ()), *_actions(alone)]
-        document = self.flow.document
-        where = [f"The state of this workflow is {_near(document.path)}."]
+        where = f"The state of this workflow is {near(self.flow.document.path)}."
         if self.flow.forked is not None:
-            was = _near(self.flow.forked[0].path)
-            where = [
-                f"{where[0]} It is a copy of {was} as it stood then; @project is as it is now."
-            ]
+            was = near(self.flow.forked[0].path)
+            where += f" It is a copy of {was} as it stood then; @project is as it is now."
         if parent is not None:
-            here = where if self.flow.forked else []
+            here = [where] if self.flow.forked else []
             return [*here, *(_cut_moves(last, self.flow) if last else ())]
         package = self.flow.package
-        paths = {path: path.removeprefix(_IN_PROJECT) for path in self.flow.state.artifacts}
-        gone = [path for path, below in paths.items() if not (project_folder() / below).exists()]
-        lines = (
-            [f"{', '.join(gone)} of the document: not here; a step may need it."] if gone else []
-        )
-        lines += [f"{package.name}: {note}" for note in package.notes]
         marks = [*package.unfilled, *(m for a in package.agents.values() for m in a.unfilled)]
-        return [*where, *lines, *_unfilled(marks), *_actions(package.agents.values())]
+        return [
+            where,
+            *(f"{path} of the document is not here; a step may need it." for path in self._gone()),
+            *(f"{package.name}: {note}" for note in package.notes),
+            *_unfilled(marks),
+            *_actions(package.agents.values()),
+        ]
 
-
-def _near(path: Path) -> str:
-    """A path as a person types it here."""
-    here = project_folder()
-    return path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
+    def _gone(self) -> list[str]:
+        """Artifacts of a document from elsewhere that are not in this project."""
+        paths = self.flow.state.artifacts if self.flow else ()
+        here = project_folder()
+        return [path for path in paths if not (here / path.removeprefix(IN_PROJECT)).exists()]
 
 
 def _unfilled(marks: Iterable[str]) -> list[str]:
@@ -156,191 +133,17 @@ def guide_of(
         values = values_of(options)
         agent = load_agent(options.agent or "", values=values, project=project_folder())
         return Guide(options, asked, None, agent)
-    if options.output is not None or options.tools == "none" or asked.replay_tools:
-        raise UsageError(
-            "a workflow takes no output=…, no --tools none, and no replayed tool results, which "
-            "would move nothing; leave it out"
-        )
-    document, data, origin, moment = Document(store_home(), run_id), None, None, None
-    on_disk = None
-    try:
-        if options.document:
-            origin, data, there = _document(options.document)
-            moment = fork.started_at if fork else _branches(parent, origin, store)
-            if moment is None:
-                document, on_disk = origin, there
-            else:
-                data = origin.as_of(moment)
-        package = _package(options, said, data, store)
-        if data is None:
-            fresh = new_document(package, run_id, _written(package)).encode()
-        else:
-            fresh = _fitting(data, package, said, document.run_id)
-            fresh = data if fresh is None and on_disk is None else fresh
-        flow = Flow(
-            package=package,
-            document=document,
-            on_disk=on_disk,
-            intent=intent,
-            autopilot=bool(options.autopilot),
-            own_system=asked.system,
-            fresh=fresh,
-            forked=(origin, moment) if origin and moment else None,
-        )
-        flow.look()
-    except ToolError as error:
-        raise UsageError(f"{document.path}: {error.message}", code=error.code) from None
+    flow = flow_of(
+        asked,
+        options,
+        said,
+        run_id=run_id,
+        intent=intent,
+        parent=parent,
+        fork=fork,
+        store=store,
+    )
     return Guide(options, asked, flow, None)
-
-
-def _branches(parent: RunRecord | None, document: Document, store: Store) -> datetime | None:
-    """When a run ended after which others have gone on with the document: this is a branch then."""
-    if parent is None or _last_run(document.run_id, store) == parent.id:
-        return None
-    return parent.ended_at
-
-
-def _document(given: str) -> tuple[Document, bytes, bytes | None]:
-    """The document that is named by its file, or by the id that a record has.
-
-    Also what it says, and what the store has of it, which is nothing where it is from elsewhere.
-    """
-    if given.endswith(".md"):
-        file = _at(given)
-        data = read_named(file)
-        document, there = document_of(file, data, store_home())
-        return document, data, there
-    document = Document(store_home(), given)
-    data = document.read() if is_run_id(given) else None
-    if data is None:
-        raise UsageError(f"there is no document {given}; the workflow cannot go on without one")
-    return document, data, data
-
-
-def _package(options: RunOptions, said: RunOptions, data: bytes | None, store: Store) -> Package:
-    """The package that is named, else the one that the document names."""
-    given = options.workflow
-    if data is not None and (given is None or not (said.workflow or _at(given).exists())):
-        given = _package_of(data, store)
-    assert given is not None
-    package = load_package(_at(given), values=values_of(options))
-    if project_folder().resolve().is_relative_to(package.root):
-        raise UsageError(
-            f"the package {package.id} is the folder of the project, which a workflow writes into; "
-            "put it into a folder of its own"
-        )
-    if options.agent is None:
-        return package
-    if options.agent not in package.agents:
-        there = ", ".join(package.agents) or "none"
-        raise UsageError(f"the package {package.id} has no agent {options.agent!r}; it has {there}")
-    return replace(package, agent=options.agent)
-
-
-def _package_of(data: bytes, store: Store) -> str:
-    """Where the package of a document is: by what it says, or by the run that began it."""
-    run_id, path, _ = origin_of(data)
-    below = path.removeprefix(_IN_PROJECT)
-    with suppress(ToolError):  # a path that leads elsewhere
-        given = "/".join(path_parts(below)) if below != path else _where_it_was(run_id, store)
-        if given and _at(given).exists():
-            return given
-    raise UsageError(
-        f"the package {path} of this document is not there; say where it is: "
-        "%agent resume DOCUMENT.md --workflow PACKAGE"
-    )
-
-
-def _at(given: str) -> Path:
-    """A path that a person named; UsageError where it can be none."""
-    if not given.isprintable() or len(given) > _MOST_CHARS:
-        raise UsageError(f"{given[:80]!r} is no path; name a folder or a file")
-    return project_folder() / path_of(given, "path")
-
-
-def _where_it_was(run_id: str, store: Store) -> str | None:
-    """Where the package lay when the workflow began, if the store still has that run."""
-    try:
-        return store.load(run_id).options.get("workflow")
-    except UsageError:
-        return None
-
-
-def _written(package: Package) -> str:
-    """A package as the document names it: no path of this machine stands in it."""
-    project = project_folder().resolve()
-    if package.path.resolve().is_relative_to(project):
-        return _IN_PROJECT + package.path.resolve().relative_to(project).as_posix()
-    return package.path.name
-
-
-def _fitting(data: bytes, package: Package, said: RunOptions, run_id: str) -> bytes | None:
-    """The document where it has to change for this run: another package, or a fork's own id."""
-    before, _, sha256 = origin_of(data)
-    if sha256 == package.sha256 and before == run_id:
-        return None
-    if sha256 != package.sha256 and said.workflow is None:
-        raise UsageError(
-            f"the package {package.id} has changed since this document was last worked on; look "
-            "at what changed, and go on with it as it is now by naming it: --workflow "
-            f"{_written(package).removeprefix(_IN_PROJECT)}"
-        )
-    text = data.decode("utf-8", "surrogateescape")
-    changed = of_other_package(text, package, _written(package), run_id)
-    return changed.encode("utf-8", "surrogateescape")
-
-
-def flow_of_record(record: RunRecord, store: Store) -> Flow | None:
-    """The workflow of a run that is over; None where it had none."""
-    options = RunOptions(
-        **{name: record.options.get(name) for name in ("workflow", "document", "variables")}
-    )
-    if options.document is None:
-        return None
-    document, data, _ = _document(options.document)
-    flow = Flow(
-        package=_package(options, RunOptions(), data, store),
-        document=document,
-        on_disk=data,
-        intent="resume",
-        autopilot=False,
-        own_system=None,
-    )
-    flow.look()
-    return flow
-
-
-def seen_from(ref: str) -> tuple[Package, State | None, str]:
-    """A package, how far it has come, and where that stands: by a document's file, else by the
-    last run of the package.
-
-    Raises:
-        PackageError: it cannot be used.
-        UsageError: the document cannot be.
-    """
-    store = current_store()
-    file = _at(ref)
-    try:
-        if ref.endswith(".md"):
-            data = read_named(file)
-            package = _package(RunOptions(), RunOptions(), data, store)
-            return package, read_state(data, package.graph), ref
-        package = load_package(file)
-        runs = store.runs(limit=_MOST_RUNS)
-        ids = (run.options.get("document") for run in runs if run.workflow == package.id)
-        document = Document(store_home(), next(filter(None, ids), ""))
-        file, data = document.path, document.read()
-        if data is None or origin_of(data)[2] != package.sha256:
-            return package, None, ""
-        return package, read_state(data, package.graph), _near(file)
-    except ToolError as error:
-        raise UsageError(f"{_near(file)}: {error.message}", code=error.code) from None
-
-
-def forget_state(run_ids: Sequence[str], store: Store) -> None:
-    """Delete the documents of forgotten runs, but those that another run still goes on with."""
-    kept = {run.options.get("document") for run in store.runs(limit=_MOST_RUNS)}
-    forget_documents((run_id for run_id in run_ids if run_id not in kept), store_home())
 
 
 def _cut_moves(turn: EngineTurn, flow: Flow) -> list[str]:
@@ -355,25 +158,6 @@ def _cut_moves(turn: EngineTurn, flow: Flow) -> list[str]:
             word = "made" if made else "not made"
             said.append(f"{turn.node} → {target} was cut off; as the document says, it was {word}")
     return said
-
-
-def last_run_of(document: str) -> str:
-    """The newest run over a document that is named by its file; UsageError where there is none."""
-    found = _last_run(_document(document)[0].run_id, current_store())
-    if found is None:
-        raise UsageError(f"the store has no run of {document}; resume it without --with-history")
-    return found
-
-
-def _last_run(document_id: str, store: Store) -> str | None:
-    runs = store.runs(limit=_MOST_RUNS)
-    return next((run.id for run in runs if run.options.get("document") == document_id), None)
-
-
-def values_of(options: RunOptions) -> Mapping[str, str]:
-    """What the person's marks stand for."""
-    pairs = (text.partition("=") for text in options.variables or ())
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _reader(guide: Guide, rules: Rules) -> Callable[[str], str]:
