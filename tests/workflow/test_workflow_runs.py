@@ -296,6 +296,31 @@ def document_of(run: nbagent.Run) -> Path:
     return store_home() / "state" / str(run.record.options["document"]) / "workflow.md"
 
 
+def test_a_document_stays_with_its_own_workflow_and_says_what_is_not_here(project: Path) -> None:
+    model = script(WRITE, patch(artifacts_append="@project/artifacts/draft.md"), "Hm.", "Hm.")
+    run = start(model)
+    package(project / "other")
+    with pytest.raises(UsageError, match="is of the workflow flow, and the package is other"):
+        run.resume("Go on.", workflow="other")
+    (project / "artifacts" / "draft.md").unlink()
+    again = nbagent.Agent(model=model).run("Go on.", document=str(document(run)))
+    assert any("draft.md of the document is not here" in text for text in again.record.notices)
+    where = f"The state of this workflow is {document(run)}."
+    assert run.record.notices[0] == again.record.notices[0] == where
+
+
+def test_marks_without_a_value_are_said_once_and_var_fills_them_in(project: Path) -> None:
+    shutil.rmtree(project / "flow")
+    mira = MIRA.replace("You write plainly.", "You write in {language}, {language}, for {{who}}.")
+    package(project / "flow", agents={"mira": mira, "otto": OTTO}, rules="Speak {language}.")
+    model = script("Hm.", "Hm.")
+    said = [text for text in start(model).record.notices if text.startswith("nothing gives")]
+    assert said == ["nothing gives a value for {language}, {{who}}; --var NAME=VALUE does"]
+    start(model, variables={"language": "Danish"})
+    assert "You write in Danish, Danish, for {{who}}." in model.requests[1].system_prompt
+    assert "Speak Danish." in model.requests[1].system_prompt
+
+
 def test_only_one_run_at_a_time_is_at_work_on_a_document() -> None:
     begun, go = threading.Event(), threading.Event()
 
@@ -311,6 +336,8 @@ def test_only_one_run_at_a_time_is_at_work_on_a_document() -> None:
     assert begun.wait(20)
     with pytest.raises(UsageError, match="another run is at work"):
         nbagent.Agent(model=model).run(document=str(file))
+    with pytest.raises(UsageError, match="another run is at work"):
+        first.resume("Go on.")
     go.set()
     second.wait()
     assert nbagent.Agent(model=model).run(document=str(file)).text == "Yes."
