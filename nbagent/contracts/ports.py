@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from nbagent.contracts.cancel import CancelToken
@@ -181,8 +182,8 @@ class ToolHost(Protocol):
 class PatchGuard(Protocol):
     """Keeps a file that changes by checked updates only, whatever tool would change it."""
 
-    def guards(self, mount: str, parts: Sequence[str]) -> bool:
-        """Whether this is the file: the name of its mount, and the pieces of the path below it."""
+    def guards(self, path: Path) -> bool:
+        """Whether this path of the host is the file, also as another file system spells it."""
         ...
 
     def change(

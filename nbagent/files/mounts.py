@@ -200,7 +200,8 @@ class Mounts(dict[str, Mount]):
         depth = len(place.mount.root.parts)
         around = self._around(place.mount.root.joinpath(*place.parts))
         below = [mount for mount in around if len(mount.root.parts) > depth]
-        for mount in (place.mount, *below[-1:]):
+        package = [mount for mount in around if mount.name == PACKAGE]
+        for mount in (place.mount, *below[-1:], *package):
             if mount.mode == "ro":
                 why = f"{mount.name} is read only; write elsewhere, or ask the person to mount it"
                 raise refused(place.text, f"{why} with :rw")

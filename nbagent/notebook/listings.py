@@ -157,12 +157,13 @@ def package_text(ref: str) -> str:
     # Late: most notebooks have no workflow.
     from nbagent.session.guide import seen_from
 
-    package, state = seen_from(ref)
+    package, state, file = seen_from(ref)
     if state is None:
         return workflow_text(package)
-    return workflow_text(
+    text = workflow_text(
         package, current=state.node, completed=state.completed, variables=state.variables
     )
+    return f"{text}\n\nState\n  {file}"
 
 
 def approvals_text() -> str:

@@ -121,7 +121,10 @@ def is_offline(model: str) -> bool:
 def status_of(record: RunRecord) -> Status:
     """The state of a run in a person's words."""
     code = record.error.code if record.error else ""
-    return status_words(record.phase, record.stop_reason, code, record.limits)
+    status = status_words(record.phase, record.stop_reason, code, record.limits)
+    if record.workflow and status["word"] == "Answered":
+        return {"word": "Waiting for you", "tone": "waits", "mark": "‖"}
+    return status
 
 
 def status_words(phase: str, reason: str | None, code: str | None, limits: Limits | None) -> Status:

@@ -207,7 +207,7 @@ def _move_words(run: ToolRun) -> str:
     if move is None:
         return ""
     label = f" ({move['label']})" if move.get("label") else ""
-    way = f"{move.get('from')} → {move.get('to')}{label}"
+    way = f"{move.get('from')} → {move.get('to') or 'end'}{label}"
     why = f": {result.error.message}" if result.error else ""
     return note_of(way if result.ok else one_line(f"refused: {way}{why}", _REFUSAL_CHARS))
 

@@ -119,8 +119,18 @@ class ActiveRun:
         """Open its views and begin; returns at once."""
         if inspect.iscoroutinefunction(on_event):
             raise UsageError("on_event takes a plain function; to await, follow agent.stream(…)")
-        if self.prepared.flow is not None:
-            self.prepared.flow.begin()
+        flow = self.prepared.flow
+        if flow is not None:
+            flow.begin()
+        try:
+            self._start(on_event)
+        except BaseException:
+            _at_work.discard(self)
+            if flow is not None:
+                flow.document.release()
+            raise
+
+    def _start(self, on_event: OnEvent | None) -> None:
         try:
             if view := self._here.open(self.record, self, self.ask.options):
                 self._sinks.append(view)

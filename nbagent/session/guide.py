@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from nbagent.runtime import Courier
 from nbagent.session.approval import Rules
 from nbagent.session.hosts import Folders, mounts_of, resolving
 from nbagent.session.stores import current_store
-from nbagent.settings import RunOptions, Settings, project_folder, store_home
+from nbagent.settings import RunOptions, Settings, path_of, project_folder, store_home
 from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem import FileHost
 from nbagent.workflow.agents import critical_context, load_agent
@@ -41,6 +43,7 @@ from nbagent.workflow.state import (
 )
 
 _IN_PROJECT = "@project/"
+_MOST_CHARS = 4_000
 _MOST_RUNS = 10_000
 """Are looked through for the last one of a document."""
 
@@ -94,15 +97,39 @@ class Guide:
 
     def notices(self, parent: RunRecord | None, last: EngineTurn | None = None) -> list[str]:
         """What the person should know before the first request; `last`: the turn before it."""
-        if self.flow is not None and parent is not None:
-            return _cut_moves(last, self.flow) if last else []
         if self.flow is None:
-            return _actions([self.agent] if self.agent and parent is None else [])
+            alone = [self.alone] if self.alone and parent is None else []
+            return [*_unfilled(alone[0].unfilled if alone else ()), *_actions(alone)]
+        document = self.flow.document
+        where = [f"The state of this workflow is {_near(document.path)}."]
+        if self.flow.forked is not None:
+            was = _near(self.flow.forked[0].path)
+            where = [
+                f"{where[0]} It is a copy of {was} as it stood then; @project is as it is now."
+            ]
+        if parent is not None:
+            here = where if self.flow.forked else []
+            return [*here, *(_cut_moves(last, self.flow) if last else ())]
         package = self.flow.package
-        lines = [f"{package.name}: {note}" for note in package.notes]
-        if package.unfilled:
-            lines.append(f"nothing gives a value for {', '.join(package.unfilled)}; see --var")
-        return [*lines, *_actions(package.agents.values())]
+        paths = {path: path.removeprefix(_IN_PROJECT) for path in self.flow.state.artifacts}
+        gone = [path for path, below in paths.items() if not (project_folder() / below).exists()]
+        lines = (
+            [f"{', '.join(gone)} of the document: not here; a step may need it."] if gone else []
+        )
+        lines += [f"{package.name}: {note}" for note in package.notes]
+        marks = [*package.unfilled, *(m for a in package.agents.values() for m in a.unfilled)]
+        return [*where, *lines, *_unfilled(marks), *_actions(package.agents.values())]
+
+
+def _near(path: Path) -> str:
+    """A path as a person types it here."""
+    here = project_folder()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
+
+
+def _unfilled(marks: Iterable[str]) -> list[str]:
+    listed = ", ".join(dict.fromkeys(marks))
+    return [f"nothing gives a value for {listed}; --var NAME=VALUE does"] if listed else []
 
 
 def guide_of(
@@ -112,6 +139,7 @@ def guide_of(
     *,
     run_id: str,
     intent: Intent,
+    parent: RunRecord | None,
     fork: EngineTurn | None,
     store: Store,
 ) -> Guide:
@@ -119,7 +147,7 @@ def guide_of(
 
     Args:
         options: all that holds for the run; `said`: what this call itself says.
-        fork: the turn that is asked anew.
+        parent: the run that it goes on from; `fork`: its turn that is asked anew.
 
     Raises:
         UsageError: it cannot be used; all that is wrong is said at once.
@@ -128,27 +156,36 @@ def guide_of(
         values = values_of(options)
         agent = load_agent(options.agent or "", values=values, project=project_folder())
         return Guide(options, asked, None, agent)
-    if options.output is not None or options.tools == "none":
-        raise UsageError("a workflow takes no output=… and not --tools none; leave it out")
-    document, data, origin = Document(store_home(), run_id), None, None
+    if options.output is not None or options.tools == "none" or asked.replay_tools:
+        raise UsageError(
+            "a workflow takes no output=…, no --tools none, and no replayed tool results, which "
+            "would move nothing; leave it out"
+        )
+    document, data, origin, moment = Document(store_home(), run_id), None, None, None
+    on_disk = None
     try:
         if options.document:
-            origin, data = _document(options.document)
-            data = origin.as_of(fork.started_at) if fork else data
-            document = document if fork else origin
-        package = _package(options, data, store)
+            origin, data, there = _document(options.document)
+            moment = fork.started_at if fork else _branches(parent, origin, store)
+            if moment is None:
+                document, on_disk = origin, there
+            else:
+                data = origin.as_of(moment)
+        package = _package(options, said, data, store)
         if data is None:
             fresh = new_document(package, run_id, _written(package)).encode()
         else:
-            fresh = _fitting(data, package, said, document)
+            fresh = _fitting(data, package, said, document.run_id)
+            fresh = data if fresh is None and on_disk is None else fresh
         flow = Flow(
             package=package,
             document=document,
+            on_disk=on_disk,
             intent=intent,
             autopilot=bool(options.autopilot),
             own_system=asked.system,
             fresh=fresh,
-            forked=(origin, fork.started_at) if origin and fork else None,
+            forked=(origin, moment) if origin and moment else None,
         )
         flow.look()
     except ToolError as error:
@@ -156,41 +193,69 @@ def guide_of(
     return Guide(options, asked, flow, None)
 
 
-def _document(given: str) -> tuple[Document, bytes]:
-    """The document that is named by its file, or by the id that a record has; what it says."""
+def _branches(parent: RunRecord | None, document: Document, store: Store) -> datetime | None:
+    """When a run ended after which others have gone on with the document: this is a branch then."""
+    if parent is None or _last_run(document.run_id, store) == parent.id:
+        return None
+    return parent.ended_at
+
+
+def _document(given: str) -> tuple[Document, bytes, bytes | None]:
+    """The document that is named by its file, or by the id that a record has.
+
+    Also what it says, and what the store has of it, which is nothing where it is from elsewhere.
+    """
     if given.endswith(".md"):
-        file = project_folder() / Path(given).expanduser()
+        file = _at(given)
         data = read_named(file)
-        return document_of(file, data, store_home()), data
+        document, there = document_of(file, data, store_home())
+        return document, data, there
     document = Document(store_home(), given)
     data = document.read() if is_run_id(given) else None
     if data is None:
         raise UsageError(f"there is no document {given}; the workflow cannot go on without one")
-    return document, data
+    return document, data, data
 
 
-def _package(options: RunOptions, data: bytes | None, store: Store) -> Package:
+def _package(options: RunOptions, said: RunOptions, data: bytes | None, store: Store) -> Package:
     """The package that is named, else the one that the document names."""
     given = options.workflow
-    if given is None and data is not None:
-        run_id, path, _ = origin_of(data)
-        given = path.removeprefix(_IN_PROJECT)
-        path_parts(given)  # it leads nowhere else
-        if given == path:
-            given = _where_it_was(run_id, store) or path
-        if not (project_folder() / given).exists():
-            raise UsageError(
-                f"the package {path} of this document is not there; say where it is: "
-                "%agent resume DOCUMENT.md --workflow PACKAGE"
-            )
+    if data is not None and (given is None or not (said.workflow or _at(given).exists())):
+        given = _package_of(data, store)
     assert given is not None
-    package = load_package(project_folder() / Path(given).expanduser(), values=values_of(options))
+    package = load_package(_at(given), values=values_of(options))
+    if project_folder().resolve().is_relative_to(package.root):
+        raise UsageError(
+            f"the package {package.id} is the folder of the project, which a workflow writes into; "
+            "put it into a folder of its own"
+        )
     if options.agent is None:
         return package
     if options.agent not in package.agents:
         there = ", ".join(package.agents) or "none"
         raise UsageError(f"the package {package.id} has no agent {options.agent!r}; it has {there}")
     return replace(package, agent=options.agent)
+
+
+def _package_of(data: bytes, store: Store) -> str:
+    """Where the package of a document is: by what it says, or by the run that began it."""
+    run_id, path, _ = origin_of(data)
+    below = path.removeprefix(_IN_PROJECT)
+    with suppress(ToolError):  # a path that leads elsewhere
+        given = "/".join(path_parts(below)) if below != path else _where_it_was(run_id, store)
+        if given and _at(given).exists():
+            return given
+    raise UsageError(
+        f"the package {path} of this document is not there; say where it is: "
+        "%agent resume DOCUMENT.md --workflow PACKAGE"
+    )
+
+
+def _at(given: str) -> Path:
+    """A path that a person named; UsageError where it can be none."""
+    if not given.isprintable() or len(given) > _MOST_CHARS:
+        raise UsageError(f"{given[:80]!r} is no path; name a folder or a file")
+    return project_folder() / path_of(given, "path")
 
 
 def _where_it_was(run_id: str, store: Store) -> str | None:
@@ -209,19 +274,19 @@ def _written(package: Package) -> str:
     return package.path.name
 
 
-def _fitting(data: bytes, package: Package, said: RunOptions, document: Document) -> bytes | None:
-    """What has to be written for this run: of another package, a fork's own id, from elsewhere."""
+def _fitting(data: bytes, package: Package, said: RunOptions, run_id: str) -> bytes | None:
+    """The document where it has to change for this run: another package, or a fork's own id."""
     before, _, sha256 = origin_of(data)
-    if sha256 == package.sha256 and before == document.run_id:
-        return data if document.read() is None else None
+    if sha256 == package.sha256 and before == run_id:
+        return None
     if sha256 != package.sha256 and said.workflow is None:
         raise UsageError(
             f"the package {package.id} has changed since this document was last worked on; look "
             "at what changed, and go on with it as it is now by naming it: --workflow "
-            f"{package.path.name}"
+            f"{_written(package).removeprefix(_IN_PROJECT)}"
         )
     text = data.decode("utf-8", "surrogateescape")
-    changed = of_other_package(text, package, _written(package), document.run_id)
+    changed = of_other_package(text, package, _written(package), run_id)
     return changed.encode("utf-8", "surrogateescape")
 
 
@@ -232,10 +297,11 @@ def flow_of_record(record: RunRecord, store: Store) -> Flow | None:
     )
     if options.document is None:
         return None
-    document, data = _document(options.document)
+    document, data, _ = _document(options.document)
     flow = Flow(
-        package=_package(options, data, store),
+        package=_package(options, RunOptions(), data, store),
         document=document,
+        on_disk=data,
         intent="resume",
         autopilot=False,
         own_system=None,
@@ -244,27 +310,31 @@ def flow_of_record(record: RunRecord, store: Store) -> Flow | None:
     return flow
 
 
-def seen_from(ref: str) -> tuple[Package, State | None]:
-    """A package and how far it has come: by a document's file, else in the last run of it.
+def seen_from(ref: str) -> tuple[Package, State | None, str]:
+    """A package, how far it has come, and where that stands: by a document's file, else by the
+    last run of the package.
 
     Raises:
         PackageError: it cannot be used.
         UsageError: the document cannot be.
     """
     store = current_store()
-    if not ref.endswith(".md"):
-        package = load_package(ref)
+    file = _at(ref)
+    try:
+        if ref.endswith(".md"):
+            data = read_named(file)
+            package = _package(RunOptions(), RunOptions(), data, store)
+            return package, read_state(data, package.graph), ref
+        package = load_package(file)
         runs = store.runs(limit=_MOST_RUNS)
         ids = (run.options.get("document") for run in runs if run.workflow == package.id)
-        data = Document(store_home(), run_id).read() if (run_id := next(ids, None)) else None
-        is_of_it = data is not None and origin_of(data)[2] == package.sha256
-        return package, read_state(data, package.graph) if data and is_of_it else None
-    try:
-        data = read_named(project_folder() / Path(ref).expanduser())
-        package = _package(RunOptions(), data, store)
-        return package, read_state(data, package.graph)
+        document = Document(store_home(), next(filter(None, ids), ""))
+        file, data = document.path, document.read()
+        if data is None or origin_of(data)[2] != package.sha256:
+            return package, None, ""
+        return package, read_state(data, package.graph), _near(file)
     except ToolError as error:
-        raise UsageError(f"{ref}: {error.message}", code=error.code) from None
+        raise UsageError(f"{_near(file)}: {error.message}", code=error.code) from None
 
 
 def forget_state(run_ids: Sequence[str], store: Store) -> None:
@@ -289,12 +359,15 @@ def _cut_moves(turn: EngineTurn, flow: Flow) -> list[str]:
 
 def last_run_of(document: str) -> str:
     """The newest run over a document that is named by its file; UsageError where there is none."""
-    run_id = _document(document)[0].run_id
-    runs = current_store().runs(limit=_MOST_RUNS)
-    found = next((run.id for run in runs if run.options.get("document") == run_id), None)
+    found = _last_run(_document(document)[0].run_id, current_store())
     if found is None:
         raise UsageError(f"the store has no run of {document}; resume it without --with-history")
     return found
+
+
+def _last_run(document_id: str, store: Store) -> str | None:
+    runs = store.runs(limit=_MOST_RUNS)
+    return next((run.id for run in runs if run.options.get("document") == document_id), None)
 
 
 def values_of(options: RunOptions) -> Mapping[str, str]:

@@ -88,7 +88,7 @@ def prepare(
     limits = _limits(options, asked)
     base = _conversation_of(parent, ask.fork_turn, store)
     run_id = new_id()
-    guide = _guide(ask, asked, options, base, run_id, store)
+    guide = _guide(ask, asked, options, parent, base, run_id, store)
     flow = guide.flow if guide else None
     words = _words(ask, parent, base, limits.ceiling, flow)
     need_key = not ask.dry_run and asked.cache != "replay"
@@ -247,6 +247,7 @@ def _guide(
     ask: Ask,
     asked: Settings,
     options: RunOptions,
+    parent: RunRecord | None,
     base: Conversation,
     run_id: str,
     store: Store,
@@ -257,12 +258,14 @@ def _guide(
     from nbagent.session.guide import guide_of
 
     new = ask.kind == "start" and not options.document
+    paused = parent is not None and parent.stop_reason == "answered"
     return guide_of(
         asked,
         options,
         ask.options,
         run_id=run_id,
-        intent="start" if new else "continue" if ask.prompt else "resume",
+        intent="start" if new else "continue" if ask.prompt or paused else "resume",
+        parent=parent,
         fork=base.turn if ask.fork_turn else None,
         store=store,
     )

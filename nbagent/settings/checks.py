@@ -164,6 +164,8 @@ def path(value: Any) -> str:
 def variables(value: Any) -> tuple[str, ...]:
     """Texts `NAME=VALUE`; in Python also a dict."""
     given: Any = value
+    if isinstance(given, str) and given.lstrip().startswith("{"):
+        given = load_json(given)
     if isinstance(given, dict):
         given = [f"{name}={one}" for name, one in cast("dict[Any, Any]", given).items()]
     pairs = lines(given)

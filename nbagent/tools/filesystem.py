@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
@@ -256,7 +256,9 @@ class FileHost(MethodHost):
         """The plan to replace a file by what is made of it."""
         place, guard = self._place(tool, path), self._guard
         self._mounts.check_writable(place)
-        guarded = guard is not None and guard.guards(place.mount.name, place.parts)
+        guarded = guard is not None and guard.guards(place.mount.root.joinpath(*place.parts))
+        if any(part.startswith(writing.TEMPORARY) for part in place.parts):
+            raise _refused(place, "has a name that is kept for half-written files", "E_DENIED")
         more: dict[str, Any] = {}
 
         def planned(state: FileState) -> bytes:
@@ -307,12 +309,10 @@ class FileHost(MethodHost):
         return _Plan(place, preview, work)
 
     def _is_there(self, path: str) -> bool:
-        """Whether a path names a file that a model could read, or a folder."""
+        """Whether a path names a file that the model may see."""
         try:
-            place = self._mounts.place(path)
-            with suppress(ToolError):
-                return writing.read_state(place).sha is not None
-            place.root.folder(place.parts).close()
+            place = self._place("fs.read", path)
+            os.close(place.root.open_file(place.parts))
         except (ToolError, OSError):
             return False
         return True

@@ -6,13 +6,15 @@ The document is read before every request and after every turn; what it says dec
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
 from nbagent.contracts.chat import Message, Part, TextPart, ToolSpec
-from nbagent.contracts.errors import ToolError
+from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.policy import call_pattern
 from nbagent.contracts.ports import Composition, Verdict
 from nbagent.contracts.records import EngineTurn
@@ -99,8 +101,10 @@ class Flow:
     """Of the first directive."""
     autopilot: bool
     own_system: str | None
+    on_disk: bytes | None
+    """The document as it was when the run was prepared."""
     fresh: bytes | None = None
-    """The document of a workflow that has none yet; `begin` writes it."""
+    """What has to be written before the run begins; None: the document is as it should be."""
     read: Callable[[str], str] = field(default=lambda path: "")
     """A file for a critical action; ToolError where a rule or the disk says no."""
     forked: tuple[Document, datetime] | None = None
@@ -118,7 +122,7 @@ class Flow:
     @property
     def guard(self) -> StateGuard:
         """What `fs.apply_patch` checks updates of the document by."""
-        return StateGuard(self.package.graph)
+        return StateGuard(self.package.graph, Path(os.path.realpath(self.document.path)))
 
     @property
     def state(self) -> State:
@@ -154,15 +158,25 @@ class Flow:
         return self._state
 
     def begin(self) -> None:
-        """Keep others out, and write the document where there is none yet."""
+        """Keep others out, and write the document where it has to change for this run.
+
+        UsageError: somebody is at work on it, or has changed it since this was prepared.
+        """
         self.document.lock()
-        if self.forked is not None:
-            origin, moment = self.forked
-            origin.copy_others(moment, self.document)
-        if self.fresh is not None:
-            self.document.write(self.fresh)
-            self.fresh, self._data = None, b""
-        self._begun = True
+        try:
+            if self.document.read() != self.on_disk:
+                raise UsageError("the document was changed a moment ago; start this again")
+            if self.forked is not None:
+                origin, moment = self.forked
+                origin.copy_others(moment, self.document)
+            if self.fresh is not None:
+                self.document.write(self.fresh)
+                self.fresh = None
+            self.document.keep(self._data)
+            self._begun = True
+        except BaseException:
+            self.document.release()
+            raise
 
     @property
     def smaller(self) -> str:
@@ -203,12 +217,12 @@ class Flow:
         if turn.tool_runs:
             if state.visit == before.visit or self.autopilot:
                 return Verdict()
-            text = f"{before.node} is done, next is {state.node}. {GO_ON}"
+            text = f"{before.node} is done, next is {state.node}. {_go_on(state)}"
             return Verdict(answered=True, notices=(text,))
         if self.autopilot and self._nudged != state.visit:
             self._nudged = state.visit
             return Verdict(new_messages=self.briefing("continue"))
-        return Verdict(notices=(f"{state.node} waits for you. {GO_ON}",))
+        return Verdict(notices=(f"{state.node} waits for you. {_go_on(state)}",))
 
     def briefing(self, intent: Intent) -> tuple[Message, ...]:
         """The directive and the brief of the current step, as messages."""
@@ -222,7 +236,10 @@ class Flow:
                 loaded = await asyncio.to_thread(critical_context, agent, self.read)
                 self._contexts[agent.id] = loaded
             context = self._contexts[agent.id]
-        values = "\n".join(f"- {{{name}}}: {value}" for name, value in self.package.values.items())
+        values = "\n".join(
+            f"- {{{name}}}, {{config:{name}}}: {value}"
+            for name, value in self.package.values.items()
+        )
         return system_text(
             agent,
             context,
@@ -233,7 +250,8 @@ class Flow:
         )
 
 
-GO_ON = "`%%agent --continue` goes on; what you write there is for this step."
+def _go_on(state: State) -> str:
+    return f"`%%agent --continue` goes on; what you write there is for {state.node}."
 
 
 def directive(flow: Flow, intent: Intent) -> str:

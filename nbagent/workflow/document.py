@@ -65,11 +65,12 @@ class Document:
         Raises:
             UsageError: somebody else is at work on it.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder.with_suffix(".lock")
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-        self._held.callback(os.close, descriptor)
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+            self._held.callback(_close, descriptor)
+            _locks.add(descriptor)
             self._held.enter_context(locked(descriptor, wait_s=_LOCK_WAIT_S))
         except TimeoutError:
             self._held.close()
@@ -77,6 +78,9 @@ class Document:
                 f"another run is at work on the workflow {self.run_id[:8]} (in this kernel or in "
                 "another one); wait for it, or stop it where it was started"
             ) from None
+        except OSError as error:
+            self._held.close()
+            raise UsageError(f"{file} cannot be written ({error.strerror}); mend it") from None
 
     def release(self) -> None:
         """Let others in; also when nothing was locked."""
@@ -92,7 +96,9 @@ class Document:
         """Keep it as it is now; a version that cannot be kept only makes a fork impossible."""
         with suppress(OSError):
             self._versions.mkdir(parents=True, exist_ok=True)
-            (self._versions / f"{_stamp(utc_now())}.md").write_bytes(data)
+            unfinished = self._versions / "unfinished"
+            unfinished.write_bytes(data)
+            unfinished.rename(self._versions / f"{_stamp(utc_now())}.md")
 
     def as_of(self, moment: datetime) -> bytes:
         """What it said then; UsageError where that is not known (any more)."""
@@ -124,7 +130,26 @@ class Document:
     def _others(self) -> list[Path]:
         """The other files of the folder."""
         files = (Path(here) / name for here, _, names in os.walk(self.folder) for name in names)
-        return [file for file in files if file != self.path and not file.is_symlink()]
+        regular = (file for file in files if file.is_file() and not file.is_symlink())
+        return [file for file in regular if file != self.path]
+
+
+_locks: set[int] = set()
+
+
+def _close(descriptor: int) -> None:
+    _locks.discard(descriptor)
+    os.close(descriptor)
+
+
+def _after_fork_in_child() -> None:
+    """The locks are the parent's: a child that lives longer must not hold them."""
+    while _locks:
+        os.close(_locks.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _stamp(moment: datetime) -> str:
@@ -143,8 +168,8 @@ def read_named(path: Path) -> bytes:
     return data
 
 
-def document_of(path: Path, data: bytes, home: Path) -> Document:
-    """The document that a file is, or becomes when it is written into the store.
+def document_of(path: Path, data: bytes, home: Path) -> tuple[Document, bytes | None]:
+    """The document that a file is, or becomes when it is written into the store; what is there.
 
     Raises:
         UsageError: it is no state document, or the store has another one of the same run.
@@ -154,13 +179,14 @@ def document_of(path: Path, data: bytes, home: Path) -> Document:
         there = document.read()
     except ToolError as error:
         raise UsageError(f"{path}: {error.message}", code=error.code) from None
-    is_it = os.path.realpath(path) == os.path.realpath(document.path)
-    if not is_it and there not in (None, data):
+    if os.path.realpath(path) == os.path.realpath(document.path):
+        return document, data
+    if there not in (None, data):
         raise UsageError(
             "the store has a document of this run that says something else "
             f"({document.path}); resume that one, or move it away first"
         )
-    return document
+    return document, there
 
 
 def forget_documents(run_ids: Iterable[str], home: Path) -> None:

@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.errors import ToolError
-from nbagent.files.names import path_parts, visible
-from nbagent.workflow.agents import is_id
+from nbagent.files.names import visible
+from nbagent.workflow.agents import unknown_agent
+from nbagent.workflow.fields import Fields
 from nbagent.workflow.graph import Edge, Fault, Graph, Node
 from nbagent.workflow.unpacking import Source
-from nbagent.workflow.variables import Marks, UnknownMark, is_line
+from nbagent.workflow.variables import Marks, is_line
 
 GRAPH_FILE = "workflow.graph.json"
 _MOUNTS = ("@project", "@pkg", "@state")
 _NODE_KEYS = ("id", "stepFile", "agentId", "inputs", "outputsMap", "terminal")
 _EDGE_KEYS = ("from", "to", "label", "condition")
-_LABEL_CHARS, _CONDITION_CHARS, _PATH_CHARS = 80, 500, 1_000
+_LABEL_CHARS, _CONDITION_CHARS = 80, 500
 _GAP = re.compile(r"[\s,:]*")
 
 
@@ -46,7 +45,6 @@ def read_graph(
     text = source.text(GRAPH_FILE, faults)
     if text is None:
         return None
-    reader = _Reader(source, marks, agents, faults)
     nodes, edges = list[Placed](), list[PlacedEdge]()
     try:
         if not isinstance(json.loads(text), dict):
@@ -54,10 +52,16 @@ def read_graph(
         for key, value, line, twice in _entries(text):
             place = Place(GRAPH_FILE, line)
             for name in twice:
-                reader.wrong(place, f"the key {name!r} stands here twice; keep one of them")
-            if key == "nodes" and (node := reader.node(value, place)):
+                why = f"the key {visible(name)!r} stands here twice; keep one of them"
+                faults.append(Fault(*place, why))
+            entry = json_object(value)
+            if entry is None:
+                faults.append(Fault(*place, f"this entry of {key} is no JSON object; write one"))
+                continue
+            fields = Fields(GRAPH_FILE, entry, line, faults)
+            if key == "nodes" and (node := _node(fields, source, marks, agents)):
                 nodes.append((node, place))
-            elif key == "edges" and (edge := reader.edge(value, place)):
+            elif key == "edges" and (edge := _edge(fields)):
                 edges.append((edge, place))
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
@@ -68,7 +72,7 @@ def read_graph(
 
 
 def _entries(text: str) -> Iterator[tuple[str, Any, int, list[str]]]:
-    """Each entry of the top-level lists: key, value, line, and keys that stand twice in it.
+    """Each entry of the lists at the top: key, value, line, and keys that stand twice so far.
 
     The text is known to be a JSON object.
     """
@@ -80,160 +84,101 @@ def _entries(text: str) -> Iterator[tuple[str, Any, int, list[str]]]:
         return dict(given)
 
     decoder = json.JSONDecoder(object_pairs_hook=pairs)
-    line_ends = [match.start() for match in re.finditer("\n", text)]
     keys: set[str] = set()
     at = _after_gap(text, text.index("{") + 1)
     while text[at] != "}":
-        key, after = decoder.raw_decode(text, at)
-        if key in keys:
-            yield "", None, bisect_left(line_ends, at) + 1, [key]
+        key, at = decoder.raw_decode(text, at)
+        twice += [key] if key in keys else []
         keys.add(key)
-        at = _after_gap(text, after)
-        is_list = text[at] == "["
-        at = _after_gap(text, at + 1) if is_list else at
-        while not is_list or text[at] != "]":
-            value, after = decoder.raw_decode(text, at)
-            yield key, value, bisect_left(line_ends, at) + 1, twice
-            twice.clear()
-            at = _after_gap(text, after)
-            if not is_list:
-                break
-        at = _after_gap(text, at + 1) if is_list else at
+        at = _after_gap(text, at)
+        if text[at] != "[":
+            _, at = decoder.raw_decode(text, at)
+        else:
+            at = _after_gap(text, at + 1)
+            while text[at] != "]":
+                line = text.count("\n", 0, at) + 1
+                value, at = decoder.raw_decode(text, at)
+                yield key, value, line, twice
+                twice.clear()
+                at = _after_gap(text, at)
+            at += 1
+        at = _after_gap(text, at)
 
 
 def _after_gap(text: str, at: int) -> int:
     return cast("re.Match[str]", _GAP.match(text, at)).end()
 
 
-class _Reader:
-    """Makes nodes and edges of JSON; what is wrong becomes a fault at its place."""
+def _node(fields: Fields, source: Source, marks: Marks, agents: Collection[str]) -> Node | None:
+    """A node; None where it has no id that could be used."""
+    fields.check_keys(_NODE_KEYS)
+    node_id = fields.id("id")
+    agent = fields.id("agentId") if "agentId" in fields.values else ""
+    if agent and agent not in agents:
+        fields.wrong("agentId", unknown_agent(agent, agents))
+    terminal = fields.values.get("terminal", False)
+    if not isinstance(terminal, bool):
+        fields.wrong("terminal", "terminal is true or false; write one of them")
+    node = Node(
+        id=node_id,
+        step_file=_step_file(fields, source, marks),
+        agent=agent or None,
+        inputs=_inputs(fields, source, marks),
+        outputs=_outputs(fields, marks),
+        terminal=terminal is True,
+    )
+    return node if node_id else None
 
-    def __init__(
-        self, source: Source, marks: Marks, agents: Collection[str], faults: list[Fault]
-    ) -> None:
-        self.source, self.marks, self.agents, self.faults = source, marks, agents, faults
 
-    def wrong(self, place: Place, why: str) -> None:
-        self.faults.append(Fault(*place, why))
+def _edge(fields: Fields) -> Edge | None:
+    """An edge; None where its ends cannot be used."""
+    fields.check_keys(_EDGE_KEYS)
+    source, target = fields.id("from"), fields.id("to")
+    label = fields.line("label", _LABEL_CHARS) or "next"
+    condition = fields.line("condition", _CONDITION_CHARS)
+    if not source or not target:
+        return None
+    return Edge(source=source, target=target, label=label, condition=condition)
 
-    def node(self, value: Any, place: Place) -> Node | None:
-        """A node; None where it has no id that could be used."""
-        fields = self._fields(value, place, "node", _NODE_KEYS)
-        node_id = self._id(fields, "id", place)
-        agent = "" if fields.get("agentId") is None else self._id(fields, "agentId", place)
-        if agent and agent not in self.agents:
-            there = ", ".join(self.agents) or "none; put it into agents/"
-            self.wrong(place, f"there is no agent {agent!r}; there are: {there}")
-        terminal = fields.get("terminal", False)
-        if not isinstance(terminal, bool):
-            self.wrong(place, "terminal is true or false; write one of them")
-        node = Node(
-            id=node_id,
-            step_file=self._step_file(fields, place),
-            agent=agent or None,
-            inputs=self._inputs(fields.get("inputs"), place),
-            outputs=self._outputs(fields.get("outputsMap"), place),
-            terminal=terminal is True,
-        )
-        return node if node_id else None
 
-    def edge(self, value: Any, place: Place) -> Edge | None:
-        """An edge; None where its ends cannot be used."""
-        fields = self._fields(value, place, "edge", _EDGE_KEYS)
-        source, target = (self._id(fields, key, place) for key in ("from", "to"))
-        label = self._line(fields, "label", place, _LABEL_CHARS) or "next"
-        condition = self._line(fields, "condition", place, _CONDITION_CHARS)
-        if not source or not target:
-            return None
-        return Edge(source=source, target=target, label=label, condition=condition)
-
-    def _fields(
-        self, value: Any, place: Place, kind: str, known: Sequence[str]
-    ) -> Mapping[str, Any]:
-        fields = json_object(value)
-        if fields is None:
-            self.wrong(place, f"this {kind} is no JSON object; write one with {', '.join(known)}")
-        for key in fields or ():
-            if key not in known:
-                there = ", ".join(known)
-                self.wrong(place, f"a {kind} has no key {visible(key)!r}; there are {there}")
-        return fields or {}
-
-    def _id(self, fields: Mapping[str, Any], key: str, place: Place) -> str:
-        value = fields.get(key)
-        if isinstance(value, str) and is_id(value):
-            return value
-        shown = "is missing" if value is None else f"{_shown(value)} is no id"
-        self.wrong(place, f"{key} {shown}; write up to 80 letters, digits, _ . or -")
+def _step_file(fields: Fields, source: Source, marks: Marks) -> str:
+    """Its path below the package."""
+    value = fields.values.get("stepFile")
+    if value is None:
+        fields.wrong("stepFile", "stepFile is missing; write the path of the step's text")
         return ""
-
-    def _line(self, fields: Mapping[str, Any], key: str, place: Place, most: int) -> str:
-        value = fields.get(key)
-        if value is None or value == "" or (isinstance(value, str) and is_line(value, most)):
-            return value or ""
-        self.wrong(place, f"{key} is not one printable line of at most {most} characters")
-        return ""
-
-    def _path(self, key: str, value: Any, place: Place, mount: str) -> tuple[str, str]:
-        """Mount and path below it; two empty texts where it is none."""
-        try:
-            if not isinstance(value, str) or not is_line(value, _PATH_CHARS):
-                raise ToolError("write it as one printable line of text")
-            path = self.marks.path(value.strip())
-            first, *rest = path_parts(path) or ("",)
-            if first.startswith("@"):
-                mount, first = first, ""
-            if "{" in path or "}" in path:
-                raise ToolError("a mark in it has no value; give one in config")
-            below = "/".join((first, *rest) if first else rest)
-            if not below or mount not in _MOUNTS:
-                raise ToolError(f"write a path below one of {', '.join(_MOUNTS)}")
-        except (ToolError, UnknownMark) as error:
-            why = getattr(error, "message", f"{error}; give one in config, or write it out")
-            self.wrong(place, f"{key} {_shown(value)} is no path: {why}")
-            return "", ""
-        return mount, below
-
-    def _step_file(self, fields: Mapping[str, Any], place: Place) -> str:
-        value = fields.get("stepFile")
-        if value is None:
-            self.wrong(place, "stepFile is missing; write the path of the step's text")
-            return ""
-        mount, path = self._path("stepFile", value, place, "@pkg")
-        if path and mount != "@pkg":
-            self.wrong(place, f"stepFile {_shown(value)} lies outside of the package; put it there")
-        elif path and path not in self.source.files:
-            self.wrong(place, self.source.why_missing(path))
-        return path
-
-    def _inputs(self, value: Any, place: Place) -> tuple[str, ...]:
-        if not isinstance(value, list | None):
-            self.wrong(place, "inputs is a list of paths; write one")
-            return ()
-        items = cast("list[Any]", value or [])
-        paths = [self._path("input", item, place, "@project") for item in items]
-        for mount, path in paths:
-            if mount == "@pkg" and path not in self.source.files:
-                self.wrong(place, self.source.why_missing(path))
-        return tuple(f"{mount}/{path}" for mount, path in paths)
-
-    def _outputs(self, value: Any, place: Place) -> tuple[tuple[str, str], ...]:
-        pairs = {} if value is None else json_object(value)
-        if pairs is None:
-            self.wrong(place, "outputsMap is an object of names and paths; write one")
-        outputs: list[tuple[str, str]] = []
-        for name, item in (pairs or {}).items():
-            if not is_line(name, _PATH_CHARS):
-                self.wrong(place, f"the output {_shown(name)} is not one printable line; rename it")
-            mount, path = self._path("output", item, place, "@project")
-            if path and mount != "@project":
-                self.wrong(place, f"the output {_shown(item)} leaves @project/; write it below it")
-            outputs.append((name, f"{mount}/{path}"))
-        return tuple(outputs)
+    path = fields.path("stepFile", value, marks, mount="@pkg", source=source)
+    if path and not path.startswith("@pkg/"):
+        why = f"stepFile {visible(path)} lies outside of the package; put it there"
+        fields.wrong("stepFile", why)
+    return path.removeprefix("@pkg/")
 
 
-def _shown(value: object) -> str:
-    return visible(repr(value))
+def _inputs(fields: Fields, source: Source, marks: Marks) -> tuple[str, ...]:
+    value: Any = fields.values.get("inputs", [])
+    if not isinstance(value, list):
+        fields.wrong("inputs", "inputs is a list of paths; write one")
+        return ()
+    paths = [fields.path("inputs", it, marks, source=source) for it in cast("list[Any]", value)]
+    for path in paths:
+        if path and path.partition("/")[0] not in _MOUNTS:
+            why = f"the input {visible(path)} has another mount than {', '.join(_MOUNTS)}"
+            fields.wrong("inputs", why)
+    return tuple(paths)
+
+
+def _outputs(fields: Fields, marks: Marks) -> tuple[tuple[str, str], ...]:
+    outputs: list[tuple[str, str]] = []
+    for name, value in fields.mapping("outputsMap").items():
+        if not is_line(name):
+            why = f"the output {visible(repr(name))} is not one printable line; rename it"
+            fields.wrong("outputsMap", why)
+        path = fields.path("outputsMap", value, marks)
+        if path and not path.startswith("@project/"):
+            why = f"the output {visible(path)} leaves @project/; write it below it"
+            fields.wrong("outputsMap", why)
+        outputs.append((name, path))
+    return tuple(outputs)
 
 
 def check_graph(

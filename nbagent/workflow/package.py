@@ -11,22 +11,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from nbagent.contracts.canonical import json_object
-from nbagent.contracts.errors import ToolError
-from nbagent.contracts.policy import call_pattern
-from nbagent.files.frontmatter import FrontMatter, read_frontmatter, read_yaml
-from nbagent.files.names import visible
 from nbagent.settings import path_of, project_folder, store_home
-from nbagent.workflow.agents import is_id, read_agent
+from nbagent.workflow.agents import read_agent, unknown_agent
+from nbagent.workflow.fields import Fields, read_matter
 from nbagent.workflow.graph import AgentSpec, Fault, Graph, Package
 from nbagent.workflow.graph_file import GRAPH_FILE, Place, check_graph, read_graph
 from nbagent.workflow.steps import graph_of_steps, made_id
 from nbagent.workflow.unpacking import MAIN_FILES, Source, read_source, refuse
-from nbagent.workflow.variables import Marks, UnknownMark, bad_values, is_line, person_values
+from nbagent.workflow.variables import Marks, person_values, read_values
 
 _CONFIG = "config.yaml"
-_PATCH_TOOL = "fs.apply_patch"
-_NAME_CHARS = 200
 _FIXED_MARKS = ("project-root", "bundle-root", "skill-root", "date", "user_name")
 
 
@@ -54,7 +48,7 @@ def load_package(
     package = _Loading(source, given, faults).package()
     if package is None or faults:
         faults.sort(key=lambda fault: (fault.file, fault.line or 0))
-        raise refuse(place, [*dict.fromkeys(faults)])
+        raise refuse(place, *dict.fromkeys(faults))
     return package
 
 
@@ -66,18 +60,15 @@ class _Loading:
         there = {*source.files, *source.links}
         self.file = next(file for file in MAIN_FILES if file in there)
         self.template = source.text(self.file, faults) or ""
-        self.matter = self._front_matter()
-        self.fields = self.matter.mapping
+        self.matter = read_matter(self.template, self.file, faults)
+        self.fields = Fields(self.file, self.matter.mapping, self.matter.lines, faults)
         self.marks = Marks(values, self._config())
         self.notes = [f"{self.file}: {warning}" for warning in self.matter.warnings]
 
     def package(self) -> Package | None:
         """The package; None, or of no use, where there are faults."""
-        package_id = self._line("id") or made_id(self.source.name)
-        if not is_id(package_id):
-            why = f"{visible(repr(package_id))} is no id; write up to 80 letters, digits, _ . or -"
-            self._wrong("id", why)
-        self._mapping("variables")
+        package_id = self.fields.id("id", made_id(self.source.name))
+        self.fields.mapping("variables")
         agents, agent = self._agents()
         graph = self._graph(agents)
         if ".mcp.json" in self.source.files:
@@ -90,7 +81,7 @@ class _Loading:
             left += self.marks.prose(text)[1]
         return Package(
             id=package_id,
-            name=self._line("name") or package_id,
+            name=self.fields.line("name") or package_id,
             path=self.source.path,
             root=self.source.root,
             sha256=self.source.sha256,
@@ -106,125 +97,52 @@ class _Loading:
             notes=tuple(self.notes),
         )
 
-    def _wrong(self, key: str, why: str) -> None:
-        self.faults.append(Fault(self.file, self.matter.lines.get(key), why))
-
-    def _problems(self, file: str, error: ToolError) -> None:
-        problems: list[Any] = error.details.get("problems") or [(None, error.message)]
-        self.faults += [Fault(file, line, str(why)) for line, why in problems]
-
-    def _front_matter(self) -> FrontMatter:
-        try:
-            return read_frontmatter(self.template, strict=True)
-        except ToolError as error:
-            self._problems(self.file, error)
-            return FrontMatter({}, "")
-
     def _config(self) -> dict[str, str]:
         """The package's own values: of its `config.yaml`, and of the front matter, which win."""
-        config: dict[str, Any] = {}
-        if _CONFIG in self.source.files:
-            try:
-                config = _texts(read_yaml(self.source.text(_CONFIG, self.faults) or "").mapping)
-            except ToolError as error:
-                self._problems(_CONFIG, error)
-        for name in bad_values(config):  # Such a file may hold more than values for marks.
-            del config[name]
-        given = _texts(self._mapping("config"))
-        wrong = bad_values(given)
-        for name, why in wrong.items():
-            self._wrong(f"config.{name}", why)
-        return config | {name: text for name, text in given.items() if name not in wrong}
-
-    def _mapping(self, key: str) -> dict[str, Any]:
-        given = self.fields.get(key)
-        if given is not None and not isinstance(given, dict):
-            self._wrong(key, f"{key} is no list of 'name: value' lines; write it so")
-        return json_object(given) or {}
-
-    def _line(self, key: str) -> str:
-        """A text of one line with its marks filled in; empty when it is not there."""
-        value = self.fields.get(key)
-        if value is None:
-            return ""
-        if not isinstance(value, str) or not is_line(value, _NAME_CHARS):
-            self._wrong(key, f"{key} is not one printable line of text; put it in quotes")
-            return ""
-        try:
-            return self.marks.path(value.strip())
-        except UnknownMark as error:
-            self._wrong(key, f"{error} in {key}; give it in config, or write it out")
-            return ""
+        text = self.source.text(_CONFIG, self.faults) if _CONFIG in self.source.files else None
+        # Such a file may hold more than values for marks.
+        values, _ = read_values(read_matter(text or "", _CONFIG, self.faults).mapping)
+        return values | self.fields.texts("config")
 
     def _ids(self, key: str) -> dict[str, str]:
         """The ids in a list or a text, each with its key in the front matter."""
-        value = self.fields.get(key)
-        if value is None:
-            return {}
+        value = self.fields.values.get(key, [])
         if isinstance(value, str):
             return {value: key}
         items: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [None]
         if not all(isinstance(one, str) for one in items):
-            self._wrong(key, f"{key} is an id, or a list of ids; write one in quotes")
+            self.fields.wrong(key, f"{key} is an id, or a list of ids; write one in quotes")
             return {}
         return {one: f"{key}.{number}" for number, one in enumerate(items)}
 
     def _agents(self) -> tuple[dict[str, AgentSpec], str | None]:
         """The agents of the package, those listed where some are, and which one is the default."""
         found: dict[str, AgentSpec] = {}
-        broken: set[str] = set()
         for file in filter(_is_agent, sorted({*self.source.files, *self.source.links})):
-            text = self.source.text(file, self.faults) or ""
-            spec = text and read_agent(text, file, marks=self.marks, faults=self.faults)
-            if not spec:
-                path = PurePosixPath(file)
-                broken.add(path.parent.name if path.name == MAIN_FILES[1] else path.stem)
-                continue
+            text = self.source.text(file, self.faults)
+            spec = read_agent(text, file, marks=self.marks, faults=self.faults, source=self.source)
             if spec.id in found:
                 why = f"the agent {spec.id!r} is in {found[spec.id].file} too; rename one of them"
                 self.faults.append(Fault(file, None, why))
             found[spec.id] = spec
-            self._check_agent(spec, text)
-        names = [*found, *sorted(broken - found.keys())]
-        listed = self._ids("agents")
-        default = self._ids("agent")
+        listed, default = self._ids("agents"), self._ids("agent")
         for name, key in (*listed.items(), *default.items()):
-            if name not in names:
-                there = ", ".join(names) or "none; put it into agents/"
-                self._wrong(key, f"there is no agent {name!r}; there are: {there}")
-        agents = {name: found[name] for name in listed if name in found} if listed else found
-        agents |= {name: found[name] for name in default if name in found}
+            if name not in found:
+                self.fields.wrong(key, unknown_agent(name, found))
+        chosen = [*listed, *default] if listed else [*found]
+        agents = {name: found[name] for name in chosen if name in found}
         only = [*agents] if listed or len(agents) == 1 else []
-        self.broken = sorted(broken)
         return agents, next(iter([*default, *only]), None)
-
-    def _check_agent(self, spec: AgentSpec, text: str) -> None:
-        """What a package wants of an agent beside what every agent has to be."""
-
-        def wrong(key: str, why: str) -> None:
-            is_yaml = not spec.file.endswith(".md")
-            lines = (read_yaml(text) if is_yaml else read_frontmatter(text, strict=True)).lines
-            ends = (line for name, line in lines.items() if f".{name}".endswith(f".{key}"))
-            self.faults.append(Fault(spec.file, next(ends, None), why))
-
-        patterns = map(call_pattern, spec.tools or ())
-        if spec.tools is not None and not any(it.fits_tool(_PATCH_TOOL, "fs") for it in patterns):
-            wrong("tools", f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it")
-        for number, action in enumerate(spec.actions):
-            mount, _, file = action.load.partition("/")
-            if mount == "@pkg" and file not in self.source.files:
-                wrong(f"critical_actions.{number}", self.source.why_missing(file))
 
     def _graph(self, agents: Mapping[str, AgentSpec]) -> Graph | None:
         entries = self._ids("entry")
-        place = Place(self.file, self.matter.lines.get("entry"))
+        place = Place(self.file, self.fields.line_of("entry"))
         if len(entries) > 1:
             why = f"there are {len(entries)} entries ({', '.join(entries)}); name one"
-            self._wrong("entry", why)
+            self.fields.wrong("entry", why)
         entry = next(iter(entries), None)
         if GRAPH_FILE in self.source.files or GRAPH_FILE in self.source.links:
-            names = [*agents, *self.broken]
-            read = read_graph(self.source, marks=self.marks, agents=names, faults=self.faults)
+            read = read_graph(self.source, marks=self.marks, agents=agents, faults=self.faults)
             if read is None:
                 return None
             nodes, edges = read
@@ -247,15 +165,6 @@ class _Loading:
         used = [name for name in _FIXED_MARKS if f"{{{name}}}" in whole]
         names = dict.fromkeys([*self.marks.config, *self.marks.values, *used])
         return {name: self.marks.prose(f"{{{name}}}")[0] for name in names}
-
-
-def _texts(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers and booleans as texts; keys without a value are left out."""
-    return {
-        name: str(value).lower() if isinstance(value, bool | int | float) else value
-        for name, value in fields.items()
-        if value not in (None, "")
-    }
 
 
 def _is_agent(file: str) -> bool:

@@ -6,10 +6,11 @@ Texts and values only. Where the document lies is `document`'s.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NoReturn, cast
 from unicodedata import normalize
 
@@ -25,6 +26,12 @@ _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _VARIABLE = re.compile(r"[A-Za-z_][\w.-]{0,79}")
 _MOST_CHARS = 4_000
 """Of one value as JSON."""
+_MOST_BYTES = 60_000
+"""Of a document; only moves may make it longer, so that a full one still comes to its end."""
+_MOST_MARKS = 5_000
+"""Of what makes YAML slow to read, in the front matter; reading has its own bound above that."""
+_SHORTEN = "and delete variables that nobody needs (null)"
+_MOVES = {"stepsCompleted.append", "currentNodeId.set", "updatedAt.set"}
 _LISTS = ("stepsCompleted", "decisionLog", "artifacts")
 _UPDATES = (
     *("stepsCompleted.append", "variables.set", "decisionLog.append", "artifacts.append"),
@@ -68,13 +75,13 @@ class State:
 
 def new_document(package: Package, run_id: str, package_path: str) -> str:
     """The text of a fresh document: the template with the state of a run that begins."""
-    front = read_frontmatter(package.template).mapping
-    variables: Any = front.get("variables")
     now = _now()
 
     def begin(there: Any) -> None:
         for key in _OF_PACKAGE:
             there.pop(key, None)
+        if not isinstance(there.get("variables"), dict):
+            there["variables"] = {}
         there.update(
             {
                 "runId": run_id,
@@ -82,7 +89,6 @@ def new_document(package: Package, run_id: str, package_path: str) -> str:
                 "package": {"path": package_path, "sha256": package.sha256},
                 "currentNodeId": package.graph.entry,
                 "stepsCompleted": [],
-                "variables": settable(variables) if isinstance(variables, dict) else {},
                 "decisionLog": [],
                 "artifacts": [],
                 "updatedAt": now,
@@ -234,11 +240,13 @@ class StateGuard:
     """Lets the document of one workflow change by checked updates only: a PatchGuard."""
 
     graph: Graph
+    path: Path
+    """Of the document, on the host."""
 
-    def guards(self, mount: str, parts: Sequence[str]) -> bool:
+    def guards(self, path: Path) -> bool:
         """Whether this is the document, in whatever case a file system may know it."""
-        name = normalize("NFKC", "/".join(parts)).casefold()
-        return mount == "@state" and name == FILE
+        given, own = (normalize("NFKC", str(one)).casefold() for one in (path, self.path))
+        return given == own
 
     def change(
         self,
@@ -267,15 +275,24 @@ class StateGuard:
         def edit(there: Any) -> None:
             for key in _LISTS:
                 there[key] += settable(_items(update, key))
-            there["variables"].update(settable(update.get("variables.set", {})))
-            for name in [name for name, value in there["variables"].items() if value is None]:
-                del there["variables"][name]
+            for name, value in update.get("variables.set", {}).items():
+                there["variables"][name] = settable(value)
+                if value is None:
+                    del there["variables"][name]
             there["currentNodeId"] = update.get("currentNodeId.set", state.node)
             there["updatedAt"] = update.get("updatedAt.set", now)
 
         now = _now()
-        after = to_bytes(edit_frontmatter(to_text(before), edit))
-        read_state(after, self.graph)
+        is_full = f"the document is full; keep long texts in files of @project/, {_SHORTEN}"
+        try:
+            after = to_bytes(edit_frontmatter(to_text(before), edit))
+            read_state(after, self.graph)
+        except ToolError as error:
+            _check_editable(before)
+            why = "the document cannot hold these values; write them as short plain texts"
+            _misfit(is_full if "too long" in error.message else why)
+        if update.keys() - _MOVES and (len(after) > _MOST_BYTES or _n_marks(after) > _MOST_MARKS):
+            _misfit(is_full)
         return after, facts
 
     def _move(
@@ -285,7 +302,7 @@ class StateGuard:
         ends, target = update.get("stepsCompleted.append"), update.get("currentNodeId.set")
         details: dict[str, Any] = {"allowed": _targets(self.graph, state.node)}
         transition = {"from": state.node, "to": target, "label": None}
-        if target is not None:
+        if ends is not None or target is not None:
             details["transition"] = transition
 
         def refuse(code: ErrorCode, why: str, **more: Any) -> NoReturn:
@@ -321,6 +338,19 @@ class StateGuard:
             why = f"{target} needs files that are not there: {', '.join(missing)}"
             refuse("E_PRECONDITION_FAILED", why, missing=missing)
         return {"transition": {**transition, "label": edge.label}}
+
+
+def _n_marks(data: bytes) -> int:
+    front = data.partition(b"\n---")[0]
+    return sum(map(front.count, (b"\n", b",", b":", b"[", b"{")))
+
+
+def _check_editable(data: bytes) -> None:
+    """Raise where the document itself is why an update cannot be written."""
+    try:
+        edit_frontmatter(to_text(data), lambda there: None)
+    except ToolError as error:
+        _fail("E_INVALID_FRONTMATTER", f"{error.message}; nothing was changed")
 
 
 def _items(update: Mapping[str, Any], key: str) -> list[Any]:

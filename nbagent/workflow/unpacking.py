@@ -23,7 +23,8 @@ from nbagent.workflow.graph import Fault, PackageError
 T = TypeVar("T")
 
 MAIN_FILES = ("workflow.md", "SKILL.md")
-_MOST_TEXT_BYTES = 1 << 20
+MOST_TEXT_BYTES = 200_000
+"""Of a file whose text is read here: rules, a graph, a step, an agent."""
 _MOST_FAULTS = 100
 
 
@@ -47,18 +48,10 @@ class Source:
         return sha_of([[name, sha256_hex(self.files[name])] for name in sorted(self.files)])
 
     def text(self, file: str, faults: list[Fault]) -> str | None:
-        """A file as text with `\\n` as line ends; None, with a fault, where it is none."""
-        data = self.files.get(file)
-        if data is None:
-            faults.append(Fault(file, None, self.why_missing(file)))
-        elif len(data) > _MOST_TEXT_BYTES:
-            why = f"it has more than {_MOST_TEXT_BYTES >> 20} MB; split it"
-            faults.append(Fault(file, None, why))
-        else:
-            try:
-                return data.decode("utf-8-sig").replace("\r\n", "\n")
-            except UnicodeDecodeError:
-                faults.append(Fault(file, None, "it is not UTF-8 text; save it so"))
+        """A file as text; None, with a fault, where it is none."""
+        if file in self.files:
+            return text_of(self.files[file], file, faults)
+        faults.append(Fault(file, None, self.why_missing(file)))
         return None
 
     def why_missing(self, file: str) -> str:
@@ -69,9 +62,23 @@ class Source:
         return f"there is no file {visible(file)} in the package; add it, or correct the path"
 
 
-def refuse(path: Path, faults: list[Fault]) -> PackageError:
-    """The error with all faults; of very many the first ones."""
-    shown = tuple(faults[:_MOST_FAULTS])
+def text_of(data: bytes, file: str, faults: list[Fault]) -> str | None:
+    """Bytes as text with `\\n` as line ends; None, with a fault, where they are none."""
+    if len(data) > MOST_TEXT_BYTES:
+        why = f"it has more than {MOST_TEXT_BYTES:,} bytes; shorten or split it"
+        faults.append(Fault(file, None, why))
+        return None
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        faults.append(Fault(file, None, "it is not UTF-8 text; save it so"))
+        return None
+
+
+def refuse(path: Path, *faults: Fault | str) -> PackageError:
+    """The error with all faults, a text being one of the whole; of very many the first ones."""
+    shown = tuple(Fault("", None, it) if isinstance(it, str) else it for it in faults)
+    shown = shown[:_MOST_FAULTS]
     if len(faults) > _MOST_FAULTS:
         shown += (Fault("", None, f"and {len(faults) - _MOST_FAULTS:,} more like these"),)
     return PackageError(f"the package {visible(without_folders(str(path)))!r}", shown)
@@ -92,13 +99,13 @@ def read_source(path: Path, cache: Path) -> Source:
     if real.is_file():
         return _unpacked(path, real, cache)
     why = "there is no such folder or zip; write the path of a folder with workflow.md in it"
-    raise refuse(path, [Fault("", None, why)])
+    raise refuse(path, why)
 
 
 def _check_main_file(path: Path, names: Collection[str]) -> None:
     if not any(name in names for name in MAIN_FILES):
         why = "it has neither workflow.md nor SKILL.md; name the folder that has one, or write one"
-        raise refuse(path, [Fault("", None, why)])
+        raise refuse(path, why)
 
 
 def _checked(path: Path, read: Callable[[], T]) -> T:
@@ -106,7 +113,7 @@ def _checked(path: Path, read: Callable[[], T]) -> T:
         return read()
     except UsageError as error:
         problems: list[Any] = error.details["problems"]
-        raise refuse(path, [Fault(name, None, why) for name, why in problems]) from None
+        raise refuse(path, *(Fault(name, None, why) for name, why in problems)) from None
 
 
 def _unpacked(path: Path, real: Path, cache: Path) -> Source:
@@ -116,12 +123,12 @@ def _unpacked(path: Path, real: Path, cache: Path) -> Source:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
         why = f"it cannot be read ({error.strerror}); let this user read it"
-        raise refuse(path, [Fault("", None, why)]) from None
+        raise refuse(path, why) from None
     if len(data) > MOST_BYTES:
-        raise refuse(path, [Fault("", None, TOO_LARGE)])
+        raise refuse(path, TOO_LARGE)
     if not zipfile.is_zipfile(io.BytesIO(data)):
         why = "it is neither a folder nor a zip; write the path of the package's folder or zip"
-        raise refuse(path, [Fault("", None, why)])
+        raise refuse(path, why)
     packed = _checked(path, lambda: read_zip(data))
     top = {name.partition("/")[0] for name in packed}
     only = top.pop() if len(top) == 1 and not any(name in packed for name in MAIN_FILES) else ""
@@ -134,5 +141,5 @@ def _unpacked(path: Path, real: Path, cache: Path) -> Source:
     except OSError as error:
         where = visible(without_folders(str(cache)))
         why = f"it cannot be unpacked into {where} ({error.strerror}); make room or rights there"
-        raise refuse(path, [Fault("", None, why)]) from None
+        raise refuse(path, why) from None
     return Source(path=path, root=folder / only, name=only or path.stem, files=files)

@@ -47,26 +47,31 @@ def is_line(text: str, most_chars: int = _VALUE_CHARS) -> bool:
     return all(char in _JOINERS or category(char) not in _HIDDEN for char in text)
 
 
-def bad_values(values: Mapping[Any, Any]) -> dict[str, str]:
-    """Of values for marks, what is wrong with each that cannot be one, by its name."""
+def read_values(given: Mapping[Any, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Values for marks by name, and what is wrong with each that cannot be one, by its name.
+
+    Numbers and switches are taken as they are written; a name without a value is left out.
+    """
+    values: dict[str, str] = {}
     wrong: dict[str, str] = {}
-    for name, value in values.items():
+    for name, value in given.items():
+        text = str(value).lower() if isinstance(value, bool | int | float) else value
         if not _NAME.fullmatch(str(name)):
             wrong[name] = f"{str(name)[:80]!r} is no name for a value; use letters, digits, _ or -"
-        elif not isinstance(value, str) or not is_line(value):
-            wrong[name] = (
-                f"the value of {name!r} is not one printable line; write a text of at most "
-                f"{_VALUE_CHARS:,} characters"
-            )
-    return wrong
+        elif isinstance(text, str) and is_line(text):
+            values[name] = text
+        elif text is not None:
+            most = f"write a text of at most {_VALUE_CHARS:,} characters"
+            wrong[name] = f"the value of {name!r} is not one printable line; {most}"
+    return values, wrong
 
 
-def person_values(values: Mapping[str, str] | None) -> dict[str, str]:
+def person_values(given: Mapping[str, str] | None) -> dict[str, str]:
     """What a person gave for marks, checked; UsageError where it cannot be used."""
-    given = dict(values or {})
-    if wrong := bad_values(given):
+    values, wrong = read_values(given or {})
+    if wrong:
         raise UsageError("; ".join(wrong.values()))
-    return given
+    return values
 
 
 @dataclass(frozen=True, slots=True)

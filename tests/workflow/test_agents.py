@@ -39,26 +39,6 @@ variables:
 You are Mira, {tone}, at shelf {shelf} for {user_name}.
 Fill {{story_title}}.
 """
-BMAD = """\
-agent:
-  metadata:
-    id: "_bmad/bmm/agents/mary.md"
-    name: Mary
-    title: Analyst
-    icon: 📊
-    hasSidecar: false
-  persona:
-    role: Analyst of {project-root}
-    communication_style: Short
-    principles:
-      - Ask first
-      - Write after
-  critical_actions:
-    - Speak {communication_language}
-  menu:
-    - trigger: start
-      workflow: "{project-root}/workflow.yaml"
-"""
 TOM = "id: thomas\ncritical_actions: ['load: {desk}/a']\npersona: I am Tom"
 SKILL = """\
 ---
@@ -75,7 +55,8 @@ Be the reviewer.
 
 def read(text: str, file: str = "agents/mira.md") -> tuple[AgentSpec | None, list[Fault]]:
     faults: list[Fault] = []
-    return read_agent(text, file, marks=MARKS, faults=faults), faults
+    spec = read_agent(text, file, marks=MARKS, faults=faults)
+    return None if faults else spec, sorted(faults, key=lambda fault: fault.line or 0)
 
 
 def fields_of(spec: AgentSpec | None) -> dict[str, object]:
@@ -215,22 +196,6 @@ def test_yaml_and_markdown_say_the_same() -> None:
     assert fields_of(spec) == {**fields_of(read(MIRA)[0]), "file": "agents/mira.yaml"}
 
 
-def test_an_agent_as_bmad_writes_it_is_read() -> None:
-    spec, faults = read(BMAD, "agents/mary.agent.yaml")
-    assert spec is not None
-    assert not faults
-    assert (spec.id, spec.name, spec.title) == ("mary", "Mary", "Analyst")
-    named, _ = read(BMAD.replace("_bmad/bmm/agents/mary.md", "mary.v2"), "agents/mary.agent.yaml")
-    assert named is not None
-    assert named.id == "mary.v2"
-    assert spec.persona == (
-        "Role: Analyst of @project\nCommunication style: Short\n"
-        "Principles:\n- Ask first\n- Write after"
-    )
-    assert spec.actions == (Action(rule="Speak {communication_language}"),)
-    assert spec.unfilled == ("{communication_language}",)
-
-
 def test_a_skill_is_an_agent() -> None:
     spec, faults = read(SKILL, "agents/reviewer/SKILL.md")
     assert spec is not None
@@ -266,38 +231,46 @@ def test_what_is_left_out_has_a_default(text: str, expected: tuple[object, ...])
         ('id: "a b"', ["2: 'a b' is no id"]),
         ('id: "mira\\n- autopilot: true"', ["2: 'mira\\n- autopilot: true' is no id"]),
         (f"id: {'x' * 81}", ["2: 'xxx"]),
-        ("id: 7", ["2: '7' is no id"]),
+        ("id: 7", ["2: 7 is no id"]),
         ('name: "mira\\n- autopilot: true"', ["2: name is not one printable line"]),
         ("name: M\ntitle: [a]", ["3: title is not one"]),
         ('name: "M\u2028x"', ["2: name is not one"]),
         ("model: {a: 1}", ["2: model is not one"]),
         ("tools: {fs.read: true}", ["2: tools is a list"]),
         ("tools:\n  - fs.read\n  - fs.write(path=@project/a)", ["4: 'fs.write(path=@project/a)'"]),
-        ("tools:\n  - 7", ["3: '7' is no pattern"]),
+        ("tools:\n  - 7", ["3: 7 is no pattern"]),
         ("tools: [fs.read()]", ["2: 'fs.read()' is no pattern"]),
         ("tools: fs.read, (x", ["2: '(x' is no pattern"]),
         ("critical_actions: load it", ["2: critical_actions is a list"]),
-        ("critical_actions:\n  - load: '{x}/a.md'", ["3: nothing gives a value for {x}"]),
-        ("critical_actions:\n  - a\n  - 'load: {x}'", ["4: nothing gives a value for {x}"]),
-        ("critical_actions:\n  - 'load: {{x}}'", ["3: nothing gives a value for {{x}}"]),
-        ("critical_actions:\n  - load: '{project-root}'", ["3: '{project-root}' is no file"]),
-        ("critical_actions:\n  - load: ../../etc/passwd", ["3: the path ../../etc"]),
-        ("critical_actions:\n  - load: [a, b]", ["3: the path to load is not one"]),
+        (
+            "critical_actions:\n  - load: '{x}/a.md'",
+            ["3: '{x}/a.md' is no path: nothing gives a value for {x}"],
+        ),
+        (
+            "critical_actions:\n  - a\n  - 'load: {x}'",
+            ["4: '{x}' is no path: nothing gives a value for {x}"],
+        ),
+        (
+            "critical_actions:\n  - 'load: {{x}}'",
+            ["3: '{{x}}' is no path: nothing gives a value for {{x}}"],
+        ),
+        ("critical_actions:\n  - load: '{project-root}'", ["3: '{project-root}' is no path"]),
+        ("critical_actions:\n  - load: ../../etc/passwd", ["3: '../../etc/passwd' is no path"]),
+        ("critical_actions:\n  - load: [a, b]", ["3: an action is"]),
         (
             "critical_actions:\n  - load: 'a\\nb'\n  - load: \"a\\nb\"",
-            ["3: the path", "4: the path"],
+            ["3: 'a", "4: 'a"],
         ),
-        ("critical_actions:\n  - load:", ["3: the path to load is not one"]),
+        ("critical_actions:\n  - load:", ["3: an action is"]),
         ("critical_actions:\n  - 7", ["3: an action is"]),
-        ("variables: [a]", ["2: variables are"]),
+        ("variables: [a]", ["2: variables is no list"]),
         ('variables:\n  a: "b\\nc"\n  d: [e]', ["3: the value of 'a'", "4: the value of 'd'"]),
         ("colour: red", ["2: there is no key 'colour'"]),
         ("persona: x", ["2: there is no key 'persona'"]),
         ("name: a\nname: b", ["3: "]),
         ("name: &a b\ntitle: *a", ["2: ", "3: "]),
-        ("critical_actions:\n  - load: /etc/passwd", ["3: the path /etc/passwd is refused"]),
-        ('description: "a \\u202e b"', ["2: description holds"]),
-        ("critical_actions:\n  - load: '${HOME}/a'", ["3: nothing gives a value for {HOME}"]),
+        ("critical_actions:\n  - load: /etc/passwd", ["3: '/etc/passwd' is no path"]),
+        ("critical_actions:\n  - load: '${HOME}/a'", ["3: '${HOME}/a' is no path"]),
     ],
 )
 def test_each_fault_is_named_with_its_line(lines: str, faults: list[str]) -> None:
@@ -319,7 +292,6 @@ def test_all_faults_come_at_once_in_the_order_of_the_lines() -> None:
     ("text", "file", "why"),
     [
         ("", "agents/a.md", "it is empty"),
-        ("x" * 200_001, "agents/a.md", "more than 200,000 bytes"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", "agents/a.yaml", "alias"),
         ("[" * 50_000, "agents/a.yaml", ""),
         ("- a\n- b", "agents/a.yaml", ""),
@@ -372,7 +344,6 @@ def test_agents_are_found_in_the_project_and_in_the_home(project: Path) -> None:
     [
         ("mira", "mira", "First dry", ".nbagent/agents/mira.md"),
         ("tom", "thomas", "I am Tom", ".agents/agents/tom.yaml"),
-        ("thomas", "thomas", "I am Tom", ".agents/agents/tom.yaml"),
         ("rev", "rev", "Be the reviewer.", ".agents/agents/rev/SKILL.md"),
         ("own/ida.yml", "ida", "I am Ida", "own/ida.yml"),
         ("own/bom.md", "bom", "I am Bom", "own/bom.md"),
@@ -380,7 +351,7 @@ def test_agents_are_found_in_the_project_and_in_the_home(project: Path) -> None:
         ("ben", "ben", "I am Ben", "~/.nbagent/agents/ben.md"),
     ],
 )
-def test_an_agent_is_loaded_by_its_id_or_its_path(
+def test_an_agent_is_loaded_by_its_name_or_its_path(
     project: Path, name: str, agent_id: str, persona: str, file: str
 ) -> None:
     spec = load_agent(name, values={"tone": "dry", "desk": "d"}, project=project)
@@ -483,7 +454,7 @@ def test_what_an_agent_loads_comes_in_its_order_and_once() -> None:
     ("lengths", "whys"),
     [
         ({}, ["load: @pkg/b.md", "load: @project/a.md"]),
-        ({"@pkg/b.md": 40_001}, ["@pkg/b.md' has 40,001 characters", "load: @project/a.md"]),
+        ({"@pkg/b.md": 120_001}, ["load: @project/a.md", "it loads 120,001 characters"]),
     ],
     ids=["missing", "too long and missing"],
 )

@@ -89,7 +89,7 @@ GOING_ON: dict[str, tuple[Begin, Any, str, str | None, str]] = {
     "after a stop": (stopped, LONG, "ENGINE_ABORTED", None, "resume"),
     "after the last turn": (limited, SEARCH, "ENGINE_MAX_TURNS", None, "resume"),
     "after an error": (started, TOO_LATE, "LLM_TIMEOUT", None, "resume"),
-    "after a pause": (started, "What about?", "", None, "resume"),
+    "after a pause": (started, "What about?", "", None, "continue"),
     "by words": (started, "What about?", "", "  Birds,\n- autopilot: true\n", "continue"),
     "by words after an error": (started, TOO_LATE, "LLM_TIMEOUT", "Go on.", "continue"),
 }
@@ -132,7 +132,7 @@ def test_a_package_without_a_graph_and_agents_says_so(project: Path) -> None:
         f"USER_INPUT\n- forNodeId: {first}\nA\r\nB ",
         told("start", first, "none"),
         f"{brief.format(first)}\n  - {second} (label=next)",
-        told("resume", second, "none"),
+        told("continue", second, "none"),
         brief.format(second),
     ]
 

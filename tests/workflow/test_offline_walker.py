@@ -361,8 +361,7 @@ def chain(folder: Path, **steps: str) -> Path:
     ("text", "variables", "expected"),
     [
         ("Add 2 to `n`.", {"n": 3}, {"n": 5}),
-        ("Set `n` to n + 1.", {"n": 3}, {"n": 4}),
-        ("Set `n` to `n` plus 1.", {}, {"n": 1}),
+        ("Add 1 to `n`.", {}, {"n": 1}),
         ("Set `n` to `red`.", {"n": 1}, {"n": "red"}),
         ("Set `n` to 7.", {"n": 1}, {"n": 7}),
         ("Set `n` to the person's words.", {}, {"n": "hello"}),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from workflow_stage import LOOP, STATE, make_package
 
+from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo, ToolError
 from nbagent.contracts.ports import ToolContext
@@ -49,7 +50,7 @@ class Room:
         self.file = self.state / "workflow.md"
         self.file.write_text(new_document(self.package, "0" * 16, "@project/flow"))
         mounts = Mounts([Mount("@project", self.project, "rw"), Mount("@state", self.state, "rw")])
-        guard = StateGuard(self.package.graph)
+        guard = StateGuard(self.package.graph, self.file)
         order = HostOrder(words=("fs",), project=self.project, mounts=mounts, guard=guard)
         self.host = FileHost(order)
 
@@ -223,6 +224,56 @@ def test_a_step_begins_when_its_inputs_are_there(tmp_path: Path) -> None:
     assert isinstance(result, dict)
 
 
+def test_outputs_are_there_whatever_their_size_and_keys_are_never_looked_for(
+    tmp_path: Path,
+) -> None:
+    room = Room(tmp_path, LOOP, outputs={"draft": {"big": "big.bin"}})
+    with (room.project / "big.bin").open("wb") as file:
+        file.truncate(70_000_000)
+    (room.project / ".env").write_text("KEY=1")
+    for path in ("@project/.env", "@project/", "@project/steps"):
+        assert isinstance(room.update(artifacts_append=path), ErrorInfo)
+    assert not isinstance(room.update(stepsCompleted_append="draft"), ErrorInfo)
+
+
+def test_names_of_half_written_files_are_kept_from_tools(tmp_path: Path) -> None:
+    room = Room(tmp_path, LOOP)
+    name = f".nbagent-tmp-{sha256_hex('workflow.md')[:16]}"
+    result = room.call("fs.write", path=f"@state/{name}/x", content="x")
+    assert isinstance(result, ErrorInfo)
+    assert not isinstance(room.update(variables_set={"a": 1}), ErrorInfo)
+
+
+def test_a_full_document_still_comes_to_its_end(tmp_path: Path) -> None:
+    room = Room(tmp_path, LOOP)
+    results = [room.update(decisionLog_append="word, " * 600) for _ in range(20)]
+    assert isinstance(results[-1], ErrorInfo)
+    assert "keep long texts in files" in results[-1].message
+    for here, there in (("draft", "check"), ("check", "draft"), ("draft", "check")):
+        moved = room.update(stepsCompleted_append=here, currentNodeId_set=there)
+        assert not isinstance(moved, ErrorInfo)
+
+
+def test_an_update_deletes_no_variable_but_its_own(tmp_path: Path) -> None:
+    room = Room(tmp_path, LOOP, front="variables:\n  topic: # what it is about\n  n: 1 # one\n")
+    room.update(variables_set={"n": 2})
+    text = room.file.read_text()
+    assert "topic: # what it is about" in text
+    assert "n: 2 # one" in text
+    room.update(variables_set={"topic": None})
+    assert "topic" not in room.file.read_text()
+
+
+@pytest.mark.parametrize("value", ["a\u0085b", "yes", "2026-01-01", "---", "x\ny: z", "*a", "\t"])
+def test_a_value_reads_back_as_it_was_set_or_is_refused(tmp_path: Path, value: str) -> None:
+    room = Room(tmp_path, LOOP)
+    result = room.update(variables_set={"v": value})
+    now = read_state(room.file.read_bytes(), room.package.graph).variables
+    if isinstance(result, ErrorInfo):
+        assert "write them as short plain texts" in result.message
+    assert now == ({} if isinstance(result, ErrorInfo) else {"v": value})
+
+
 def test_comments_order_and_body_of_the_document_survive_updates(tmp_path: Path) -> None:
     room = Room(tmp_path, LOOP, front="title: 'A: B' # mine\n", rules="# Plan\n\n---\nText *here*")
     head, _, body = room.file.read_text().partition("---\n# Rules")
@@ -242,7 +293,7 @@ def test_comments_order_and_body_of_the_document_survive_updates(tmp_path: Path)
 
 
 BY_HAND: dict[str, tuple[str, str, str, str]] = {
-    "no step": ("currentNodeId: draft", "currentNodeId: dratf", "E_SCHEMA", "line 8"),
+    "no step": ("currentNodeId: draft", "currentNodeId: dratf", "E_SCHEMA", "line 9"),
     "a jump": (
         "currentNodeId: draft",
         "currentNodeId: done",

@@ -28,7 +28,7 @@ from nbagent.workflow.state import StateGuard
 
 flow, state, name, n = sys.argv[1:]
 mounts = Mounts([Mount("@project", Path(flow), "rw"), Mount("@state", Path(state), "rw")])
-guard = StateGuard(load_package(flow).graph)
+guard = StateGuard(load_package(flow).graph, Path(state) / "workflow.md")
 host = FileHost(HostOrder(words=("fs",), project=Path(flow), mounts=mounts, guard=guard))
 context = ToolContext(run_id="0" * 16, session="t", runner=Courier())
 

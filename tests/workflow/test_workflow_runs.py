@@ -17,6 +17,9 @@ from workflow_stage import STATE, make_package, move, patch, said, script
 import nbagent
 from nbagent import offline
 from nbagent.contracts.errors import UsageError
+from nbagent.run import changed_ask
+from nbagent.session.active import ActiveRun
+from nbagent.session.prepare import Ask
 from nbagent.session.stores import close_stores
 from nbagent.settings import begun_anew, store_home
 from nbagent.workflow.graph import PackageError
@@ -132,12 +135,12 @@ def test_every_directive_and_brief_is_sent_byte_for_byte_and_stays_in_the_histor
         "USER_INPUT\n- forNodeId: draft\nAbout birds.",
         told("start", "draft", "mira"),
         DRAFT,
-        told("resume", "check", "otto"),
+        told("continue", "check", "otto"),
         CHECK,
         "USER_INPUT\n- forNodeId: done\nGo on,\n- autopilot: true",
         told("continue", "done", "mira"),
         DONE,
-        told("resume", "done", "mira"),
+        told("continue", "done", "mira"),
         DONE,
     ]
     turns = [turn for one in (run, second, third, fourth) for turn in one.turns]
@@ -333,6 +336,52 @@ def test_a_fork_has_the_state_as_it_stood_at_that_turn(project: Path) -> None:
         run.fork("C02")
 
 
+def test_going_on_from_an_earlier_run_has_the_state_as_it_stood_at_its_end() -> None:
+    model = script(WRITE, move("draft", "check"), move("check", "draft"), move("check", "done"))
+    run = start(model)
+    first = check_run(run.resume("Too long."))
+    assert first.workflow is not None
+    assert first.workflow.current_node == "draft"
+    again = check_run(run.resume("Fine."))
+    assert again.workflow is not None
+    assert again.workflow.current_node == "done"
+    assert again.turns[0].node == "check"
+    assert document(again) != document(first) == document(run)
+    assert first.workflow.current_node == "draft"
+    assert any("It is a copy" in text for text in again.record.notices)
+    assert again.workflow.state.run_id == again.id
+
+
+def test_who_prepared_a_run_before_another_one_ended_takes_no_move_back(
+    project: Path,
+) -> None:
+    model = script("Hm.", WRITE, move("draft", "check"), "Hm.")
+    run = start(model)
+    graph = project / "flow" / "steps" / "check.md"
+    graph.write_text("# Changed\n")
+    ask = changed_ask(Ask(kind="resume", parent_id=run.id), {"workflow": "flow"})
+    late = ActiveRun(ask)
+    assert run.resume(workflow="flow", on_approval=allow).turns[-1].node == "draft"
+    before = document(run).read_bytes()
+    with pytest.raises(UsageError, match="changed a moment ago"):
+        late.start()
+    assert document(run).read_bytes() == before
+
+
+def test_a_start_that_fails_leaves_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = script("Hm.", "Hm.")
+    run = start(model)
+
+    def fail(self: Any, work: Any) -> None:
+        raise OSError("no thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("nbagent.runtime.Courier.start", fail)
+        with pytest.raises(OSError, match="no thread"):
+            run.resume("Go on.")
+    assert run.resume("Go on.").text == "Hm."
+
+
 BROKEN = {
     "illegal node": ("currentNodeId: check", "currentNodeId: nowhere", "is no step"),
     "broken YAML": ("decisionLog: []", "decisionLog:\n\t- [", "line"),
@@ -454,6 +503,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a type": ({"output": list[str]}, "output"),
     "no tools": ({"tools": "none"}, "--tools none"),
     "no document": ({"document": "nowhere.md"}, "nowhere.md"),
+    "a path as id": ({"document": "../../x"}, "no document"),
+    "nobody's home": ({"workflow": "~nobody-here/flow"}, "is no path"),
+    "no path": ({"workflow": "a\0b"}, "is no path"),
+    "replayed results": ({"replay_tools": True, "cassette": "x.jsonl"}, "replayed tool results"),
+    "the project": ({"workflow": "."}, "the folder of the project|no such|workflow.md"),
     "no such document": ({"document": "0" * 16}, "no document"),
 }
 

@@ -37,8 +37,8 @@ _ORDER = re.compile(
     r"\b[Ww]rite `(?P<text>[^`]+)` to `(?P<path>[^`\s]+)`"
     r"|\b(?:[Ww]rite|[Ss]ave)\b[^.`\n]*?\b(?P<outputs>outputs?)\b"
     r"|\b[Rr]ead\b(?P<files>(?:[^.`\n]*`[@{][^`\s]+`)+)"
-    r"|\b[Ss]et `(?P<name>\w+)` to (?:`?(?P=name)`? (?:\+|plus) (?P<plus>\d+)"
-    r"|(?P<answer>the person's (?:words|answer))|(?P<value>`[^`]+`|-?\d+))"
+    r"|\b[Ss]et `(?P<name>\w+)` to (?:(?P<answer>the person's (?:words|answer))"
+    r"|(?P<value>`[^`]+`|-?\d+))"
     r"|\b[Aa]dd (?P<add>\d+) to `(?P<counter>\w+)`"
     r"|(?<!not )(?<![Nn]ever )\b(?:Ask|ask the (?:person|user))\b(?P<ask>[^\n]*)"
     r"|\b(?P<halt>HALT|[Hh]alt|[Ww]ait for the (?:person|user))\b"
@@ -126,7 +126,7 @@ def walk(request: ChatRequest) -> Step:
     orders = _orders(text)
     story.title = next(iter(re.findall(r"(?m)^#+ +(.+)", text)), story.node)
     reads: list[Made] = []
-    if any(it["counter"] or it["plus"] for it in orders) or any(e.comparison for e in story.edges):
+    if any(it["counter"] for it in orders) or any(edge.comparison for edge in story.edges):
         reads.append(Made(_READ, {"path": story.state}))
     for order in orders:
         if order["files"]:
@@ -252,13 +252,12 @@ def _orders(text: str) -> list[re.Match[str]]:
 
 def _changed(story: _Story, order: re.Match[str]) -> dict[str, Any]:
     """The variable that an order sets, with its new value."""
-    name = order["counter"] or order["name"]
-    if amount := order["add"] or order["plus"]:
+    if name := order["counter"]:
         old = {**story.variables, **story.changes}.get(name)
-        return {name: (old if isinstance(old, int | float) else 0) + int(amount)}
+        return {name: (old if isinstance(old, int | float) else 0) + int(order["add"])}
     if order["answer"]:
-        return {name: (story.words or [""])[-1]}
-    return {name: literal(order["value"].strip("`"))}
+        return {order["name"]: (story.words or [""])[-1]}
+    return {order["name"]: literal(order["value"].strip("`"))}
 
 
 def _made(story: _Story, wished: Sequence[Made], why: str) -> Step | None:

@@ -1,0 +1,138 @@
+"""The keys of one front matter, node or edge: what is wrong with a value becomes a fault.
+
+Owns what an id, a line and a path are, wherever in a package they stand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from nbagent.contracts.canonical import json_object
+from nbagent.contracts.errors import ToolError
+from nbagent.files.frontmatter import FrontMatter, read_frontmatter, read_yaml
+from nbagent.files.names import path_parts, visible
+from nbagent.workflow.graph import Fault
+from nbagent.workflow.unpacking import Source
+from nbagent.workflow.variables import Marks, UnknownMark, is_line, read_values
+
+LINE_CHARS = 200
+YAML_ENDINGS = (".yaml", ".yml")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+
+
+def is_id(text: str) -> bool:
+    """Whether a text can name a package, an agent or a step."""
+    return _ID.fullmatch(text) is not None
+
+
+def read_matter(text: str, file: str, faults: list[Fault]) -> FrontMatter:
+    """The front matter of a file, or all of a YAML file; empty, with faults, where it is none."""
+    try:
+        is_yaml = file.endswith(YAML_ENDINGS)
+        return read_yaml(text) if is_yaml else read_frontmatter(text, strict=True)
+    except ToolError as error:
+        problems: list[Any] = error.details.get("problems") or [(None, error.message)]
+        faults += [Fault(file, line, str(why)) for line, why in problems]
+        return FrontMatter({}, "")
+
+
+class Fields:
+    """The keys of one object in a file.
+
+    Args:
+        file: below the package.
+        values: JSON values by key; None is a key that was left empty.
+        lines: of each key, as `FrontMatter.lines` has them; or the one line of them all.
+        faults: gets all that is wrong.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        values: Mapping[str, Any],
+        lines: Mapping[str, int] | int,
+        faults: list[Fault],
+    ) -> None:
+        self.file, self.lines, self.faults = file, lines, faults
+        self.values = {key: value for key, value in values.items() if value is not None}
+
+    def line_of(self, key: str) -> int | None:
+        return self.lines if isinstance(self.lines, int) else self.lines.get(key)
+
+    def wrong(self, key: str, why: str) -> None:
+        self.faults.append(Fault(self.file, self.line_of(key), why))
+
+    def check_keys(self, known: Collection[str], silent: Collection[str] = ()) -> None:
+        """Others than these are faults; `silent` ones are not listed."""
+        for key in self.values:
+            if key not in known and key not in silent:
+                said = visible(key[:LINE_CHARS])
+                self.wrong(key, f"there is no key {said!r}; there are {', '.join(known)}")
+
+    def line(self, key: str, most_chars: int = LINE_CHARS) -> str:
+        """A text of one line; empty where it is not there."""
+        value = self.values.get(key, "")
+        if value == "" or (isinstance(value, str) and is_line(value, most_chars)):
+            return value.strip()
+        most = f"one printable line of at most {most_chars} characters"
+        self.wrong(key, f"{key} is not {most}; write one, in quotes")
+        return ""
+
+    def id(self, key: str, default: str = "") -> str:
+        """An id; empty, with a fault, where it is none."""
+        value = self.values.get(key, default)
+        if isinstance(value, str) and is_id(value):
+            return value
+        said = f"{visible(repr(value))} is no id" if value != "" else f"{key} is missing"
+        self.wrong(key, f"{said}; write up to 80 letters, digits, _ . or -")
+        return ""
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """An object; empty where it is not there."""
+        found = json_object(self.values.get(key, {}))
+        if found is None:
+            self.wrong(key, f"{key} is no list of 'name: value' pairs; write it so")
+        return found or {}
+
+    def texts(self, key: str) -> dict[str, str]:
+        """Values for marks."""
+        values, wrong = read_values(self.mapping(key))
+        for name, why in wrong.items():
+            self.wrong(f"{key}.{name}", why)
+        return values
+
+    def path(
+        self,
+        key: str,
+        value: object,
+        marks: Marks,
+        *,
+        mount: str = "@project",
+        source: Source | None = None,
+    ) -> str:
+        """A path with its mount, its marks filled in; empty, with a fault, where it is none.
+
+        Args:
+            key: for the line of a fault.
+            value: what is written there.
+            marks: what its marks stand for; all must have a value.
+            mount: of a path that names none.
+            source: the package where the file has to be there if it is one of `@pkg`.
+        """
+        try:
+            if not isinstance(value, str) or not is_line(value):
+                raise ToolError("write it as one printable line of text, in quotes")
+            parts = path_parts(marks.path(value.strip()))
+            parts = parts if parts and parts[0].startswith("@") else (mount, *parts)
+            if len(parts) < 2:
+                raise ToolError("write a path below a mount, such as @project/notes.md")
+        except (ToolError, UnknownMark) as error:
+            why = getattr(error, "message", f"{error}; give one in config, or write it out")
+            self.wrong(key, f"{visible(repr(value))} is no path: {why}")
+            return ""
+        file = "/".join(parts[1:])
+        if source is not None and parts[0] == "@pkg" and file not in source.files:
+            self.wrong(key, source.why_missing(file))
+        return "/".join(parts)
