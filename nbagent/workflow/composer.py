@@ -114,6 +114,8 @@ class Flow:
     _begun: bool = False
     _data: bytes = b""
     _state: State | None = None
+    _looked: bool = False
+    """Whether the document was read since the last request."""
     _briefed: int | None = None
     """The visit of a step that the model was told of."""
     _nudged: int | None = None
@@ -195,8 +197,10 @@ class Flow:
 
     async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
         """The system prompt of the current step; directive and brief where the step is new."""
-        state = await asyncio.to_thread(self.look)
-        agent = self.agent()
+        if not self._looked:
+            await asyncio.to_thread(self.look)
+        self._looked = False
+        state, agent = self.state, self.agent()
         new: tuple[Message, ...] = ()
         if self._briefed != state.visit:
             new = self.briefing(self.intent if self._briefed is None else "continue")
@@ -210,7 +214,12 @@ class Flow:
 
     async def after_turn(self, turn: EngineTurn) -> Verdict:
         """Where the document stands after a turn, and whether the run pauses there."""
-        before, state = self.state, await asyncio.to_thread(self.look)
+        before = self.state
+        if turn.tool_runs:
+            # Once a turn is enough: the next one begins with what is seen here.
+            await asyncio.to_thread(self.look)
+            self._looked = True
+        state = self.state
         if self.is_complete:
             # After the last update the model says what came of it.
             return Verdict(complete=not turn.tool_runs)

@@ -75,7 +75,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_what_another_process_writes_all_the_time_is_used_or_explained(
     file: Path, tmp_path: Path, lasts_s: float
 ) -> None:
-    log, first = tmp_path / "log", sha256_hex(file.read_bytes())
+    log = tmp_path / "log"
+    own = {sha256_hex(file.read_bytes())}
     editor = subprocess.Popen([sys.executable, "-c", EDITOR, str(file), str(log)])
     ends: Counter[str] = Counter()
     patches: list[dict[str, Any]] = []
@@ -112,7 +113,7 @@ def test_what_another_process_writes_all_the_time_is_used_or_explained(
     assert all(any(word in text for word in why) for text in refused), refused
     assert len(patches) > 5
     written = {sha: way for sha, way, _ in map(str.split, log.read_text().splitlines())}
-    own = {first, *(it["sha256After"] for it in patches)}
+    own |= {it["sha256After"] for it in patches}
     for one in patches:
         way = written.get(one["sha256Before"], "fine" if one["sha256Before"] in own else "")
         assert way in ("fine", "crlf", "bom"), "a patch was made of something that was not there"

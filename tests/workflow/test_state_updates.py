@@ -211,6 +211,19 @@ def test_a_step_ends_when_its_outputs_are_there(tmp_path: Path) -> None:
     assert front["decisionLog"] == [{"why": "yes", "by": "mira"}]
 
 
+def test_a_step_begins_when_its_inputs_are_there(tmp_path: Path) -> None:
+    room = Room(tmp_path, LOOP, inputs={"check": ["@project/artifacts/draft.md"]})
+    before = room.file.read_bytes()
+    result = room.update(stepsCompleted_append="draft", currentNodeId_set="check")
+    assert isinstance(result, ErrorInfo)
+    assert result.code == "E_PRECONDITION_FAILED"
+    assert "check needs files that are not there: @project/artifacts/draft.md" in result.message
+    assert room.file.read_bytes() == before
+    room.call("fs.write", path="artifacts/draft.md", content="Hi")
+    result = room.update(stepsCompleted_append="draft", currentNodeId_set="check")
+    assert isinstance(result, dict)
+
+
 def test_outputs_are_there_whatever_their_size_and_keys_are_never_looked_for(
     tmp_path: Path,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ def make_package(
     ways: Mapping[str, Mapping[str, str]] = LOOP,
     *,
     outputs: Mapping[str, Mapping[str, str]] | None = None,
+    inputs: Mapping[str, Sequence[str]] | None = None,
     agents: Mapping[str, str] | None = None,
     of: Mapping[str, str] | None = None,
     front: str = "",
@@ -30,7 +31,7 @@ def make_package(
     """Write a package.
 
     Args:
-        outputs: of a step: names and paths.
+        outputs: of a step: names and paths; `inputs`: paths.
         agents: the text of each agent's file; `of`: the agent of a step.
         front: further lines of the front matter.
         conditions: of an edge.
@@ -41,6 +42,7 @@ def make_package(
         (folder / "steps" / f"{name}.md").write_text(f"# {name}\n\nDo {name}.\n")
         node: dict[str, Any] = {"id": name, "stepFile": f"steps/{name}.md"}
         node |= {"outputsMap": dict((outputs or {}).get(name, {}))}
+        node |= {"inputs": list((inputs or {}).get(name, ()))}
         node |= {"agentId": (of or {})[name]} if name in (of or {}) else {}
         nodes.append(node if out else {**node, "terminal": True})
     edges = [
