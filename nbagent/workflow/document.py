@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 from nbagent.archive.locking import locked
@@ -28,7 +29,7 @@ _SCRIPTS = "scripts/"
 """Below `@state`: each script has a folder of its own there, which never changes later."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Document:
     """The document of one workflow run and the folder around it."""
 
@@ -55,7 +56,11 @@ class Document:
         replace(self._place(), lambda before: data)
 
     def _place(self) -> FilePlace:
-        return Mounts([Mount("@state", self.folder, "rw")]).place(PATH)
+        return self._mounts.place(PATH)
+
+    @cached_property
+    def _mounts(self) -> Mounts:
+        return Mounts([Mount("@state", self.folder, "rw")])
 
     # Who works on it
 
