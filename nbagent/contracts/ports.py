@@ -21,7 +21,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.events import Event
 from nbagent.contracts.policy import Approval, CallPreview, PersonAnswer
-from nbagent.contracts.records import EngineTurn, RanIn, ToolResult
+from nbagent.contracts.records import EngineTurn, RanIn, StopReason, ToolResult
 
 
 class ChatClient(Protocol):
@@ -247,8 +247,8 @@ class Composition:
 class Verdict:
     """What a composer says after an answer, or after a turn whose calls were answered."""
 
-    complete: bool = False
-    """The workflow is complete."""
+    completed: StopReason | None = None
+    """The run is complete, for this reason."""
     answered: bool = False
     """One of the calls was the answer: the run ends as after an answer."""
     new_messages: tuple[Message, ...] = ()

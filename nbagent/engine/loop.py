@@ -107,8 +107,8 @@ class _Run(RunState):
             self.events.emit(Notice("info", text))
         if verdict.error is not None:
             turn.end_with(End("Failed", "error", verdict.error))
-        elif verdict.complete:
-            turn.end_with(End("Completed", "workflow_complete"))
+        elif verdict.completed is not None:
+            turn.end_with(End("Completed", verdict.completed))
         elif verdict.answered:
             turn.end_with(End("WaitingUser", "answered"))
         elif is_answer and verdict.new_messages:

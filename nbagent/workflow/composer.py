@@ -222,7 +222,7 @@ class Flow:
         state = self.state
         if self.is_complete:
             # After the last update the model says what came of it.
-            return Verdict(complete=not turn.tool_runs)
+            return Verdict(completed=None if turn.tool_runs else "workflow_complete")
         if turn.tool_runs:
             if state.visit == before.visit or self.autopilot:
                 return Verdict()

@@ -253,7 +253,7 @@ def test_a_composer_can_go_on_and_complete_and_its_words_stay() -> None:
         async def after_turn(self, turn: EngineTurn) -> Verdict:
             if self.turns == 1:
                 return Verdict(new_messages=(Message.of("user", "next"),))
-            return Verdict(complete=True)
+            return Verdict(completed="workflow_complete")
 
     model = script(["One.", "Two."])
     sizes: list[tuple[int, int]] = []
