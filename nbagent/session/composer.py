@@ -171,8 +171,10 @@ class ChatComposer:
         *,
         opening: tuple[Message, ...] = (),
         output: Output | None = None,
+        agent: str | None = None,
     ) -> None:
         self._system = (system or "").strip()
+        self._agent = agent
         self._opening = opening
         self._output = output
         self._by_call = False
@@ -187,6 +189,7 @@ class ChatComposer:
         return Composition(
             system_prompt="\n\n".join(piece for piece in pieces if piece),
             new_messages=opening,
+            agent=self._agent,
             output_schema=output.schema if output and not self._by_call else None,
         )
 

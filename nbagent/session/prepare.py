@@ -120,7 +120,8 @@ def prepare(
     composer = flow
     if composer is None:
         system = guide.system_prompt(asked.system, rules) if guide else asked.system
-        composer = ChatComposer(system, opening=opening, output=output)
+        agent_id = guide.agent_id if guide else None
+        composer = ChatComposer(system, opening=opening, output=output, agent=agent_id)
     record = redacted(
         RunRecord(
             id=run_id,

@@ -514,7 +514,8 @@ def test_an_agents_model_counts_where_the_person_named_none(
     agents = project / ".nbagent" / "agents"
     agents.mkdir(parents=True)
     (agents / "mira.md").write_text(MIRA.replace("title", "model: offline:quiet\ntitle"))
-    assert nbagent.Agent().run("Hi", agent="mira").text == "Quiet."
+    first = nbagent.Agent().run("Hi", agent="mira")
+    assert (first.text, first.record.agent, first.turns[0].agent) == ("Quiet.", "mira", "mira")
     assert nbagent.Agent(model=loud).run("Hi", agent="mira").text == "Loud."
     (agents / "anna.md").write_text(MIRA.replace("title", "model: openai:gpt-5.4\ntitle"))
     assert nbagent.Agent().dry_run("Hi", agent="anna").run.model.startswith("offline:")
