@@ -5,7 +5,7 @@ What a document says and may become is `workflow`'s; here it is found, and made 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -231,9 +231,8 @@ def seen_from(ref: str) -> tuple[Package, State | None, str]:
             package = _package(RunOptions(), RunOptions(), data, store)
             return package, read_state(data, package.graph), ref
         package = load_package(file)
-        runs = store.runs(limit=_MOST_RUNS)
-        ids = (run.options.get("document") for run in runs if run.workflow == package.id)
-        document = Document(store_home(), next(filter(None, ids), ""))
+        last = _newest(store, lambda run: run.workflow == package.id)
+        document = Document(store_home(), last.options["document"] if last else "none")
         file, data = document.path, document.read()
         if data is None or origin_of(data)[2] != package.sha256:
             return package, None, ""
@@ -257,8 +256,16 @@ def last_run_of(document: str) -> str:
 
 
 def _last_run(document_id: str, store: Store) -> RunRecord | None:
-    runs = store.runs(limit=_MOST_RUNS)
-    return next((run for run in runs if run.options.get("document") == document_id), None)
+    return _newest(store, lambda run: run.options.get("document") == document_id)
+
+
+def _newest(store: Store, fits: Callable[[RunRecord], bool]) -> RunRecord | None:
+    """The newest run that fits; mostly it is one of the last ones."""
+    for limit in (100, _MOST_RUNS):
+        found = next(filter(fits, store.runs(limit=limit)), None)
+        if found is not None:
+            return found
+    return None
 
 
 def near(path: Path) -> str:
