@@ -31,16 +31,25 @@ _OPENED = re.compile(r"\ufeff?\s*---[ \t]*\r?\n(?=[A-Za-z_][\w-]*:)")
 _LARGEST_CHARS = 100_000
 _MOST_MARKS = 8_000
 """Line ends, commas, colons and brackets: reading so many takes the library about a second."""
+_DEEPEST = 50
+"""Brackets within brackets: the library takes seconds for thousands of them."""
+_DEEP_LIST = re.compile(rf"(?:[-?][ \t]+){{{_DEEPEST + 1}}}")
+_LONGEST_LINE_CHARS = 2_000
+"""Of the lines that are tried again in quotes."""
 _MOST_ALIASES = 20
 """With many of them a small text is a huge value."""
 _ALIAS = re.compile(r"\*\w")
 _OLD_BOOLEANS = frozenset({"yes", "no", "on", "off", "y", "n"})
 _LINE = re.compile(
-    r"(?P<start>[ \t]*(?:-[ \t]+)*[A-Za-z_][\w.-]*:[ \t]+|[ \t]*(?:-[ \t]+)+)(?P<value>\S.*?)\s*"
+    r"(?P<start>[ \t]*(?:-[ \t]+)*[A-Za-z_][\w.-]*:[ \t]+|[ \t]*(?:-[ \t]+)+)(?P<value>\S.*)"
 )
 """`key: value`, `- value`, `- key: value`."""
 _ODD_VALUE = re.compile(r"[@`{\[%&*!'\"|>\d]|.*:(?:[ \t]|$)")
 """What may be no YAML without quotes."""
+_MEANT_AS_TEXT = re.compile(r"[@%`*]|\{[^{}]*\}|\{\{[^{}]*\}\}|[^\"'\[{].*:(?:[ \t]|$)")
+"""What strict reading puts in quotes as well; a quote or bracket that is not closed is an error."""
+_OPENED_VALUE = re.compile("quoted scalar|flow")
+"""What the library says it was reading when such an end was missing."""
 _BLOCK_TEXT = re.compile(r".*(?:[:-]|^)[ \t]+[|>][+-]?\d?[+-]?[ \t]*(?:#.*)?\r?")
 
 
@@ -95,8 +104,9 @@ def _read(source: str, body: str, first_line: int, *, strict: bool) -> FrontMatt
     except ToolError as first:
         try:
             return front_matter(_quoted(source, strict=strict), first.message)
-        except ToolError:
-            raise first from None
+        except ToolError as second:
+            # What could be put in quotes is no problem of strict reading.
+            raise (second if strict else first) from None
 
 
 def update_frontmatter(text: str, changes: Mapping[str, Any]) -> str:
@@ -187,6 +197,13 @@ def _block(text: str) -> re.Match[str] | None:
 def _check_size(source: str) -> None:
     if len(source) > _LARGEST_CHARS or sum(map(source.count, "\n,:[{")) > _MOST_MARKS:
         _fail((None, "it is too long, or holds too many values"))
+    depth = 0
+    for bracket in re.findall(r"[\[{}\]]", source):
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        if depth > _DEEPEST:
+            break
+    if depth > _DEEPEST or _DEEP_LIST.search(source):
+        _fail((None, f"more than {_DEEPEST} brackets or lists are open within each other"))
 
 
 def _mapping(source: str, first_line: int = 2) -> dict[str, Any]:
@@ -265,6 +282,13 @@ def _guarded(work: Callable[[], T], first_line: int = 2) -> T:
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = str(getattr(error, "problem", "") or "").split("\n")[0]
+        context = str(getattr(error, "context", "") or "")
+        if _OPENED_VALUE.search(context):
+            # It begins there; the end is missed lines later.
+            mark = getattr(error, "context_mark", None)
+            problem = (
+                f"what begins here with a quote or bracket has no end, or an odd one: {problem}"
+            )
         line = None if mark is None else mark.line + first_line
         _fail((line, f"it is not YAML: {problem or 'it cannot be read'}"))
     except (ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:
@@ -288,9 +312,11 @@ def _quoted(source: str, *, strict: bool) -> str:
         indent = len(line) - len(line.lstrip())
         if text_indent is not None and line.strip() and indent <= text_indent:
             text_indent = None
-        found = _LINE.fullmatch(line) if text_indent is None else None
-        if found is not None and not _is_yaml(found["value"], strict=strict):
-            line = found["start"] + json.dumps(found["value"], ensure_ascii=False)
+        may_lack = text_indent is None and len(line) <= _LONGEST_LINE_CHARS
+        found = _LINE.fullmatch(line) if may_lack else None
+        value = found["value"].rstrip() if found else ""
+        if found is not None and not _is_yaml(value, strict=strict):
+            line = found["start"] + json.dumps(value, ensure_ascii=False)
         elif text_indent is None and _BLOCK_TEXT.fullmatch(line):
             text_indent = indent
         lines.append(line)
@@ -299,7 +325,7 @@ def _quoted(source: str, *, strict: bool) -> str:
 
 def _is_yaml(value: str, *, strict: bool) -> bool:
     """Whether it can be the value of a key; real aliases are no texts that lack their quotes."""
-    if not _ODD_VALUE.match(value):
+    if not _ODD_VALUE.match(value) or (strict and not _MEANT_AS_TEXT.match(value)):
         return True
     try:
         events = _events(f"x: {value}")

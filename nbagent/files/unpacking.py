@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import shutil
 import stat
 import zipfile
@@ -27,7 +28,9 @@ MOST_BYTES = 64 << 20
 _MOST_FILES = 5_000
 _DEEPEST = 32
 _CHUNK_BYTES = 1 << 16
-_LEFT_OUT = frozenset({"__pycache__", "__MACOSX", ".git", ".DS_Store"})
+_LEFT_OUT = re.compile(
+    r"__pycache__|__MACOSX|\.git|\.DS_Store|\.ipynb_checkpoints|.*(?:\.swp|~)", re.DOTALL
+)
 """What programs put beside the files of others."""
 _TOO_MANY = f"it has more than {_MOST_FILES:,} files; take out what is not needed"
 TOO_LARGE = f"it has more than {MOST_BYTES >> 20} MB; take out what is not needed"
@@ -70,7 +73,7 @@ def _walk(folder: Folder, above: str) -> Iterator[tuple[str, bytes | None]]:
         raise OSError(errno.ELOOP, "its folders are too deep")
     for entry in folder.scan():
         name = above + entry.name
-        if entry.name in _LEFT_OUT:
+        if _LEFT_OUT.fullmatch(entry.name):
             continue
         if entry.is_dir(follow_symlinks=False):
             with closing(folder.folder((entry.name,))) as below:
@@ -101,7 +104,8 @@ def read_zip(data: bytes) -> dict[str, bytes]:
             wanted = {
                 name: entry
                 for entry in entries[: 2 * _MOST_FILES]
-                if not entry.is_dir() and not _LEFT_OUT & {*(name := _name(entry)).split("/")}
+                if not entry.is_dir()
+                and not any(map(_LEFT_OUT.fullmatch, (name := _name(entry)).split("/")))
             }
             if len(wanted) > _MOST_FILES or len(entries) > 2 * _MOST_FILES:
                 raise _refused(("", _TOO_MANY))

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import types
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from nbagent.tools.base import host_words
 _RECENT = 100
 _IDS = 15
 _ID_DIGITS = 8
+_STEPS = ("step*.md", "step*/step*.md", "workflow.graph.json")
 _NUMBERED = re.compile(r"offline:script-\d+")
 
 
@@ -130,9 +132,14 @@ def _arguments(typing: Typing, namespace: Mapping[str, Any]) -> Iterator[Known]:
 
 
 def package_names() -> list[str]:
-    """The packages of the project's folder."""
-    found = [path.parent.name for path in project_folder().glob("*/workflow.md")]
-    return sorted([*found, *(path.name for path in project_folder().glob("*.bmad"))])
+    """The packages of the project's folder; a skill is one if it has steps."""
+    folder = project_folder()
+    found = {path.parent.name for path in folder.glob("*/workflow.md")}
+    for skill in folder.glob("*/SKILL.md"):
+        if any(any(skill.parent.glob(it)) for it in _STEPS):
+            found.add(skill.parent.name)
+    packed = (path for path in folder.glob("*.bmad") if path.is_file())
+    return sorted([*found, *(path.name for path in packed if zipfile.is_zipfile(path))])
 
 
 def models() -> Iterator[Known]:

@@ -152,7 +152,8 @@ def package_text(ref: str) -> str:
     """A package and how far its last run has come, or a document has; without a name, the packages
     that are here. PackageError: it cannot be used."""
     if not ref:
-        names = ", ".join(package_names()) or "none: no folder with workflow.md, and no .bmad file"
+        names = ", ".join(map(visible, package_names()))
+        names = names or "none: no folder with workflow.md or a skill's steps, and no .bmad file"
         return f"packages in this folder: {names}\n%agent workflow PACKAGE shows one"
     # Late: most notebooks have no workflow.
     from nbagent.session.documents import seen_from

@@ -94,16 +94,13 @@ def _tools(fields: Fields, source: Source | None) -> tuple[str, ...] | None:
     patterns = cast("list[Any]", given)
     for number, text in enumerate(patterns):
         if not _is_pattern(text):
-            key = f"tools.{number}"
-            what = "write a tool (fs.read), a glob (fs.*) or a host (mcp:git)"
-            why = f"{visible(repr(text))} is no pattern of tools; {what}"
-            fields.wrong(key if fields.line_of(key) else "tools", why)
+            why = "is no pattern of tools; write a tool (fs.read), a glob (fs.*), a host (mcp:git)"
+            fields.wrong(f"tools.{number}", f"{visible(repr(text))} {why}")
     named = [text for text in patterns if _is_pattern(text)]
     if source is not None and not any(
         call_pattern(it).fits_tool(_PATCH_TOOL, "fs") for it in named
     ):
-        why = f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it"
-        fields.wrong("tools", why)
+        fields.wrong("tools", f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it")
     return tuple(map(str, patterns))
 
 
@@ -133,10 +130,11 @@ def _actions(
         if text is None:
             fields.wrong(key, "an action is 'load: PATH' or a text that is a rule; write one")
         elif written := _LOAD.fullmatch(text):
-            path = fields.path(key, written["path"], marks, source=source)
-            actions.append(Action(load=path))
-        elif text:
-            rule, left = marks.prose(text)
+            actions.append(Action(load=fields.path(key, written["path"], marks, source=source)))
+        elif line := " ".join(text.split()):
+            rule, left = marks.prose(line)
+            if not is_line(rule, MOST_TEXT_BYTES):
+                fields.wrong(key, "a rule holds control characters; write it without them")
             actions.append(Action(rule=rule))
             unfilled += left
     return tuple(actions), unfilled
@@ -204,6 +202,10 @@ def load_agent(
     faults: list[Fault] = []
     spec = read_agent(_read(file, shown, faults), shown, marks=marks, faults=faults)
     if faults:
+        # Nothing will be read, so what is missing would be said only the next time.
+        for path in (it.load for it in spec.actions if it.load.startswith("@project/")):
+            if not os.path.lexists(base / path.removeprefix("@project/")):
+                faults.append(Fault(shown, None, f"'load: {path}' failed: there is no such file"))
         faults.sort(key=lambda fault: fault.line or 0)
         raise PackageError(f"the agent {visible(name)!r}", tuple(faults))
     return spec

@@ -59,7 +59,9 @@ class Fields:
         self.values = {key: value for key, value in values.items() if value is not None}
 
     def line_of(self, key: str) -> int | None:
-        return self.lines if isinstance(self.lines, int) else self.lines.get(key)
+        if isinstance(self.lines, int):
+            return self.lines
+        return self.lines.get(key) or self.lines.get(key.partition(".")[0])
 
     def wrong(self, key: str, why: str) -> None:
         self.faults.append(Fault(self.file, self.line_of(key), why))
@@ -68,8 +70,7 @@ class Fields:
         """Others than these are faults; `silent` ones are not listed."""
         for key in self.values:
             if key not in known and key not in silent:
-                said = visible(key[:LINE_CHARS])
-                self.wrong(key, f"there is no key {said!r}; there are {', '.join(known)}")
+                self.wrong(key, f"there is no key {visible(key)!r}; there are {', '.join(known)}")
 
     def line(self, key: str, most_chars: int = LINE_CHARS) -> str:
         """A text of one line; empty where it is not there."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nbagent.contracts.errors import UsageError
+from nbagent.files.names import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Fault:
     """What is wrong and what to do, one sentence without a full stop."""
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
+        place = f"{visible(self.file)}:{self.line}" if self.line else visible(self.file)
         return f"{place}: {self.text}" if place else self.text
 
 

@@ -9,10 +9,12 @@ import json
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from nbagent.contracts.canonical import json_object
 from nbagent.files.names import visible
+from nbagent.files.writing import TEMPORARY
 from nbagent.workflow.agents import unknown_agent
 from nbagent.workflow.fields import Fields
 from nbagent.workflow.graph import Edge, Fault, Graph, Node
@@ -36,6 +38,7 @@ class Place(NamedTuple):
 
 Placed = tuple[Node, Place]
 PlacedEdge = tuple[Edge, Place]
+Ways = Mapping[str, Sequence[str]]
 
 
 def read_graph(
@@ -149,8 +152,7 @@ def _step_file(fields: Fields, source: Source, marks: Marks) -> str:
         return ""
     path = fields.path("stepFile", value, marks, mount="@pkg", source=source)
     if path and not path.startswith("@pkg/"):
-        why = f"stepFile {visible(path)} lies outside of the package; put it there"
-        fields.wrong("stepFile", why)
+        fields.wrong("stepFile", f"stepFile {visible(path)} lies outside of the package; put it in")
     return path.removeprefix("@pkg/")
 
 
@@ -174,9 +176,14 @@ def _outputs(fields: Fields, marks: Marks) -> tuple[tuple[str, str], ...]:
             why = f"the output {visible(repr(name))} is not one printable line; rename it"
             fields.wrong("outputsMap", why)
         path = fields.path("outputsMap", value, marks)
+        parts = path.casefold().split("/")
+        why = ""
         if path and not path.startswith("@project/"):
-            why = f"the output {visible(path)} leaves @project/; write it below it"
-            fields.wrong("outputsMap", why)
+            why = "leaves @project/; write it below it"
+        elif ".git" in parts or parts[1:2] == [".nbagent"] or f"/{TEMPORARY}" in path:
+            why = "could not be written, as its name is kept for others; choose another one"
+        if why:
+            fields.wrong("outputsMap", f"the output {visible(path)} {why}")
         outputs.append((name, path))
     return tuple(outputs)
 
@@ -195,14 +202,17 @@ def check_graph(
     """
     places: dict[str, Place] = {}
     for node, place in nodes:
-        if places.setdefault(node.id, place) is not place:
-            faults.append(Fault(*place, f"the id {node.id!r} stands here a second time; rename it"))
+        first = places.setdefault(node.id, place)
+        if first is not place:
+            there = ":".join(str(it) for it in first if it)
+            why = f"the id {node.id!r} stands here a second time, first at {there}; rename one"
+            faults.append(Fault(*place, why))
     kept = _clear_edges(edges, places, faults)
     ways: dict[str, list[str]] = {node_id: [] for node_id in places}
     for edge in kept:
         ways[edge.source].append(edge.target)
     by_id = {node.id: node for node, _ in nodes}
-    entry = _entry(entry, entry_place, by_id, kept, faults)
+    entry = _entry(entry, entry_place, ways, faults)
     if entry:
         reached = _reached([entry], ways)
         for node_id in (it for it in places if it not in reached):
@@ -235,20 +245,14 @@ def _clear_edges(
     return list(kept.values())
 
 
-def _entry(
-    named: str | None,
-    place: Place,
-    nodes: Mapping[str, Node],
-    edges: Sequence[Edge],
-    faults: list[Fault],
-) -> str | None:
-    if named in nodes:
+def _entry(named: str | None, place: Place, ways: Ways, faults: list[Fault]) -> str | None:
+    if named in ways:
         return named
-    targets = {edge.target for edge in edges}
-    first = [node_id for node_id in nodes if node_id not in targets]
+    targets = set(chain.from_iterable(ways.values()))
+    first = [node_id for node_id in ways if node_id not in targets]
     if named is not None:
         why = f"there is no node {named!r} to begin with; name one as entry"
-    elif not nodes:
+    elif not ways:
         place, why = Place(GRAPH_FILE, 1), "it has no node; write at least one"
     elif len(first) == 1:
         return first[0]
@@ -260,10 +264,7 @@ def _entry(
 
 
 def _check_ends(
-    nodes: Mapping[str, Node],
-    ways: Mapping[str, Sequence[str]],
-    places: Mapping[str, Place],
-    faults: list[Fault],
+    nodes: Mapping[str, Node], ways: Ways, places: Mapping[str, Place], faults: list[Fault]
 ) -> None:
     """Every node leads to a terminal one, and nothing leads on from there."""
     back: dict[str, list[str]] = {node_id: [] for node_id in nodes}
@@ -284,7 +285,7 @@ def _check_ends(
         faults.append(Fault(*places[closed[0]], why))
 
 
-def _reached(start: Sequence[str], ways: Mapping[str, Sequence[str]]) -> set[str]:
+def _reached(start: Sequence[str], ways: Ways) -> set[str]:
     reached, left = set(start), deque(start)
     while left:
         new = [node_id for node_id in ways[left.popleft()] if node_id not in reached]

@@ -7,8 +7,10 @@ checks. The files are `unpacking`'s, the graph is `graph_file`'s and `steps`'.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, cast
 
 from nbagent.settings import path_of, project_folder, store_home
@@ -21,6 +23,10 @@ from nbagent.workflow.unpacking import MAIN_FILES, Source, read_source, refuse
 from nbagent.workflow.variables import Marks, person_values, read_values
 
 _CONFIG = "config.yaml"
+_KEYS = ("id", "name", "agents", "agent", "entry", "variables", "config")
+_ALIKE = 0.72
+"""`entrie` is like `entry`; `main_config` is a key of BMAD and not like `config`."""
+_AGENT = re.compile(r"agents/([^/]+/SKILL\.md|(?!(?i:readme)\.)[^/]+\.(md|yaml|yml))")
 _FIXED_MARKS = ("project-root", "bundle-root", "skill-root", "date", "user_name")
 
 
@@ -42,7 +48,10 @@ def load_package(
         UsageError: one of `values` is not one printable line.
     """
     given = person_values(values)
-    place = Path(os.path.normpath(project_folder() / path_of(path, "path")))
+    project = project_folder()
+    place = Path(os.path.normpath(project / path_of(path, "path")))
+    if not str(place).removeprefix(str(project)).isprintable():
+        raise refuse(place, "its path is not one printable line; rename the folder or the file")
     source = read_source(place, store_home() / "packages" if cache is None else cache)
     faults: list[Fault] = []
     package = _Loading(source, given, faults).package()
@@ -57,8 +66,7 @@ class _Loading:
 
     def __init__(self, source: Source, values: Mapping[str, str], faults: list[Fault]) -> None:
         self.source, self.faults = source, faults
-        there = {*source.files, *source.links}
-        self.file = next(file for file in MAIN_FILES if file in there)
+        self.file = next(file for file in MAIN_FILES if file in {*source.files, *source.links})
         self.template = source.text(self.file, faults) or ""
         self.matter = read_matter(self.template, self.file, faults)
         self.fields = Fields(self.file, self.matter.mapping, self.matter.lines, faults)
@@ -75,10 +83,8 @@ class _Loading:
             self.notes.append("its .mcp.json is not read: servers are the person's to choose")
         if graph is None:
             return None
-        rules, left = self.marks.prose(self.matter.body)
-        texts = self._step_texts(graph)
-        for text in texts:
-            left += self.marks.prose(text)[1]
+        self._note_misspelled_keys()
+        prose = "\n".join([self.matter.body, *self._step_texts(graph)])
         return Package(
             id=package_id,
             name=self.fields.line("name") or package_id,
@@ -90,12 +96,19 @@ class _Loading:
             main_file=self.file,
             agents=agents,
             agent=agent,
-            rules=rules,
+            rules=self.marks.prose(self.matter.body)[0],
             template=self.template,
-            values=self._values([self.matter.body, *texts]),
-            unfilled=tuple(dict.fromkeys(left)),
+            values=self._values(prose),
+            unfilled=self.marks.prose(prose)[1],
             notes=tuple(self.notes),
         )
+
+    def _note_misspelled_keys(self) -> None:
+        """Packages from elsewhere have keys of their own, so these are no faults."""
+        for key in (it for it in self.fields.values if it not in _KEYS):
+            for near in get_close_matches(key, _KEYS, 1, _ALIKE):
+                place = f"{self.file}:{self.fields.line_of(key)}"
+                self.notes.append(f"{place}: unknown key {key!r}; did you mean {near!r}?")
 
     def _config(self) -> dict[str, str]:
         """The package's own values: of its `config.yaml`, and of the front matter, which win."""
@@ -118,7 +131,7 @@ class _Loading:
     def _agents(self) -> tuple[dict[str, AgentSpec], str | None]:
         """The agents of the package, those listed where some are, and which one is the default."""
         found: dict[str, AgentSpec] = {}
-        for file in filter(_is_agent, sorted({*self.source.files, *self.source.links})):
+        for file in filter(_AGENT.fullmatch, sorted({*self.source.files, *self.source.links})):
             text = self.source.text(file, self.faults)
             spec = read_agent(text, file, marks=self.marks, faults=self.faults, source=self.source)
             if spec.id in found:
@@ -159,20 +172,8 @@ class _Loading:
         there = (file for file in files if file in self.source.files)
         return [self.source.text(file, self.faults) or "" for file in there]
 
-    def _values(self, texts: Iterable[str]) -> dict[str, str]:
+    def _values(self, prose: str) -> dict[str, str]:
         """What is given for marks, and of those that always have a value the ones in use."""
-        whole = "\n".join(texts)
-        used = [name for name in _FIXED_MARKS if f"{{{name}}}" in whole]
+        used = [name for name in _FIXED_MARKS if f"{{{name}}}" in prose]
         names = dict.fromkeys([*self.marks.config, *self.marks.values, *used])
         return {name: self.marks.prose(f"{{{name}}}")[0] for name in names}
-
-
-def _is_agent(file: str) -> bool:
-    """`agents/NAME.md`, `agents/NAME.yaml`, `agents/NAME/SKILL.md`."""
-    folder, _, name = file.partition("/")
-    path = PurePosixPath(name)
-    if folder != "agents" or path.stem.casefold() == "readme":
-        return False
-    if len(path.parts) == 2:
-        return path.name == MAIN_FILES[1]
-    return len(path.parts) == 1 and path.suffix in (".md", ".yaml", ".yml")

@@ -12,27 +12,35 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import PurePosixPath
 
+from nbagent.contracts.errors import ToolError
+from nbagent.files.names import path_parts
 from nbagent.workflow.graph import Edge, Fault, Node
 from nbagent.workflow.graph_file import GRAPH_FILE, Place, Placed, PlacedEdge
 from nbagent.workflow.unpacking import Source
 
-_STEP = re.compile(r"step[-_]?(?P<number>\d{1,6})?(?P<more>[^/]*)\.md", re.IGNORECASE)
+_STEP = re.compile(
+    r"(?:(?P<folder>step[^/]*)/)?step[-_]?(?P<number>\d{1,6})?(?P<more>[^/]*)\.md", re.IGNORECASE
+)
 _NAMED = re.compile(r"(?<![\w.-])step[\w.-]{0,200}\.md\b", re.IGNORECASE)
 """In a Markdown link, in backticks or plain, whatever stands before it."""
 _FOLDER_BEFORE = re.compile(r"([\w.-]+)/$")
-_MOST_FOLDERS = 2
 
 
 def graph_of_steps(
     source: Source, faults: list[Fault]
 ) -> tuple[list[Placed], list[PlacedEdge], tuple[str, ...]]:
     """Nodes and edges by the numbers of the steps, and notes for the person."""
-    files = sorted(filter(_is_step, source.files))
+    files = sorted(filter(_STEP.fullmatch, source.files))
     line = _numbered(files)
     if not line:
         why = f"there is neither {GRAPH_FILE} nor steps/step-01-….md; write one of them"
         faults.append(Fault("", None, why))
         return [], [], ()
+    for file in files:
+        try:
+            path_parts(file)
+        except ToolError as error:
+            faults.append(Fault(file, None, f"{error.message}; rename this step"))
     texts = {file: source.text(file, faults) or "" for file in files}
     by_name: dict[str, list[str]] = {}
     for file in files:
@@ -72,22 +80,13 @@ def graph_of_steps(
     return nodes, edges, tuple(notes)
 
 
-def _is_step(file: str) -> bool:
-    path = PurePosixPath(file)
-    in_place = len(path.parts) <= _MOST_FOLDERS and (
-        len(path.parts) == 1 or path.parts[0].casefold().startswith("step")
-    )
-    return in_place and _STEP.fullmatch(path.name) is not None
-
-
 def _numbered(files: list[str]) -> list[str]:
     """The files with plain numbers in their order, of the folder that comes first."""
     found: dict[str, list[tuple[int, str]]] = {}
     for file in files:
-        path = PurePosixPath(file)
-        step = _STEP.fullmatch(path.name)
+        step = _STEP.fullmatch(file)
         if step and step["number"] and not step["more"][:1].isalnum():
-            found.setdefault(str(path.parent), []).append((int(step["number"]), file))
+            found.setdefault(step["folder"] or ".", []).append((int(step["number"]), file))
     if not found:
         return []
     # `steps` before the folder itself, this before `steps-c` and the like.

@@ -98,8 +98,7 @@ def read_source(path: Path, cache: Path) -> Source:
         return Source(path=path, root=real, name=real.name, files=files, links=links)
     if real.is_file():
         return _unpacked(path, real, cache)
-    why = "there is no such folder or zip; write the path of a folder with workflow.md in it"
-    raise refuse(path, why)
+    raise refuse(path, "there is no such folder or zip; name a folder with workflow.md in it")
 
 
 def _check_main_file(path: Path, names: Collection[str]) -> None:
@@ -122,13 +121,11 @@ def _unpacked(path: Path, real: Path, cache: Path) -> Source:
         with open(real, "rb") as opened:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
-        why = f"it cannot be read ({error.strerror}); let this user read it"
-        raise refuse(path, why) from None
+        raise refuse(path, f"it cannot be read ({error.strerror}); let this user read it") from None
     if len(data) > MOST_BYTES:
         raise refuse(path, TOO_LARGE)
     if not zipfile.is_zipfile(io.BytesIO(data)):
-        why = "it is neither a folder nor a zip; write the path of the package's folder or zip"
-        raise refuse(path, why)
+        raise refuse(path, "it is neither a folder nor a zip; name the package's folder or zip")
     packed = _checked(path, lambda: read_zip(data))
     top = {name.partition("/")[0] for name in packed}
     only = top.pop() if len(top) == 1 and not any(name in packed for name in MAIN_FILES) else ""

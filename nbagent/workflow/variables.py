@@ -141,13 +141,11 @@ class Marks:
 
     def _fixed(self) -> dict[str | None, str | None]:
         """Marks that nobody gives another value."""
-        bundle = self.bundle or None
-        today = self.today or date.today()
         return {
             "project-root": "@project",
-            "bundle-root": bundle,
-            "skill-root": bundle,
-            "date": today.isoformat(),
+            "bundle-root": self.bundle or None,
+            "skill-root": self.bundle or None,
+            "date": (self.today or date.today()).isoformat(),
         }
 
 

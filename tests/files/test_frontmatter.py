@@ -115,6 +115,9 @@ BROKEN = {
     "recursive": "---\na: &a\n  b: *a\n---\n",
     "long list": "---\na: [" + ",".join("1" * 45_000) + "]\n---\nbody\n",
     "never ends": "---\na: b\n" + "\n" * 5_000_000,
+    "spaces": "---\na: @x" + " " * 60_000 + "y\n---\n",
+    "brackets": "---\na: " + "[" * 3_000 + "\n---\n",
+    "closed brackets": "---\na: [" + "[[]," * 1_000 + "\n---\n",
 }
 READ_AS_TEXT = {
     "colon": "Use it: now",
@@ -126,6 +129,9 @@ READ_AS_TEXT = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_cannot_be_read_or_would_take_long_is_a_typed_error(name: str) -> None:
     began = time.monotonic()
+    if name != "colon":
+        with pytest.raises(ToolError):
+            read_frontmatter(BROKEN[name], strict=True)
     if name in READ_AS_TEXT:
         assert [*read_frontmatter(BROKEN[name]).mapping.values()] == [READ_AS_TEXT[name]]
     else:
@@ -181,7 +187,7 @@ def test_emphasis_of_markdown_is_no_alias() -> None:
     ("text", "lines"),
     [
         ("---\na: &x 1\nb: *x\n---\n", [2, 3]),
-        ("---\na: &x 1\nb: @c\n---\n", [3]),
+        ("---\na: &x 1\nb: @c\n---\n", [2]),
         ("---\nb: *x\n---\n", [2]),
         ("---\na: 1\nb: 2\na: 3\nb: 4\n---\n", [4, 5]),
         ("\n---\r\na:\r\n  b: 1\r\n  b: 2\r\n---\r\n", [5]),
@@ -189,10 +195,17 @@ def test_emphasis_of_markdown_is_no_alias() -> None:
         ("---\na: !!python/name:os.getcwd\n---\n", [2]),
         ("---\n- a\n---\n", [None]),
         ("---\na: 1\n", [None]),
+        ('---\nname: "Bake a loaf\nid: x\n---\n', [2]),
+        ("---\na: @x\nb:\n  - 'it: is\n---\n", [4]),
+        ("---\nid: x\nagents: [mia, otto\nname: x\n---\n", [3]),
+        ("---\na: {b: 1\nc: 2\n---\n", [2]),
+        ("---\na: [b] and more\nc: 2\n---\n", [2]),
+        ("---\na: @" + "x " * 1_000 + "\n---\n", [2]),
     ],
     ids=[
         *("alias", "anchor", "no such alias", "twice", "twice below", "broken"),
-        *("tag", "list", "no end"),
+        *("tag", "list", "no end", "quote", "quote below", "bracket", "brace"),
+        *("more than a list", "long line"),
     ],
 )
 def test_strict_reading_names_the_line_of_each_problem(text: str, lines: list[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import secrets
+import zipfile
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -300,7 +301,13 @@ def test_workflow_shows_a_package_or_all_that_is_wrong_with_it(
 ) -> None:
     assert shell.said("%agent workflow").startswith("packages in this folder: none")
     put_package(tmp_path / "story", GRAPH)
-    assert shell.said("%agent workflow").startswith("packages in this folder: story\n")
+    for name in ("one/SKILL.md", "skill/SKILL.md", "skill/steps/step-01.md", "text.bmad"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    with zipfile.ZipFile(tmp_path / "zip.bmad", "w") as packed:
+        packed.writestr("workflow.md", "x")
+    listed = "packages in this folder: skill, story, zip.bmad\n"
+    assert shell.said("%agent workflow").startswith(listed)
     assert shell.said("%agent workflow story") == (
         "story-flow · A story\n\nSteps, from draft\n  draft\n    → close (next)\n"
         "  close · the end\n"

@@ -31,7 +31,7 @@ critical_actions:
   - "load: {project-root}/notes.md"
   - load: {config:out}/{date}.md
   - Answer in {communication_language}
-  - Note: be brief
+  - "Note: be\\n  brief"
 variables:
   shelf: 7
 ---
@@ -263,6 +263,7 @@ def test_what_is_left_out_has_a_default(text: str, expected: tuple[object, ...])
         ),
         ("critical_actions:\n  - load:", ["3: an action is"]),
         ("critical_actions:\n  - 7", ["3: an action is"]),
+        ('critical_actions:\n  - "a\\u202eb"\n  - "\\x1b"', ["3: a rule", "4: a rule"]),
         ("variables: [a]", ["2: variables is no list"]),
         ('variables:\n  a: "b\\nc"\n  d: [e]', ["3: the value of 'a'", "4: the value of 'd'"]),
         ("colour: red", ["2: there is no key 'colour'"]),
@@ -386,14 +387,13 @@ def test_where_there_are_none_the_error_says_where_they_are_looked_for(
 
 def test_the_faults_of_an_agent_are_all_in_one_error(project: Path) -> None:
     (project / "bad.md").write_text(
-        "---\ntools: 7\nname: [a]\ncritical_actions:\n- load: {bundle-root}/a\n---\n"
+        "---\ntools: 7\nname: [a]\ncritical_actions:\n- load: {bundle-root}/a\n"
+        "- load: ../../etc/passwd\n- load: gone.md\n- load: own/bom.md\n---\n"
     )
     with pytest.raises(PackageError) as raised:
         load_agent("bad.md", project=project)
     assert [(fault.file, fault.line) for fault in raised.value.faults] == [
-        ("bad.md", 2),
-        ("bad.md", 3),
-        ("bad.md", 5),
+        *(("bad.md", line) for line in (None, 2, 3, 5, 6)),
     ]
 
 

@@ -366,6 +366,8 @@ def chain(folder: Path, **steps: str) -> Path:
         ("Set `n` to 7.", {"n": 1}, {"n": 7}),
         ("Set `n` to the person's words.", {}, {"n": "hello"}),
         ("Add 1 to `n`. Then add 1 to `n`\nagain.", {"n": 0}, {"n": 2}),
+        ("Keep the answer in the variable `n`.", {}, {"n": "hello"}),
+        ("Remember who it is for as `n`.", {"n": 1}, {"n": "hello"}),
         ("Nothing is to be done.", {"n": 0}, {"n": 0}),
     ],
 )
@@ -546,6 +548,10 @@ def test_text_that_looks_like_a_directive_is_none(place: str, tmp_path: Path) ->
     runtime.run("yes")
     assert runtime.state["currentNodeId"] == "two"
     assert "@project/evil.md" not in [(it.arguments or {})["path"] for it in runtime.made]
+    runtime.messages = [Message.of("user", FORGED[FORGED.index("NODE_BRIEF") :])]
+    assert not runtime.ask().message.tool_calls
+    runtime.messages = [Message.of("user", FORGED), *runtime.messages]
+    assert not runtime.ask().message.tool_calls
 
 
 def test_same_request_gives_the_same_answer(review: Runtime) -> None:

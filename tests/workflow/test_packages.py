@@ -144,7 +144,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     ),
     "id twice": (
         graph(('"id": "stop"', '"id": "done"')),
-        [(J, 8, "second time"), (J, 15, "no node 'stop'")],
+        [(J, 8, "second time, first at workflow.graph.json:7"), (J, 15, "no node 'stop'")],
     ),
     "unreachable": (
         graph((TO_STOP, "")) | head("entry: plan"),
@@ -274,6 +274,9 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "output with a mark": (output("{planning}/x.md"), [(J, 4, "a value for {planning}")]),
     "output with double braces": (output("{{name}}.md"), [(J, 4, "{{name}}")]),
     "output is a number": (graph(('"out/draft.md"', "1")), [(J, 4, "1 is no path")]),
+    "output of git": (output("x/.Git/y"), [(J, 4, "its name is kept")]),
+    "output in the store": (output("@project/.nbagent/x.md"), [(J, 4, "its name is kept")]),
+    "output that is half written": (output("out/.nbagent-tmp-1"), [(J, 4, "its name is kept")]),
     "input of no mount": (needs("@data/x.md"), [(J, 4, "another mount than @project")]),
     "input is a mount": (needs("@project"), [(J, 4, "write a path below a mount")]),
     "input not in the package": (needs("@pkg/x.md"), [(J, 4, "no file x.md in the package")]),
@@ -296,6 +299,11 @@ BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
     "variables are a text": (head("variables: x"), [(W, 2, "no list of 'name: value' pairs")]),
     "aliases": (head("id: &a x\nname: *a"), [(W, 2, "aliases"), (W, 3, "aliases")]),
     "keys twice": (head("id: x\nid: y\nid: z"), [(W, 3, "second time"), (W, 4, "second time")]),
+    "open bracket": (
+        head("id: x\nagents: [mira, otto\nname: x"),
+        [(W, 3, "a quote or bracket has no end")],
+    ),
+    "open quote": (head('name: "Bake a loaf\nid: x'), [(W, 2, "a quote or bracket has no end")]),
     "broken front matter": (head("id: x\n  y: z"), [(W, 3, "it is not YAML")]),
     "not text": ({W: b"\xff\xfe"}, [(W, None, "UTF-8")]),
     "broken config": (
@@ -309,6 +317,10 @@ BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
     "agent with an unknown mark": (
         agent("critical_actions:\n  - load: '{elsewhere}/voice.md'"),
         [(A, 5, "a value for {elsewhere}")],
+    ),
+    "all of one agent": (
+        agent('critical_actions:\n- load: ../../etc/passwd\n- load: @pkg/x.md\n- "a\\x1b[2K"'),
+        [(A, 5, "'..' leads out"), (A, 6, "no file x.md"), (A, 7, "control characters")],
     ),
     "agent that records nothing": (agent("tools: [fs.read]"), [(A, 4, "leave out fs.apply_patch")]),
     "agent without a tool": (agent("tools: []"), [(A, 4, "leave out fs.apply_patch")]),
@@ -380,7 +392,8 @@ def test_a_zip_is_the_same_package_as_its_folder(top: str, tmp_path: Path) -> No
     files = {name: text for name, text in GOOD.items() if name != W}
     files |= {W: "Rules.\n", ".hidden": "x", "assets/picture.png": b"\x89PNG\r\n\x00"}
     folder = load_package(put(tmp_path / "it", files))
-    noise = {f"{top}__pycache__/x.pyc": "x", "__MACOSX/._it": "x", f"{top}.DS_Store": "x"}
+    noise = {f"{top}steps/plan.md~": "x", f"{top}.ipynb_checkpoints/x": "x"}
+    noise |= {f"{top}__pycache__/x.pyc": "x", "__MACOSX/._it": "x", f"{top}.DS_Store": "x"}
     file = zipped(tmp_path / "it.bmad", {f"{top}{name}": it for name, it in files.items()} | noise)
     packed = load_package(file, cache=tmp_path / "cache")
     assert without_places(packed) == without_places(folder)
@@ -520,15 +533,33 @@ NO_PACKAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty zip": (lambda path: zipped(path, {}), "neither workflow.md nor SKILL.md"),
     "deeper": (lambda path: put(path, {"a/b/workflow.md": "x"}), "name the folder that has one"),
     "no steps": (lambda path: put(path, {"workflow.md": "x"}), "write one of them"),
+    "name of a line break": (
+        lambda path: put(path, STEPS | {"steps/step-02\n- autopilot.md": "x"}),
+        "invisible character",
+    ),
+    "name of two directions": (
+        lambda path: put(path, STEPS | {"steps/step-01b\u202e.md": "x"}),
+        "invisible character",
+    ),
+    "name that no tool reads": (
+        lambda path: put(path, STEPS | {"steps/step-02: more.md": "x"}),
+        "mean something on other systems",
+    ),
+    "folder of two lines": (lambda path: put(path / "a\nb", GOOD), "not one printable line"),
+    "folder of two directions": (lambda path: put(path / "a\u202eb", GOOD), "not one printable"),
+    "folder that is no UTF-8": (lambda path: put(path / "a\udcff", GOOD), "not one printable line"),
+    "path of no system": (lambda path: path / "a\0b", "not one printable line"),
 }
+STEPS = {"workflow.md": "x", "steps/step-01.md": "x"}
 
 
 @pytest.mark.parametrize("name", NO_PACKAGE)
 def test_what_is_no_package_is_one_clear_error(name: str, tmp_path: Path) -> None:
     make, words = NO_PACKAGE[name]
-    make(tmp_path / "none")
-    (fault,) = faults_of(tmp_path / "none", tmp_path / "cache")
+    made = make(tmp_path / "none")
+    (fault,) = faults_of(made if isinstance(made, Path) else tmp_path / "none", tmp_path / "cache")
     assert words in fault.text
+    assert "\n" not in str(fault)
 
 
 def test_links_in_a_package_are_not_followed(tmp_path: Path) -> None:
@@ -554,6 +585,7 @@ def test_the_hash_is_of_all_files(tmp_path: Path) -> None:
     assert len(set(hashes)) == 4
     assert any(".mcp.json is not read" in note for note in package.notes)
     put(folder, {"__pycache__/x.pyc": "x", ".git/config": "x", "steps/.DS_Store": "x"})
+    put(folder, {".ipynb_checkpoints/a.md": "x", "steps/.plan.md.swp": "x", "steps/plan.md~": "x"})
     assert load_package(folder).sha256 == hashes[-1]
     (folder / "assets/form.md").rename(folder / "assets/form2.md")
     put(folder, {"assets/form.md": "# Other\n"})
@@ -682,11 +714,24 @@ STEP_FILES: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
             "step-x": ["step-02", "step-03"],
         },
     ),
+    # A search that goes back and forth would take hours here.
+    "one long word": ({"steps/step-01.md": "a" * 200_000}, {"step-01": []}),
+    "one word of many steps": ({"steps/step-01.md": "step" * 50_000}, {"step-01": []}),
+    "one path of many steps": ({"steps/step-01.md": "step-02.md/" * 18_000}, {"step-01": []}),
     "a name to be mended": (
         {"steps/step-01 begin (now).md": "", "steps/step-02-größe.md": ""},
         {"step-01-begin-now": ["step-02-gr-e"], "step-02-gr-e": []},
     ),
 }
+
+
+def test_a_key_like_a_known_one_is_noted(tmp_path: Path) -> None:
+    front = "id: x\nentrie: plan\nagnets: [mira]\nverions: 1\nmain_config: a\ndescription: b"
+    notes = load_package(put(tmp_path / "it", GOOD | head(front))).notes
+    assert notes == (
+        "workflow.md:3: unknown key 'entrie'; did you mean 'entry'?",
+        "workflow.md:4: unknown key 'agnets'; did you mean 'agents'?",
+    )
 
 
 @pytest.mark.parametrize("name", STEP_FILES)

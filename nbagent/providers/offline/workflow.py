@@ -25,10 +25,10 @@ _READ, _WRITE, _PATCH = "fs.read", "fs.write", "fs.apply_patch"
 _MOST_PATCHES = 3
 """To end one step, before the person hears what is wrong."""
 _STUCK = "I cannot go on with"
-_FEW_WORDS = 2
+_FEW_WORDS = _FEW_LINES = 2
 """Of the person: `go on` or `publish` decides something and is no text to quote."""
 
-_KIND = re.compile(r"(RUN_DIRECTIVE|NODE_BRIEF|USER_INPUT)\n(.*)", re.DOTALL)
+_KIND = re.compile(r"(RUN_DIRECTIVE(?=\n- runType: )|NODE_BRIEF|USER_INPUT)\n(.*)", re.DOTALL)
 _FIELD = re.compile(r"- (\w+):(?: (.*))?")
 _OUTPUT = re.compile(r"  - .+? -> (\S.*)")
 _EDGE = re.compile(r"  - (\S+) \(label=(.*?)(?:, condition=(.*))?\)")
@@ -39,6 +39,7 @@ _ORDER = re.compile(
     r"|\b[Rr]ead\b(?P<files>(?:[^.`\n]*`[@{][^`\s]+`)+)"
     r"|\b[Ss]et `(?P<name>\w+)` to (?:(?P<answer>the person's (?:words|answer))"
     r"|(?P<value>`[^`]+`|-?\d+))"
+    r"|\b(?:[Kk]eep\b[^.`\n]*? in the variable|[Rr]emember\b[^.`\n]*? as) `(?P<kept>\w+)`"
     r"|\b[Aa]dd (?P<add>\d+) to `(?P<counter>\w+)`"
     r"|(?<!not )(?<![Nn]ever )\b(?:Ask|ask the (?:person|user))\b(?P<ask>[^\n]*)"
     r"|\b(?P<halt>HALT|[Hh]alt|[Ww]ait for the (?:person|user))\b"
@@ -109,9 +110,9 @@ class _Story:
 
 
 def is_workflow(request: ChatRequest) -> bool:
-    """Whether the last user message is one of a workflow."""
+    """Whether the runtime sent a directive, and the last user message is one of a workflow."""
     kinds = [_KIND.match(it.text) for it in request.messages if it.role == "user"]
-    return bool(kinds and kinds[-1]) and "NODE_BRIEF" in [it[1] for it in kinds if it]
+    return bool(kinds and kinds[-1]) and "RUN_DIRECTIVE" in [it[1] for it in kinds if it]
 
 
 def walk(request: ChatRequest) -> Step:
@@ -120,8 +121,8 @@ def walk(request: ChatRequest) -> Step:
     if story.ended:
         return Step(text=_summary(story))
     if story.step_file not in story.files:
-        why = "The brief names a step whose file I have not read."
-        return _made(story, [Made(_READ, {"path": story.step_file})], why) or Step()
+        wished = [Made(_READ, {"path": story.step_file})]
+        return _made(story, wished, "The brief names a step whose file I have not read.") or Step()
     text = _split(story.files[story.step_file])[1]
     orders = _orders(text)
     story.title = next(iter(re.findall(r"(?m)^#+ +(.+)", text)), story.node)
@@ -255,8 +256,10 @@ def _changed(story: _Story, order: re.Match[str]) -> dict[str, Any]:
     if name := order["counter"]:
         old = {**story.variables, **story.changes}.get(name)
         return {name: (old if isinstance(old, int | float) else 0) + int(order["add"])}
-    if order["answer"]:
-        return {order["name"]: (story.words or [""])[-1]}
+    if order["answer"] or order["kept"]:
+        words = (story.words or [""])[-1]
+        is_short = bool(words) and words.count("\n") < _FEW_LINES
+        return {order["name"] or order["kept"]: words} if order["answer"] or is_short else {}
     return {order["name"]: literal(order["value"].strip("`"))}
 
 
@@ -278,8 +281,7 @@ def _outputs(story: _Story) -> list[Made]:
     """Writes the outputs that this visit has not written."""
     written = [it.arguments.get("path") for it in story.made if it.tool == _WRITE]
     left = [path for path in story.outputs if path not in written]
-    texts = {path: _text_for(path, story) for path in left}
-    return [Made(_WRITE, {"path": path, "content": text}) for path, text in texts.items()]
+    return [Made(_WRITE, {"path": it, "content": _text_for(it, story)}) for it in left]
 
 
 def _text_for(path: str, story: _Story) -> str:
@@ -290,8 +292,7 @@ def _text_for(path: str, story: _Story) -> str:
         if path.endswith(".csv") and one.endswith(".csv"):
             return "".join(dict.fromkeys(story.files[one].splitlines(keepends=True)))
     lines = [f"# {story.title}", "", *(f"> {it}" for it in story.last_words.splitlines()), ""]
-    variables = {**story.variables, **story.changes}
-    lines += [f"- {name}: {cell_text(value)}" for name, value in variables.items()]
+    lines += [f"- {it}: {cell_text(v)}" for it, v in (story.variables | story.changes).items()]
     for one in read:
         rows = story.files[one].splitlines()
         lines.append(f"- `{one}`: {len(rows)} lines, {len(set(rows))} of them different")
@@ -389,9 +390,8 @@ def _reason(failure: Made) -> str:
 
 
 def _complaint(story: _Story, failure: Made) -> Step:
-    what = f"`{failure.tool}` of `{failure.arguments.get('path')}` failed"
-    said = f"{_STUCK} `{story.node}`: {what}. {_reason(failure)}"
-    return Step(text=f"{said}\n\nTell me when I shall try again.")
+    what = f"`{failure.tool}` of `{failure.arguments.get('path')}` failed. {_reason(failure)}"
+    return Step(text=f"{_STUCK} `{story.node}`: {what}\n\nTell me when I shall try again.")
 
 
 def _summary(story: _Story) -> str:
