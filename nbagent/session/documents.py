@@ -31,6 +31,8 @@ from nbagent.workflow.state import (
 )
 
 IN_PROJECT = "@project/"
+_HOME = "$NBAGENT_HOME"
+"""Begins the path of a document in a store that lies elsewhere."""
 _MOST_CHARS = 4_000
 _MOST_RUNS = 10_000
 """Are looked through for the last one of a document."""
@@ -80,6 +82,7 @@ def flow_of(
         flow = Flow(
             package=package,
             document=document,
+            shown_path=near(document.path),
             on_disk=on_disk,
             intent=intent,
             autopilot=bool(options.autopilot),
@@ -93,7 +96,7 @@ def flow_of(
                 f"{package.id}; name the package of the document"
             )
     except ToolError as error:
-        raise UsageError(f"{document.path}: {error.message}", code=error.code) from None
+        raise UsageError(f"{near(document.path)}: {error.message}", code=error.code) from None
     return flow
 
 
@@ -160,7 +163,7 @@ def _at(given: str) -> Path:
     """A path that a person named; UsageError where it can be none."""
     if not given.isprintable() or len(given) > _MOST_CHARS:
         raise UsageError(f"{given[:80]!r} is no path; name a folder or a file")
-    return project_folder() / path_of(given, "path")
+    return project_folder() / path_of(given.replace(_HOME, str(store_home()), 1), "path")
 
 
 def _where_it_was(run_id: str, store: Store) -> str | None:
@@ -268,10 +271,12 @@ def _newest(store: Store, fits: Callable[[RunRecord], bool]) -> RunRecord | None
     return None
 
 
-def near(path: Path) -> str:
-    """A path as a person types it here."""
-    here = project_folder()
-    return path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
+def near(document: Path) -> str:
+    """The path of a document as a person types it; no folder of this machine stands in it."""
+    here, home = project_folder(), store_home()
+    if document.is_relative_to(here):
+        return document.relative_to(here).as_posix()
+    return f"{_HOME}/{document.relative_to(home).as_posix()}"
 
 
 def values_of(options: RunOptions) -> Mapping[str, str]:

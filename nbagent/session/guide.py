@@ -80,7 +80,7 @@ class Guide:
         if self.flow is None:
             alone = [self.alone] if self.alone and parent is None else []
             return [*_unfilled(alone[0].unfilled if alone else ()), *_actions(alone)]
-        where = f"The state of this workflow is {near(self.flow.document.path)}."
+        where = f"The state of this workflow is {self.flow.shown_path}."
         if self.flow.forked is not None:
             was = near(self.flow.forked[0].path)
             where += f" It is a copy of {was} as it stood then; @project is as it is now."

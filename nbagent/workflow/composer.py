@@ -105,6 +105,8 @@ class Flow:
     """The document as it was when the run was prepared."""
     fresh: bytes | None = None
     """What has to be written before the run begins; None: the document is as it should be."""
+    shown_path: str = ""
+    """The document's path as a person types it."""
     read: Callable[[str], str] = field(default=lambda path: "")
     """A file for a critical action; ToolError where a rule or the disk says no."""
     forked: tuple[Document, datetime] | None = None
@@ -184,7 +186,7 @@ class Flow:
     def smaller(self) -> str:
         """How to go on when the conversation is too long for the model."""
         return (
-            f" The document has all that the workflow needs: `%agent resume {self.document.path}` "
+            f" The document has all that the workflow needs: `%agent resume {self.shown_path}` "
             "goes on from it with an empty conversation."
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -305,7 +304,7 @@ def test_a_document_stays_with_its_own_workflow_and_says_what_is_not_here(projec
     (project / "artifacts" / "draft.md").unlink()
     again = nbagent.Agent(model=model).run("Go on.", document=str(document(run)))
     assert any("draft.md of the document is not here" in text for text in again.record.notices)
-    where = f"The state of this workflow is {document(run)}."
+    where = f"The state of this workflow is $NBAGENT_HOME/state/{run.id}/workflow.md."
     assert run.record.notices[0] == again.record.notices[0] == where
 
 
@@ -556,7 +555,9 @@ def test_a_request_that_is_too_long_says_how_the_document_goes_on() -> None:
     run = start(model)
     assert run.error is not None
     assert run.error.code == "LLM_CONTEXT_OVERFLOW"
-    assert f"%agent resume {os.fspath(document(run))}" in run.error.message
+    shown = f"$NBAGENT_HOME/state/{run.id}/workflow.md"
+    assert f"%agent resume {shown}" in run.error.message
+    assert nbagent.Agent(model=script("Hm.")).run(document=shown).text == "Hm."
 
 
 def test_a_broken_package_says_all_that_is_wrong(project: Path) -> None:
