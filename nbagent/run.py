@@ -107,7 +107,8 @@ class Run:
     def workflow(self) -> Flow | None:
         """Its workflow as the document says now: `current_node`, `state`, `package`; else None."""
         if self._active is not None:
-            return self._active.prepared.flow
+            flow = self._active.prepared.flow
+            return flow.for_looking() if flow else None
         if self.record.workflow is None:
             return None
         return import_module("nbagent.session.documents").flow_of_record(self.record, self._store)

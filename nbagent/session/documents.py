@@ -68,11 +68,12 @@ def flow_of(
     try:
         if options.document:
             origin, data, there = _document(options.document)
-            moment = fork.started_at if fork else _branches(parent, origin, store)
+            if fork is not None:
+                moment, data = fork.started_at, origin.as_of(fork.started_at)
+            elif (branch := _branch(parent, origin, data, store)) is not None:
+                moment, data = branch
             if moment is None:
                 document, on_disk = origin, there
-            else:
-                data = origin.as_of(moment)
         package = _package(options, said, data, store)
         if data is None:
             fresh = new_document(package, run_id, _written(package)).encode()
@@ -100,12 +101,32 @@ def flow_of(
     return flow
 
 
-def _branches(parent: RunRecord | None, document: Document, store: Store) -> datetime | None:
-    """When a run ended after which others have gone on with the document: this is a branch then."""
-    last = _last_run(document.run_id, store) if parent is not None else None
-    if parent is None or last is None or last.id == parent.id or last.phase == "Running":
+def _branch(
+    parent: RunRecord | None, document: Document, data: bytes, store: Store
+) -> tuple[datetime, bytes] | None:
+    """Where others have gone on with the document of a run since: when, and what they found."""
+    after = _next(parent, document.run_id, store) if parent else None
+    if after is None or after.phase == "Running":
         return None
-    return parent.ended_at
+    left = document.left_at(after.started_at)
+    if left is None:
+        raise UsageError(
+            "other runs have gone on with this document, and how it stood before is not kept; go "
+            f"on with the last of them, or from the document: %agent resume {near(document.path)}"
+        )
+    return None if left == data else (after.started_at, left)
+
+
+def _next(parent: RunRecord, document_id: str, store: Store) -> RunRecord | None:
+    """The first run over a document that began after this one."""
+    for limit in (100, _MOST_RUNS):
+        found = None
+        for run in store.runs(limit=limit):
+            if run.id == parent.id:
+                return found
+            if run.options.get("document") == document_id:
+                found = run
+    return None
 
 
 def _document(given: str) -> tuple[Document, bytes, bytes | None]:
@@ -119,9 +140,12 @@ def _document(given: str) -> tuple[Document, bytes, bytes | None]:
         document, there = document_of(file, data, store_home())
         return document, data, there
     document = Document(store_home(), given)
-    data = document.read() if is_run_id(given) else None
+    try:
+        data = document.read() if is_run_id(given) else None
+    except ToolError as error:
+        raise UsageError(f"{near(document.path)}: {error.message}", code=error.code) from None
     if data is None:
-        raise UsageError(f"there is no document {given}; the workflow cannot go on without one")
+        raise UsageError(f"there is no document {given[:80]!r}; a workflow cannot go on without")
     return document, data, data
 
 
@@ -132,10 +156,16 @@ def _package(options: RunOptions, said: RunOptions, data: bytes | None, store: S
         given = _package_of(data, store)
     assert given is not None
     package = load_package(_at(given), values=values_of(options))
-    if project_folder().resolve().is_relative_to(package.root):
+    project, home = project_folder().resolve(), store_home().resolve()
+    if project.is_relative_to(package.root) or home.is_relative_to(package.root):
         raise UsageError(
-            f"the package {package.id} is the folder of the project, which a workflow writes into; "
-            "put it into a folder of its own"
+            f"the project or the store lies in the package {package.id}, which is read only; put "
+            "the package into a folder of its own"
+        )
+    if project.is_relative_to(home):
+        raise UsageError(
+            "the store (NBAGENT_HOME) is a folder around the project, where tools could change it; "
+            "give it a folder of its own"
         )
     if options.agent is None:
         return package

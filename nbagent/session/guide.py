@@ -13,7 +13,7 @@ from typing import Any
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ToolSpec
-from nbagent.contracts.errors import ToolError
+from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.runtime import Courier
@@ -66,6 +66,8 @@ class Guide:
     def hiding(self, rules: Rules) -> Callable[[ToolSpec], str]:
         """Why the model is not shown a tool: a rule, or the agent of the moment has none such."""
         if self.flow is not None:
+            if rule := rules.forbidding("fs.apply_patch", "fs"):
+                raise UsageError(f"{rule} denies fs.apply_patch, by which a workflow moves")
             self.flow.read = _reader(self, rules)
         return lambda spec: rules.hiding(spec) or hides(self.agent, spec)
 

@@ -204,7 +204,8 @@ def _words(
         said = flow.words(parts) if flow else Message(role="user", content=parts)
         return (*ask.messages, said)
     if flow is not None:
-        if flow.is_complete and not ask.messages:
+        done = parent is None or parent.phase == "Completed"
+        if flow.is_complete and done and not ask.messages:
             raise UsageError(
                 f"the workflow {flow.package.id} is complete; start it anew with --workflow, or "
                 "ask about it with %%agent --continue"

@@ -257,7 +257,7 @@ class FileHost(MethodHost):
         place, guard = self._place(tool, path), self._guard
         self._mounts.check_writable(place)
         guarded = guard is not None and guard.guards(place.mount.root.joinpath(*place.parts))
-        if any(part.startswith(writing.TEMPORARY) for part in place.parts):
+        if any(part.casefold().startswith(writing.TEMPORARY) for part in place.parts):
             raise _refused(place, "has a name that is kept for half-written files", "E_DENIED")
         more: dict[str, Any] = {}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -116,12 +117,20 @@ class Flow:
     _begun: bool = False
     _data: bytes = b""
     _state: State | None = None
+    _before: State | None = None
+    """What it said when the request of the turn at work was composed."""
     _looked: bool = False
     """Whether the document was read since the last request."""
     _briefed: int | None = None
     """The visit of a step that the model was told of."""
     _nudged: int | None = None
     """The visit in which it was told to go on without the person."""
+
+    def for_looking(self) -> Flow:
+        """Another one over the same document; what the run's own has seen is for the engine."""
+        other = copy(self)
+        other._begun = False
+        return other
 
     @property
     def guard(self) -> StateGuard:
@@ -166,13 +175,13 @@ class Flow:
 
         UsageError: somebody is at work on it, or has changed it since this was prepared.
         """
+        if self.forked is not None:
+            origin, moment = self.forked
+            origin.copy_others(moment, self.document)
         self.document.lock()
         try:
             if self.document.read() != self.on_disk:
                 raise UsageError("the document was changed a moment ago; start this again")
-            if self.forked is not None:
-                origin, moment = self.forked
-                origin.copy_others(moment, self.document)
             if self.fresh is not None:
                 self.document.write(self.fresh)
                 self.fresh = None
@@ -203,6 +212,7 @@ class Flow:
             await asyncio.to_thread(self.look)
         self._looked = False
         state, agent = self.state, self.agent()
+        self._before = state
         new: tuple[Message, ...] = ()
         if self._briefed != state.visit:
             new = self.briefing(self.intent if self._briefed is None else "continue")
@@ -216,7 +226,7 @@ class Flow:
 
     async def after_turn(self, turn: EngineTurn) -> Verdict:
         """Where the document stands after a turn, and whether the run pauses there."""
-        before = self.state
+        before = self._before or self.state
         if turn.tool_runs:
             # Once a turn is enough: the next one begins with what is seen here.
             await asyncio.to_thread(self.look)

@@ -105,6 +105,13 @@ class Document:
             unfinished.write_bytes(data)
             unfinished.rename(self._versions / f"{_stamp(utc_now())}.md")
 
+    def left_at(self, moment: datetime) -> bytes | None:
+        """What it said when a run that began then found it; None where that is not known."""
+        after = [
+            file for file in sorted(self._versions.glob("*.md")) if file.stem >= _stamp(moment)
+        ]
+        return after[0].read_bytes() if after else None
+
     def as_of(self, moment: datetime) -> bytes:
         """What it said then; UsageError where that is not known (any more)."""
         files = sorted(self._versions.glob("*.md"))
@@ -124,7 +131,7 @@ class Document:
         names = [file.relative_to(self.folder).as_posix() for file in sorted(changed)]
         lost = [name for name in names if not name.startswith(_SCRIPTS)]
         if lost:
-            said = ", ".join(f"@state/{name}" for name in lost)
+            said = ", ".join(f"@state/{name}" for name in lost[:5])
             raise UsageError(f"{said} changed after that turn, so it cannot be forked")
         for file in others:
             if file not in changed:

@@ -313,7 +313,10 @@ class StateGuard:
                 why = f"the current step is {state.node}, so {ends!r} cannot be completed now"
                 refuse("E_INVALID_TRANSITION", why)
             if state.ended():
-                why = f"{ends} is completed already; set currentNodeId to one of the next steps"
+                next_to_do = "set currentNodeId to one of the next steps"
+                if self.graph.nodes[ends].terminal:
+                    next_to_do = "it is the last step: say what came of the workflow"
+                why = f"{ends} is completed already; {next_to_do}"
                 refuse("E_PRECONDITION_FAILED", why)
             wanted = [path for _, path in self.graph.nodes[ends].outputs]
             if missing := [path for path in wanted if not is_there(path)]:

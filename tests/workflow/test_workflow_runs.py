@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import nbagent
 from nbagent import offline
 from nbagent.contracts.errors import UsageError
 from nbagent.run import changed_ask
-from nbagent.session.active import ActiveRun
+from nbagent.session.active import ActiveRun, at_work
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import close_stores
 from nbagent.settings import begun_anew, store_home
@@ -378,6 +379,66 @@ def test_going_on_from_an_earlier_run_has_the_state_as_it_stood_at_its_end() -> 
     assert again.workflow.state.run_id == again.id
 
 
+def test_a_branch_from_a_stopped_run_keeps_the_move_that_it_had_made() -> None:
+    begun = threading.Event()
+
+    @nbagent.tool
+    def wait() -> str:
+        "Wait."
+        while "currentNodeId: check" not in next(store_home().glob("state/*/*.md")).read_text():
+            time.sleep(0.01)
+        begun.set()
+        time.sleep(20)
+        return "late"
+
+    both = offline.calls([move("draft", "check"), offline.call("wait")])
+    model = script(WRITE, both, "Hm.", "Hm.")
+    agent = nbagent.Agent(model=model, tools=[wait], workflow="flow", on_approval=allow)
+    file = package(Path("flow2"), agents={"mira": MIRA, "otto": OTTO.replace("[fs]", "[fs, wait]")})
+    run = agent.start(workflow=str(file))
+    stopper = threading.Thread(target=lambda: (begun.wait(20), run.stop()))
+    stopper.start()
+    run.wait()
+    assert run.stop_reason == "stopped"
+    first = run.resume("Once.")
+    again = run.resume("Again.")
+    assert first.turns[0].node == again.turns[0].node == "check"
+
+
+def test_who_looks_at_a_workflow_at_work_changes_nothing() -> None:
+    model = script(WRITE, move("draft", "check"), move("check", "done"), "Hm.")
+    seen: list[str] = []
+
+    def look(event: Any) -> None:
+        for active in at_work():
+            flow = nbagent.open_run(active.record.id).workflow
+            assert flow is not None
+            seen.append(flow.current_node)
+
+    agent = nbagent.Agent(model=model, on_approval=allow)
+    run = agent.run(workflow="flow", on_event=look)
+    assert "check" in seen
+    assert (run.stop_reason, len(run.turns)) == ("answered", 2)
+
+
+def test_a_run_that_was_cut_off_after_the_last_step_comes_to_its_end() -> None:
+    ends = patch(stepsCompleted_append="done")
+    model = script(WRITE, move("draft", "check"), move("check", "done"), ends, "Done.")
+    run = start(model, autopilot=True, max_turns=4)
+    assert run.stop_reason == "max_turns"
+    last = run.resume()
+    assert (last.phase, last.text) == ("Completed", "Done.")
+
+
+@pytest.mark.parametrize("place", [".", "flow"], ids=["the project", "the package"])
+def test_the_store_lies_where_no_tool_of_a_workflow_gets(
+    project: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("NBAGENT_HOME", str(project / place))
+    with pytest.raises(UsageError, match="the store"):
+        start(script())
+
+
 def test_who_prepared_a_run_before_another_one_ended_takes_no_move_back(
     project: Path,
 ) -> None:
@@ -535,6 +596,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no path": ({"workflow": "a\0b"}, "is no path"),
     "replayed results": ({"replay_tools": True, "cassette": "x.jsonl"}, "replayed tool results"),
     "the project": ({"workflow": "."}, "the folder of the project|no such|workflow.md"),
+    "no way to move": ({"policy": nbagent.ToolPolicy(deny=["fs.*"])}, "denies fs.apply_patch"),
     "no such document": ({"document": "0" * 16}, "no document"),
 }
 
