@@ -62,8 +62,6 @@ class Document:
     def _mounts(self) -> Mounts:
         return Mounts([Mount("@state", self.folder, "rw")])
 
-    # Who works on it
-
     def lock(self) -> None:
         """Keep others out until `release`; the system gives it back when this process ends.
 
@@ -90,8 +88,6 @@ class Document:
     def release(self) -> None:
         """Let others in; also when nothing was locked."""
         self._held.close()
-
-    # How it stood
 
     @property
     def _versions(self) -> Path:

@@ -6,7 +6,7 @@ Texts and values only. Where the document lies is `document`'s.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -30,7 +30,6 @@ _MOST_BYTES = 60_000
 """Of a document; only moves may make it longer, so that a full one still comes to its end."""
 _MOST_MARKS = 5_000
 """Of what makes YAML slow to read, in the front matter; reading has its own bound above that."""
-_SHORTEN = "and delete variables that nobody needs (null)"
 _MOVES = {"stepsCompleted.append", "currentNodeId.set", "updatedAt.set"}
 _LISTS = ("stepsCompleted", "decisionLog", "artifacts")
 _UPDATES = (
@@ -232,9 +231,6 @@ def _now() -> str:
     return utc_now().isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-# Updates
-
-
 @dataclass(frozen=True, slots=True)
 class StateGuard:
     """Lets the document of one workflow change by checked updates only: a PatchGuard."""
@@ -283,7 +279,7 @@ class StateGuard:
             there["updatedAt"] = update.get("updatedAt.set", now)
 
         now = _now()
-        is_full = f"the document is full; keep long texts in files of @project/, {_SHORTEN}"
+        is_full = "the document is full; keep long texts in files of @project/ and delete variables"
         try:
             after = to_bytes(edit_frontmatter(to_text(before), edit))
             read_state(after, self.graph)
@@ -308,6 +304,11 @@ class StateGuard:
         def refuse(code: ErrorCode, why: str, **more: Any) -> NoReturn:
             raise ToolError(why, code=code, details={**details, **more})
 
+        def need(what: str, paths: Iterable[str]) -> None:
+            if missing := [path for path in paths if not is_there(path)]:
+                why = f"{what} that are not there: {', '.join(missing)}; write them first"
+                refuse("E_PRECONDITION_FAILED", why, missing=missing)
+
         if ends is not None:
             if ends != state.node:
                 why = f"the current step is {state.node}, so {ends!r} cannot be completed now"
@@ -318,13 +319,8 @@ class StateGuard:
                     next_to_do = "it is the last step: say what came of the workflow"
                 why = f"{ends} is completed already; {next_to_do}"
                 refuse("E_PRECONDITION_FAILED", why)
-            wanted = [path for _, path in self.graph.nodes[ends].outputs]
-            if missing := [path for path in wanted if not is_there(path)]:
-                why = f"{ends} has outputs that are not there: {', '.join(missing)}; write them"
-                refuse("E_PRECONDITION_FAILED", f"{why} first", missing=missing)
-        if missing := [path for path in _items(update, "artifacts") if not is_there(path)]:
-            why = f"artifacts that are not there: {', '.join(missing)}; write them first"
-            refuse("E_PRECONDITION_FAILED", why, missing=missing)
+            need(f"{ends} has outputs", [path for _, path in self.graph.nodes[ends].outputs])
+        need("artifacts", _items(update, "artifacts"))
         if target is None:
             return {}
         edge = next((e for e in self.graph.edges_from(state.node) if e.target == target), None)
@@ -337,9 +333,7 @@ class StateGuard:
         if ends is None and not state.ended():
             why = f"{state.node} is not completed; give stepsCompleted.append in the same update"
             refuse("E_PRECONDITION_FAILED", why)
-        if missing := [path for path in self.graph.nodes[target].inputs if not is_there(path)]:
-            why = f"{target} needs files that are not there: {', '.join(missing)}"
-            refuse("E_PRECONDITION_FAILED", why, missing=missing)
+        need(f"{target} needs files", self.graph.nodes[target].inputs)
         return {"transition": {**transition, "label": edge.label}}
 
 
@@ -374,7 +368,7 @@ def _check_update(key: str, value: Any) -> None:
         case "variables.set":
             fits, wanted = _are_variables(value), "an object of names and values (null deletes)"
         case "decisionLog.append":
-            fits, wanted = isinstance(value, str | dict) and _is_short(value), "a text or an object"
+            fits, wanted = _is_entry(value), "a text or an object"
         case "artifacts.append":
             fits, wanted = _are_paths(value), "a path below @project/, or a list of them"
         case _:
@@ -388,16 +382,16 @@ def _misfit(why: str) -> NoReturn:
 
 
 def _is_short(value: Any) -> bool:
-    return bool(value) and len(dump_json(value)) <= _MOST_CHARS
+    return len(dump_json(value)) <= _MOST_CHARS
+
+
+def _is_entry(value: Any) -> bool:
+    return type(value) in (str, dict) and bool(value) and _is_short(value)
 
 
 def _are_variables(value: Any) -> bool:
-    if not isinstance(value, dict) or not value:
-        return False
-    named = cast("dict[str, Any]", value)
-    return all(_VARIABLE.fullmatch(name) for name in named) and all(
-        one is None or len(dump_json(one)) <= _MOST_CHARS for one in named.values()
-    )
+    pairs = cast("dict[str, Any]", value).items() if isinstance(value, dict) else ()
+    return bool(pairs) and all(_VARIABLE.fullmatch(name) and _is_short(it) for name, it in pairs)
 
 
 def _are_paths(value: Any) -> bool:
