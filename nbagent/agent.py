@@ -102,7 +102,7 @@ class Agent:
         channel = runtime.EventChannel()
         run = self.start(prompt, on_event=channel.put, **options)
         try:
-            async with aclosing(runtime.follow(channel, run.await_end())) as events:
+            async with aclosing(runtime.follow(channel, run.await_end)) as events:
                 async for event in events:
                     yield event
         finally:

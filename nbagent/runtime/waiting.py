@@ -288,14 +288,14 @@ class EventChannel:
 
 
 async def follow(
-    channel: EventChannel, ending: Coroutine[object, object, object]
+    channel: EventChannel, ending: Callable[[], Coroutine[object, object, object]]
 ) -> AsyncGenerator[Event]:
-    """The events of a run while `ending` (its `await_here`) is awaited beside.
+    """The events of a run while what `ending` gives (its `await_here`) is awaited beside.
 
     Closing this waits for the end; leaving early stops the run. What `ending`
     raises is raised after the last event.
     """
-    waiter = asyncio.ensure_future(ending)
+    waiter = asyncio.ensure_future(ending())
     waiter.add_done_callback(lambda _: channel.put(None))
     loop, failed = waiter.get_loop(), None
     try:
