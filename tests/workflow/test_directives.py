@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine.laws import check_run
-from workflow_stage import STATE, make_package, move, said, script
+from workflow_stage import STATE, allow, directive, make_package, move, said, script
 
 import nbagent
 from nbagent import offline
@@ -18,20 +18,8 @@ from nbagent.contracts.canonical import load_json
 from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.events import Event, TextDelta
 from nbagent.files.frontmatter import read_frontmatter
-from nbagent.settings import begun_anew
 
 TABLE_REVIEW = Path(__file__).parents[2] / "notebooks" / "packages" / "table-review"
-DIRECTIVE = """\
-RUN_DIRECTIVE
-- runType: bmad-micro
-- intent: {intent}
-- workflow: flow
-- state: @state/workflow.md
-- graph: {graph}
-- artifactsRoot: @project/artifacts/
-- currentNodeId: {node}
-- effectiveAgentId: none
-- autopilot: false"""
 BRIEF = """\
 NODE_BRIEF
 - currentNodeId: draft
@@ -39,26 +27,13 @@ NODE_BRIEF
 - outputsMap:
 - allowedNext:
   - check (label=next)"""
+pytestmark = pytest.mark.usefixtures("project")
 Begin = Callable[[nbagent.Agent], nbagent.Run]
 SEARCH = offline.call("fs.search", query="birds")
 
 
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A project, in which the process begins."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    with begun_anew():
-        yield folder
-
-
-def allow(question: nbagent.Question) -> bool:
-    return True
-
-
 def told(intent: str, node: str = "draft", graph: str = "@pkg/workflow.graph.json") -> str:
-    return DIRECTIVE.format(intent=intent, node=node, graph=graph)
+    return directive(intent, node, graph=graph)
 
 
 def stopped(agent: nbagent.Agent) -> nbagent.Run:

@@ -6,13 +6,12 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine.laws import check_run
-from workflow_stage import STATE, make_package, move, patch, said, script
+from workflow_stage import STATE, allow, directive, make_package, move, patch, said, script
 
 import nbagent
 from nbagent import offline
@@ -26,17 +25,6 @@ from nbagent.workflow.graph import PackageError
 
 MIRA = "---\nid: mira\nname: Mira\ntitle: writer\n---\nYou write plainly.\n"
 OTTO = "---\nid: otto\nname: Otto\ntools: [fs]\n---\nYou judge what others wrote.\n"
-BYTES = """\
-RUN_DIRECTIVE
-- runType: bmad-micro
-- intent: {intent}
-- workflow: flow
-- state: @state/workflow.md
-- graph: @pkg/workflow.graph.json
-- artifactsRoot: @project/artifacts/
-- currentNodeId: {node}
-- effectiveAgentId: {agent}
-- autopilot: {autopilot}"""
 DRAFT = """\
 NODE_BRIEF
 - currentNodeId: draft
@@ -63,14 +51,9 @@ WRITE = offline.call("fs.write", path="@project/artifacts/draft.md", content="Hi
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A project with a package, in which the process begins."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    with begun_anew():
-        package(folder / "flow")
-        yield folder
+def packaged(project: Path) -> None:
+    """The project has a package."""
+    package(project / "flow")
 
 
 def package(folder: Path, **more: Any) -> Path:
@@ -87,10 +70,6 @@ def package(folder: Path, **more: Any) -> Path:
 def start(model: offline.Script, prompt: str = "", **options: Any) -> nbagent.Run:
     given: dict[str, Any] = {"workflow": "flow", "on_approval": allow, **options}
     return nbagent.Agent(model=model).run(prompt, **given)
-
-
-def allow(question: nbagent.Question) -> bool:
-    return True
 
 
 def document(run: nbagent.Run) -> Path:
@@ -129,7 +108,7 @@ def test_every_directive_and_brief_is_sent_byte_for_byte_and_stays_in_the_histor
     )
 
     def told(intent: str, node: str, agent: str) -> str:
-        return BYTES.format(intent=intent, node=node, agent=agent, autopilot="false")
+        return directive(intent, node, agent)
 
     assert said(model.requests[-1]) == [
         "USER_INPUT\n- forNodeId: draft\nAbout birds.",
@@ -246,7 +225,7 @@ def test_the_document_alone_is_enough_to_go_on(project: Path) -> None:
     agent = nbagent.Agent(model=model, on_approval=allow)
     second = check_run(agent.run(document=str(file)), model)
     assert (second.record.kind, second.record.parent_id) == ("start", None)
-    told = BYTES.format(intent="resume", node="check", agent="otto", autopilot="false")
+    told = directive("resume", "check", "otto")
     assert said(model.requests[0]) == [told, CHECK]
     assert len(model.requests[0].messages) == 2
     assert second.turns[0].node == "check"
@@ -543,7 +522,7 @@ def test_a_dry_run_shows_the_first_request_and_writes_nothing() -> None:
     dry = nbagent.Agent(model=model).dry_run("About birds.", workflow="flow")
     assert "You write plainly." in dry.request.system_prompt
     assert said(dry.request)[1:] == [
-        BYTES.format(intent="start", node="draft", agent="mira", autopilot="false"),
+        directive("start", "draft", "mira"),
         DRAFT,
     ]
     assert not list(store_home().glob("state/*/workflow.md"))

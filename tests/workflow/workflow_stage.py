@@ -7,11 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nbagent import offline
+from nbagent import Question, offline
 from nbagent.contracts.chat import ChatRequest
 from nbagent.providers.offline.stream import Step
 
 STATE = "@state/workflow.md"
+DIRECTIVE = """\
+RUN_DIRECTIVE
+- runType: bmad-micro
+- intent: {intent}
+- workflow: flow
+- state: @state/workflow.md
+- graph: {graph}
+- artifactsRoot: @project/artifacts/
+- currentNodeId: {node}
+- effectiveAgentId: {agent}
+- autopilot: {autopilot}"""
 LOOP = {"draft": {"check": "next"}, "check": {"draft": "again", "done": "good"}, "done": {}}
 """A branch and a loop: steps, and where each leads by which label."""
 
@@ -59,6 +70,23 @@ def make_package(
         (folder / "agents").mkdir(exist_ok=True)
         (folder / "agents" / f"{name}.md").write_text(text)
     return folder
+
+
+def directive(
+    intent: str,
+    node: str,
+    agent: str = "none",
+    *,
+    autopilot: str = "false",
+    graph: str = "@pkg/workflow.graph.json",
+) -> str:
+    """RUN_DIRECTIVE of the workflow `flow`, as the model has to read it."""
+    return DIRECTIVE.format(intent=intent, node=node, agent=agent, autopilot=autopilot, graph=graph)
+
+
+def allow(question: Question) -> bool:
+    """Answers every question."""
+    return True
 
 
 def patch(**update: Any) -> Step:
