@@ -14,6 +14,7 @@ from typing import Any, cast
 import orjson
 
 _LONG = re.compile(r"\d{19}")
+_ID = re.compile(r"[0-9a-f]{16}")
 
 
 def dump_json(value: Any) -> bytes:
@@ -62,6 +63,11 @@ def sha_of(value: Any) -> str:
 def new_id() -> str:
     """A fresh id: 16 hex digits, random, so that a short start of it tells two runs apart."""
     return secrets.token_hex(8)
+
+
+def is_run_id(text: str) -> bool:
+    """Whether a text has the form of an id that `new_id` gives."""
+    return _ID.fullmatch(text) is not None
 
 
 def utc_now() -> datetime:

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nbagent.archive.store import Store
+from nbagent.contracts.canonical import is_run_id
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.files.names import path_parts
@@ -23,7 +24,6 @@ from nbagent.workflow.graph import Package
 from nbagent.workflow.package import load_package
 from nbagent.workflow.state import (
     State,
-    is_run_id,
     new_document,
     of_other_package,
     origin_of,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from nbagent.archive.store import Store
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ToolSpec
 from nbagent.contracts.errors import ToolError, UsageError
@@ -18,13 +17,13 @@ from nbagent.contracts.ports import ToolContext
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.runtime import Courier
 from nbagent.session.approval import Rules
-from nbagent.session.documents import IN_PROJECT, flow_of, near, values_of
+from nbagent.session.documents import IN_PROJECT, near, values_of
 from nbagent.session.hosts import Folders, mounts_of, resolving
 from nbagent.settings import RunOptions, Settings, project_folder
 from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem import FileHost
 from nbagent.workflow.agents import critical_context, load_agent
-from nbagent.workflow.composer import Flow, Intent, hides, system_text
+from nbagent.workflow.composer import Flow, hides, system_text
 from nbagent.workflow.graph import AgentSpec
 
 
@@ -75,7 +74,7 @@ class Guide:
         """That of an agent without a workflow."""
         assert self.alone is not None
         context = critical_context(self.alone, _reader(self, rules))
-        return system_text(self.alone, context, own, tools=False)
+        return system_text(self.alone, context, own)
 
     def notices(self, parent: RunRecord | None, last: EngineTurn | None = None) -> list[str]:
         """What the person should know before the first request; `last`: the turn before it."""
@@ -111,41 +110,11 @@ def _unfilled(marks: Iterable[str]) -> list[str]:
     return [f"nothing gives a value for {listed}; --var NAME=VALUE does"] if listed else []
 
 
-def guide_of(
-    asked: Settings,
-    options: RunOptions,
-    said: RunOptions,
-    *,
-    run_id: str,
-    intent: Intent,
-    parent: RunRecord | None,
-    fork: EngineTurn | None,
-    store: Store,
-) -> Guide:
-    """The workflow or the agent that the options of a run name.
-
-    Args:
-        options: all that holds for the run; `said`: what this call itself says.
-        parent: the run that it goes on from; `fork`: its turn that is asked anew.
-
-    Raises:
-        UsageError: it cannot be used; all that is wrong is said at once.
-    """
-    if not (options.workflow or options.document):
-        values = values_of(options)
-        agent = load_agent(options.agent or "", values=values, project=project_folder())
-        return Guide(options, asked, None, agent)
-    flow = flow_of(
-        asked,
-        options,
-        said,
-        run_id=run_id,
-        intent=intent,
-        parent=parent,
-        fork=fork,
-        store=store,
-    )
-    return Guide(options, asked, flow, None)
+def agent_alone(asked: Settings, options: RunOptions) -> Guide:
+    """The agent of a run without a workflow; UsageError where it cannot be used."""
+    values = values_of(options)
+    agent = load_agent(options.agent or "", values=values, project=project_folder())
+    return Guide(options, asked, None, agent)
 
 
 def _cut_moves(turn: EngineTurn, flow: Flow) -> list[str]:

@@ -6,7 +6,6 @@ Owns the meaning of `--tools`. What each host does is its own affair.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 
-from nbagent.contracts.canonical import sha256_hex
+from nbagent.contracts.canonical import is_run_id, sha256_hex
 from nbagent.contracts.policy import Resolve
 from nbagent.contracts.ports import PatchGuard, ToolHost
 from nbagent.files.mounts import PACKAGE, Mount, Mounts, parse_mount, without_dots
@@ -158,7 +157,7 @@ def resolving(mounts: Mounts) -> Resolve:
 def _state_folder(session: str) -> Path:
     """Where a session's `@state` is kept. Made when something is written."""
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in session)[:60]
-    if re.fullmatch("[0-9a-f]{16}", safe):  # such a folder is a workflow's
+    if is_run_id(safe):  # such a folder is a workflow's
         safe = f"session-{safe}"
     if safe != session or os.path.normcase("Aa") == os.path.normcase("aa"):
         # Two names may not share a folder.

@@ -257,11 +257,14 @@ def _guide(
     """The workflow or the agent of a run that has one of them."""
     if not (options.workflow or options.document or options.agent):
         return None
-    from nbagent.session.guide import guide_of
+    from nbagent.session.documents import flow_of
+    from nbagent.session.guide import Guide, agent_alone
 
+    if not (options.workflow or options.document):
+        return agent_alone(asked, options)
     new = ask.kind == "start" and not options.document
     paused = parent is not None and parent.stop_reason == "answered"
-    return guide_of(
+    flow = flow_of(
         asked,
         options,
         ask.options,
@@ -271,6 +274,7 @@ def _guide(
         fork=base.turn if ask.fork_turn else None,
         store=store,
     )
+    return Guide(options, asked, flow, None)
 
 
 def _kept(

@@ -61,22 +61,26 @@ _AUTOPILOT = {
 
 
 def system_text(
-    agent: AgentSpec | None, context: Context, own: str | None, *workflow: str, tools: bool = True
+    agent: AgentSpec | None,
+    context: Context,
+    own: str | None,
+    *,
+    base: Sequence[str] = (),
+    rules: Sequence[str] = (),
 ) -> str:
     """The system prompt: base rules, the agent, the workflow's rules, what was loaded, the person.
 
     Args:
         own: what the person gave as the system prompt; it comes last and wins.
-        workflow: rules of a workflow, as pieces; none without one.
+        base, rules: of a workflow; none without one.
     """
-    pieces = [_TOOLS if tools else ""]
-    pieces += workflow[:1]
+    pieces = [*base]
     if agent is not None:
         title = f", {agent.title}" if agent.title else ""
-        rules = [f"- {action.rule}" for action in agent.actions if action.rule]
+        kept = [f"- {action.rule}" for action in agent.actions if action.rule]
         pieces.append(f"# You are {agent.name}{title}\n\n{agent.persona.strip()}")
-        pieces.append("\n".join(["Rules that hold always:", *rules]) if rules else "")
-    pieces += workflow[1:]
+        pieces.append("\n".join(["Rules that hold always:", *kept]) if kept else "")
+    pieces += rules
     pieces += [f"CRITICAL_CONTEXT {path}\n{content.rstrip()}" for path, content in context]
     pieces.append((own or "").strip())
     return "\n\n".join(piece.strip() for piece in pieces if piece.strip())
@@ -265,9 +269,11 @@ class Flow:
             agent,
             context,
             self.own_system,
-            f"{_STATE}\n\n{_AUTOPILOT[self.autopilot]}",
-            f"# The workflow {self.package.name}\n\n{self.package.rules.strip()}",
-            f"Marks in the files of the package mean:\n{values}" if values else "",
+            base=(_TOOLS, _STATE, _AUTOPILOT[self.autopilot]),
+            rules=(
+                f"# The workflow {self.package.name}\n\n{self.package.rules.strip()}",
+                f"Marks in the files of the package mean:\n{values}" if values else "",
+            ),
         )
 
 

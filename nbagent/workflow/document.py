@@ -101,17 +101,18 @@ class Document:
             unfinished.write_bytes(data)
             unfinished.rename(self._versions / f"{_stamp(utc_now())}.md")
 
+    def _kept(self) -> list[Path]:
+        """The versions, oldest first."""
+        return sorted(self._versions.glob("*.md"))
+
     def left_at(self, moment: datetime) -> bytes | None:
         """What it said when a run that began then found it; None where that is not known."""
-        after = [
-            file for file in sorted(self._versions.glob("*.md")) if file.stem >= _stamp(moment)
-        ]
+        after = [file for file in self._kept() if file.stem >= _stamp(moment)]
         return after[0].read_bytes() if after else None
 
     def as_of(self, moment: datetime) -> bytes:
         """What it said then; UsageError where that is not known (any more)."""
-        files = sorted(self._versions.glob("*.md"))
-        before = [file for file in files if file.stem <= _stamp(moment)]
+        before = [file for file in self._kept() if file.stem <= _stamp(moment)]
         if not before:
             raise UsageError(
                 f"how {PATH} stood at that turn is not kept, so it cannot be forked; "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 from unicodedata import normalize
 
-from nbagent.contracts.canonical import dump_json, utc_now
+from nbagent.contracts.canonical import dump_json, is_run_id, utc_now
 from nbagent.contracts.errors import ErrorCode, ToolError
 from nbagent.files.frontmatter import edit_frontmatter, read_frontmatter, settable
 from nbagent.files.patching import to_bytes, to_text
@@ -22,7 +22,6 @@ from nbagent.workflow.graph import Graph, Package
 
 FILE = "workflow.md"
 PATH = f"@state/{FILE}"
-_RUN_ID = re.compile(r"[0-9a-f]{16}")
 _VARIABLE = re.compile(r"[A-Za-z_][\w.-]{0,79}")
 _MOST_CHARS = 4_000
 """Of one value as JSON."""
@@ -108,11 +107,6 @@ def of_other_package(text: str, package: Package, package_path: str, run_id: str
         there["updatedAt"] = now
 
     return edit_frontmatter(text, change)
-
-
-def is_run_id(text: str) -> bool:
-    """Whether this is an id as runs have it."""
-    return _RUN_ID.fullmatch(text) is not None
 
 
 def origin_of(data: bytes) -> tuple[str, str, str]:
