@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
     {"lab"},
     {"session"},
     {"providers", "tools", "workflow"},
+    {"view"},
     {"engine", "runtime", "archive", "files", "sandbox", "settings", "shown"},
     {"contracts"},
 ]
@@ -48,7 +49,8 @@ HOMES = {
     "genai_prices": ("providers.prices",),
     "xllamacpp": ("providers.local",),
     "huggingface_hub": ("providers.local",),
-    "markdown_it": ("notebook",),
+    "markdown_it": ("view",),
+    "pygments": ("view",),
     "ruamel": ("files.frontmatter",),
     "pathspec": ("files.searching",),
     "re2": ("files.searching",),

@@ -23,7 +23,6 @@ from nbagent.notebook.option_table import Line
 from nbagent.notebook.options import continued, parse, run_and_options, split_command, split_words
 from nbagent.notebook.panel import panel
 from nbagent.notebook.template import render
-from nbagent.notebook.visible import visible
 from nbagent.notebook.which_run import continued_run
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run
@@ -32,6 +31,7 @@ from nbagent.session.approval import granted
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import find_run
+from nbagent.view.words import visible
 from nbagent.workflow.graph import PackageError
 
 _LAST_RUNS = 10

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 from nbagent.contracts.chat import ImagePart, Message, Part, TextPart, ToolSpec
 from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
-from nbagent.notebook.pictures import part_words, pictures_of
-from nbagent.notebook.static_html import escape, style
-from nbagent.notebook.view_types import ImageView
-from nbagent.notebook.visible import as_text, cut, one_line, visible
 from nbagent.providers.registry import find_provider
 from nbagent.session.active import DryRun
+from nbagent.view.images import part_words, pictures_of
+from nbagent.view.static_html import escape, style
+from nbagent.view.view_types import ImageView
+from nbagent.view.words import as_text, cut, one_line, visible
 
 _MOST = 20_000
 """Characters of one text that are shown; the value itself has all."""

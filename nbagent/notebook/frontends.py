@@ -22,7 +22,7 @@ class TerminalFrontend(Frontend):
         stdin: Any = sys.stdin
         if stdin is None or stdin.closed or not stdin.isatty():
             return None
-        from nbagent.notebook.asking import ask_by_input
+        from nbagent.view.question import ask_by_input
 
         return ask_by_input
 
@@ -34,7 +34,7 @@ class TerminalFrontend(Frontend):
 
     def printer(self) -> Sink:
         """Prints events as plain lines while they happen."""
-        from nbagent.notebook.plain_lines import PlainPrinter
+        from nbagent.view.plain_lines import PlainPrinter
 
         return PlainPrinter(sys.stdout.write, asked_by_input=self.asker() is not None)
 

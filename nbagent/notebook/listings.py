@@ -10,7 +10,6 @@ from nbagent.contracts.chat import ModelInfo, ToolSpec
 from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.ports import ToolContext
 from nbagent.notebook.known_values import package_names
-from nbagent.notebook.visible import one_line, visible
 from nbagent.runtime import Courier, engine_loop
 from nbagent.session.approval import Rules, granted
 from nbagent.session.clients import listings
@@ -20,6 +19,7 @@ from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions, Settings, effective, origins
 from nbagent.settings.checks import Tools
 from nbagent.tools.base import HostSet, host_words
+from nbagent.view.words import one_line, visible
 from nbagent.workflow.listing import workflow_text
 
 

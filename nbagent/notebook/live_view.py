@@ -20,10 +20,10 @@ import traitlets
 from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import RunControls
 from nbagent.notebook import live_source
-from nbagent.notebook.asking import Unclear, call_of, read_answer
-from nbagent.notebook.live_state import LiveState, state_for_front_end
-from nbagent.notebook.static_html import style
-from nbagent.notebook.view_types import Op, ViewState
+from nbagent.view.live_state import LiveState, state_for_front_end
+from nbagent.view.question import Unclear, call_of, read_answer
+from nbagent.view.static_html import style
+from nbagent.view.view_types import Op, ViewState
 
 INTERVAL_S = 0.05
 """20 batches a second."""

@@ -24,16 +24,16 @@ from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel
-from nbagent.notebook.asking import ask_by_input
 from nbagent.notebook.frontends import TerminalFrontend
-from nbagent.notebook.live_state import LiveState
 from nbagent.notebook.live_view import Action, RunView, live_view
 from nbagent.notebook.run_code import run_code
-from nbagent.notebook.static_html import bundle
-from nbagent.notebook.view_state import status_of, view_of
 from nbagent.runtime import Courier, Pump
 from nbagent.session.frontend import Asker, Cell, NoticePrinter
 from nbagent.settings import RunOptions, effective
+from nbagent.view.live_state import LiveState
+from nbagent.view.question import ask_by_input
+from nbagent.view.static_html import bundle
+from nbagent.view.view_state import status_of, view_of
 
 _KEPT_OPEN = 3
 _WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -15,9 +15,9 @@ from sides import PROMPT, BareLoop, agent
 
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook.live_state import LiveState
 from nbagent.notebook.live_view import live_view
 from nbagent.session.frontend import use_frontend
+from nbagent.view.live_state import LiveState
 
 _DELTAS = 10_000
 

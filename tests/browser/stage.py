@@ -12,10 +12,10 @@ from stories import Story
 
 from nbagent.contracts import events
 from nbagent.contracts.policy import PreviewPiece
-from nbagent.notebook.live_state import LiveState, state_for_front_end
 from nbagent.notebook.live_view import RunView
-from nbagent.notebook.view_state import view_of
-from nbagent.notebook.view_types import Op, ViewState
+from nbagent.view.live_state import LiveState, state_for_front_end
+from nbagent.view.view_state import view_of
+from nbagent.view.view_types import Op, ViewState
 
 _VIEWS = """
 async ([source, css]) => {

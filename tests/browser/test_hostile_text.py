@@ -13,11 +13,11 @@ from playwright.sync_api import Page
 from stage import asked_by, load_views
 from stories import Story
 
-from nbagent.notebook.live_state import LiveState, state_for_front_end
 from nbagent.notebook.live_view import merge
-from nbagent.notebook.static_html import bundle
-from nbagent.notebook.view_state import view_of
-from nbagent.notebook.view_types import Op, ViewState
+from nbagent.view.live_state import LiveState, state_for_front_end
+from nbagent.view.static_html import bundle
+from nbagent.view.view_state import view_of
+from nbagent.view.view_types import Op, ViewState
 
 v4: Any = nbformat.v4
 _BEGIN = """

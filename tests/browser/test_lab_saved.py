@@ -60,8 +60,8 @@ CELLS = [
     "Repeat {{ hostile }}",
     "%%agent --model offline:draws --tools picture\nDraw",
     "%%agent --model offline:fails --tools none\nFail {{ payloads[0] }}",
-    """from nbagent.notebook.static_html import bundle
-from nbagent.notebook.view_state import view_of
+    """from nbagent.view.static_html import bundle
+from nbagent.view.view_state import view_of
 forms = bundle(view_of(hostile_run.record))
 for form in ("text/markdown", "text/plain"):
     display({form: forms[form]}, raw=True)""",

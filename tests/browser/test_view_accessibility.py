@@ -17,8 +17,8 @@ from nbagent.contracts import events
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import ToolResult
-from nbagent.notebook.static_html import html
-from nbagent.notebook.view_state import view_of
+from nbagent.view.static_html import html
+from nbagent.view.view_state import view_of
 
 _PNG = (
     b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x06\x00\x00\x00\x1f"

@@ -24,9 +24,9 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event, Notice, TurnStarted
 from nbagent.contracts.records import is_worth_it, shortened
 from nbagent.engine.overflow import request_chars
-from nbagent.notebook.view_state import view_of
 from nbagent.providers.offline import call, error, script
 from nbagent.session.stores import close_stores
+from nbagent.view.view_state import view_of
 
 REFUSAL = error("LLM_CONTEXT_OVERFLOW", "too long")
 SIZES = {"a": 40_000, "b": 9_000, "c": 300, "d": 20_000, "e": 20_000}

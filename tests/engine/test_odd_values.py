@@ -23,8 +23,8 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import SecretKey
-from nbagent.notebook.view_state import view_of
 from nbagent.providers.offline import call, calls, script, step
+from nbagent.view.view_state import view_of
 
 
 def deep_json(depth: int) -> str:

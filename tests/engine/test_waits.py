@@ -15,10 +15,10 @@ from nbagent.archive.store import Store
 from nbagent.contracts import events
 from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse, ClientNotice
 from nbagent.contracts.errors import ErrorInfo, ModelError
-from nbagent.notebook.live_state import LiveState
-from nbagent.notebook.plain_lines import PlainPrinter
-from nbagent.notebook.static_html import html
-from nbagent.notebook.view_state import view_of
+from nbagent.view.live_state import LiveState
+from nbagent.view.plain_lines import PlainPrinter
+from nbagent.view.static_html import html
+from nbagent.view.view_state import view_of
 
 LIMIT = "waiting 0.2 s: rate limit of api.openai.com"
 Step = ClientNotice | ChatChunk | float | ModelError | str

@@ -22,10 +22,10 @@ from servers.loopback import Visit
 
 import nbagent
 from nbagent.contracts import events
-from nbagent.notebook.live_state import LiveState
-from nbagent.notebook.plain_lines import PlainPrinter
-from nbagent.notebook.static_html import html
-from nbagent.notebook.view_state import view_of
+from nbagent.view.live_state import LiveState
+from nbagent.view.plain_lines import PlainPrinter
+from nbagent.view.static_html import html
+from nbagent.view.view_state import view_of
 
 _POISON = whole(completion("poisoned"))
 _FINE = completion("fine")

@@ -12,7 +12,8 @@ from nbagent.contracts import events
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.records import RunRecord, ToolRun
-from nbagent.notebook.asking import (
+from nbagent.view.plain_lines import PlainPrinter
+from nbagent.view.question import (
     Asked,
     Unclear,
     editable_json,
@@ -22,9 +23,8 @@ from nbagent.notebook.asking import (
     whole,
     whole_json,
 )
-from nbagent.notebook.plain_lines import PlainPrinter
-from nbagent.notebook.static_html import bundle
-from nbagent.notebook.view_state import view_of
+from nbagent.view.static_html import bundle
+from nbagent.view.view_state import view_of
 
 ODD = {
     "path": "a\u202eb",

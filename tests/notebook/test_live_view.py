@@ -12,10 +12,10 @@ import pytest
 from panel_stage import Wire
 from stories import drawn
 
-from nbagent.notebook.live_state import LiveState, state_for_front_end
 from nbagent.notebook.live_view import Batcher, live_view
-from nbagent.notebook.view_state import view_of
-from nbagent.notebook.view_types import Op, TextOp
+from nbagent.view.live_state import LiveState, state_for_front_end
+from nbagent.view.view_state import view_of
+from nbagent.view.view_types import Op, TextOp
 
 
 def text_op(text: str) -> TextOp:

@@ -19,15 +19,15 @@ from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo, ModelCode
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook.live_state import LiveState, state_for_front_end
-from nbagent.notebook.markdown_tree import MAX_CHARS, tree_of
-from nbagent.notebook.pictures import pictures_of
-from nbagent.notebook.plain_lines import PlainPrinter
-from nbagent.notebook.static_html import bundle, html
-from nbagent.notebook.static_text import facts_line
-from nbagent.notebook.view_state import view_of
-from nbagent.notebook.view_types import Head
 from nbagent.providers.offline import call, error, script
+from nbagent.view.images import pictures_of
+from nbagent.view.live_state import LiveState, state_for_front_end
+from nbagent.view.markdown import MAX_CHARS, tree_of
+from nbagent.view.plain_lines import PlainPrinter
+from nbagent.view.static_html import bundle, html
+from nbagent.view.static_text import facts_line
+from nbagent.view.view_state import view_of
+from nbagent.view.view_types import Head
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
 

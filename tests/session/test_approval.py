@@ -31,9 +31,9 @@ from nbagent.contracts.errors import ToolError
 from nbagent.contracts.events import ApprovalRequested, Event, Notice, ToolCallStarted
 from nbagent.contracts.policy import CallPreview, PersonAnswer, Question
 from nbagent.contracts.ports import PreparedCall, RunControls, ToolContext
-from nbagent.notebook.asking import question_text
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.frontend import use_frontend
+from nbagent.view.question import question_text
 
 NO_JSON = ("denied", (), "no JSON")
 CYCLE: list[Any] = []

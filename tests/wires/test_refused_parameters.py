@@ -31,10 +31,10 @@ from nbagent.contracts.chat import (
     ToolSpec,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.notebook.static_text import plain
-from nbagent.notebook.view_state import view_of
 from nbagent.providers.refusals import forget_refusals
 from nbagent.providers.registry import find_provider
+from nbagent.view.static_text import plain
+from nbagent.view.view_state import view_of
 
 CHAT, ANTHROPIC, GOOGLE = chat_cases.WIRE, anthropic_cases.WIRE, google_cases.WIRE
 OLLAMA, RESPONSES = ollama_cases.WIRE, responses_cases.WIRE

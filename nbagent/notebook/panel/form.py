@@ -13,7 +13,7 @@ import ipywidgets
 
 from nbagent.notebook.panel.choices import LIMITS, Choices, Offered
 from nbagent.notebook.panel.parts import Box, BoxState, ChoiceField, Field, Message
-from nbagent.notebook.visible import one_line, visible
+from nbagent.view.words import one_line, visible
 
 _PICK = ("reopen one …", "")
 

@@ -21,7 +21,7 @@ import ipywidgets
 import traitlets
 
 from nbagent.contracts.secrets import redact, register_environment
-from nbagent.notebook.visible import clean, cut
+from nbagent.view.words import clean, cut
 
 SAID_CHARS = 20_000
 """More of a prompt is not shown above its run; the run has all of it."""

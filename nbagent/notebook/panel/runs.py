@@ -33,13 +33,13 @@ from nbagent.notebook.panel.saved import KEPT, saved
 from nbagent.notebook.panel.talk import Talk
 from nbagent.notebook.panel.words import error_words, lineage, recent_runs
 from nbagent.notebook.template import Rendered, render
-from nbagent.notebook.view_state import status_of
 from nbagent.providers.choice import choose_model
 from nbagent.run import Run
 from nbagent.runtime import Courier
 from nbagent.session.frontend import Cell, Frontend, frontend
 from nbagent.session.prepare import Ask
 from nbagent.settings import RunOptions, effective
+from nbagent.view.view_state import status_of
 
 WAITS_FOR = "the kernel, which a cell keeps busy"
 ASKS = "Waiting for you: a tool call is to be allowed or denied"

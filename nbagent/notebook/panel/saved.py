@@ -12,10 +12,10 @@ from html import escape
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.panel.parts import sheet
 from nbagent.notebook.panel.talk import spoke, who_spoke
-from nbagent.notebook.static_html import html, style
-from nbagent.notebook.static_text import markdown, plain
-from nbagent.notebook.view_state import view_of
-from nbagent.notebook.visible import clean, one_line
+from nbagent.view.static_html import html, style
+from nbagent.view.static_text import markdown, plain
+from nbagent.view.view_state import view_of
+from nbagent.view.words import clean, one_line
 
 KEPT = 3
 """So many runs are saved with the notebook; all of them are in the store."""

@@ -16,11 +16,11 @@ from typing import Any
 
 from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook.live_state import LiveState
 from nbagent.notebook.live_view import LiveViewSink, RunView, live_view
 from nbagent.notebook.panel.parts import Said
-from nbagent.notebook.view_state import view_of
-from nbagent.notebook.visible import count, money, seconds
+from nbagent.view.live_state import LiveState
+from nbagent.view.view_state import view_of
+from nbagent.view.words import count, money, seconds
 
 KEPT = 8
 """So many runs of a conversation stay on the page; each holds a whole picture."""

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut
-from nbagent.notebook.view_state import status_words
-from nbagent.notebook.visible import one_line, visible
 from nbagent.session.stores import current_store
+from nbagent.view.view_state import status_words
+from nbagent.view.words import one_line, visible
 
 LISTED = 12
 """So many runs are in the list."""

@@ -12,9 +12,9 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import MAX_DEPTH, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, ToolResult, ToolRun, TurnRequest
-from nbagent.notebook.markdown_tree import MAX_CHARS, Node, tree_of, words_of
-from nbagent.notebook.pictures import part_words, pictures_of
-from nbagent.notebook.view_types import (
+from nbagent.view.images import part_words, pictures_of
+from nbagent.view.markdown import MAX_CHARS, Node, tree_of, words_of
+from nbagent.view.view_types import (
     Block,
     CallWords,
     MessageView,
@@ -25,7 +25,7 @@ from nbagent.notebook.view_types import (
     ToolView,
     TurnView,
 )
-from nbagent.notebook.visible import (
+from nbagent.view.words import (
     arguments_in_short,
     as_text,
     clean,

@@ -15,10 +15,10 @@ from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.chat import Message, Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
-from nbagent.notebook.asking import Asked, question_view
-from nbagent.notebook.markdown_tree import MAX_CHARS
-from nbagent.notebook.view_state import bar_words, facts_of, view_of
-from nbagent.notebook.view_turn import (
+from nbagent.view.markdown import MAX_CHARS
+from nbagent.view.question import Asked, question_view
+from nbagent.view.view_state import bar_words, facts_of, view_of
+from nbagent.view.view_turn import (
     ARGUMENTS_CHARS,
     REASONING_CHARS,
     empty_turn,
@@ -31,7 +31,7 @@ from nbagent.notebook.view_turn import (
     turn_view,
     written_by_model,
 )
-from nbagent.notebook.view_types import (
+from nbagent.view.view_types import (
     Block,
     Doing,
     Head,
@@ -47,7 +47,7 @@ from nbagent.notebook.view_types import (
     TurnView,
     ViewState,
 )
-from nbagent.notebook.visible import clean, one_line, visible
+from nbagent.view.words import clean, one_line, visible
 
 _RUNNING: Status = {"word": "Running", "tone": "live", "mark": "…"}
 _ASKING: Status = {"word": "Waiting for you", "tone": "waits", "mark": "?"}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from nbagent.contracts.chat import Message, Usage
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.notebook.view_turn import (
+from nbagent.view.view_turn import (
     error_help,
     error_words,
     note_of,
@@ -19,7 +19,7 @@ from nbagent.notebook.view_turn import (
     segments_of,
     turn_view,
 )
-from nbagent.notebook.view_types import (
+from nbagent.view.view_types import (
     Fact,
     NextStep,
     RequestView,
@@ -28,7 +28,7 @@ from nbagent.notebook.view_types import (
     TurnView,
     ViewState,
 )
-from nbagent.notebook.visible import count, money, one_line, seconds, visible
+from nbagent.view.words import count, money, one_line, seconds, visible
 
 VERSION = 1
 _BAR_WORDS = {

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from nbagent.notebook.markdown_tree import Node, words_of
-from nbagent.notebook.view_types import CallWords, Summary, ToolView, TurnView, ViewState
-from nbagent.notebook.visible import one_line
+from nbagent.view.markdown import Node, words_of
+from nbagent.view.view_types import CallWords, Summary, ToolView, TurnView, ViewState
+from nbagent.view.words import one_line
 
 _REASON_CHARS = 300
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")

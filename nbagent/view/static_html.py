@@ -11,9 +11,9 @@ from functools import cache
 from html import escape as _entities
 from importlib.resources import files
 
-from nbagent.notebook.markdown_tree import TAGS, Node
-from nbagent.notebook.static_text import answer_of, markdown, plain
-from nbagent.notebook.view_types import (
+from nbagent.view.markdown import TAGS, Node
+from nbagent.view.static_text import answer_of, markdown, plain
+from nbagent.view.view_types import (
     Block,
     CallWords,
     ImageView,
@@ -22,7 +22,7 @@ from nbagent.notebook.view_types import (
     TurnView,
     ViewState,
 )
-from nbagent.notebook.visible import seconds
+from nbagent.view.words import seconds
 
 _KINDS = (("model", "model"), ("tool", "tools"), ("wait", "waiting for you"), ("bad", "retries"))
 _VOID = ("br", "hr")
@@ -43,7 +43,7 @@ def bundle(state: ViewState, *, unfolded: Collection[str] = ()) -> dict[str, str
 @cache
 def style() -> str:
     """The style sheet of the live view, without comments and spaces."""
-    text = files("nbagent.notebook").joinpath("live_view.css").read_text("utf-8")
+    text = files("nbagent.view").joinpath("run.css").read_text("utf-8")
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     text = re.sub(r"\s+", " ", text)
     return re.sub(r"\s*([{};,>])\s*", r"\1", text).strip()

@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
-from nbagent.notebook.view_types import ImageView
-from nbagent.notebook.visible import one_line, visible
+from nbagent.view.view_types import ImageView
+from nbagent.view.words import one_line, visible
 
 _IMAGES = 2
 _IMAGE_CHARS = 300_000

@@ -15,8 +15,8 @@ from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.chat import MAX_DEPTH, is_keepable
 from nbagent.contracts.policy import PersonAnswer, Question
 from nbagent.contracts.secrets import redact
-from nbagent.notebook.view_types import PieceView, QuestionView
-from nbagent.notebook.visible import tool_title, visible
+from nbagent.view.view_types import PieceView, QuestionView
+from nbagent.view.words import tool_title, visible
 
 Choice = Literal["once", "session", "deny"]
 CHOICES: Final[tuple[Choice, ...]] = ("once", "session", "deny")

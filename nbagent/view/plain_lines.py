@@ -10,10 +10,10 @@ from collections.abc import Callable
 from nbagent.contracts import events
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
-from nbagent.notebook.asking import question_text
-from nbagent.notebook.static_text import call_line, facts_line, foot_line
-from nbagent.notebook.view_state import offline_words, place_of, view_of
-from nbagent.notebook.view_turn import (
+from nbagent.view.question import question_text
+from nbagent.view.static_text import call_line, facts_line, foot_line
+from nbagent.view.view_state import offline_words, place_of, view_of
+from nbagent.view.view_turn import (
     decision_words,
     error_words,
     escapes_seen,
@@ -23,7 +23,7 @@ from nbagent.notebook.view_turn import (
     summary_of,
     waits_of,
 )
-from nbagent.notebook.visible import arguments_in_short, clean, seconds, visible
+from nbagent.view.words import arguments_in_short, clean, seconds, visible
 
 
 class PlainPrinter:

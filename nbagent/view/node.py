@@ -1,0 +1,112 @@
+"""A picture is a tree: a text, or `[tag, attributes, *children]`. Two printers draw it: `html` here,
+`build` in `notebook/live.js`.
+
+Law 7 (text is text) is kept in these two and nowhere else: text is escaped, tags and attributes are
+closed lists. A test holds the lists of both against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from typing import Any
+
+Node = str | list[Any]
+"""A text, or `[tag, attributes, *children]`: plain JSON."""
+
+TAGS = frozenset(
+    "div span p b i em strong s small sub sup code pre kbd h3 h4 h5 h6 ul ol li blockquote a br hr"
+    " img table caption thead tbody tr th td details summary progress section header footer"
+    " button textarea input select option label".split()
+)
+ATTRIBUTES = frozenset(
+    # `data-` alone would let a text run a command of JupyterLab (`data-commandlinker-command`).
+    "class title role open hidden disabled checked selected start align scope colspan alt value max"
+    " type rows placeholder tabindex spellcheck aria-label aria-hidden aria-live aria-expanded"
+    " aria-invalid data-key data-do data-field data-run data-turn data-kernel data-question"
+    " data-since data-clock data-grows data-lm-suppress-shortcuts".split()
+)
+VALUES = {
+    "href": re.compile(r"(?:https?|mailto):.+", re.IGNORECASE | re.DOTALL),
+    "src": re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}"),
+    "style": re.compile(r"flex-grow:\d+"),
+}
+"""Attributes whose value has one form."""
+LIVE_ONLY = frozenset(("data-key", "data-since", "data-clock", "data-grows", "aria-live"))
+"""Attributes that mean nothing in a saved page; `html` leaves them out."""
+VOID = frozenset(("br", "hr", "img", "input"))
+
+
+def h(tag: str, cls: str = "", *children: Node | None, **attributes: str | None) -> Node:
+    """An element. Children and attributes that are None are left out, and so are empty texts.
+
+    Args:
+        tag: one of `TAGS`.
+        cls: its classes.
+        children: what is in it.
+        attributes: `data_key="C01"` for `data-key`, `open_=""` for `open`.
+    """
+    named = {n.rstrip("_").replace("_", "-"): v for n, v in attributes.items() if v is not None}
+    given = {"class": cls, **named} if cls else named
+    return [tag, given, *(child for child in children if child is not None and child != "")]
+
+
+def html(node: Node) -> str:
+    """The node as HTML without a script.
+
+    Nodes of the classes in `STYLES` get an inline style: the sanitiser of an untrusted notebook
+    keeps that, and drops every sheet.
+    """
+    if isinstance(node, str):
+        # Line ends too: in a Markdown export an empty line would end the HTML.
+        return escape(node).replace("\n", "&#10;").replace("\r", "&#13;")
+    tag, attributes, *children = node
+    if tag not in TAGS:
+        raise ValueError(f"{tag!r} is no tag of a picture")
+    given = dict(attributes)
+    style = STYLES.get(str(given.get("class", "")).partition(" ")[0], "")
+    words = "".join(
+        f' {name}="{escape(value)}"' if value else f" {name}"
+        for name, value in given.items()
+        if name not in LIVE_ONLY and name != "style" and is_allowed(name, value)
+    )
+    if is_allowed("style", given.get("style", "")):
+        style = f"{style};{given['style']}" if style else given["style"]
+    words += f' style="{style}"' if style else ""
+    if "href" in given and is_allowed("href", given["href"]):
+        words += ' rel="noopener noreferrer nofollow" target="_blank"'
+    if tag in VOID:
+        return f"<{tag}{words}>"
+    return f"<{tag}{words}>{''.join(map(html, children))}</{tag}>"
+
+
+def is_allowed(name: str, value: str) -> bool:
+    """Whether an attribute may stand in a picture."""
+    pattern = VALUES.get(name)
+    return bool(pattern.fullmatch(value)) if pattern else name in ATTRIBUTES
+
+
+def text_of(node: Node) -> str:
+    """The text in a tree."""
+    return node if isinstance(node, str) else "".join(map(text_of, node[2:]))
+
+
+_GREY, _LINE = "rgba(128,128,128,.08)", "rgba(128,128,128,.35)"
+STYLES = {
+    "nba-run": f"max-width:860px;border:1px solid {_LINE};border-radius:8px;overflow:hidden",
+    "nba-head": f"display:flex;flex-wrap:wrap;gap:2px 10px;padding:6px 12px;background:{_GREY}",
+    "nba-bar": f"display:flex;height:4px;background:{_LINE}",
+    "nba-model": "height:4px;background:#3574f0",
+    "nba-tool": "height:4px;background:#e8883a",
+    "nba-wait": "height:4px;background:#c9ced6",
+    "nba-bad": "height:4px;background:#c8372d",
+    "nba-num": "float:right;opacity:.7",
+    "nba-body": "padding:2px 12px 10px 30px",
+    "nba-lab": "font-size:11px;opacity:.7;margin:8px 0 2px",
+    "nba-card": f"border:1px solid {_LINE};border-radius:5px;padding:6px 10px;margin-top:6px",
+    "nba-answer": f"border-top:1px solid {_LINE};padding:10px 14px;font-size:14px",
+    "nba-foot": "padding:4px 14px 8px;font-size:11px;opacity:.7",
+    "nba-do": "display:none",
+}
+"""By the first class: what makes a page of a notebook that nobody has trusted yet. Plain values only:
+JupyterLab's sanitiser drops a style with `var()`, `color-mix()`, `overflow-wrap` and the like."""
