@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any
 
+from IPython.core.inputtransformer2 import EscapedCommand
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
-from nbagent.notebook import completion
-from nbagent.notebook.help_text import help_text
+from nbagent.notebook import complete, template
+from nbagent.notebook.interrupt import Interrupt
+from nbagent.notebook.line import help_of
+
+_ASKS = re.compile(r"%agent\s+[^?\s].*\?\s*$")
 
 
 def register(ipython: Any) -> None:
@@ -16,14 +21,19 @@ def register(ipython: Any) -> None:
     unregister(ipython)
     ipython.register_magics(AgentMagics)
     ipython.input_transformers_cleanup.append(mended)
-    completion.register(ipython)
+    ipython.input_transformer_manager.token_transformers.append(AgentLine)
+    ipython.events.register("post_run_cell", template.note_error)
+    complete.register(ipython)
 
 
 def unregister(ipython: Any) -> None:
     """Take all of it back; called by `%unload_ext nbagent`."""
-    completion.unregister(ipython)
-    cleanups = ipython.input_transformers_cleanup
-    cleanups[:] = [one for one in cleanups if getattr(one, "__module__", "") != __name__]
+    complete.unregister(ipython)
+    manager = ipython.input_transformer_manager
+    for steps in (manager.cleanup_transforms, manager.token_transformers):
+        steps[:] = [one for one in steps if getattr(one, "__module__", "") != __name__]
+    callbacks = ipython.events.callbacks["post_run_cell"]
+    callbacks[:] = [one for one in callbacks if one.__module__ != template.__name__]
     for kind in ("line", "cell"):
         ipython.magics_manager.magics[kind].pop("agent", None)
 
@@ -45,11 +55,19 @@ def mended(lines: list[str]) -> list[str]:
 mended.has_side_effects = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
-class Interrupt(KeyboardInterrupt):
-    """■ where no run could take it, as one line. Ends also a cell that catches every Exception."""
+class AgentLine(EscapedCommand):
+    """A line `%agent …?`, which IPython would read as a question about the name before the `?`."""
 
-    def _render_traceback_(self) -> list[str]:
-        return [f"KeyboardInterrupt: {self}"]
+    priority = 4  # before IPython's help, which has 5
+
+    @classmethod
+    def find(cls, tokens_by_line: Any) -> Any:
+        """The first such line, where a statement can begin."""
+        for line in tokens_by_line:
+            first = next((token for token in line if token.string.strip()), None)
+            if first and first.string == "%" and _ASKS.match(first.line[first.start[1] :]):
+                return cls(first.start)
+        return None
 
 
 @magics_class
@@ -68,4 +86,4 @@ class AgentMagics(Magics):
         commands.Commands(self.shell).execute(line, cell)
 
 
-AgentMagics.agent.__doc__ = help_text()
+AgentMagics.agent.__doc__ = str(help_of())

@@ -1,12 +1,16 @@
-"""`{{ expression }}` in a prompt: finds the expressions, has them evaluated, puts the values in.
+"""`{{ expression }}` in a prompt: finds the expressions, evaluates them, puts the values in.
 
-Knows Python's grammar and nothing of IPython: who evaluates is handed in. What a value looks
-like in a prompt belongs to `nbagent.shown`.
+Two names are a prompt's own, unless the notebook has them: `_error`, the last exception of a cell,
+and `_cells`, the cells before. What a value looks like in a prompt belongs to `nbagent.shown`.
 """
 
 from __future__ import annotations
 
 import ast
+import linecache
+import re
+import sys
+import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -15,11 +19,18 @@ from typing import Any, cast
 
 from nbagent.contracts.chat import Part, TextPart
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.secrets import redact_cut
+from nbagent.contracts.secrets import redact_cut, register_named
+from nbagent.files.mounts import PROJECT, Mount, parse_mount
+from nbagent.settings import effective, project_folder
+from nbagent.shown.texts import cut_middle, without_codes
 
 _OPEN, _CLOSE = "{{", "}}"
 _MOST_CLOSINGS = 64
 """How many `}}` are tried as the end of one expression. Keeps a long LaTeX text from being slow."""
+_ERROR_CHARS = 4_000
+_CELL_CHARS = 4_000
+_CELLS_CHARS = 20_000
+_FRAMES = 3
 _LITERAL = "To write two literal braces, type {{ '{{' }}."
 
 
@@ -213,3 +224,94 @@ def _joined(parts: list[Part]) -> tuple[Part, ...]:
                 continue
         joined.append(part)
     return tuple(joined)
+
+
+# The names of a prompt
+
+
+def evaluate(shell: Any, expression: str) -> object:
+    """The value of an expression in the notebook, with the prompt's own names.
+
+    These are in no namespace that the notebook keeps.
+    """
+    code = compile(expression, "<prompt>", "eval")
+    meant = set(re.findall(r"\b_(?:error|cells)\b", expression)) - set(shell.user_ns)
+    if meant:
+        register_named(shell.user_ns)
+        own = {name: error_text(shell) if name == "_error" else Cells(shell) for name in meant}
+        # As globals: what stands in a lambda or a comprehension sees no locals.
+        return eval(code, {**shell.user_global_ns, **own})
+    return eval(code, shell.user_global_ns, shell.user_ns)
+
+
+_last_error: BaseException | None = None
+
+
+def note_error(result: Any) -> None:
+    """Keep the exception of a cell that ended, unless it is one of `%%agent` itself."""
+    global _last_error
+    error = result.error_in_exec or result.error_before_exec
+    if error is not None and "%agent" not in str(result.info.raw_cell):
+        _last_error = error
+
+
+def error_text(shell: Any) -> str:
+    """The last exception of a cell: type, message, and the lines of the cells that led to it."""
+    error = _last_error or getattr(sys, "last_value", None)
+    if error is None:
+        raise LookupError("no cell of this notebook has failed yet")
+    label = shell.compile.format_code_name  # ("Cell", "In[3]"), None for code of no cell
+    said = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, SyntaxError) and (cell := label(error.filename)):
+        said = said.replace(f'File "{error.filename}"', cell[1])
+    frames: list[str] = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if cell := label(file):
+            around = [(n, linecache.getline(file, n)) for n in range(max(line - 2, 1), line + 2)]
+            lines = [f"{'->' if n == line else '  '} {n} {text}" for n, text in around if text]
+            frames.append(f"{cell[1]}, line {line}, in {name}\n" + "".join(lines).rstrip())
+    return _within("\n".join([said, *frames[-_FRAMES:]]), _ERROR_CHARS)
+
+
+class Cells:
+    """The cells before this one: `_cells[-1]` is the source and the outputs of the last one."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._history = shell.history_manager
+        self._numbers = range(1, len(self._history.input_hist_raw) - 1)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, place: int | slice) -> str:
+        numbers = self._numbers[place]
+        chosen = [numbers] if isinstance(numbers, int) else list(numbers)
+        return _within("\n\n".join(map(self._text, chosen)), _CELLS_CHARS)
+
+    def __repr__(self) -> str:
+        return self[:]
+
+    def _text(self, number: int) -> str:
+        history = self._history
+        pieces = [f"In[{number}]:", history.input_hist_raw[number].rstrip()]
+        outputs: list[Any] = getattr(history, "outputs", {}).get(number, [])
+        bundles = [output.bundle for output in outputs]
+        if not outputs and number in history.output_hist:  # of an IPython before 9
+            bundles = [{"text/plain": repr(history.output_hist[number])}]
+        texts = ["".join(b.get("stream", "")) or str(b.get("text/plain", "")) for b in bundles]
+        if error := getattr(history, "exceptions", {}).get(number):
+            texts.append(f"{error.get('ename')}: {error.get('evalue')}")
+        if said := "\n".join(text.rstrip() for text in texts if text.strip()):
+            pieces += [f"Out[{number}]:", without_codes(said)]
+        return _within("\n".join(pieces), _CELL_CHARS)
+
+
+def _within(text: str, budget_chars: int) -> str:
+    """The text within a budget, without secrets and without the folders of this machine."""
+    mounts = [Mount(PROJECT, project_folder()), *map(parse_mount, effective().mounts)]
+    for mount in sorted(mounts, key=lambda one: len(str(one.root)), reverse=True):
+        text = re.sub(rf"(?<![\w/]){re.escape(str(mount.root))}(?![\w.-])", mount.name, text)
+    text = re.sub(r"(?<![\w@~.:/])/(?:[\w.+-]+/)+(?=[\w.+-])", "…/", text)
+    return cut_middle(redact_cut(text), budget_chars)

@@ -11,26 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from magic_shell import TOOLS, MagicShell
+from magic_shell import TOOLS, MagicShell, tab
 from servers.model_server import ModelServer
 from session.approval_stage import Asked, ran
 
 import nbagent
 from nbagent import offline
-from nbagent.notebook.completion import IDENTIFIER
+from nbagent.notebook.complete import IDENTIFIER
 from nbagent.notebook.magics import register
-from nbagent.notebook.option_table import COMMANDS
 from nbagent.session.stores import current_store
 
 
 def test_every_command_answers(shell: MagicShell) -> None:
     model = offline.script(["Hello."], name="kept")
     shell.agent(f"-m {model.model_id} --quiet")
-    for command in COMMANDS:
+    arguments = {
+        "%agent forget": " last",
+        "%agent fork": " last C01",
+        "%agent compare": " last last",
+    }
+    for line in tab(shell, "%agent |"):
         # One has nothing to go on with here, the other needs a notebook.
-        if command.name not in ("resume", "panel"):
-            line = f"%agent {command.name}{' last' * (command.name == 'forget')}"
-            assert shell.said(line).strip(), command
+        if line not in ("%agent resume", "%agent panel"):
+            assert shell.said(line + arguments.get(line, "")).strip(), line
 
 
 def test_tools_lists_what_a_model_is_given(shell: MagicShell) -> None:
@@ -42,9 +45,11 @@ def test_tools_lists_what_a_model_is_given(shell: MagicShell) -> None:
         "    'Write a file.'",
     )
     printed = shell.said("%agent tools")
-    assert "population(city: string)\n    People living in a city." in printed
+    lines = [line.split("  ") for line in printed.splitlines()]
+    assert ["population(city: string)", "allowed"] in [[*filter(None, line)][:2] for line in lines]
+    assert "People living in a city." in printed
     assert "write(path: string, mode: string = …)" in printed
-    assert "finishes before a stop" in printed
+    assert "allowed; finishes before a stop" in printed
     assert "area" not in printed
     printed = shell.said("%agent config tools=area", "%agent tools")
     assert "area(city: string)" in printed
@@ -66,7 +71,7 @@ def test_models_lists_those_of_the_server_and_the_scripts(
 
 
 def test_stop_says_what_it_stopped(shell: MagicShell) -> None:
-    assert shell.said("%agent stop") == "no run is at work\n"
+    assert shell.said("%agent stop") == "no run is running\n"
     model = offline.script([offline.delay(60), "too late"])
     shell.user_ns["model"] = model
     shell.cell("run = nbagent.Agent(model=model).start('Hello?', quiet=True)")
@@ -143,12 +148,13 @@ def test_runs_lists_the_last_ones(shell: MagicShell) -> None:
     first = shell.agent(f"-m {model.model_id} --quiet --name 'my run'", "Which\nis larger?")
     shell.agent(f"-m {model.model_id} --quiet", "And \u202e now?")
     shell.refused(f"%%agent -m {model.model_id} --quiet", "More!")
-    newest, second, oldest = shell.said("%agent runs").splitlines()
+    heads, newest, second, oldest = shell.said("%agent runs").splitlines()
+    assert heads.split() == ["run", "name", "began", "state", "model", "prompt"]
     assert [word in newest for word in ("error", model.model_id, "More!")] == [True] * 3
     assert "And ⟦U+202E⟧ now?" in second
     assert oldest.startswith(f"{first.id[:8]}  my run  ")
     assert oldest.endswith("Which is larger?")
-    assert shell.said("%agent runs 1").split() == newest.split()
+    assert shell.said("%agent runs 1").split()[5:] == newest.split()
 
 
 def test_run_that_paused_is_no_error_and_resume_goes_on_with_other_options(
@@ -208,7 +214,7 @@ def test_forget_deletes_a_run_and_with_children_those_that_went_on(shell: MagicS
     assert "children" in str(shell.refused(f"%agent forget {first.id}"))
     assert len(nbagent.runs()) == 2
     said = shell.said(f"%agent forget {first.id[:8]} --children")
-    assert said.startswith(f"forgot run {first.id[:8]} and 1 run that went on from it;")
+    assert said.startswith(f"deleted run {first.id[:8]} and 1 run that continued it;")
     assert "_run" not in shell.user_ns
     assert len(nbagent.runs()) == 0
 
@@ -223,12 +229,12 @@ def test_doctor_shows_the_size_and_offers_to_compact(
     capsys.readouterr()
     said = shell.said("%agent doctor")
     assert " MB" in said
-    assert "`%agent doctor compact` gives" in said
+    assert "`%agent doctor compact` frees" in said
     before = current_store().database.sizes()[0]
     shell.cell("%agent doctor compact")
     assert current_store().database.sizes()[0] < before / 2
     assert "before)" in capsys.readouterr().out
-    assert "nothing to give back" in shell.said("%agent doctor")
+    assert "nothing to free" in shell.said("%agent doctor")
     assert "compact" in str(shell.refused("%agent doctor all"))
 
 
@@ -270,9 +276,9 @@ def test_approvals_of_the_session_are_shown_and_taken_back(shell: MagicShell) ->
     run()
     run()
     printed = shell.said("%agent approvals")
-    assert 'delete({"path":"a.txt"})  session \'spring\', by on_approval' in printed
+    assert 'delete({"path":"a.txt"})  \'spring\'  on_approval' in printed
     assert (printed.count("delete("), answer.paths) == (1, ["a.txt"])
-    assert "took back 1 approval;" in shell.said("%agent approvals clear")
+    assert "revoked 1 approval;" in shell.said("%agent approvals clear")
     assert "nothing is allowed" in shell.said("%agent approvals")
     run()
     assert answer.paths == ["a.txt"] * 2, "it is asked about again"

@@ -90,16 +90,15 @@ USE_IT = """
 import sys
 import nbagent
 from nbagent.contracts.errors import NbagentError
-from nbagent.notebook import doctor
-from nbagent.notebook.listings import models_text
+from nbagent.notebook import reports
 name = sys.argv[1]
-for use in (nbagent.models, models_text, lambda name: nbagent.Agent(f"{name}:x").run("Hello?")):
+for use in (nbagent.models, reports.models, lambda name: nbagent.Agent(f"{name}:x").run("Hello?")):
     try:
         use(name)
     except NbagentError as error:
         print(error)
-print("offline:demo" in models_text(None), "offline:demo" in set(nbagent.models().id))
-print(models_text(None), doctor.report(), sep="\\n")
+print("offline:demo" in str(reports.models()), "offline:demo" in set(nbagent.models().id))
+print(str(reports.models()), reports.doctor(), sep="\\n")
 """
 
 
