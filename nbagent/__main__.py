@@ -51,8 +51,9 @@ def _parser() -> ArgumentParser:
     runs.add_argument("number", nargs="?", type=int, default=10, help="how many (10)")
     show = command("show", _show, "a run as text")
     export = command("export", _export, "a run as a file")
-    for one in (show, export):
-        one.add_argument("run", help="its name, the start of its id, or last")
+    which = "its name, the start of its id, or last"
+    show.add_argument("run", nargs="?", default="last", help=which)
+    export.add_argument("run", help=which)
     export.add_argument("--format", choices=FORMATS, default="md", help="what to write (md)")
     export.add_argument("-o", "--output", metavar="FILE", help="where; without it, stdout")
     about = "drop the records of runs from saved notebooks; their pictures stay"

@@ -17,7 +17,6 @@ import nbagent
 from nbagent import run as handles
 from nbagent import runtime, settings
 from nbagent.contracts.errors import NbagentError, UsageError
-from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import kernel, reports, surface
 from nbagent.notebook.interrupt import Interrupt
@@ -116,13 +115,14 @@ class Commands:
             kind=kind,
             parent_id=parent_id,
             fork_turn=turn_id,
-            tools=self._given_tools(parent_id, options),
-            dry_run=bool(options.dry_run),
             notices=left_out,
         )
-        self._finish(ask, options)
+        self._start(ask, options)
 
-    def _finish(self, ask: Ask, options: Line) -> None:
+    def _start(self, ask: Ask, options: Line) -> None:
+        """Start what was asked, and wait for its end."""
+        tools = self._given_tools(ask.parent_id, options)
+        ask = replace(ask, tools=tools, dry_run=bool(options.dry_run))
         if ask.dry_run:
             # Also the name given by --into keeps what it holds.
             display(frontend().bundle(dry_run(ask)), raw=True)
@@ -136,7 +136,7 @@ class Commands:
         if options.to is not None:
             code = "\n".join(match["code"] for match in _CODE.finditer(run.text))
             if code.strip():
-                self._shell.set_next_input(code.removesuffix("\n"))
+                self._shell.set_next_input(code.rstrip())
             else:
                 print("the answer has no Python code block; no cell was added")
 
@@ -181,6 +181,8 @@ class Commands:
         if not name:
             self._cell("", rest)
             return
+        if rest in ("-h", "--help") and name != "help":
+            name, rest = "help", name
         commands: dict[str, Callable[[str], object]] = {
             "help": lambda rest: _say(help_of(rest)),
             "tools": self._tools,
@@ -188,7 +190,7 @@ class Commands:
             "models": self._models,
             "pull": lambda rest: pull(rest, _say) if rest else _say(SUGGESTED),
             "runs": self._runs,
-            "history": lambda rest: _show_value(nbagent.history(search=rest or None)),
+            "history": lambda rest: _say(nbagent.history(search=rest or None)),
             "show": self._show,
             "compare": self._compare,
             "resume": self._resume,
@@ -227,14 +229,11 @@ class Commands:
         words, _ = words_and_options("compare", rest)
         if len(words) < 2:
             raise UsageError("%agent compare takes two runs or more, such as: first last")
-        _show_value(nbagent.compare(*[handles.open_run(find_run(word)) for word in words]))
+        _say(nbagent.compare(*[handles.open_run(find_run(word)) for word in words]))
 
     def _resume(self, rest: str) -> None:
         words, options = words_and_options("resume", rest)
         ref = " ".join(words) or "last"
-        if options.help:
-            _say(help_of("resume"))
-            return
         given = self._run_options(options)
         parent_id = None
         if ref.endswith(".md"):
@@ -245,22 +244,15 @@ class Commands:
                 parent_id = last_run_of(ref)
         else:
             parent_id = find_run(ref)
-        self._go_on(Ask(kind="resume", parent_id=parent_id, options=given), options)
+        self._start(Ask(kind="resume", parent_id=parent_id, options=given), options)
 
     def _fork(self, rest: str) -> None:
         words, options = words_and_options("fork", rest)
-        if options.help:
-            _say(help_of("fork"))
-            return
         if len(words) < 2:
             raise UsageError("%agent fork takes a run and one of its turns, such as: last C03")
         parent_id, given = find_run(" ".join(words[:-1])), self._run_options(options)
         ask = Ask(kind="fork", parent_id=parent_id, fork_turn=words[-1], options=given)
-        self._go_on(ask, options)
-
-    def _go_on(self, ask: Ask, options: Line) -> None:
-        tools = self._given_tools(ask.parent_id, options)
-        self._finish(replace(ask, tools=tools, dry_run=bool(options.dry_run)), options)
+        self._start(ask, options)
 
     def _workflow(self, rest: str) -> None:
         ref = " ".join(words_and_options("workflow", rest)[0])
@@ -277,18 +269,11 @@ class Commands:
         runs = at_work()
         for run in runs:
             run.stop(after_turn=later)
-        n = len(runs)
-        counted = f"{n} run{'s' * (n != 1)}"
-        if not later:
-            for run in runs:
-                runtime.wait(run.courier, pump=frontend().pump())
-        print(
-            "no run is running"
-            if not runs
-            else f"{counted} will pause after the present turn"
-            if later
-            else f"stopped {counted}"
-        )
+        for run in () if later else runs:
+            runtime.wait(run.courier, pump=frontend().pump())
+        counted = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+        did = f"{counted} will pause after the present turn" if later else f"stopped {counted}"
+        print(did if runs else "no run is running")
 
     def _config(self, rest: str) -> None:
         changes: dict[str, Any] = {}
@@ -347,21 +332,13 @@ def _one_line(text: str) -> str:
     return " ".join(visible(redact_cut(text)).splitlines())
 
 
-def _say(said: Listing | str) -> None:
+def _say(said: object) -> None:
     """Show with every key of the environment hidden, and what a terminal would obey visible."""
     register_environment()
-    if isinstance(said, Listing) and kernel.in_kernel():
+    if kernel.in_kernel() and not isinstance(said, str):
         display(said)
     else:
-        print(said if isinstance(said, Listing) else visible(said))
-
-
-def _show_value(value: Any) -> None:
-    register_environment()
-    if kernel.in_kernel():
-        display(value)
-    else:
-        print(value)
+        print(visible(said) if isinstance(said, str) else said)
 
 
 # Which run a cell continues
@@ -379,13 +356,15 @@ def _continued_run(ref: str, session: str | None) -> tuple[str, tuple[str, ...]]
     here = surface.here_cell()
     if here is None or run_id.startswith(ref):
         return run_id, ()  # without a cell's id, or with a run's own, just this one is meant
-    store = current_store()
+    store, notebook = current_store(), kernel.notebook()
     found, next_id = run_id, run_id
     others: list[str] = []
     later: list[str] = []
     while next_id is not None and not surface.was_shown_here(next_id):
         run = store.load(next_id)
-        mine = run.kind == "continue" and run.cell_id == here and _is_of_this_notebook(run)
+        # A copied notebook has the same ids of cells.
+        copied = None not in (notebook, run.notebook) and run.notebook != notebook
+        mine = run.kind == "continue" and run.cell_id == here and not copied
         if mine and run.parent_id is not None:
             found, later = run.parent_id, list(others)
         elif not mine:
@@ -399,9 +378,3 @@ def _continued_run(ref: str, session: str | None) -> tuple[str, tuple[str, ...]]
         f"run{'s' * (n != 1)} added ({names}) is kept, but is no part of this conversation; "
         f"`%%agent --continue {run_id[:8]}` continues there.",
     )
-
-
-def _is_of_this_notebook(run: RunRecord) -> bool:
-    """False when another notebook made it: a copied notebook has the same ids of cells."""
-    notebook = kernel.notebook()
-    return notebook is None or run.notebook is None or run.notebook == notebook

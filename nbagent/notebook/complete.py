@@ -15,7 +15,6 @@ import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -50,14 +49,8 @@ _STEPS = ("step*.md", "step*/step*.md", "workflow.graph.json")
 Known = tuple[str, str]
 """A text that fits, and its kind (`option`, `model`, `run`, …), which front ends show beside it."""
 Names = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What is being typed, up to the cursor, and what is known to fit there."""
-
-    fragment: str
-    known: Iterable[Known] = ()
+Offer = tuple[str, Iterable[Known]]
+"""What is being typed, up to the cursor, and what is known to fit there."""
 
 
 def register(ipython: Any) -> None:
@@ -85,7 +78,7 @@ def _match(ipython: Any, context: Any) -> dict[str, Any]:
         if isinstance(found, str):
             return _python(ipython, found)
         if found is not None:
-            return _answer(_fitting(found) or _Silence(), found.fragment)
+            return _answer(_fitting(*found) or _Silence(), found[0])
     except Exception:
         # A traceback in the middle of typing helps nobody.
         logging.getLogger("nbagent").debug("no completion", exc_info=True)
@@ -110,12 +103,12 @@ def _answer(completions: Any, fragment: str) -> dict[str, Any]:
     return {"completions": completions, **how}
 
 
-def _fitting(offer: Offer) -> list[SimpleCompletion]:
+def _fitting(fragment: str, known: Iterable[Known]) -> list[SimpleCompletion]:
     """What fits, best first: what begins as typed, else what has the typed letters in it."""
-    words = words_of(offer.fragment)
+    words = words_of(fragment)
     typed = words[-1].text.lower() if words else ""
-    quote = offer.fragment[0] if offer.fragment[:1] and offer.fragment[0] in QUOTES else ""
-    fits = (one for one in offer.known if one[1] == "option" or is_typable(one[0]))
+    quote = fragment[:1] if fragment.startswith(tuple(QUOTES)) else ""
+    fits = (one for one in known if one[1] == "option" or is_typable(one[0]))
     known = list(dict.fromkeys(fits))
     found = [one for one in known if one[0].lower().startswith(typed)]
     if not found and typed.strip("-"):
@@ -156,24 +149,23 @@ def _typed(lines: list[str], line: int, column: int, names: Names) -> Offer | st
         line: the line of the cursor, from 0.
         column: its place in the line.
     """
-    head = next((i for i, text in enumerate(lines) if text.strip()), 0)
-    while head < len(lines) - 1 and re.match(r"\s*%%(?!agent\b)\w", lines[head]):
-        head += 1  # %%time above it
-    if not re.match(r"\s*%%agent(\s|$)", lines[head]):
-        before = _joined(lines, line, column)
+    first = next((i for i, text in enumerate(lines) if text.strip()), 0)
+    while re.match(r"\s*%%(?!agent\b)\w", lines[first]) and first + 1 < len(lines):
+        first += 1  # %%time above it
+    before = _joined(lines, line, column)
+    if not re.match(r"\s*%%agent(\s|$)", lines[first]):
         command = re.match(r"\s*%agent\s", before)
         return _of_command(before[command.end() :], names) if command else None
-    last = head
+    last = first
     while goes_on(lines[last]) and last + 1 < len(lines):
         last += 1
-    if head <= line <= last:
-        magic, space, options = _joined(lines, line, column).lstrip().partition("%%agent")
-        return (
-            _of_options(options, names) if space and options[:1].isspace() and not magic else None
-        )
-    before = "\n".join([*lines[last + 1 : line], lines[line][:column]])
-    _, opens, expression = before.rpartition("{{")
-    return expression.lstrip() if line > last and opens and "}}" not in expression else None
+    if line <= last:
+        options = re.match(r"\s*%%agent\s", before)
+        return _of_options(before[options.end() :], names) if options else None
+    _, opens, expression = "\n".join([*lines[last + 1 : line], lines[line][:column]]).rpartition(
+        "{{"
+    )
+    return expression.lstrip() if opens and "}}" not in expression else None
 
 
 def _joined(lines: list[str], line: int, column: int) -> str:
@@ -199,27 +191,23 @@ def _of_options(before: str, names: Names, command: Command | None = None) -> Of
     waiting = None
     for word in words:
         flag, equals, _ = word.partition("=")
+        option = BY_FLAG.get(flag)
         # Another word is the value of the option before.
-        waiting = BY_FLAG.get(flag)
-        if waiting is not None:
-            given.add(waiting.name)
-            waiting = None if equals or not waiting.metavar else waiting
-    flags = [
-        (flag, "option")
-        for option in OPTIONS
-        if (command is None or option.name in command.options)
-        and (option.many or option.name not in given)
-        for flag in option.flags[-1:] + (option.flags[:1] if fragment in option.flags else ())
-    ]
+        waiting = option if option and option.metavar and not equals else None
+        given |= {option.name} if option else set()
     flag, equals, value = fragment.partition("=")
     if equals and flag in BY_FLAG:
         return _value(BY_FLAG[flag].name, value, names)
+    flags = [
+        (fragment if fragment in option.flags else option.flags[-1], "option")
+        for option in OPTIONS
+        if (command is None or option.name in command.options)
+        and (option.many or option.name not in given)
+    ]
     if waiting is None or fragment.startswith("-"):
-        return Offer(fragment, flags)
-    offer = _value(waiting.name, fragment, names)
-    if waiting.bare is None or fragment:
-        return offer
-    return Offer(fragment, [*offer.known, *flags])
+        return fragment, flags
+    fragment, known = _value(waiting.name, fragment, names)
+    return fragment, [*known, *(flags if waiting.bare and not fragment else ())]
 
 
 def _value(name: str, fragment: str, names: Names) -> Offer:
@@ -227,17 +215,17 @@ def _value(name: str, fragment: str, names: Names) -> Offer:
     row = {**Settings.rows(), **Line.rows()}.get(name)
     known: list[Known] = [(word, "value") for word in (row.words if row else ())]
     if name != "tools":
-        return Offer(fragment, [*known, *_VALUES.get(name, lambda names: ())(names)])
+        return fragment, [*known, *_VALUES.get(name, lambda names: ())(names)]
     *before, fragment = fragment.split(",")
     taken = [word.strip().strip(QUOTES) for word in before]
     found = [one for one in _tools(names) if one[0] not in taken]
-    return Offer(fragment.lstrip(), [one for one in found if not (taken and one[1] == "value")])
+    return fragment.lstrip(), [one for one in found if not (taken and one[1] == "value")]
 
 
 def _of_command(before: str, names: Names) -> Offer | None:
     words, fragment = _split(before)
     if not words:
-        return Offer(fragment, [(name, "command") for name in COMMANDS])
+        return fragment, [(name, "command") for name in COMMANDS]
     command = COMMANDS.get(words[0])
     if command is None:
         return None
@@ -246,7 +234,7 @@ def _of_command(before: str, names: Names) -> Offer | None:
         name, equals, value = fragment.partition("=")
         set_already = [word.partition("=")[0] for word in words]
         settings = [(f"{n}=", "setting") for n in Settings.rows() if n not in set_already]
-        return _value(name, value, names) if equals else Offer(fragment, settings)
+        return _value(name, value, names) if equals else (fragment, settings)
     most = 99 if "…" in usage else 1
     options = _of_options(before.lstrip()[len(words[0]) :], names, command)
     if command.options and (fragment.startswith("-") or len(words) > most):
@@ -256,8 +244,8 @@ def _of_command(before: str, names: Names) -> Offer | None:
     if len(words) <= most:
         for word, values in _ARGUMENTS.items():
             known += values(names) if word in usage else []
-        known += options.known if "RUN" in usage and command.options and not fragment else []
-    return Offer(fragment, known)
+        known += options[1] if "RUN" in usage and command.options and not fragment else []
+    return fragment, known
 
 
 def is_typable(text: str) -> bool:
@@ -329,8 +317,6 @@ def _providers() -> tuple[str, ...]:
 def _servers(names: Names) -> Iterator[Known]:
     with suppress(Exception):
         yield effective().base_url or "", "server"
-    for variable in ("LLM_BASE_URL", "OPENAI_BASE_URL"):
-        yield os.environ.get(variable, "").strip(), "server"
     yield from ((f"http://localhost:{port}/v1", "server") for port in (11434, 8000))
 
 
@@ -376,11 +362,6 @@ def _runs(names: Names) -> Iterator[Known]:
     yield from ((run.id[:8], "run") for run in recent[:_IDS])
 
 
-def _turns(names: Names) -> Iterator[Known]:
-    for run in _recent()[:_IDS]:
-        yield from ((f"{run.id[:8]}:{turn.id}", "turn") for turn in run.turns)
-
-
 def _sessions(names: Names) -> Iterator[Known]:
     with suppress(Exception):
         yield effective().session, "session"
@@ -407,7 +388,6 @@ _VALUES: dict[str, Callable[[Names], Iterable[Known]]] = {
     "tool_choice": lambda names: ((tool, "tool") for tool in _functions(names)),
     "session": _sessions,
     "continue_run": _runs,
-    "fork": _turns,
     "into": _holders,
     "workflow": lambda names: ((name, "package") for name in package_names()),
     "output": lambda names: (

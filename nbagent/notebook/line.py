@@ -81,9 +81,8 @@ class Command:
         return self.usage.split()[0]
 
 
-_RUN_OPTIONS = tuple(
-    o.name for o in OPTIONS if o.name not in ("session", "continue_run", "fork", "with_history")
-)
+_OF_A_CELL = ("session", "continue_run", "fork", "with_history", "help")
+_RUN_OPTIONS = tuple(option.name for option in OPTIONS if option.name not in _OF_A_CELL)
 
 _COMMANDS = (
     Command(

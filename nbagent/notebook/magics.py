@@ -9,7 +9,8 @@ from typing import Any
 from IPython.core.inputtransformer2 import EscapedCommand
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
-from nbagent.notebook import complete, template
+from nbagent.contracts.errors import NbagentError
+from nbagent.notebook import complete
 from nbagent.notebook.interrupt import Interrupt
 from nbagent.notebook.line import help_of
 
@@ -22,7 +23,7 @@ def register(ipython: Any) -> None:
     ipython.register_magics(AgentMagics)
     ipython.input_transformers_cleanup.append(mended)
     ipython.input_transformer_manager.token_transformers.append(AgentLine)
-    ipython.events.register("post_run_cell", template.note_error)
+    ipython.events.register("post_run_cell", note_error)
     complete.register(ipython)
 
 
@@ -30,12 +31,20 @@ def unregister(ipython: Any) -> None:
     """Take all of it back; called by `%unload_ext nbagent`."""
     complete.unregister(ipython)
     manager = ipython.input_transformer_manager
-    for steps in (manager.cleanup_transforms, manager.token_transformers):
-        steps[:] = [one for one in steps if getattr(one, "__module__", "") != __name__]
     callbacks = ipython.events.callbacks["post_run_cell"]
-    callbacks[:] = [one for one in callbacks if one.__module__ != template.__name__]
+    for hooks in (manager.cleanup_transforms, manager.token_transformers, callbacks):
+        hooks[:] = [one for one in hooks if getattr(one, "__module__", "") != __name__]
     for kind in ("line", "cell"):
         ipython.magics_manager.magics[kind].pop("agent", None)
+
+
+def note_error(result: Any) -> None:
+    """Keep the exception of a cell for `{{ _error }}`, unless it is one of `%%agent` itself."""
+    error = result.error_in_exec or result.error_before_exec
+    ours = isinstance(error, NbagentError | Interrupt) and "%agent" in str(result.info.raw_cell)
+    if error is not None and not ours:
+        # Late, as all that a cell without an error does not need.
+        import_module("nbagent.notebook.template").note_error(error)
 
 
 def mended(lines: list[str]) -> list[str]:

@@ -247,12 +247,10 @@ def evaluate(shell: Any, expression: str) -> object:
 _last_error: BaseException | None = None
 
 
-def note_error(result: Any) -> None:
-    """Keep the exception of a cell that ended, unless it is one of `%%agent` itself."""
+def note_error(error: BaseException) -> None:
+    """Keep the exception of a cell: it is `_error` from now on."""
     global _last_error
-    error = result.error_in_exec or result.error_before_exec
-    if error is not None and "%agent" not in str(result.info.raw_cell):
-        _last_error = error
+    _last_error = error
 
 
 def error_text(shell: Any) -> str:

@@ -79,6 +79,56 @@ def test_stop_says_what_it_stopped(shell: MagicShell) -> None:
     assert shell.user_ns["run"].stop_reason == "stopped"
 
 
+def test_stop_after_the_turn_pauses(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    calls = [offline.delay(0.3), offline.call("population", city="Oslo"), "too late"]
+    shell.user_ns["model"] = offline.script(calls)
+    shell.cell("run = nbagent.Agent(model=model).start('Hello?', quiet=True)")
+    assert shell.said("%agent stop --after-turn").startswith("1 run will pause after")
+    run = shell.user_ns["run"].wait()
+    assert (run.phase, run.stop_reason, len(run.turns)) == ("WaitingUser", "stopped", 1)
+
+
+def test_turn_is_forked_with_other_options_and_with_other_words(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    steps = [offline.call("population", city="Oslo"), "One.", "Two.", "Three.", "Four."]
+    model = offline.script(steps, name="forks")
+    first = shell.agent("-m offline:forks --name 'my run'", "Which?")
+    shell.cell("%agent fork my run C02 --temperature 1 --quiet --into second")
+    shell.agent("--fork 'my run:C02' --quiet --into third", "{{ 6 * 7 }}?")
+    second, third = shell.user_ns["second"], shell.user_ns["third"]
+    assert {one.record.kind for one in (second, third)} == {"fork"}
+    assert {one.record.parent_id for one in (second, third)} == {first.id}
+    assert (second.text, third.text, third.record.prompt) == ("Two.", "Three.", "42?")
+    assert [one.temperature for one in model.requests] == [None, None, 1, None]
+    roles = [[message.role for message in one.messages] for one in model.requests]
+    assert roles[2] == roles[1] == ["user", "assistant", "tool"]
+    assert roles[3] == [*roles[1], "user"]
+    assert "no turn 'C09'" in str(shell.refused("%agent fork last C09"))
+
+
+CODE = "Do this:\n```python\nx = 1\nprint(x)\n```\nthen\n~~~\ny = 2\n~~~\n```bash\nls\n```\n"
+TO_CELL = {
+    "blocks of Python": (CODE, "x = 1\nprint(x)\n\ny = 2"),
+    "a fence in a block": ("````py\n```\na\n````", "```\na"),
+    "no block": ("Just `x = 1`.", None),
+    "another language": ("```sql\nselect 1\n```", None),
+    "a cut block": ("```python\nx = ", None),
+}
+
+
+@pytest.mark.parametrize(("answer", "code"), TO_CELL.values(), ids=TO_CELL)
+def test_code_of_an_answer_goes_into_a_new_cell(
+    shell: MagicShell, monkeypatch: pytest.MonkeyPatch, answer: str, code: str | None
+) -> None:
+    put: list[str] = []
+    monkeypatch.setattr(shell, "set_next_input", put.append)
+    model = offline.script([answer])
+    said = shell.said(f"%%agent -m {model.model_id} --quiet --to cell", "How?")
+    assert put == ([code] if code is not None else [])
+    assert ("no Python code block" in said) == (code is None)
+
+
 def test_config_sets_shows_and_takes_back(shell: MagicShell) -> None:
     model = offline.script(["Hello."])
     printed = shell.said(f"%agent config model={model.model_id} system='Be brief.' temperature=0.5")
