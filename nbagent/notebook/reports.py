@@ -236,15 +236,16 @@ def _type(schema: Any) -> str:
 def models(provider: str | None = None, given: RunOptions | None = None) -> Listing:
     """The models of one provider, or what can be asked from here now."""
     rows: list[Row] = []
-    notes: list[str] = []
+    others: list[Row] = []
     for found in listings(provider, given):
         for model in found.models if found.reachable else ():
             tokens = f"{model.context_length:,} tokens" if model.context_length else ""
             name = one_line(visible(model.id), 200)
             rows.append((f"{found.provider}:{name}", tokens, ", ".join(model.capabilities)))
         if found.why:
-            notes.append(f"{found.provider}: {one_line(visible(found.why), 300)}")
-    return Listing(heads=("model", "context", "can"), rows=rows, notes=notes)
+            others.append((found.provider, one_line(visible(found.why), 300)))
+    parts = [Listing(heads=("provider", "what is missing"), rows=others)] if others else []
+    return Listing(heads=("model", "context", "can"), rows=rows, parts=parts)
 
 
 def runs(limit: int) -> Listing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from magic_shell import MagicShell
@@ -118,6 +119,8 @@ def test_last_error_is_the_exception_of_a_cell_with_the_lines_that_led_to_it(
 
 
 def test_cells_before_give_their_sources_and_outputs_within_a_budget(named: MagicShell) -> None:
+    history: Any = named.history_manager
+    history.outputs.clear()  # IPython keeps those of another shell of this process
     named.cell("print('printed')", "n + 1")
     named.cell("# quiet")
     said = named.agent("--quiet", "{{ _cells[-2:] }}").record.prompt

@@ -153,5 +153,5 @@ def test_an_entry_point_that_cannot_be_used_is_one_clear_error(name: str, words:
     assert len(errors) == (2 if name == "silentwire" else 3)
     assert all(re.search(words, error) for error in errors)
     seen = "\n".join(shown)
-    assert "brokenwire: provider 'brokenwire' (otherwire.missing:PROVIDER) cannot be loaded" in seen
+    assert "provider 'brokenwire' (otherwire.missing:PROVIDER) cannot be loaded" in seen
     assert re.search("provider +provider 'endingwire'", seen), "the doctor says it too"
