@@ -29,17 +29,17 @@ class Line(RunOptions):
     deny = Settings.deny
     continue_run = Option[str | None](
         "-c, --continue [RUN]",
-        "go on with a run: its name or id; the last one without",
+        "continue a run: its name or id; without one, the last run",
         checks.text,
         bare="last",
     )
     fork = Option[str | None](
         "--fork RUN:TURN",
-        "ask a turn of a run anew, with this prompt: last:C03",
+        "ask a turn of a run again, with this prompt: last:C03",
         checks.matching(r".+:C\d{2,}", "a run and its turn, such as last:C03"),
     )
     with_history = Switch(
-        "--with-history", "after `resume DOCUMENT.md`: go on with the conversation, too"
+        "--with-history", "after `resume DOCUMENT.md`: continue the conversation, too"
     )
     into = Option[str | None]("--into NAME", "put the run into this variable", checks.variable_name)
     to = Option[str | None](
