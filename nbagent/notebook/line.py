@@ -119,7 +119,7 @@ _COMMANDS = (
     ),
     Command(
         "history [TEXT]",
-        "the runs with their cost and time; TEXT searches prompts, answers, results. A row opens "
+        "the runs with their cost and time. TEXT searches prompts, answers, results; a row opens "
         "the run; nbagent.history() can also sort.",
         ("%agent history population",),
     ),

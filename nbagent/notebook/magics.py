@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
 from typing import Any
 
@@ -13,8 +12,6 @@ from nbagent.contracts.errors import NbagentError
 from nbagent.notebook import complete
 from nbagent.notebook.interrupt import Interrupt
 from nbagent.notebook.line import help_of
-
-_ASKS = re.compile(r"%agent\s+[^?\s].*\?\s*$")
 
 
 def register(ipython: Any) -> None:
@@ -73,9 +70,10 @@ class AgentLine(EscapedCommand):
     def find(cls, tokens_by_line: Any) -> Any:
         """The first such line, where a statement can begin."""
         for line in tokens_by_line:
-            first = next((token for token in line if token.string.strip()), None)
-            if first and first.string == "%" and _ASKS.match(first.line[first.start[1] :]):
-                return cls(first.start)
+            words = [word for token in line if (word := token.string.strip())]
+            is_asked = words[:2] == ["%", "agent"] and words[-1].endswith("?")
+            if is_asked and not words[2].startswith("?"):
+                return cls(next(token.start for token in line if token.string.strip()))
         return None
 
 

@@ -217,7 +217,7 @@ class _Shared(Values):
     )
     cache = Option[str | None](
         "--cache off | auto | replay | refresh",
-        "reuse recorded answers: auto asks for missing ones, replay never asks a model",
+        "reuse recorded answers: auto asks for missing ones, replay never asks",
         words=("off", "auto", "replay", "refresh"),
     )
     cassette = Option[str | None](
@@ -253,7 +253,7 @@ class _Shared(Values):
     )
     reasoning = _Choice[str | None](
         "--reasoning low | medium | high | off | TOKENS",
-        "reasoning effort; also minimal, xhigh, max; --dry-run shows what is sent",
+        "reasoning effort; also minimal, xhigh, max; see --dry-run",
         checks.reasoning,
         words=checks.REASONING,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from nbagent.view.node import Node, h, html
 from nbagent.view.words import visible
 
-_WIDEST = 30
+_WIDEST = 24
 """Characters of a column; a longer cell of it stands on a line of its own."""
 
 
