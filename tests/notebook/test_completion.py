@@ -73,6 +73,8 @@ OFFERED = {
     "%agent stop |": ["%agent stop --after-turn"],
     "%agent forget x --ch|": ["%agent forget x --children"],
     "%%agent --to |": ["%%agent --to cell"],
+    "%%agent --raw --raw|": [],
+    "%%agent --tag a --ta|": ["%%agent --tag a --tag"],
 }
 
 
@@ -188,7 +190,7 @@ def test_what_is_broken_is_left_out_and_nothing_is_raised(
 
 
 def test_models_that_a_server_listed_are_offered_and_no_server_is_asked(shell: MagicShell) -> None:
-    with ModelServer(models=["qwen3:8b", "little"]) as server:
+    with ModelServer(models=["qwen3:8b", "little", "lit\nx", "lit\u202ex"]) as server:
         configure(base_url=server.url)
         assert tab(shell, "%%agent -m openai:lit|") == []
         assert not server.requests

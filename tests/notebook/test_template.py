@@ -109,7 +109,9 @@ def test_last_error_is_the_exception_of_a_cell_with_the_lines_that_led_to_it(
     assert "line 5, in <module>" in said
     assert "-> 3     open('@project/data' + '/' + name)" in said
     assert str(tmp_path) not in said
+    changed = named.agent("--quiet", "{{ _error.swapcase() }}").record.prompt
     assert key not in said
+    assert key.swapcase() not in changed
     with pytest.raises(SyntaxError):
         named.cell("1 +")
     assert "SyntaxError: invalid syntax" in named.agent("--quiet", "{{ _error }}").record.prompt
