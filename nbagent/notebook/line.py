@@ -296,8 +296,9 @@ def split_command(line: str) -> tuple[str, str]:
         return "help", word.rstrip("?")
     _refuse_keys(line)
     near = get_close_matches(word.lower(), COMMANDS, 1)
-    sentence = rest.strip().endswith(("?", "!", ".", "…", "？", "！", "。"))
-    if rest and not word.startswith("-") and (sentence or (not near and " " in rest.strip())):
+    ends = line.strip().endswith(("?", "!", ".", "…", "？", "！", "。"))
+    is_sentence = (ends and bool(rest or not word.isascii())) or (not near and " " in rest.strip())
+    if is_sentence and not word.startswith("-"):
         return "", line.strip()
     nearest = f"; the nearest is {near[0]!r}" if near else ""
     raise UsageError(

@@ -135,6 +135,8 @@ ASKED = {
     "%agent Which of them \\\n  is larger?": "Which of them    is larger?",
     "%agent Is this (one?\ny = (2)": "Is this (one?",
     "%agent tell me a story": "tell me a story",
+    "%agent 哪个城市更大？": "哪个城市更大？",
+    "%agent 哪个更大?": "哪个更大?",
     "%agent Compare Oslo and Bergen.": "Compare Oslo and Bergen.",
     "%agent Stop?!": None,
     '"""\n%agent Is this one?\n"""': None,
