@@ -74,8 +74,8 @@ def _runs(given: Namespace) -> str:
 
 
 def _show(given: Namespace) -> str:
-    plain = import_module("nbagent.view.text").plain
-    return plain(_run(given.run).record)
+    view = import_module("nbagent.view.view_state").view_of(_run(given.run).record)
+    return import_module("nbagent.view.static_text").plain(view)
 
 
 def _export(given: Namespace) -> str | None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from magic_shell import MagicShell
 
-from nbagent.__main__ import main
+from nbagent.__main__ import FORMATS, main
+from nbagent.run import Run
 
 RECORD = {"version": 1, "secret": "a tool's result"}
 
@@ -45,6 +46,21 @@ def test_doctor_runs_and_show_print_plain_text(
     assert said["runs"].splitlines()[1].split()[:2] == [run.id[:8], "first"]
     assert run.text.splitlines()[0] in said["show first"] == said["show"]
     assert "\x1b" not in "".join(said.values())
+
+
+@pytest.mark.skipif(not hasattr(Run, "export"), reason="exports come with the branch cmp")
+@pytest.mark.parametrize("form", FORMATS)
+def test_export_goes_to_a_file_or_to_stdout(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str
+) -> None:
+    shell.agent("-m offline:demo --quiet --name first", "Which city?")
+    capsys.readouterr()
+    file = tmp_path / "exported"
+    assert main(["export", "first", "--format", form, "-o", str(file)]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["export", "first", "--format", form]) == 0
+    assert capsys.readouterr().out.strip() == file.read_text("utf-8").strip()
+    assert main(["export", "first", "-o", str(tmp_path / "no" / "folder")]) == 1
 
 
 def test_wrong_words_are_one_line_and_fail(
