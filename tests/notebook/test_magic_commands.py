@@ -23,7 +23,7 @@ from nbagent.session.stores import current_store
 
 
 def test_every_command_answers(shell: MagicShell) -> None:
-    model = offline.script(["Hello."], name="kept")
+    model = offline.script(["Hello."] * 2, name="kept")
     shell.agent(f"-m {model.model_id} --quiet")
     arguments = {
         "%agent forget": " last",
