@@ -162,9 +162,8 @@ def _typed(lines: list[str], line: int, column: int, names: Names) -> Offer | st
     if line <= last:
         options = re.match(r"\s*%%agent\s", before)
         return _of_options(before[options.end() :], names) if options else None
-    _, opens, expression = "\n".join([*lines[last + 1 : line], lines[line][:column]]).rpartition(
-        "{{"
-    )
+    prompt = "\n".join([*lines[last + 1 : line], lines[line][:column]])
+    _, opens, expression = prompt.rpartition("{{")
     return expression.lstrip() if opens and "}}" not in expression else None
 
 
@@ -180,7 +179,7 @@ def _split(before: str) -> tuple[list[str], str]:
     """The finished words, and what is typed of the next one."""
     words = words_of(before)
     texts = [word.text for word in words]
-    if not words or (before[-1:].isspace() and not words[-1].problem):
+    if not words or words[-1].end < len(before):
         return texts, ""
     return texts[:-1], before[words[-1].start :]
 
@@ -297,9 +296,8 @@ def _models(names: Names) -> Iterator[Known]:
     found += [script.model_id for script in scripts if script.is_named]
     with suppress(Exception):
         found.insert(0, effective().model or "")
-    found += [
-        model for listed in (clients.listed_ids.values() if clients else ()) for model in listed
-    ]
+    for listed in clients.listed_ids.values() if clients else ():
+        found += listed
     for name in _providers():
         with suppress(Exception):  # of an installed package
             default = import_module("nbagent.providers.registry").find_provider(name).default_model
@@ -312,12 +310,6 @@ def _providers() -> tuple[str, ...]:
     with suppress(Exception):
         return import_module("nbagent.providers.registry").provider_names()
     return ("offline", "openai")
-
-
-def _servers(names: Names) -> Iterator[Known]:
-    with suppress(Exception):
-        yield effective().base_url or "", "server"
-    yield from ((f"http://localhost:{port}/v1", "server") for port in (11434, 8000))
 
 
 def _tools(names: Names) -> Iterator[Known]:
@@ -379,7 +371,7 @@ def _recent() -> list[Any]:
 
 _VALUES: dict[str, Callable[[Names], Iterable[Known]]] = {
     "model": _models,
-    "base_url": _servers,
+    "base_url": lambda names: [(f"http://localhost:{port}/v1", "server") for port in (11434, 8000)],
     "key_variable": lambda names: (
         (variable, "variable")
         for variable in sorted(os.environ)
