@@ -17,7 +17,8 @@ from nbagent.contracts.chat import ChatResponse, Message, Usage
 from nbagent.contracts.policy import Question
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
-from nbagent.view import labels
+from nbagent.view import labels, timing
+from nbagent.view.graph import graph_of
 from nbagent.view.markdown import MAX_CHARS, Blocks
 from nbagent.view.node import Node, h
 from nbagent.view.picture import (
@@ -189,7 +190,7 @@ class _State:
 
     start_ms: float
     activity: str = ""
-    doing: labels.Kind = "model"
+    doing: timing.Kind = "model"
     stopping: str = ""
     writing: dict[str, _Writing] = field(default_factory=dict[str, _Writing])
     progress: dict[str, str] = field(default_factory=dict[str, str])
@@ -399,12 +400,14 @@ class LivePicture:
         self._keep(turn)
         return [self._turn_op(turn), self._head()]
 
-    def _turn_known(self, turn: EngineTurn, doing: labels.Kind) -> list[Op]:
+    def _turn_known(self, turn: EngineTurn, doing: timing.Kind) -> list[Op]:
         self._state.writing.pop(turn.id, None)
         self._state.activity, self._state.doing = "", doing
         self._keep(turn)
         closed = self._close(*self._state.open)
-        return [self._turn_op(turn), self._head(), *closed]
+        graph = graph_of(self._run)
+        moved: list[Op] = [["put", "graph", graph, ""]] if graph else []
+        return [self._turn_op(turn), self._head(), *moved, *closed]
 
     def _close(self, *keys: str) -> list[Op]:
         """Questions that are answered: take them out of the list."""
@@ -435,7 +438,7 @@ class LivePicture:
         self._put_call(event.turn_id, run)
         return self._card_ops(event.turn_id, event.tool_call_id)[:1]
 
-    def _call_changed(self, turn_id: str, run: ToolRun, doing: labels.Kind) -> list[Op]:
+    def _call_changed(self, turn_id: str, run: ToolRun, doing: timing.Kind) -> list[Op]:
         key = f"{turn_id}/tool/{run.tool_call_id}"
         self._put_call(turn_id, run)
         if run.result is not None:
