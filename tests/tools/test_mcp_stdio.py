@@ -103,6 +103,7 @@ def test_person_sees_server_command_and_the_whole_call(door: Door) -> None:
     assert "x" * 10_000 in pieces["call"]
 
 
+@pytest.mark.timed
 def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
     began = time.monotonic()
     stopped = Door(door.server)
