@@ -14,6 +14,7 @@ ROOT = Path(nbagent.__file__).parent
 
 # From top to bottom; rooms of one line do not know each other.
 LAYERS: list[set[str]] = [
+    {"__main__"},
     {"notebook"},
     {"testing"},
     {"frames", "agent"},

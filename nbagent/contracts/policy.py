@@ -261,6 +261,8 @@ class PreviewPiece:
     label: str
     text: str
     kind: Literal["text", "diff", "code"] = "text"
+    instead_of: tuple[str, ...] = ()
+    """Arguments that it holds; they are not shown beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,13 +294,15 @@ class Question:
     host: str
     arguments: dict[str, Any]
     why: str
-    """Why somebody is asked."""
+    """What the call would do, and the rule that asks, when one does; may be empty."""
     pieces: tuple[PreviewPiece, ...] = ()
     scope: str = ""
     """What "for this session" would cover: this very call, or every call of the tool; empty where
     it cannot be allowed for the session."""
     display_name: str = ""
     """What cards call the tool; empty: its name."""
+    summary: str = ""
+    """First line of the tool's documentation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

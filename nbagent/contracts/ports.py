@@ -20,7 +20,7 @@ from nbagent.contracts.chat import (
 )
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.events import Event
-from nbagent.contracts.policy import Approval, CallPreview, PersonAnswer
+from nbagent.contracts.policy import Approval, CallPreview, PersonAnswer, PreviewPiece
 from nbagent.contracts.records import EngineTurn, RanIn, StopReason, ToolResult
 
 
@@ -292,11 +292,18 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+ShowPieces = Callable[[Sequence[PreviewPiece]], object]
+
+
 class RunControls(Protocol):
     """What a view may do to a run, in any thread: stop it at once or pause it after the turn.
 
-    `answer` answers the question about a call; False when it is not asked (any more).
+    `answer` answers the question about a call, `preview` shows what the call would do with edited
+    arguments (`show` is called on the engine's loop); False when it is not asked (any more).
     """
 
     def stop(self, *, after_turn: bool = False) -> None: ...
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool: ...
+    def preview(
+        self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces
+    ) -> bool: ...

@@ -21,7 +21,7 @@ from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import RunControls
 from nbagent.notebook import live_source
 from nbagent.view.live_state import LiveState, state_for_front_end
-from nbagent.view.question import Unclear, call_of, read_answer
+from nbagent.view.question_before import Unclear, call_of, read_answer
 from nbagent.view.static_html import style
 from nbagent.view.view_types import Op, ViewState
 

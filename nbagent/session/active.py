@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from nbagent.contracts.events import (
     Waiting,
 )
 from nbagent.contracts.policy import PersonAnswer
-from nbagent.contracts.ports import Sink
+from nbagent.contracts.ports import ShowPieces, Sink
 from nbagent.contracts.records import RunRecord, turn_id
 from nbagent.contracts.secrets import redact, redact_json
 from nbagent.engine import first_request, run_engine
@@ -114,6 +114,10 @@ class ActiveRun:
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
         return self._approver.answer(tool_call_id, answer)
+
+    def preview(self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces) -> bool:
+        """Show what a call that is asked about would do with other arguments. Any thread."""
+        return self._approver.preview(tool_call_id, arguments, show)
 
     def start(self, on_event: OnEvent | None = None) -> None:
         """Open its views and begin; returns at once."""

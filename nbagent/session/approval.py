@@ -2,7 +2,7 @@
 
 Owns how an agent's policy tightens the person's, what was approved for the session, and the
 ways to ask: a callback, a view with buttons, `input()`. Where nobody can answer, a call that has
-to be asked about is denied. How a question looks belongs to the notebook.
+to be asked about is denied. How a question looks belongs to the view.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from nbagent.contracts.policy import (
     Approval,
     CallPreview,
     PersonAnswer,
+    PreviewPiece,
     Question,
     Resolve,
     RuleHit,
@@ -42,7 +43,14 @@ from nbagent.contracts.policy import (
     as_written,
     call_pattern,
 )
-from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import (
+    Decision,
+    PreparedCall,
+    ShowPieces,
+    ToolContext,
+    ToolHost,
+    ToolOutcome,
+)
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.shown import cut_middle, without_folders
@@ -113,7 +121,7 @@ class Rules:
         Rules that allow are compared with the first form of the `arguments`, the checked ones;
         rules that are stricter than the host with each form, also as the model wrote them.
         """
-        default = RuleHit(ruling=preview.ruling, why=preview.why or "its host says so")
+        default = RuleHit(ruling=preview.ruling, why=preview.why or "its definition says so")
         hits = [
             self.policy.says(spec.name, spec.traits.host, form, self.resolve)
             for form in arguments or (None,)
@@ -147,6 +155,18 @@ answered (None: the person), and what an approval is bound to."""
 
 
 @dataclass(kw_only=True, eq=False)
+class _Asked:
+    """A question that waits for its answer. On the engine's loop."""
+
+    call: ToolCall
+    context: ToolContext
+    answer: asyncio.Future[PersonAnswer]
+    edited: tuple[Mapping[str, Any], ShowPieces] | None = None
+    """Arguments whose preview is still to be made."""
+    previewing: asyncio.Task[None] | None = None
+
+
+@dataclass(kw_only=True, eq=False)
 class SessionApprover:
     """The Approver of one run. `answer` may be called in any thread."""
 
@@ -163,9 +183,7 @@ class SessionApprover:
     by_input: OnApproval | None
     """Asks in the thread that waits, where somebody types."""
     audit: AuditSink | None
-    _open: dict[str, asyncio.Future[PersonAnswer]] = field(
-        default_factory=dict[str, asyncio.Future[PersonAnswer]], init=False
-    )
+    _open: dict[str, _Asked] = field(default_factory=dict[str, _Asked], init=False)
 
     async def review(
         self,
@@ -187,7 +205,7 @@ class SessionApprover:
                 break
             question = _question(call, prepared, context, changed + _why(hit, prepared))
             asked_ms = monotonic_ms()
-            asked, answer = await self._ask(question, prepared, context, cancel, emit)
+            asked, answer = await self._ask(call, question, prepared, context, cancel, emit)
             waited_ms += monotonic_ms() - asked_ms
             if cancel.is_set:
                 break  # Nobody decided: the call is told that the run was stopped.
@@ -208,10 +226,11 @@ class SessionApprover:
                     hit = self._hit(used, prepared)
                 except ToolError as error:  # the result of a call that was edited all the same
                     prepared = replace(prepared, run=_failing(error))
-            elif hit.ruling != "deny" and answer.choice == "session":
+            elif hit.ruling != "deny" and answer.choice == "session" and question.scope:
                 whole = prepared.preview.for_session == "every call"
                 shown = "" if whole else redact(dump_json(call.arguments).decode())
                 granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
+                reason = f"for the session ({question.scope})"
             break
         if hit.ruling == "deny":
             approval, by = "denied", "policy"
@@ -234,14 +253,48 @@ class SessionApprover:
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
-        future = self._open.get(tool_call_id)
-        if future is None or future.done():
+        asked = self._open.get(tool_call_id)
+        if asked is None or asked.answer.done():
             return False
-        future.get_loop().call_soon_threadsafe(_settle, future, answer)
+        asked.answer.get_loop().call_soon_threadsafe(_settle, asked.answer, answer)
         return True
+
+    def preview(self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces) -> bool:
+        """Show what a call that is asked about would do with other arguments; nothing is run.
+
+        False when it is not asked (any more). Any thread; `show` is called on the engine's loop.
+        """
+        asked = self._open.get(tool_call_id)
+        if asked is None or asked.answer.done():
+            return False
+
+        def begin() -> None:
+            # While one is made, only the last of those that come is made next.
+            asked.edited = (arguments, show)
+            if asked.previewing is None or asked.previewing.done():
+                asked.previewing = asyncio.ensure_future(self._preview(asked))
+
+        asked.answer.get_loop().call_soon_threadsafe(begin)
+        return True
+
+    async def _preview(self, asked: _Asked) -> None:
+        while asked.edited is not None and not asked.answer.done():
+            (arguments, show), asked.edited = asked.edited, None
+            call = _with(asked.call, arguments)
+            try:
+                prepared = await self.host.prepare(call, asked.context)
+                hit, pieces = self._hit(call, prepared), _pieces(prepared)
+                if hit.ruling == "deny":
+                    pieces = (PreviewPiece("with these arguments", f"denied: {hit.why}"), *pieces)
+            except Exception as error:
+                words = error.message if isinstance(error, ToolError) else described(error)
+                pieces = (PreviewPiece("with these arguments", f"refused: {redact(words)}"),)
+            if not asked.answer.done():
+                show(pieces)
 
     async def _ask(
         self,
+        call: ToolCall,
         question: Question,
         prepared: PreparedCall,
         context: ToolContext,
@@ -251,7 +304,7 @@ class SessionApprover:
         """Who answered, and what; a stop, which cancels this task, ends the question."""
         call_id = question.tool_call_id
         answered: asyncio.Future[PersonAnswer] = asyncio.get_running_loop().create_future()
-        self._open[call_id] = answered
+        self._open[call_id] = _Asked(call=call, context=context, answer=answered)
         try:
             if self.callback is None and not await self._somebody_is_there():
                 reason = _NOBODY
@@ -272,6 +325,7 @@ class SessionApprover:
             # Not raised, so that the time waited is kept.
             return "nobody", PersonAnswer(choice="deny", reason="the run was stopped")
         finally:
+            answered.cancel()  # no preview is shown any more
             self._open.pop(call_id, None)
 
     async def _somebody_is_there(self) -> bool:
@@ -308,8 +362,8 @@ def _bound(call: ToolCall, prepared: PreparedCall) -> str:
 
 def _why(hit: RuleHit, prepared: PreparedCall) -> str:
     """What the call would do, and the rule that asks, when one does."""
-    why = prepared.preview.why
-    return f"{why} (the rule {hit.why} asks)" if hit.rule and why else hit.why
+    rule = f"the rule {hit.why} asks" if hit.rule else ""
+    return "; ".join(filter(None, (prepared.preview.why, rule)))
 
 
 def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why: str) -> Question:
@@ -323,10 +377,15 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
         host=spec.traits.host,
         arguments=copy.deepcopy(call.arguments or {}),
         why=why,
-        pieces=tuple(replace(piece, text=redact(piece.text)) for piece in preview.pieces),
+        pieces=_pieces(prepared),
         scope=scopes[preview.for_session],
         display_name=spec.title,
+        summary=cut_middle(redact(spec.description).strip().partition("\n")[0], 300),
     )
+
+
+def _pieces(prepared: PreparedCall) -> tuple[PreviewPiece, ...]:
+    return tuple(replace(it, text=redact(it.text)) for it in prepared.preview.pieces)
 
 
 async def _called(

@@ -35,6 +35,8 @@ from nbagent.tools.filesystem_answers import list_folder, read_file, search_file
 from nbagent.tools.function_tool import FunctionTool, MethodHost, method_tool
 
 HOST = "fs"
+_HELD = ("path", "content", "oldText", "newText", "diff", "operation", "update")
+"""Arguments of a change that its preview shows."""
 
 PathArg = Annotated[
     str, Field(description="Below a mount: @project/notes/a.md. Without a mount: in @project.")
@@ -387,13 +389,16 @@ def _there(old: str | None) -> str:
 
 
 def _change_piece(place: FilePlace, state: FileState, new: bytes) -> PreviewPiece:
-    """The change for a person: a whole diff, or sizes and hashes where it is no text."""
+    """The change for a person: a new file, a whole diff, or sizes and hashes of what is no text."""
     old = state.data or b""
     try:
         if b"\0" in old:
             raise ValueError
-        made = patching.diff_of(old.decode("utf-8"), new.decode("utf-8"), place.text)
-        return PreviewPiece(place.text, made or "(no change)", "diff")
+        text = new.decode("utf-8")
+        if not state.sha:
+            return PreviewPiece(f"new file {place.text}", text or "(empty)", "code", _HELD)
+        made = patching.diff_of(old.decode("utf-8"), text, place.text)
+        return PreviewPiece(f"change of {place.text}", made or "(no change)", "diff", _HELD)
     except ValueError:
         text = f"old: {len(old):,} bytes, SHA-256 {state.sha}\n"
         text += f"new: {len(new):,} bytes, SHA-256 {writing.sha_of_bytes(new)}"

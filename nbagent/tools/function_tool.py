@@ -189,8 +189,7 @@ class FunctionTool:
         """A call with checked arguments, ready to run. By default an approval binds to the sha."""
         traits = self.spec.traits
         if preview is None:
-            why = "it is marked with ask=True" if self.options.ask else ""
-            preview = CallPreview(ruling=traits.ruling, why=why, binds=traits.sha)
+            preview = CallPreview(ruling=traits.ruling, binds=traits.sha)
 
         async def run(context: ToolContext) -> ToolOutcome:
             args, kwargs = self.arguments.placed(bound, context)

@@ -183,7 +183,7 @@ def _look_at_run(code: str) -> CallPreview:
         firm=True,
         for_session="none",
         why="runs Python in your notebook, with everything that you may do",
-        pieces=(PreviewPiece("code", redact(code), "code"),),
+        pieces=(PreviewPiece("code", redact(code), "code", ("code",)),),
         binds=sha_of([code]),
     )
 
@@ -239,6 +239,9 @@ def _look_at_set(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview
     return CallPreview(
         ruling="ask",
         why=f"sets the variable {name} of your notebook",
-        pieces=(PreviewPiece("now", now), PreviewPiece("then", redact(then))),
+        pieces=(
+            PreviewPiece("now", now),
+            PreviewPiece("then", redact(then), instead_of=("value",)),
+        ),
         binds=sha_of([type_text(names.get(name)), now]),
     )

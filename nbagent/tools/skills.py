@@ -181,9 +181,8 @@ class _Script:
         source, skill = cast("bytes", self.order.text), self.skill
         label = f"{skill.name}/{self.path}" if self.path else f"code in {skill.name}"
         apart = self.level.is_isolated
-        pieces = [PreviewPiece(label, source.decode("utf-8", "replace"), "code")]
-        if self.order.args:
-            pieces.append(PreviewPiece("arguments", "\n".join(self.order.args)))
+        code = source.decode("utf-8", "replace")
+        pieces = [PreviewPiece(label, code, "code", ("skill_name", "script"))]
         pieces.append(PreviewPiece("isolation", f"{self.level.name}: {self.level.why}"))
         how = "kept apart" if apart else "NOT kept apart from your files"
         return CallPreview(

@@ -107,6 +107,9 @@ STYLES = {
     "nba-answer": f"border-top:1px solid {_LINE};padding:10px 14px;font-size:14px",
     "nba-foot": "padding:4px 14px 8px;font-size:11px;opacity:.7",
     "nba-do": "display:none",
+    "nba-rows": "margin:4px 0",
+    "nba-cell": "text-align:left;padding:2px 14px 2px 0;white-space:pre-wrap",
+    "nba-notes": "margin:4px 0;white-space:pre-wrap",
 }
 """By the first class: what makes a page of a notebook that nobody has trusted yet. Plain values only:
 JupyterLab's sanitiser drops a style with `var()`, `color-mix()`, `overflow-wrap` and the like."""

@@ -116,7 +116,7 @@ def test_a_terminal_asks_below_its_lines(tmp_path: Path) -> None:
     child.expect_exact("Allow? [y]es once, for the [s]ession, [e]dit, [n]o: ")
     asked: str = child.before.replace("\r", "")
     assert "C01  I keep it.\n? keep" in asked
-    assert '    {"text": "a"}\n' in asked
+    assert "  text: a\n" in asked
     child.sendline("n")
     child.expect_exact("Reason, for the model: ")
     child.sendline("not that")

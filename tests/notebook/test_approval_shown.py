@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -12,16 +11,15 @@ from nbagent.contracts import events
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.records import RunRecord, ToolRun
+from nbagent.view.node import html, text_of
 from nbagent.view.plain_lines import PlainPrinter
 from nbagent.view.question import (
-    Asked,
-    Unclear,
-    editable_json,
+    asks_node,
+    field_text,
+    question_node,
     question_text,
-    question_view,
     read_answer,
-    whole,
-    whole_json,
+    read_fields,
 )
 from nbagent.view.static_html import bundle
 from nbagent.view.view_state import view_of
@@ -32,112 +30,139 @@ ODD = {
 }
 
 
-def question(**fields: Any) -> Question:
-    return asked("c1", "fs.write", {"path": "a.md"}, **fields).question
+def question(arguments: dict[str, Any] | None = None, **fields: Any) -> Question:
+    args = {"path": "a.md"} if arguments is None else arguments
+    return asked("c1", "fs.write", args, **fields).question
 
 
 # What is shown.
 
 
-def test_arguments_are_shown_whole_and_edited_as_json_that_means_the_same() -> None:
-    long = {"text": "x" * 300_000, "n": 2**70}
-    assert json.loads(whole_json(long)) == json.loads(editable_json(long)) == long
-    shown = whole_json(ODD)
-    assert "a⟦U+202E⟧b" in shown
-    assert "\\u001b]0;rm -rf\\u0007" in shown
-    edited = editable_json(ODD)
-    assert json.loads(edited) == ODD
-    assert all(c >= " " or c == "\n" for c in edited)
-    assert whole(edited) == edited
-    # What `visible` drops with the escape is bytes of a file too.
-    assert whole("\x1b]0;rm\x07 \x9b31m") == "⟦U+001B⟧]0;rm⟦U+0007⟧ ⟦U+009B⟧31m"
-    assert json.loads(editable_json(ODD, one_line=True)) == ODD
-    assert "\n" not in editable_json(ODD, one_line=True)
+def drawn(it: Question) -> tuple[str, str]:
+    """The text of a question's card, and its HTML."""
+    node = question_node(it, "C01/c1/1")
+    return text_of(node), html(node)
 
 
-def test_colour_codes_are_seen_wherever_a_question_or_a_call_has_them() -> None:
-    red, seen = "\x1b[31mred", "⟦U+001B⟧[31mred"
-    piece = PreviewPiece("diff", f"+{red}", "diff")
-    view = question_view(question(why=red, host=red, pieces=(piece,)), 1)
-    assert all(seen in said for said in (view["why"], view["host"], view["pieces"][-1]["text"]))
-    args: dict[str, Any] = {"text": red, "all": [{"\x1b[1m": 1}]}
-    turn = view_of(Story().turn("", tool_run("c1", "keep", args, 1)).end().run)["turns"][0]
-    assert seen in turn["summary"]["calls"][0]["arguments"]
-    shown = turn["tools"][0]["arguments"]["text"]
-    assert json.loads(shown) == {"text": seen, "all": [{"⟦U+001B⟧[1m": 1}]}
+def test_arguments_are_read_as_name_and_value_with_real_line_breaks() -> None:
+    text, page = drawn(question({"to": "ada", "n": 2, "body": "Hello\n\tyou <b>"}, why="", host=""))
+    assert '<th scope="row">to</th><td><code>ada</code></td>' in page
+    assert "<td><code>2</code></td>" in page
+    assert "<pre>Hello&#10;\tyou &lt;b&gt;</pre>" in page
+    assert text.startswith("fs.write needs your approval")
+    assert "\\n" not in text
+    assert 'data-question="C01/c1/1"' in page
 
 
-def test_a_question_in_plain_words_has_all_of_it() -> None:
-    for lines, long in ((10, False), (99, True)):  # The buttons stand above what is long.
-        pieces = (PreviewPiece("piece", "x\n" * lines, "code"),)
-        assert question_view(question(pieces=pieces), 1)["long"] == long
-    # A piece that says the arguments again is left out.
-    again = PreviewPiece("again", '{"tool": "write", "arguments": {"path": "a.md"}}', "code")
-    pieces = (again, PreviewPiece("diff of a.md", "-old\n+\u202enew", "diff"))
-    assert question_text(question(pieces=pieces)).splitlines() == [
-        "? fs.write (fs) waits for you",
+def test_a_piece_stands_in_the_place_of_the_arguments_that_it_holds() -> None:
+    piece = PreviewPiece("change of a.md", "@@ -1 +1 @@\n-old\n+n\u202eew", "diff", ("content",))
+    it = question(
+        {"path": "a.md", "content": "n\u202eew"}, pieces=(piece,), summary="Write a file."
+    )
+    text, page = drawn(it)
+    assert text.count("n⟦U+202E⟧ew") == 1, "the field has it as an escape"
+    assert '<span class="nba-minus">-old' in page
+    assert ">content</th>" not in page
+    assert question_text(it).splitlines() == [
+        "? fs.write needs your approval",
+        "  Write a file.",
         "  it writes",
-        "  arguments:",
-        '    {"path": "a.md"}',
-        "  diff of a.md:",
+        "  path: a.md",
+        "  change of a.md:",
+        "    @@ -1 +1 @@",
         "    -old",
-        "    +⟦U+202E⟧new",
+        "    +n⟦U+202E⟧ew",
         "  for the session: this very call",
     ]
 
 
+def test_nothing_of_a_call_is_hidden_or_cut() -> None:
+    long = "x" * 300_000
+    text, page = drawn(question({**ODD, "long": long, "big": 2**70}, why="\x1b[31mred"))
+    assert long in text
+    assert str(2**70) in text
+    assert "a⟦U+202E⟧b" in text
+    assert "⟦U+001B⟧[31mred" in text
+    assert all(c >= " " or c in "\n\t" for c in page)
+    for lines in (10, 99):  # The buttons stand above what is long.
+        text, _ = drawn(question(pieces=(PreviewPiece("piece", "line\n" * lines, "code"),)))
+        assert (text.index("Allow once") < text.index("line")) == (lines == 99)
+        assert (f"all {lines} lines" in text) == (lines == 99)
+
+
+def test_several_questions_are_one_list_that_is_allowed_at_once() -> None:
+    assert asks_node([("1", question())]) is None
+    node = asks_node([("1", question()), ("2", question({"path": "b.md"}))])
+    assert node is not None
+    assert 'data-do="answer_all"' in html(node)
+    assert "2 calls need your approval" in text_of(node)
+    assert 'fs.write(path="b.md")' in text_of(node)
+
+
 # Which answers count.
 
-OPEN = Asked(question(), 7)
-ANSWER: dict[str, Any] = {"kind": "answer", "call": "c1", "nth": 7}
+GIVEN = {"text": 'say "hi"\n', "n": 2, "odd": "a\u202e\r\n"}
 
 
-ALLOWED_A = PersonAnswer(choice="once", arguments={"a": 1})
+def test_fields_hold_strings_as_they_are_and_what_is_not_touched_stays() -> None:
+    it = question(GIVEN)
+    fields = {name: field_text(value) for name, value in GIVEN.items()}
+    assert fields == {"text": GIVEN["text"], "n": "2", "odd": '"a\\u202e\\r\\n"'}
+    assert read_fields(fields, it) == GIVEN
+    once = {"choice": "session", "fields": fields}
+    assert read_answer(once, it) == PersonAnswer(choice="session"), "nothing was edited"
+
+
 READ: list[tuple[dict[str, Any], PersonAnswer]] = [
     ({"choice": "once"}, PersonAnswer(choice="once")),
     ({"choice": "session"}, PersonAnswer(choice="session")),
     ({"choice": "deny", "reason": "  no "}, PersonAnswer(choice="deny", reason="no")),
-    ({"choice": "once", "arguments": '{"a": 1}'}, ALLOWED_A),
-    # Other arguments are another call, which an answer for the session does not cover.
-    ({"choice": "session", "arguments": '{"a": 1}'}, ALLOWED_A),
-    ({"choice": "deny", "arguments": "not JSON"}, PersonAnswer(choice="deny")),
+    ({"choice": "deny", "fields": {"n": "not JSON"}}, PersonAnswer(choice="deny")),
+    (
+        # Other arguments are another call, which an answer for the session does not cover.
+        {"choice": "session", "fields": {"text": "{}", "n": '{"a": [1]}'}},
+        PersonAnswer(choice="once", arguments={**GIVEN, "text": "{}", "n": {"a": [1]}}),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("said", "answer"), READ, ids=str)
-def test_an_answer_of_the_front_end_is_read(said: dict[str, Any], answer: PersonAnswer) -> None:
-    assert read_answer({**ANSWER, **said}, OPEN) == answer
+def test_an_answer_of_the_page_is_read(said: dict[str, Any], answer: PersonAnswer) -> None:
+    assert read_answer(said, question(GIVEN)) == answer
 
 
 ODD_ANSWERS: list[dict[str, Any]] = [
     *({}, {"choice": "always"}, {"choice": ["once"]}, {"choice": "deny", "reason": 5}),
-    *({"choice": "once", "nth": nth} for nth in (6, "7", 7.0, True)),
-    {"choice": "once", "arguments": {"a": 1}},
+    *({"choice": "once", "fields": it} for it in ([], "x", None, {"n": 3}, {"other": "1"})),
 ]
 
 
 @pytest.mark.parametrize("odd", ODD_ANSWERS, ids=str)
 def test_an_odd_message_answers_nothing(odd: dict[str, Any]) -> None:
-    assert read_answer({**ANSWER, **odd}, OPEN) is None
-    assert read_answer({**ANSWER, "choice": "once"}, None) is None
+    assert read_answer(odd, question(GIVEN)) is None
+
+
+def test_nothing_is_answered_where_nothing_is_asked_or_offered() -> None:
+    assert read_answer({"choice": "once"}, None) is None
+    assert read_answer({"choice": "session"}, question(scope="")) is None
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"a": NaN}', "this is not JSON"),
-        ('{"a": 1e999}', "too large"),
-        ("[1]", "one JSON object"),
-        ('{"a": ' + "[" * 200 + "]" * 200 + "}", "100 levels"),
-        ("[" * 100_000, ""),
+        ("NaN", "this is not JSON"),
+        ("two", "a text has double quotes"),
+        ("1e999", "too large"),
+        ("[" * 200 + "]" * 200, "100 levels"),
+        ("[" * 100_000, "n: "),
     ],
-    ids=["NaN", "infinite", "list", "deep", "very deep"],
+    ids=["NaN", "text", "infinite", "deep", "very deep"],
 )
 def test_arguments_that_cannot_be_taken_are_said_to_be_so(text: str, words: str) -> None:
-    answer = read_answer({**ANSWER, "choice": "once", "arguments": text}, OPEN)
-    assert isinstance(answer, Unclear)
-    assert words in answer.words
-    assert (answer.call, answer.nth) == ("c1", 7)
+    answer = read_answer({"choice": "once", "fields": {"n": text}}, question(GIVEN))
+    assert isinstance(answer, str)
+    assert answer.startswith("n: ")
+    assert words in answer
 
 
 # What is kept.
@@ -210,6 +235,6 @@ def test_plain_lines_print_a_question_unless_it_is_asked_there() -> None:
         lines: list[str] = []
         printer = PlainPrinter(lines.append, asked_by_input=asks)
         printer.handle(asked("c1", "fs.write", {"path": "a\u202eb"}))
-        assert ("waits for you" in "".join(lines)) != asks
+        assert ("needs your approval" in "".join(lines)) != asks
         printer.handle(events.ToolCallFinished("r", "C01", DECISIONS["allowed"][0], 0))
         assert lines[-1] == "     allowed by the person after 4.2 s\n"

@@ -7,7 +7,9 @@ import json
 import math
 import threading
 import time
+from collections.abc import Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -29,7 +31,7 @@ import nbagent
 from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.events import ApprovalRequested, Event, Notice, ToolCallStarted
-from nbagent.contracts.policy import CallPreview, PersonAnswer, Question
+from nbagent.contracts.policy import CallPreview, PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.ports import PreparedCall, RunControls, ToolContext
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.frontend import use_frontend
@@ -72,7 +74,7 @@ def test_on_approval_decides_with_what_it_returns(given: str) -> None:
     assert (it.approval, it.approved_by, tuple(done)) == (approval, "callback", ran_with)
     (asked,) = answer.questions
     assert (asked.tool, asked.arguments, asked.scope) == ("delete", {"path": "a"}, "this very call")
-    assert "ask=True" in asked.why
+    assert (asked.summary, asked.why) == ("Delete a file.", "")
     result = model.requests[1].messages[-1].text
     assert ("E_DENIED" in result, said in result) == (approval == "denied", True)
     assert it.args == {"path": ran_with[0] if ran_with else "a"}
@@ -245,6 +247,43 @@ def test_a_views_buttons_answer_once_and_parallel_questions_each_their_own() -> 
     assert sorted(taken) == [False] * 4 + [True] * 2
 
 
+def test_edited_arguments_are_previewed_and_nothing_runs_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.md").write_text("old\n")
+    seen: list[list[str]] = []
+
+    def press(controls: RunControls, event: ApprovalRequested) -> None:
+        call_id, shown = event.tool_call_id, threading.Event()
+
+        def show(pieces: Sequence[PreviewPiece]) -> None:
+            seen.append([f"{piece.label}: {piece.text}" for piece in pieces])
+            shown.set()
+
+        for path, content in (("a.md", "new\n"), ("b.md", "b\n"), ("../c", "")):
+            given = {"path": path, "content": content}
+            assert controls.preview(call_id, given, show)
+            assert shown.wait(5)
+            shown.clear()
+        assert [file.name for file in tmp_path.glob("*.md")] == ["a.md"]
+        assert not controls.preview("nobody's", {}, show)
+        controls.answer(call_id, PersonAnswer(choice="session"))
+        time.sleep(0.05)
+        assert not controls.preview(call_id, {}, show)
+
+    use_frontend(StandIn(view=View(press).open))
+    write = call("fs.write", path="a.md", content="x")
+    run, _ = ran(write, tools=["fs.write"])
+    changed, made, outside = seen
+    assert changed[0].startswith("change of @project/a.md: --- @project/a.md (old)")
+    assert "-old\n+new\n" in changed[0]
+    assert made == ["new file @project/b.md: b\n"]
+    assert outside[0].startswith("with these arguments: refused: ")
+    assert (tmp_path / "a.md").read_text() == "x"
+    assert only(run).reason == "for the session (this very call)"
+
+
 @pytest.mark.timed
 def test_a_stop_while_a_question_is_open_ends_the_run_at_once_and_is_nobodys_decision() -> None:
     async def never(question: Question) -> bool:
@@ -305,7 +344,7 @@ def test_a_display_name_stands_in_the_question_the_events_and_the_record() -> No
     names = [question.display_name, begun[0].display_name, run.turns[0].tool_runs[0].display_name]
     assert names == ["Fetch a page"] * 3
     assert nbagent.open_run(run.id).turns[0].tool_runs == run.turns[0].tool_runs
-    assert question_text(question).startswith("? Fetch a page (fetch) (functions) waits for you")
+    assert question_text(question).startswith("? Fetch a page (fetch) needs your approval")
 
 
 @pytest.mark.parametrize("given", ["yes", 7])

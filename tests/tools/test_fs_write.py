@@ -120,13 +120,16 @@ def test_a_write_is_asked_with_the_whole_diff_and_in_one_form(door: FileDoor) ->
     assert preview.ruling == "ask"
     assert preview.why == f"change @project/a.md ({len(TEXT) + 6} bytes)"
     (piece,) = preview.pieces
-    assert (piece.label, piece.kind) == ("@project/a.md", "diff")
+    assert (piece.label, piece.kind) == ("change of @project/a.md", "diff")
     assert "+three\n" in piece.text
     assert " two\n" in piece.text
     content = "".join(f"line {n}\n" for n in range(5_000))
     preview = door.prepared("fs.write", path="new.md", content=content).preview
     assert preview.why.startswith("create @project/new.md")
-    assert preview.pieces[0].text.count("\n+line") == 5_000
+    (piece,) = preview.pieces
+    assert (piece.label, piece.kind) == ("new file @project/new.md", "code")
+    assert piece.text == content
+    assert {"path", "content"} <= set(piece.instead_of)
 
 
 def test_what_is_no_text_is_asked_with_sizes_and_hashes(door: FileDoor, project: Path) -> None:

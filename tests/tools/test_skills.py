@@ -233,11 +233,9 @@ def test_a_person_sees_the_whole_script_and_the_level(stage: Stage) -> None:
     assert seen.ruling == ("allow" if APART else "ask")
     assert [(piece.label, piece.kind) for piece in seen.pieces] == [
         ("report/scripts/make.py", "code"),
-        ("arguments", "text"),
         ("isolation", "text"),
     ]
     assert seen.pieces[0].text == "import sys\nprint('made', sys.argv[1:])\n"
-    assert seen.pieces[1].text == "a\nb c"
     assert isolation_level().name in seen.why
     assert stage.preview("get_skill", skill_name="report").ruling == "allow"
 

@@ -129,7 +129,7 @@ class McpHost:
                 PreviewPiece("server", server.name),
                 PreviewPiece("URL" if server.url is not None else "command", server.where),
                 *([PreviewPiece("folder", server.cwd)] if server.cwd else []),
-                PreviewPiece("call", _pretty(whole), "code"),
+                *([PreviewPiece("sent as", _pretty(whole), "code")] if sent != arguments else []),
             ),
             # Another program may bear the same name.
             binds=sha_of([tool.spec.traits.sha, server.identity]),
