@@ -1,4 +1,4 @@
-"""A run that a click starts: in the kernel's main thread as soon as it is free, so that no cell waits.
+"""A run that a click starts: in the kernel's main thread when it is free, so that no cell waits.
 
 The buttons below a run and the panel begin their runs here. Owns no view: who calls brings one.
 """

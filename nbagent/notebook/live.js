@@ -326,8 +326,12 @@ function createView(shared, el) {
       button.textContent = STOPS[what];
       shared.send({ kind: what, run: runOf(button) });
     } else if (what === "answer_all") {
-      shared.send({ kind: "answer_all", run: runOf(button) });
-      for (const one of asks()) sent(one, "once");
+      const all = [...button.closest("[data-run]").querySelectorAll(".nba-ask:not(.nba-sent)")];
+      // By name: one that the page does not show yet is not meant.
+      const questions = all.map((one) => one.dataset.question);
+      shared.send({ kind: "answer_all", run: runOf(button), questions });
+      for (const one of all) sent(one, "once");
+      button.disabled = true;
     } else if (!ask) {
       // With a kernel's name on it, it is the page actions' own.
       if (!button.closest("[data-kernel]")) act(button, shared.send);

@@ -107,11 +107,6 @@ class Batcher:
             if self._failure is not None:
                 raise self._failure
 
-    def send_whole(self, op: Op, send: Callable[[list[Op]], None]) -> None:
-        """Send an op that has all that waits in it."""
-        self.drop()
-        send([op])
-
     def drop(self) -> None:
         """Forget what waits."""
         self._pending = []
@@ -304,9 +299,7 @@ class OutputView:
         """Show a run below what the output holds."""
         self._output, self._run_id = output, run.id
         earlier = output.nodes()
-        self._live = LiveView(
-            run, controls, send=self._send, ended=self._swap, kernel_id=output.id
-        )
+        self._live = LiveView(run, controls, send=self._send, ended=self._swap, kernel_id=output.id)
         self._widget = RunWidget(lambda: [*earlier, self._live.picture()])
         output.at_work = run.id
         output.add(run.id)
