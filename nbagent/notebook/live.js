@@ -35,6 +35,11 @@ const FORMS = new Set(["continue", "retry", "fork"]);
 const SENT = { once: "Allowed once", session: "Allowed for this session", deny: "Denied" };
 /** @type {Record<string, string>} */
 const STOPS = { stop: "Stopping…", pause: "Pausing after this turn…" };
+const FORM_STYLE = `
+  .nba-words, .nba-run > .nba-said { padding: 2px 14px 8px; }
+  .nba-words textarea { display: block; box-sizing: border-box; width: 100%; font: inherit; }
+  .nba-words button { margin: 6px 6px 0 0; }
+`;
 
 /** The node as DOM: text stays text. @param {Picture} node @returns {any} */
 function build(node) {
@@ -138,7 +143,7 @@ function askForWords(root, button) {
       ["textarea", { rows: "2", spellcheck: "false" }]],
     ["button", { class: "nba-go", type: "button", "data-do": "go" }, button.title],
     ["button", { type: "button", "data-do": "cancel" }, "Cancel"]]);
-  button.after(form);
+  (button.closest(".nba-foot") ?? button).after(form);
   form.querySelector("textarea").focus();
 }
 
@@ -324,6 +329,7 @@ function createView(shared, el) {
     if (what in STOPS) {
       button.disabled = true;
       button.textContent = STOPS[what];
+      if (what === "stop") button.previousElementSibling?.remove();
       shared.send({ kind: what, run: runOf(button) });
     } else if (what === "answer_all") {
       const all = [...button.closest("[data-run]").querySelectorAll(".nba-ask:not(.nba-sent)")];
@@ -457,7 +463,7 @@ function pageActions() {
     initialize({ model }) {
       const ours = `[data-kernel^="${CSS.escape(model.get("kernel"))}-"]`;
       const sheet = document.head.appendChild(document.createElement("style"));
-      sheet.textContent = `${ours} .nba-do { display: inline-block !important; }`;
+      sheet.textContent = `${ours} .nba-do { display: inline-block !important; } ${FORM_STYLE}`;
       const clicked = (/** @type {any} */ { target, detail }) => {
         const button = target.closest("button[data-do]");
         if (button?.closest(ours) && detail < 2 && button.matches(".nba-do, .nba-words button")) {

@@ -28,7 +28,7 @@ from nbagent.notebook import kernel
 from nbagent.notebook.outputs import Output
 from nbagent.view.live import LivePicture, Op, merge
 from nbagent.view.node import Node
-from nbagent.view.picture import live_sheet
+from nbagent.view.picture import PAUSING, STOPPING, live_sheet
 from nbagent.view.question import preview_node, read_answer, read_fields, said_node
 
 INTERVAL_S = 0.05
@@ -36,7 +36,6 @@ INTERVAL_S = 0.05
 _KEPT_OPEN = 3
 """Views that a saved picture has replaced; a page that is loaded anew may still show them."""
 _KEY_CHARS = 200
-_STOPPING, _PAUSING = "Stopping…", "Pausing after this turn…"
 
 _replaced: list[RunWidget] = []
 
@@ -220,7 +219,7 @@ class LiveView:
                 keep(key)
             case {"kind": "stop" | "pause" as kind} if not self._is_over:
                 self._controls.stop(after_turn=kind == "pause")
-                self._tell(self._live.stopping(_PAUSING if kind == "pause" else _STOPPING))
+                self._tell(self._live.stopping(PAUSING if kind == "pause" else STOPPING))
             case {"kind": "answer_all", "questions": list(shown)}:
                 # Those that stand in the page: one that came meanwhile was not seen.
                 for question_id, question in self._live.open_questions():

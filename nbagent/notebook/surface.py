@@ -11,30 +11,26 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from nbagent.contracts.chat import Message
 from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import RunCode, RunControls, Sink
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions, kernel
 from nbagent.notebook.frontends import TerminalFrontend
 from nbagent.notebook.live import LiveView, OutputView, comm_id, script, sheet
 from nbagent.notebook.outputs import Output, display_once, forget_run, metadata_of
 from nbagent.notebook.run_code import run_code
-from nbagent.run import Run
 from nbagent.runtime import Courier, Pump
 from nbagent.session.frontend import Asker, Cell, NoticePrinter
 from nbagent.settings import RunOptions
 from nbagent.view import labels
-from nbagent.view.picture import page
 from nbagent.view.question import ask_by_input
-from nbagent.view.values import value_node
 
 __all__ = ["LiveView", "NotebookFrontend", "comm_id", "metadata_of", "script", "sheet"]
 
@@ -208,21 +204,3 @@ def show_again(run: RunRecord) -> None:
 def when_forgotten(hear: Callable[[tuple[str, ...]], None]) -> None:
     """Call back with the ids of runs that were deleted."""
     _hearers_of_forgotten.append(hear)
-
-
-def register_formatters(shell: Any) -> None:
-    """Let turns, tool runs, messages and lists of runs show themselves as a cell's last value."""
-    formatters = cast("Mapping[str, Any]", shell.display_formatter.formatters)
-    for kind in (EngineTurn, ToolRun, Message, list, tuple):
-        formatters["text/html"].for_type(kind, _html_of)
-
-
-def _html_of(value: object) -> str | None:
-    """The value as a picture; None where there is none, or another one for its kind."""
-    if isinstance(value, list | tuple):
-        runs = cast("Sequence[object]", value)
-        if not runs or not all(isinstance(one, Run) for one in runs):
-            return None
-        value = [one.record for one in runs if isinstance(one, Run)]
-    node = value_node(value)
-    return None if node is None else page(node)
