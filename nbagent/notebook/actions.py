@@ -23,8 +23,8 @@ from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import kernel
 from nbagent.notebook.clicks import later, start_by_click
-from nbagent.notebook.live import OutputView, comm_id, script
 from nbagent.notebook.outputs import KERNEL, Output, output_of
+from nbagent.notebook.run_view import OutputView, comm_id, script
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask

@@ -1,6 +1,6 @@
 """Outputs of ours: pictures of runs below each other, which a later click may change.
 
-Owns what an output holds and how it is displayed and saved. The live view is in `live`.
+Owns what an output holds and how it is displayed and saved. The live view is in `run_view`.
 """
 
 # IPython's display functions have no types.

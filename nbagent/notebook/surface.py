@@ -1,6 +1,6 @@
 """Where runs are shown: a live view in a front end, one display without, lines in a terminal.
 
-Chooses the form for each run. The live view is in `live`, the buttons below a run in `actions`.
+Chooses the form for each run. The live view is in `run_view`, the buttons below a run in `actions`.
 """
 
 # IPython's display functions have no types.
@@ -23,9 +23,9 @@ from nbagent.contracts.ports import RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions, kernel
 from nbagent.notebook.frontends import TerminalFrontend
-from nbagent.notebook.live import LiveView, OutputView, comm_id, script, sheet
 from nbagent.notebook.outputs import Output, display_once, forget_run, metadata_of
 from nbagent.notebook.run_code import run_code
+from nbagent.notebook.run_view import LiveView, OutputView, comm_id, script, sheet
 from nbagent.runtime import Courier, Pump
 from nbagent.session.frontend import Asker, Cell, NoticePrinter
 from nbagent.settings import RunOptions

@@ -400,7 +400,8 @@ class LivePicture:
         self._state.writing.pop(turn.id, None)
         self._state.activity, self._state.doing = "", "model"
         self._keep(turn)
-        return [self._turn_op(turn), self._head()]
+        # The turn before is over, and folds.
+        return [*map(self._turn_op, self._run.turns[-2:]), self._head()]
 
     def _turn_known(self, turn: EngineTurn, doing: labels.Kind) -> list[Op]:
         self._state.writing.pop(turn.id, None)
