@@ -39,6 +39,7 @@ class Output:
         self.id = f"{KERNEL}-{len(_outputs) + 1}"
         """In `data-kernel` of its pictures."""
         self.context = contextvars.copy_context()
+        """A click has no cell: what is displayed and printed for it goes to the one of this."""
         self.parts: list[tuple[str, ...]] = []
         """Ids: of one run, its picture; of several, how they differ."""
         self.at_work = ""
@@ -106,9 +107,7 @@ class Output:
     def _display(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
         given: dict[str, Any] = {"display_id": f"nbagent-{self.id}", "update": self._is_shown}
         self._is_shown = True
-        # In the context of its cell: a click has none, and what it displays would be lost.
-        context = self.context.copy()
-        context.run(display, data, raw=True, metadata=dict(metadata or {}), **given)
+        display(data, raw=True, metadata=dict(metadata or {}), **given)
 
 
 def _compare() -> Any:

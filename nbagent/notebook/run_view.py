@@ -37,7 +37,7 @@ _KEPT_OPEN = 3
 """Views that a saved picture has replaced; a page that is loaded anew may still show them."""
 _KEY_CHARS = 200
 
-_replaced: list[RunWidget] = []
+_replaced: list[OutputView] = []
 
 
 def _text(name: str) -> str:
@@ -296,12 +296,13 @@ class OutputView:
 
     def __init__(self, output: Output, run: RunRecord, controls: RunControls) -> None:
         """Show a run below what the output holds."""
-        self._output, self._run_id = output, run.id
+        self._output = output
         earlier = output.nodes()
         self._live = LiveView(run, controls, send=self._send, ended=self._swap, kernel_id=output.id)
         self._widget = RunWidget(lambda: [*earlier, self._live.picture()])
         output.at_work = run.id
         output.add(run.id)
+        self._run_ids = {run_id for part in output.parts for run_id in part}
         self._widget.on_msg(lambda _widget, content, _buffers: self._live.heard(content))
         kernel.register(comm_id(self._widget), self._live.heard)
         output.show_live(comm_id(self._widget))
@@ -319,9 +320,17 @@ class OutputView:
         """Stop feeding the view. Its model stays open, so that a reloaded page can show it."""
         self._live.close()
         kernel.unregister(comm_id(self._widget))
-        _replaced.append(self._widget)
+        _replaced.append(self)
         while len(_replaced) > _KEPT_OPEN:
-            _replaced.pop(0).close()
+            _replaced.pop(0).forget()
+
+    def shows(self, run_id: str) -> bool:
+        """Whether a run's picture is in it."""
+        return run_id in self._run_ids
+
+    def forget(self) -> None:
+        """Close the widget's model, which holds whole pictures."""
+        self._widget.close()
 
     def _send(self, message: dict[str, Any]) -> None:
         self._widget.send(message)
@@ -329,3 +338,10 @@ class OutputView:
     def _swap(self, run: RunRecord) -> None:
         self._output.at_work = ""
         self._output.show_saved(run, unfolded=frozenset(self._live.unfolded))
+
+
+def forget_views(run_id: str) -> None:
+    """Close what still shows a run that was deleted."""
+    for view in [view for view in _replaced if view.shows(run_id)]:
+        _replaced.remove(view)
+        view.forget()

@@ -25,7 +25,7 @@ from nbagent.notebook import actions, kernel
 from nbagent.notebook.frontends import TerminalFrontend
 from nbagent.notebook.outputs import Output, display_once, forget_run, metadata_of
 from nbagent.notebook.run_code import run_code
-from nbagent.notebook.run_view import LiveView, OutputView, comm_id, script, sheet
+from nbagent.notebook.run_view import LiveView, OutputView, comm_id, forget_views, script, sheet
 from nbagent.runtime import Courier, Pump
 from nbagent.session.frontend import Asker, Cell, NoticePrinter
 from nbagent.settings import RunOptions
@@ -148,6 +148,7 @@ class NotebookFrontend(TerminalFrontend):
         """Empty the open pages' outputs of these runs, and drop what this kernel holds of them."""
         for run_id in run_ids:
             forget_run(run_id)
+            forget_views(run_id)
             _shown.runs.discard(run_id)
         for hear in _hearers_of_forgotten:
             hear(run_ids)
