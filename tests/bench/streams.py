@@ -46,7 +46,7 @@ class CountingComm(comm.base_comm.BaseComm):
 
 def a_view(run: RunRecord, controls: RunControls) -> Sink | None:
     """A live view, as a notebook with a front end shows every run."""
-    view = LiveView(run, controls, send=lambda message: widget.send(message))
+    view = LiveView(run, controls, send=lambda message: cast("Any", widget).send(message))
     widget = RunWidget(lambda: [view.picture()])
     return view
 
