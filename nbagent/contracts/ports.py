@@ -120,17 +120,17 @@ class RunCode(Protocol):
 
 @dataclass(slots=True)
 class CallOutput:
-    """What a tool printed and displayed for the person while it ran, stopped or not."""
+    """What a tool printed and displayed for the person so far: one that is stopped, too."""
 
-    printed: str = ""
-    shown: tuple[ImagePart, ...] = ()
+    read: Callable[[], tuple[str, tuple[ImagePart, ...]]] = lambda: ("", ())
+    """The text and the pictures; set by what captures them."""
 
 
 class Capture(Protocol):
     """Keeps what is printed and displayed in this thread out of the cell: it goes to the call.
 
-    At the end all of it is in `output`; `say` is given what makes the last line meanwhile. It gives
-    a function that is told the value of the tool: a figure that it returns is not shown twice.
+    `output` reads it from then on; `say` is given what makes the last line. It gives a function
+    that is told the value of the tool: a figure that it returns is not shown twice.
     """
 
     def __call__(

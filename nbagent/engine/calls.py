@@ -235,6 +235,7 @@ class _Work:
         if edited is not None:
             note = f"edited by the person: {dump_json(edited).decode()}"
             result = result.model_copy(update={"note": note})
+        printed, shown = self.output.read()
         returned = {getattr(part, "data", None) for part in result.attachments}
         began_ms = outcome.started_at_ms
         cut = result.error is not None and result.error.code == "E_INTERRUPTED"
@@ -267,8 +268,8 @@ class _Work:
             repeat_n=self.repeat_n,
             tool_sha=outcome.tool_sha or (spec.traits.sha if spec else ""),
             error_detail=outcome.error_detail,
-            printed=self.output.printed,
-            shown=tuple(image for image in self.output.shown if image.data not in returned),
+            printed=printed,
+            shown=tuple(image for image in shown if image.data not in returned),
             notes=outcome.notes,
         )
         # The border of every tool: from here on the call is told, kept and sent.

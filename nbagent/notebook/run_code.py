@@ -206,6 +206,7 @@ def capture(
 ) -> Generator[Callable[[Any], object]]:
     """Take what this thread prints and displays; see `Capture`."""
     taken = _Taken(shell.display_pub, say)
+    output.read = taken.read
     figures, returned = _open_figures(), list[Any]()
     stdout, stderr = _TakenStream(sys.stdout, taken), _TakenStream(sys.stderr, taken)
     instead = {"publish": taken.publish, "clear_output": taken.clear}
@@ -223,24 +224,24 @@ def capture(
     finally:
         stdout.end()
         stderr.end()
-        output.printed, output.shown = taken.text, tuple(taken.images)
 
 
 class _Taken:
     """What a tool printed and displayed, in the order in which it came."""
 
     def __init__(self, publisher: Any, say: Callable[[Callable[[], str]], object]) -> None:
-        self.images: list[ImagePart] = []
+        self._images: list[ImagePart] = []
         self._kept = Output(_PRINTED_BYTES)
         self._publish = publisher.publish
         self._say = say
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
 
-    @property
-    def text(self) -> str:
-        """What was printed, as a terminal would show it in the end."""
-        return redact_cut(_OVERWRITTEN.sub("", without_codes(self._kept.text)))
+    def read(self) -> tuple[str, tuple[ImagePart, ...]]:
+        """What was printed, as a terminal would show it in the end, and the pictures."""
+        with self._lock:
+            text = self._kept.text
+        return redact_cut(_OVERWRITTEN.sub("", without_codes(text))), tuple(self._images)
 
     def keep(self, data: bytes) -> None:
         """Keep what is printed."""
@@ -260,16 +261,16 @@ class _Taken:
             self._publish(data, *args, **options)
             return
         image = _image_in(data) or data.get("text/plain", "")
-        if isinstance(image, ImagePart) and len(self.images) == _MOST_SHOWN:
+        if isinstance(image, ImagePart) and len(self._images) == _MOST_SHOWN:
             image = f"… only the first {_MOST_SHOWN} pictures are kept …"
         if isinstance(image, ImagePart):
-            self.images.append(image)
+            self._images.append(image)
         else:
             self.keep(f"{image}\n".encode("utf-8", "replace"))
 
     def clear(self, wait: bool = False) -> None:
         """In the place of the publisher's own, which would clear the view of the run as well."""
-        self._kept, self.images = Output(_PRINTED_BYTES), []
+        self._kept, self._images = Output(_PRINTED_BYTES), []
 
 
 class _TakenStream(_Tee):

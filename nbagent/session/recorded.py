@@ -102,9 +102,10 @@ class RecordedHost:
                 recorded = ToolOutcome(
                     result=found.result, truncated=found.truncated, notes=(note,)
                 )
+                output = found.printed, found.shown
 
                 async def give(context: ToolContext) -> ToolOutcome:
-                    context.output.printed, context.output.shown = found.printed, found.shown
+                    context.output.read = lambda: output
                     return replace(recorded, started_at_ms=monotonic_ms())
 
                 return PreparedCall(spec=self._specs[call.name], arguments=arguments, run=give)
@@ -131,6 +132,7 @@ class RecordedHost:
         self, key: str, n: int, call: ToolCall, outcome: ToolOutcome, output: CallOutput
     ) -> ToolOutcome:
         """Record an outcome; none is lost by it."""
+        printed, shown = output.read()
         line = RecordedResult(
             key=key,
             n=n,
@@ -138,8 +140,8 @@ class RecordedHost:
             arguments=call.arguments or {},
             result=outcome.result,
             truncated=outcome.truncated,
-            printed=output.printed,
-            shown=output.shown,
+            printed=printed,
+            shown=shown,
         )
         try:
             await asyncio.to_thread(self._cassette.add, line, replace=self._mode == "refresh")
