@@ -14,8 +14,10 @@ ROOT = Path(nbagent.__file__).parent
 
 # From top to bottom; rooms of one line do not know each other.
 LAYERS: list[set[str]] = [
+    {"__main__"},
     {"notebook"},
     {"testing"},
+    {"overview"},
     {"frames", "agent"},
     {"run"},
     {"lab"},

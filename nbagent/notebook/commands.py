@@ -8,33 +8,46 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from IPython.core.display_functions import display
 
+import nbagent
 from nbagent import run as handles
 from nbagent import runtime, settings
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.secrets import redact_cut, register_environment
-from nbagent.notebook import doctor, listings, surface
-from nbagent.notebook.help_text import help_text
-from nbagent.notebook.magics import Interrupt
-from nbagent.notebook.option_table import Line
-from nbagent.notebook.options import continued, parse, run_and_options, split_command, split_words
+from nbagent.notebook import kernel, reports, surface
+from nbagent.notebook.interrupt import Interrupt
+from nbagent.notebook.line import (
+    Line,
+    continued,
+    help_of,
+    parse,
+    split_command,
+    split_words,
+    words_and_options,
+)
 from nbagent.notebook.panel import panel
-from nbagent.notebook.template import render
-from nbagent.notebook.which_run import continued_run
+from nbagent.notebook.template import evaluate, render
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run
 from nbagent.session.active import at_work, dry_run
 from nbagent.session.approval import granted
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
-from nbagent.session.stores import find_run
+from nbagent.session.stores import current_store, find_run
+from nbagent.view.listing import Listing
 from nbagent.view.words import visible
 from nbagent.workflow.graph import PackageError
 
 _LAST_RUNS = 10
+_CODE = re.compile(
+    r"^ {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?:i?python3?|py)?[ \t]*\n(?P<code>.*?)^ {0,3}(?P=fence)",
+    re.MULTILINE | re.DOTALL | re.IGNORECASE,
+)
+"""A block of Python, or of no named language, in Markdown."""
 
 
 class Commands:
@@ -57,7 +70,7 @@ class Commands:
             if cell is None:
                 self._command(line)
             else:
-                self._cell(line, cell)
+                self._cell(*continued(line, cell))
         except NbagentError as error:
             # A server's or a tool's words are in it, and a terminal obeys control characters.
             error.message = _one_line(error.message)
@@ -71,45 +84,61 @@ class Commands:
         except Exception as error:
             text = _one_line(f"{type(error).__name__}: {error}")
             raise NbagentError(
-                f"nbagent itself failed: {text}; what was stored is kept, %agent doctor tells more",
+                f"nbagent itself failed: {text}; what was stored is kept, see %agent doctor",
                 code="E_INTERNAL",
             ) from error
 
+    # Runs
+
     def _cell(self, line: str, cell: str) -> None:
-        line, cell = continued(line, cell)
         options = parse(line)
         if options.help:
-            print(help_text())
+            _say(help_of())
             return
         template = cell.removesuffix("\n")
         rendered = render(template, self._evaluate)
-        parent_id, left_out = None, ()
+        kind, parent_id, turn_id, left_out = "start", None, None, ()
+        if options.continue_run is not None and options.fork is not None:
+            raise UsageError("--continue and --fork exclude each other; keep one of them")
         if options.continue_run is not None:
-            parent_id, left_out = continued_run(options.continue_run, options.session)
+            kind = "continue"
+            parent_id, left_out = _continued_run(options.continue_run, options.session)
+        elif options.fork is not None:
+            kind = "fork"
+            ref, _, turn_id = options.fork.rpartition(":")
+            parent_id = find_run(ref)
         ask = Ask(
             prompt=rendered.prompt,
             parts=rendered.parts,
             template=template if rendered.expressions else None,
             options=self._run_options(options),
-            kind="start" if parent_id is None else "continue",
+            kind=kind,
             parent_id=parent_id,
-            tools=self._given_tools(parent_id, options),
-            dry_run=bool(options.dry_run),
+            fork_turn=turn_id,
             notices=left_out,
         )
-        self._finish(ask, options.into)
+        self._start(ask, options)
 
-    def _finish(self, ask: Ask, into: str | None = None) -> None:
+    def _start(self, ask: Ask, options: Line) -> None:
+        """Start what was asked, and wait for its end."""
+        tools = self._given_tools(ask.parent_id, options)
+        ask = replace(ask, tools=tools, dry_run=bool(options.dry_run))
         if ask.dry_run:
             # Also the name given by --into keeps what it holds.
             display(frontend().bundle(dry_run(ask)), raw=True)
             return
         with Run.starting(ask) as run:
             self._run = run
-            if into is not None:
-                self._shell.user_ns[into] = run
+            if options.into is not None:
+                self._shell.user_ns[options.into] = run
             run.wait()
         run.raise_for_error()
+        if options.to is not None:
+            code = "\n".join(match["code"] for match in _CODE.finditer(run.text))
+            if code.strip():
+                self._shell.set_next_input(code.rstrip())
+            else:
+                print("the answer has no Python code block; no cell was added")
 
     def _interrupted(self) -> str:
         run = self._run
@@ -143,71 +172,68 @@ class Commands:
             ) from None
 
     def _evaluate(self, expression: str) -> object:
-        code = compile(expression, "<prompt>", "eval")
-        return eval(code, self._shell.user_global_ns, self._shell.user_ns)
+        return evaluate(self._shell, expression)
+
+    # Commands
 
     def _command(self, line: str) -> None:
         name, rest = split_command(line)
-        alone: dict[str, Callable[[], None]] = {
-            "stop": self._stop,
-            "panel": panel,
-        }
-        with_words: dict[str, Callable[[str], None]] = {
-            "help": self._help,
+        if not name:
+            self._cell("", rest)
+            return
+        if rest in ("-h", "--help") and name != "help":
+            name, rest = "help", name
+        commands: dict[str, Callable[[str], object]] = {
+            "help": lambda rest: _say(help_of(rest)),
             "tools": self._tools,
             "approvals": self._approvals,
             "models": self._models,
-            "pull": self._pull,
+            "pull": lambda rest: pull(rest, _say) if rest else _say(SUGGESTED),
             "runs": self._runs,
+            "history": lambda rest: _say(nbagent.history(search=rest or None)),
             "show": self._show,
+            "compare": self._compare,
             "resume": self._resume,
+            "fork": self._fork,
             "workflow": self._workflow,
-            "forget": self._forget,
+            "stop": self._stop,
             "config": self._config,
+            "panel": self._panel,
+            "forget": self._forget,
             "doctor": self._doctor,
         }
-        if name in with_words:
-            with_words[name](rest)
-        elif rest:
-            raise UsageError(f"%agent {name} stands alone; remove {rest!r}")
-        else:
-            alone[name]()
-
-    def _help(self, rest: str) -> None:
-        print(help_text(rest))
+        commands[name](rest)
 
     def _tools(self, rest: str) -> None:
-        ref, options = run_and_options("tools", rest, otherwise="")
-        names = tuple(re.findall(r"[^\s,]+", ref))
-        chosen = ref if ref in ("all", "none") else names or None
-        _say(listings.tools_text(chosen, options.run_options()))
+        words, options = words_and_options("tools", rest)
+        names = tuple(re.findall(r"[^\s,]+", " ".join(words)))
+        chosen = names[0] if names in (("all",), ("none",)) else names or None
+        _say(reports.tools(chosen, options.run_options()))
 
     def _models(self, rest: str) -> None:
-        ref, options = run_and_options("models", rest, otherwise="")
-        if options.given and not ref:
+        words, options = words_and_options("models", rest)
+        if options.given and not words:
             raise UsageError(f"name the provider: %agent models openai-compatible {rest}")
-        _say(listings.models_text(ref or None, options.run_options()))
-
-    def _pull(self, rest: str) -> None:
-        if rest:
-            pull(rest, _say)
-        else:
-            _say(SUGGESTED)
+        _say(reports.models(" ".join(words) or None, options.run_options()))
 
     def _runs(self, rest: str) -> None:
         if rest and not (rest.isascii() and rest.isdigit() and 0 < int(rest[:9]) < 10_000):
             raise UsageError(f"%agent runs takes a number from 1 to 9999, not {rest!r}")
-        _say(listings.runs_text(int(rest or _LAST_RUNS)))
+        _say(reports.runs(int(rest or _LAST_RUNS)))
 
     def _show(self, rest: str) -> None:
-        ref, _ = run_and_options("show", rest)
-        surface.show_again(handles.open_run(find_run(ref)).record)
+        words, _ = words_and_options("show", rest)
+        surface.show_again(handles.open_run(find_run(" ".join(words) or "last")).record)
+
+    def _compare(self, rest: str) -> None:
+        words, _ = words_and_options("compare", rest)
+        if len(words) < 2:
+            raise UsageError("%agent compare takes two runs or more, such as: first last")
+        _say(nbagent.compare(*[handles.open_run(find_run(word)) for word in words]))
 
     def _resume(self, rest: str) -> None:
-        ref, options = run_and_options("resume", rest)
-        if options.help:
-            self._help("resume")
-            return
+        words, options = words_and_options("resume", rest)
+        ref = " ".join(words) or "last"
         given = self._run_options(options)
         parent_id = None
         if ref.endswith(".md"):
@@ -218,49 +244,63 @@ class Commands:
                 parent_id = last_run_of(ref)
         else:
             parent_id = find_run(ref)
-        ask = Ask(
-            kind="resume",
-            parent_id=parent_id,
-            options=given,
-            tools=self._given_tools(parent_id, options),
-            dry_run=bool(options.dry_run),
-        )
-        self._finish(ask, options.into)
+        self._start(Ask(kind="resume", parent_id=parent_id, options=given), options)
+
+    def _fork(self, rest: str) -> None:
+        words, options = words_and_options("fork", rest)
+        if len(words) < 2:
+            raise UsageError("%agent fork takes a run and one of its turns, such as: last C03")
+        parent_id, given = find_run(" ".join(words[:-1])), self._run_options(options)
+        ask = Ask(kind="fork", parent_id=parent_id, fork_turn=words[-1], options=given)
+        self._start(ask, options)
 
     def _workflow(self, rest: str) -> None:
-        ref, _ = run_and_options("workflow", rest, otherwise="")
+        ref = " ".join(words_and_options("workflow", rest)[0])
         try:
-            _say(listings.package_text(ref))
+            _say(reports.workflow(ref))
         except PackageError as error:
-            _say("\n".join(map(str, error.faults)))
+            _say(Listing(notes=[*map(str, error.faults)]))
             n = len(error.faults)
             said = f"{ref} cannot be used: it has {n} fault{'s' * (n != 1)}, listed above"
             raise UsageError(said) from None
 
-    def _stop(self) -> None:
+    def _stop(self, rest: str) -> None:
+        later = _is_word("stop", rest, "--after-turn")
         runs = at_work()
         for run in runs:
-            run.stop()
-        for run in runs:
+            run.stop(after_turn=later)
+        for run in () if later else runs:
             runtime.wait(run.courier, pump=frontend().pump())
-        n = len(runs)
-        print(f"stopped {n} run{'s' * (n != 1)}" if n else "no run is at work")
+        counted = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+        did = f"{counted} will pause after the present turn" if later else f"stopped {counted}"
+        print(did if runs else "no run is running")
 
     def _config(self, rest: str) -> None:
-        changes = _assignments(rest)
+        changes: dict[str, Any] = {}
+        for word in split_words(rest):
+            name, equals, value = word.partition("=")
+            if not equals or name in changes:
+                said = "is set twice" if equals else "is no NAME=VALUE"
+                raise UsageError(
+                    f"{name!r} {said}; %agent config takes NAME=VALUE once for each name, NAME= "
+                    "takes a value back, and a value with spaces stands in quotes"
+                )
+            changes[name] = value or None
         if changes:
             settings.configure(**changes)
-        _say(listings.settings_text())
+        _say(reports.config())
+
+    def _panel(self, rest: str) -> None:
+        _is_word("panel", rest, "")
+        panel()
 
     def _approvals(self, rest: str) -> None:
-        if rest not in ("", "clear"):
-            raise UsageError(f"%agent approvals takes nothing or clear, not {rest!r}")
+        if not _is_word("approvals", rest, "clear"):
+            _say(reports.approvals())
+            return
         n = len(granted)
-        if rest:
-            granted.clear()
-            print(f"took back {n} approval{'s' * (n != 1)}; such calls are asked about again")
-        else:
-            _say(listings.approvals_text())
+        granted.clear()
+        print(f"revoked {n} approval{'s' * (n != 1)}; such calls need approval again")
 
     def _forget(self, rest: str) -> None:
         words = split_words(rest)
@@ -270,18 +310,21 @@ class Commands:
                 "%agent forget takes one run: its name, the start of its id, or last; "
                 "%agent runs lists them"
             )
-        with_children = len(named) < len(words)
-        forgotten = handles.forget(find_run(named[0]), children=with_children)
+        forgotten = handles.forget(find_run(named[0]), children=len(named) < len(words))
         n = len(forgotten) - 1
-        more = f" and {n} run{'s' * (n != 1)} that went on from it" if n else ""
-        print(
-            f"forgot run {forgotten[0][:8]}{more}; what a notebook has saved of it is not touched"
-        )
+        more = f" and {n} run{'s' * (n != 1)} that continued it" if n else ""
+        print(f"deleted run {forgotten[0][:8]}{more}; what a notebook has saved of it stays there")
 
     def _doctor(self, rest: str) -> None:
-        if rest not in ("", "compact"):
-            raise UsageError(f"%agent doctor takes nothing or compact, not {rest!r}")
-        _say(doctor.compact() if rest else doctor.report())
+        _say(reports.compact() if _is_word("doctor", rest, "compact") else reports.doctor())
+
+
+def _is_word(command: str, rest: str, word: str) -> bool:
+    """Whether the one word stands there that a command takes; False where nothing does."""
+    if rest not in ("", word):
+        takes = f"takes nothing or {word}" if word else "takes nothing"
+        raise UsageError(f"%agent {command} {takes}; remove {rest!r}")
+    return bool(rest)
 
 
 def _one_line(text: str) -> str:
@@ -289,22 +332,49 @@ def _one_line(text: str) -> str:
     return " ".join(visible(redact_cut(text)).splitlines())
 
 
-def _say(text: str) -> None:
-    """Print with every key of the environment hidden, and what a terminal would obey shown."""
+def _say(said: object) -> None:
+    """Show with every key of the environment hidden, and what a terminal would obey visible."""
     register_environment()
-    print(visible(text))
+    if kernel.in_kernel() and not isinstance(said, str):
+        display(said)
+    else:
+        print(visible(said) if isinstance(said, str) else said)
 
 
-def _assignments(rest: str) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    for word in split_words(rest):
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise UsageError(
-                f"%agent config takes NAME=VALUE, not {word!r}; NAME= takes a value back, "
-                "and a value with spaces stands in quotes"
-            )
-        if name in changes:
-            raise UsageError(f"{name} is set twice; keep one of them")
-        changes[name] = value or None
-    return changes
+# Which run a cell continues
+
+
+def _continued_run(ref: str, session: str | None) -> tuple[str, tuple[str, ...]]:
+    """The run that a `--continue` cell continues, and what the person should know about it.
+
+    Running such a cell again replaces what it added before. So this is the run before the first one
+    of the conversation that an earlier execution of this cell added. What the present execution
+    has added (a loop over `run_cell_magic`) stays. What other cells added after it was said in
+    answer to what is replaced: it stays where it is, and is named.
+    """
+    run_id = find_run(ref, session=session)
+    here = surface.here_cell()
+    if here is None or run_id.startswith(ref):
+        return run_id, ()  # without a cell's id, or with a run's own, just this one is meant
+    store, notebook = current_store(), kernel.notebook()
+    found, next_id = run_id, run_id
+    others: list[str] = []
+    later: list[str] = []
+    while next_id is not None and not surface.was_shown_here(next_id):
+        run = store.load(next_id)
+        # A copied notebook has the same ids of cells.
+        copied = None not in (notebook, run.notebook) and run.notebook != notebook
+        mine = run.kind == "continue" and run.cell_id == here and not copied
+        if mine and run.parent_id is not None:
+            found, later = run.parent_id, list(others)
+        elif not mine:
+            others.append(run.id)
+        next_id = run.parent_id
+    if not later:
+        return found, ()
+    n, names = len(later), ", ".join(one[:8] for one in reversed(later))
+    return found, (
+        f"This cell was run before: it continues run {found[:8]} again. What {n} later "
+        f"run{'s' * (n != 1)} added ({names}) is kept, but is no part of this conversation; "
+        f"`%%agent --continue {run_id[:8]}` continues there.",
+    )

@@ -5,10 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from IPython.core.inputtransformer2 import EscapedCommand
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
-from nbagent.notebook import completion
-from nbagent.notebook.help_text import help_text
+from nbagent.contracts.errors import NbagentError
+from nbagent.notebook import complete
+from nbagent.notebook.interrupt import Interrupt
+from nbagent.notebook.line import help_of
 
 
 def register(ipython: Any) -> None:
@@ -16,16 +19,29 @@ def register(ipython: Any) -> None:
     unregister(ipython)
     ipython.register_magics(AgentMagics)
     ipython.input_transformers_cleanup.append(mended)
-    completion.register(ipython)
+    ipython.input_transformer_manager.token_transformers.append(AgentLine)
+    ipython.events.register("post_run_cell", note_error)
+    complete.register(ipython)
 
 
 def unregister(ipython: Any) -> None:
     """Take all of it back; called by `%unload_ext nbagent`."""
-    completion.unregister(ipython)
-    cleanups = ipython.input_transformers_cleanup
-    cleanups[:] = [one for one in cleanups if getattr(one, "__module__", "") != __name__]
+    complete.unregister(ipython)
+    manager = ipython.input_transformer_manager
+    callbacks = ipython.events.callbacks["post_run_cell"]
+    for hooks in (manager.cleanup_transforms, manager.token_transformers, callbacks):
+        hooks[:] = [one for one in hooks if getattr(one, "__module__", "") != __name__]
     for kind in ("line", "cell"):
         ipython.magics_manager.magics[kind].pop("agent", None)
+
+
+def note_error(result: Any) -> None:
+    """Keep the exception of a cell for `{{ _error }}`, unless it is one of `%%agent` itself."""
+    error = result.error_in_exec or result.error_before_exec
+    ours = isinstance(error, NbagentError | Interrupt) and "%agent" in str(result.info.raw_cell)
+    if error is not None and not ours:
+        # Late, as all that a cell without an error does not need.
+        import_module("nbagent.notebook.template").note_error(error)
 
 
 def mended(lines: list[str]) -> list[str]:
@@ -45,11 +61,20 @@ def mended(lines: list[str]) -> list[str]:
 mended.has_side_effects = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
-class Interrupt(KeyboardInterrupt):
-    """■ where no run could take it, as one line. Ends also a cell that catches every Exception."""
+class AgentLine(EscapedCommand):
+    """A line `%agent …?`, which IPython would read as a question about the name before the `?`."""
 
-    def _render_traceback_(self) -> list[str]:
-        return [f"KeyboardInterrupt: {self}"]
+    priority = 4  # before IPython's help, which has 5
+
+    @classmethod
+    def find(cls, tokens_by_line: Any) -> Any:
+        """The first such line, where a statement can begin."""
+        for line in tokens_by_line:
+            words = [word for token in line if (word := token.string.strip())]
+            is_asked = words[:2] == ["%", "agent"] and words[-1].endswith("?")
+            if is_asked and not words[2].startswith("?"):
+                return cls(next(token.start for token in line if token.string.strip()))
+        return None
 
 
 @magics_class
@@ -68,4 +93,4 @@ class AgentMagics(Magics):
         commands.Commands(self.shell).execute(line, cell)
 
 
-AgentMagics.agent.__doc__ = help_text()
+AgentMagics.agent.__doc__ = str(help_of())

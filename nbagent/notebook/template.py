@@ -1,25 +1,37 @@
-"""`{{ expression }}` in a prompt: finds the expressions, has them evaluated, puts the values in.
+"""`{{ expression }}` in a prompt: finds the expressions, evaluates them, puts the values in.
 
-Knows Python's grammar and nothing of IPython: who evaluates is handed in. What a value looks
-like in a prompt belongs to `nbagent.shown`.
+Two names are a prompt's own, unless the notebook has them: `_error`, the last exception of a cell,
+and `_cells`, the cells before. What a value looks like in a prompt belongs to `nbagent.shown`.
 """
 
 from __future__ import annotations
 
 import ast
+import linecache
+import re
+import sys
+import traceback
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any, cast
 
 from nbagent.contracts.chat import Part, TextPart
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.secrets import redact_cut
+from nbagent.contracts.secrets import redact_cut, register_named
+from nbagent.files.mounts import PROJECT, Mount, parse_mount
+from nbagent.settings import effective, project_folder
+from nbagent.shown.texts import cut_middle, without_codes
 
 _OPEN, _CLOSE = "{{", "}}"
+_AWAIT = "await it in a cell above, and use the result's name here."
 _MOST_CLOSINGS = 64
 """How many `}}` are tried as the end of one expression. Keeps a long LaTeX text from being slow."""
+_ERROR_CHARS = 4_000
+_CELL_CHARS = 4_000
+_CELLS_CHARS = 20_000
+_FRAMES = 3
 _LITERAL = "To write two literal braces, type {{ '{{' }}."
 
 
@@ -47,39 +59,27 @@ def render(template: str, evaluate: Callable[[str], object]) -> Rendered:
     Raises:
         UsageError: an expression is unfinished, is not Python, or raised. Nothing is sent then.
     """
-    pieces = list(_pieces(template))
-    parts: list[Part] = []
-    for piece in pieces:
-        if isinstance(piece, str):
-            parts.append(TextPart(text=piece))
-        else:
-            parts.extend(_value_parts(piece, evaluate))
-    return Rendered(
-        prompt="".join(_as_text(part) for part in parts),
-        parts=_joined(parts),
-        expressions=tuple(piece.typed for piece in pieces if isinstance(piece, _Expression)),
-    )
+    texts, expressions = _split(template)
+    parts: list[Part] = [TextPart(text=texts[0])]
+    for expression, text in zip(expressions, texts[1:], strict=True):
+        parts += [*_value_parts(expression, evaluate), TextPart(text=text)]
+    prompt = "".join(_as_text(part) for part in parts)
+    return Rendered(prompt, _joined(parts), tuple(expressions))
 
 
-@dataclass(frozen=True, slots=True)
-class _Expression:
-    typed: str
-    source: str
-    """What compiles: `typed`, in parentheses when it runs over several lines."""
-
-
-def _pieces(template: str) -> Iterator[str | _Expression]:
+def _split(template: str) -> tuple[list[str], list[str]]:
+    """The texts around the expressions, and these as typed; one text more than expressions."""
+    texts: list[str] = []
+    expressions: list[str] = []
     position = 0
     while (start := template.find(_OPEN, position)) >= 0:
-        if start > position:
-            yield template[position:start]
+        texts.append(template[position:start])
         expression, position = _expression_at(template, start)
-        yield expression
-    if position < len(template):
-        yield template[position:]
+        expressions.append(expression)
+    return [*texts, template[position:]], expressions
 
 
-def _expression_at(template: str, start: int) -> tuple[_Expression, int]:
+def _expression_at(template: str, start: int) -> tuple[str, int]:
     """The expression that opens here and where the text goes on: the shortest that compiles."""
     end = start + 1
     shortest: str | None = None
@@ -89,9 +89,8 @@ def _expression_at(template: str, start: int) -> tuple[_Expression, int]:
             break
         typed = template[start + len(_OPEN) : end].strip()
         shortest = typed if shortest is None else shortest
-        source = _compilable(typed)
-        if source is not None:
-            return _Expression(typed, source), end + len(_CLOSE)
+        if typed and _compiles(_whole(typed), "eval"):
+            return typed, end + len(_CLOSE)
     if shortest is None:
         raise UsageError(
             f"{_shortened(template[start:])!r} opens an expression and has no closing }}}}."
@@ -100,21 +99,17 @@ def _expression_at(template: str, start: int) -> tuple[_Expression, int]:
     raise UsageError(f"{{{{ {_shortened(shortest)} }}}} {_why_not(shortest)} {_LITERAL}")
 
 
-def _compilable(typed: str) -> str | None:
-    if not typed:
-        return None
-    for source in (typed, f"({typed}\n)") if "\n" in typed else (typed,):
-        if _compiles(source, "eval"):
-            return source
-    return None
+def _whole(typed: str) -> str:
+    """What is compiled: an expression over several lines needs parentheses."""
+    return f"({typed}\n)" if "\n" in typed else typed
 
 
-def _compiles(source: str, mode: str) -> bool:
+def _compiles(source: str, mode: str, flags: int = 0) -> bool:
     with warnings.catch_warnings():
-        # Odd escapes are the person's affair; Python says it once, when it is evaluated.
+        # Python says what it thinks of odd escapes when the expression is evaluated.
         warnings.simplefilter("ignore")
         try:
-            compile(source, "<prompt>", mode)
+            compile(source, "<prompt>", mode, flags)
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
             return False
     return True
@@ -126,53 +121,39 @@ def _why_not(typed: str) -> str:
         return "is empty; put a Python expression between the braces."
     if typed[0] in "%!" or typed.endswith("?"):
         return "is for IPython; only Python expressions are evaluated here, no magics or shell."
-    if _awaits(typed):
-        return "has to be awaited; await it in a cell above, and use the result's name here."
+    if _compiles(typed, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
+        return f"has to be awaited; {_AWAIT}"
     if _compiles(typed, "exec"):
         return "is a statement; put it in a cell above, and use the name or an expression here."
     return "is not a Python expression."
 
 
-def _awaits(typed: str) -> bool:
+def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Part, ...]:
+    name = f"{{{{ {_shortened(expression)} }}}}"
     try:
-        tree = ast.parse(typed)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    waiting = (ast.Await, ast.AsyncFor, ast.AsyncWith)
-    return any(
-        isinstance(node, waiting) or (isinstance(node, ast.comprehension) and bool(node.is_async))
-        for node in ast.walk(tree)
-    )
-
-
-def _value_parts(expression: _Expression, evaluate: Callable[[str], object]) -> tuple[Part, ...]:
-    try:
-        value = evaluate(expression.source)
+        value = evaluate(_whole(expression))
     except Exception as error:
+        remedy = "Try the expression in a cell of its own, and correct it."
+        if isinstance(error, NameError):
+            remedy = f"Run the cell that defines the name, or correct it. {_LITERAL}"
         raise UsageError(
-            f"{{{{ {_shortened(expression.typed)} }}}} failed: {_described(error)}."
-            f" {_remedy(error)} Nothing was sent.",
-            details={"expression": expression.typed, "error": type(error).__name__},
+            f"{name} failed: {_described(error)}. {remedy} Nothing was sent.",
+            details={"expression": expression, "error": type(error).__name__},
         ) from error
-    if issubclass(type(value), Awaitable | AsyncGeneratorType):
-        raise UsageError(_not_awaited(expression, value))
+    kind = type(value)
+    if issubclass(kind, Awaitable | AsyncGeneratorType):
+        called = isinstance(ast.parse(_whole(expression), mode="eval").body, ast.Call)
+        if called and isinstance(value, CoroutineType):
+            # Nobody else has it: without this Python warns of it later, out of place.
+            cast("CoroutineType[Any, Any, Any]", value).close()
+        raise UsageError(
+            f"{name} gives a value of type {kind.__name__!r}, which has to be awaited; {_AWAIT} "
+            "Nothing was sent."
+        )
     # Only a prompt with values needs this room; most have none.
     from nbagent.shown import shown_in_prompt
 
     return shown_in_prompt(value)
-
-
-def _not_awaited(expression: _Expression, value: object) -> str:
-    made_here = isinstance(ast.parse(expression.source, mode="eval").body, ast.Call)
-    if made_here and isinstance(value, CoroutineType):
-        # Nobody else has it: without this Python warns of it later, out of place.
-        cast("CoroutineType[Any, Any, Any]", value).close()
-    kind = type(value).__name__
-    return (
-        f"{{{{ {_shortened(expression.typed)} }}}} gives a value of type {kind!r}, which"
-        " has to be awaited; await it in a cell above, and use the result's name here."
-        " Nothing was sent."
-    )
 
 
 def _described(error: Exception) -> str:
@@ -181,12 +162,6 @@ def _described(error: Exception) -> str:
     except Exception:
         said = ""
     return f"{type(error).__name__}: {_shortened(said)}" if said else type(error).__name__
-
-
-def _remedy(error: Exception) -> str:
-    if isinstance(error, NameError):
-        return f"Run the cell that defines the name, or correct it. {_LITERAL}"
-    return "Try the expression in a cell of its own, and correct it."
 
 
 def _shortened(text: str, limit: int = 200) -> str:
@@ -205,11 +180,98 @@ def _as_text(part: Part) -> str:
 def _joined(parts: list[Part]) -> tuple[Part, ...]:
     joined: list[Part] = []
     for part in parts:
-        if isinstance(part, TextPart):
-            if not part.text:
-                continue
-            if joined and isinstance(last := joined[-1], TextPart):
-                joined[-1] = TextPart(text=last.text + part.text)
-                continue
-        joined.append(part)
+        last = joined[-1] if joined else None
+        if isinstance(part, TextPart) and isinstance(last, TextPart):
+            joined[-1] = TextPart(text=last.text + part.text)
+        elif not isinstance(part, TextPart) or part.text:
+            joined.append(part)
     return tuple(joined)
+
+
+# The names of a prompt
+
+
+def evaluate(shell: Any, expression: str) -> object:
+    """The value of an expression in the notebook, with the prompt's own names.
+
+    These are in no namespace that the notebook keeps.
+    """
+    code = compile(expression, "<prompt>", "eval")
+    meant = set(re.findall(r"\b_(?:error|cells)\b", expression)) - set(shell.user_ns)
+    if meant:
+        register_named(shell.user_ns)
+        own = {name: error_text(shell) if name == "_error" else Cells(shell) for name in meant}
+        # As globals: what stands in a lambda or a comprehension sees no locals.
+        return eval(code, {**shell.user_global_ns, **own})
+    return eval(code, shell.user_global_ns, shell.user_ns)
+
+
+_last_error: BaseException | None = None
+
+
+def note_error(error: BaseException) -> None:
+    """Keep the exception of a cell: it is `_error` from now on."""
+    global _last_error
+    _last_error = error
+
+
+def error_text(shell: Any) -> str:
+    """The last exception of a cell: type, message, and the lines of the cells that led to it."""
+    error = _last_error or getattr(sys, "last_value", None)
+    if error is None:
+        raise LookupError("no cell of this notebook has failed yet")
+    label = shell.compile.format_code_name  # ("Cell", "In[3]"), None for code of no cell
+    said = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, SyntaxError) and (cell := label(error.filename)):
+        said = said.replace(f'File "{error.filename}"', cell[1])
+    frames: list[str] = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if cell := label(file):
+            around = [(n, linecache.getline(file, n)) for n in range(max(line - 2, 1), line + 2)]
+            lines = [f"{'->' if n == line else '  '} {n} {text}" for n, text in around if text]
+            frames.append(f"{cell[1]}, line {line}, in {name}\n" + "".join(lines).rstrip())
+    return _within("\n".join([said, *frames[-_FRAMES:]]), _ERROR_CHARS)
+
+
+class Cells:
+    """The cells before this one: `_cells[-1]` is the source and the outputs of the last one."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._history = shell.history_manager
+        self._numbers = range(1, len(self._history.input_hist_raw) - 1)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, place: int | slice) -> str:
+        numbers = self._numbers[place]
+        chosen = [numbers] if isinstance(numbers, int) else list(numbers)
+        return _within("\n\n".join(map(self._text, chosen)), _CELLS_CHARS)
+
+    def __repr__(self) -> str:
+        return self[:]
+
+    def _text(self, number: int) -> str:
+        history = self._history
+        pieces = [f"In[{number}]:", history.input_hist_raw[number].rstrip()]
+        outputs: list[Any] = getattr(history, "outputs", {}).get(number, [])
+        bundles = [output.bundle for output in outputs]
+        if not outputs and number in history.output_hist:  # of an IPython before 9
+            bundles = [{"text/plain": repr(history.output_hist[number])}]
+        texts = ["".join(b.get("stream", "")) or str(b.get("text/plain", "")) for b in bundles]
+        if error := getattr(history, "exceptions", {}).get(number):
+            texts.append(f"{error.get('ename')}: {error.get('evalue')}")
+        if said := "\n".join(text.rstrip() for text in texts if text.strip()):
+            pieces += [f"Out[{number}]:", without_codes(said)]
+        return _within("\n".join(pieces), _CELL_CHARS)
+
+
+def _within(text: str, budget_chars: int) -> str:
+    """The text within a budget, without secrets and without the folders of this machine."""
+    mounts = [Mount(PROJECT, project_folder()), *map(parse_mount, effective().mounts)]
+    for mount in sorted(mounts, key=lambda one: len(str(one.root)), reverse=True):
+        text = re.sub(rf"(?<![\w/]){re.escape(str(mount.root))}(?![\w.-])", mount.name, text)
+    text = re.sub(r"(?<![\w@~.:/])/(?:[\w.+-]+/)+(?=[\w.+-])", "…/", text)
+    return cut_middle(redact_cut(text), budget_chars)

@@ -211,20 +211,22 @@ class _Shared(Values):
     extra_body = _OfServer[dict[str, Any] | None](
         "", "further fields of a request, as a JSON object", checks.extra_body, secret=True
     )
-    retries = Option("", "most attempts after the first one", checks.number(0, 10, whole=True), 2)
+    retries = Option("", "most retries after a failed attempt", checks.number(0, 10, whole=True), 2)
     timeout_s = _Limit(
         "--timeout SECONDS", "deadline of one request and its retries", checks.seconds, 600.0
     )
     cache = Option[str | None](
         "--cache off | auto | replay | refresh",
-        "answer from a record: auto asks what is missing, replay asks nobody",
+        "reuse recorded answers: auto asks for missing ones, replay never asks",
         words=("off", "auto", "replay", "refresh"),
     )
     cassette = Option[str | None](
-        "--cassette FILE.jsonl", "the record of answers, beside the notebook", checks.cassette
+        "--cassette FILE.jsonl",
+        "the file of recorded answers, beside the notebook",
+        checks.cassette,
     )
     replay_tools = Switch(
-        "--replay-tools", "take tool results from the record, too; what is there is not run"
+        "--replay-tools", "reuse recorded tool results, too, instead of running the tools"
     )
     system = _Choice[str | None]("--system TEXT", "the system prompt", checks.any_text)
     tools = _Choice[Tools | None](
@@ -232,11 +234,11 @@ class _Shared(Values):
         "functions, fs, skills, notebook, mcp:NAME (default: your functions)",
         checks.tools,
     )
-    max_turns = _Limit("--max-turns N", "pause after so many turns", _COUNT, 20)
-    ceiling = _Limit("", "end after N requests without new words", _COUNT, 50)
-    loop_limit = _Limit("", "stop at so many equal failing calls", _COUNT, 3)
+    max_turns = _Limit("--max-turns N", "pause after N turns", _COUNT, 20)
+    ceiling = _Limit("", "end after N requests without a new prompt", _COUNT, 50)
+    loop_limit = _Limit("", "pause after N identical failing calls", _COUNT, 3)
     max_total_tokens = _Limit[int | None](
-        "--max-total-tokens N", "pause before all its requests and answers use more tokens", _COUNT
+        "--max-total-tokens N", "pause before the run uses more tokens in all", _COUNT
     )
     max_cost_usd = _Limit[float | None](
         "--max-cost USD", "pause before the run costs more than this", checks.usd
@@ -245,13 +247,13 @@ class _Shared(Values):
         "--temperature 0–2", "sampling temperature (default: none is sent)", checks.number(0, 2)
     )
     top_p = _Choice[float | None]("--top-p 0–1", "nucleus sampling", checks.number(0, 1))
-    max_tokens = _Choice[int | None]("--max-tokens N", "most tokens of one answer", _COUNT)
+    max_tokens = _Choice[int | None]("--max-tokens N", "maximum tokens of one answer", _COUNT)
     stop_sequences = _Choice[tuple[str, ...] | None](
         "--stop-seq TEXT", "end the answer before this text", checks.sequences, many=True
     )
     reasoning = _Choice[str | None](
         "--reasoning low | medium | high | off | TOKENS",
-        "how much the model thinks; also minimal, xhigh, max; see --dry-run",
+        "reasoning effort; also minimal, xhigh, max; see --dry-run",
         checks.reasoning,
         words=checks.REASONING,
     )
@@ -269,7 +271,7 @@ class _Shared(Values):
     )
     variables = Option[tuple[str, ...]](
         "--var NAME=VALUE",
-        "what {NAME} stands for in agents and workflows",
+        "the value of {NAME} in agents and workflows",
         checks.variables,
         (),
         many=True,
@@ -304,14 +306,14 @@ class RunOptions(_Shared):
         goes_on=False,
     )
     workflow = Option[str | None](
-        "-w, --workflow PACKAGE", "walk the steps of this package: a folder or a zip", checks.path
+        "-w, --workflow PACKAGE", "run the workflow of this package: a folder or a zip", checks.path
     )
     agent = Option[str | None](
         "-a, --agent NAME", "an agent's file (agents/NAME.md), or its name", checks.text
     )
     autopilot = Option[bool | None](
         "--autopilot [on | off]",
-        "go on at the end of a step without asking",
+        "continue to the next step without asking",
         checks.switch,
         bare=True,
         words=("on", "off"),
@@ -344,17 +346,17 @@ class Settings(_Shared):
 
     __slots__ = ()
 
-    allow = Option[tuple[str, ...]]("", "calls that nobody is asked about", checks.patterns, ())
+    allow = Option[tuple[str, ...]]("", "calls that need no approval", checks.patterns, ())
     ask = _Limit[tuple[str, ...]](
         "--ask CALLS",
-        "calls that you want to be asked about: fs.write, 'fs.*', mcp:git",
+        "calls that need your approval: fs.write, 'fs.*', mcp:git",
         checks.patterns,
         (),
         many=True,
     )
     deny = _Limit[tuple[str, ...]](
         "--deny CALLS",
-        "calls that are refused: 'fs.write(path=@project/docs/*)'",
+        "calls that are denied: 'fs.write(path=@project/docs/*)'",
         checks.patterns,
         (),
         many=True,
@@ -368,7 +370,7 @@ class Settings(_Shared):
     script_output_bytes = _Limit("", "output of one script", _COUNT, _LIMITS.script_output_bytes)
     isolation = Option[Isolation](
         "",
-        "how scripts are kept apart: auto is the strongest that works here",
+        "how scripts are isolated: auto is the strongest level that works here",
         default="auto",
         words=("auto", "landlock", "process"),
     )

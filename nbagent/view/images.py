@@ -43,6 +43,17 @@ def pictures_of(parts: Sequence[Part]) -> tuple[list[ImageView], list[str]]:
     return shown, unseen
 
 
+def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
+    """The pictures to draw as nodes, and a line for every other part."""
+    shown, unseen = pictures_of(parts)
+    nodes: list[Node] = []
+    for image in shown:
+        source = f"data:{image['media_type']};base64,{image['data']}"
+        caption = f"{image['alt']} · {image['size']}"
+        nodes += [h("img", alt=image["alt"], src=source), h("div", "nba-note", caption)]
+    return nodes, unseen
+
+
 def part_words(part: Part) -> str:
     """A part of a message as text; images and files by name."""
     if isinstance(part, TextPart):

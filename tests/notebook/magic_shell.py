@@ -10,6 +10,7 @@ import traceback
 from contextlib import redirect_stdout
 from typing import Any
 
+from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -75,3 +76,13 @@ def begin(shell: MagicShell) -> None:
     shell.user_ns.clear()
     shell.user_ns.update(shell.at_first)
     shell.cell("%reload_ext nbagent", "import nbagent")
+
+
+def tab(shell: MagicShell, typed: str) -> list[str]:
+    """The whole cells that Tab offers where `|` stands, with what was typed replaced."""
+    place = typed.index("|")
+    text = typed.replace("|", "", 1)
+    completer: Any = shell.Completer
+    with provisionalcompleter():
+        found = list(rectify_completions(text, completer.completions(text, place)))
+    return [text[: one.start] + one.text + text[one.end :] for one in found]

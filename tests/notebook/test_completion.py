@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from IPython.core.completer import provisionalcompleter, rectify_completions
-from magic_shell import TOOLS, MagicShell
+from magic_shell import TOOLS, MagicShell, tab
 from servers.model_server import ModelServer
 
 import nbagent
 from nbagent import offline
-from nbagent.notebook import model_lists
-from nbagent.notebook.option_table import COMMANDS, OPTIONS
-from nbagent.settings import configure
+from nbagent.session import clients
+from nbagent.settings import RunOptions, configure
 
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests in this process have listed models and named scripts."""
-    fresh: Any = type(vars(model_lists)["_lists"])()
-    monkeypatch.setattr(model_lists, "_lists", fresh)
+    monkeypatch.setattr(clients, "listed_ids", {})
     monkeypatch.setattr(offline, "scripts", {})
 
 
@@ -39,16 +33,6 @@ def typist(shell: MagicShell, request: pytest.FixtureRequest) -> Iterator[MagicS
     completer.use_jedi = before
 
 
-def tab(shell: MagicShell, typed: str) -> list[str]:
-    """The whole cells that Tab offers where `|` stands, with what was typed replaced."""
-    place = typed.index("|")
-    text = typed.replace("|", "", 1)
-    completer: Any = shell.Completer
-    with provisionalcompleter():
-        found = list(rectify_completions(text, completer.completions(text, place)))
-    return [text[: one.start] + one.text + text[one.end :] for one in found]
-
-
 def words(shell: MagicShell, typed: str) -> list[str]:
     """Only what is put in, of what Tab offers."""
     before, _, after = typed.partition("|")
@@ -56,10 +40,14 @@ def words(shell: MagicShell, typed: str) -> list[str]:
 
 
 def test_tab_offers_every_option_and_every_command(typist: MagicShell) -> None:
-    flags = [option.flags[-1] for option in OPTIONS]
-    assert words(typist, "%%agent |") == flags
+    flags = words(typist, "%%agent |")
+    of_a_run = [row.flags[-1] for row in RunOptions.rows().values() if row.usage]
+    assert flags == [*of_a_run, *flags[len(of_a_run) :]]
+    assert {"--continue", "--fork", "--to", "--into", "--ask", "--help"} <= {*flags}
     assert words(typist, "%%agent --|\nHello?") == flags
-    assert words(typist, "%agent |") == [command.name for command in COMMANDS]
+    commands = words(typist, "%agent |")
+    assert {"tools", "models", "compare", "history", "fork", "help"} <= {*commands}
+    assert set(words(typist, "%agent help |")) == {*commands, *flags}
 
 
 OFFERED = {
@@ -80,6 +68,13 @@ OFFERED = {
     "%agent approvals |": ["%agent approvals clear"],
     "%agent resume last --max-tu|": ["%agent resume last --max-turns"],
     "%agent resume --session|": [],
+    "%agent fork last C01 --max-tu|": ["%agent fork last C01 --max-turns"],
+    "%agent doctor |": ["%agent doctor compact"],
+    "%agent stop |": ["%agent stop --after-turn"],
+    "%agent forget x --ch|": ["%agent forget x --children"],
+    "%%agent --to |": ["%%agent --to cell"],
+    "%%agent --raw --raw|": [],
+    "%%agent --tag a --ta|": ["%%agent --tag a --tag"],
 }
 
 
@@ -88,7 +83,7 @@ def test_tab_completes_what_is_typed(shell: MagicShell, typed: str) -> None:
     assert tab(shell, typed) == OFFERED[typed]
 
 
-SILENT = ["%%agent --name im|", "%%agent --system 'im|", "%agent doctor im|", "%agent stop |"]
+SILENT = ["%%agent --name im|", "%%agent --system 'im|", "%agent doctor im|", "%agent panel |"]
 
 
 def test_no_name_of_python_is_mixed_in_where_nothing_is_known(typist: MagicShell) -> None:
@@ -123,6 +118,7 @@ def test_tab_completes_runs_packages_and_variables(typist: MagicShell, tmp_path:
     runs = ["last", "'my run'", second.id[:8], first.id[:8]]
     assert words(typist, "%agent show |") == runs
     assert words(typist, "%%agent --continue |")[:4] == runs
+    assert words(typist, f"%agent compare {first.id} |") == runs
     assert "--model" in words(typist, "%%agent --continue |")
     assert tab(typist, "%%agent -c my|") == ["%%agent -c 'my run'"]
     assert tab(typist, '%agent resume "my|') == ['%agent resume "my run"']
@@ -193,33 +189,15 @@ def test_what_is_broken_is_left_out_and_nothing_is_raised(
     assert (captured.out, captured.err) == ("", "")
 
 
-def test_models_of_a_server_on_this_machine_are_offered_without_a_key(
-    shell: MagicShell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LLM_API_KEY", "sk-canary-0123456789abcdef")
-    with ModelServer(models=["qwen3:8b", "little"]) as server:
+def test_models_that_a_server_listed_are_offered_and_no_server_is_asked(shell: MagicShell) -> None:
+    with ModelServer(models=["qwen3:8b", "little", "lit\nx", "lit\u202ex"]) as server:
         configure(base_url=server.url)
-        end = time.monotonic() + 10
-        while not (found := tab(shell, "%%agent -m qwen|")) and time.monotonic() < end:
-            pass
-        assert found == ["%%agent -m openai:qwen3:8b"]
-        (asked,) = server.requests
-        assert "authorization" not in asked.headers
-        shell.cell("%agent models openai")
+        assert tab(shell, "%%agent -m openai:lit|") == []
+        assert not server.requests
+        shell.said("%agent models openai")
+        assert tab(shell, "%%agent -m openai:lit|") == ["%%agent -m openai:little"]
+        assert tab(shell, "%%agent -m qwen|") == ["%%agent -m openai:qwen3:8b"]
     configure(base_url=None)
-    monkeypatch.setattr(model_lists._lists, "local", {})  # pyright: ignore[reportPrivateUsage]
-    assert "%%agent -m openai:little" in tab(shell, "%%agent -m openai:|")
-
-
-def test_server_that_does_not_answer_keeps_nobody_waiting(shell: MagicShell) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        configure(base_url=f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
-        began = time.monotonic()
-        assert "offline:demo" in words(shell, "%%agent -m |")
-        assert time.monotonic() - began < 2.5
-    for thread in threading.enumerate():
-        if thread.name == "nbagent-models":
-            thread.join(5)
 
 
 def test_a_cell_shows_the_run_that_tab_offered(shell: MagicShell) -> None:

@@ -11,26 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from magic_shell import TOOLS, MagicShell
+from magic_shell import TOOLS, MagicShell, tab
 from servers.model_server import ModelServer
 from session.approval_stage import Asked, ran
 
 import nbagent
 from nbagent import offline
-from nbagent.notebook.completion import IDENTIFIER
+from nbagent.notebook.complete import IDENTIFIER
 from nbagent.notebook.magics import register
-from nbagent.notebook.option_table import COMMANDS
 from nbagent.session.stores import current_store
 
 
 def test_every_command_answers(shell: MagicShell) -> None:
-    model = offline.script(["Hello."], name="kept")
+    model = offline.script(["Hello."] * 2, name="kept")
     shell.agent(f"-m {model.model_id} --quiet")
-    for command in COMMANDS:
-        # One has nothing to go on with here, the other needs a notebook.
-        if command.name not in ("resume", "panel"):
-            line = f"%agent {command.name}{' last' * (command.name == 'forget')}"
-            assert shell.said(line).strip(), command
+    arguments = {
+        "%agent forget": " last",
+        "%agent fork": " last C01",
+        "%agent compare": " last last",
+    }
+    # One has nothing to go on with here, the other needs a notebook.
+    left_out = {"%agent resume", "%agent panel"}
+    left_out |= {f"%agent {name}" for name in ("history", "compare") if not hasattr(nbagent, name)}
+    for line in tab(shell, "%agent |"):
+        if line not in left_out:
+            assert shell.said(line + arguments.get(line, "")).strip(), line
 
 
 def test_tools_lists_what_a_model_is_given(shell: MagicShell) -> None:
@@ -42,9 +47,11 @@ def test_tools_lists_what_a_model_is_given(shell: MagicShell) -> None:
         "    'Write a file.'",
     )
     printed = shell.said("%agent tools")
-    assert "population(city: string)\n    People living in a city." in printed
+    lines = [line.split("  ") for line in printed.splitlines()]
+    assert ["population(city: string)", "allowed"] in [[*filter(None, line)][:2] for line in lines]
+    assert "People living in a city." in printed
     assert "write(path: string, mode: string = …)" in printed
-    assert "finishes before a stop" in printed
+    assert "allowed; finishes before a stop" in printed
     assert "area" not in printed
     printed = shell.said("%agent config tools=area", "%agent tools")
     assert "area(city: string)" in printed
@@ -55,23 +62,76 @@ def test_models_lists_those_of_the_server_and_the_scripts(
 ) -> None:
     made = offline.script(["Hello."], name="listed")
     printed = shell.said("%agent models")
-    said = ("openai: no key; set OPENAI_API_KEY or LLM_API_KEY", "llamacpp: no server at")
-    assert [words for words in ("offline:demo", made.model_id, *said) if words not in printed] == []
+    rows = [line.split("  ", 1) for line in printed.splitlines() if line]
+    found = {row[0]: row[-1].strip() for row in rows}
+    assert {"offline:demo", made.model_id} < {*found}
+    assert found["openai"].startswith("no key; set OPENAI_API_KEY or LLM_API_KEY")
+    assert found["llamacpp"].startswith("no server at")
     with ModelServer(models=["little", "large"]) as server:
         monkeypatch.setenv("LLM_BASE_URL", server.url)
-        assert "openai:little" in shell.said("%agent models").splitlines()
+        assert "openai:little" in shell.said("%agent models").split()
         there = f"%agent models vllm --base-url {server.url} --timeout 5"
         assert shell.said(there).splitlines() == ["vllm:little", "vllm:large"]
     assert shell.refused("%agent models openai").code == "LLM_HTTP_ERROR"
 
 
 def test_stop_says_what_it_stopped(shell: MagicShell) -> None:
-    assert shell.said("%agent stop") == "no run is at work\n"
+    assert shell.said("%agent stop") == "no run is running\n"
     model = offline.script([offline.delay(60), "too late"])
     shell.user_ns["model"] = model
     shell.cell("run = nbagent.Agent(model=model).start('Hello?', quiet=True)")
     assert shell.said("%agent stop") == "stopped 1 run\n"
     assert shell.user_ns["run"].stop_reason == "stopped"
+
+
+def test_stop_after_the_turn_pauses(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    calls = [offline.delay(0.3), offline.call("population", city="Oslo"), "too late"]
+    shell.user_ns["model"] = offline.script(calls)
+    shell.cell("run = nbagent.Agent(model=model).start('Hello?', quiet=True)")
+    assert shell.said("%agent stop --after-turn").startswith("1 run will pause after")
+    run = shell.user_ns["run"].wait()
+    assert (run.phase, run.stop_reason, len(run.turns)) == ("WaitingUser", "stopped", 1)
+
+
+def test_turn_is_forked_with_other_options_and_with_other_words(shell: MagicShell) -> None:
+    shell.cell(TOOLS)
+    steps = [offline.call("population", city="Oslo"), "One.", "Two.", "Three.", "Four."]
+    model = offline.script(steps, name="forks")
+    first = shell.agent("-m offline:forks --name 'my run'", "Which?")
+    shell.cell("%agent fork my run C02 --temperature 1 --quiet --into second")
+    shell.agent("--fork 'my run:C02' --quiet --into third", "{{ 6 * 7 }}?")
+    second, third = shell.user_ns["second"], shell.user_ns["third"]
+    assert {one.record.kind for one in (second, third)} == {"fork"}
+    assert {one.record.parent_id for one in (second, third)} == {first.id}
+    assert (second.text, third.text, third.record.prompt) == ("Two.", "Three.", "42?")
+    assert [one.temperature for one in model.requests] == [None, None, 1, None]
+    roles = [[message.role for message in one.messages] for one in model.requests]
+    assert roles[2] == roles[1] == ["user", "assistant", "tool"]
+    assert roles[3] == [*roles[1], "user"]
+    assert "no turn 'C09'" in str(shell.refused("%agent fork last C09"))
+
+
+CODE = "Do this:\n```python\nx = 1\nprint(x)\n```\nthen\n~~~\ny = 2\n~~~\n```bash\nls\n```\n"
+TO_CELL = {
+    "blocks of Python": (CODE, "x = 1\nprint(x)\n\ny = 2"),
+    "a fence in a block": ("````py\n```\na\n````", "```\na"),
+    "no block": ("Just `x = 1`.", None),
+    "another language": ("```sql\nselect 1\n```", None),
+    "a cut block": ("```python\nx = ", None),
+}
+
+
+@pytest.mark.parametrize(("answer", "code"), TO_CELL.values(), ids=TO_CELL)
+def test_code_of_an_answer_goes_into_a_new_cell(
+    shell: MagicShell, monkeypatch: pytest.MonkeyPatch, answer: str, code: str | None
+) -> None:
+    put: list[str] = []
+    monkeypatch.setattr(shell, "set_next_input", put.append)
+    model = offline.script([answer])
+    said = shell.said(f"%%agent -m {model.model_id} --quiet --to cell", "How?")
+    assert put == ([code] if code is not None else [])
+    assert ("no Python code block" in said) == (code is None)
 
 
 def test_config_sets_shows_and_takes_back(shell: MagicShell) -> None:
@@ -143,12 +203,13 @@ def test_runs_lists_the_last_ones(shell: MagicShell) -> None:
     first = shell.agent(f"-m {model.model_id} --quiet --name 'my run'", "Which\nis larger?")
     shell.agent(f"-m {model.model_id} --quiet", "And \u202e now?")
     shell.refused(f"%%agent -m {model.model_id} --quiet", "More!")
-    newest, second, oldest = shell.said("%agent runs").splitlines()
+    heads, newest, second, oldest = shell.said("%agent runs").splitlines()
+    assert heads.split() == ["run", "name", "began", "state", "model", "prompt"]
     assert [word in newest for word in ("error", model.model_id, "More!")] == [True] * 3
     assert "And ⟦U+202E⟧ now?" in second
     assert oldest.startswith(f"{first.id[:8]}  my run  ")
     assert oldest.endswith("Which is larger?")
-    assert shell.said("%agent runs 1").split() == newest.split()
+    assert shell.said("%agent runs 1").split()[5:] == newest.split()
 
 
 def test_run_that_paused_is_no_error_and_resume_goes_on_with_other_options(
@@ -208,7 +269,7 @@ def test_forget_deletes_a_run_and_with_children_those_that_went_on(shell: MagicS
     assert "children" in str(shell.refused(f"%agent forget {first.id}"))
     assert len(nbagent.runs()) == 2
     said = shell.said(f"%agent forget {first.id[:8]} --children")
-    assert said.startswith(f"forgot run {first.id[:8]} and 1 run that went on from it;")
+    assert said.startswith(f"deleted run {first.id[:8]} and 1 run that continued it;")
     assert "_run" not in shell.user_ns
     assert len(nbagent.runs()) == 0
 
@@ -223,12 +284,12 @@ def test_doctor_shows_the_size_and_offers_to_compact(
     capsys.readouterr()
     said = shell.said("%agent doctor")
     assert " MB" in said
-    assert "`%agent doctor compact` gives" in said
+    assert "`%agent doctor compact` frees" in said
     before = current_store().database.sizes()[0]
     shell.cell("%agent doctor compact")
     assert current_store().database.sizes()[0] < before / 2
     assert "before)" in capsys.readouterr().out
-    assert "nothing to give back" in shell.said("%agent doctor")
+    assert "nothing to free" in shell.said("%agent doctor")
     assert "compact" in str(shell.refused("%agent doctor all"))
 
 
@@ -270,9 +331,9 @@ def test_approvals_of_the_session_are_shown_and_taken_back(shell: MagicShell) ->
     run()
     run()
     printed = shell.said("%agent approvals")
-    assert 'delete({"path":"a.txt"})  session \'spring\', by on_approval' in printed
+    assert 'delete({"path":"a.txt"})  \'spring\'  on_approval' in printed
     assert (printed.count("delete("), answer.paths) == (1, ["a.txt"])
-    assert "took back 1 approval;" in shell.said("%agent approvals clear")
+    assert "revoked 1 approval;" in shell.said("%agent approvals clear")
     assert "nothing is allowed" in shell.said("%agent approvals")
     run()
     assert answer.paths == ["a.txt"] * 2, "it is asked about again"

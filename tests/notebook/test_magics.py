@@ -11,7 +11,7 @@ import nbagent
 from nbagent import offline
 from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import EngineError, NbagentError
-from nbagent.notebook import listings
+from nbagent.notebook import reports
 
 
 def names(request: ChatRequest) -> list[str]:
@@ -155,7 +155,7 @@ def test_defect_is_one_line_that_says_so(
     shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(listings, "origins", list[str]().pop)
+        patched.setattr(reports, "origins", list[str]().pop)
         error = shell.refused("%agent config")
     assert error.code == "E_INTERNAL"
     assert "IndexError" in error.message

@@ -89,10 +89,35 @@ def test_kernel_that_is_loaded_with_nothing_shows_runs_and_loads_quickly(tmp_pat
         assert "pandas" not in kernel.value(heavy)
         kernel.run("%load_ext nbagent")
         doctor = kernel.run("%agent doctor")
-        assert doctor.kinds == ["stream"]
+        (said,) = [display["data"] for display in doctor.of("display_data")]
         for words in ("ipykernel", "clicks", "headless", "interrupts", "LLM_API_KEY (set", "1 run"):
-            assert words in doctor.printed
-        assert "input() reaches you" in kernel.run("%agent doctor", stdin=True).printed
+            assert words in said["text/plain"]
+            assert words in said["text/html"]
+        assert "input() reaches you" in str(kernel.run("%agent doctor", stdin=True).messages)
+
+
+def test_listings_are_tables_and_the_texts_in_them_stay_texts(kernel: LiveKernel) -> None:
+    kernel.run("%%agent --quiet --name '<b>\u202ex'\n<script>alert(1)</script>")
+    (shown,) = kernel.run("%agent runs 1").of("display_data")
+    assert shown["data"].keys() == {"text/html", "text/plain"}
+    page = shown["data"]["text/html"]
+    assert page.count("<tr") == 2
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "&lt;b&gt;⟦U+202E⟧x" in page
+    for command in ("help", "help tools", "tools", "models", "config", "approvals", "workflow"):
+        (shown,) = kernel.run(f"%agent {command}").of("display_data")
+        assert "<script" not in shown["data"]["text/html"]
+
+
+def test_prompts_see_what_cells_printed_showed_and_raised(kernel: LiveKernel) -> None:
+    kernel.run("print('printed'); import sys; print('warned', file=sys.stderr)\n[1, 2]")
+    kernel.run("def f(n):\n    return 1 / n\nf(0)", fails=True)
+    kernel.run("%agent Is {{ _error }} in {{ _cells[-2:] }}?")
+    prompt = kernel.value("_run.record.prompt")
+    assert prompt.startswith("Is ZeroDivisionError: division by zero\nIn[")
+    assert "-> 2     return 1 / n" in prompt
+    for line in ("printed", "warned", "[1, 2]", "ZeroDivisionError: division by zero"):
+        assert f"\n{line}\n" in prompt.replace("?", "\n")
 
 
 def test_front_end_gets_a_widget_and_in_the_end_the_saved_picture(kernel: LiveKernel) -> None:

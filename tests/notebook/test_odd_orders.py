@@ -78,7 +78,7 @@ def test_what_later_cells_added_to_a_replaced_run_is_kept_and_named(kernel: Live
     assert len(notices) == 1
     third = kernel.value("third.id[:8]")
     assert f"What 1 later run added ({third}) is kept" in notices[0]
-    assert notices[0].endswith(f"`%%agent --continue {third}` goes on from there.")
+    assert notices[0].endswith(f"`%%agent --continue {third}` continues there.")
     words = ask(kernel, "n4", "fourth", f"--continue {third}")
     assert words == ["first", "second", "third", "fourth"]
 

@@ -1,75 +1,89 @@
-"""The lines of %%agent and %agent: what they mean, what is refused, and the help."""
+"""The lines of %%agent and %agent: how they are read, what is refused, and the help."""
 
 from __future__ import annotations
 
-from functools import partial
+import re
 from typing import Any
 
 import pytest
-from magic_shell import MagicShell
+from magic_shell import TOOLS, MagicShell, tab
 
-from nbagent.contracts.errors import UsageError
-from nbagent.notebook.help_text import help_text
-from nbagent.notebook.option_table import COMMANDS, OPTIONS, Line
-from nbagent.notebook.options import continued, parse, run_and_options, split_command, split_words
-from nbagent.settings import checked_value
+from nbagent import offline
+from nbagent.contracts.errors import NbagentError
 
-READ: dict[str, dict[str, Any]] = {
-    "": {},
-    "-m offline:demo": {"model": "offline:demo"},
-    '--system ""': {"system": ""},
-    "--system=-x": {"system": "-x"},
-    r"--system 'C:\notes'": {"system": "C:\\notes"},
-    "-t 'a b, fs.read'": {"tools": ("a", "b", "fs.read")},
-    "-t a,a": {"tools": ("a",)},
-    "--stop-seq END --stop-seq '---'": {"stop_sequences": ("END", "---")},
-    "-c": {"continue_run": "last"},
-    "--continue=first": {"continue_run": "first"},
-    "--continue --raw": {"continue_run": "last", "raw": True},
-    "--tag a --raw --tag b": {"tags": ("a", "b"), "raw": True},
-    "-h": {"help": True},
-    "--reasoning off": {"reasoning": "none"},
-    "--max-cost 0.5 --max-total-tokens 900": {"max_cost_usd": 0.5, "max_total_tokens": 900},
-    "--cache replay --cassette a.jsonl": {"cache": "replay", "cassette": "a.jsonl"},
-    r'--system "say \"hi\" \\ now"': {"system": 'say "hi" \\ now'},
-    r"--system a\ b": {"system": "a b"},
-    "--model\u00a0offline:demo\u2003--raw": {"model": "offline:demo", "raw": True},
-    "--system 'don\u2019t say \u201cno\u201d'": {"system": "don\u2019t say \u201cno\u201d"},
+SYSTEM: dict[str, str] = {
+    '--system ""': "",
+    "--system=-x": "-x",
+    r"--system 'C:\notes'": "C:\\notes",
+    r'--system "say \"hi\" \\ now"': 'say "hi" \\ now',
+    r"--system a\ b": "a b",
+    "--system\u00a0brief\u2003--raw": "brief",
+    "--system 'don\u2019t say \u201cno\u201d'": "don\u2019t say \u201cno\u201d",
+    "--system 'a --raw b' --raw": "a --raw b",
+    "--raw \\\n  --system brief": "brief",
 }
 
 
-@pytest.mark.parametrize("line", READ, ids=lambda line: line or "(empty)")
-def test_line_is_read(line: str) -> None:
-    assert parse(line) == Line(**READ[line])
+@pytest.mark.parametrize("line", SYSTEM)
+def test_value_of_a_line_is_read_as_a_shell_would(shell: MagicShell, line: str) -> None:
+    model = offline.script(["Hello."])
+    run = shell.agent(f"-m {model.model_id} -t none {line}", "Which\ncity?\\")
+    assert model.requests[0].system_prompt == SYSTEM[line]
+    assert run.record.prompt == "Which\ncity?\\"
+
+
+KEPT: dict[str, dict[str, Any]] = {
+    "": {},
+    "-t 'population area'": {"tools": ["population", "area"]},
+    "-t area,area": {"tools": ["area"]},
+    "--stop-seq END --stop-seq '---'": {"stop_sequences": ["END", "---"]},
+    "--tag a --raw --tag b": {"tags": ["a", "b"], "raw": True},
+    "--reasoning off": {"reasoning": "none"},
+    "--max-cost 0.5 --max-total-tokens 900": {"max_cost_usd": 0.5, "max_total_tokens": 900},
+    "--autopilot --var a=1": {"autopilot": True, "variables": ["a=1"]},
+    "--autopilot off": {"autopilot": False},
+}
+
+
+@pytest.mark.parametrize("line", KEPT, ids=lambda line: line or "(empty)")
+def test_options_of_a_line_are_kept_with_the_run(shell: MagicShell, line: str) -> None:
+    shell.cell(TOOLS)
+    model = offline.script(["Hello."])
+    run = shell.agent(f"-m {model.model_id} {line}")
+    kept = {**run.record.options, "tags": list(run.record.tags), "raw": "--raw" in line}
+    assert {name: kept.get(name) for name in KEPT[line]} == KEPT[line]
+    assert kept.keys() - KEPT[line].keys() <= {"model", "tags", "raw"}
 
 
 REFUSED: dict[str, tuple[str, ...]] = {
-    "--modle x": ("--modle", "--model"),
+    "--modle x": ("'--modle'", "'--model'"),
     "-x": ("'-x'", "nearest"),
     "--model a --model b": ("--model", "twice"),
-    "--model --quiet": ("--model", "needs a value", "--model=--quiet"),
+    "--model --quiet": ("--model needs a value", "--model=--quiet"),
+    "--model ''": ("--model=''", "provider:model"),
     "--raw=yes": ("--raw", "'yes'", "no value"),
     "--temperature 2.1": ("--temperature", "'2.1'", "from 0 to 2"),
     "--timeout 30s": ("--timeout", "'30s'", "seconds"),
     "--into my-run": ("--into", "'my-run'", "variable"),
+    "--to file": ("--to", "'file'", "'cell'"),
+    "--fork last": ("--fork", "'last'", "last:C03"),
+    "--fork last:C01 --continue": ("--continue and --fork", "keep one"),
     "--tools ,": ("--tools", "','", "a,b"),
     "--tools a,none": ("--tools", "'none'", "alone"),
-    "--tools a b": ("'b'", "--tools a,b"),
-    "Which city is larger?": ("'Which'", "write the prompt on the next line"),
-    "—model x": ("'—model'", "typographic dash"),
-    "--system 'Be brief": ("quote '", "not closed"),
-    "--system don't": ("not closed", "apostrophe"),
-    r"--system C:\notes": ("backslash", "'n'", r"'C:\notes'"),
-    "--system \u201cBe brief.\u201d": ("\u201c", "typographic quote"),
+    "--tools a b": ("unexpected word 'b'", "--tools 'a, b'"),
+    "Which city isn't larger?": ("unexpected word 'Which'", "next lines"),
+    "\u2014model x": ("'\u2014model'", "typographic", "--"),
+    "--system 'Be brief": ("open quote '", "close it"),
+    "--system don't": ("open quote", "apostrophe"),
+    r"--system C:\notes": ("backslash", "single quotes", r"C:\\notes"),
+    "--system \u201cBe brief.\u201d": ("\u201c", "typographic"),
 }
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_line_is_refused_with_a_message_that_helps(line: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse(line)
-    for fragment in REFUSED[line]:
-        assert fragment in caught.value.message
+def test_line_is_refused_with_a_message_that_helps(shell: MagicShell, line: str) -> None:
+    message = shell.refused(f"%%agent {line}", "Hello?").message
+    assert [words for words in REFUSED[line] if words not in message] == [], message
 
 
 KEYS = [
@@ -80,113 +94,121 @@ KEYS = [
 
 
 @pytest.mark.parametrize("line", KEYS)
-def test_a_key_on_a_line_is_refused_and_not_shown(line: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        split_command(line)
-    assert "SECRET" not in caught.value.message
-    for read in (parse, split_words, partial(run_and_options, "resume")):
-        with pytest.raises(
-            UsageError, match=r"key_variable=NAME \(--key-variable NAME\)"
-        ) as caught:
-            read(line)
-        assert "SECRET" not in caught.value.message
-    with pytest.raises(UsageError, match="no name of an environment variable") as caught:
-        parse("--key-variable sk-SECRET")
-    assert "SECRET" not in caught.value.message
-
-
-def test_line_that_ends_in_a_backslash_goes_on_in_the_next() -> None:
-    line, prompt = continued("--model a \\", "  --raw \\\n--quiet\nWhich\ncity?\\\n")
-    assert (parse(line), prompt) == (Line(model="a", raw=True, quiet=True), "Which\ncity?\\\n")
-    assert continued("--raw", "Which\\\ncity?") == ("--raw", "Which\\\ncity?")
+def test_a_key_on_a_line_is_refused_and_not_shown(shell: MagicShell, line: str) -> None:
+    for magic in ("%agent", "%%agent", "%agent resume", "%agent config", "%agent forget"):
+        message = shell.refused(f"{magic} {line}", *["Hello?"] * magic.startswith("%%")).message
+        assert "SECRET" not in message
+        assert "key_variable=NAME (--key-variable NAME)" in message
+    message = shell.refused("%%agent --key-variable sk-SECRET", "Hello?").message
+    assert "no name of an environment variable" in message
+    assert "SECRET" not in message
 
 
 WRONG_WORDS: dict[str, tuple[str, ...]] = {
     "tool": ("'tool'", "'tools'"),
-    "Which city is larger?": ("'Which'", "%%agent"),
+    "modles openai": ("'modles'", "'models'"),
+    "resmue last --max-turns 4": ("'resmue'", "'resume'"),
+    "why not": ("no command 'why'", "%%agent"),
     "--model x": ("'--model'", "%%agent"),
     "resume last --session x": ("does not take --session", "--max-turns"),
     "resume last --max-turns 4 more": ("unexpected word 'more'",),
-    "show last --raw": ("%agent show takes no options", "--raw"),
+    "show last --raw": ("show does not take --raw", "no options"),
+    "stop population": ("--after-turn", "remove 'population'"),
+    "panel now": ("takes nothing", "'now'"),
+    "compare last": ("two runs",),
+    "fork last": ("C03",),
+    "help modle": ("'modle'", "'models'"),
 }
 
 
 @pytest.mark.parametrize("line", WRONG_WORDS)
-def test_wrong_word_of_a_command_is_named(line: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        run_and_options(*split_command(line))
-    for fragment in WRONG_WORDS[line]:
-        assert fragment in caught.value.message
+def test_wrong_word_of_a_command_is_named(shell: MagicShell, line: str) -> None:
+    shell.agent("-m offline:demo --quiet")
+    message = shell.refused(f"%agent {line}").message
+    assert [words for words in WRONG_WORDS[line] if words not in message] == [], message
+
+
+ASKED = {
+    "%agent Which of them is larger?": "Which of them is larger?",
+    "%agent What's \"larger\" of 'these?": "What's \"larger\" of 'these?",
+    "x = 1\nfor n in range(2):\n    %agent Is {{ n }} (not x) larger?": "Is 1 (not x) larger?",
+    "%agent Which of them \\\n  is larger?": "Which of them    is larger?",
+    "%agent Is this (one?\ny = (2)": "Is this (one?",
+    "%agent tell me a story": "tell me a story",
+    "%agent 哪个城市更大？": "哪个城市更大？",
+    "%agent 哪个更大?": "哪个更大?",
+    "%agent Compare Oslo and Bergen.": "Compare Oslo and Bergen.",
+    "%agent Stop?!": None,
+    '"""\n%agent Is this one?\n"""': None,
+}
+
+
+@pytest.mark.parametrize("cell", ASKED)
+def test_line_that_is_a_sentence_asks_the_model(shell: MagicShell, cell: str) -> None:
+    model = offline.script(["Bergen."] * 2)
+    shell.cell(f"%agent config model={model.model_id}")
+    if ASKED[cell] is not None:
+        shell.cell(cell)
+        assert shell.user_ns["_run"].record.prompt == ASKED[cell]
+    elif cell.startswith("%"):
+        assert "'stop'" in shell.refused(cell).message
+    else:
+        assert "Is this one?" in shell.cell(cell)
+        assert not model.requests
+
+
+def test_question_mark_asks_the_model_and_never_about_a_name(shell: MagicShell) -> None:
+    shell.cell("larger = 1")
+    assert shell.check_complete("%agent Which is larger?")[0] == "complete"
+    shell.agent("-m offline:demo --quiet --name 'what?'")
+    assert "\u00b7 what? \u00b7" in shell.said("%agent show what?")
+    assert "show a run again" in shell.said("%agent show?")
+    assert "Docstring" in shell.said("%agent?")
 
 
 # The help: all options and commands are in it, its examples can be typed, each way shows it.
 
 
-def test_help_shows_every_option_and_command_and_how_to_write_braces() -> None:
-    text = help_text()
-    for option in OPTIONS:
-        assert ", ".join(option.flags) in text
-        assert option.help in text
-        for flag in option.flags:
-            assert option.help in help_text(flag)
-            bare = flag.lstrip("-") if len(flag) > 2 and flag != "--help" else flag
-            assert option.help in help_text(bare)
-    for command in COMMANDS:
-        assert f"\n  {command.name} " in text
-        assert command.help in text
-        own = help_text(command.name)
-        assert own.startswith(f"%agent {command.name}")
-        assert command.help in " ".join(own.split())
-        flags = [option.flags[-1] for option in OPTIONS if option.name in command.options]
-        assert [flag for flag in flags if flag not in own] == []
-        assert max(len(line) for line in own.splitlines()) <= 100
-    assert "{{ '{{' }}" in text
-    assert max(len(line) for line in text.splitlines()) <= 100
-    with pytest.raises(UsageError, match="'modle'; the nearest is 'models'"):
-        help_text("modle")
+def test_help_shows_every_option_and_command(shell: MagicShell) -> None:
+    text = shell.said("%agent help")
+    assert max(map(len, text.splitlines())) <= 100
+    for flag in [cell.split()[-1] for cell in tab(shell, "%%agent --|")]:
+        assert re.search(rf"(^|[ ,]){flag}\b", text)
+        assert flag in shell.said(f"%agent help {flag}")
+        assert flag == "--help" or flag in shell.said(f"%agent help {flag.removeprefix('--')}")
+    for command in [cell.split()[-1] for cell in tab(shell, "%agent |")]:
+        assert f"\n  {command}" in text
+        assert shell.said(f"%agent help {command}").startswith(f"%agent {command}")
+        taken = [cell.split()[-1] for cell in tab(shell, f"%agent {command} x --|")]
+        own = shell.said(f"%agent help {command}")
+        assert [flag for flag in taken if flag not in own] == []
 
 
-def examples() -> list[str]:
-    """Every line of every help that a person could copy into a cell."""
-    texts = [help_text(), *(help_text(command.name) for command in COMMANDS)]
-    # `%agent help tools` also has the option of that name, below the command's examples.
-    below = [text.partition("Examples\n")[2].partition("\n%%agent -")[0] for text in texts]
-    lines = [text.splitlines() for text in below]
-    found = [line.strip() for some in lines for line in some]
-    return list(dict.fromkeys(line for line in found if line.startswith("%")))
+def test_example_of_the_help_can_be_typed(shell: MagicShell) -> None:
+    shell.cell(TOOLS, "cities = ['Oslo']")
+    shell.agent("-m offline:demo --quiet --name first")
+    commands = [cell.split()[-1] for cell in tab(shell, "%agent |")]
+    texts = [shell.said(f"%agent help {command}") for command in ("", *commands)]
+    lines = [line.strip() for text in texts for line in text.partition("Examples")[2].splitlines()]
+    examples = dict.fromkeys(line for line in lines if re.match("%%?agent [^-]* ", line))
+    assert len(examples) > 12
+    for example in examples:
+        if re.match("%agent (pull|models|history|compare)", example):
+            continue
+        said = ""
+        try:
+            shell.said(example, *["Hello?"] * example.startswith("%%"))
+        except NbagentError as error:
+            said = str(error)
+        reading = r"unexpected|unknown|does not (fit|take)|no command|needs a value"
+        assert not re.search(reading, said), example
 
 
-@pytest.mark.parametrize("example", examples())
-def test_example_of_the_help_can_be_typed(example: str) -> None:
-    magic, _, rest = example.partition(" ")
-    if magic == "%%agent":
-        assert parse(rest) != parse("")
-        return
-    name, rest = split_command(rest)
-    if name == "config":
-        for word in split_words(rest):
-            setting, _, value = word.partition("=")
-            checked_value(setting, value)
-    elif name in ("show", "resume", "models"):
-        run_and_options(name, rest)
-    else:
-        assert help_text(name).startswith(f"%agent {name}")
-
-
-WAYS = [
-    *("%%agent?", "%agent?", "%%agent --help", "%%agent -h\nHello?", "%agent help"),
-    *("%agent", "%agent -h", "%agent --help"),
-]
-
-
-def test_every_way_to_the_help_shows_all_of_it(
-    shell: MagicShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for cell in WAYS:
-        shell.cell(cell)
-        captured = capsys.readouterr()
-        assert help_text() in captured.out, cell
-        assert captured.err == ""
+def test_every_way_to_the_help_shows_all_of_it(shell: MagicShell) -> None:
+    text = shell.said("%agent help")
+    ways = ["%%agent?", "%agent?", "%%agent --help", "%%agent -h\nHello?", "%agent", "%agent -h"]
+    for cell in [*ways, "%agent --help", "%agent resume -h"]:
+        assert (text if "resume" not in cell else "%agent resume") in shell.said(cell), cell
 
 
 def test_terminal_still_waits_for_the_prompt_of_a_cell(shell: MagicShell) -> None:

@@ -2,54 +2,56 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from magic_shell import MagicShell
 
-from nbagent.contracts.chat import TextPart
-from nbagent.contracts.errors import UsageError
-from nbagent.notebook.template import Rendered, render
+from nbagent import offline
 
-
-async def _later() -> int:
+NAMES = """
+city, n = "Oslo", 3
+row = {"a": {"b": 1}}
+braces = "{{ city }} and {{"
+class Broken(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+def fail():
+    raise Broken
+async def later():
     return 1
+"""
 
 
-NAMES: dict[str, Any] = {
-    "city": "Oslo",
-    "cities": ["Oslo", "Bergen"],
-    "row": {"a": {"b": 1}},
-    "braces": "{{ city }} and {{",
-    "n": 3,
-    "later": _later,
-}
+@pytest.fixture
+def named(shell: MagicShell) -> MagicShell:
+    """A shell with names, and a model that is asked nothing of interest."""
+    model = offline.script(["Fine."] * 99)
+    shell.cell(NAMES, f"%agent config model={model.model_id} tools=none")
+    return shell
 
 
-def rendered(template: str) -> Rendered:
-    return render(template, lambda source: eval(source, dict(NAMES)))
-
-
-EVALUATED: dict[str, tuple[str, tuple[str, ...]]] = {
-    # Text without double braces stays as typed.
-    **{text: (text, ()) for text in ("", "one { brace } and } {city} $x ${y} %s {\n  a\n\n")},
-    "Is {{ city }} larger?\n": ("Is Oslo larger?\n", ("city",)),
-    "{{ city }} {x} $y {{ city[:2] }}": ("Oslo {x} $y Os", ("city", "city[:2]")),
-    "{{ '{{' }} x }}": ("{{ x }}", ("'{{'",)),
-    "{{ braces }}": ("{{ city }} and {{", ("braces",)),
-    "{{ f'{city}}}' }}": ("Oslo}", ("f'{city}}}'",)),
-    "{{\n  city\n    .upper()\n}}": ("OSLO", ("city\n    .upper()",)),
-    '{{ {"a": {"b": 1}} }} end {{ {"c": 2}}}': (
-        '{"a":{"b":1}} end {"c":2}',
-        ('{"a": {"b": 1}}', '{"c": 2}'),
-    ),
+EVALUATED: dict[str, str] = {
+    "one { } and } {city} $x ${y} %s {\n  a": "one { } and } {city} $x ${y} %s {\n  a",
+    "Is {{ city }} larger?\n\n": "Is Oslo larger?\n",
+    "{{ city }} {x} $y {{ city[:2] }}": "Oslo {x} $y Os",
+    "{{ '{{' }} x }}": "{{ x }}",
+    "{{ braces }}": "{{ city }} and {{",
+    "{{ f'{city}}}' }}": "Oslo}",
+    "{{\n  city\n    .upper()\n}}": "OSLO",
+    '{{ {"a": {"b": 1}} }} end {{ {"c": 2}}}': '{"a":{"b":1}} end {"c":2}',
+    "{{ [n for n in range(n)] }} {{ (n := 4) }} {{ n }}": "[0,1,2] 4 4",
+    "{{ 'word ' * 100_000 }}": "word " * 100_000,
 }
 
 
 @pytest.mark.parametrize("template", EVALUATED)
-def test_expression_is_replaced_by_its_value(template: str) -> None:
-    result = rendered(template)
-    assert (result.prompt, result.expressions) == EVALUATED[template]
-    assert result.parts == ((TextPart(text=result.prompt),) if result.prompt else ())
+def test_expression_is_replaced_by_its_value(named: MagicShell, template: str) -> None:
+    run = named.agent("--quiet", template)
+    assert run.record.prompt == EVALUATED[template]
+    assert run.record.template == (template.removesuffix("\n") if "{{" in template else None)
+    assert [part.type for part in run.messages[-2].content] == ["text"]
 
 
 REFUSED: dict[str, tuple[str, ...]] = {
@@ -64,36 +66,81 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "{{ [x async for x in y] }}": ("await it in a cell above",),
     "{{ %time city }}": ("%time city", "no magics"),
     "{{ a\0b }}": ("not a Python expression",),
+    "{{ fail() }}": ("{{ fail() }} failed: Broken",),
+    "{{ \\frac{a}{b} " + "x_{i_{j}} " * 5000: ("not a Python expression",),
+    "{{ _error }}": ("no cell of this notebook has failed",),
+    "{{ _cells[10**6] }}": ("IndexError",),
 }
 
 
-@pytest.mark.parametrize("template", REFUSED, ids=repr)
-def test_unusable_expression_is_refused_with_a_message_that_helps(template: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        rendered(template)
-    for fragment in REFUSED[template]:
-        assert fragment in caught.value.message
+@pytest.mark.parametrize("template", REFUSED, ids=lambda template: ascii(template)[:40])
+def test_unusable_expression_is_refused_with_a_message_that_helps(
+    named: MagicShell, monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
+    monkeypatch.setattr("nbagent.notebook.template._last_error", None)
+    monkeypatch.delattr("sys.last_value", raising=False)
+    message = named.refused("%%agent", template).message
+    assert [words for words in REFUSED[template] if words not in message] == [], message
 
 
-def test_nothing_is_evaluated_when_a_later_expression_is_no_python() -> None:
-    seen: list[str] = []
-    with pytest.raises(UsageError):
-        render("{{ city }} {{ a b }}", seen.append)
-    assert seen == []
+def test_nothing_is_evaluated_when_a_later_expression_is_no_python(named: MagicShell) -> None:
+    named.cell("seen = []")
+    named.refused("%%agent", "{{ seen.append(1) }} {{ a b }}")
+    assert named.user_ns["seen"] == []
 
 
-def test_odd_texts_are_refused_quickly_and_warn_of_nothing() -> None:
-    class Broken(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError("no text")
+def test_last_error_is_the_exception_of_a_cell_with_the_lines_that_led_to_it(
+    named: MagicShell, tmp_path: Path
+) -> None:
+    key = "sk-0123456789abcdefABCDEF"
+    with pytest.raises(FileNotFoundError):
+        named.cell(
+            f"API_KEY = {key!r}",
+            "def look(name):",
+            f"    open({str(tmp_path / 'data')!r} + '/' + name)",
+            "",
+            "look('a.csv' + API_KEY)",
+        )
+    assert "failed" in named.refused("%%agent", "{{ citys }}").message
+    run = named.agent("--quiet", "Why?\n{{ _error }}")
+    said = run.record.prompt
+    assert said.startswith("Why?\nFileNotFoundError: [Errno 2] No such file or directory:")
+    assert "'@project/data/a.csv[redacted]'" in said
+    assert "line 5, in <module>" in said
+    assert "-> 3     open('@project/data' + '/' + name)" in said
+    assert str(tmp_path) not in said
+    changed = named.agent("--quiet", "{{ _error.swapcase() }}").record.prompt
+    assert key not in said
+    assert key.swapcase() not in changed
+    with pytest.raises(SyntaxError):
+        named.cell("1 +")
+    assert "SyntaxError: invalid syntax" in named.agent("--quiet", "{{ _error }}").record.prompt
+    with pytest.raises(RecursionError):
+        named.cell("def f(n):", "    return f('x' * 5000)", "f(1)")
+    assert len(named.agent("--quiet", "{{ _error }}").record.prompt) < 4_100
 
-    def fail(source: str) -> object:
-        raise Broken
 
-    with pytest.raises(UsageError, match="Broken"):
-        render("{{ city }}", fail)
-    assert render(r"{{ '\d' }}", lambda source: "kept").prompt == "kept"
-    long = "word " * 100_000
-    assert render("{{ text }}", {"text": long}.get).prompt == long
-    with pytest.raises(UsageError, match="not a Python expression"):
-        rendered("{{ \\frac{a}{b} " + "x_{i_{j}} " * 5000)
+def test_cells_before_give_their_sources_and_outputs_within_a_budget(named: MagicShell) -> None:
+    history: Any = named.history_manager
+    history.outputs.clear()  # IPython keeps those of another shell of this process
+    named.cell("print('printed')", "n + 1")
+    named.cell("# quiet")
+    said = named.agent("--quiet", "{{ _cells[-2:] }}").record.prompt
+    count: int = named.execution_count
+    first, second = f"[{count - 3}]:", f"[{count - 2}]:"
+    assert said == (
+        f"In{first}\nprint('printed')\nn + 1\nOut{first}\nprinted\n4\n\nIn{second}\n# quiet"
+    )
+    last = named.agent("--quiet", "{{ _cells[-1] }}").record.prompt
+    assert last.endswith("%%agent --quiet\n{{ _cells[-2:] }}")
+    for _ in range(9):
+        named.cell(f"{'x' * 9000!r};")
+    sizes = named.agent("--quiet", "{{ len(_cells[-1]) }} {{ len(_cells[:]) }}").record.prompt
+    assert sizes in ("4000 19999", "4000 20000")
+
+
+def test_names_of_a_prompt_are_not_the_notebooks_unless_it_has_them(named: MagicShell) -> None:
+    named.agent("--quiet", "{{ len(_cells) > 1 }}")
+    assert {"_cells", "_error"}.isdisjoint(named.user_ns)
+    named.cell("_error, _cells = 'mine', 'too'")
+    assert named.agent("--quiet", "{{ _error + _cells }}").record.prompt == "minetoo"

@@ -90,16 +90,15 @@ USE_IT = """
 import sys
 import nbagent
 from nbagent.contracts.errors import NbagentError
-from nbagent.notebook import doctor
-from nbagent.notebook.listings import models_text
+from nbagent.notebook import reports
 name = sys.argv[1]
-for use in (nbagent.models, models_text, lambda name: nbagent.Agent(f"{name}:x").run("Hello?")):
+for use in (nbagent.models, reports.models, lambda name: nbagent.Agent(f"{name}:x").run("Hello?")):
     try:
         use(name)
     except NbagentError as error:
         print(error)
-print("offline:demo" in models_text(None), "offline:demo" in set(nbagent.models().id))
-print(models_text(None), doctor.report(), sep="\\n")
+print("offline:demo" in str(reports.models()), "offline:demo" in set(nbagent.models().id))
+print(str(reports.models()), reports.doctor(), sep="\\n")
 """
 
 
@@ -154,5 +153,5 @@ def test_an_entry_point_that_cannot_be_used_is_one_clear_error(name: str, words:
     assert len(errors) == (2 if name == "silentwire" else 3)
     assert all(re.search(words, error) for error in errors)
     seen = "\n".join(shown)
-    assert "brokenwire: provider 'brokenwire' (otherwire.missing:PROVIDER) cannot be loaded" in seen
+    assert "provider 'brokenwire' (otherwire.missing:PROVIDER) cannot be loaded" in seen
     assert re.search("provider +provider 'endingwire'", seen), "the doctor says it too"

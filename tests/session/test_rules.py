@@ -15,7 +15,7 @@ import nbagent
 from nbagent.contracts.chat import ToolSpec, ToolTraits
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import CallPreview, ToolPolicy
-from nbagent.notebook.listings import tools_text
+from nbagent.notebook import reports
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.approval import Rules, tightened
 from nbagent.session.frontend import use_frontend
@@ -102,12 +102,17 @@ def test_a_rule_may_name_a_server_in_many_ways(rule: str) -> None:
     assert Rules(ToolPolicy(deny=[rule])).hiding(spec)
 
 
+def line_of(tool: str, text: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(tool))
+
+
 def test_the_listing_says_what_happens_at_a_call_and_why() -> None:
     use_frontend(StandIn({"delete": delete, "look": look}))
     nbagent.configure(ask="look", deny="delete(path=/etc/*)")
-    said = tools_text(None)
-    assert "look(path: string)  [asks first: ask='look']" in said
-    assert "delete(path: string)  [asks first, some calls: deny=delete(path=/etc/*)]" in said
+    said = str(reports.tools())
+    assert "asks first: ask='look'" in line_of("look(path: string)", said)
+    delete_line = line_of("delete(path: string)", said)
+    assert "asks first; some calls: deny=delete(path=/etc/*)" in delete_line
     assert "Rules that hold: " in said
 
 

@@ -1,0 +1,140 @@
+"""`python -m nbagent doctor|runs|show|export|strip`: stored runs and saved notebooks in a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.errors import NbagentError, UsageError, described
+from nbagent.contracts.secrets import register_environment
+
+FORMATS = ("md", "html", "jsonl", "openai", "cell", "otel")
+
+
+def main(words: list[str] | None = None) -> int:
+    """Do what the words of the shell say; the exit code."""
+    given = _parser().parse_args(words)
+    register_environment()
+    try:
+        said = given.do(given)
+    except NbagentError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `… | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if said:
+        print(said)
+    return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(prog="python -m nbagent", description="Look at the runs of a project.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, do: Any, about: str) -> ArgumentParser:
+        made = commands.add_parser(name, help=about, description=about)
+        made.set_defaults(do=do)
+        return made
+
+    command("doctor", _doctor, "what was found: versions, model, keys, store")
+    runs = command("runs", _runs, "the last runs")
+    runs.add_argument("number", nargs="?", type=int, default=10, help="how many (10)")
+    show = command("show", _show, "a run as text")
+    export = command("export", _export, "a run as a file")
+    which = "its name, the start of its id, or last"
+    show.add_argument("run", nargs="?", default="last", help=which)
+    export.add_argument("run", help=which)
+    export.add_argument("--format", choices=FORMATS, default="md", help="what to write (md)")
+    export.add_argument("-o", "--output", metavar="FILE", help="where; without it, stdout")
+    about = "drop the records of runs from saved notebooks; their pictures stay"
+    strip = command("strip", _strip, about)
+    strip.add_argument("file", nargs="+", help="a notebook (.ipynb), which is changed")
+    return parser
+
+
+# Each command imports what it needs: `strip` needs next to nothing.
+
+
+def _doctor(given: Namespace) -> str:
+    return str(import_module("nbagent.notebook.reports").doctor())
+
+
+def _runs(given: Namespace) -> str:
+    return str(import_module("nbagent.notebook.reports").runs(max(given.number, 1)))
+
+
+def _show(given: Namespace) -> str:
+    view = import_module("nbagent.view.view_state").view_of(_run(given.run).record)
+    return import_module("nbagent.view.static_text").plain(view)
+
+
+def _export(given: Namespace) -> str | None:
+    text = _run(given.run).export(given.format)
+    if given.output is None:
+        return text.removesuffix("\n")
+    _write(Path(given.output), text)
+    return None
+
+
+def _run(ref: str) -> Any:
+    return import_module("nbagent.run").open_run(ref)
+
+
+def _strip(given: Namespace) -> str:
+    return "\n".join(map(stripped, given.file))
+
+
+def stripped(name: str) -> str:
+    """Drop the records of runs from a saved notebook; what was done, in words.
+
+    Raises:
+        UsageError: it cannot be read or written, or is no notebook.
+    """
+    file = Path(os.path.realpath(name))
+    try:
+        notebook: Any = load_json(file.read_bytes())
+        outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+        held = [json_object(output.get("metadata")) or {} for output in outputs]
+        dropped = [metadata.pop("nbagent") for metadata in held if "nbagent" in metadata]
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{name} is no notebook that can be read ({described(error)})") from None
+    if not dropped:
+        return f"{name}: no records of runs; nothing was changed"
+    # As Jupyter writes it.
+    _write(file, json.dumps(notebook, ensure_ascii=False, indent=1) + "\n")
+    n = len(dropped)
+    return f"{name}: dropped the records of {n} output{'s' * (n != 1)}; the pictures are kept"
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file whole or not at all, with the permissions that it had."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
+                out.write(text)
+            if file.exists():
+                shutil.copymode(file, temporary)
+            else:
+                os.chmod(temporary, 0o644)
+            os.replace(temporary, file)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except (OSError, UnicodeEncodeError) as error:
+        raise UsageError(f"{file.name} cannot be written ({described(error)})") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

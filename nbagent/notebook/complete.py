@@ -1,0 +1,402 @@
+"""Tab on the lines of `%%agent` and `%agent`, and in `{{ expressions }}` of a prompt.
+
+Owns the place in IPython's completer (matcher API v2), what is being typed there, and what is
+known to fit. Asks no server. Everywhere else, and whatever fails here, IPython goes on alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import types
+import unicodedata
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from IPython.core.completer import (
+    IPCompleter,
+    SimpleCompletion,
+    context_matcher,
+    provisionalcompleter,
+    rectify_completions,
+)
+
+from nbagent.notebook.line import (
+    BY_FLAG,
+    COMMANDS,
+    CURLY,
+    OPTIONS,
+    QUOTES,
+    Command,
+    Line,
+    goes_on,
+    words_of,
+)
+from nbagent.settings import Settings, effective, project_folder, store_home
+
+IDENTIFIER = "nbagent.agent_matcher"
+_PRIORITY = 200
+"""Above IPython's own (0 to 100), so that its matchers are not even asked."""
+_RECENT = 100
+_IDS = 15
+_STEPS = ("step*.md", "step*/step*.md", "workflow.graph.json")
+
+Known = tuple[str, str]
+"""A text that fits, and its kind (`option`, `model`, `run`, …), which front ends show beside it."""
+Names = Mapping[str, Any]
+Offer = tuple[str, Iterable[Known]]
+"""What is being typed, up to the cursor, and what is known to fit there."""
+
+
+def register(ipython: Any) -> None:
+    """Let Tab complete our lines in this IPython; once, however often the extension is loaded."""
+    unregister(ipython)
+    completer = getattr(ipython, "Completer", None)
+    if completer is not None:
+        # Its type knows the two ways to write a matcher, but no plain function as one of them.
+        as_matcher: Any = context_matcher(identifier=IDENTIFIER, priority=_PRIORITY)
+        completer.custom_matchers.append(as_matcher(lambda context: _match(ipython, context)))
+
+
+def unregister(ipython: Any) -> None:
+    """Take it back."""
+    matchers = getattr(getattr(ipython, "Completer", None), "custom_matchers", [])
+    ours = [one for one in matchers if getattr(one, "matcher_identifier", "") == IDENTIFIER]
+    for one in ours:
+        matchers.remove(one)
+
+
+def _match(ipython: Any, context: Any) -> dict[str, Any]:
+    try:
+        lines = context.full_text.split("\n")
+        found = _typed(lines, context.cursor_line, context.cursor_position, ipython.user_ns)
+        if isinstance(found, str):
+            return _python(ipython, found)
+        if found is not None:
+            return _answer(_fitting(*found) or _Silence(), found[0])
+    except Exception:
+        # A traceback in the middle of typing helps nobody.
+        logging.getLogger("nbagent").debug("no completion", exc_info=True)
+    return {"completions": []}
+
+
+class _Silence:
+    """No completions, and yet an answer: nothing is known here, and Python's names do not fit.
+
+    IPython lets a matcher silence the others only when it found something.
+    """
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[SimpleCompletion]:
+        return iter(())
+
+
+def _answer(completions: Any, fragment: str) -> dict[str, Any]:
+    how = {"matched_fragment": fragment, "suppress": True, "ordered": True}
+    return {"completions": completions, **how}
+
+
+def _fitting(fragment: str, known: Iterable[Known]) -> list[SimpleCompletion]:
+    """What fits, best first: what begins as typed, else what has the typed letters in it."""
+    words = words_of(fragment)
+    typed = words[-1].text.lower() if words else ""
+    quote = fragment[:1] if fragment.startswith(tuple(QUOTES)) else ""
+    fits = (one for one in known if one[1] == "option" or is_typable(one[0]))
+    known = list(dict.fromkeys(fits))
+    found = [one for one in known if one[0].lower().startswith(typed)]
+    if not found and typed.strip("-"):
+        found = [one for one in known if typed.strip("-") in one[0].lower()]
+    return [
+        SimpleCompletion(text if kind in ("option", "setting") else quoted(text, quote), type=kind)
+        for text, kind in found
+    ]
+
+
+def _python(ipython: Any, expression: str) -> dict[str, Any]:
+    """What IPython completes of an expression alone."""
+    # Not the person's own completer: it is at work now, and keeps what it works at.
+    completer = IPCompleter(
+        shell=ipython,
+        namespace=ipython.user_ns,
+        global_namespace=ipython.user_global_ns,
+        parent=ipython,
+    )
+    completer.use_jedi = ipython.Completer.use_jedi
+    with provisionalcompleter():
+        found = list(completer.completions(expression, len(expression)))
+        found = list(rectify_completions(expression, found))
+    kept = [one for one in found if not one.text.startswith("%")]
+    start = kept[0].start if kept else len(expression)
+    names = [SimpleCompletion(one.text, type=one.type) for one in kept]
+    return _answer(names, expression[start:])
+
+
+# What is being typed
+
+
+def _typed(lines: list[str], line: int, column: int, names: Names) -> Offer | str | None:
+    """What is typed at a place of a cell: an offer, an expression in a prompt, or nothing of ours.
+
+    Args:
+        lines: of the cell.
+        line: the line of the cursor, from 0.
+        column: its place in the line.
+    """
+    first = next((i for i, text in enumerate(lines) if text.strip()), 0)
+    while re.match(r"\s*%%(?!agent\b)\w", lines[first]) and first + 1 < len(lines):
+        first += 1  # %%time above it
+    before = _joined(lines, line, column)
+    if not re.match(r"\s*%%agent(\s|$)", lines[first]):
+        command = re.match(r"\s*%agent\s", before)
+        return _of_command(before[command.end() :], names) if command else None
+    last = first
+    while goes_on(lines[last]) and last + 1 < len(lines):
+        last += 1
+    if line <= last:
+        options = re.match(r"\s*%%agent\s", before)
+        return _of_options(before[options.end() :], names) if options else None
+    prompt = "\n".join([*lines[last + 1 : line], lines[line][:column]])
+    _, opens, expression = prompt.rpartition("{{")
+    return expression.lstrip() if opens and "}}" not in expression else None
+
+
+def _joined(lines: list[str], line: int, column: int) -> str:
+    """The line up to the cursor, with the lines above that go on in it."""
+    begin = line
+    while begin and goes_on(lines[begin - 1]):
+        begin -= 1
+    return " ".join([*(one[:-1] for one in lines[begin:line]), lines[line][:column]])
+
+
+def _split(before: str) -> tuple[list[str], str]:
+    """The finished words, and what is typed of the next one."""
+    words = words_of(before)
+    texts = [word.text for word in words]
+    if not words or words[-1].end < len(before):
+        return texts, ""
+    return texts[:-1], before[words[-1].start :]
+
+
+def _of_options(before: str, names: Names, command: Command | None = None) -> Offer:
+    words, fragment = _split(before)
+    given: set[str] = set()
+    waiting = None
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        option = BY_FLAG.get(flag)
+        # Another word is the value of the option before.
+        waiting = option if option and option.metavar and not equals else None
+        given |= {option.name} if option else set()
+    flag, equals, value = fragment.partition("=")
+    if equals and flag in BY_FLAG:
+        return _value(BY_FLAG[flag].name, value, names)
+    flags = [
+        (fragment if fragment in option.flags else option.flags[-1], "option")
+        for option in OPTIONS
+        if (command is None or option.name in command.options)
+        and (option.many or option.name not in given)
+    ]
+    if waiting is None or fragment.startswith("-"):
+        return fragment, flags
+    fragment, known = _value(waiting.name, fragment, names)
+    return fragment, [*known, *(flags if waiting.bare and not fragment else ())]
+
+
+def _value(name: str, fragment: str, names: Names) -> Offer:
+    """The value of an option or a setting; of a list the last name."""
+    row = {**Settings.rows(), **Line.rows()}.get(name)
+    known: list[Known] = [(word, "value") for word in (row.words if row else ())]
+    if name != "tools":
+        return fragment, [*known, *_VALUES.get(name, lambda names: ())(names)]
+    *before, fragment = fragment.split(",")
+    taken = [word.strip().strip(QUOTES) for word in before]
+    found = [one for one in _tools(names) if one[0] not in taken]
+    return fragment.lstrip(), [one for one in found if not (taken and one[1] == "value")]
+
+
+def _of_command(before: str, names: Names) -> Offer | None:
+    words, fragment = _split(before)
+    if not words:
+        return fragment, [(name, "command") for name in COMMANDS]
+    command = COMMANDS.get(words[0])
+    if command is None:
+        return None
+    usage = command.usage.partition(" ")[2]
+    if "NAME=VALUE" in usage:
+        name, equals, value = fragment.partition("=")
+        set_already = [word.partition("=")[0] for word in words]
+        settings = [(f"{n}=", "setting") for n in Settings.rows() if n not in set_already]
+        return _value(name, value, names) if equals else (fragment, settings)
+    most = 99 if "…" in usage else 1
+    options = _of_options(before.lstrip()[len(words[0]) :], names, command)
+    if command.options and (fragment.startswith("-") or len(words) > most):
+        return options
+    bracketed = re.findall(r"\[(?!options)(-*[a-z-]+)\]", usage)
+    known = [(word, "option" if word.startswith("-") else "value") for word in bracketed]
+    if len(words) <= most:
+        for word, values in _ARGUMENTS.items():
+            known += values(names) if word in usage else []
+        known += options[1] if "RUN" in usage and command.options and not fragment else []
+    return fragment, known
+
+
+def is_typable(text: str) -> bool:
+    """Whether it can stand on a line as one value, and reads there as what it is."""
+    if not text.strip() or unicodedata.category(text[0]) == "Pd":
+        return False  # Behind a dash of any kind an option is looked for, also in quotes.
+    joiners = "\u200c\u200d"  # Invisible, and yet a part of words in Persian, Hindi and emoji.
+    unseen = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return all(c in joiners or unicodedata.category(c) not in unseen for c in text)
+
+
+def quoted(text: str, quote: str = "") -> str:
+    """The text as one word of a line: as it is, or in quotes where it needs them.
+
+    Args:
+        quote: the one that it is to begin with, if it can.
+    """
+    special = any(c.isspace() or c in QUOTES or c in CURLY or c == "\\" for c in text)
+    if not quote and not special:
+        return text
+    if quote != '"' and "'" not in text:
+        return f"'{text}'"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+# What is known. What fails is left out: a broken store, settings that do not fit.
+
+
+def package_names() -> list[str]:
+    """The packages of the project's folder; a skill is one if it has steps."""
+    folder = project_folder()
+    found = {path.parent.name for path in folder.glob("*/workflow.md")}
+    for skill in folder.glob("*/SKILL.md"):
+        if any(any(skill.parent.glob(it)) for it in _STEPS):
+            found.add(skill.parent.name)
+    packed = (path for path in folder.glob("*.bmad") if path.is_file())
+    return sorted([*found, *(path.name for path in packed if zipfile.is_zipfile(path))])
+
+
+def _models(names: Names) -> Iterator[Known]:
+    """What was asked or listed before, named scripts, and what each provider asks by itself."""
+    offline: Any = sys.modules.get("nbagent.providers.offline")
+    clients: Any = sys.modules.get("nbagent.session.clients")
+    scripts = list(offline.scripts.values()) if offline else []
+    # Without the scripts that nobody gave a name to: a test makes hundreds.
+    hidden = {script.model_id for script in scripts if not script.is_named}
+    found = [run.model for run in _recent() if not re.fullmatch(r"offline:script-\d+", run.model)]
+    found += [script.model_id for script in scripts if script.is_named]
+    with suppress(Exception):
+        found.insert(0, effective().model or "")
+    for listed in clients.listed_ids.values() if clients else ():
+        found += listed
+    for name in _providers():
+        with suppress(Exception):  # of an installed package
+            default = import_module("nbagent.providers.registry").find_provider(name).default_model
+            found.append(f"{name}:{default}" if default else "")
+    yield from ((model, "model") for model in (*found, "offline:demo") if model not in hidden)
+    yield from ((f"{name}:", "provider") for name in _providers())
+
+
+def _providers() -> tuple[str, ...]:
+    with suppress(Exception):
+        return import_module("nbagent.providers.registry").provider_names()
+    return ("offline", "openai")
+
+
+def _tools(names: Names) -> Iterator[Known]:
+    yield from ((name, "tool") for name in _functions(names))
+    yield from (("all", "value"), ("none", "value"))
+    with suppress(Exception):
+        words = import_module("nbagent.tools.base").host_words()
+        yield from ((word, "tools") for word in words if word != "mcp")  # It needs a name.
+    servers: Any = sys.modules.get("nbagent.tools.mcp")
+    yield from ((f"mcp:{name}", "tools") for name in (servers.known_servers() if servers else ()))
+
+
+def _functions(names: Names) -> Iterator[str]:
+    """The marked tools first, then every function of the person's."""
+    with suppress(Exception):
+        # Nothing is marked as long as the room of tools was not needed.
+        if "nbagent.tools.function_tool" in sys.modules:
+            yield from import_module("nbagent.tools.function_tool").namespace_tools(names)
+    for name, value in list(names.items()):
+        # What IPython puts there (its own `open`) is not meant.
+        mine = type(value) is types.FunctionType and not name.startswith("_")
+        if mine and not str(value.__globals__.get("__name__")).startswith("IPython"):
+            yield name
+
+
+def _holders(names: Names) -> Iterator[Known]:
+    """The variables that hold a run."""
+    handles: Any = sys.modules.get("nbagent.run")
+    for name, value in list(names.items()):
+        if handles and type(value) is handles.Run and not name.startswith("_"):
+            yield name, "run"
+
+
+def _runs(names: Names) -> Iterator[Known]:
+    recent = _recent()
+    yield from [("last", "run")] if recent else ()
+    for run in recent:
+        if run.name:
+            # `last` is the last run, whatever the name of another one is.
+            by_name = is_typable(run.name) and run.name.strip() != "last"
+            yield (run.name if by_name else run.id[:8]), "run"
+    yield from ((run.id[:8], "run") for run in recent[:_IDS])
+
+
+def _sessions(names: Names) -> Iterator[Known]:
+    with suppress(Exception):
+        yield effective().session, "session"
+    yield from ((run.session, "session") for run in _recent())
+
+
+def _recent() -> list[Any]:
+    """The newest runs."""
+    with suppress(Exception):
+        if "nbagent.session.stores" in sys.modules or (store_home() / "runs.sqlite").is_file():
+            store = import_module("nbagent.session.stores").store_at(store_home())
+            return store.runs(limit=_RECENT)
+    return []
+
+
+_VALUES: dict[str, Callable[[Names], Iterable[Known]]] = {
+    "model": _models,
+    "base_url": lambda names: [(f"http://localhost:{port}/v1", "server") for port in (11434, 8000)],
+    "key_variable": lambda names: (
+        (variable, "variable")
+        for variable in sorted(os.environ)
+        if variable.upper().endswith(("_KEY", "_TOKEN"))
+    ),
+    "tool_choice": lambda names: ((tool, "tool") for tool in _functions(names)),
+    "session": _sessions,
+    "continue_run": _runs,
+    "into": _holders,
+    "workflow": lambda names: ((name, "package") for name in package_names()),
+    "output": lambda names: (
+        (name, "class")
+        for name, value in list(names.items())
+        if isinstance(value, type) and not name.startswith("_")
+    ),
+}
+"""By option, what its value can be beside the words of its row."""
+_ARGUMENTS: dict[str, Callable[[Names], Iterable[Known]]] = {
+    "RUN": _runs,
+    "PROVIDER": lambda names: ((name, "provider") for name in _providers()),
+    "PACKAGE": _VALUES["workflow"],
+    "COMMAND": lambda names: [
+        *((name, "command") for name in COMMANDS),
+        *((option.flags[-1], "option") for option in OPTIONS),
+    ],
+    "NAMES": _tools,
+}
+"""By the word in a command's usage, what its argument can be."""

@@ -1,0 +1,484 @@
+"""The line of `%%agent` and of `%agent`: its words, options and commands, and their help.
+
+The options of a run are rows of `settings.table`, which also checks their values; those of a cell
+alone and the commands are declared here. Nothing is looked up or started.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from textwrap import wrap
+from typing import Any
+
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.policy import ToolPolicy
+from nbagent.settings import Option, RunOptions, Settings, checks
+from nbagent.settings.table import Switch, refuse_key
+from nbagent.view.listing import Listing
+
+
+class Line(RunOptions):
+    """What stood on the line of `%%agent`. None = not given."""
+
+    __slots__ = ()
+
+    ask = Settings.ask
+    deny = Settings.deny
+    continue_run = Option[str | None](
+        "-c, --continue [RUN]",
+        "continue a run: its name or id; without one, the last run",
+        checks.text,
+        bare="last",
+    )
+    fork = Option[str | None](
+        "--fork RUN:TURN",
+        "ask a turn of a run again, with this prompt: last:C03",
+        checks.matching(r".+:C\d{2,}", "a run and its turn, such as last:C03"),
+    )
+    with_history = Switch(
+        "--with-history", "after `resume DOCUMENT.md`: continue the conversation, too"
+    )
+    into = Option[str | None]("--into NAME", "put the run into this variable", checks.variable_name)
+    to = Option[str | None](
+        "--to cell", "put the code of the answer into a new cell below", words=("cell",)
+    )
+    dry_run = Switch("--dry-run", "show what would be sent, and send nothing")
+    help = Switch("-h, --help", "show this")
+
+    def run_options(self) -> RunOptions:
+        """What is for the run."""
+        known = RunOptions.rows()
+        given = {name: value for name, value in self.given.items() if name in known}
+        if self.ask or self.deny:
+            given["policy"] = ToolPolicy(ask=self.ask or (), deny=self.deny or ())
+        return RunOptions(**given)
+
+
+OPTIONS: tuple[Option[Any], ...] = tuple(row for row in Line.rows().values() if row.usage)
+"""What can stand on the line."""
+BY_FLAG = {flag: option for option in OPTIONS for flag in option.flags}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of `%agent`."""
+
+    usage: str
+    """Its name and what follows it, in brackets where it may be left out. `RUN`, `PROVIDER`,
+    `PACKAGE`, `NAME=VALUE` and `COMMAND` are completed, and so are words in small letters."""
+    about: str
+    """Its help, of which the list of commands has the first sentence."""
+    examples: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    """The options of `%%agent` (by name) that it takes after its argument."""
+
+    @property
+    def name(self) -> str:
+        """The first word."""
+        return self.usage.split()[0]
+
+
+_OF_A_CELL = ("session", "continue_run", "fork", "with_history", "help")
+_RUN_OPTIONS = tuple(option.name for option in OPTIONS if option.name not in _OF_A_CELL)
+
+_COMMANDS = (
+    Command(
+        "tools [NAMES] [options]",
+        "the tools that a model is given, and what happens at a call. NAMES as after --tools; "
+        "without them, what a cell without --tools gives. Rules come from %agent config (allow=, "
+        "ask=, deny=) and from --ask and --deny.",
+        ("%agent tools fs,skills", "%agent config allow='fs.write(path=@project/out/*)'"),
+        ("mounts", "skills", "ask", "deny"),
+    ),
+    Command(
+        "approvals [clear]",
+        "the calls that were allowed for the session. clear revokes all of them; what is allowed "
+        "ends with the kernel.",
+    ),
+    Command(
+        "models [PROVIDER [options]]",
+        "the models that can be asked. Asks the servers; what they list is completed after --model "
+        "from then on.",
+        ("%agent models openai", "%agent models vllm --base-url http://localhost:9000/v1"),
+        ("base_url", "key_variable", "timeout_s"),
+    ),
+    Command(
+        "pull [FILE]",
+        "download a model file for local:, from the Hugging Face hub. FILE is "
+        "OWNER/REPO/NAME.gguf; without it, three small models are named. Needs pip install "
+        "'nbagent[local]'. HF_ENDPOINT, HF_HOME and HF_TOKEN of the environment are obeyed.",
+        ("%agent pull ibm-granite/granite-4.1-3b-GGUF/granite-4.1-3b-Q4_K_M.gguf",),
+    ),
+    Command(
+        "runs [N]",
+        "the last runs: id, name, time, state, model, prompt. 10 without a number; nbagent.runs() "
+        "gives all of them as a DataFrame.",
+    ),
+    Command(
+        "history [TEXT]",
+        "the runs with their cost and time. TEXT searches prompts, answers, results; a row opens "
+        "the run; nbagent.history() can also sort.",
+        ("%agent history population",),
+    ),
+    Command(
+        "show [RUN]",
+        "show a run again: its name, the start of its id, or last",
+    ),
+    Command(
+        "compare RUN RUN …",
+        "what is the same and what differs in two or more runs. A name with spaces stands in "
+        "quotes; nbagent.compare(a, b) gives the same as a value.",
+        ("%agent compare first last",),
+    ),
+    Command(
+        "resume [RUN | DOCUMENT.md]",
+        "continue a run that paused or failed, or a workflow's document. The options of the run "
+        "still hold, unless the line has others. To add words, write %%agent --continue with the "
+        "words on the next lines. A document continues without the conversation before, on any "
+        "machine that has the package.",
+        (
+            "%agent resume last --max-turns 40 --trim tool-results",
+            "%agent resume .nbagent/state/3fa81c0299b1d0e4/workflow.md",
+        ),
+        (*_RUN_OPTIONS, "with_history"),
+    ),
+    Command(
+        "fork RUN TURN",
+        "ask a turn again with other options; the turns before it are kept. To ask it with another "
+        "prompt, write %%agent --fork RUN:TURN with the prompt on the next lines. run.fork() can "
+        "also change results and leave messages out.",
+        ("%agent fork last C03 --model openai:gpt-5.4",),
+        _RUN_OPTIONS,
+    ),
+    Command(
+        "workflow [PACKAGE]",
+        "a package: its agents, its steps, and the path of its last run. PACKAGE is a folder with "
+        "workflow.md or SKILL.md, or a zip of one (.bmad); what is wrong with it is listed with "
+        "file and line. A path that ends in .md is the document of a workflow that is running. "
+        "Without PACKAGE, the packages of this folder are listed.",
+        ("%agent workflow story-flow", "%agent workflow .nbagent/state/3fa81c02/workflow.md"),
+    ),
+    Command(
+        "stop [--after-turn]",
+        "stop the running run. --after-turn pauses it when its present turn has ended.",
+    ),
+    Command(
+        "config [NAME=VALUE …]",
+        "show or set defaults for this notebook. NAME= takes a value back. Options on the line of "
+        "%%agent win over these.",
+        ("%agent config model=offline:demo max_turns=5", "%agent config system='Be brief.'"),
+    ),
+    Command("panel", "a panel below this cell, to chat without writing cells"),
+    Command(
+        "forget RUN [--children]",
+        "delete a run and its texts from the store and the open page. --children also deletes the "
+        "runs that continue it. What a notebook has saved stays in it until the output of the cell "
+        "is cleared.",
+    ),
+    Command(
+        "doctor [compact]",
+        "what was found: versions, kernel, keys, store. compact frees the space that deleted runs "
+        "have left in the store.",
+    ),
+    Command(
+        "help [COMMAND]",
+        "the options and commands. Also for one option: %agent help --tools",
+    ),
+)
+COMMANDS = {command.name: command for command in _COMMANDS}
+
+# Words
+
+QUOTES = "'\""
+CURLY = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb"
+_TYPOGRAPHIC = re.compile(f"[\u2010-\u2015\u2212\ufe58\ufe63\uff0d]|(?:[^='\"]*=)?[{CURLY}]")
+"""What word processors and chats put in the place of a dash before an option, or of a quote."""
+_OPTION = re.compile(r"--?[A-Za-z][^\s=]*(?==|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a line, split as a shell would."""
+
+    text: str
+    """Without its quotes and backslashes."""
+    start: int
+    end: int
+    """Where it stands in the line."""
+    problem: str = ""
+    """Why it is not whole: an open quote, a backslash that hides a letter or nothing."""
+
+
+def goes_on(line: str) -> bool:
+    """Whether a backslash at its end lets the line go on in the next one."""
+    return line.endswith("\\") and not line.endswith("\\\\")
+
+
+def words_of(line: str) -> list[Word]:
+    """The words of a line. Never raises: an unfinished word is the last one, and says so."""
+    found: list[Word] = []
+    place = 0
+    while place < len(line):
+        if line[place].isspace():
+            place += 1
+            continue
+        found.append(_word_at(line, place))
+        place = found[-1].end
+    return found
+
+
+def _word_at(line: str, start: int) -> Word:
+    text, quote, problem, place = "", "", "", start
+    while place < len(line):
+        char, following = line[place], line[place + 1 : place + 2]
+        if not quote and char.isspace():
+            break
+        place += 1
+        if char == quote:
+            quote = ""
+        elif not quote and char in QUOTES:
+            quote = char
+        elif char == "\\" and (not quote or (quote == '"' and following in ('"', "\\"))):
+            if not following or following.isalnum():
+                problem = "has a backslash; put a value with backslashes in single quotes"
+            text += following
+            place += 1
+        else:
+            text += char
+    if quote:
+        problem = f"has an open quote {quote}; close it, or put an apostrophe in double quotes"
+    return Word(text, start, min(place, len(line)), problem)
+
+
+# Lines
+
+
+def parse(line: str) -> Line:
+    """Read the line of `%%agent`.
+
+    Raises:
+        UsageError: the line cannot be read as written; the message names the option and the value.
+    """
+    _refuse_keys(line)
+    if re.match(r"\s*[\w'\"]", line):  # first: a prompt on this line may have an apostrophe
+        raise UsageError(_unexpected(line.split()[0]))
+    words, options = _read(line, None)
+    if words:
+        raise UsageError(_unexpected(words[0]))
+    return options
+
+
+def continued(line: str, cell: str) -> tuple[str, str]:
+    """The line of `%%agent` and the prompt, where a backslash lets the options go on below."""
+    while goes_on(line) and cell.strip():
+        following, _, cell = cell.partition("\n")
+        line = f"{line[:-1]} {following.rstrip()}"
+    return line, cell
+
+
+def split_command(line: str) -> tuple[str, str]:
+    """The command of a line of `%agent` and the rest, as typed; no command where it is a question.
+
+    An empty line and `-h` are `help`.
+
+    Raises:
+        UsageError: there is no such command; the message names the nearest one.
+    """
+    word, rest = [*line.strip().split(maxsplit=1), "", ""][:2]
+    if word in ("", "-h", "--help"):
+        return "help", rest.strip()
+    if word in COMMANDS:
+        return word, rest.strip()
+    if word.rstrip("?") in COMMANDS and not rest:
+        return "help", word.rstrip("?")
+    _refuse_keys(line)
+    near = get_close_matches(word.lower(), COMMANDS, 1)
+    ends = line.strip().endswith(("?", "!", ".", "…", "？", "！", "。"))
+    is_sentence = (ends and bool(rest or not word.isascii())) or (not near and " " in rest.strip())
+    if is_sentence and not word.startswith("-"):
+        return "", line.strip()
+    nearest = f"; the nearest is {near[0]!r}" if near else ""
+    raise UsageError(
+        f"%agent has no command {word!r}{nearest} (all: {', '.join(COMMANDS)}). To ask a model, "
+        "write a sentence, or %%agent with its options and the prompt on the next line."
+    )
+
+
+def words_and_options(name: str, rest: str) -> tuple[list[str], Line]:
+    """The words behind a command, and its options behind these.
+
+    Raises:
+        UsageError: the rest cannot be read, or the command does not take an option.
+    """
+    return _read(rest, COMMANDS[name])
+
+
+def split_words(line: str) -> list[str]:
+    """The words of a line without their quotes. Raises UsageError for one that is not whole."""
+    _refuse_keys(line)
+    words = words_of(line)
+    for word in words:
+        typed = line[word.start : word.end]
+        if word.problem:
+            raise UsageError(f"{typed!r} {word.problem}.")
+        if _TYPOGRAPHIC.match(typed):
+            raise UsageError(f"{typed!r} has a typographic quote or dash; type ' or \" or --.")
+    return [word.text for word in words]
+
+
+def _refuse_keys(line: str) -> None:
+    """First, as what is said later shows the words."""
+    for word in words_of(line):
+        name, equals, _ = line[word.start : word.end].partition("=")
+        if (equals or name.startswith("-")) and name not in BY_FLAG:
+            refuse_key(name)
+
+
+def _read(line: str, command: Command | None) -> tuple[list[str], Line]:
+    """The words before the first option, and the options."""
+    words = split_words(line)
+    first = next((i for i, word in enumerate(words) if _OPTION.match(word)), len(words))
+    found: dict[str, Any] = {}
+    place = first
+    while place < len(words):
+        if not (match := _OPTION.match(words[place])):
+            raise UsageError(_unexpected(words[place]))
+        flag, equals, attached = words[place].partition("=")
+        option = _option(match[0], command)
+        if option.name in found and not option.many:
+            raise UsageError(f"{flag} stands on the line twice; keep one of them.")
+        if not equals and _takes(option, words[place + 1 : place + 2]):
+            place += 1
+            equals, attached = "=", words[place]
+        value = _checked(option, flag, attached if equals else None, words[place + 1 : place + 2])
+        found[option.name] = (*found.get(option.name, ()), *value) if option.many else value
+        place += 1
+    return words[:first], Line(**found)
+
+
+def _option(flag: str, command: Command | None) -> Option[Any]:
+    option = BY_FLAG.get(flag)
+    known = [o.flags[-1] for o in OPTIONS if command is None or o.name in command.options]
+    if option is not None and option.flags[-1] in known:
+        return option
+    if option is None:
+        refuse_key(flag)
+    if command is not None and (option is not None or not known):
+        takes = f"it takes {', '.join(known)}" if known else "it takes no options"
+        raise UsageError(f"%agent {command.name} does not take {flag}; {takes}.")
+    near = get_close_matches(flag.replace("_", "-"), known, 1, 0.0)[0]
+    raise UsageError(f"unknown option {flag!r}; the nearest is {near!r}. All of them: %agent help")
+
+
+def _takes(option: Option[Any], following: Sequence[str]) -> bool:
+    """Whether the next word is the value of the option."""
+    if not option.metavar or not following:
+        return False
+    # Where the value may be left out, a dash always begins the next option.
+    return not (following[0].startswith("-") if option.bare else _OPTION.match(following[0]))
+
+
+def _checked(option: Option[Any], flag: str, text: str | None, following: Sequence[str]) -> Any:
+    if not option.metavar and text is not None:
+        raise UsageError(f"{flag} takes no value, but was given {text!r}; remove it.")
+    if text is None and option.bare is not None:
+        return option.bare
+    if text is None:
+        hint = f", or {flag}={following[0]} for a value with a dash" if following else ""
+        raise UsageError(f"{flag} needs a value: {flag} {option.metavar}{hint}.")
+    return option.checked((text,) if option.many else text, flag)
+
+
+def _unexpected(word: str) -> str:
+    return (
+        f"unexpected word {word!r}; the prompt stands on the next lines, a value with spaces or a "
+        "list needs quotes: --tools 'a, b'."
+    )
+
+
+# Help
+
+
+def help_of(topic: str = "") -> Listing:
+    """The options and commands with examples, or what there is to say of one of them.
+
+    Raises:
+        UsageError: there is no such command or option; the message names the nearest one.
+    """
+    topic = topic.strip().removeprefix("%agent ").strip()
+    if topic in ("", "%%agent", "%agent", "agent"):
+        return _everything()
+    settings = Settings.rows()
+    found = [_command_help(COMMANDS[topic])] if topic in COMMANDS else []
+    # `tools` is both, and so is `help`, of which one is enough.
+    flags = (f for f in (topic, f"--{topic}") if f in BY_FLAG and topic != "help")
+    options = {BY_FLAG[flag].name: BY_FLAG[flag] for flag in flags}
+    options |= {topic: settings[topic]} if topic in settings else {}
+    found += [_option_help(option) for option in options.values()]
+    if not found:
+        near = get_close_matches(topic, [*COMMANDS, *BY_FLAG], 1, 0.4)
+        nearest = f"; the nearest is {near[0]!r}" if near else ""
+        raise UsageError(f"no command or option {topic!r}{nearest}. All of them: %agent help")
+    return found[0] if len(found) == 1 else Listing(parts=found)
+
+
+_NOTES = """\
+In the prompt, {{ expression }} is evaluated in the notebook, {{ _error }} is the last exception,
+{{ _cells[-3:] }} are the three cells before; two literal braces are written {{ '{{' }}.
+Values with spaces stand in quotes: --system 'Be brief.' A value that starts with a dash is
+attached: --system=-x  A line that ends in \\ continues on the next one.
+No temperature is sent unless you set one. Keys are read from the environment only
+(--key-variable). %agent help NAME also explains what %agent config lists."""
+_EXAMPLES = """\
+%%agent --model offline:demo --tools population --into first
+Which of {{ cities }} is larger?
+
+%%agent --continue --max-turns 5
+And by how much?
+
+%%agent -m openai:gpt-5.4 --base-url http://localhost:8000/v1 --temperature 0
+%%agent --continue --dry-run
+%%agent --model openai:gpt-5.4 --to cell
+%agent Which of these cities is larger?
+%agent show last
+%agent resume --max-turns 40
+%agent config model=offline:demo
+%agent help resume"""
+
+
+def _everything() -> Listing:
+    commands = [(c.usage, c.about.partition(". ")[0]) for c in _COMMANDS]
+    return Listing(
+        title="%%agent [options]: ask a model; the prompt stands on the next lines",
+        rows=[(option.usage, option.help) for option in OPTIONS],
+        parts=[
+            Listing(title="Prompts and values", notes=[_NOTES]),
+            Listing(title="%agent COMMAND, or %agent and a question in one line", rows=commands),
+            Listing(title="Examples", notes=[_EXAMPLES]),
+        ],
+    )
+
+
+def _command_help(command: Command) -> Listing:
+    options = [(o.usage, o.help) for o in OPTIONS if o.name in command.options]
+    parts = [Listing(title="Options", rows=options)] if options else []
+    parts += [Listing(title="Examples", notes=command.examples)] if command.examples else []
+    return Listing(
+        title=f"%agent {command.usage}",
+        notes=wrap(command.about, 96),
+        parts=parts,
+    )
+
+
+def _option_help(option: Option[Any]) -> Listing:
+    taken = [command.name for command in _COMMANDS if option.name in command.options]
+    notes = [option.help]
+    notes += ["It may stand several times."] if option.many and option.usage else []
+    notes += [f"Also with %agent {', '.join(taken)}."] if taken and option.name != "help" else []
+    if option.name in Settings.rows():
+        notes.append(f"For all runs: %agent config {option.name}=…, or {option.variables[-1]}")
+    title = f"%%agent {option.usage}" if option.usage else f"%agent config {option.name}=…"
+    return Listing(title=title, notes=notes)

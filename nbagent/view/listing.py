@@ -1,0 +1,81 @@
+"""What a command lists, as a value: tables in a front end, aligned text in a terminal.
+
+Knows nothing of what is listed. Here every text of a listing is made safe to be printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nbagent.view.node import Node, h, html
+from nbagent.view.words import visible
+
+_WIDEST = 24
+"""Characters of a column; a longer cell of it stands on a line of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Listing:
+    """A title, rows under headings, notes, and further listings below."""
+
+    title: str = ""
+    heads: tuple[str, ...] = ()
+    """Names of the columns; none where the rows say it."""
+    rows: Sequence[tuple[str, ...]] = ()
+    notes: Sequence[str] = ()
+    """Lines below the rows, as they are."""
+    parts: Sequence[Listing] = ()
+
+    def __str__(self) -> str:
+        rows = list(_aligned(self.heads, self._cells()))
+        notes = visible("\n".join(self.notes)).splitlines()
+        lines = [*rows, *([""] if rows and notes and not self.title else ()), *notes]
+        if self.title:
+            lines = [visible(self.title), *(f"  {line}".rstrip() for line in lines)]
+        return "\n\n".join(filter(None, ["\n".join(lines), *map(str, self.parts)]))
+
+    def _cells(self) -> list[list[str]]:
+        return [[" ".join(visible(cell).split("\n")) for cell in row] for row in self.rows]
+
+    def node(self) -> Node:
+        """The listing as a picture."""
+        heads = [h("th", "nba-cell", head, scope="col") for head in self.heads]
+        rows = [
+            [h("th", "nba-cell", first, scope="row"), *(h("td", "nba-cell", one) for one in more)]
+            for first, *more in self._cells()
+        ]
+        table = h(
+            "table",
+            "nba-rows",
+            h("thead", "", h("tr", "", *heads)) if heads else None,
+            h("tbody", "", *(h("tr", "", *row) for row in rows)),
+        )
+        return h(
+            "div",
+            "nba-list",
+            h("h4", "nba-title", visible(self.title)) if self.title else None,
+            table if rows else None,
+            h("pre", "nba-notes", visible("\n".join(self.notes))) if self.notes else None,
+            *(part.node() for part in self.parts),
+        )
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/html": html(self.node()), "text/plain": str(self)}
+
+
+def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The rows with their columns below each other; columns without any text are left out."""
+    columns = [i for i, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
+    lines = [heads, *rows] if heads and len(columns) > 1 else rows
+    widths = {i: max(min(len(row[i]), _WIDEST) for row in lines) for i in columns[:-1]}
+    for row in lines:
+        line = ""
+        for i in columns:
+            if i in widths and len(row[i]) > widths[i]:
+                yield line + row[i]
+                line = " " * (len(line) + widths[i] + 2)
+            else:
+                line += f"{row[i]:<{widths.get(i, 0)}}  "
+        if line.strip():
+            yield line.rstrip()

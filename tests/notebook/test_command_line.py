@@ -1,0 +1,137 @@
+"""`python -m nbagent …` in a shell: what it prints, and what it does to a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from magic_shell import MagicShell
+
+from nbagent.__main__ import FORMATS, main
+from nbagent.run import Run
+
+RECORD = {"version": 1, "secret": "a tool's result"}
+
+
+def notebook(*outputs: dict[str, Any]) -> str:
+    cells = [{"cell_type": "code", "outputs": [*outputs]}, {"cell_type": "markdown", "source": "ü"}]
+    return json.dumps({"cells": cells, "nbformat": 4, "metadata": {}}, ensure_ascii=False)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A notebook with a picture, its record, and other metadata."""
+    picture = {"data": {"text/html": "<p>x</p>"}, "metadata": {"nbagent": RECORD, "mine": 1}}
+    file = tmp_path / "saved.ipynb"
+    file.write_text(notebook(picture, {"output_type": "stream", "text": "hello"}), "utf-8")
+    file.chmod(0o640)
+    return file
+
+
+def test_doctor_runs_and_show_print_plain_text(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shell.agent("-m offline:demo --quiet --name first", "Hello?")
+    said: dict[str, str] = {}
+    for words in ("doctor", "runs", "runs 1", "show first", "show"):
+        assert main([*words.split()]) == 0
+        said[words] = capsys.readouterr().out
+    assert "1 run, 1 turn" in said["doctor"]
+    assert said["runs"].splitlines()[1].split()[:2] == [run.id[:8], "first"]
+    assert run.text.splitlines()[0] in said["show first"] == said["show"]
+    assert "\x1b" not in "".join(said.values())
+
+
+@pytest.mark.skipif(not hasattr(Run, "export"), reason="exports come with the branch cmp")
+@pytest.mark.parametrize("form", FORMATS)
+def test_export_goes_to_a_file_or_to_stdout(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str
+) -> None:
+    shell.agent("-m offline:demo --quiet --name first", "Which city?")
+    capsys.readouterr()
+    file = tmp_path / "exported"
+    assert main(["export", "first", "--format", form, "-o", str(file)]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["export", "first", "--format", form]) == 0
+    assert capsys.readouterr().out.strip() == file.read_text("utf-8").strip()
+    assert main(["export", "first", "-o", str(tmp_path / "no" / "folder")]) == 1
+
+
+def test_wrong_words_are_one_line_and_fail(
+    shell: MagicShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", "nope"]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert "'nope'" in captured.err
+    with pytest.raises(SystemExit) as ended:
+        main(["shwo"])
+    assert ended.value.code == 2
+
+
+def test_strip_keeps_the_pictures_and_drops_the_records(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = saved.with_name("link.ipynb")
+    link.symlink_to(saved)
+    assert main(["strip", str(link)]) == 0
+    assert "dropped the records of 1 output;" in capsys.readouterr().out
+    after = saved.read_text("utf-8")
+    assert "secret" not in after
+    assert "ü" in after
+    (picture, stream), _ = (cell.get("outputs", (0, 0)) for cell in json.loads(after)["cells"])
+    assert picture == {"data": {"text/html": "<p>x</p>"}, "metadata": {"mine": 1}}
+    assert stream["text"] == "hello"
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o640
+    assert link.is_symlink()
+    assert main(["strip", str(saved)]) == 0
+    assert "nothing was changed" in capsys.readouterr().out
+    assert (saved.read_text("utf-8"), len(os.listdir(saved.parent))) == (after, 2)
+
+
+BROKEN = {
+    "nothing there": None,
+    "no JSON": "{",
+    "no notebook": "[1]",
+    "cells of another kind": '{"cells": [1]}',
+    "too deep": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_what_is_no_notebook_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
+) -> None:
+    file = tmp_path / "broken.ipynb"
+    if text is not None:
+        file.write_text(text)
+    assert main(["strip", str(file)]) == 1
+    assert "is no notebook that can be read" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == ([file] if text is not None else [])
+    assert text is None or file.read_text() == text
+
+
+def test_interrupted_write_leaves_the_old_file(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = saved.read_bytes()
+
+    def interrupted(*paths: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main(["strip", str(saved)])
+    assert (saved.read_bytes(), len(os.listdir(saved.parent))) == (before, 1)
+
+
+def test_module_runs_in_a_shell(saved: Path) -> None:
+    command = [sys.executable, "-m", "nbagent", "strip", saved.name]
+    done = subprocess.run(command, cwd=saved.parent, capture_output=True, text=True, check=True)
+    assert done.stdout == "saved.ipynb: dropped the records of 1 output; the pictures are kept\n"
