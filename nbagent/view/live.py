@@ -256,7 +256,7 @@ class LivePicture:
             is_asking=bool(state.open),
             streams={key: writing.parts() for key, writing in state.writing.items()},
             cards=self._cards(),
-            asks=asks_node(self.open_questions()),
+            asks=self._asks_node(),
         )
 
     def _cards(self) -> dict[str, Node]:
@@ -294,8 +294,11 @@ class LivePicture:
         return ["put", turn.id, turn_node(self._run, turn, now=self._now()), "turns"]
 
     def _asks(self) -> Op:
-        node = asks_node(self.open_questions())
-        return ["put", "asks", node, ""] if node else ["drop", "asks"]
+        return ["put", "asks", self._asks_node(), ""]
+
+    def _asks_node(self) -> Node:
+        # Always there, so that it has its place above the turns.
+        return asks_node(self.open_questions()) or h("div", "nba-asks", data_key="asks")
 
     # What happens
 
@@ -398,7 +401,8 @@ class LivePicture:
         self._state.writing.pop(turn.id, None)
         self._state.activity, self._state.doing = "", "model"
         self._keep(turn)
-        return [self._turn_op(turn), self._head()]
+        # The turn before is over, and folds.
+        return [*map(self._turn_op, self._run.turns[-2:]), self._head()]
 
     def _turn_known(self, turn: EngineTurn, doing: timing.Kind) -> list[Op]:
         self._state.writing.pop(turn.id, None)

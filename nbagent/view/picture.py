@@ -40,6 +40,7 @@ ARGUMENTS_CHARS = 4_000
 RESULT_CHARS = 3_000
 _PROMPT_CHARS = 2_000
 _CALLS_IN_LINE = 4
+STOPPING, PAUSING = "Stopping…", "Pausing after this turn…"
 # JupyterLab (MathJax 3) and nbconvert (MathJax 2) typeset what stands between `$` in any output:
 # a price would lose its words, and what a model wrote would be run as TeX.
 ROOT = "nba-run mathjax_ignore tex2jax_ignore"
@@ -55,7 +56,7 @@ class Now:
     activity: str = ""
     """What goes on beside the ordinary: a retry, a wait."""
     stopping: str = ""
-    """`Stopping…` or `Pausing after this turn…`, once the person asked for it."""
+    """`STOPPING` or `PAUSING`, once the person asked for it."""
     is_asking: bool = False
     streams: Mapping[str, Mapping[str, Node]] = field(default_factory=dict[str, dict[str, Node]])
     """By turn: its parts `reasoning`, `text` and `tools` while the model writes them."""
@@ -169,11 +170,12 @@ def head(run: RunRecord, now: Now | None) -> Node:
 
 
 def _stop_buttons(now: Now) -> list[Node]:
-    if now.stopping:
-        return [h("span", "nba-note", now.stopping)]
+    if now.stopping == STOPPING:
+        return [h("span", "nba-note", STOPPING)]
     pause = {"data_do": "pause", "title": "Pause when this turn is over"}
+    pausing = h("button", "nba-pause", "‖ Pause", type="button", **pause)
     return [
-        h("button", "nba-pause", "‖ Pause", type="button", **pause),
+        h("span", "nba-note", now.stopping) if now.stopping else pausing,
         h("button", "nba-stop", "■ Stop", type="button", data_do="stop", title="Stop this run"),
     ]
 
