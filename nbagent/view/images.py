@@ -101,7 +101,8 @@ def card_figures(run: ToolRun) -> tuple[list[Node], list[str]]:
     others = [part for part in run.result.attachments if part not in images] if run.result else []
     first = run.first_figure
     nodes = [figure_node(it, first and first + i) for i, it in enumerate(images[:_FIGURES])]
-    return nodes, [one_line(part_words(part), 200) for part in (*images[_FIGURES:], *others)]
+    words = [one_line(part_words(part), 200) for part in (*images[_FIGURES:], *others)]
+    return nodes, [text for text in words if text]
 
 
 def with_figures(nodes: Sequence[Node], figures: Mapping[int, ImagePart]) -> list[Node]:
