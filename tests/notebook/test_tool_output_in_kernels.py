@@ -108,7 +108,9 @@ def test_without_a_view_prints_stay_in_the_cell(kernel: LiveKernel) -> None:
     assert (cell.printed, kernel.value("t.printed")) == ("1\n", "")
 
 
-@pytest.mark.parametrize("ending", ["raise ValueError", "run_now.stop(); time.sleep(30)"])
+@pytest.mark.parametrize(
+    "ending", ["raise ValueError", "threading.Timer(0.2, run_now.stop).start(); time.sleep(30)"]
+)
 def test_what_was_printed_before_the_end_is_kept(kernel: LiveKernel, ending: str) -> None:
     body = f"print(1)\n{ending}"
     kernel.run(
@@ -177,3 +179,19 @@ def test_a_recorded_result_brings_its_output_with_it(kernel: LiveKernel) -> None
         True,
         True,
     )
+
+
+def test_the_saved_picture_has_the_output_in_the_card_and_the_figure_in_the_answer(
+    kernel: LiveKernel,
+) -> None:
+    body = f"print('look <b>'); {DRAWN}; plt.show()"
+    cell = kernel.run(
+        "script = offline.script([offline.call('work'), 'As [figure 1] shows.'])\n"
+        f"_ = nbagent.Agent(model=script, tools=[tool({body!r})]).run('go')"
+    )
+    (saved,) = cell.of("display_data")
+    page, answer = saved["data"]["text/html"].split('class="nba-answer"', 1)
+    assert "look &lt;b&gt;" in page
+    assert page.count("<img") == answer.count("<img") == 1
+    assert "As figure 1 shows." in answer
+    assert "printed: look <b>" in saved["data"]["text/plain"]
