@@ -10,10 +10,10 @@ import base64
 import binascii
 import re
 from collections.abc import Sequence
+from typing import TypedDict
 
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.view.node import Node, h
-from nbagent.view.view_types import ImageView
 from nbagent.view.words import one_line, visible
 
 _IMAGES = 2
@@ -22,6 +22,16 @@ _MAX_PIXELS = 40_000_000
 """A few kB can unpack to gigabytes in the page."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+class ImageView(TypedDict):
+    """A small PNG, JPEG, GIF or WebP, as base64."""
+
+    media_type: str
+    data: str
+    alt: str
+    size: str
+    """In words: `640 × 480 px, 12 kB`."""
 
 
 def pictures_of(parts: Sequence[Part]) -> tuple[list[ImageView], list[str]]:

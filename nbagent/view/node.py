@@ -113,7 +113,6 @@ STYLES = {
     "nba-i-bad": "height:4px;background:#c8372d",
     "nba-num": "float:right;opacity:.7",
     "nba-body": "padding:2px 12px 10px 30px",
-    "nba-lab": "opacity:.7;margin-top:8px",
     "nba-card": "border:1px solid #8885;border-radius:5px;padding:6px 10px;margin-top:6px",
     "nba-prompt": "margin:0;padding:7px 12px",
     "nba-wide": "padding:3px 12px",

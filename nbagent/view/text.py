@@ -45,7 +45,9 @@ def plain(run: RunRecord) -> str:
 
 
 def _foot(run: RunRecord) -> str:
-    return " · ".join(filter(None, (labels.about(run), labels.next_step(run))))
+    step = labels.next_step(run)
+    said = "%agent resume" in labels.ending(run)
+    return " · ".join(filter(None, (labels.about(run), "" if said else step)))
 
 
 def _turn_lines(turn: EngineTurn) -> Iterator[str]:
