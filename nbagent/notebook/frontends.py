@@ -36,9 +36,7 @@ class TerminalFrontend(Frontend):
         """Prints events as plain lines while they happen."""
         from nbagent.view.text import PlainPrinter
 
-        asked = self.asker() is not None
-        renders = sys.stdout.isatty()
-        return PlainPrinter(sys.stdout.write, asked_by_input=asked, renders=renders)
+        return PlainPrinter(sys.stdout.write, asked_by_input=self.asker() is not None)
 
 
 def chosen_frontend() -> Frontend:

@@ -1,6 +1,6 @@
-"""A dry run: what a run would send first, as a value, as plain text and as a picture.
+"""A dry run: what a run would send first, as a value, as text, and as nodes like those of a run.
 
-What would be sent is worked out in `session.active`; here nothing is decided.
+What would be sent is worked out in `session.active`; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, TextPa
 from nbagent.contracts.records import RunRecord
 from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
 from nbagent.view.images import drawn, part_words
-from nbagent.view.node import Node, h, line
+from nbagent.view.node import Node, h, line, text_of
 from nbagent.view.picture import ROOT, page
 from nbagent.view.words import as_text, cut, one_line, things, visible
-
-Key = Literal["sent", "none", "missing"]
 
 _MOST = 20_000
 """Characters of one text that are shown; the value itself has all."""
@@ -46,10 +44,10 @@ class DryRun:
     body_bytes: int
     url: str | None
     """Where it would go; None for a model without a wire."""
-    key: Key
+    key: Literal["sent", "none", "missing"]
     """Whether a key goes along; `missing` where the server answers only with one."""
     key_variables: tuple[str, ...]
-    """The variables of the environment where a key is looked for."""
+    """The variables of the environment in which the provider's key is looked for."""
     dropped_params: tuple[str, ...]
     """What is left out because the server refused it before."""
     stream: bool
@@ -60,27 +58,27 @@ class DryRun:
         return f"<DryRun {self.run.model}, {counts}, {self.body_bytes:,} bytes>"
 
     def __str__(self) -> str:
-        return text(self)
+        return _text(self)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"text/html": page(picture(self)), "text/plain": text(self)}
+        return {"text/html": page(_node(self)), "text/plain": _text(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A message, a tool or the body, ready to be written down."""
+    """A message, a tool or the body, ready to be shown."""
 
     title: str
     facts: str
     text: str
     note: str = ""
-    pictures: Sequence[Node] = ()
-    start: str = ""
+    pictures: tuple[Node, ...] = ()
+    summary: str = ""
     """Its first words, for the line that unfolds it."""
 
 
-def text(dry: DryRun) -> str:
-    """For a terminal, a script, an export: header, then everything, piece by piece."""
+def _text(dry: DryRun) -> str:
+    """For a terminal, a script, an export: head, then everything, piece by piece."""
     rows = _facts(dry)
     width = max(len(name) for name, _ in rows)
     lines = [f"dry run · {visible(dry.run.model)} · nothing was sent, nothing is kept"]
@@ -88,15 +86,15 @@ def text(dry: DryRun) -> str:
     for piece in _pieces(dry):
         lines += ["", f"── {piece.title} · {piece.facts}"]
         lines += [f"   {row}" for row in piece.text.splitlines()]
-        lines += [f"   [{node[2]}]" for node in piece.pictures if node[0] == "div"]
+        lines += [f"   [{caption}]" for node in piece.pictures if (caption := text_of(node))]
         lines += [f"   {piece.note}"] if piece.note else []
     return "\n".join(lines)
 
 
-def picture(dry: DryRun) -> Node:
-    """The same as folds, and the body of the request as it goes over the wire."""
+def _node(dry: DryRun) -> Node:
+    """The same in folds, and the body of the request as it goes over the wire."""
     rows = [
-        h("tr", "", h("th", "nba-l", name, scope="row"), h("td", "nba-l", value))
+        h("tr", "", h("th", "", name, scope="row"), h("td", "", value))
         for name, value in _facts(dry)
     ]
     tone = "bad" if dry.key == "missing" else "waits"
@@ -110,11 +108,10 @@ def picture(dry: DryRun) -> Node:
             h("strong", "nba-phase", "Dry run"),
             " ",
             h("code", "nba-chip", visible(dry.run.model)),
-            " ",
-            h("span", "nba-facts", "nothing was sent, nothing is kept"),
+            h("span", "nba-facts", " nothing was sent, nothing is kept"),
         ),
         h("div", "nba-wide", h("table", "", *rows)),
-        *map(_fold, (*_pieces(dry), _body(dry))),
+        *(_fold(piece) for piece in (*_pieces(dry), _body(dry))),
     )
 
 
@@ -124,12 +121,12 @@ def _fold(piece: _Piece) -> Node:
         "nba-line",
         h("code", "nba-id", piece.title),
         " ",
-        h("span", "nba-sum", piece.start),
+        h("span", "nba-sum", piece.summary),
         " ",
         h("small", "nba-num", piece.facts),
     )
-    body = (h("pre", "", piece.text), line("nba-note", piece.note), *piece.pictures)
-    return h("details", "nba-turn", h("summary", "", words), h("div", "nba-body", *body))
+    inner = (h("pre", "", piece.text), line("nba-note", piece.note), *piece.pictures)
+    return h("details", "nba-turn", h("summary", "", words), h("div", "nba-body", *inner))
 
 
 def _facts(dry: DryRun) -> list[tuple[str, str]]:
@@ -202,12 +199,12 @@ def _all_pieces(dry: DryRun) -> Iterator[_Piece]:
 
 
 def _message(title: str, message: Message) -> _Piece:
-    pictures: list[Node] = []
     texts: list[str] = []
+    pictures: list[Node] = []
     for part in message.content:
-        shown, _ = drawn((part,))
-        pictures += shown
-        texts += [] if shown else [_words(part)]
+        nodes, _ = drawn((part,))
+        pictures += nodes
+        texts += [] if nodes else [_words(part)]
     for call in message.tool_calls:
         texts.append(f"→ {visible(call.name)}({visible(call.arguments_raw)})  [{visible(call.id)}]")
     if message.tool_call_id:
@@ -238,7 +235,7 @@ def _tool(tool: ToolSpec) -> _Piece:
 def _body(dry: DryRun) -> _Piece:
     plain = json.dumps(_shortened(dry.body), ensure_ascii=False, indent=2)
     shown, note = cut(visible(plain), _MOST_BODY, has_all=_ALL)
-    return _Piece("body", f"{dry.body_bytes:,} bytes", shown, note, start="the request as JSON")
+    return _Piece("body", f"{dry.body_bytes:,} bytes", shown, note, summary="the request as JSON")
 
 
 def _shortened(value: Any) -> Any:
@@ -257,7 +254,7 @@ def _shortened(value: Any) -> Any:
 
 def _piece(title: str, facts: str, said: str, pictures: Sequence[Node] = ()) -> _Piece:
     shown, note = cut(said, _MOST, has_all=_ALL)
-    return _Piece(title, facts, shown, note, pictures, start=one_line(said, 100))
+    return _Piece(title, facts, shown, note, tuple(pictures), summary=one_line(said, 100))
 
 
 def _sizes(chars: int, images: int = 0) -> str:

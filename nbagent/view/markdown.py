@@ -1,7 +1,8 @@
 """Markdown → nodes: no HTML, no image, no address but http, https and mailto. Never fails.
 
 Formulas are typeset by the front end's MathJax, and only those of a closed list of commands: all
-else stays text. Code of a few known languages is highlighted here.
+else stays text. Code of a few known languages is highlighted here. `Blocks` draws a text that is
+still being written.
 """
 
 from __future__ import annotations
@@ -214,6 +215,41 @@ def highlighted(text: str, language: str) -> list[Node]:
     return [h("span", look, piece) if look else piece for look, piece in runs]
 
 
+# A text while it is written
+
+
+class Blocks:
+    """Which blocks of a growing text are closed: all of its top level but the last one."""
+
+    def __init__(self) -> None:
+        self.tail = ""
+        """The open block, as text."""
+        self._next = 0
+
+    def feed(self, text: str) -> list[Node]:
+        """Take more text; gives the blocks that it closed, drawn.
+
+        The tail is parsed again when it has a new line and has grown by a quarter: the whole costs
+        no more than a few parses of the whole text.
+        """
+        # The first character of a line tells that the block before it is over.
+        new = self.tail[-1:] + text
+        self.tail += text
+        if "\n" not in new or len(self.tail) < self._next:
+            return []
+        start = self._start_of_last_block()
+        closed, self.tail = self.tail[:start], self.tail[start:]
+        self._next = len(self.tail) * 5 // 4 if len(self.tail) > 1_000 else 0
+        return nodes_of(closed)
+
+    def _start_of_last_block(self) -> int:
+        if is_costly(self.tail):
+            return 0
+        tops = [it for it in _parser().parse(self.tail) if it.level == 0 and it.map]
+        first = tops[-1].map[0] if tops and tops[-1].map else 0
+        return sum(len(line) + 1 for line in self.tail.split("\n")[:first])
+
+
 def words_of(nodes: Sequence[Node]) -> str:
     """The text in nodes; blocks are separated by a space."""
     words: list[str] = []
@@ -224,12 +260,3 @@ def words_of(nodes: Sequence[Node]) -> str:
             around = "" if node[0] in INLINE else " "
             words.append(f"{around}{words_of(node[2:])}{around}")
     return "".join(words)
-
-
-def start_of_last_block(text: str) -> int:
-    """Where the last block of the top level begins; 0 where it is the only one."""
-    if is_costly(text):
-        return 0
-    tops = [token for token in _parser().parse(text) if token.level == 0 and token.map]
-    first = tops[-1].map[0] if tops and tops[-1].map else 0
-    return sum(len(line) + 1 for line in text.split("\n")[:first])

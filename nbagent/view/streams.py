@@ -1,4 +1,7 @@
-"""What a model writes, while it writes it: secrets hidden, bounded, drawn block by block."""
+"""What a model is writing in a turn: its reasoning, its text block by block, its calls.
+
+Gives the ops that change the page, and the parts of the turn's picture as they are now.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from nbagent.contracts.secrets import StreamFilter
-from nbagent.view.markdown import MAX_CHARS, nodes_of, start_of_last_block
+from nbagent.view.markdown import MAX_CHARS, Blocks
 from nbagent.view.node import Node, h
 from nbagent.view.picture import ARGUMENTS_CHARS, REASONING_CHARS, reasoning_node
 from nbagent.view.words import clean, visible
 
 Op = list[Any]
 """`["put", key, node, parent]`, `["add", key, text]`, `["drop", key]` or `["done", node]`."""
-
 _MOST_DRAFTS = 200
-
-
-class _Blocks:
-    """Which blocks of a growing text are closed: all of its top level but the last one."""
-
-    def __init__(self) -> None:
-        self.tail = ""
-        """The open block, as text."""
-        self._next = 0
-
-    def feed(self, text: str) -> list[Node]:
-        """Take more text; gives the blocks that it closed, drawn.
-
-        The tail is parsed again when it has a new line and has grown by a quarter: the whole costs
-        no more than a few parses of the whole text.
-        """
-        # The first character of a line tells that the block before it is over.
-        new = self.tail[-1:] + text
-        self.tail += text
-        if "\n" not in new or len(self.tail) < self._next:
-            return []
-        start = start_of_last_block(self.tail)
-        closed, self.tail = self.tail[:start], self.tail[start:]
-        self._next = len(self.tail) * 5 // 4 if len(self.tail) > 1_000 else 0
-        return nodes_of(closed)
 
 
 class _Stream:
@@ -64,6 +41,7 @@ class _Stream:
 
     @property
     def is_empty(self) -> bool:
+        """Whether nothing was shown of it."""
         return not self._pieces
 
     @property
@@ -78,7 +56,7 @@ class Writing:
         self.key = turn_id
         self.text = _Stream(MAX_CHARS, clean)
         self.reasoning = _Stream(REASONING_CHARS, clean)
-        self._blocks = _Blocks()
+        self._blocks = Blocks()
         self._closed: list[Node] = []
         self._drafts: list[tuple[str, _Stream]] = []
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-from nbagent.view.images import ImageView
 from nbagent.view.old_markdown import Node
 
 Tone = Literal["ok", "live", "waits", "bad"]
@@ -69,6 +68,16 @@ class Summary(TypedDict):
     """Calls that are not shown in the line."""
     text: str
     error: str
+
+
+class ImageView(TypedDict):
+    """A small PNG, JPEG, GIF or WebP, as base64."""
+
+    media_type: str
+    data: str
+    alt: str
+    size: str
+    """In words: `640 × 480 px, 12 kB`."""
 
 
 class PieceView(TypedDict):
