@@ -158,4 +158,5 @@ def test_opened_again_it_reads_well_and_runs_nothing(
         image = notebook.output(DRAWS).locator(".nba-run").locator("img")
         assert image.evaluate("async (i) => { await i.decode(); return i.naturalWidth; }") == 32
         assert "32 × 16 px" in notebook.text(DRAWS)
-        assert "%agent doctor" in notebook.output(FAILS).inner_text()
+        assert "LLM_AUTH_FAILED" in notebook.output(FAILS).inner_text()
+        assert notebook.page.locator(".nba-do:visible").count() == 0
