@@ -22,8 +22,8 @@ def named(names: str) -> frozenset[str]:
 
 
 TAGS = named(
-    "div span p b i em strong s small sub sup code pre kbd h3 h4 h5 h6 ul ol li blockquote a br hr"
-    " img table caption thead tbody tr th td details summary progress section header footer"
+    "div span p b i em strong s ins del small sub sup code pre kbd h3 h4 h5 h6 ul ol li blockquote"
+    " a br hr img table caption thead tbody tr th td details summary progress section header footer"
     " button textarea input select option label"
 )
 ATTRIBUTES = named(
@@ -125,6 +125,14 @@ STYLES = {
     "nba-answer": "padding:10px 14px;font-size:14px",
     "nba-foot": "padding:4px 14px 8px;font-size:11px;opacity:.7",
     "nba-do": "display:none",
+    "nba-del": "background:rgba(200,55,45,.18)",
+    "nba-ins": "background:rgba(43,138,87,.2)",
+    "nba-flow": "border-bottom:1px solid #8885;padding:6px 12px",
+    "nba-graph": "display:flex;flex-wrap:wrap;gap:6px 10px;list-style:none;margin:0;padding:6px 0",
+    "nba-step": "border:1px solid #8885;border-radius:6px;padding:3px 9px",
+    "nba-past": "border:1px solid #8885;border-radius:6px;padding:3px 9px;background:#8881",
+    "nba-here": "border:2px solid #3574f0;border-radius:6px;padding:2px 8px",
+    "nba-way": "opacity:.75",
     "nba-rows": "margin:4px 0",
     "nba-cell": "text-align:left;padding:2px 14px 2px 0;white-space:pre-wrap",
     "nba-notes": "margin:4px 0;white-space:pre-wrap",

@@ -14,16 +14,17 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from nbagent.contracts.chat import ImagePart, Message
+from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.view import labels
-from nbagent.view.images import drawn, part_words
-from nbagent.view.labels import Kind, Status
+from nbagent.view import labels, timing
+from nbagent.view.graph import graph_of
+from nbagent.view.images import drawn
+from nbagent.view.labels import Status
 from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
+from nbagent.view.request import labelled, place_in, request_node
 from nbagent.view.tables import table_of
 from nbagent.view.words import (
-    arguments_in_short,
     as_text,
     clean,
     cut,
@@ -37,9 +38,7 @@ from nbagent.view.words import (
 REASONING_CHARS = 12_000
 ARGUMENTS_CHARS = 4_000
 RESULT_CHARS = 3_000
-_MESSAGE_CHARS = 600
 _PROMPT_CHARS = 2_000
-_SYSTEM_CHARS = 3_000
 _CALLS_IN_LINE = 4
 STOPPING, PAUSING = "Stopping…", "Pausing after this turn…"
 # JupyterLab (MathJax 3) and nbconvert (MathJax 2) typeset what stands between `$` in any output:
@@ -52,7 +51,7 @@ class Now:
     """What a run at work has beside its record."""
 
     elapsed_ms: float = 0.0
-    doing: Kind = "model"
+    doing: timing.Kind = "model"
     """What the time goes to."""
     activity: str = ""
     """What goes on beside the ordinary: a retry, a wait."""
@@ -94,6 +93,7 @@ def picture(
         ROOT,
         head(run, now),
         prompt_node(run),
+        graph_of(run),
         now.asks if now else None,
         h("div", "nba-turns", *made, data_key="turns"),
         notices_node(run),
@@ -181,8 +181,8 @@ def _stop_buttons(now: Now) -> list[Node]:
 
 
 def _bar(run: RunRecord, now: Now | None) -> Node:
-    pieces = labels.bar_of(run.turns)
-    words = labels.bar_words(pieces)
+    pieces = timing.bar_of(run.turns)
+    words = timing.bar_words(pieces)
     parts = [h("i", f"nba-i-{p.kind}", style=f"flex-grow:{max(1, round(p.ms))}") for p in pieces]
     if now:
         rest = max(1, round(now.elapsed_ms - sum(piece.ms for piece in pieces)))
@@ -220,7 +220,7 @@ def turn_node(
     fork: bool = False,
 ) -> Node:
     """One turn: its line, and what unfolds."""
-    key, place = turn.id, f"run.turns[{_place(run, turn)}]"
+    key, place = turn.id, f"run.turns[{place_in(run, turn)}]"
     streams: Mapping[str, Node] = now.streams.get(key, {}) if now else {}
     at_work = now is not None and turn is run.turns[-1]
     message = turn.response.message if turn.response else None
@@ -252,10 +252,6 @@ def turn_node(
         data_key=key,
         open_="" if at_work or key in unfolded else None,
     )
-
-
-def _place(run: RunRecord, turn: EngineTurn) -> int:
-    return next((i for i, it in enumerate(run.turns) if it.id == turn.id), 0)
 
 
 def _slot(key: str, children: Sequence[Node], now: Now | None) -> Node | None:
@@ -399,68 +395,6 @@ def _error_nodes(run: ToolRun, place: str) -> list[Node]:
     return [*shown, *labelled(label, detail, RESULT_CHARS, f"{place}.error_detail")]
 
 
-def labelled(label: str, text: str, limit: int, has_all: str) -> list[Node]:
-    """A text under its label, within its limit."""
-    if not text:
-        return []
-    shown, note = cut(text, limit, has_all=has_all)
-    parts = (h("div", "nba-lab", label), h("pre", "", shown), line("nba-note", note))
-    return [part for part in parts if part is not None]
-
-
-# A request
-
-
-def request_node(run: RunRecord, turn: EngineTurn, *, is_open: bool = False) -> Node:
-    """What the turn sent, the new first; folded."""
-    request = turn.request
-    new = labels.own_messages(run, request)
-    place = _place(run, turn)
-    before = run.turns[place - 1].request if place else None
-    same = before is not None and (before.system_sha, before.toolset_sha) == (
-        request.system_sha,
-        request.toolset_sha,
-    )
-    system = run.system_prompts.get(request.system_sha, "")
-    names = ", ".join(visible(tool.name) for tool in run.toolsets.get(request.toolset_sha, ()))
-    earlier = run.turns[place - 1].id if place else ""
-    facts = {
-        "earlier": f"{request.n_new - len(new)} of them from the run before",
-        "answers": f"the calls of {earlier} and their results",
-        "tools": f"as in {earlier}" if same and names else names,
-        "options": ", ".join(f"{visible(k)}={in_short(v)}" for k, v in request.params.items()),
-    }
-    if request.n_new <= len(new):
-        del facts["earlier"]
-    shown = [m for m in new if not earlier or m.role not in ("assistant", "tool")]
-    if len(shown) == len(new):
-        del facts["answers"]
-    rows = [part for message in shown for part in message_nodes(message)]
-    rows += [h("div", "nba-note", f"{name}: {text}") for name, text in facts.items() if text]
-    if system and same:
-        rows.append(h("div", "nba-note", f"system prompt: as in {earlier}"))
-    elif system:
-        has_all = f"run.request_of({turn.id!r})"
-        rows += labelled("system prompt", visible(system), _SYSTEM_CHARS, has_all)
-    return h(
-        "details",
-        "nba-request",
-        h("summary", "", h("small", "", labels.request_words(request))),
-        h("div", "", *rows),
-        data_key=f"{turn.id}/request",
-        open_="" if is_open else None,
-    )
-
-
-def message_nodes(message: Message) -> list[Node]:
-    """A message in full; a tool's pictures stand in its card, a person's with the prompt."""
-    name = one_line(visible(message.name), labels.NAME_CHARS) if message.name else ""
-    pieces = [part_words(part) for part in message.content]
-    pieces += [f"{visible(c.name)}({arguments_in_short(c.arguments)})" for c in message.tool_calls]
-    text = "\n".join(filter(None, pieces))
-    return labelled(f"{message.role} {name}".strip(), text, _MESSAGE_CHARS, "run.messages")
-
-
 # The end
 
 
@@ -473,7 +407,7 @@ def notices_node(run: RunRecord) -> Node | None:
 def answer_part(run: RunRecord, turn: EngineTurn) -> list[Node]:
     """The answer, set apart also where there is no style."""
     text = clean(turn.text)
-    shown, note = cut(text, MAX_CHARS, has_all=f"run.turns[{_place(run, turn)}].text")
+    shown, note = cut(text, MAX_CHARS, has_all=f"run.turns[{place_in(run, turn)}].text")
     parts = [line("nba-note", labels.answer_note(run)), *nodes_of(shown), line("nba-note", note)]
     node = h("div", "nba-answer", *parts, role="group", aria_label="answer")
     return [h("hr", "nba-sep"), node]
@@ -491,20 +425,20 @@ def foot(run: RunRecord, actions: bool) -> Node:
     verbs |= {"copy": "Copy answer"} if labels.answering_turn(run) else {}
     verbs |= {"cell": "To cell"}
     buttons = [action(verb, title) for verb, title in verbs.items()] if actions else []
-    pieces = labels.bar_of(run.turns)
-    words = " · ".join(filter(None, (labels.about(run), labels.bar_words(pieces))))
-    kinds = list(labels.sums_of(pieces))
+    pieces = timing.bar_of(run.turns)
+    words = " · ".join(filter(None, (labels.about(run), timing.bar_words(pieces))))
+    kinds = list(timing.sums_of(pieces))
     about: Node = h("small", "", words)
     if len(run.turns) > 1 and len(kinds) > 1:
         about = h("details", "", h("summary", "", about), _times(run, kinds), data_key="times")
     return h("div", "nba-foot", *buttons, about)
 
 
-def _times(run: RunRecord, kinds: Sequence[Kind]) -> Node:
+def _times(run: RunRecord, kinds: Sequence[timing.Kind]) -> Node:
     """Where the time went, turn by turn: what the bar says where there is no style."""
-    rows = [h("tr", "", *(h("th", "", word) for word in ("turn", *map(labels.kind_word, kinds))))]
+    rows = [h("tr", "", *(h("th", "", word) for word in ("turn", *map(timing.kind_word, kinds))))]
     for turn in run.turns[:100]:
-        sums = labels.sums_of(labels.segments_of(turn))
+        sums = timing.sums_of(timing.segments_of(turn))
         cells = [h("td", "", seconds(sums[k]) if sums.get(k) else "") for k in kinds]
         rows.append(h("tr", "", h("th", "", turn.id, scope="row"), *cells))
     return h("table", "", *rows)

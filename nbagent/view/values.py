@@ -11,7 +11,8 @@ from nbagent.view import labels
 from nbagent.view.images import drawn
 from nbagent.view.markdown import nodes_of
 from nbagent.view.node import Node, h
-from nbagent.view.picture import ROOT, card_node, message_nodes, picture, turn_node
+from nbagent.view.picture import ROOT, card_node, picture, turn_node
+from nbagent.view.request import message_nodes
 from nbagent.view.words import clean, one_line
 
 
@@ -59,8 +60,29 @@ def runs_node(runs: Sequence[RunRecord]) -> Node:
             " ",
             h("span", "nba-sum", f"{status.mark} {one_line(clean(run.prompt), 90)}"),
             " ",
-            h("small", "nba-num", labels.facts_line(run)),
+            h("small", "nba-num", f"{spark(run)} {labels.facts_line(run)}".strip()),
         )
         inner = picture(run, actions=False) if place < 20 else f"%agent show {run.id[:8]}"
         rows.append(h("details", "nba-turn", h("summary", "", words), inner))
     return h("div", ROOT, *rows)
+
+
+def runs_text(runs: Sequence[RunRecord]) -> str:
+    """The same as lines."""
+    lines: list[str] = []
+    for run in runs:
+        mark = labels.status_of(run).mark
+        began = run.started_at.astimezone().strftime("%d %b %H:%M")
+        words = f"{run.id[:8]}  {began}  {mark} {one_line(clean(run.prompt), 60)}"
+        lines.append(f"{words}  {spark(run)}  {labels.facts_line(run)}".rstrip())
+    return "\n".join(lines)
+
+
+def spark(run: RunRecord) -> str:
+    """The tokens of the last turns as blocks: `▂▃█`."""
+    spent = [turn.response.usage for turn in run.turns if turn.response and turn.response.usage]
+    used = [usage.total_tokens for usage in spent]
+    most = max(used, default=0)
+    if not most or len(used) < 2:
+        return ""
+    return "".join("▁▂▃▄▅▆▇█"[min(7, 8 * n // most)] for n in used[-24:])

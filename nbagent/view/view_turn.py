@@ -275,7 +275,7 @@ def _seen(value: Any, levels: int) -> Any:
         return {_seen(k, levels - 1): _seen(v, levels - 1) for k, v in items.items()}
     if isinstance(value, list | tuple) and levels:
         return [_seen(item, levels - 1) for item in cast("Sequence[Any]", value)]
-    return value
+    return cast("Any", value)
 
 
 def _phase(run: ToolRun) -> ToolPhase:
