@@ -8,7 +8,7 @@
 // The closed lists of view/node.py. What is not in them is not built.
 const TAGS = new Set((
   "div span p b i em strong s small sub sup code pre kbd h3 h4 h5 h6 ul ol li blockquote a br hr " +
-  "img table caption thead tbody tr th td details summary progress section header footer " +
+  "del ins img table caption thead tbody tr th td details summary progress section header footer " +
   "button textarea input select option label"
 ).split(" "));
 const ATTRIBUTES = new Set((
@@ -177,6 +177,8 @@ function createView(shared, el) {
   const place = el.appendChild(build(["div", { class: "nba-view" }]));
   /** What the person folded or unfolded, by run and key. @type {Map<string, boolean>} */
   const touched = new Map();
+  /** What was answered, by the question's id. @type {Map<string, string>} */
+  const answered = new Map();
   /** What waits while a question is open. @type {{ run: string, op: any[] }[]} */
   let held = [];
   /** When each head was drawn. @type {WeakMap<Element, number>} */
@@ -252,20 +254,28 @@ function createView(shared, el) {
       for (let fold = ask.closest("details"); fold; fold = fold.parentElement.closest("details")) {
         fold.open = true;
       }
+      if (answered.has(ask.dataset.question)) {
+        setSent(ask, true);
+        continue;
+      }
       const isFirst = !asks().length && performance.now() - moved > BUSY_MS;
       const buttons = ask.querySelector(".nba-row") ?? ask;
       if (isFirst) for (const one of [buttons, ask.firstChild]) one.scrollIntoView?.({ block: "nearest" });
       setTimeout(() => ask.classList.add("nba-armed"), ARMED_MS);
     }
     // The kernel could not take an answer, and says why: it is asked again.
-    const ask = fresh.matches(".nba-said") && fresh.closest("[data-question]");
-    if (ask) setSent(ask, false);
+    const ask = fresh.matches(".nba-said:not(:empty)") && fresh.closest("[data-question]");
+    if (!ask) return;
+    answered.delete(ask.dataset.question);
+    setSent(ask, false);
   }
 
   /** @param {any} ask @param {boolean} isSent */
   function setSent(ask, isSent) {
     ask.classList.toggle("nba-sent", isSent);
     for (const one of ask.querySelectorAll("button, textarea, input")) one.disabled = isSent;
+    const words = answered.get(ask.dataset.question);
+    if (words) ask.querySelector(".nba-said").textContent = words;
   }
 
   /** @param {any} ask @param {string} choice */
@@ -274,9 +284,8 @@ function createView(shared, el) {
       const line = ask.parentElement.closest("details")?.querySelector("summary");
       line?.focus({ preventScroll: true });
     }
+    answered.set(ask.dataset.question, `${SENT[choice]}: sent`);
     setSent(ask, true);
-    const said = ask.querySelector(".nba-said");
-    if (said) said.textContent = `${SENT[choice]}: sent`;
   }
 
   /** @param {any} form @returns {Record<string, string>} */
@@ -288,7 +297,7 @@ function createView(shared, el) {
   /** @param {any} ask @param {any} button */
   function answer(ask, button) {
     const choice = button.dataset.do;
-    const form = button.closest("details");
+    const form = button.closest(".nba-edit, .nba-deny");
     if (choice === "cancel") return cancel(form);
     const message = { kind: "answer", run: runOf(ask), question: ask.dataset.question, choice };
     const fields = form && fieldsOf(form);
