@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.view.node import Node, h
-from nbagent.view.view_types import ImageView
 from nbagent.view.words import one_line, visible
 
 _IMAGES = 2
@@ -24,31 +23,20 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-def pictures_of(parts: Sequence[Part]) -> tuple[list[ImageView], list[str]]:
-    """The pictures to draw, and a line for every other part."""
-    shown: list[ImageView] = []
+def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
+    """The pictures to draw, each with its caption, and a line for every other part."""
+    nodes: list[Node] = []
     unseen: list[str] = []
     for part in parts:
-        picture = None
-        if isinstance(part, ImagePart) and len(shown) < _IMAGES:
-            picture = _picture(part)
-        if picture is not None:
-            shown.append(picture)
+        size = _size(part) if isinstance(part, ImagePart) and len(nodes) < 2 * _IMAGES else ""
+        if size and isinstance(part, ImagePart):
+            alt = visible(part.alt) or "image"
+            source = f"data:{part.media_type};base64,{part.data}"
+            nodes += [h("img", alt=alt, src=source), h("div", "nba-note", f"{alt} · {size}")]
         elif not isinstance(part, TextPart):
             unseen.append(part_words(part))
         elif part.text:
             unseen.append(one_line(visible(part.text), 200))
-    return shown, unseen
-
-
-def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
-    """The pictures to draw as nodes, and a line for every other part."""
-    shown, unseen = pictures_of(parts)
-    nodes: list[Node] = []
-    for image in shown:
-        source = f"data:{image['media_type']};base64,{image['data']}"
-        caption = f"{image['alt']} · {image['size']}"
-        nodes += [h("img", alt=image["alt"], src=source), h("div", "nba-note", caption)]
     return nodes, unseen
 
 
@@ -61,25 +49,21 @@ def part_words(part: Part) -> str:
     return f"[image: {visible(part.alt or part.url or part.media_type)}]"
 
 
-def _picture(part: ImagePart) -> ImageView | None:
+def _size(part: ImagePart) -> str:
+    """`640 × 480 px, 12 kB` of an image that may be drawn; else empty."""
     data = part.data or ""
     if part.media_type not in _MEDIA_TYPES or len(data) > _IMAGE_CHARS:
-        return None
+        return ""
     if _BASE64.fullmatch(data) is None:
-        return None
+        return ""
     try:
         content = base64.b64decode(data, validate=True)
     except binascii.Error:
-        return None
+        return ""
     size = _SIZES[part.media_type](content)
     if size is None or not 0 < size[0] * size[1] <= _MAX_PIXELS:
-        return None
-    return {
-        "media_type": part.media_type,
-        "data": data,
-        "alt": visible(part.alt) or "image",
-        "size": f"{size[0]} × {size[1]} px, {max(1, round(len(content) / 1000)):,} kB",
-    }
+        return ""
+    return f"{size[0]} × {size[1]} px, {max(1, round(len(content) / 1000)):,} kB"
 
 
 def _png(content: bytes) -> tuple[int, int] | None:
