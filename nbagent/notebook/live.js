@@ -7,13 +7,13 @@
 
 // The closed lists of view/node.py. What is not in them is not built.
 const TAGS = new Set((
-  "div span p b i em strong s small sub sup code pre kbd h3 h4 h5 h6 ul ol li blockquote a br hr " +
-  "del ins img table caption thead tbody tr th td details summary progress section header footer " +
+  "div span p b i em strong s small sub sup del ins code pre kbd h3 h4 h5 h6 ul ol li " +
+  "blockquote a br hr img table caption thead tbody tr th td details summary progress section header footer " +
   "button textarea input select option label"
 ).split(" "));
 const ATTRIBUTES = new Set((
-  "class title role open hidden disabled checked selected start align scope colspan alt value max " +
-  "type rows placeholder tabindex spellcheck aria-label aria-hidden aria-live aria-expanded " +
+  "class title role open hidden disabled checked selected start align scope colspan alt value " +
+  "max type rows placeholder tabindex spellcheck aria-label aria-hidden aria-live aria-expanded " +
   "aria-invalid data-key data-do data-field data-run data-turn data-kernel data-question " +
   "data-since data-clock data-grows data-lm-suppress-shortcuts"
 ).split(" "));
@@ -187,7 +187,8 @@ function createView(shared, el) {
   let moved = -Infinity;
   let typing = 0;
 
-  const rootOf = (/** @type {string} */ run) => place.querySelector(`[data-run="${CSS.escape(run)}"]`);
+  const rootOf = (/** @type {string} */ run) =>
+    place.querySelector(`[data-run="${CSS.escape(run)}"]`);
   const runOf = (/** @type {any} */ node) => node.closest("[data-run]").dataset.run;
   const asks = () => [...place.querySelectorAll("[data-question].nba-armed:not(.nba-sent)")];
 
@@ -258,9 +259,10 @@ function createView(shared, el) {
         setSent(ask, true);
         continue;
       }
-      const isFirst = !asks().length && performance.now() - moved > BUSY_MS;
-      const buttons = ask.querySelector(".nba-row") ?? ask;
-      if (isFirst) for (const one of [buttons, ask.firstChild]) one.scrollIntoView?.({ block: "nearest" });
+      if (!asks().length && performance.now() - moved > BUSY_MS) {
+        ask.querySelector(".nba-row")?.scrollIntoView({ block: "nearest" });
+        ask.firstElementChild.scrollIntoView({ block: "nearest" });
+      }
       setTimeout(() => ask.classList.add("nba-armed"), ARMED_MS);
     }
     // The kernel could not take an answer, and says why: it is asked again.
@@ -364,8 +366,8 @@ function createView(shared, el) {
 
   /** @param {any} event */
   function pressed(event) {
-    const form = event.target.closest("[data-question] details");
-    if (!form || !event.target.matches("input") || event.isComposing || event.key !== "Enter") return;
+    const form = event.target.matches("input") && event.target.closest(".nba-deny");
+    if (!form || event.isComposing || event.key !== "Enter") return;
     // Else the same key would fold the turn, whose line gets the focus.
     event.preventDefault();
     form.querySelector("[data-do]").click();
@@ -393,7 +395,8 @@ function createView(shared, el) {
       const [mark, phase] = head.querySelectorAll(".nba-mark, .nba-phase");
       mark.className = "nba-mark nba-bad";
       phase.textContent = "Interrupted";
-      for (const one of root.querySelectorAll(".nba-busy .nba-res")) one.textContent = " interrupted";
+      const busy = root.querySelectorAll(".nba-busy .nba-res");
+      for (const one of busy) one.textContent = " interrupted";
       for (const one of root.querySelectorAll("[data-question]")) setSent(one, true);
       root.append(build(["div", { class: "nba-end" },
         "The kernel is gone: ", ["code", {}, "%agent resume"], " goes on, in the new kernel"]));
