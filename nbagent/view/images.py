@@ -50,7 +50,7 @@ def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
     for image in shown:
         source = f"data:{image['media_type']};base64,{image['data']}"
         caption = f"{image['alt']} · {image['size']}"
-        nodes += [h("img", alt=image["alt"], src=source), h("div", "nba-note", caption)]
+        nodes += [h("img", "nba-img", alt=image["alt"], src=source), h("div", "nba-note", caption)]
     return nodes, unseen
 
 
@@ -89,9 +89,11 @@ def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
     if drawn is None:
         size = f"{len(image.data or '') * 3 // 4 // 1000:,} kB, not drawn here"
         return h("div", "nba-note", " · ".join(filter(None, (name, part_words(image), size))))
-    words = " · ".join(filter(None, (name, visible(caption) or drawn["alt"], drawn["size"])))
+    # What has no words of its own is described by its size.
+    own = "" if " px" in drawn["alt"] else drawn["alt"]
+    words = " · ".join(filter(None, (name, visible(caption) or own or drawn["size"])))
     source = f"data:{drawn['media_type']};base64,{drawn['data']}"
-    picture = h("img", "", alt=visible(caption) or drawn["alt"], src=source)
+    picture = h("img", "nba-img", alt=words, src=source)
     return h("div", "nba-figure", picture, h("div", "nba-note", words))
 
 
