@@ -78,10 +78,6 @@ class Frontend:
         """Show a run where it was not shown yet; False where nothing can be shown."""
         return False
 
-    def bundle(self, dry_run: Any) -> dict[str, str]:
-        """A `session.active.DryRun` by MIME type, `text/plain` always."""
-        return {"text/plain": repr(dry_run)}
-
     def forget(self, run_ids: tuple[str, ...]) -> None:
         """Take runs that were deleted out of what is shown and remembered."""
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.node import Node, h
-from nbagent.view.view_types import ImageView
 from nbagent.view.words import one_line, visible
 
 _IMAGES = 2
@@ -26,31 +25,23 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-def pictures_of(parts: Sequence[Part]) -> tuple[list[ImageView], list[str]]:
-    """The pictures to draw, and a line for every other part."""
-    shown: list[ImageView] = []
+def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
+    """The pictures to draw, each with its caption, and a line for every other part."""
+    nodes: list[Node] = []
     unseen: list[str] = []
     for part in parts:
-        picture = None
-        if isinstance(part, ImagePart) and len(shown) < _IMAGES:
-            picture = _picture(part)
-        if picture is not None:
-            shown.append(picture)
+        size = _size(part) if isinstance(part, ImagePart) and len(nodes) < 2 * _IMAGES else ""
+        if size and isinstance(part, ImagePart):
+            alt = visible(part.alt) or "image"
+            source = f"data:{part.media_type};base64,{part.data}"
+            nodes += [
+                h("img", "nba-img", alt=alt, src=source),
+                h("div", "nba-note", f"{alt} · {size}"),
+            ]
         elif not isinstance(part, TextPart):
             unseen.append(part_words(part))
         elif part.text:
             unseen.append(one_line(visible(part.text), 200))
-    return shown, unseen
-
-
-def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
-    """The pictures to draw as nodes, and a line for every other part."""
-    shown, unseen = pictures_of(parts)
-    nodes: list[Node] = []
-    for image in shown:
-        source = f"data:{image['media_type']};base64,{image['data']}"
-        caption = f"{image['alt']} · {image['size']}"
-        nodes += [h("img", "nba-img", alt=image["alt"], src=source), h("div", "nba-note", caption)]
     return nodes, unseen
 
 
@@ -85,14 +76,14 @@ def figures_of(run: RunRecord) -> dict[int, ImagePart]:
 def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
     """A picture of a tool and a line below it: words alone where it cannot be drawn."""
     name = f"figure {number}" if number else ""
-    drawn = _picture(image)
-    if drawn is None:
-        size = f"{len(image.data or '') * 3 // 4 // 1000:,} kB, not drawn here"
-        return h("div", "nba-note", " · ".join(filter(None, (name, part_words(image), size))))
+    size = _size(image)
+    if not size:
+        why = f"{len(image.data or '') * 3 // 4 // 1000:,} kB, not drawn here"
+        return h("div", "nba-note", " · ".join(filter(None, (name, part_words(image), why))))
     # What has no words of its own is described by its size.
-    own = "" if " px" in drawn["alt"] else drawn["alt"]
-    words = " · ".join(filter(None, (name, visible(caption) or own or drawn["size"])))
-    source = f"data:{drawn['media_type']};base64,{drawn['data']}"
+    own = "" if " px" in image.alt else image.alt
+    words = " · ".join(filter(None, (name, visible(caption or own) or size)))
+    source = f"data:{image.media_type};base64,{image.data}"
     picture = h("img", "nba-img", alt=words, src=source)
     return h("div", "nba-figure", picture, h("div", "nba-note", words))
 
@@ -155,25 +146,21 @@ def _without_marks(node: Node, figures: Mapping[int, ImagePart]) -> Node:
     return [*node[:2], *(_without_marks(child, figures) for child in node[2:])]
 
 
-def _picture(part: ImagePart) -> ImageView | None:
+def _size(part: ImagePart) -> str:
+    """`640 × 480 px, 12 kB` of an image that may be drawn; else empty."""
     data = part.data or ""
     if part.media_type not in _MEDIA_TYPES or len(data) > _IMAGE_CHARS:
-        return None
+        return ""
     if _BASE64.fullmatch(data) is None:
-        return None
+        return ""
     try:
         content = base64.b64decode(data, validate=True)
     except binascii.Error:
-        return None
+        return ""
     size = _SIZES[part.media_type](content)
     if size is None or not 0 < size[0] * size[1] <= _MAX_PIXELS:
-        return None
-    return {
-        "media_type": part.media_type,
-        "data": data,
-        "alt": visible(part.alt) or "image",
-        "size": f"{size[0]} × {size[1]} px, {max(1, round(len(content) / 1000)):,} kB",
-    }
+        return ""
+    return f"{size[0]} × {size[1]} px, {max(1, round(len(content) / 1000)):,} kB"
 
 
 def _png(content: bytes) -> tuple[int, int] | None:
