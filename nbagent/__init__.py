@@ -23,6 +23,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         *("runs", "turns", "tool_runs", "transitions", "messages", "prompts"),
         *("read_notebook", "models"),
     ),
+    "nbagent.overview": ("compare", "history"),
     "nbagent.settings": ("configure",),
     "nbagent.notebook.panel": ("panel",),
     "nbagent.tools.function_tool": ("tool",),
@@ -46,6 +47,7 @@ __all__: list[str] = ["Agent", "Run", "configure", "forget", "open_run", "panel"
 __all__ += ["ToolContext", "ToolLimits", "ToolPolicy", "mcp", "tool", "verify_audit"]
 __all__ += ["Message", "PersonAnswer", "Question", "events", "offline"]
 __all__ += ["EngineError", "ModelError", "NbagentError", "StoreError", "ToolError", "UsageError"]
+__all__ += ["compare", "history"]
 __all__ += ["expand", "load_agent", "load_package", "messages", "models", "prompts"]
 __all__ += ["read_notebook", "runs", "session_tree", "tool_runs", "transitions", "turns"]
 
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
         turns,
     )
     from nbagent.notebook.panel import panel
+    from nbagent.overview import compare, history
     from nbagent.providers import offline
     from nbagent.run import Run, forget, open_run
     from nbagent.session.branches import session_tree

@@ -305,6 +305,11 @@ class Run:
         if self.phase == "Running":
             raise UsageError(f"run {self.id[:8]} is still at work; stop it, or wait for it, first")
 
+    @property
+    def answer(self) -> Answer:
+        """`text`, rendered where it is shown as the last value of a cell."""
+        return Answer(self.text)
+
     def __str__(self) -> str:
         return self.text
 
@@ -318,6 +323,20 @@ class Run:
     def _ipython_display_(self) -> None:
         if not frontend().show(self.record):
             print(repr(self))
+
+
+class Answer(str):
+    """A text of a model, which a front end shows rendered."""
+
+    def _repr_html_(self) -> str:
+        # Late, here and where runs are drawn: the Markdown parser comes with it.
+        from nbagent.view.picture import page
+        from nbagent.view.values import answer_node
+
+        return page(answer_node(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
 
 def open_run(ref: str) -> Run:

@@ -17,6 +17,7 @@ LAYERS: list[set[str]] = [
     {"__main__"},
     {"notebook"},
     {"testing"},
+    {"overview"},
     {"frames", "agent"},
     {"run"},
     {"lab"},

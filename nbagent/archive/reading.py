@@ -32,6 +32,12 @@ _FIND = (
     "WHERE run_id = :ref OR name = :ref OR (run_id >= lower(:ref) AND run_id < lower(:ref) || 'g') "
     "ORDER BY is_exact DESC, n DESC LIMIT 5"
 )
+_SEARCH = (
+    "SELECT run_id FROM runs x WHERE x.prompt LIKE ?1 ESCAPE '\\' OR x.name LIKE ?1 ESCAPE '\\' "
+    "OR EXISTS (SELECT 1 FROM messages m WHERE m.run = x.n AND m.text LIKE ?1 ESCAPE '\\') "
+    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE ?1 ESCAPE '\\') "
+    "ORDER BY n DESC LIMIT ?2"
+)
 
 _NEWEST = (
     "WHERE (? IS NULL OR workflow = ?) AND (? IS NULL OR json_valid(doc) "
@@ -170,6 +176,12 @@ class Reading(ABC):
             ids = ", ".join(run_id for run_id, _ in found)
             raise UsageError(f"several runs' ids start with {ref!r}: {ids}; give more of the id")
         return found[0][0]
+
+    def search(self, text: str, *, limit: int = 50) -> list[str]:
+        """Ids of the newest runs with this text in their name, prompt, messages or results."""
+        pattern = "".join(f"\\{c}" if c in "\\%_" else c for c in text)
+        with self.reading() as c:
+            return [row[0] for row in c.execute(_SEARCH, (f"%{pattern}%", limit))]
 
     def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
         """The id of the run that began last, in a session, in a notebook, or of all."""

@@ -14,7 +14,7 @@ from nbagent.archive.reading import Branch
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.session.stores import current_store, find_run
 from nbagent.view.listing import Listing
-from nbagent.view.node import html
+from nbagent.view.node import Node
 from nbagent.view.tree import answers_listing, calls_of, different_answers, tree_lines, tree_node
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Spread(Sequence[R], Generic[R]):
         return str(self._listing())
 
     def _repr_html_(self) -> str:
-        return html(self._listing().node())
+        return _page(self._listing().node())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,7 +103,13 @@ class SessionTree:
         return "\n".join(tree_lines(self.branches, current=self.current))
 
     def _repr_html_(self) -> str:
-        return html(tree_node(self.branches, current=self.current))
+        return _page(tree_node(self.branches, current=self.current))
+
+
+def _page(node: Node) -> str:
+    from nbagent.view.picture import page
+
+    return page(node)
 
 
 def session_tree(session: str | None = None) -> SessionTree:

@@ -29,6 +29,7 @@ from nbagent.session.hosts import tools_of
 from nbagent.session.recorded import AnswersFirst, HoldingHost, RecordedHost, recording_of
 from nbagent.settings import RunOptions, Settings, check_limits, effective, without_secrets
 from nbagent.tools.base import HostSet
+from nbagent.view.graph import Plan, Step, Way
 
 if TYPE_CHECKING:
     from nbagent.session.guide import Guide
@@ -312,6 +313,7 @@ def _kept(
         kept["output"] = output.name
     if flow is not None:
         kept["document"] = flow.document.run_id
+        kept["graph"] = _plan_of(flow).model_dump(mode="json", exclude_defaults=True)
     kept["model"] = chosen.model_id
     if chosen.base_url:
         kept["base_url"] = chosen.base_url
@@ -324,6 +326,18 @@ def _marks(ask: Ask) -> dict[str, Any]:
     """What the record says of a fork beside its options; nothing of it goes on."""
     marks = {"edits": [*ask.edits], "drop": [*ask.drop], "holds_calls": ask.holds_calls}
     return {name: value for name, value in marks.items() if value}
+
+
+def _plan_of(flow: Flow) -> Plan:
+    """The graph of a workflow and where it stands, for the picture of the run."""
+    graph, state = flow.package.graph, flow.state
+    steps = [Step(id=n.id, agent=n.agent, terminal=n.terminal) for n in graph.nodes.values()]
+    ways = [
+        Way(source=e.source, target=e.target, label=e.label, condition=e.condition)
+        for e in graph.edges
+    ]
+    plan = Plan(steps=tuple(steps), ways=tuple(ways), completed=state.completed, here=state.node)
+    return plan.bounded()
 
 
 def _changes(

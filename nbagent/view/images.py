@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
+from nbagent.view.node import Node, h
 from nbagent.view.view_types import ImageView
 from nbagent.view.words import one_line, visible
 
@@ -38,6 +39,17 @@ def pictures_of(parts: Sequence[Part]) -> tuple[list[ImageView], list[str]]:
         elif part.text:
             unseen.append(one_line(visible(part.text), 200))
     return shown, unseen
+
+
+def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
+    """The pictures to draw as nodes, and a line for every other part."""
+    shown, unseen = pictures_of(parts)
+    nodes: list[Node] = []
+    for image in shown:
+        source = f"data:{image['media_type']};base64,{image['data']}"
+        caption = f"{image['alt']} · {image['size']}"
+        nodes += [h("img", alt=image["alt"], src=source), h("div", "nba-note", caption)]
+    return nodes, unseen
 
 
 def part_words(part: Part) -> str:

@@ -15,7 +15,7 @@ from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.chat import Message, Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
-from nbagent.view.markdown import MAX_CHARS
+from nbagent.view.old_markdown import MAX_CHARS
 from nbagent.view.question_before import Asked, question_view
 from nbagent.view.view_state import bar_words, facts_of, view_of
 from nbagent.view.view_turn import (

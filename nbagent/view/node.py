@@ -1,5 +1,6 @@
-"""A picture is a tree: a text, or `[tag, attributes, *children]`. Two printers draw it: `html` here,
-`build` in `notebook/live.js`.
+"""A picture is a tree: a text, or `[tag, attributes, *children]`.
+
+Two printers draw it: `html` here, `build` in `notebook/live.js`.
 
 Law 7 (text is text) is kept in these two and nowhere else: text is escaped, tags and attributes are
 closed lists. A test holds the lists of both against each other.
@@ -14,17 +15,23 @@ from typing import Any
 Node = str | list[Any]
 """A text, or `[tag, attributes, *children]`: plain JSON."""
 
-TAGS = frozenset(
-    "div span p b i em strong s small sub sup code pre kbd h3 h4 h5 h6 ul ol li blockquote a br hr"
-    " img table caption thead tbody tr th td details summary progress section header footer"
-    " button textarea input select option label".split()
+
+def named(names: str) -> frozenset[str]:
+    """A closed list of names."""
+    return frozenset(names.split())
+
+
+TAGS = named(
+    "div span p b i em strong s ins del small sub sup code pre kbd h3 h4 h5 h6 ul ol li blockquote"
+    " a br hr img table caption thead tbody tr th td details summary progress section header footer"
+    " button textarea input select option label"
 )
-ATTRIBUTES = frozenset(
+ATTRIBUTES = named(
     # `data-` alone would let a text run a command of JupyterLab (`data-commandlinker-command`).
     "class title role open hidden disabled checked selected start align scope colspan alt value max"
     " type rows placeholder tabindex spellcheck aria-label aria-hidden aria-live aria-expanded"
     " aria-invalid data-key data-do data-field data-run data-turn data-kernel data-question"
-    " data-since data-clock data-grows data-lm-suppress-shortcuts".split()
+    " data-since data-clock data-grows data-lm-suppress-shortcuts"
 )
 VALUES = {
     "href": re.compile(r"(?:https?|mailto):.+", re.IGNORECASE | re.DOTALL),
@@ -32,9 +39,9 @@ VALUES = {
     "style": re.compile(r"flex-grow:\d+"),
 }
 """Attributes whose value has one form."""
-LIVE_ONLY = frozenset(("data-key", "data-since", "data-clock", "data-grows", "aria-live"))
+LIVE_ONLY = named("data-key data-since data-clock data-grows aria-live")
 """Attributes that mean nothing in a saved page; `html` leaves them out."""
-VOID = frozenset(("br", "hr", "img", "input"))
+VOID = named("br hr img input")
 
 
 def h(tag: str, cls: str = "", *children: Node | None, **attributes: str | None) -> Node:
@@ -49,6 +56,11 @@ def h(tag: str, cls: str = "", *children: Node | None, **attributes: str | None)
     named = {n.rstrip("_").replace("_", "-"): v for n, v in attributes.items() if v is not None}
     given = {"class": cls, **named} if cls else named
     return [tag, given, *(child for child in children if child is not None and child != "")]
+
+
+def line(cls: str, text: str) -> Node | None:
+    """A line of text, if there is any."""
+    return h("div", cls, text) if text else None
 
 
 def html(node: Node) -> str:
@@ -91,25 +103,37 @@ def text_of(node: Node) -> str:
     return node if isinstance(node, str) else "".join(map(text_of, node[2:]))
 
 
-_GREY, _LINE = "rgba(128,128,128,.08)", "rgba(128,128,128,.35)"
 STYLES = {
-    "nba-run": f"max-width:860px;border:1px solid {_LINE};border-radius:8px;overflow:hidden",
-    "nba-head": f"display:flex;flex-wrap:wrap;gap:2px 10px;padding:6px 12px;background:{_GREY}",
-    "nba-bar": f"display:flex;height:4px;background:{_LINE}",
-    "nba-model": "height:4px;background:#3574f0",
-    "nba-tool": "height:4px;background:#e8883a",
-    "nba-wait": "height:4px;background:#c9ced6",
-    "nba-bad": "height:4px;background:#c8372d",
+    "nba-run": "max-width:860px;border:1px solid #8885;border-radius:8px;overflow:hidden",
+    "nba-head": "display:flex;flex-wrap:wrap;gap:2px 10px;padding:6px 12px;background:#8881",
+    "nba-bar": "display:flex;height:4px;background:#8885",
+    "nba-i-model": "height:4px;background:#3574f0",
+    "nba-i-tool": "height:4px;background:#e8883a",
+    "nba-i-wait": "height:4px;background:#c9ced6",
+    "nba-i-bad": "height:4px;background:#c8372d",
     "nba-num": "float:right;opacity:.7",
     "nba-body": "padding:2px 12px 10px 30px",
-    "nba-lab": "font-size:11px;opacity:.7;margin:8px 0 2px",
-    "nba-card": f"border:1px solid {_LINE};border-radius:5px;padding:6px 10px;margin-top:6px",
-    "nba-answer": f"border-top:1px solid {_LINE};padding:10px 14px;font-size:14px",
+    "nba-lab": "opacity:.7;margin-top:8px",
+    "nba-card": "border:1px solid #8885;border-radius:5px;padding:6px 10px;margin-top:6px",
+    "nba-prompt": "margin:0;padding:7px 12px",
+    "nba-wide": "padding:3px 12px",
+    "nba-sep": "margin:0;border:0;border-top:1px solid #8885",
+    "nba-answer": "padding:10px 14px;font-size:14px",
     "nba-foot": "padding:4px 14px 8px;font-size:11px;opacity:.7",
     "nba-do": "display:none",
+    "nba-del": "background:rgba(200,55,45,.18)",
+    "nba-ins": "background:rgba(43,138,87,.2)",
+    "nba-flow": "border-bottom:1px solid #8885;padding:6px 12px",
+    "nba-graph": "display:flex;flex-wrap:wrap;gap:6px 10px;list-style:none;margin:0;padding:6px 0",
+    "nba-step": "border:1px solid #8885;border-radius:6px;padding:3px 9px",
+    "nba-past": "border:1px solid #8885;border-radius:6px;padding:3px 9px;background:#8881",
+    "nba-here": "border:2px solid #3574f0;border-radius:6px;padding:2px 8px",
+    "nba-way": "opacity:.75",
     "nba-rows": "margin:4px 0",
     "nba-cell": "text-align:left;padding:2px 14px 2px 0;white-space:pre-wrap",
     "nba-notes": "margin:4px 0;white-space:pre-wrap",
 }
-"""By the first class: what makes a page of a notebook that nobody has trusted yet. Plain values only:
-JupyterLab's sanitiser drops a style with `var()`, `color-mix()`, `overflow-wrap` and the like."""
+"""By the first class: what makes a page of a notebook that nobody has trusted yet.
+
+Plain values only: JupyterLab's sanitiser drops a style with `var()`, `color-mix()`, `overflow-wrap`
+and the like."""

@@ -11,7 +11,7 @@ from functools import cache
 from html import escape as _entities
 from importlib.resources import files
 
-from nbagent.view.markdown import TAGS, Node
+from nbagent.view.old_markdown import TAGS, Node
 from nbagent.view.static_text import answer_of, markdown, plain
 from nbagent.view.view_types import (
     Block,
@@ -43,7 +43,7 @@ def bundle(state: ViewState, *, unfolded: Collection[str] = ()) -> dict[str, str
 @cache
 def style() -> str:
     """The style sheet of the live view, without comments and spaces."""
-    text = files("nbagent.view").joinpath("run.css").read_text("utf-8")
+    text = files("nbagent.view").joinpath("run_before.css").read_text("utf-8")
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     text = re.sub(r"\s+", " ", text)
     return re.sub(r"\s*([{};,>])\s*", r"\1", text).strip()

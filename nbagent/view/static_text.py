@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from nbagent.view.markdown import Node, words_of
+from nbagent.view.old_markdown import Node, words_of
 from nbagent.view.view_types import CallWords, Summary, ToolView, TurnView, ViewState
 from nbagent.view.words import one_line
 

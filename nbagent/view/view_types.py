@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-from nbagent.view.markdown import Node
+from nbagent.view.old_markdown import Node
 
 Tone = Literal["ok", "live", "waits", "bad"]
 Doing = Literal["", "model", "tool", "wait", "bad"]

@@ -14,6 +14,8 @@ from nbagent.shown import texts
 from nbagent.shown.texts import readable, without_codes
 
 _SPACES = re.compile(r"\s+")
+_FRAME = re.compile(r"(?:DataFrame|Series|Styler of a DataFrame): ([\d,]+) rows × ([\d,]+) columns")
+"""How `shown` begins the text of a table."""
 _COMPACT_CHARS = 76
 """JSON up to this length stays on one line."""
 
@@ -76,7 +78,7 @@ def _stripped(value: Any) -> Any:
 
 
 def in_short(value: Any) -> str:
-    """A result in a few characters: `717,710`, `"Oslo"`, `3 items`, `2.1 kB`."""
+    """A result in a few characters: `717,710`, `"Oslo"`, `11 columns × 1,204 rows`, `2.1 kB`."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     if isinstance(value, int):
@@ -85,14 +87,47 @@ def in_short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"[:24]
     if isinstance(value, str):
-        return f'"{one_line(visible(value), 40)}"' if len(value) <= 200 else _size(len(value))
+        shape = table_shape(value)
+        if shape or len(value) <= 200:
+            return shape or f'"{one_line(visible(value), 40)}"'
+        return f'"{one_line(visible(value[:200]), 24)}" ({_size(len(value))})'
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        return _small_json(items) or (f"{len(items):,} items" if len(items) != 1 else "1 item")
+        return _small_json(items) or table_shape(items) or things(len(items), "item")
     if isinstance(value, dict):
         fields = cast("dict[Any, Any]", value)
-        return _small_json(fields) or (f"{len(fields):,} fields" if len(fields) != 1 else "1 field")
+        return _small_json(fields) or f"{things(len(fields), 'key')}: {_first_keys(fields)}"
     return one_line(visible(str(value)), 40)
+
+
+def table_shape(value: Any) -> str:
+    """`11 columns × 1,204 rows` of what is a table; else empty."""
+    if isinstance(value, str):
+        found = _FRAME.match(value)
+        return f"{found[2]} columns × {found[1]} rows" if found else ""
+    columns = columns_of(value)
+    return f"{things(len(columns), 'column')} × {things(len(value), 'row')}" if columns else ""
+
+
+def columns_of(value: Any) -> list[str]:
+    """The keys of a list of two or more objects that all have the same ones; else none."""
+    if not isinstance(value, list | tuple):
+        return []
+    rows = cast("list[Any]", value)
+    if len(rows) < 2 or not isinstance(rows[0], dict) or not rows[0]:
+        return []
+    keys = cast("dict[str, Any]", rows[0]).keys()
+    return list(keys) if all(isinstance(r, dict) and r.keys() == keys for r in rows) else []
+
+
+def _first_keys(fields: dict[Any, Any]) -> str:
+    names = [one_line(visible(str(name)), 16) for name in list(fields)[:3]]
+    return ", ".join([*names, "…"] if len(fields) > 3 else names)
+
+
+def things(number: int, word: str) -> str:
+    """`1 turn`, `3 turns`."""
+    return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 def _small_json(value: Any) -> str:
@@ -131,21 +166,22 @@ def count(number: int) -> str:
 
 
 def seconds(ms: float) -> str:
-    """A time of turns and runs: `2.8 s`, `125 s`, `12 min 5 s`."""
+    """A time of turns and runs: `12 ms`, `2.8 s`, `125 s`, `12 min 5 s`."""
+    if ms < 999.5:
+        return f"{ms:.0f} ms" if ms >= 1 else "<1 ms"
     if ms >= 600_000:
         return f"{int(ms // 60_000)} min {int(ms % 60_000 // 1000)} s"
     return f"{ms / 1000:.1f} s" if ms < 99_950 else f"{ms / 1000:.0f} s"
 
 
-def duration(ms: float) -> str:
-    """A time of one call: `12 ms`, `1.2 s`."""
-    return f"{ms:.0f} ms" if ms < 999.5 else seconds(ms)
+duration = seconds
+"""A time of one call."""
 
 
 def money(usd: float) -> str:
     """A cost: `$0.0004`."""
-    if 0 < usd < 0.00005:
-        return "<$0.0001"
+    if usd < 0.00005:
+        return "<$0.0001" if usd > 0 else "$0"
     return f"${usd:,.4f}" if usd < 100 else f"${usd:,.2f}"
 
 

@@ -170,6 +170,7 @@ STOPPED: dict[str, tuple[Fault, type[events.Event], str, Dialect]] = {
 }
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("fault", "ready", "text", "wire"), STOPPED.values(), ids=STOPPED)
 def test_a_stop_ends_at_once_keeps_the_part_and_the_run_goes_on(
     server: HostileServer, fault: Fault, ready: type[events.Event], text: str, wire: Dialect
@@ -318,6 +319,7 @@ def test_a_wait_is_seen_in_every_view_until_the_answer_comes(server: HostileServ
     assert "1 retry, waited" in html(picture), "the saved picture says so too"
 
 
+@pytest.mark.timed
 def test_a_wait_lasts_as_long_as_was_asked_for_and_one_that_is_too_long_is_none(
     server: HostileServer,
 ) -> None:

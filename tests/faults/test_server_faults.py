@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.laws import check_run, codes, error_code
-from servers.dialects import CHAT, DIALECTS, Called, Dialect, chunked
+from engine.laws import check_run, codes
+from servers.dialects import CHAT, DIALECTS, Dialect
 from servers.hostile_cases import CALLS, ELSEWHERE, TABLES, Case, lasting, passing, silences
-from servers.hostile_server import HostileServer, fine
+from servers.hostile_server import HostileServer
 from servers.loopback import Visit
 
 import nbagent
@@ -239,61 +239,3 @@ def test_calls_that_a_server_garbles_are_mended_or_answered(
     assert len(set(ids)) == len(ids)
     assert all(ids)
     assert world.looked((wire, name)) == outcomes.count("ok")
-
-
-CUT_WIRES = [wire for wire in DIALECTS if wire.name != "azure"]  # Its answers are chat's.
-
-
-EVERY_BYTE = pytest.param(1, id="every byte", marks=[pytest.mark.proof, pytest.mark.timeout(600)])
-
-
-@pytest.mark.parametrize("every", [pytest.param(211, id="some"), EVERY_BYTE])
-@pytest.mark.parametrize("clean", [True, False], ids=["clean", "broken"])
-@pytest.mark.parametrize("wire", CUT_WIRES, ids=lambda wire: wire.name)
-def test_a_cut_answer_is_an_error_and_runs_no_tool(
-    monkeypatch: pytest.MonkeyPatch, wire: Dialect, clean: bool, every: int
-) -> None:
-    """Cut an answer with two calls in many places: an error and no tool run, or the whole answer.
-
-    Args:
-        clean: HTTP ends well, so that only the wire's own marker tells that something is missing.
-        every: how many bytes are between two places, besides those around the end of a frame.
-    """
-    monkeypatch.setenv("HOSTILE_KEY", KEY)
-    events = wire.said("part ", Called(), Called("c2"))
-    body = wire.stream(*events)
-    complete_at = len(wire.stream(*events, end=b"").rstrip())
-    frames = [len(wire.stream(*events[:count], end=b"")) for count in range(len(events) + 1)]
-    shown_at = len(wire.stream(*wire.part("part "), end=b""))
-    near = {max(0, at - back) for at in [*frames, len(body)] for back in (0, 1, 3)}
-    looked: list[Row] = []
-
-    async def serve(visit: Visit) -> None:
-        place = re.search(rb"cut at (\d+)", visit.data)
-        if place is None or b"seen" in visit.data:
-            return await fine(visit)
-        start = body[: int(place[1])]
-        last = b"0\r\n\r\n" if clean else b""
-        return await visit.send(wire.head(), (chunked(start) if start else b"") + last)
-
-    def meet(at: int) -> tuple[int, nbagent.Run]:
-        agent = _agent(looked, (wire.name, f"cut at {at}"), retries=0, base_url=server.url("it"))
-        return at, agent.run(f"cut at {at}", timeout_s=60)
-
-    with HostileServer({"it": serve}) as server, ThreadPoolExecutor(4) as few:
-        outcomes = list(few.map(meet, sorted(near | {*range(0, len(body), every)})))
-    whole_ones = [at for at, run in outcomes if check_run(run, whole_store=False).ok]
-    assert sorted(looked) == sorted([(wire.name, f"cut at {at}") for at in whole_ones] * 2), (
-        "each call of a whole answer runs once, and no other"
-    )
-    assert all(at >= complete_at for at in whole_ones)
-    if clean:
-        assert {frames[-1], len(body)} <= set(whole_ones)
-    elif wire.name == "google":
-        assert whole_ones == [], "only a clean end says that no call follows"
-    else:
-        assert whole_ones == [at for at, _ in outcomes if at == len(body)]
-    for at, run in outcomes:
-        assert at in whole_ones or len(run.turns) == 1, "nothing is asked after a cut"
-        assert error_code(run) in (None, "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE")
-        assert run.turns[0].text == ("part " if at >= shown_at else ""), "what was shown is kept"

@@ -126,6 +126,7 @@ READ_AS_TEXT = {
 }
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_cannot_be_read_or_would_take_long_is_a_typed_error(name: str) -> None:
     began = time.monotonic()

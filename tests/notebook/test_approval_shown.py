@@ -193,7 +193,7 @@ DECISIONS: dict[str, tuple[ToolRun, str, str, str]] = {
         "denied: nobody was there who could be asked", ": give on_approval=…", ""),
     "edited": (
         decided(approval="edited", approved_by="person", waited_ms=900.0),
-        "arguments edited by the person after 0.9 s",
+        "arguments edited by the person after 900 ms",
         '; the model had written {"path": "a.md"}', "✎ edited"),
 }  # fmt: skip
 

@@ -22,7 +22,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, error, script
 from nbagent.view.images import pictures_of
 from nbagent.view.live_state import LiveState, state_for_front_end
-from nbagent.view.markdown import MAX_CHARS, tree_of
+from nbagent.view.old_markdown import MAX_CHARS, tree_of
 from nbagent.view.plain_lines import PlainPrinter
 from nbagent.view.static_html import bundle, html
 from nbagent.view.static_text import facts_line
@@ -54,7 +54,7 @@ def test_the_time_bar_and_the_facts_say_where_time_and_tokens_went() -> None:
     state = view_of(run)
     assert [piece["kind"] for piece in state["bar"]] == ["model", "tool", "model", "bad", "model"]
     assert sum(piece["ms"] for piece in state["bar"]) == pytest.approx(3300)
-    assert state["bar_words"] == "model 2.7 s · tools 0.3 s · retries and failures 0.3 s"
+    assert state["bar_words"] == "model 2.7 s · tools 300 ms · retries and failures 300 ms"
     usage = run.usage.model_copy(update={"cache_write_tokens": 50})
     line = facts_line(view_of(run.model_copy(update={"usage": usage})))
     assert "1,284 tokens (912 cached, 50 written to the cache)" in line

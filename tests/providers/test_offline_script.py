@@ -104,6 +104,7 @@ def test_error_is_raised_with_its_code_and_wait_and_retries_are_told() -> None:
     assert chunks[-1].response.meta.attempts == 2
 
 
+@pytest.mark.timed
 def test_delays_wait_before_a_step_and_between_the_pieces_of_streams_only() -> None:
     words = "one two three four five six"
     paced = script([words, words, text(pieces=["a", " b c ", "d"])], delay_ms=20)
@@ -165,6 +166,7 @@ def test_scripts_stay_apart_and_an_unknown_one_names_what_there_is() -> None:
 # The demo's streams, its pace, its tokens and its limits.
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("variable", "least_ms"), [("", 15), ("25", 25), ("-3", 15)])
 def test_a_stream_is_paced_and_a_whole_answer_or_a_pace_of_zero_does_not_wait(
     variable: str, least_ms: int, monkeypatch: pytest.MonkeyPatch

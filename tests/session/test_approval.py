@@ -284,6 +284,7 @@ def test_edited_arguments_are_previewed_and_nothing_runs_meanwhile(
     assert only(run).reason == "for the session (this very call)"
 
 
+@pytest.mark.timed
 def test_a_stop_while_a_question_is_open_ends_the_run_at_once_and_is_nobodys_decision() -> None:
     async def never(question: Question) -> bool:
         threading.Timer(0.3, run.stop).start()
@@ -305,6 +306,7 @@ def test_a_stop_while_a_question_is_open_ends_the_run_at_once_and_is_nobodys_dec
     assert only(by_callback).waited_ms > 200
 
 
+@pytest.mark.timed
 def test_input_asks_in_the_waiting_thread_where_no_view_gets_ready() -> None:
     threads: list[object] = []
 

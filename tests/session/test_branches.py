@@ -251,3 +251,12 @@ def test_runs_of_a_saved_notebook_are_not_retried(tmp_path: Path) -> None:
     for go_on in (run.retry, run.resume, lambda: run.fork("C01")):
         with pytest.raises(UsageError, match="read from a notebook"):
             go_on()
+
+
+def test_rendered_answer_is_the_text_and_shows_itself_as_html() -> None:
+    text = "Oslo has **717,710** <script>x</script>."
+    shown: Any = nbagent.Agent(model=script([text])).run("Go.").answer
+    assert (shown, str(shown), f"{shown:.4}") == (text, text, "Oslo")
+    page = shown._repr_html_()
+    assert "<strong>717,710</strong> &lt;script&gt;" in page
+    assert "<script" not in page

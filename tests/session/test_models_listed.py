@@ -84,6 +84,7 @@ def test_servers_of_this_machine_are_found_and_told_no_key(
     assert f"{provider}:large" not in after, "it is gone, and that is seen at once"
 
 
+@pytest.mark.timed
 def test_servers_that_do_not_answer_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     nbagent.models()  # loads pandas
     faults = {"silent": Visit.silence, "drips": drips(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n")}

@@ -232,6 +232,7 @@ def hard(project: Path) -> str:
     return r"(?:.{1,500}q.{1,500}){2}#"
 
 
+@pytest.mark.timed
 def test_a_search_ends_in_its_time_and_at_a_stop(door: FileDoor, project: Path) -> None:
     query = hard(project)
     began = time.monotonic()

@@ -86,6 +86,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_refused_change_is_typed_asks_nobody_and_changes_nothing(
     project: Path, tmp_path: Path, case: str

@@ -63,6 +63,7 @@ def test_tools_are_listed_and_called_and_show_their_progress(door: Door) -> None
     assert ("step 3", 1.0) in door.fractions
 
 
+@pytest.mark.timed
 def test_stop_reaches_the_server(door: Door, said: Path) -> None:
     before = said.read_text().count("cancelled sleep")
     began = time.monotonic()

@@ -114,6 +114,7 @@ def test_server_that_dies_and_cannot_start_again_fails_its_calls_not_the_run(
     assert "FileExistsError" in results(run)[2].error.message
 
 
+@pytest.mark.timed
 def test_servers_start_side_by_side_within_their_timeout_and_the_run_says_so() -> None:
     names = ["one", "two"]
     tools = [mcp(name, command=hand("--silent"), start_timeout=0.8) for name in names]
@@ -131,6 +132,7 @@ def test_servers_start_side_by_side_within_their_timeout_and_the_run_says_so() -
     assert waits[1:] == ["the MCP server 'one' starts; the MCP server 'two' starts", ""]
 
 
+@pytest.mark.timed
 def test_server_that_hangs_delays_the_next_run_by_its_timeout_at_most() -> None:
     made = mcp("frozen", command=hand(), timeout=0.4)
     frozen = run_of([made], offline.call("frozen__freeze"), on_approval=person_who("once"))
@@ -140,6 +142,7 @@ def test_server_that_hangs_delays_the_next_run_by_its_timeout_at_most() -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.timed
 def test_stop_does_not_wait_for_a_server_that_starts() -> None:
     made = mcp("slow", command=hand("--silent"))
     run = nbagent.Agent(model=offline.script(["Done."]), tools=[made]).start("Go.")

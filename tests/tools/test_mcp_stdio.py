@@ -104,6 +104,7 @@ def test_person_sees_server_and_command_beside_the_call(door: Door) -> None:
     assert "sent as" not in pieces, "the question shows the arguments themselves"
 
 
+@pytest.mark.timed
 def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
     began = time.monotonic()
     stopped = Door(door.server)

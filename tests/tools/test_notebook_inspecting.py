@@ -81,6 +81,7 @@ def test_each_kind_of_value_is_told_by_what_matters(
     assert text in str(notebook.inspect(name)[key])
 
 
+@pytest.mark.timed
 def test_a_large_frame_is_looked_at_quickly_and_not_described(notebook: Notebook) -> None:
     notebook.names["df"] = pd.DataFrame({f"c{i}": range(1_000_000) for i in range(8)})
     start = time.monotonic()
@@ -158,6 +159,7 @@ def test_what_stands_under_a_secret_name_inside_a_value_is_not_shown(
     assert secret not in texts + str(notebook.listed())
 
 
+@pytest.mark.timed
 def test_masking_code_takes_no_time_for_long_words() -> None:
     start = time.monotonic()
     masked("a" * 200_000 + "=" * 200_000 + "'" + "key='" * 20_000)

@@ -127,6 +127,7 @@ def test_marks_in_values_are_not_filled_in_again_and_again() -> None:
     assert marks.prose("{a} {date}") == ("{b}{b} 2026-05-04", ("{b}",))
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("text", ["{" * 200_000, "{{a " * 50_000, "{a" * 100_000, "{a-" * 70_000])
 def test_prose_full_of_braces_is_read_in_moments(text: str) -> None:
     begun = time.monotonic()
@@ -289,6 +290,7 @@ def test_all_faults_come_at_once_in_the_order_of_the_lines() -> None:
     assert [fault.line for fault in read("\n".join(lines))[1]] == [8, 9, 10, 11, 12, 13]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("text", "file", "why"),
     [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from engine.laws import check_run
-from workflow_stage import STATE, allow, directive, make_package, move, patch, said, script
+from workflow_stage import allow, directive, make_package, move, patch, said, script
 
 import nbagent
 from nbagent import offline
@@ -544,23 +544,6 @@ def test_a_dry_run_shows_the_first_request_and_writes_nothing() -> None:
         DRAFT,
     ]
     assert not list(store_home().glob("state/*/workflow.md"))
-
-
-def test_in_a_long_workflow_no_document_stands_in_the_history_twice() -> None:
-    steps: list[Any] = [WRITE]
-    for n in range(12):
-        look = offline.call("fs.search", query=f"word {n}")
-        steps += [move("draft", "check"), look, move("check", "draft")]
-    steps += [offline.call("fs.read", path=STATE), *["Hm."] * 2]
-    model = script(*steps)
-    run = check_run(start(model, autopilot=True, max_turns=50), model)
-    assert len(run.turns) >= 39
-    texts = [message.text for message in model.requests[-1].messages]
-    assert sum("workflowId: flow" in text for text in texts) == 1
-    assert not any("# Rules" in text for text in texts if "workflowId" not in text)
-    assert model.requests[-1].system_prompt.count("Keep it short.") == 1
-    briefs = [text for text in texts if text.startswith("NODE_BRIEF")]
-    assert len(briefs) == 26  # one for each visit, one more after the first answer
 
 
 def test_an_agents_model_counts_where_the_person_named_none(

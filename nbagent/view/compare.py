@@ -1,0 +1,367 @@
+"""Two or more runs side by side: their turns aligned by content, their texts compared by word.
+
+Owns the alignment, the differences as values (`differences`) and how these look, as a tree and as
+text. Which runs a person means is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from nbagent.contracts.canonical import canonical_json, sha_of
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.view import words
+from nbagent.view.node import Node, h
+
+LETTERS = "ABCDEFGH"
+"""What the runs of a comparison are called; more than these it does not take."""
+_MOST_TURNS = 300
+"""Of each run; the rest is not compared."""
+_MOST_CHARS = 60_000
+"""Of a text that is compared."""
+_SHOWN_CHARS = 6_000
+"""Of a difference that is shown."""
+_AROUND_CHARS = 160
+"""Of an equal stretch, beside a difference."""
+_MOST_EFFORT = 400_000
+"""Pairs of equal words: what the search for common words is slow with."""
+_WORD = re.compile(r"\w+")
+_TOKEN = re.compile(r"\w+\s*|[^\w\s]\s*|\s+")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+T = TypeVar("T")
+Pieces = list[tuple[str, str]]
+"""Pairs of `=`, `-` (only before) or `+` (only after), and a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that the runs have, or some of them: equal or not."""
+
+    part: str
+    """`prompt`, `system prompt`, `answer`, `text`, `population`, `population: result`, …"""
+    status: str
+    """`same`, `changed`, or `only in A`."""
+    texts: tuple[str | None, ...]
+    """For each run; None where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What is compared together: the beginnings of the runs, or one turn of each."""
+
+    turns: tuple[str, ...]
+    """The turn of each run, empty where it has none; nothing for the beginnings."""
+    status: str
+    rows: tuple[Difference, ...]
+
+
+def differences(records: Sequence[RunRecord]) -> list[Group]:
+    """What is equal in the runs and what is not: how they begin, then turn by turn."""
+    begin = [
+        _difference("prompt", [words.clean(run.prompt) for run in records]),
+        _difference("system prompt", [_system(run) for run in records]),
+        _difference("tools", [_tools(run) for run in records]),
+        _difference("parameters", [_parameters(run) for run in records]),
+    ]
+    groups = [_group((), [row for row in begin if any(row.texts)])]
+    turns = [[_recognised(turn) for turn in _turns(run, records)] for run in records]
+    return groups + [_turn_group(pair) for pair in align(turns, _likeness)]
+
+
+def _turns(run: RunRecord, records: Sequence[RunRecord]) -> list[EngineTurn]:
+    """The turns of a run; those that it shares with a run beside it come first."""
+    parent = next((it for it in records if it.id == run.parent_id and it is not run), None)
+    shared: list[EngineTurn] = []
+    if parent is not None:
+        asked = run.forked_from or ""
+        first = run.turns[0].index if run.turns else int(asked[1:] or 0) or 10**9
+        shared = [turn for turn in _turns(parent, records) if turn.index < first]
+    return [*shared, *run.turns][:_MOST_TURNS]
+
+
+# What is compared of a turn
+
+
+class _Turn(NamedTuple):
+    """A turn, and what it is recognised by."""
+
+    turn: EngineTurn
+    whole: str
+    said: frozenset[str]
+
+
+def _recognised(turn: EngineTurn) -> _Turn:
+    calls = [(call.tool_name, call.args, _result(call)) for call in turn.tool_runs]
+    said = " ".join([turn.text[:2000], *map(_call_words, turn.tool_runs)])[:4000]
+    return _Turn(turn, sha_of([turn.text, calls]), frozenset(_WORD.findall(said)))
+
+
+def _likeness(a: _Turn, b: _Turn) -> float:
+    """How well two turns fit; any two turns may be one that changed."""
+    same_kind = bool(a.turn.tool_runs) == bool(b.turn.tool_runs)
+    return 1 + same_kind + 2 * _share(a.said, b.said) + 4 * (a.whole == b.whole)
+
+
+def _call_likeness(a: ToolRun, b: ToolRun) -> float:
+    """The same for calls, which are of one tool."""
+    if a.tool_name != b.tool_name:
+        return 0
+    one, other = _call_words(a), _call_words(b)
+    return 1 + (one == other) + _share(frozenset(one.split()), frozenset(other.split()))
+
+
+def _share(a: frozenset[str], b: frozenset[str]) -> float:
+    return len(a & b) / (len(a | b) or 1)
+
+
+def _call_words(call: ToolRun) -> str:
+    return f"{call.tool_name} {canonical_json(call.args)[:2000].decode(errors='replace')}"
+
+
+def _result(call: ToolRun) -> dict[str, Any] | None:
+    return call.result.body if call.result else None
+
+
+def _turn_group(pair: Sequence[_Turn | None]) -> Group:
+    turns = [it and it.turn for it in pair]
+    calls = [turn.tool_runs if turn else () for turn in turns]
+    texts = [turn and words.clean(turn.text) for turn in turns]
+    rows = [_difference("text" if any(calls) else "answer", texts)] if any(texts) else []
+    as_text = partial(words.as_text, enough=_MOST_CHARS)
+    for runs in align(calls, _call_likeness):
+        name = next(words.visible(run.tool_name) for run in runs if run)
+        rows.append(_difference(name, [run and as_text(run.args) for run in runs]))
+        results = [run and as_text(_result(run)) for run in runs]
+        rows.append(_difference(f"{name}: result", results))
+    errors = [turn and turn.error and words.clean(turn.error.message) for turn in turns]
+    rows += [_difference("error", errors)] if any(errors) else []
+    return _group([turn.id if turn else "" for turn in turns], rows)
+
+
+def _system(run: RunRecord) -> str:
+    return "\n\n".join(map(words.clean, run.system_prompts.values()))
+
+
+def _tools(run: RunRecord) -> str:
+    names = {tool.name: "" for tools in run.toolsets.values() for tool in tools}
+    return ", ".join(map(words.visible, names))
+
+
+def _parameters(run: RunRecord) -> str:
+    params = run.turns[0].request.params if run.turns else {}
+    return ", ".join(f"{n}={words.as_text(value, enough=80)}" for n, value in params.items())
+
+
+def _difference(part: str, texts: Sequence[str | None]) -> Difference:
+    return Difference(part, _status(texts), tuple(texts))
+
+
+def _group(turns: Sequence[str], rows: Sequence[Difference]) -> Group:
+    status = _status([turn or None for turn in turns], compared=False)
+    if status == "same" and any(row.status != "same" for row in rows):
+        status = "changed"
+    return Group(tuple(turns), status, tuple(rows))
+
+
+def _status(values: Sequence[str | None], *, compared: bool = True) -> str:
+    missing = [value is None for value in values]
+    if any(missing):
+        there = [letter for letter, gone in zip(LETTERS, missing, strict=False) if not gone]
+        return f"only in {', '.join(there)}"
+    return "changed" if compared and len(set(values)) > 1 else "same"
+
+
+# Alignment
+
+
+def align(
+    sequences: Sequence[Sequence[T]], likeness: Callable[[T, T], float]
+) -> list[tuple[T | None, ...]]:
+    """Rows with one value of each sequence, or None: as many likes beside each other as there are.
+
+    Args:
+        likeness: of two values; 0 where they may not stand in one row.
+    """
+    rows: list[tuple[T | None, ...]] = [(value,) for value in sequences[0]]
+    for width, sequence in enumerate(sequences[1:], 1):
+        firsts = [next(value for value in row if value is not None) for row in rows]
+        merged: list[tuple[T | None, ...]] = []
+        at, to = 0, 0
+        for i, j in [*_pairs(firsts, sequence, likeness), (len(rows), len(sequence))]:
+            merged += [(*row, None) for row in rows[at:i]]
+            merged += [(*(None,) * width, value) for value in sequence[to:j]]
+            if i < len(rows):
+                merged.append((*rows[i], sequence[j]))
+            at, to = i + 1, j + 1
+        rows = merged
+    return rows
+
+
+def _pairs(
+    a: Sequence[T], b: Sequence[T], likeness: Callable[[T, T], float]
+) -> list[tuple[int, int]]:
+    """The pairs of places with the greatest likeness in all, in order."""
+    best = [[0.0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    likes = [[likeness(one, other) for other in b] for one in a]
+    for i in reversed(range(len(a))):
+        for j in reversed(range(len(b))):
+            paired = likes[i][j] and best[i + 1][j + 1] + likes[i][j]
+            best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
+    pairs: list[tuple[int, int]] = []
+    i = j = 0
+    while i < len(a) and j < len(b):
+        if likes[i][j] and best[i][j] == best[i + 1][j + 1] + likes[i][j]:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif best[i][j] == best[i + 1][j]:
+            i += 1
+        else:
+            j += 1
+    return pairs
+
+
+# Texts by word
+
+
+def pieces(before: str, after: str) -> Pieces:
+    """What two texts have in common and what not, by word; by line where that is too much."""
+    before, after = before[:_MOST_CHARS], after[:_MOST_CHARS]
+    for pattern in (_TOKEN, _LINE):
+        a, b = pattern.findall(before), pattern.findall(after)
+        if _effort(a, b) > _MOST_EFFORT:
+            continue
+        found: Pieces = []
+        for op, i, k, j, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+            old, new = "".join(a[i:k]), "".join(b[j:m])
+            found += [("=", old)] if op == "equal" else [("-", old), ("+", new)]
+        return [piece for piece in found if piece[1]]
+    return [("-", before), ("+", after)]
+
+
+def _effort(a: Sequence[str], b: Sequence[str]) -> int:
+    counts = Counter(b)
+    return len(a) + sum(counts[token] for token in a)
+
+
+def _shortened(found: Pieces) -> Iterator[tuple[str, str]]:
+    """Of long equal stretches the ends; of the whole as much as is shown."""
+    left = _SHOWN_CHARS
+    for op, text in found:
+        if op == "=" and len(text) > 3 * _AROUND_CHARS:
+            n = len(text) - 2 * _AROUND_CHARS
+            text = f"{text[:_AROUND_CHARS]} … {n:,} equal characters … {text[-_AROUND_CHARS:]}"
+        yield op, text[:left]
+        left -= len(text)
+        if left <= 0:
+            yield "=", " … the rest is not shown"
+            return
+
+
+# How it looks
+
+
+def compare_node(records: Sequence[RunRecord]) -> Node:
+    """The comparison as a picture: totals, how the runs begin, then turn by turn."""
+    groups = differences(records)
+    counts = Counter(group.status for group in groups if group.turns)
+    said = ", ".join(f"{n} {status}" for status, n in counts.items()) or "none"
+    return h(
+        "div",
+        "nba-run mathjax_ignore tex2jax_ignore",
+        h("div", "nba-head", h("strong", "nba-phase", "Comparison"), f"turns: {said}"),
+        h("div", "nba-body", _totals_node(records)),
+        *map(_group_node, groups),
+        role="group",
+        aria_label="comparison of runs",
+    )
+
+
+def _totals_node(records: Sequence[RunRecord]) -> Node:
+    head = h("tr", "", *(h("th", "", cell, scope="col") for cell in ("", *LETTERS[: len(records)])))
+    rows = [
+        h("tr", "", h("th", "", name, scope="row"), *(h("td", "", c, align="right") for c in cells))
+        for name, *cells in totals(records)
+    ]
+    return h("table", "", h("thead", "", head), h("tbody", "", *rows))
+
+
+def totals(records: Sequence[RunRecord]) -> list[tuple[str, ...]]:
+    """A tuple for each fact: its name, then its value in each run."""
+    facts = [
+        {
+            "run": run.id[:8],
+            "name": words.one_line(words.visible(run.name or ""), 40),
+            "model": words.visible(run.model),
+            "ended": run.stop_reason or run.phase,
+            "turns": words.count(len(run.turns)),
+            "calls": words.count(sum(len(turn.tool_runs) for turn in run.turns)),
+            "tokens": words.count(run.usage.total_tokens),
+            "cost": "" if run.cost_usd is None else words.money(run.cost_usd),
+            "time": words.seconds(run.duration_ms),
+        }
+        for run in records
+    ]
+    return [(name, *(it[name] for it in facts)) for name in facts[0] if any(f[name] for f in facts)]
+
+
+def _group_node(group: Group) -> Node:
+    title = " | ".join(turn or "–" for turn in group.turns) or "Begin"
+    status = h("span", "nba-num", group.status)
+    return h(
+        "details",
+        "nba-turn",
+        h("summary", "", h("code", "nba-id", title), f" {_summary(group)} ", status),
+        h("div", "nba-body", *(node for row in group.rows for node in _row_nodes(row))),
+        open=None if group.status == "same" else "",
+    )
+
+
+def _summary(group: Group) -> str:
+    changed = [row.part for row in group.rows if row.status != "same"] or ["all"]
+    return words.one_line(", ".join(dict.fromkeys(changed)), 90)
+
+
+def _row_nodes(row: Difference) -> Iterator[Node]:
+    yield h("div", "nba-lab", f"{row.part} · {row.status}")
+    there = [(letter, t) for letter, t in zip(LETTERS, row.texts, strict=False) if t is not None]
+    (first, base), *others = there
+    if row.status == "same" or not others:
+        yield h("pre", "", *_marked([("=", base)]))
+    for letter, text in others if row.status != "same" else ():
+        if len(others) > 1:
+            yield h("div", "nba-note", f"{first} → {letter}")
+        yield h("pre", "", *_marked(pieces(base, text)))
+
+
+def _marked(found: Pieces) -> Iterator[Node]:
+    tags = {"-": "del", "+": "ins"}
+    for op, text in _shortened(found):
+        yield text if op == "=" else h(tags[op], f"nba-{tags[op]}", text)
+
+
+def compare_text(records: Sequence[RunRecord]) -> str:
+    """The comparison as plain text: `[-only before-]{+only after+}`."""
+    columns = [("", *LETTERS[: len(records)]), *totals(records)]
+    width = max(len(cell) for row in columns for cell in row[1:])
+    lines = [f"{row[0]:<7}" + "".join(f"  {cell:>{width}}" for cell in row[1:]) for row in columns]
+    for group in differences(records):
+        title = " | ".join(turn or "–" for turn in group.turns) or "Begin"
+        lines += ["", f"{title}  {group.status}"]
+        lines += [f"  {row.part}: {_as_line(row)}" for row in group.rows if row.status != "same"]
+    return "\n".join(lines)
+
+
+def _as_line(row: Difference) -> str:
+    base, *others = [text for text in row.texts if text is not None]
+    marks = {"=": "{}", "-": "[-{}-]", "+": "{{+{}+}}"}
+    found = [
+        "".join(marks[op].format(text) for op, text in _shortened(pieces(base, other)))
+        for other in others
+    ]
+    return " / ".join(found) or f"{row.status}: {words.one_line(base, 200)}"

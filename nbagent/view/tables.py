@@ -1,0 +1,62 @@
+"""Results that are tables → nodes: lists of alike objects, and what `shown` makes of a DataFrame.
+
+Numbers stand right, all else left. Bounded in rows, columns and cells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+from nbagent.view.markdown import cell
+from nbagent.view.node import Node, h, line
+from nbagent.view.words import columns_of, in_short, one_line, visible
+
+_ROWS, _COLUMNS, _CELL_CHARS = 20, 12, 120
+_BAR = re.compile(r"(?<!\\)\|")
+
+
+def table_of(value: Any) -> list[Node] | None:
+    """A list of alike objects, or the text that `shown` makes of a DataFrame, as a table."""
+    if isinstance(value, str):
+        rows, more = _frame_rows(value)
+    elif names := columns_of(value):
+        items = cast("Sequence[dict[str, Any]]", value)[:_ROWS]
+        rows = [names, *([_cell_text(item[name]) for name in names] for item in items)]
+        more = len(value) - len(items)
+    else:
+        return None
+    if len(rows) < 2:
+        return None
+    width = min(len(rows[0]), _COLUMNS)
+    right = [all(_is_number(row[i]) for row in rows[1:] if i < len(row)) for i in range(width)]
+    made: list[Node] = []
+    for n, row in enumerate(rows):
+        cells = [one_line(visible(text), _CELL_CHARS) for text in row[:width]]
+        tag = "td" if n else "th"
+        made.append(h("tr", "", *(cell(tag, [c], right=right[i]) for i, c in enumerate(cells))))
+    notes = [f"{more:,} rows more"] if more > 0 else []
+    notes += [f"{len(rows[0]) - width:,} columns more"] if len(rows[0]) > width else []
+    note = line("nba-note", f"… {' and '.join(notes)}" if notes else "")
+    return [h("div", "nba-wide-table", h("table", "", *made)), *([note] if note else [])]
+
+
+def _frame_rows(text: str) -> tuple[list[list[str]], int]:
+    """Header and rows of `shown`'s text of a DataFrame, and how many rows are not among them."""
+    title = text.partition("\n")[0]
+    if " rows × " not in title or not title.startswith(("DataFrame: ", "Series: ", "Styler of ")):
+        return [], 0
+    lines = [row for row in text.split("\n") if row.startswith("| ") and row.endswith(" |")]
+    rows = [[c.strip().replace("\\|", "|") for c in _BAR.split(row[1:-1])] for row in lines]
+    rows = [row for i, row in enumerate(rows) if i != 1][: _ROWS + 1]
+    total = int(title.partition(": ")[2].partition(" ")[0].replace(",", ""))
+    return rows, total - (len(rows) - 1)
+
+
+def _cell_text(value: Any) -> str:
+    return value if isinstance(value, str) else in_short(value)
+
+
+def _is_number(text: str) -> bool:
+    return bool(re.fullmatch(r"[-+−]?[\d,.]+(?:e[-+]?\d+)?%?|nan|NaN|null|", text.strip()))

@@ -1,0 +1,212 @@
+"""A run as plain text, and events as lines while they happen: terminals, scripts, `text/plain`.
+
+Numbers and ids that change from run to run have one pattern each, so that `tests/nbval.cfg` can
+replace them:
+
+    run id   `run 1a2b3c4d`, `%agent show 1a2b3c4d`   8 hex digits
+    time     `<1 ms`, `12 ms`, `2.8 s`, `125 s`, `12 min 5 s`
+    cost     `$0.0004`, `<$0.0001`
+    bar      `flex-grow:12` in the style of a piece of the time bar (HTML only)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+
+from nbagent.contracts import events
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.contracts.secrets import StreamFilter
+from nbagent.view import labels
+from nbagent.view.question import question_text
+from nbagent.view.words import as_text, clean, one_line, visible
+
+_REASON_CHARS = 300
+_PROMPT_CHARS = 200
+
+
+def plain(run: RunRecord) -> str:
+    """A run as text: head, prompt, a line for each turn, the answer, the end."""
+    status = labels.status_of(run)
+    lines = [f"{status.mark} {status.word} · {visible(run.model)} · {labels.facts_line(run)}"]
+    lines += filter(None, [labels.offline_words(run.model)])
+    if prompt := one_line(clean(run.prompt), _PROMPT_CHARS):
+        lines.append(f"> {prompt}")
+    for turn in run.turns:
+        lines += _turn_lines(turn)
+    lines += [f"note: {labels.note_of(notice)}" for notice in run.notices]
+    if answer := labels.answering_turn(run):
+        note = labels.answer_note(run)
+        lines += ["", *([f"({note})"] if note else []), clean(answer.text).rstrip(), ""]
+    lines += filter(None, [labels.ending(run)])
+    return "\n".join([*lines, _foot(run)])
+
+
+def _foot(run: RunRecord) -> str:
+    return " · ".join(filter(None, (labels.about(run), labels.next_step(run))))
+
+
+def _turn_lines(turn: EngineTurn) -> Iterator[str]:
+    calls = [labels.call_line(run) for run in turn.tool_runs[:4]]
+    more = len(turn.tool_runs) - len(calls)
+    words = [*calls, f"and {more} more"] if more > 0 else calls
+    words = words or [labels.first_words(turn.text)]
+    if failure := one_line(labels.failure_of(turn), 110):
+        words = [*filter(None, words), f"✕ {failure}"]
+    numbers = f"  ({labels.numbers(turn)})" if turn.duration_ms else ""
+    yield f"{turn.id}  {'   '.join(filter(None, words)) or 'no text'}{numbers}"
+    for run in turn.tool_runs:
+        if run.approval:
+            yield f"     {_decision(turn, run)}"
+    yield from (f"     note: {note}" for note in labels.notes_of(turn))
+
+
+def _decision(turn: EngineTurn, run: ToolRun) -> str:
+    words = f"{visible(run.tool_name)}: {labels.decision_words(run)}"
+    if run.approval == "denied" and run.reason:
+        words += f": {one_line(visible(run.reason), _REASON_CHARS)}"
+    written = labels.written_by_model(turn, run)
+    if written is not None:
+        words += f"; the model had written {one_line(as_text(written, enough=600), _REASON_CHARS)}"
+    return words
+
+
+class PlainPrinter:
+    """Prints a run as it happens: each call once, with the time of day, and the text as it streams.
+
+    Where `rich` is installed and the terminal shows colours, an answer is rendered when it is
+    whole instead.
+    """
+
+    name = "terminal"
+
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        *,
+        stream: bool = True,
+        asked_by_input: bool = False,
+        renders: bool = False,
+    ) -> None:
+        """Print by `write`, which gets whole lines or pieces of them, `\\n` included.
+
+        Args:
+            write: for example `sys.stdout.write`.
+            stream: False prints each turn's text when it is whole.
+            asked_by_input: a question is printed where it is asked, in another thread: its words
+                here could come between it and what the person types.
+            renders: whether Markdown is rendered by `rich` where it is installed.
+        """
+        self._write = write
+        self._renders = renders and find_spec("rich") is not None
+        self._stream = stream and not self._renders
+        self._asked_by_input = asked_by_input
+        self._open = ""
+        """What the unfinished line at the end belongs to: `text`, `reasoning` or nothing."""
+        self._filter = StreamFilter()
+        self._streamed: set[str] = set()
+        self._ended: set[tuple[str, str]] = set()
+        """Calls whose end was printed."""
+
+    def handle(self, event: events.Event) -> None:
+        """Take one event."""
+        match event:
+            case events.RunStarted(run=run):
+                self._begin(run)
+            case events.TextDelta(turn_id=turn_id, text=text):
+                self._piece("text", turn_id, text)
+            case events.ReasoningDelta(turn_id=turn_id, text=text):
+                self._piece("reasoning", turn_id, text)
+            case events.ToolCallFinished(turn_id=turn_id, tool_run=run):
+                self._call(turn_id, run)
+            case events.ToolProgress() if event.text:
+                self._line(f"     {visible(event.text)}")
+            case events.ApprovalRequested(question=question) if not self._asked_by_input:
+                self._line(f"{event.turn_id}  {question_text(question)}")
+            case events.Retrying():
+                why = labels.error_words(event.error) or visible(event.text)
+                self._line(f"     again in {event.wait_s:.1f} s: {why}")
+            case events.Waiting(text=text) if text:
+                self._line(f"     {visible(text)}")
+            case events.Notice(level=level, text=text):
+                self._line(f"     {'note' if level == 'info' else level}: {visible(text)}")
+            case events.TurnFinished(turn=turn):
+                self._turn(turn)
+            case events.RunFinished(run=run):
+                self._end(run)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """End the line that is still open."""
+        self._break()
+
+    def _begin(self, run: RunRecord) -> None:
+        place = labels.place_of(run, None)
+        self._line(f"… Running · {visible(run.model)}{f' · {place}' if place else ''}")
+        if words := labels.offline_words(run.model):
+            self._line(words)
+        for text in run.notices:
+            self._line(f"     note: {visible(text)}")
+
+    def _line(self, text: str) -> None:
+        self._break()
+        self._write(f"{text}\n")
+
+    def _break(self) -> None:
+        if self._open:
+            self._write(f"{clean(self._filter.flush())}\n")
+            self._open = ""
+
+    def _piece(self, kind: str, turn_id: str, text: str) -> None:
+        if not self._stream:
+            return
+        if self._open != kind:
+            self._break()
+            self._write(f"{turn_id}  {'(thinking) ' if kind == 'reasoning' else ''}")
+            self._open = kind
+        if kind == "text":
+            self._streamed.add(turn_id)
+        self._write(clean(self._filter.feed(text)))
+
+    def _call(self, turn_id: str, run: ToolRun) -> None:
+        self._ended.add((turn_id, run.tool_call_id))
+        clock = (run.started_at or utc_now()).astimezone().strftime("%H:%M:%S")
+        where = labels.where(run)
+        self._line(f"{turn_id}  {clock} {labels.call_line(run)}{f'  ({where})' if where else ''}")
+        if decision := labels.decision_words(run):
+            self._line(f"     {decision}")
+        for detail in visible(run.error_detail or "").splitlines():
+            self._line(f"     {detail}")
+
+    def _turn(self, turn: EngineTurn) -> None:
+        self._break()
+        if turn.text and turn.id not in self._streamed:
+            self._text(turn)
+        for run in turn.tool_runs:
+            if (turn.id, run.tool_call_id) not in self._ended:
+                self._call(turn.id, run)  # the response was cut, and no call of it began
+        if failure := labels.failure_of(turn):
+            self._line(f"{turn.id}  ✕ {failure}")
+        for note in labels.notes_of(turn):
+            if note not in map(labels.note_of, turn.notices):  # those were said when they came
+                self._line(f"     note: {note}")
+        self._line(f"     {labels.numbers(turn)}")
+
+    def _text(self, turn: EngineTurn) -> None:
+        if not self._renders:
+            self._line(f"{turn.id}  {clean(turn.text)}")
+            return
+        console = import_module("rich.console").Console()
+        with console.capture() as captured:
+            console.print(import_module("rich.markdown").Markdown(clean(turn.text)))
+        self._line(f"{turn.id}\n{captured.get().rstrip()}")
+
+    def _end(self, run: RunRecord) -> None:
+        status = labels.status_of(run)
+        self._line(f"{status.mark} {status.word} · {labels.facts_line(run)}")
+        if ending := labels.ending(run):
+            self._line(ending)
+        self._line(_foot(run))

@@ -1,0 +1,88 @@
+"""Values that show themselves: turns, tool runs, messages, runs in a list, an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from nbagent.contracts.chat import Message
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.view import labels
+from nbagent.view.images import drawn
+from nbagent.view.markdown import nodes_of
+from nbagent.view.node import Node, h
+from nbagent.view.picture import ROOT, card_node, picture, turn_node
+from nbagent.view.request import message_nodes
+from nbagent.view.words import clean, one_line
+
+
+def answer_node(text: str) -> Node:
+    """A text that a model wrote, as `run.answer` shows it."""
+    return h("div", f"{ROOT} nba-text", *nodes_of(clean(text)))
+
+
+def value_node(value: object) -> Node | None:
+    """A turn, a tool run, a message, or runs in a list; None for anything else."""
+    if isinstance(value, RunRecord):
+        return picture(value)
+    if isinstance(value, EngineTurn):
+        run = RunRecord(
+            id=value.run_id,
+            session="",
+            model=value.request.model,
+            started_at=value.started_at,
+            turns=(value,),
+        )
+        node = turn_node(run, value, unfolded=frozenset((value.id,)))
+    elif isinstance(value, ToolRun):
+        node = card_node("", None, value, "tool_run")
+    elif isinstance(value, Message):
+        node = h("div", "nba-body", *message_nodes(value), *drawn(value.content)[0])
+    elif isinstance(value, list | tuple) and value:
+        records = cast("Sequence[object]", value)
+        if not all(isinstance(item, RunRecord) for item in records):
+            return None
+        return runs_node([item for item in records if isinstance(item, RunRecord)])
+    else:
+        return None
+    return h("div", ROOT, node)
+
+
+def runs_node(runs: Sequence[RunRecord]) -> Node:
+    """Some runs in lines; each of the first twenty unfolds into its picture."""
+    rows: list[Node] = []
+    for place, run in enumerate(runs):
+        status = labels.status_of(run)
+        words = h(
+            "span",
+            "nba-line",
+            h("code", "nba-id", run.id[:8]),
+            " ",
+            h("span", "nba-sum", f"{status.mark} {one_line(clean(run.prompt), 90)}"),
+            " ",
+            h("small", "nba-num", f"{spark(run)} {labels.facts_line(run)}".strip()),
+        )
+        inner = picture(run, actions=False) if place < 20 else f"%agent show {run.id[:8]}"
+        rows.append(h("details", "nba-turn", h("summary", "", words), inner))
+    return h("div", ROOT, *rows)
+
+
+def runs_text(runs: Sequence[RunRecord]) -> str:
+    """The same as lines."""
+    lines: list[str] = []
+    for run in runs:
+        mark = labels.status_of(run).mark
+        began = run.started_at.astimezone().strftime("%d %b %H:%M")
+        words = f"{run.id[:8]}  {began}  {mark} {one_line(clean(run.prompt), 60)}"
+        lines.append(f"{words}  {spark(run)}  {labels.facts_line(run)}".rstrip())
+    return "\n".join(lines)
+
+
+def spark(run: RunRecord) -> str:
+    """The tokens of the last turns as blocks: `▂▃█`."""
+    spent = [turn.response.usage for turn in run.turns if turn.response and turn.response.usage]
+    used = [usage.total_tokens for usage in spent]
+    most = max(used, default=0)
+    if not most or len(used) < 2:
+        return ""
+    return "".join("▁▂▃▄▅▆▇█"[min(7, 8 * n // most)] for n in used[-24:])

@@ -1,0 +1,116 @@
+"""Runs held against each other, and the list of all runs, through their public doors."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from browser.payloads import PAYLOADS
+
+import nbagent
+from nbagent.providers.offline import call, script
+from nbagent.run import Run
+from nbagent.view.compare import align, pieces
+
+
+def look(place: str) -> str:
+    """Look somewhere."""
+    return f"seen {place}"
+
+
+def run_of(*steps: Any, prompt: str = "Go.", **options: Any) -> Run:
+    return nbagent.Agent(script(steps), tools=[look], quiet=True, **options).run(prompt)
+
+
+A, B, END = call("look", place="a"), call("look", place="b"), "The end is near."
+
+
+@pytest.mark.parametrize(
+    ("other", "statuses"),
+    [
+        ([A, B, END], ["same", "same", "same"]),
+        ([A, B, "The end is here."], ["same", "same", "changed"]),
+        ([A, call("look", place="x"), B, END], ["same", "only in B", "same", "same"]),
+        ([A, END], ["same", "only in A", "same"]),
+        ([call("look", place="z"), B, END], ["changed", "same", "same"]),
+    ],
+    ids=["equal", "another answer", "one more in the middle", "one less", "other arguments"],
+)
+def test_turns_are_aligned_by_content(other: list[Any], statuses: list[str]) -> None:
+    found: Any = nbagent.compare(run_of(A, B, END), run_of(*other)).frame()
+    turns = found[(found["turn_A"] != "") | (found["turn_B"] != "")]
+    seen: dict[tuple[str, str], set[str]] = {}
+    for row in turns.to_dict("records"):
+        seen.setdefault((row["turn_A"], row["turn_B"]), set()).add(row["status"])
+    merged = [("changed" if s == {"same", "changed"} else s.pop()) for s in seen.values()]
+    assert merged == statuses
+
+
+def test_a_comparison_says_which_words_differ_and_adds_up() -> None:
+    one = run_of(A, END, prompt="Be brief.", system="You are kind.")
+    two = run_of(A, "The end is far.", prompt="Be very brief.", system="You are kind.")
+    said = str(nbagent.compare(one.id[:8], two))
+    assert "Be {+very +}brief." in said
+    assert "The end is [-near-]{+far+}." in said
+    assert "You are kind." not in said, "what is equal is not said"
+    html = nbagent.compare(one, two).html()
+    assert ">near</del>" in html
+    assert ">far</ins>" in html
+    assert f"{one.usage.total_tokens:,}" in html
+
+
+def test_a_fork_is_compared_with_the_turns_that_it_shares() -> None:
+    first = run_of(A, B, END, "Another end.")
+    fork = first.fork("C03")
+    frame: Any = nbagent.compare(first, fork).frame()
+    found = frame.set_index("part")
+    assert list(found.loc["look", "status"]) == ["same", "same"]
+    assert found.loc["answer", "status"] == "changed"
+
+
+@pytest.mark.parametrize("n", [0, 1, 9])
+def test_a_comparison_takes_two_to_eight_runs(n: int) -> None:
+    run = run_of(END)
+    with pytest.raises(nbagent.UsageError, match="2 to 8 runs"):
+        nbagent.compare(*[run] * n)
+
+
+def test_long_texts_are_compared_in_bounded_time() -> None:
+    words = " ".join(f"w{i % 7}" for i in range(40_000))
+    began = time.process_time()
+    found = pieces(words, words[::-1])
+    assert time.process_time() - began < 5
+    assert "".join(text for op, text in found if op in "=-")
+    assert align([[1] * 100, [1] * 100], lambda a, b: float(a == b)) == [(1, 1)] * 100
+
+
+def test_hostile_texts_stay_text_in_a_comparison_and_in_the_history() -> None:
+    for text in PAYLOADS.values():
+        run_of(text, prompt=text, system=text)
+    ids: list[str] = [run.id for run in nbagent.history(limit=200).records]
+    shown = [nbagent.compare(*ids[i : i + 2]).html() for i in range(0, len(ids) - 1, 2)]
+    shown.append(nbagent.history(limit=200).html())
+    for html in shown:
+        body = html.partition("</style>")[2]
+        for mark in ("<script", "<img", "<svg", "<iframe", "<style", 'onerror="', 'javascript:"'):
+            assert mark not in body.replace('<img alt="', ""), mark
+
+
+def test_history_finds_a_text_in_prompts_answers_and_results() -> None:
+    run_of("Nothing.", prompt="A needle in the prompt.", name="first")
+    run_of(call("look", place="needle"), "Nothing.")
+    run_of("The needle is 100% here.")
+    run_of("Nothing.")
+    assert len(nbagent.history()) == 4
+    assert len(nbagent.history("NEEDLE")) == 3
+    assert nbagent.history("100%")[0].text == "The needle is 100% here."
+    assert len(nbagent.history("100_")) == 0
+    assert len(nbagent.history("needle", name="first")) == 1
+    assert nbagent.history("needle").frame().shape[0] == 3
+    by_tokens = nbagent.history(sort="total_tokens").records
+    assert [r.usage.total_tokens for r in by_tokens] == sorted(
+        (r.usage.total_tokens for r in by_tokens), reverse=True
+    )
+    with pytest.raises(nbagent.UsageError, match="is no order"):
+        nbagent.history(sort="beauty")
