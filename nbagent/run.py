@@ -259,7 +259,7 @@ class Run:
 
         Each answer is a run of its own, a fork. Where it asks for tools, its run pauses before they
         run: `resume()` of the run that you choose runs them and goes on, without asking for that
-        answer again. Options as in `fork`.
+        answer again. Of several none becomes the last run. Options as in `fork`.
 
         Raises:
             UsageError: there is no such turn, or it cannot start as asked.
@@ -271,7 +271,12 @@ class Run:
         with ExitStack() as stack:
             starts = (Run.starting(ask, store=self._store) for _ in range(n))
             runs = [stack.enter_context(start) for start in starts]
-            return Spread(self, of.id, tuple(run.wait() for run in runs))
+            spread = Spread(self, of.id, tuple(run.wait() for run in runs))
+        if n > 1 and not runtime.inside_a_tool():
+            # Until one is chosen, the person goes on with this run.
+            note_last(self.id, self._store)
+            frontend().set_last(self)
+        return spread
 
     def _ask(self, kind: Kind, options: dict[str, Any], **what: Any) -> Ask:
         """What to start, so that it goes on from this run, which is over."""

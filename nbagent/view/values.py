@@ -18,7 +18,7 @@ from nbagent.view.words import clean, one_line
 
 def answer_node(text: str) -> Node:
     """A text that a model wrote, as `run.answer` shows it."""
-    return h("div", f"{ROOT} nba-text", *nodes_of(clean(text)))
+    return h("div", ROOT, h("div", "nba-answer", *nodes_of(clean(text))))
 
 
 def value_node(value: object) -> Node | None:
