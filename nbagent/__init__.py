@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 _HOMES: dict[str, tuple[str, ...]] = {
     "nbagent.agent": ("Agent",),
     "nbagent.run": ("Run", "open_run", "forget"),
+    "nbagent.session.branches": ("session_tree",),
     "nbagent.frames": (
         *("runs", "turns", "tool_runs", "transitions", "messages", "prompts"),
         *("read_notebook", "models"),
@@ -48,7 +49,7 @@ __all__ += ["Message", "PersonAnswer", "Question", "events", "offline"]
 __all__ += ["EngineError", "ModelError", "NbagentError", "StoreError", "ToolError", "UsageError"]
 __all__ += ["compare", "history"]
 __all__ += ["expand", "load_agent", "load_package", "messages", "models", "prompts"]
-__all__ += ["read_notebook", "runs", "tool_runs", "transitions", "turns"]
+__all__ += ["read_notebook", "runs", "session_tree", "tool_runs", "transitions", "turns"]
 
 if TYPE_CHECKING:
     from nbagent.agent import Agent
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from nbagent.overview import compare, history
     from nbagent.providers import offline
     from nbagent.run import Run, forget, open_run
+    from nbagent.session.branches import session_tree
     from nbagent.settings import configure
     from nbagent.tools.function_tool import tool
     from nbagent.tools.mcp import mcp

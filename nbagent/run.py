@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from nbagent import runtime
 from nbagent.archive.frames import frame_of
@@ -22,9 +22,10 @@ from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.providers.offline import source_of
 from nbagent.session.active import ActiveRun, OnEvent, at_work
 from nbagent.session.approval import ANSWERS
+from nbagent.session.branches import Spread
 from nbagent.session.composer import Output, answer_text
 from nbagent.session.frontend import Frontend, frontend
-from nbagent.session.prepare import Ask, Kind, type_of
+from nbagent.session.prepare import Ask, Kind, turn_of, type_of
 from nbagent.session.stores import cache_file, current_store, find_run, note_last
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from nbagent.workflow.composer import Flow
 
 T = TypeVar("T")
+_MOST_ANSWERS = 50
+"""To one request, in one retry."""
 
 
 class _Kept(Generic[T]):
@@ -211,30 +214,80 @@ class Run:
 
         Returns the child run, after it ended. A run that was answered needs words.
         """
-        return self._child("continue" if prompt else "resume", None, prompt, options)
+        ask = self._ask("continue" if prompt else "resume", options, prompt=prompt)
+        with Run.starting(ask, store=self._store) as run:
+            return run.wait()
 
-    def fork(self, turn_id: str, prompt: str | None = None, **options: Any) -> Run:
-        """Ask a turn anew: keep the conversation before it, with other options or more words."""
-        return self._child("fork", turn_id, prompt, options)
-
-    def _child(
-        self, kind: Kind, turn_id: str | None, prompt: str | None, options: dict[str, Any]
+    def fork(
+        self,
+        turn_id: str,
+        prompt: str | None = None,
+        *,
+        edits: Mapping[str, object] | None = None,
+        drop: Sequence[str] = (),
+        **options: Any,
     ) -> Run:
-        """A run that goes on from this one, after it ended."""
+        """Ask a turn anew, in a child run: what was before it is reused, nothing of it runs again.
+
+        Args:
+            turn_id: one of the run's own turns (`"C03"`).
+            prompt: more words, after what was before the turn.
+            edits: what is to be different before it: by the id of a call its result (a value as a
+                tool returns it, or an exception), by the id of a turn the text of its answer.
+            drop: turns and calls that are left out, by their ids, with their results.
+            options: `model`, `system`, `tools`, `temperature`, …: as in `Agent.run`.
+
+        Raises:
+            UsageError: there is no such turn or call, or it cannot start as asked.
+        """
+        given: Any = edits or {}
+        if not isinstance(given, Mapping):
+            raise UsageError(f"edits={reprlib.repr(given)}; write edits={{'CALL_ID': new result}}")
+        ask = self._ask(
+            "fork",
+            options,
+            prompt=prompt,
+            fork_turn=turn_id,
+            edits=dict(cast("Mapping[str, object]", given)),
+            drop=(drop,) if isinstance(drop, str) else as_tuple("drop", drop, "['C02']"),
+        )
+        with Run.starting(ask, store=self._store) as run:
+            return run.wait()
+
+    def retry(self, n: int = 1, *, turn: str | None = None, **options: Any) -> Spread[Run]:
+        """Ask the model again for a turn (the last one), n times side by side.
+
+        Each answer is a run of its own, a fork. Where it asks for tools, its run pauses before they
+        run: `resume()` of the run that you choose runs them and goes on, without asking for that
+        answer again. Of several none becomes the last run. Options as in `fork`.
+
+        Raises:
+            UsageError: there is no such turn, or it cannot start as asked.
+        """
+        if not 1 <= n <= _MOST_ANSWERS:
+            raise UsageError(f"n={n!r}: one to {_MOST_ANSWERS} answers can be asked for")
+        of = turn_of(self.record, turn)
+        ask = self._ask("fork", options, fork_turn=of.id, holds_calls=True)
+        with ExitStack() as stack:
+            starts = (Run.starting(ask, store=self._store) for _ in range(n))
+            runs = [stack.enter_context(start) for start in starts]
+            spread = Spread(self, of.id, tuple(run.wait() for run in runs))
+        if n > 1 and not runtime.inside_a_tool():
+            # Until one is chosen, the person goes on with this run.
+            note_last(self.id, self._store)
+            frontend().set_last(self)
+        return spread
+
+    def _ask(self, kind: Kind, options: dict[str, Any], **what: Any) -> Ask:
+        """What to start, so that it goes on from this run, which is over."""
         self._check_over()
         if runtime.on_engine_thread():
             raise UsageError("an async tool may not wait for a run that goes on")
         own = self._active.ask if self._active is not None else Ask()
         base = Ask(
-            prompt=prompt,
-            kind=kind,
-            parent_id=self.id,
-            fork_turn=turn_id,
-            tools=own.tools,
-            on_approval=own.on_approval,
+            kind=kind, parent_id=self.id, tools=own.tools, on_approval=own.on_approval, **what
         )
-        with Run.starting(changed_ask(base, options), store=self._store) as run:
-            return run.wait()
+        return changed_ask(base, options)
 
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
@@ -257,6 +310,11 @@ class Run:
         if self.phase == "Running":
             raise UsageError(f"run {self.id[:8]} is still at work; stop it, or wait for it, first")
 
+    @property
+    def answer(self) -> Answer:
+        """`text`, rendered where it is shown as the last value of a cell."""
+        return Answer(self.text)
+
     def __str__(self) -> str:
         return self.text
 
@@ -270,6 +328,20 @@ class Run:
     def _ipython_display_(self) -> None:
         if not frontend().show(self.record):
             print(repr(self))
+
+
+class Answer(str):
+    """A text of a model, which a front end shows rendered."""
+
+    def _repr_html_(self) -> str:
+        # Late, here and where runs are drawn: the Markdown parser comes with it.
+        from nbagent.view.picture import page
+        from nbagent.view.values import answer_node
+
+        return page(answer_node(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
 
 def open_run(ref: str) -> Run:

@@ -18,7 +18,8 @@ from nbagent.view.words import clean, one_line
 
 def answer_node(text: str, figures: Mapping[int, ImagePart] | None = None) -> Node:
     """A text that a model wrote, as `run.answer` shows it, with the figures that it names."""
-    return h("div", f"{ROOT} nba-text", *with_figures(nodes_of(clean(text)), figures or {}))
+    blocks = with_figures(nodes_of(clean(text)), figures or {})
+    return h("div", ROOT, h("div", "nba-answer", *blocks))
 
 
 def value_node(value: object) -> Node | None:
