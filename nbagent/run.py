@@ -336,9 +336,9 @@ def _otlp(run: Run, record: RunRecord, content: bool) -> str:
 
 
 def _training_line(run: Run, record: RunRecord, content: bool) -> str:
-    turn = next((turn for turn in reversed(record.turns) if turn.response), None)
-    system = record.system_prompts.get(turn.request.system_sha, "") if turn else ""
-    tools = record.toolsets.get(turn.request.toolset_sha, ()) if turn else ()
+    request = record.turns[-1].request if record.turns else None
+    system = record.system_prompts.get(request.system_sha, "") if request else ""
+    tools = record.toolsets.get(request.toolset_sha, ()) if request else ()
     messages = [redacted(message) for message in run.messages]
     return import_module("nbagent.providers.fine_tuning").training_line(messages, system, tools)
 

@@ -65,8 +65,7 @@ def timeline(run: RunRecord) -> Figure:
                 linewidth=0.3,
                 label=kind,
             )
-    axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=8)
-    axes.invert_yaxis()
+    _name_rows(axes, rows)
     axes.set_xlim(left=0)
     return _finished(figure, axes)
 
@@ -144,8 +143,7 @@ def outcomes(rows: Sequence[tuple[str, str]]) -> Figure:
                 range(len(names)), widths, left=left, color=colour, hatch=hatch, label=outcome
             )
         left = [before + width for before, width in zip(left, widths, strict=True)]
-    axes.set_yticks(range(len(names)), [_label(name) for name in names], fontsize=8)
-    axes.invert_yaxis()
+    _name_rows(axes, names)
     axes.xaxis.get_major_locator().set_params(integer=True)
     return _finished(figure, axes)
 
@@ -180,10 +178,16 @@ def _axes(title: str, x: str, y: str, *, height: float = 3.0) -> tuple[Figure, A
     return figure, axes
 
 
+def _name_rows(axes: Any, names: Sequence[str]) -> None:
+    """Say what the rows are, the first one on top."""
+    axes.set_yticks(range(len(names)), [_label(name) for name in names], fontsize=8)
+    axes.set_ylim(max(len(names), 3) - 0.5, -0.5)
+
+
 def _finished(figure: Figure, axes: Any) -> Figure:
     handles, _ = axes.get_legend_handles_labels()
     if handles:
-        axes.legend(fontsize=8, frameon=False)
+        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     else:
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color="#888888")
     return figure

@@ -97,7 +97,7 @@ def _details(children: Sequence[Node]) -> str:
 
 
 def _indented(text: str, indent: str) -> str:
-    return text.replace("\n", f"\n{indent}")
+    return re.sub(r"\n(?=[^\n])" if indent.isspace() else r"\n", f"\n{indent}", text)
 
 
 def _table(node: Node) -> str:
