@@ -5,9 +5,10 @@ Also which run is the last one, and forgetting one. Thin: what a run was is in i
 
 from __future__ import annotations
 
+import os
 import reprlib
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from nbagent import runtime
 from nbagent.archive.frames import frame_of
 from nbagent.archive.store import Store
-from nbagent.contracts.chat import ChatRequest, Message, Usage
+from nbagent.contracts.chat import ChatRequest, Message, Usage, redacted
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, error_from_info
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.providers.offline import source_of
@@ -27,8 +28,10 @@ from nbagent.session.composer import Output, answer_text
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.prepare import Ask, Kind, turn_of, type_of
 from nbagent.session.stores import cache_file, current_store, find_run, note_last
+from nbagent.settings import path_of
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
     from nbagent.workflow.composer import Flow
@@ -175,6 +178,56 @@ class Run:
         `nbagent.offline.replay(run)` is that script as a model.
         """
         return source_of(self.record)
+
+    def export(
+        self,
+        format: str = "md",
+        path: str | os.PathLike[str] | None = None,
+        *,
+        content: bool = False,
+    ) -> str:
+        """The run as the text of a file, and as the file at `path` where one is given.
+
+        Known secrets are hidden. The formats: `md` (Markdown), `html` (one file, no script),
+        `jsonl` (a line for each message, turn and tool run), `openai` (a line of a fine-tuning
+        file), `cell` (a `%%agent` cell), `otel` (OTLP/JSON: OpenTelemetry spans).
+
+        Args:
+            format: one of these words.
+            path: where to write it, too; a file there is replaced.
+            content: for `otel`: also what was said, and what tools took and gave.
+
+        Raises:
+            UsageError: there is no such format, or the run has nothing for it.
+        """
+        record, make = redacted(self.record), _FORMATS.get(format)
+        if make is None:
+            raise UsageError(f"format={format!r} is unknown; take one of {', '.join(_FORMATS)}")
+        # Half a character (a lone surrogate) cannot be written.
+        text = make(self, record, content).encode("utf-8", "replace").decode()
+        if path is not None:
+            try:
+                path_of(path, "path").write_text(text, "utf-8", newline="")
+            except OSError as error:
+                raise UsageError(f"{path} cannot be written ({error.strerror})") from None
+        return text
+
+    def send_spans(self, provider: Any = None, *, content: bool = False) -> None:
+        """Give the run's spans to a tracer provider of OpenTelemetry; without one, the global one.
+
+        Args:
+            provider: an `opentelemetry.sdk.trace.TracerProvider`.
+            content: also what was said, and what tools took and gave.
+        """
+        export = import_module("nbagent.archive.export")
+        try:
+            export.send(_spans(self, redacted(self.record), content), provider)
+        except ImportError:
+            raise UsageError("spans need a package: pip install 'nbagent[otel]'") from None
+
+    def plot(self) -> Figure:
+        """Where the time went: model, tools, waiting and retries of each turn, as a figure."""
+        return drawing().timeline(self.record)
 
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread; `wait()` then returns soon."""
@@ -342,6 +395,46 @@ class Answer(str):
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
+
+
+def _spans(run: Run, record: RunRecord, content: bool) -> Any:
+    messages = [redacted(message) for message in run.messages] if content else None
+    return import_module("nbagent.archive.export").spans_of(record, messages)
+
+
+def _otlp(run: Run, record: RunRecord, content: bool) -> str:
+    spans = _spans(run, record, content)
+    return import_module("nbagent.archive.export").otlp_json(record, spans)
+
+
+def _training_line(run: Run, record: RunRecord, content: bool) -> str:
+    request = record.turns[-1].request if record.turns else None
+    system = record.system_prompts.get(request.system_sha, "") if request else ""
+    tools = record.toolsets.get(request.toolset_sha, ()) if request else ()
+    messages = [redacted(message) for message in run.messages]
+    return import_module("nbagent.providers.fine_tuning").training_line(messages, system, tools)
+
+
+def _of_record(module: str, name: str) -> Callable[[Run, RunRecord, bool], str]:
+    return lambda run, record, content: getattr(import_module(module), name)(record)
+
+
+_FORMATS: dict[str, Callable[[Run, RunRecord, bool], str]] = {
+    "md": _of_record("nbagent.view.documents", "markdown_document"),
+    "html": _of_record("nbagent.view.documents", "html_document"),
+    "jsonl": _of_record("nbagent.archive.export", "json_lines"),
+    "openai": _training_line,
+    "cell": _of_record("nbagent.view.cell", "cell_text"),
+    "otel": _otlp,
+}
+
+
+def drawing() -> Any:
+    """The module that draws figures. UsageError where matplotlib is not installed."""
+    try:
+        return import_module("nbagent.archive.plots")
+    except ImportError:
+        raise UsageError("figures need a package: pip install 'nbagent[plot]'") from None
 
 
 def open_run(ref: str) -> Run:
