@@ -44,8 +44,8 @@ from nbagent.session.stores import current_store
 from nbagent.settings.table import HIDDEN
 
 if TYPE_CHECKING:
-    from nbagent.view.dry_run import DryRun
     from nbagent.providers.exchange import WireRequest
+    from nbagent.view.dry_run import DryRun
 
 OnEvent = Callable[[Event], object]
 
