@@ -116,7 +116,7 @@ function act(button, send) {
   const root = button.closest("[data-run]");
   const form = button.closest(".nba-words");
   const what = form?.dataset.do ?? button.dataset.do;
-  if (what === "copy") return copyAnswer(root);
+  if (what === "copy") return copy(root, button);
   if (button.dataset.do === "cancel") return form.remove();
   if (FORMS.has(what) && !form) return askForWords(root, button);
   const { run, kernel } = root.dataset;
@@ -126,11 +126,12 @@ function act(button, send) {
   send({ kind: "act", do: what, run, at: kernel, turn, prompt });
 }
 
-/** @param {HTMLElement} root */
-async function copyAnswer(root) {
-  const source = /** @type {HTMLElement} */ (root.querySelector(".nba-answer"));
+/** Copy the code beside a button, else the answer. @param {any} root @param {any} button */
+async function copy(root, button) {
+  const code = button.closest(".nba-code")?.querySelector("pre");
+  const source = code ?? root.querySelector(".nba-answer");
   const isCopied = await toClipboard(source.innerText, source);
-  say(root, isCopied ? "Copied the answer" : "Selected: press Ctrl+C");
+  say(root, isCopied ? `Copied the ${code ? "code" : "answer"}` : "Selected: press Ctrl+C");
 }
 
 /** A small form for other words, below the button. @param {any} root @param {any} button */
@@ -175,6 +176,8 @@ function say(root, words) {
  * @param {Shared} shared @param {HTMLElement} el */
 function createView(shared, el) {
   const place = el.appendChild(build(["div", { class: "nba-view" }]));
+  // A head is built anew whenever it changes: what is read out has a place of its own, that stays.
+  const voice = place.appendChild(build(["div", { class: "nba-voice", role: "status" }]));
   /** What the person folded or unfolded, by run and key. @type {Map<string, boolean>} */
   const touched = new Map();
   /** What was answered, by the question's id. @type {Map<string, string>} */
@@ -230,6 +233,14 @@ function createView(shared, el) {
     if (old) replace(old, fresh);
     else (isAll ? place : keyed(rootOf(run), parent))?.append(fresh);
     begin(fresh);
+    readOut(fresh);
+  }
+
+  /** The state and what is waited for, when they change. @param {any} fresh */
+  function readOut(fresh) {
+    const said = [...fresh.querySelectorAll(".nba-phase, .nba-activity")];
+    const words = said.map((one) => one.textContent).filter(Boolean).join(": ");
+    if (words && voice.textContent !== words) voice.textContent = words;
   }
 
   /** Folds stay as the person left them; what they read or type in is not folded away.

@@ -156,7 +156,7 @@ def head(run: RunRecord, now: Now | None) -> Node:
             "div",
             "nba-head",
             h("span", f"nba-mark nba-{status.tone}", status.mark, " ", aria_hidden="true"),
-            h("strong", "nba-phase", status.word, role="status", aria_live="polite"),
+            h("strong", "nba-phase", status.word),
             " ",
             h("code", "nba-chip", visible(run.model)),
             " ",
@@ -165,7 +165,7 @@ def head(run: RunRecord, now: Now | None) -> Node:
         ),
         _bar(run, now),
         line("nba-wide nba-note", labels.offline_words(run.model)),
-        h("div", "nba-wide nba-note", now.activity, aria_live="polite") if now else None,
+        h("div", "nba-wide nba-note nba-activity", now.activity) if now else None,
         data_key="head",
         data_since=f"{now.elapsed_ms:.0f}" if now else None,
     )
@@ -442,7 +442,8 @@ def foot(run: RunRecord, actions: bool) -> Node:
 
 def _times(run: RunRecord, kinds: Sequence[timing.Kind]) -> Node:
     """Where the time went, turn by turn: what the bar says where there is no style."""
-    rows = [h("tr", "", *(h("th", "", word) for word in ("turn", *map(timing.kind_word, kinds))))]
+    names = ("turn", *map(timing.kind_word, kinds))
+    rows = [h("tr", "", *(h("th", "", name, scope="col") for name in names))]
     for turn in run.turns[:100]:
         sums = timing.sums_of(timing.segments_of(turn))
         cells = [h("td", "", seconds(sums[k]) if sums.get(k) else "") for k in kinds]

@@ -85,6 +85,7 @@ PAYLOADS: dict[str, str] = {
     "tex href": f"$\\href{{javascript:{_GO}}}{{click}}$ \\(\\href{{{_AT}}}{{x}}\\)",
     "tex require": "$\\require{action}\\toggle{a}{b}\\endtoggle$ $$\\require{html}$$",
     "tex style": f"$\\style{{background:url({_AT}/tex.png)}}{{x}} \\class{{nba-stop}}{{y}}$",
+    "tex def": "$\\def\\a{\\a\\a}\\a$ \\(\\newcommand{\\b}{\\b\\b}\\b\\) $$\\let\\c\\c$$",
     "tex prices": "it costs $5 and not $6; {{ 7*7 }} {% raw %} ${env:HOME}",
     # Terminals.
     "ansi": "\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1H\x9b31m",

@@ -14,10 +14,11 @@ from stage import asked_by, load_views
 from stories import Story
 
 from nbagent.view.live import LivePicture, Op, merge
-from nbagent.view.node import Node
+from nbagent.view.node import Node, html
 from nbagent.view.picture import page as page_of
 from nbagent.view.picture import picture
 from nbagent.view.text import plain
+from nbagent.view.values import answer_node, value_node
 
 v4: Any = nbformat.v4
 _BEGIN = """
@@ -135,6 +136,18 @@ def test_the_saved_form_and_its_exports_show_it_as_text(
         text = MarkdownExporter(exclude_input=True).from_notebook_node(document)[0]
         watched.open(MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(text))
     watched.is_clean(around=".jp-OutputArea" if form == "html" else "body")
+
+
+def test_values_that_show_themselves_show_it_as_text(
+    watched: Watched, payloads: dict[str, str]
+) -> None:
+    shown: list[Node] = []
+    for text in payloads.values():
+        run = story_of(text).run
+        values = (run.turns[0], run.turns[0].tool_runs[0], run.messages[0])
+        shown += [answer_node(text[:1000]), *filter(None, map(value_node, values))]
+    watched.open(f"<!doctype html><body>{''.join(map(html, shown))}</body>")
+    watched.is_clean(runs=4 * len(PAYLOADS))
 
 
 def _live(story: Story) -> LivePicture:

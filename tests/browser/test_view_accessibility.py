@@ -17,7 +17,7 @@ from nbagent.contracts import events
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import ToolResult
-from nbagent.view.picture import page as page_of
+from nbagent.view.picture import page as saved
 from nbagent.view.picture import picture
 
 _PNG = (
@@ -54,7 +54,7 @@ def unfolded(page: Page, stage: Stage, form: str) -> None:
     if form == "live":
         stage.finish()
     else:
-        page.evaluate(_SHOW, page_of(picture(stage.story.run)))
+        page.evaluate(_SHOW, saved(picture(stage.story.run)))
     page.evaluate(_UNFOLD)
     page.wait_for_timeout(30)
 
@@ -103,7 +103,7 @@ def test_text_has_a_contrast_of_four_and_a_half(page: Page, scheme: Any, theme: 
         if form == "waits":
             stage.play(waits(story))
             page.locator(".nba-ask button:enabled").first.wait_for()
-            page.locator(".nba-edit summary").click()
+            page.locator("summary", has_text="Edit…").click()
             page.evaluate(_UNFOLD)
             page.wait_for_timeout(30)
         else:
@@ -123,16 +123,15 @@ def test_everything_has_a_name_and_a_role(page: Page, form: str) -> None:
     found = page.evaluate(
         """() => {
           const all = (what) => [...document.querySelectorAll(`.nba-run ${what}`)];
-          const name = (n) => n.getAttribute("aria-label") ?? (n.textContent.trim() || n.title);
+          const name = (n) => n.getAttribute("aria-label") ?? n.textContent.trim();
           const folds = all("summary");
           return {
-            nameless: all("button, summary, a").filter((n) => !name(n)).length,
+            nameless: all("button:not(.nba-do), summary, a, th").filter((n) => !name(n)).length,
             folds: folds.length,
             first: folds.every((n) => n.parentElement.localName === "details" &&
               n.parentElement.firstElementChild === n),
             images: all("img").map((n) => n.alt),
             sized: all("img").every((n) => /px, \\d+ kB/.test(n.nextElementSibling.textContent)),
-            heads: all(".nba-request th:not([scope])").length,
             ids: all("[id]").length,
             nested: all("summary :is(a, button), button :is(a, button)").length,
           };
@@ -142,7 +141,6 @@ def test_everything_has_a_name_and_a_role(page: Page, form: str) -> None:
     assert found["folds"] >= 6
     assert found["first"]
     assert (found["images"], found["sized"]) == (["a plot"], True)
-    assert found["heads"] == 0
     if form == "live":
         group = page.get_by_role("group", name="agent run, offline:demo")
         assert group.count() == 1
@@ -170,14 +168,9 @@ def test_the_keyboard_reaches_everything_in_order_of_reading(page: Page) -> None
     stage = Stage(page, story)
     stage.play(story.events[: until(story, events.ToolCallFinished)])
     reached: list[str] = []
-    for _ in range(9):
+    for _ in range(6):
         page.keyboard.press("Tab")
-        reached.append(
-            page.evaluate(
-                "() => { const n = document.activeElement;"
-                " return n.getAttribute('aria-label') ?? n.textContent.slice(0, 3) }"
-            )
-        )
+        reached.append(page.evaluate("() => document.activeElement.innerText.trim().slice(0, 3)"))
     # The first turn is open while its tools run.
     assert reached[:4] == ["‖ P", "■ S", "C01", "req"]
     stage.finish()
@@ -198,8 +191,7 @@ def test_a_stream_is_not_read_out_piece_by_piece(page: Page) -> None:
           window.told = [];
           new MutationObserver((all) => {
             for (const one of all) {
-              const live = one.target.parentElement?.closest("[aria-live]") ??
-                one.target.closest?.("[aria-live]");
+              const live = one.target.closest?.("[role=status], [aria-live]");
               if (live) told.push(live.textContent);
             }
           }).observe(document.body, { childList: true, subtree: true, characterData: true });
@@ -210,13 +202,12 @@ def test_a_stream_is_not_read_out_piece_by_piece(page: Page) -> None:
     assert page.evaluate("told") == []
     error = ErrorInfo("LLM_RATE_LIMITED", "too fast")
     stage.play([events.Retrying("C01", 1, 9.0, error, "again")])
-    activity = "attempt 1 failed, again in 9.0 s · LLM_RATE_LIMITED: too fast"
-    assert page.get_by_text(activity).get_attribute("aria-live") == "polite"
-    page.wait_for_timeout(1100)
-    # The seconds that pass are for the eye.
-    assert len(page.evaluate("told")) <= 1
+    assert set(page.evaluate("told")) == {
+        "Running: attempt 1 failed, again in 9.0 s · LLM_RATE_LIMITED: too fast"
+    }
+    stage.play([events.TextDelta("C01", "and on")])
     stage.finish()
-    assert page.get_by_role("status").inner_text() == "Answered"
+    page.wait_for_function("() => told.at(-1) === 'Answered'")
 
 
 def test_nothing_moves_where_motion_is_not_wanted(page: Page) -> None:
@@ -236,22 +227,6 @@ def test_nothing_moves_where_motion_is_not_wanted(page: Page) -> None:
         "[...document.querySelectorAll('*')].map((n) => getComputedStyle(n)).some((style) =>"
         " style.scrollBehavior === 'smooth' || style.transitionDuration !== '0s')"
     )
-
-
-@pytest.mark.parametrize("clipboard", ["works", "is refused"])
-def test_the_answer_is_copied_and_the_page_says_so(page: Page, clipboard: str) -> None:
-    stage = Stage(page, drawn())
-    stage.finish()
-    if clipboard == "is refused":
-        # Plain http from another machine: there is no clipboard to ask.
-        page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(1) }")
-    else:
-        page.evaluate("() => { document.execCommand = () => false }")
-    page.get_by_role("button", name="Copy answer").focus()
-    page.keyboard.press("Enter")
-    page.get_by_text("Copied the answer").wait_for()
-    assert page.evaluate("navigator.clipboard.readText()").strip() == ANSWER.replace("*", "")
-    assert page.evaluate("document.activeElement.title") == "Copy answer"
 
 
 @pytest.mark.parametrize(
