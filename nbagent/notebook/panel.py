@@ -317,17 +317,18 @@ class Panel:
 
     def _ended(self, prompt: str, controls: RunControls, run: RunRecord) -> None:
         """The run that was at work is over, or broke before it had begun. Any thread."""
+        words = ""
         is_lost = run.phase == "Running"
         if is_lost:  # nothing of it is kept, and only its controls know why
             run = getattr(controls, "record", run)
-        words = ""
-        if is_lost:
             words = self._error_words(error_from_info(run.error)) if run.error else "It broke off."
-            self.widget.send({"run": run.id, "ops": [["done", picture(run)]]})
+            self.widget.send({"run": run.id, "ops": [["done", picture(run, actions=False)]]})
             self._refused("", prompt)
         with self._lock:
             self._live, self._working = None, ""
             self._runs[run.id] = run
+            if is_lost:
+                del self._runs[run.id]
             self._push(words)
         self._later(self._settle)
 
