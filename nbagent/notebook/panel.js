@@ -187,6 +187,7 @@ function createPanel(shared, el) {
       const value = state.values[field.dataset.field] ?? "";
       if (field !== root.getRootNode().activeElement && field.value !== value) field.value = value;
     }
+    find('input[data-field="model"]').placeholder = state.usual;
     patchTools();
     list(".nba-chips", state.attached.map((/** @type {[string, number]} */ [name, size]) => {
       const given = { type: "button", "data-do": "detach", value: name };
@@ -360,6 +361,8 @@ function hear(shared, message) {
     }
     shared.stopping = shared.error = "";
     for (const { view } of panels) view.take({ run, ops: [["done", message.node]] });
+    // Somebody is here to be asked.
+    if (panels.length) shared.send({ kind: "ready", run });
   } else if (kind === "refused") {
     if (id === shared.waiting) shared.waiting = "";
     shared.draft ||= message.prompt;

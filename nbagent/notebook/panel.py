@@ -8,6 +8,7 @@ the kernel's main thread begins the run when it is free, and no cell is held up.
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,13 +33,14 @@ from nbagent.notebook.outputs import metadata_of
 from nbagent.notebook.panel_form import Form, filtered
 from nbagent.notebook.run_view import LiveView, comm_id, script, sheet
 from nbagent.notebook.template import evaluate, render
+from nbagent.providers.choice import choose_model
 from nbagent.providers.registry import find_provider
 from nbagent.run import Run
 from nbagent.session.clients import Listing, listings
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask, Kind
 from nbagent.session.stores import current_store
-from nbagent.settings import provider_of
+from nbagent.settings import effective, provider_of
 from nbagent.view.cell import cell_text
 from nbagent.view.labels import is_unfinished, status_of
 from nbagent.view.node import Node, h, html
@@ -92,7 +94,7 @@ class Panel:
         """The conversation, oldest first."""
         self._live: LiveView | None = None
         """The view of the run that is at work."""
-        self._working = self._error = self._told = self._draft = ""
+        self._working = self._error = self._told = self._draft = self._usual = ""
         self._asked: dict[str, str] = {}
         """What was sent and has not begun yet: prompts by the ids of the messages."""
         self.widget = PanelWidget(fields=Form.fields())
@@ -130,6 +132,7 @@ class Panel:
                 "working": self._working,
                 "can_continue": free and last is not None and is_unfinished(last),
                 "goes_on": last is not None,
+                "usual": self._usual,
                 "status": self._told if free else "At work",
                 "error": self._error,
                 "totals": totals([*self._runs.values()]),
@@ -144,6 +147,7 @@ class Panel:
     def _refresh(self) -> None:
         """The notebook may have other tools than before."""
         try:
+            self._usual = effective().model or choose_model(os.environ).model_id
             self._form.offer(frontend().namespace())
             self._push()
         except NbagentError as error:
@@ -174,7 +178,7 @@ class Panel:
     def _do(self, told: Told) -> None:
         name, value = _text(told, "name"), _text(told, "value")
         match told.get("kind"):
-            case "ready":
+            case "ready" if told.get("page"):
                 self._ready(told)
             case "draft":
                 self._draft = filtered(_text(told, "text")[:_DRAFT_CHARS])
@@ -357,7 +361,8 @@ class Panel:
         self.widget.send({"kind": "list", "key": key, "node": h("div", "nba-rows", *rows)})
 
     def _list_models(self, provider: str) -> None:
-        self._show_list("models", *map(_models_row, listings(provider or None)))
+        offers = sorted(listings(provider or None), key=lambda offer: not offer.reachable)
+        self._show_list("models", *map(_models_row, offers))
 
     def _list_packages(self) -> None:
         rows = [_setter("workflow", name, name) for name in package_names()]
