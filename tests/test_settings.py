@@ -208,7 +208,7 @@ REFUSED = {
 MAY_BE_SET = """model system tools max_turns ceiling loop_limit max_total_tokens max_cost_usd
 timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny
 max_read_bytes max_write_bytes search_timeout_s script_timeout_s script_memory_bytes
-script_disk_bytes script_output_bytes after_run"""
+script_disk_bytes script_output_bytes"""
 
 
 def test_a_project_may_set_no_option_that_is_not_on_this_list() -> None:
@@ -256,7 +256,6 @@ ODD: dict[str, list[Any]] = {
     "stop_sequences": [[1]],
     "name": [5],
     "session": [""],
-    "after_run": ["gone"],
     "stream": ["perhaps"],
     "tools": [5, [5], "none, a"],
     "model": ["", " ", " a:b", "a:b\n", 5],

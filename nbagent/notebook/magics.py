@@ -10,6 +10,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 
 from nbagent.contracts.errors import NbagentError
 from nbagent.notebook import complete
+from nbagent.notebook.formatters import register_formatters, unregister_formatters
 from nbagent.notebook.interrupt import Interrupt
 from nbagent.notebook.line import help_of
 
@@ -22,11 +23,13 @@ def register(ipython: Any) -> None:
     ipython.input_transformer_manager.token_transformers.append(AgentLine)
     ipython.events.register("post_run_cell", note_error)
     complete.register(ipython)
+    register_formatters(ipython)
 
 
 def unregister(ipython: Any) -> None:
     """Take all of it back; called by `%unload_ext nbagent`."""
     complete.unregister(ipython)
+    unregister_formatters(ipython)
     manager = ipython.input_transformer_manager
     callbacks = ipython.events.callbacks["post_run_cell"]
     for hooks in (manager.cleanup_transforms, manager.token_transformers, callbacks):

@@ -374,12 +374,6 @@ class Settings(_Shared):
         default="auto",
         words=("auto", "landlock", "process"),
     )
-    after_run = _Choice(
-        "",
-        "static: the output becomes a saved picture; live: the widget stays",
-        default="static",
-        words=("static", "live"),
-    )
 
     @property
     def policy(self) -> ToolPolicy:

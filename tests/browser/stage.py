@@ -12,44 +12,36 @@ from stories import Story
 
 from nbagent.contracts import events
 from nbagent.contracts.policy import PreviewPiece
-from nbagent.notebook.live_view import RunView
-from nbagent.view.live_state import LiveState, state_for_front_end
-from nbagent.view.view_state import view_of
-from nbagent.view.view_types import Op, ViewState
+from nbagent.notebook.run_view import script, sheet
+from nbagent.view.live import LivePicture, Op, merge
+from nbagent.view.picture import picture
 
 _VIEWS = """
 async ([source, css]) => {
   document.head.appendChild(document.createElement("style")).textContent = css;
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const make = (await import(url)).default;
-  window.begin = (state, el) => {
+  window.begin = (given, el) => {
     const heard = {};
     const model = {
-      state, sent: [],
+      ...given, sent: [],
       get: (key) => model[key],
       send: (content) => model.sent.push(content),
       on: (name, callback) => { heard[name] = callback; },
       off: (name) => { delete heard[name]; },
     };
     const widget = make();
-    widget.initialize({ model });
-    const view = {
-      model, heard, widget,
-      ops: (ops) => heard["msg:custom"]({ ops }),
-      finish: (state) => { model.state = state; heard["change:state"](); },
-      leave: widget.render({ model, el }),
-      again: () => { view.leave(); view.leave = widget.render({ model, el }); },
-    };
-    return view;
+    const end = widget.initialize({ model });
+    const leave = el && widget.render({ model, el });
+    return { model, end, leave, hear: (message) => heard["msg:custom"](message) };
   };
 }
 """
 
 
 def load_views(page: Page) -> None:
-    """Let the page know what the widget sends: `begin(state, element)` makes a live view."""
-    source = str(RunView._esm), str(RunView._css)  # pyright: ignore[reportPrivateUsage]
-    page.evaluate(_VIEWS, [*source])
+    """Let the page know what the widget sends: `begin({kind, pictures}, element)` shows them."""
+    page.evaluate(_VIEWS, [script(), sheet()])
 
 
 CONTRAST = """
@@ -83,6 +75,7 @@ CONTRAST = """
     texts[node.className || node.tagName] = ratio(style.color, ground(node));
   }
   const focus = root.querySelector("summary");
+  focus.blur();
   focus.focus({ focusVisible: true });
   const outline = getComputedStyle(focus);
   return {
@@ -125,23 +118,28 @@ class Stage:
             f'<!doctype html><body style="margin:24px;background:{ground}"><div id="here"></div>'
         )
         begun = story.run.model_copy(update={"turns": (), "phase": "Running"})
-        self.live = LiveState(begun, clock=lambda: 0.0)
+        self.live = LivePicture(begun, clock=lambda: 0.0)
         load_views(page)
         page.evaluate(
-            "state => { window.stub = begin(state, document.getElementById('here')) }",
-            self.live.snapshot(),
+            "given => { window.stub = begin(given, document.getElementById('here')) }",
+            {"kind": "run", "pictures": [self.live.picture()]},
         )
 
     def play(self, given: list[events.Event]) -> None:
         """Fold events, and send their ops as one batch."""
         ops: list[Op] = []
         for event in given:
-            ops += self.live.fold(event)
-        self.page.evaluate("ops => stub.ops(ops)", ops)
+            for op in self.live.fold(event):
+                merge(ops, op)
+        self.hear(ops)
 
-    def finish(self, state: ViewState | None = None) -> None:
-        state = state_for_front_end(state or view_of(self.story.run))
-        self.page.evaluate("state => stub.finish(state)", state)
+    def hear(self, ops: list[Op]) -> None:
+        """Send ops."""
+        self.page.evaluate("m => stub.hear(m)", {"run": self.story.run.id, "ops": ops})
+
+    def finish(self) -> None:
+        """Send the last picture."""
+        self.hear([["done", picture(self.story.run)]])
 
     def turn(self, place: int) -> Locator:
         return self.page.locator(".nba-turn").nth(place)
@@ -151,8 +149,9 @@ class Stage:
 
     @property
     def sent(self) -> list[Any]:
-        """What the view has sent to the kernel."""
-        return self.page.evaluate("stub.model.sent")
+        """What the person has sent to the kernel."""
+        sent = self.page.evaluate("stub.model.sent")
+        return [message for message in sent if message["kind"] != "ready"]
 
 
 def until(story: Story, kind: type[events.Event], nth: int = 0) -> int:

@@ -1,12 +1,12 @@
-"""The live view in JupyterLab while a run goes on: it grows, keeps what was unfolded, survives."""
+"""A run in JupyterLab and Notebook 7: it grows, is paused, ends as HTML, and its buttons go on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from jupyter_apps import Notebook, Server, opened
-from playwright.sync_api import Browser
+from jupyter_apps import App, Notebook, Server, opened
+from playwright.sync_api import Browser, Locator, expect
 
 SETUP = """
 %load_ext nbagent
@@ -19,40 +19,57 @@ def area(city: str) -> float:
     return 454.1
 
 words = " ".join(f"word{n}" for n in range(1, 241))
-offline.script(
-    [offline.step(text="I look it up.", calls=[offline.call("area", city="Oslo")]), words],
-    name="slow", delay_ms=12,
-)
+look = offline.step(text="I look it up.", calls=[offline.call("area", city="Oslo")])
+offline.script([look, words], name="slow", delay_ms=12)
 offline.script([words], name="short", delay_ms=12)
 offline.script([words * 50], name="endless", delay_ms=12)
+offline.script([look, look, "Done."], name="paused", delay_ms=150)
+offline.script([look, "First answer.", "Second answer.", "Third answer."], name="several")
 """
+RUNS = [
+    "%%agent --model offline:slow --tools area\nHow large is Oslo?",
+    "%%agent --model offline:short\nTalk",
+    "%%agent --model offline:endless\nTalk",
+    "import os, signal, threading\n"
+    "threading.Timer(2, os.kill, (os.getpid(), signal.SIGKILL)).start()",
+    "%%agent --model offline:paused --tools area\nWork",
+    "%%agent --model offline:several --tools area --name several\nHow large is {{ 'Oslo' }}?",
+    "%agent show several",
+    "import ipywidgets\nwith (place := ipywidgets.Output()):\n"
+    "    nbagent.Agent(model='offline:demo', tools=[]).run('Hello')\n"
+    "ipywidgets.Tab([ipywidgets.VBox([place])])",
+]
+SLOW, SHORT, ENDLESS, KILL, PAUSED, SEVERAL, SHOW, BOX = range(1, 9)
 
 
-@pytest.fixture(scope="module")
-def notebook(chromium: Browser, server: Server) -> Iterator[Notebook]:
-    runs = [
-        "%%agent --model offline:slow --tools area\nHow large is Oslo?",
-        "%%agent --model offline:short\nTalk",
-        "%%agent --model offline:endless\nTalk",
-        "import os, signal, threading\n"
-        "threading.Timer(2, os.kill, (os.getpid(), signal.SIGKILL)).start()",
-    ]
-    name = server.write("live.ipynb", [SETUP, *runs])
-    with opened(chromium, server, name) as notebook:
+@pytest.fixture(scope="module", params=["lab", "notebook"])
+def notebook(
+    request: pytest.FixtureRequest, chromium: Browser, server: Server
+) -> Iterator[Notebook]:
+    app: App = request.param
+    name = server.write(f"live-{app}.ipynb", [SETUP, *RUNS])
+    with opened(chromium, server, name, app) as notebook:
         notebook.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         notebook.run(0)
         yield notebook
 
 
+def runs(notebook: Notebook, n: int) -> Locator:
+    return notebook.output(n).locator(".nba-run")
+
+
+def do(notebook: Notebook, n: int, what: str, place: int = 0) -> Locator:
+    return runs(notebook, n).nth(place).locator(f"[data-do={what}]")
+
+
 def test_text_grows_and_folds_stay_as_the_person_left_them(notebook: Notebook) -> None:
-    notebook.start(1)
-    turns = notebook.output(1).locator(".nba-turn")
-    turns.nth(1).locator(".nba-plain:has-text('word9')").wait_for()
+    notebook.start(SLOW)
+    turns = notebook.output(SLOW).locator(".nba-turn")
     first, second = turns.nth(0), turns.nth(1)
+    text = second.locator(".nba-plain")
+    expect(text).to_contain_text("word9")
     assert not first.evaluate("node => node.open")
     assert second.evaluate("node => node.open")
-    assert second.locator(".nba-sum").inner_text().startswith("word1 word2 word3 ")
-    text = second.locator(".nba-plain")
     lengths = [text.evaluate("node => node.textContent.length")]
     for _ in range(3):
         notebook.page.wait_for_timeout(150)
@@ -60,62 +77,104 @@ def test_text_grows_and_folds_stay_as_the_person_left_them(notebook: Notebook) -
     assert lengths == sorted(set(lengths))
     first.locator("summary").first.click()
     first.locator(".nba-request summary").click()
-    second.locator("summary").first.click()
     assert "454.1" in first.locator(".nba-card").inner_text()
-    first.get_by_role("button", name="Copy the result of area").click()
-    first.get_by_role("button", name="Copied the result of area").wait_for()
-    assert notebook.page.evaluate("() => navigator.clipboard.readText()") == "454.1"
-    # What is folded is not drawn, and is all there when it is unfolded again.
-    assert text.count() == 0
-    notebook.page.wait_for_timeout(400)
     second.locator("summary").first.click()
-    assert text.evaluate("node => node.textContent.length") > lengths[-1]
-    second.locator("summary").first.click()
-    folds = [first.evaluate("node => node.open"), second.evaluate("node => node.open")]
-    assert folds == [True, False]
-    assert notebook.output(1).locator(".nba-stop").is_visible()
     notebook.page.evaluate(
-        """() => {
-          const area = nbt.cells()[1].outputArea.node;
+        """n => {
+          const area = nbt.cells()[n].outputArea.node;
           nbt.heights = [];
           new MutationObserver(() => nbt.heights.push(area.offsetHeight))
             .observe(area, { childList: true, subtree: true });
-        }"""
+        }""",
+        SLOW,
     )
-    notebook.wait(1)
+    notebook.wait(SLOW)
     # The output never collapses while the picture is swapped.
     assert min(notebook.page.evaluate("() => nbt.heights")) > 60
-    # The saved picture has taken the view's place, and what was unfolded still is.
-    notebook.output(1).locator(".nba-phase:has-text('Answered')").wait_for()
-    assert notebook.output(1).locator(".nba-stop").count() == 0
+    expect(notebook.output(SLOW).locator(".nba-phase")).to_have_text("Answered")
+    assert do(notebook, SLOW, "stop").count() == 0
     assert [turn.evaluate("node => node.open") for turn in turns.all()] == [True, False]
     assert first.locator(".nba-request").evaluate("node => node.open")
-    assert notebook.output(1).locator(".nba-answer").inner_text().endswith("word240")
+    assert notebook.output(SLOW).locator(".nba-answer").inner_text().endswith("word240")
     assert notebook.console == []
 
 
-def test_a_page_that_is_loaded_anew_shows_the_run_when_its_cell_ends(notebook: Notebook) -> None:
-    notebook.start(2)
-    notebook.output(2).locator(".nba-plain:has-text('word9')").wait_for()
+def test_a_pause_ends_the_run_after_its_turn_and_continue_goes_on(notebook: Notebook) -> None:
+    notebook.start(PAUSED)
+    do(notebook, PAUSED, "pause").click()
+    expect(runs(notebook, PAUSED)).to_contain_text("Pausing after this turn…")
+    notebook.wait(PAUSED)
+    assert notebook.error(PAUSED) == ""
+    expect(runs(notebook, PAUSED).locator(".nba-turn")).to_have_count(1)
+    do(notebook, PAUSED, "continue").click()
+    runs(notebook, PAUSED).locator(".nba-words .nba-go").click()
+    expect(runs(notebook, PAUSED).nth(1).locator(".nba-answer")).to_have_text("Done.")
+
+
+def test_every_button_of_a_finished_run_works_in_its_cell_and_where_it_is_shown_again(
+    notebook: Notebook,
+) -> None:
+    notebook.run(SEVERAL, SHOW)
+    answers = notebook.output(SEVERAL).locator(".nba-answer")
+    assert answers.all_inner_texts() == ["First answer."]
+    do(notebook, SEVERAL, "copy").click()
+    expect(runs(notebook, SEVERAL).locator(".nba-said")).to_have_text("Copied the answer")
+    read = "() => navigator.clipboard.readText()"
+    assert notebook.page.evaluate(read) == "First answer."
+    do(notebook, SEVERAL, "cell").click()
+    expect(runs(notebook, SEVERAL).locator(".nba-said")).to_have_text(
+        "Copied: paste it into a cell"
+    )
+    cell = notebook.page.evaluate(read)
+    assert cell.splitlines()[1:] == ["How large is {{ 'Oslo' }}?"]
+    assert {"--model offline:several", "--tools area"} <= {
+        " ".join(pair) for pair in zip(cell.split(), cell.split()[1:], strict=False)
+    }
+    do(notebook, SEVERAL, "retry").click()
+    runs(notebook, SEVERAL).locator(".nba-words .nba-go").click()
+    expect(answers).to_have_text(["First answer.", "Second answer."])
+    do(notebook, SEVERAL, "compare", 1).click()
+    expect(notebook.output(SEVERAL)).to_contain_text("1 changed")
+    # The first of them is below `%agent show` as well, where a click shows what follows too.
+    runs(notebook, SHOW).locator(".nba-turn summary").nth(2).click()
+    do(notebook, SHOW, "fork").nth(1).click()
+    runs(notebook, SHOW).get_by_role("textbox").fill("In other words")
+    runs(notebook, SHOW).locator(".nba-words .nba-go").click()
+    expect(notebook.output(SHOW).locator(".nba-answer").nth(1)).to_have_text("Third answer.")
+    expect(runs(notebook, SHOW).nth(1)).to_contain_text("In other words")
+    (output,) = notebook.outputs(SEVERAL)
+    assert sorted(output["data"]) == ["text/html", "text/plain"]
+    assert len(output["metadata"]["nbagent"]) == 2
+    assert notebook.console == []
+
+
+def test_a_run_stands_in_boxes_and_tabs_of_widgets(notebook: Notebook) -> None:
+    notebook.run(BOX)
+    expect(notebook.output(BOX).locator(".nba-run .nba-phase")).to_have_text("Answered")
+
+
+def test_a_page_that_is_loaded_anew_shows_the_run_and_its_buttons(notebook: Notebook) -> None:
+    notebook.start(SHORT)
+    expect(notebook.output(SHORT).locator(".nba-plain")).to_contain_text("word9")
     notebook.save()
     notebook.load(kernel=False)
     notebook.page.wait_for_function("() => nbt.kernel()?.status === 'busy'")
     notebook.wait_idle()
-    run = notebook.output(2).locator(".nba-run")
-    run.locator(".nba-phase:has-text('Answered')").wait_for()
+    run = runs(notebook, SHORT)
+    expect(run.locator(".nba-phase")).to_have_text("Answered")
     assert run.locator(".nba-answer").inner_text().endswith("word240")
-    run.locator(".nba-turn summary").first.click()
-    assert "1 new message of 1" in run.locator(".nba-request").inner_text()
+    expect(do(notebook, SHORT, "retry")).to_be_visible()
+    expect(do(notebook, SEVERAL, "retry").first).to_be_visible()
 
 
-def test_a_view_whose_kernel_was_killed_says_so_and_what_goes_on(notebook: Notebook) -> None:
-    notebook.run(4)
-    notebook.start(3)
-    output = notebook.output(3)
-    output.locator(".nba-plain:has-text('word9')").wait_for()
-    output.locator(".nba-phase:has-text('Interrupted')").wait_for()
-    assert "%agent resume goes on" in output.locator(".nba-ends").inner_text()
-    assert output.locator(".nba-stop").is_hidden()
-    assert output.locator(".nba-caret").count() == 0
+def test_a_view_whose_kernel_was_killed_says_so_and_buttons_go(notebook: Notebook) -> None:
+    notebook.run(KILL)
+    notebook.start(ENDLESS)
+    run = runs(notebook, ENDLESS)
+    expect(run.locator(".nba-plain")).to_contain_text("word9")
+    expect(run.locator(".nba-phase")).to_have_text("Interrupted")
+    assert "%agent resume goes on" in run.inner_text()
+    assert run.locator("[data-do]").count() == 0
     # What had arrived is still there to read.
-    assert "word9" in output.locator(".nba-plain").inner_text()
+    assert "word9" in run.locator(".nba-plain").inner_text()
+    assert notebook.output(SLOW).locator(".nba-do:visible").count() == 0

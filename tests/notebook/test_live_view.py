@@ -1,25 +1,66 @@
-"""The batches of a live view: when they leave, and what a page gets that is loaded later."""
+"""The live view without a page: when its batches leave, and what it does with messages."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
+from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
-import comm
 import pytest
-from panel_stage import Wire
-from stories import drawn
+from stories import asked, drawn
 
-from nbagent.notebook.live_view import Batcher, live_view
-from nbagent.view.live_state import LiveState, state_for_front_end
-from nbagent.view.view_state import view_of
-from nbagent.view.view_types import Op, TextOp
+from nbagent.contracts.policy import PersonAnswer
+from nbagent.contracts.ports import ShowPieces
+from nbagent.notebook.run_view import Batcher, LiveView
+from nbagent.view.live import Op
+from nbagent.view.node import text_of
+from nbagent.view.picture import picture
+
+STORY = drawn()
+RUN = STORY.run.id
 
 
-def text_op(text: str) -> TextOp:
-    return {"op": "text", "turn": "C01", "text": text}
+class Controls:
+    """What a view does to its run."""
+
+    def __init__(self) -> None:
+        self.stops: list[bool] = []
+        self.answers: list[tuple[str, PersonAnswer]] = []
+        self.previews: list[Mapping[str, Any]] = []
+
+    def stop(self, *, after_turn: bool = False) -> None:
+        self.stops.append(after_turn)
+
+    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
+        self.answers.append((tool_call_id, answer))
+        return True
+
+    def preview(self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces) -> bool:
+        self.previews.append(arguments)
+        show(())
+        return True
+
+
+class Stage:
+    """A view, what it sent and what it did."""
+
+    def __init__(self) -> None:
+        self.controls, self.sent, self.ended = Controls(), list[dict[str, Any]](), list[str]()
+        begun = STORY.run.model_copy(update={"turns": (), "phase": "Running"})
+        self.view = LiveView(
+            begun, self.controls, send=self.sent.append, ended=lambda run: self.ended.append(run.id)
+        )
+
+    @property
+    def ops(self) -> list[Op]:
+        return [op for message in self.sent for op in message["ops"]]
+
+    async def hear(self, **message: Any) -> None:
+        """A message comes in another thread, and what follows is sent."""
+        await asyncio.to_thread(self.view.heard, message)
+        await asyncio.sleep(0.12)
 
 
 def test_first_ops_leave_at_once_and_later_ones_together() -> None:
@@ -28,50 +69,116 @@ def test_first_ops_leave_at_once_and_later_ones_together() -> None:
     async def go() -> None:
         batcher = Batcher(lambda ops: sent.append((time.monotonic(), ops)), interval_s=0.05)
         for i in range(40):
-            batcher.add([text_op(f"{i} ")])
+            batcher.add([["add", "C01/text/0", f"{i} "]])
             if i == 0:
                 assert len(sent) == 1
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.12)
 
     asyncio.run(go())
-    pieces = [op["text"] for _, ops in sent for op in ops if op["op"] == "text"]
-    assert "".join(pieces) == "".join(f"{i} " for i in range(40))
+    assert "".join(op[2] for _, ops in sent for op in ops) == "".join(f"{i} " for i in range(40))
     assert len(sent) < 20
-    gaps = [b - a for (a, _), (b, _) in pairwise(sent)]
-    assert min(gaps) > 0.04
+    assert min(b[0] - a[0] for a, b in pairwise(sent)) > 0.04
 
 
-@pytest.mark.parametrize("pages", [1, 2])
-def test_a_page_loaded_in_mid_run_gets_the_present_picture_and_the_end(
-    monkeypatch: pytest.MonkeyPatch, pages: int
-) -> None:
-    """The cell's output is swapped in the first page only: the other one keeps the widget."""
-    wire, story = Wire(), drawn()
-    monkeypatch.setattr(comm, "create_comm", wire.open)
-
-    def last_ops() -> list[Op]:
-        sent = [m["data"] for m in wire.sent if m["data"].get("method") == "custom"]
-        return sent[-1]["content"]["ops"]
-
+@pytest.mark.parametrize("when", ["in mid-run", "after the end"])
+def test_a_page_that_is_loaded_anew_gets_the_present_picture_and_only_it(when: str) -> None:
     async def go() -> None:
-        begun = story.run.model_copy(update={"turns": (), "phase": "Running"})
-        view, sink = live_view(LiveState(begun), stays=False)
-        for event in story.events[:-3]:
-            sink.handle(event)
-        for _ in range(pages):
-            await asyncio.to_thread(view.act, {"kind": "ready", "running": True})
-        await asyncio.sleep(0.1)
-        assert [op["op"] for op in last_ops()] == ["state"]
-        for event in story.events[-3:]:
-            sink.handle(event)
-        states = [m["data"] for m in wire.sent if m["data"].get("method") == "update"]
-        end = json.loads(json.dumps(state_for_front_end(view_of(story.run))))
-        assert [update["state"]["state"] for update in states] == [end] * (pages - 1)
-        # A page that began with the run at work, and missed the end.
-        view.act({"kind": "ready", "running": True})
-        (last,) = last_ops()
-        assert last["op"] == "state"
-        assert not last["state"]["running"]
+        stage = Stage()
+        for event in STORY.events[:-3]:
+            stage.view.handle(event)
+        if when == "after the end":
+            for event in STORY.events[-3:]:
+                stage.view.handle(event)
+        await stage.hear(kind="ready", page=7)
+        assert stage.view.can_answer
+        assert [message["page"] for message in stage.sent if "page" in message] == [7]
+        ((kind, node),) = stage.sent[-1]["ops"]
+        assert kind == "done"
+        assert text_of(node).count("population") == text_of(stage.view.picture()).count(
+            "population"
+        )
+        if when == "after the end":
+            assert stage.view.picture() == picture(STORY.run)
+            assert stage.ended == [RUN]
+
+    asyncio.run(go())
+
+
+def test_a_sink_that_breaks_still_says_when_its_run_is_over() -> None:
+    async def go() -> None:
+        stage = Stage()
+
+        def fail(_message: object) -> None:
+            raise OSError("the page is gone")
+
+        stage.view._send = fail  # pyright: ignore[reportPrivateUsage]
+        for event in STORY.events[:-1]:
+            stage.view.handle(event)
+        with pytest.raises(OSError, match="the page is gone"):
+            stage.view.handle(STORY.events[-1])
+        stage.view.close()
+        assert stage.ended == [RUN]
+
+    asyncio.run(go())
+
+
+ARGS = {"path": "a.md", "n": 3}
+ONCE = PersonAnswer(choice="once")
+
+
+@pytest.mark.parametrize(
+    ("message", "answers"),
+    [
+        ({"kind": "answer", "choice": "once"}, [("c1", ONCE)]),
+        ({"kind": "answer", "choice": "once", "fields": {"n": "4"}},
+         [("c1", PersonAnswer(choice="once", arguments={"path": "a.md", "n": 4}))]),
+        ({"kind": "answer", "choice": "deny", "reason": "no"},
+         [("c1", PersonAnswer(choice="deny", reason="no"))]),
+        ({"kind": "answer", "choice": "once", "fields": {"n": "four"}}, "n: this is not JSON"),
+        ({"kind": "preview", "fields": {"n": "{"}}, "n: this is not JSON"),
+        ({"kind": "answer", "choice": "once", "question": "C01/c1/9"}, []),
+        ({"kind": "answer", "choice": "once", "question": 5}, []),
+        ({"kind": "answer", "choice": "once", "run": "another"}, []),
+        ({"kind": "answer", "choice": ["once"]}, []),
+        ({"kind": "answer_all", "questions": ["C01/c1/1"]}, [("c1", ONCE)]),
+        ({"kind": "answer_all", "questions": ["C01/c2/2"]}, []),
+        ({"kind": "answer_all"}, []),
+        ({"kind": ["answer"]}, []),
+    ],
+    ids=lambda value: str(value)[:60],
+)  # fmt: skip
+def test_only_a_whole_answer_to_a_question_that_is_open_counts(
+    message: dict[str, Any], answers: Any
+) -> None:
+    async def go() -> None:
+        stage = Stage()
+        for event in [*STORY.events[:2], asked("c1", "fs.write", ARGS)]:
+            stage.view.handle(event)
+        await stage.hear(**{"run": RUN, "question": "C01/c1/1", **message})
+        if isinstance(answers, str):
+            assert stage.ops[-1][1] == "C01/c1/1/said"
+            assert answers in text_of(stage.ops[-1][2])
+            assert stage.controls.answers == []
+        else:
+            assert stage.controls.answers == answers
+
+    asyncio.run(go())
+
+
+def test_a_preview_and_a_stop_are_passed_on_and_shown() -> None:
+    async def go() -> None:
+        stage = Stage()
+        for event in [*STORY.events[:2], asked("c1", "fs.write", ARGS)]:
+            stage.view.handle(event)
+        await stage.hear(kind="preview", question="C01/c1/1", fields={"path": "b.md"})
+        assert stage.controls.previews == [{"path": "b.md", "n": 3}]
+        assert "C01/c1/1/pieces" in [op[1] for op in stage.ops]
+        await stage.hear(kind="pause")
+        await stage.hear(kind="stop")
+        assert stage.controls.stops == [True, False]
+        heads = [text_of(op[2]) for op in stage.ops if op[1] == "head"]
+        assert "Pausing after this turn…" in heads[-2]
+        assert "Stopping…" in heads[-1]
 
     asyncio.run(go())

@@ -31,7 +31,7 @@ def test_headless_cell_gives_one_final_display_and_nothing_else(kernel: LiveKern
     cell = kernel.run("%%agent --into first\nHow many people live in Oslo?")
     assert cell.kinds == ["display_data"]
     (display,) = cell.of("display_data")
-    assert sorted(display["data"]) == ["text/html", "text/markdown", "text/plain"]
+    assert sorted(display["data"]) == ["text/html", "text/plain"]
     assert display.get("transient", {}) == {}
     assert "717,710" in display["data"]["text/plain"]
     assert record_of(cell).id == kernel.value("first.id")
@@ -125,13 +125,13 @@ def test_front_end_gets_a_widget_and_in_the_end_the_saved_picture(kernel: LiveKe
     (first,) = cell.of("display_data")
     (last,) = cell.of("update_display_data")
     assert "application/vnd.jupyter.widget-view+json" in first["data"]
-    assert sorted(last["data"]) == ["text/html", "text/markdown", "text/plain"]
+    assert sorted(last["data"]) == ["text/html", "text/plain"]
     assert first["transient"]["display_id"] == last["transient"]["display_id"]
     assert unpacked(last["metadata"]["nbagent"]).id == kernel.value("live.id")
     again = kernel.run("%agent show", stdin=True)
     (view,) = again.of("display_data")
     # The saved form: a widget would be a dead box when the notebook is opened again.
-    assert sorted(view["data"]) == ["text/html", "text/markdown", "text/plain"]
+    assert sorted(view["data"]) == ["text/html", "text/plain"]
 
 
 def test_open_page_no_longer_shows_a_forgotten_run(kernel: LiveKernel) -> None:
@@ -154,5 +154,5 @@ def test_old_views_are_closed_and_do_not_fill_the_kernel(kernel: LiveKernel) -> 
     )
     kernel.run(code, stdin=True)
     kernel.run("from ipywidgets.widgets.widget import _instances as alive")
-    views = kernel.value("sum(type(w).__name__ == 'RunView' for w in alive.values())")
+    views = kernel.value("sum(type(w).__name__ == 'RunWidget' for w in alive.values())")
     assert int(views) <= 4

@@ -1,0 +1,132 @@
+"""Outputs of ours: pictures of runs below each other, which a later click may change.
+
+Owns what an output holds and how it is displayed and saved. The live view is in `run_view`.
+"""
+
+# IPython's display functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import contextvars
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from IPython.display import display
+
+from nbagent.archive.codec import packed
+from nbagent.archive.store import Store
+from nbagent.contracts.records import RunRecord
+from nbagent.session.stores import current_store
+from nbagent.view.compare import compare_node, compare_text
+from nbagent.view.node import Node, html
+from nbagent.view.picture import page, picture
+from nbagent.view.text import plain
+
+KERNEL = secrets.token_hex(4)
+"""Names this kernel in its pictures, so that the buttons of another one's stay hidden."""
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+_outputs: dict[str, Output] = {}
+
+
+class Output:
+    """One output: what it shows, and the cell that what is printed for it goes to."""
+
+    def __init__(self) -> None:
+        """Show nothing yet, in the cell that runs now."""
+        self.id = f"{KERNEL}-{len(_outputs) + 1}"
+        """In `data-kernel` of its pictures."""
+        self.context = contextvars.copy_context()
+        """A click has no cell: what is displayed and printed for it goes to the one of this."""
+        self.parts: list[tuple[str, ...]] = []
+        """Ids: of one run, its picture; of several, how they differ."""
+        self.at_work = ""
+        """The id of the run that it shows live."""
+        self._unfolded: dict[str, frozenset[str]] = {}
+        self._store: Store = current_store()
+        self._is_shown = False
+        _outputs[self.id] = self
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The runs that can be clicked."""
+        return [part[0] for part in self.parts if len(part) == 1]
+
+    def load(self, run_id: str) -> RunRecord:
+        """One of its runs, as it is kept."""
+        return self._store.load(run_id)
+
+    def nodes(self) -> list[Node]:
+        """Its pictures."""
+        return [self._node([self.load(run_id) for run_id in part]) for part in self.parts]
+
+    def add(self, *run_ids: str) -> None:
+        """Show below what is there one run, or how several differ."""
+        self.parts.append(run_ids)
+
+    def show_live(self, model_id: str) -> None:
+        """Show a widget, which holds all pictures."""
+        view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
+        self._display({_WIDGET: view, "text/plain": "nbagent run view"})
+
+    def show_saved(self, *at_hand: RunRecord, unfolded: frozenset[str] = frozenset()) -> None:
+        """Show the pictures as they are saved.
+
+        Args:
+            at_hand: records that need not be loaded.
+            unfolded: keys of what is unfolded in the first of them.
+        """
+        known = {run.id: run for run in at_hand}
+        if at_hand:
+            self._unfolded[at_hand[0].id] = unfolded
+        parts = [[known.get(i) or self.load(i) for i in part] for part in self.parts]
+        first, *others = map(self._node, parts)
+        text = "\n\n".join(plain(*it) if len(it) == 1 else compare_text(it) for it in parts)
+        made = {"text/html": page(first) + "".join(map(html, others)), "text/plain": text}
+        self._display(made, metadata_of(*(part[0] for part in parts if len(part) == 1)))
+
+    def drop(self, run_id: str) -> None:
+        """Show a run no more, as it was deleted."""
+        self.parts = [part for part in self.parts if run_id not in part]
+        if self.parts:
+            self.show_saved()
+        else:
+            self._display({"text/plain": f"Run {run_id[:8]} was forgotten."})
+
+    def _node(self, records: list[RunRecord]) -> Node:
+        if len(records) > 1:
+            return compare_node(records)
+        (run,) = records
+        unfolded = self._unfolded.get(run.id, frozenset())
+        return picture(run, unfolded=unfolded, kernel=self.id)
+
+    def _display(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
+        given: dict[str, Any] = {"display_id": f"nbagent-{self.id}", "update": self._is_shown}
+        self._is_shown = True
+        display(data, raw=True, metadata=dict(metadata or {}), **given)
+
+
+def output_of(output_id: object) -> Output | None:
+    """The output of that id."""
+    return _outputs.get(output_id) if isinstance(output_id, str) else None
+
+
+def forget_run(run_id: str) -> None:
+    """Take a run that was deleted out of the open pages."""
+    for output in _outputs.values():
+        if any(run_id in part for part in output.parts):
+            output.drop(run_id)
+
+
+def metadata_of(*runs: RunRecord) -> dict[str, Any]:
+    """The whole records, for the output's metadata: a saved notebook is a loadable record."""
+    made = [packed(run) for run in runs]
+    return {"nbagent": made[0] if len(made) == 1 else made}
+
+
+def display_once(run: RunRecord) -> None:
+    """Show a run where nobody can click."""
+    made = {"text/html": page(picture(run, actions=False)), "text/plain": plain(run)}
+    display(made, raw=True, metadata=metadata_of(run))

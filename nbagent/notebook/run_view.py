@@ -1,0 +1,347 @@
+"""The live view of a run: what happens goes to the page as small messages, and clicks come back.
+
+Owns the widget, the batches and what a message of the page means. The page's half is `live.js`.
+"""
+
+# ipywidgets and anywidget have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, cast
+
+import anywidget
+import traitlets
+
+from nbagent.contracts.canonical import json_object
+from nbagent.contracts.events import Event, RunFinished
+from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
+from nbagent.contracts.ports import RunControls
+from nbagent.contracts.records import RunRecord
+from nbagent.notebook import kernel
+from nbagent.notebook.outputs import Output
+from nbagent.view.live import LivePicture, Op, merge
+from nbagent.view.node import Node
+from nbagent.view.picture import PAUSING, STOPPING, live_sheet
+from nbagent.view.question import preview_node, read_answer, read_fields, said_node
+
+INTERVAL_S = 0.05
+"""20 batches a second."""
+_KEPT_OPEN = 3
+"""Views that a saved picture has replaced; a page that is loaded anew may still show them."""
+_KEY_CHARS = 200
+
+_replaced: list[OutputView] = []
+
+
+def _text(name: str) -> str:
+    return files("nbagent.notebook").joinpath(name).read_text("utf-8")
+
+
+@cache
+def script(*more: str) -> str:
+    """`live.js`, with other files behind it: one module for a widget."""
+    return "\n".join(_text(name) for name in ("live.js", *more))
+
+
+@cache
+def sheet(*more: str) -> str:
+    """The sheet of living pictures, with other files behind it."""
+    return "\n".join([live_sheet(), *(_text(name) for name in more)])
+
+
+class RunWidget(anywidget.AnyWidget):
+    """The widget. While a run goes on only ops are sent; a page that is loaded gets the whole."""
+
+    _esm = script()
+    _css = sheet()
+    kind = traitlets.Unicode("run").tag(sync=True)
+    pictures = traitlets.List().tag(sync=True)
+
+    def __init__(self, pictures: Callable[[], list[Node]]) -> None:
+        """Show what `pictures` gives: as they are now, from any thread."""
+        self._now = pictures
+        super().__init__(pictures=pictures())
+
+    def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
+        """What a page is given; the pictures in it are always the present ones."""
+        # Set silently: a notification would send them once more.
+        if key is None or "pictures" in key:
+            self._trait_values["pictures"] = self._now()
+        return cast("dict[str, Any]", super().get_state(key, drop_defaults))
+
+
+def comm_id(widget: object) -> str:
+    """The id that the page's messages to a widget carry."""
+    return str(cast("Any", widget).model_id)
+
+
+class Batcher:
+    """Collects ops and sends them at most every `interval_s`; the first ones at once.
+
+    Lives on one event loop: the one that is running when it gets its first ops.
+    """
+
+    def __init__(self, send: Callable[[list[Op]], None], *, interval_s: float = INTERVAL_S) -> None:
+        self._send = send
+        self._interval_s = interval_s
+        self._pending: list[Op] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._failure: Exception | None = None
+
+    def add(self, ops: list[Op]) -> None:
+        """Take ops. Raises what sending the batch before has raised."""
+        if self._failure is not None:
+            raise self._failure
+        for op in ops:
+            merge(self._pending, op)
+        if self._pending and self._timer is None:
+            self._flush()
+            if self._failure is not None:
+                raise self._failure
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self._pending = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def flush(self) -> None:
+        """Send what waits now."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flush()
+
+    def _flush(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        ops, self._pending = self._pending, []
+        try:
+            self._send(ops)
+        except Exception as error:
+            # In a timer nobody would see it; the sink that adds next is the one to be detached.
+            self._failure = error
+            return
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._interval_s, self._flush)
+
+
+class LiveView:
+    """The sink of one run: feeds the pages that show it, and takes what is clicked there."""
+
+    name = "live view"
+
+    def __init__(
+        self,
+        run: RunRecord,
+        controls: RunControls,
+        *,
+        send: Callable[[dict[str, Any]], object],
+        ended: Callable[[RunRecord], object] | None = None,
+        kernel_id: str = "",
+    ) -> None:
+        """Follow a run.
+
+        Args:
+            run: its record as it begins.
+            controls: what stops it and answers its questions.
+            send: sends one message to all pages. Any thread.
+            ended: is called once, when the run is over, come what may.
+            kernel_id: of the page actions that the buttons of the last picture belong to.
+        """
+        self.can_answer = False
+        """Whether a page has said that it is there: its answers come the same way."""
+        self.unfolded: set[str] = set()
+        """Keys of what the person reads."""
+        self._run_id, self._kernel_id = run.id, kernel_id
+        self._controls, self._send, self._ended = controls, send, ended
+        self._live = LivePicture(run)
+        self._batcher = Batcher(self._send_ops)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = False
+        self._failure: Exception | None = None
+        """What broke it; raised when the run is over."""
+
+    def picture(self) -> Node:
+        """The picture as it is now. Any thread."""
+        return self._live.picture(frozenset(self.unfolded), self._kernel_id)
+
+    def handle(self, event: Event) -> None:
+        """Fold one event, and send what it changed soon. On the engine's loop."""
+        self._loop = self._loop or asyncio.get_running_loop()
+        try:
+            if self._failure is None:
+                ops = self._live.fold(event)
+                if isinstance(event, RunFinished):
+                    self._batcher.drop()
+                    self._send_ops([["done", self.picture()]])
+                else:
+                    self._batcher.add(ops)
+        except Exception as error:
+            self._failure, self.can_answer = error, False
+        if isinstance(event, RunFinished):
+            self._end(event.run)
+            if self._failure is not None:
+                raise self._failure
+
+    def close(self) -> None:
+        """Send no more."""
+        self._batcher.drop()
+        self._end(self._live.record())
+
+    def _end(self, run: RunRecord) -> None:
+        if not self._is_over:
+            self._is_over = True
+            if self._ended is not None:
+                self._ended(run)
+
+    # What the page says. Any thread; hostile until it was checked.
+
+    def heard(self, message: object) -> None:
+        """Do what a person clicked or typed, or greet a page."""
+        told = json_object(message) or {}
+        if told.get("run", self._run_id) != self._run_id:
+            return
+        match told:
+            case {"kind": "ready"}:
+                self._on_ready(told.get("page"))
+            case {"kind": "fold", "key": str(key), "open": is_open} if len(key) <= _KEY_CHARS:
+                # What the person reads stays unfolded in the saved picture.
+                keep = self.unfolded.add if is_open is True else self.unfolded.discard
+                keep(key)
+            case {"kind": "stop" | "pause" as kind} if not self._is_over:
+                self._controls.stop(after_turn=kind == "pause")
+                self._tell(self._live.stopping(PAUSING if kind == "pause" else STOPPING))
+            case {"kind": "answer_all", "questions": list(shown)}:
+                # Those that stand in the page: one that came meanwhile was not seen.
+                for question_id, question in self._live.open_questions():
+                    if question_id in shown:
+                        self._controls.answer(question.tool_call_id, PersonAnswer(choice="once"))
+            case {"kind": "answer" | "preview" as kind, "question": str(question_id)}:
+                if question := self._live.asked(question_id):
+                    do = self._answer if kind == "answer" else self._preview
+                    do(told, question_id, question)
+            case _:
+                pass
+
+    def _on_ready(self, page: object) -> None:
+        self.can_answer = self._failure is None
+        if not isinstance(page, int | str) or len(str(page)) > _KEY_CHARS:
+            return
+        if self._is_over or self._loop is None:
+            self._send_whole(page)
+        else:
+            self._soon(self._send_whole, page)
+
+    def _send_whole(self, page: int | str) -> None:
+        """Give one page the picture, which has all in it that was sent before."""
+        if not self._is_over:
+            self._batcher.flush()
+        with suppress(Exception):  # if nothing can be sent, the next batch says so
+            self._send_ops([["done", self.picture()]], page=page)
+
+    def _answer(self, told: dict[str, Any], question_id: str, question: Question) -> None:
+        answer = read_answer(told, question)
+        if isinstance(answer, str):
+            self._say(question_id, answer)
+        elif answer is not None:
+            self._controls.answer(question.tool_call_id, answer)
+
+    def _preview(self, told: dict[str, Any], question_id: str, question: Question) -> None:
+        arguments = read_fields(told.get("fields", {}), question)
+        if isinstance(arguments, str):
+            self._say(question_id, arguments)
+        elif arguments is not None:
+            show = partial(self._show_pieces, question_id)
+            self._controls.preview(question.tool_call_id, arguments, show)
+
+    def _show_pieces(self, question_id: str, pieces: Sequence[PreviewPiece]) -> None:
+        self._say(question_id, "")
+        self._tell([["put", f"{question_id}/pieces", preview_node(question_id, pieces), ""]])
+
+    def _say(self, question_id: str, words: str) -> None:
+        self._tell([["put", f"{question_id}/said", said_node(question_id, words), ""]])
+
+    # Sending
+
+    def _tell(self, ops: list[Op]) -> None:
+        self._soon(self._add, ops)
+
+    def _add(self, ops: list[Op]) -> None:
+        with suppress(Exception):  # the next event raises it again
+            self._batcher.add(ops)
+
+    def _soon(self, work: Callable[..., object], *given: object) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the kernel is going down
+                self._loop.call_soon_threadsafe(work, *given)
+
+    def _send_ops(self, ops: list[Op], page: int | str | None = None) -> None:
+        message: dict[str, Any] = {"run": self._run_id, "ops": ops}
+        self._send(message if page is None else {**message, "page": page})
+
+
+class OutputView:
+    """The live view in an output, and its swap to the saved picture at the end."""
+
+    name = "live view"
+
+    def __init__(self, output: Output, run: RunRecord, controls: RunControls) -> None:
+        """Show a run below what the output holds."""
+        self._output = output
+        earlier = output.nodes()
+        self._live = LiveView(run, controls, send=self._send, ended=self._swap, kernel_id=output.id)
+        self._widget = RunWidget(lambda: [*earlier, self._live.picture()])
+        output.at_work = run.id
+        output.add(run.id)
+        self._run_ids = {run_id for part in output.parts for run_id in part}
+        self._widget.on_msg(lambda _widget, content, _buffers: self._live.heard(content))
+        kernel.register(comm_id(self._widget), self._live.heard)
+        output.show_live(comm_id(self._widget))
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether a front end with buttons is there."""
+        return self._live.can_answer
+
+    def handle(self, event: Event) -> None:
+        """Feed the view."""
+        self._live.handle(event)
+
+    def close(self) -> None:
+        """Stop feeding the view. Its model stays open, so that a reloaded page can show it."""
+        self._live.close()
+        kernel.unregister(comm_id(self._widget))
+        _replaced.append(self)
+        while len(_replaced) > _KEPT_OPEN:
+            _replaced.pop(0).forget()
+
+    def shows(self, run_id: str) -> bool:
+        """Whether a run's picture is in it."""
+        return run_id in self._run_ids
+
+    def forget(self) -> None:
+        """Close the widget's model, which holds whole pictures."""
+        self._widget.close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        self._widget.send(message)
+
+    def _swap(self, run: RunRecord) -> None:
+        self._output.at_work = ""
+        self._output.show_saved(run, unfolded=frozenset(self._live.unfolded))
+
+
+def forget_views(run_id: str) -> None:
+    """Close what still shows a run that was deleted."""
+    for view in [view for view in _replaced if view.shows(run_id)]:
+        _replaced.remove(view)
+        view.forget()
