@@ -74,8 +74,7 @@ def _runs(given: Namespace) -> str:
 
 
 def _show(given: Namespace) -> str:
-    view = import_module("nbagent.view.view_state").view_of(_run(given.run).record)
-    return import_module("nbagent.view.static_text").plain(view)
+    return import_module("nbagent.view.text").plain(_run(given.run).record)
 
 
 def _export(given: Namespace) -> str | None:

@@ -205,6 +205,9 @@ def tool_run_row(run: ToolRun, turn: int, position: int, model: str) -> Row:
             error_detail=run.error_detail,
             display_name=run.display_name,
             attachments=_bodies(attachments),
+            printed=run.printed,
+            shown=_bodies(run.shown),
+            first_figure=run.first_figure,
         ),
     }
 

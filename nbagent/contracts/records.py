@@ -13,6 +13,7 @@ from pydantic import Field
 from nbagent.contracts.canonical import dump_json, json_object, sha_of
 from nbagent.contracts.chat import (
     ChatResponse,
+    ImagePart,
     Message,
     Part,
     TextPart,
@@ -118,7 +119,19 @@ class ToolRun(Value):
     tool_sha: str = ""
     error_detail: str | None = None
     """For the person: the last frames of what the tool raised."""
+    printed: str = ""
+    """For the person: what it printed, where that was taken from the cell."""
+    shown: tuple[ImagePart, ...] = ()
+    """For the person: pictures that it displayed and did not return."""
+    first_figure: int = 0
+    """The number in the conversation of the first of its `images`; 0 where there are none."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> tuple[ImagePart, ...]:
+        """What the person sees: the images in the result, then those that were displayed."""
+        parts = self.result.attachments if self.result else ()
+        return (*(it for it in parts if isinstance(it, ImagePart) and it.data), *self.shown)
 
     def as_message(self) -> Message:
         """The message that gives the result to the model."""

@@ -125,7 +125,7 @@ class Commands:
         ask = replace(ask, tools=tools, dry_run=bool(options.dry_run))
         if ask.dry_run:
             # Also the name given by --into keeps what it holds.
-            display(frontend().bundle(dry_run(ask)), raw=True)
+            display(dry_run(ask))
             return
         with Run.starting(ask) as run:
             self._run = run

@@ -34,15 +34,9 @@ class TerminalFrontend(Frontend):
 
     def printer(self) -> Sink:
         """Prints events as plain lines while they happen."""
-        from nbagent.view.plain_lines import PlainPrinter
+        from nbagent.view.text import PlainPrinter
 
         return PlainPrinter(sys.stdout.write, asked_by_input=self.asker() is not None)
-
-    def bundle(self, dry_run: Any) -> dict[str, str]:
-        """The page of a dry run, and the same as text."""
-        from nbagent.notebook import dry_run as pages
-
-        return pages.bundle(dry_run)
 
 
 def chosen_frontend() -> Frontend:

@@ -7,13 +7,13 @@
 
 // The closed lists of view/node.py. What is not in them is not built.
 const TAGS = new Set((
-  "div span p b i em strong s small sub sup code pre kbd h3 h4 h5 h6 ul ol li blockquote a br hr " +
-  "img table caption thead tbody tr th td details summary progress section header footer " +
+  "div span p b i em strong s small sub sup del ins code pre kbd h3 h4 h5 h6 ul ol li " +
+  "blockquote a br hr img table caption thead tbody tr th td details summary progress section header footer " +
   "button textarea input select option label"
 ).split(" "));
 const ATTRIBUTES = new Set((
-  "class title role open hidden disabled checked selected start align scope colspan alt value max " +
-  "type rows placeholder tabindex spellcheck aria-label aria-hidden aria-live aria-expanded " +
+  "class title role open hidden disabled checked selected start align scope colspan alt value " +
+  "max type rows placeholder tabindex spellcheck aria-label aria-hidden aria-live aria-expanded " +
   "aria-invalid data-key data-do data-field data-run data-turn data-kernel data-question " +
   "data-since data-clock data-grows data-lm-suppress-shortcuts"
 ).split(" "));
@@ -178,6 +178,8 @@ function createView(shared, el) {
   const place = el.appendChild(build(["div", { class: "nba-view" }]));
   /** What the person folded or unfolded, by run and key. @type {Map<string, boolean>} */
   const touched = new Map();
+  /** What was answered, by the question's id. @type {Map<string, string>} */
+  const answered = new Map();
   /** What waits while a question is open. @type {{ run: string, op: any[] }[]} */
   let held = [];
   /** When each head was drawn. @type {WeakMap<Element, number>} */
@@ -188,7 +190,8 @@ function createView(shared, el) {
   /** @type {any} */
   let focused = null;
 
-  const rootOf = (/** @type {string} */ run) => place.querySelector(`[data-run="${CSS.escape(run)}"]`);
+  const rootOf = (/** @type {string} */ run) =>
+    place.querySelector(`[data-run="${CSS.escape(run)}"]`);
   const runOf = (/** @type {any} */ node) => node.closest("[data-run]").dataset.run;
   const asks = () => [...place.querySelectorAll("[data-question].nba-armed:not(.nba-sent)")];
 
@@ -255,20 +258,29 @@ function createView(shared, el) {
       for (let fold = ask.closest("details"); fold; fold = fold.parentElement.closest("details")) {
         fold.open = true;
       }
-      const isFirst = !asks().length && performance.now() - moved > BUSY_MS;
-      const buttons = ask.querySelector(".nba-row") ?? ask;
-      if (isFirst) for (const one of [buttons, ask.firstChild]) one.scrollIntoView?.({ block: "nearest" });
+      if (answered.has(ask.dataset.question)) {
+        setSent(ask, true);
+        continue;
+      }
+      if (!asks().length && performance.now() - moved > BUSY_MS) {
+        ask.querySelector(".nba-row")?.scrollIntoView({ block: "nearest" });
+        ask.firstElementChild.scrollIntoView({ block: "nearest" });
+      }
       setTimeout(() => ask.classList.add("nba-armed"), ARMED_MS);
     }
     // The kernel could not take an answer, and says why: it is asked again.
-    const ask = fresh.matches(".nba-said") && fresh.closest("[data-question]");
-    if (ask) setSent(ask, false);
+    const ask = fresh.matches(".nba-said:not(:empty)") && fresh.closest("[data-question]");
+    if (!ask) return;
+    answered.delete(ask.dataset.question);
+    setSent(ask, false);
   }
 
   /** @param {any} ask @param {boolean} isSent */
   function setSent(ask, isSent) {
     ask.classList.toggle("nba-sent", isSent);
     for (const one of ask.querySelectorAll("button, textarea, input")) one.disabled = isSent;
+    const words = answered.get(ask.dataset.question);
+    if (words) ask.querySelector(".nba-said").textContent = words;
   }
 
   /** @param {any} ask @param {string} choice */
@@ -277,9 +289,8 @@ function createView(shared, el) {
       const line = ask.parentElement.closest("details")?.querySelector("summary");
       line?.focus({ preventScroll: true });
     }
+    answered.set(ask.dataset.question, `${SENT[choice]}: sent`);
     setSent(ask, true);
-    const said = ask.querySelector(".nba-said");
-    if (said) said.textContent = `${SENT[choice]}: sent`;
   }
 
   /** @param {any} form @returns {Record<string, string>} */
@@ -291,7 +302,7 @@ function createView(shared, el) {
   /** @param {any} ask @param {any} button */
   function answer(ask, button) {
     const choice = button.dataset.do;
-    const form = button.closest("details");
+    const form = button.closest(".nba-edit, .nba-deny");
     if (choice === "cancel") return cancel(form);
     const message = { kind: "answer", run: runOf(ask), question: ask.dataset.question, choice };
     const fields = form && fieldsOf(form);
@@ -358,8 +369,8 @@ function createView(shared, el) {
 
   /** @param {any} event */
   function pressed(event) {
-    const form = event.target.closest("[data-question] details");
-    if (!form || !event.target.matches("input") || event.isComposing || event.key !== "Enter") return;
+    const form = event.target.matches("input") && event.target.closest(".nba-deny");
+    if (!form || event.isComposing || event.key !== "Enter") return;
     // Else the same key would fold the turn, whose line gets the focus.
     event.preventDefault();
     form.querySelector("[data-do]").click();
@@ -387,7 +398,8 @@ function createView(shared, el) {
       const [mark, phase] = head.querySelectorAll(".nba-mark, .nba-phase");
       mark.className = "nba-mark nba-bad";
       phase.textContent = "Interrupted";
-      for (const one of root.querySelectorAll(".nba-busy .nba-res")) one.textContent = " interrupted";
+      const busy = root.querySelectorAll(".nba-busy .nba-res");
+      for (const one of busy) one.textContent = " interrupted";
       for (const one of root.querySelectorAll("[data-question]")) setSent(one, true);
       root.append(build(["div", { class: "nba-end" },
         "The kernel is gone: ", ["code", {}, "%agent resume"], " goes on, in the new kernel"]));

@@ -35,13 +35,14 @@ from nbagent.contracts.ports import ShowPieces, Sink
 from nbagent.contracts.records import RunRecord, turn_id
 from nbagent.contracts.secrets import redact, redact_json
 from nbagent.engine import first_request, run_engine
+from nbagent.providers.registry import find_provider
 from nbagent.runtime import Courier, engine_loop, on_engine_thread
 from nbagent.session.approval import SessionApprover
-from nbagent.session.clients import Key
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.prepare import Ask, prepare
 from nbagent.session.stores import current_store
 from nbagent.settings.table import HIDDEN
+from nbagent.view.dry_run import DryRun
 
 if TYPE_CHECKING:
     from nbagent.providers.exchange import WireRequest
@@ -283,37 +284,6 @@ def at_work() -> list[ActiveRun]:
 _INTERNAL = {"tools": {"__all__": {"traits"}}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class DryRun:
-    """What would be sent first, but for keys and the values of `extra_body`, which are hidden."""
-
-    run: RunRecord
-    """As it would begin: its model, session, limits, parent and notices."""
-    request: ChatRequest
-    """System prompt, messages, tools and parameters as the client is given them."""
-    body: dict[str, Any]
-    """The JSON of the request on the wire; for a model without one, the request itself."""
-    body_bytes: int
-    url: str | None
-    """Where it would go; None for a model without a wire."""
-    key: Key
-    """Whether a key goes along; `missing` where the server answers only with one."""
-    dropped_params: tuple[str, ...]
-    """What is left out because the server refused it before."""
-    stream: bool
-    turn_id: str
-
-    def __repr__(self) -> str:
-        counts = f"{len(self.request.messages)} messages, {len(self.request.tools)} tools"
-        return f"<DryRun {self.run.model}, {counts}, {self.body_bytes:,} bytes>"
-
-    def __str__(self) -> str:
-        return frontend().bundle(self)["text/plain"]
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return frontend().bundle(self)
-
-
 def dry_run(ask: Ask) -> DryRun:
     """What the run would send first; a missing key alone is no error."""
     if on_engine_thread():
@@ -335,6 +305,7 @@ def dry_run(ask: Ask) -> DryRun:
         body_bytes=len(wire.body),
         url=url or None,
         key=chosen.key,
+        key_variables=find_provider(plan.run.model.partition(":")[0]).key_variables,
         dropped_params=wire.dropped_params,
         stream=plan.stream,
         turn_id=turn_id(plan.first_index),

@@ -12,7 +12,7 @@ from typing import Any
 
 from nbagent.contracts.events import Event, Notice, RunStarted
 from nbagent.contracts.policy import PersonAnswer, Question
-from nbagent.contracts.ports import RunCode, RunControls, Sink
+from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier, Pump
 from nbagent.settings import RunOptions
@@ -44,6 +44,10 @@ class Frontend:
         """Runs Python in the notebook; None where there is none."""
         return None
 
+    def capture(self, options: RunOptions) -> Capture | None:
+        """Takes what tools print and display to their cards; None where no card is shown."""
+        return None
+
     def cell(self) -> Cell:
         """The cell that runs now."""
         return Cell()
@@ -73,10 +77,6 @@ class Frontend:
     def show(self, run: RunRecord) -> bool:
         """Show a run where it was not shown yet; False where nothing can be shown."""
         return False
-
-    def bundle(self, dry_run: Any) -> dict[str, str]:
-        """A `session.active.DryRun` by MIME type, `text/plain` always."""
-        return {"text/plain": repr(dry_run)}
 
     def forget(self, run_ids: tuple[str, ...]) -> None:
         """Take runs that were deleted out of what is shown and remembered."""

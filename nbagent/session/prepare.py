@@ -174,6 +174,7 @@ def prepare(
             runner=courier,
             namespace=namespace,
             run_code=frontend.run_code(),
+            capture=frontend.capture(options),
             waiting=waiting,
         ),
         cancel=courier.cancel,

@@ -16,7 +16,14 @@ from nbagent.archive.store import Store
 from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ModelError, ToolError, UsageError
-from nbagent.contracts.ports import ChatClient, PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import (
+    CallOutput,
+    ChatClient,
+    PreparedCall,
+    ToolContext,
+    ToolHost,
+    ToolOutcome,
+)
 from nbagent.contracts.records import ToolResult
 from nbagent.providers.registry import origin
 from nbagent.providers.replay import Cassette, Mode, RecordedResult, ReplayClient
@@ -95,8 +102,10 @@ class RecordedHost:
                 recorded = ToolOutcome(
                     result=found.result, truncated=found.truncated, notes=(note,)
                 )
+                output = found.printed, found.shown
 
                 async def give(context: ToolContext) -> ToolOutcome:
+                    context.output.read = lambda: output
                     return replace(recorded, started_at_ms=monotonic_ms())
 
                 return PreparedCall(spec=self._specs[call.name], arguments=arguments, run=give)
@@ -109,16 +118,21 @@ class RecordedHost:
         try:
             prepared = await self._inner.prepare(call, context)
         except ToolError as error:
-            await self._keep(key, n, call, ToolOutcome(result=ToolResult.failure(error.info)))
+            failed = ToolOutcome(result=ToolResult.failure(error.info))
+            await self._keep(key, n, call, failed, CallOutput())
             raise
 
         async def run_and_keep(context: ToolContext) -> ToolOutcome:
-            return await self._keep(key, n, call, await prepared.run(context))
+            outcome = await prepared.run(context)
+            return await self._keep(key, n, call, outcome, context.output)
 
         return replace(prepared, run=run_and_keep)
 
-    async def _keep(self, key: str, n: int, call: ToolCall, outcome: ToolOutcome) -> ToolOutcome:
+    async def _keep(
+        self, key: str, n: int, call: ToolCall, outcome: ToolOutcome, output: CallOutput
+    ) -> ToolOutcome:
         """Record an outcome; none is lost by it."""
+        printed, shown = output.read()
         line = RecordedResult(
             key=key,
             n=n,
@@ -126,6 +140,8 @@ class RecordedHost:
             arguments=call.arguments or {},
             result=outcome.result,
             truncated=outcome.truncated,
+            printed=printed,
+            shown=shown,
         )
         try:
             await asyncio.to_thread(self._cassette.add, line, replace=self._mode == "refresh")

@@ -18,7 +18,7 @@ from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
 from nbagent.view.graph import graph_of
-from nbagent.view.images import drawn
+from nbagent.view.images import card_figures, drawn, figures_of, with_figures
 from nbagent.view.labels import Status
 from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
@@ -38,6 +38,7 @@ from nbagent.view.words import (
 REASONING_CHARS = 12_000
 ARGUMENTS_CHARS = 4_000
 RESULT_CHARS = 3_000
+PRINTED_CHARS = 3_000
 _PROMPT_CHARS = 2_000
 _CALLS_IN_LINE = 4
 STOPPING, PAUSING = "Stopping…", "Pausing after this turn…"
@@ -325,7 +326,7 @@ def call_node(run: ToolRun) -> Node:
 
 
 def card(turn: EngineTurn, run: ToolRun, place: str, *, now: Now | None = None) -> Node:
-    """A tool run: its arguments, decision, result or error, pictures."""
+    """A tool run: its arguments, decision, what it printed, result or error, pictures."""
     key = f"{turn.id}/tool/{run.tool_call_id}"
     if now and key in now.cards:
         return now.cards[key]
@@ -338,7 +339,7 @@ def card_node(
     """The card of a tool run; `progress` is what it told last."""
     title = one_line(visible(tool_title(run.tool_name, run.display_name)), labels.NAME_CHARS)
     outcome, result = labels.outcome(run), run.result
-    images, unseen = drawn(result.attachments if result else ())
+    images, unseen = card_figures(run)
     look = " nba-bad" if outcome.is_bad else "" if result else " nba-busy"
     state = outcome.words if outcome.is_bad or result is None else ""
     written = labels.written_by_model(turn, run)
@@ -360,6 +361,7 @@ def card_node(
             ARGUMENTS_CHARS,
             "the call in its turn's response",
         ),
+        *labelled("printed", visible(run.printed), PRINTED_CHARS, f"{place}.printed"),
         *(_result_nodes(run, holder) if result and result.ok else _error_nodes(run, place)),
         line("nba-note", progress),
         *(line("nba-note", f"note: {note}") for note in (*labels.tool_notes(run), *unseen)),
@@ -408,7 +410,8 @@ def answer_part(run: RunRecord, turn: EngineTurn) -> list[Node]:
     """The answer, set apart also where there is no style."""
     text = clean(turn.text)
     shown, note = cut(text, MAX_CHARS, has_all=f"run.turns[{place_in(run, turn)}].text")
-    parts = [line("nba-note", labels.answer_note(run)), *nodes_of(shown), line("nba-note", note)]
+    blocks = with_figures(nodes_of(shown), figures_of(run))
+    parts = [line("nba-note", labels.answer_note(run)), *blocks, line("nba-note", note)]
     node = h("div", "nba-answer", *parts, role="group", aria_label="answer")
     return [h("hr", "nba-sep"), node]
 

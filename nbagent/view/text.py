@@ -60,6 +60,8 @@ def _turn_lines(turn: EngineTurn) -> Iterator[str]:
     for run in turn.tool_runs:
         if run.approval:
             yield f"     {_decision(turn, run)}"
+        if run.printed:
+            yield f"     printed: {one_line(visible(run.printed), _REASON_CHARS)}"
     yield from (f"     note: {note}" for note in labels.notes_of(turn))
 
 

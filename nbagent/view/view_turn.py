@@ -12,7 +12,7 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import MAX_DEPTH, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, ToolResult, ToolRun, TurnRequest
-from nbagent.view.images import part_words, pictures_of
+from nbagent.view.old_images import part_words, pictures_of
 from nbagent.view.old_markdown import MAX_CHARS, Node, tree_of, words_of
 from nbagent.view.view_types import (
     Block,

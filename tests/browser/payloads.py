@@ -7,6 +7,7 @@ or to look like a part of the page that it is not. Owns no expectations.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from stories import Story, asked, tool_run
@@ -109,7 +110,7 @@ PAYLOADS: dict[str, str] = {
     "format": "%s %n {0} {__class__} ${7*7} `id` $(id) {{constructor.constructor('x')()}}",
 }
 
-AUDIT = r"""
+_AUDIT = r"""
 (around) => {
   const tags = new Set(TAGS), names = new Set(NAMES);
   // As the browser writes them: what one declaration of ours becomes.
@@ -154,12 +155,12 @@ AUDIT = r"""
   };
 }
 """
-for _name, _values in (
-    ("TAGS", [*TAGS]),
-    ("NAMES", [*ATTRIBUTES, *VALUES, "rel", "target"]),
-    ("STYLES", [*STYLES.values()]),
-):
-    AUDIT = AUDIT.replace(_name, json.dumps(_values), 1)
+_LISTS = {
+    "TAGS": [*TAGS],
+    "NAMES": [*ATTRIBUTES, *VALUES, "rel", "target"],
+    "STYLES": [*STYLES.values()],
+}
+AUDIT = re.sub("TAGS|NAMES|STYLES", lambda found: json.dumps(_LISTS[found[0]]), _AUDIT)
 """What is in the runs of a page, and around them, that nobody put there: facts; tests judge."""
 
 

@@ -75,6 +75,7 @@ CONTRAST = """
     texts[node.className || node.tagName] = ratio(style.color, ground(node));
   }
   const focus = root.querySelector("summary");
+  focus.blur();
   focus.focus({ focusVisible: true });
   const outline = getComputedStyle(focus);
   return {

@@ -1,7 +1,6 @@
-"""How a dry run looks: as plain text, and as HTML without a script in the style of the run view.
+"""A dry run: what a run would send first, as a value, as text, and as nodes like those of a run.
 
-Knows no IPython, so that a script can print one. What would be sent is worked out in
-`session.active`; here nothing is decided. Text is text: all of it is escaped.
+What would be sent is worked out in `session.active`; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -9,16 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
-from nbagent.contracts.chat import ImagePart, Message, Part, TextPart, ToolSpec
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, TextPart, ToolSpec
+from nbagent.contracts.records import RunRecord
 from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
-from nbagent.providers.registry import find_provider
-from nbagent.session.active import DryRun
-from nbagent.view.images import part_words, pictures_of
-from nbagent.view.static_html import escape, style
-from nbagent.view.view_types import ImageView
-from nbagent.view.words import as_text, cut, one_line, visible
+from nbagent.view.images import drawn, part_words
+from nbagent.view.node import Node, h, line, text_of
+from nbagent.view.picture import ROOT, page
+from nbagent.view.words import as_text, cut, one_line, things, visible
 
 _MOST = 20_000
 """Characters of one text that are shown; the value itself has all."""
@@ -33,77 +31,108 @@ _KEYS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DryRun:
+    """What would be sent first, but for keys and the values of `extra_body`, which are hidden."""
+
+    run: RunRecord
+    """As it would begin: its model, session, limits, parent and notices."""
+    request: ChatRequest
+    """System prompt, messages, tools and parameters as the client is given them."""
+    body: dict[str, Any]
+    """The JSON of the request on the wire; for a model without one, the request itself."""
+    body_bytes: int
+    url: str | None
+    """Where it would go; None for a model without a wire."""
+    key: Literal["sent", "none", "missing"]
+    """Whether a key goes along; `missing` where the server answers only with one."""
+    key_variables: tuple[str, ...]
+    """The variables of the environment in which the provider's key is looked for."""
+    dropped_params: tuple[str, ...]
+    """What is left out because the server refused it before."""
+    stream: bool
+    turn_id: str
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.request.messages)} messages, {len(self.request.tools)} tools"
+        return f"<DryRun {self.run.model}, {counts}, {self.body_bytes:,} bytes>"
+
+    def __str__(self) -> str:
+        return _text(self)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/html": page(_node(self)), "text/plain": _text(self)}
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A message, a tool or the body, ready to be written down."""
+    """A message, a tool or the body, ready to be shown."""
 
     title: str
     facts: str
     text: str
     note: str = ""
-    pictures: Sequence[ImageView] = ()
-    gist: str = ""
+    pictures: tuple[Node, ...] = ()
+    summary: str = ""
     """Its first words, for the line that unfolds it."""
 
 
-def bundle(dry: DryRun) -> dict[str, str]:
-    """The display bundle."""
-    return {"text/html": html(dry), "text/plain": text(dry)}
-
-
-def text(dry: DryRun) -> str:
-    """For a terminal, a script, an export: header, then everything, piece by piece."""
+def _text(dry: DryRun) -> str:
+    """For a terminal, a script, an export: head, then everything, piece by piece."""
     rows = _facts(dry)
     width = max(len(name) for name, _ in rows)
     lines = [f"dry run · {visible(dry.run.model)} · nothing was sent, nothing is kept"]
     lines += [f"{name:<{width}}  {value}" for name, value in rows]
     for piece in _pieces(dry):
         lines += ["", f"── {piece.title} · {piece.facts}"]
-        lines += [f"   {line}" for line in piece.text.splitlines()]
-        lines += [f"   [{p['alt']}, {p['size']}]" for p in piece.pictures]
+        lines += [f"   {row}" for row in piece.text.splitlines()]
+        lines += [f"   [{caption}]" for node in piece.pictures if (caption := text_of(node))]
         lines += [f"   {piece.note}"] if piece.note else []
     return "\n".join(lines)
 
 
-def html(dry: DryRun) -> str:
-    """The same as nested `<details>`, and the body of the request as it goes over the wire."""
-    rows = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
+def _node(dry: DryRun) -> Node:
+    """The same in folds, and the body of the request as it goes over the wire."""
+    rows = [
+        h("tr", "", h("th", "", name, scope="row"), h("td", "", value))
         for name, value in _facts(dry)
-    )
-    tone = "bad" if dry.key == "missing" else "waits"
-    pieces = [
-        f"<style>{style()}</style>",
-        # Nothing in it is TeX, see static_html.
-        '<div class="nba-run nba-dry mathjax_ignore tex2jax_ignore">',
-        f'<div class="nba-head"><span class="nba-mark nba-{tone}" aria-hidden="true">○</span> '
-        f'<strong class="nba-phase">Dry run</strong> '
-        f'<code class="nba-chip">{escape(visible(dry.run.model))}</code> '
-        '<span class="nba-facts">nothing was sent, nothing is kept</span></div>',
-        f'<div class="nba-offline"><table>{rows}</table></div>',
-        *(_details(piece) for piece in (*_pieces(dry), _body(dry))),
-        "</div>",
     ]
-    return "\n".join(pieces)
+    tone = "bad" if dry.key == "missing" else "waits"
+    return h(
+        "div",
+        ROOT,
+        h(
+            "div",
+            "nba-head",
+            h("span", f"nba-mark nba-{tone}", "○ ", aria_hidden="true"),
+            h("strong", "nba-phase", "Dry run"),
+            " ",
+            h("code", "nba-chip", visible(dry.run.model)),
+            h("span", "nba-facts", " nothing was sent, nothing is kept"),
+        ),
+        h("div", "nba-wide", h("table", "", *rows)),
+        *(_fold(piece) for piece in (*_pieces(dry), _body(dry))),
+    )
 
 
-def _details(piece: _Piece) -> str:
-    images = "".join(
-        f'<img alt="{escape(p["alt"])}" src="data:{p["media_type"]};base64,{p["data"]}">'
-        f'<div class="nba-note">{escape(p["alt"])} · {escape(p["size"])}</div>'
-        for p in piece.pictures
+def _fold(piece: _Piece) -> Node:
+    words = h(
+        "span",
+        "nba-line",
+        h("code", "nba-id", piece.title),
+        " ",
+        h("span", "nba-sum", piece.summary),
+        " ",
+        h("small", "nba-num", piece.facts),
     )
-    note = f'<div class="nba-note">{escape(piece.note)}</div>' if piece.note else ""
-    return (
-        f'<details class="nba-turn"><summary><code class="nba-id">{escape(piece.title)}</code> '
-        f'<span class="nba-sum">{escape(piece.gist)}</span> '
-        f'<span class="nba-num">{escape(piece.facts)}</span></summary>'
-        f'<div class="nba-body"><pre>{escape(piece.text)}</pre>{note}{images}</div></details>'
-    )
+    inner = (h("pre", "", piece.text), line("nba-note", piece.note), *piece.pictures)
+    return h("details", "nba-turn", h("summary", "", words), h("div", "nba-body", *inner))
 
 
 def _facts(dry: DryRun) -> list[tuple[str, str]]:
-    counted = f"{_n(len(dry.request.messages), 'message')}, {_n(len(dry.request.tools), 'tool')}"
+    counted = (
+        f"{things(len(dry.request.messages), 'message')}, {things(len(dry.request.tools), 'tool')}"
+    )
     images = sum(_images(message) for message in dry.request.messages)
     tokens = _sizes(request_chars(dry.request), images)
     where = visible(dry.url or "no server: this model answers by itself, nothing leaves here")
@@ -123,8 +152,7 @@ def _facts(dry: DryRun) -> list[tuple[str, str]]:
 def _key(dry: DryRun) -> str:
     if dry.key != "missing":
         return _KEYS[dry.key]
-    variables = find_provider(dry.run.model.partition(":")[0]).key_variables
-    return f"{_KEYS[dry.key]} {' or '.join(variables)}"
+    return f"{_KEYS[dry.key]} {' or '.join(dry.key_variables)}"
 
 
 def _parameters(dry: DryRun) -> str:
@@ -143,7 +171,7 @@ def _kinship(dry: DryRun) -> str:
     if dry.run.parent_id is None:
         return f"a new conversation: {turn}"
     word = {"fork": "forks", "resume": "resumes"}.get(dry.run.kind, "goes on with")
-    earlier = _n(dry.run.shared_messages, "message")
+    earlier = things(dry.run.shared_messages, "message")
     return f"{word} run {dry.run.parent_id[:8]} ({earlier} of it): {turn}"
 
 
@@ -172,11 +200,11 @@ def _all_pieces(dry: DryRun) -> Iterator[_Piece]:
 
 def _message(title: str, message: Message) -> _Piece:
     texts: list[str] = []
-    pictures: list[ImageView] = []
+    pictures: list[Node] = []
     for part in message.content:
-        drawn, _ = pictures_of((part,))
-        pictures += drawn
-        texts += [] if drawn else [_words(part)]
+        nodes, _ = drawn((part,))
+        pictures += nodes
+        texts += [] if nodes else [_words(part)]
     for call in message.tool_calls:
         texts.append(f"→ {visible(call.name)}({visible(call.arguments_raw)})  [{visible(call.id)}]")
     if message.tool_call_id:
@@ -207,7 +235,7 @@ def _tool(tool: ToolSpec) -> _Piece:
 def _body(dry: DryRun) -> _Piece:
     plain = json.dumps(_shortened(dry.body), ensure_ascii=False, indent=2)
     shown, note = cut(visible(plain), _MOST_BODY, has_all=_ALL)
-    return _Piece("body", f"{dry.body_bytes:,} bytes", shown, note, gist="the request as JSON")
+    return _Piece("body", f"{dry.body_bytes:,} bytes", shown, note, summary="the request as JSON")
 
 
 def _shortened(value: Any) -> Any:
@@ -224,9 +252,9 @@ def _shortened(value: Any) -> Any:
     return value
 
 
-def _piece(title: str, facts: str, said: str, pictures: Sequence[ImageView] = ()) -> _Piece:
+def _piece(title: str, facts: str, said: str, pictures: Sequence[Node] = ()) -> _Piece:
     shown, note = cut(said, _MOST, has_all=_ALL)
-    return _Piece(title, facts, shown, note, pictures, gist=one_line(said, 100))
+    return _Piece(title, facts, shown, note, tuple(pictures), summary=one_line(said, 100))
 
 
 def _sizes(chars: int, images: int = 0) -> str:
@@ -236,10 +264,6 @@ def _sizes(chars: int, images: int = 0) -> str:
         chars: as `engine.overflow` counts them, with a fixed number for each image.
         images: how many of them there are.
     """
-    words = _n(chars - images * IMAGE_CHARS, "character")
-    words += f" and {_n(images, 'image')}" if images else ""
-    return f"{words} ≈ {_n((chars + 3) // 4, 'token')} (estimate)"
-
-
-def _n(count: int, word: str) -> str:
-    return f"{count:,} {word}{'s' * (count != 1)}"
+    words = things(chars - images * IMAGE_CHARS, "character")
+    words += f" and {things(images, 'image')}" if images else ""
+    return f"{words} ≈ {things((chars + 3) // 4, 'token')} (estimate)"
