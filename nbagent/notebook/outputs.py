@@ -84,9 +84,7 @@ class Output:
             self._unfolded[at_hand[0].id] = unfolded
         parts = [[known.get(i) or self.load(i) for i in part] for part in self.parts]
         first, *others = map(self._node, parts)
-        text = "\n\n".join(
-            plain(*it) if len(it) == 1 else compare_text(it) for it in parts
-        )
+        text = "\n\n".join(plain(*it) if len(it) == 1 else compare_text(it) for it in parts)
         made = {"text/html": page(first) + "".join(map(html, others)), "text/plain": text}
         self._display(made, metadata_of(*(part[0] for part in parts if len(part) == 1)))
 
