@@ -14,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
@@ -22,7 +23,7 @@ from nbagent.view.images import card_figures, drawn, figures_of, with_figures
 from nbagent.view.labels import Status
 from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
-from nbagent.view.request import labelled, place_in, request_node
+from nbagent.view.request import label_node, labelled, place_in, request_node
 from nbagent.view.tables import table_of
 from nbagent.view.words import (
     as_text,
@@ -266,7 +267,7 @@ def reasoning_node(key: str, text: str, place: str, now: Now | None = None) -> N
         return _slot(f"{key}/reasoning", [], now)
     shown, note = cut(text, REASONING_CHARS, has_all=f"{place}.message.reasoning")
     thought = h("div", "nba-think", shown, data_key=f"{key}/reasoning/0")
-    parts = [h("div", "nba-lab", "reasoning"), thought, line("nba-note", note)]
+    parts = [label_node("reasoning"), thought, line("nba-note", note)]
     return h("div", "", *parts, data_key=f"{key}/reasoning")
 
 
@@ -350,8 +351,7 @@ def card_node(
         f"nba-card{look}",
         h("code", "nba-call", title),
         " ",
-        h("b" if outcome.is_bad else "span", "nba-err" if outcome.is_bad else "nba-res", state),
-        " ",
+        h("b", "nba-err", f"{state} ") if outcome.is_bad else state and h("span", "nba-res", state),
         h("small", "nba-num", labels.where(run)) if labels.where(run) else None,
         line("nba-note", labels.decision_words(run)),
         *labelled("arguments", arguments_text(run), ARGUMENTS_CHARS, f"{place}.args"),
@@ -381,10 +381,14 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
     result = run.result
     if result is None or (result.data is None and result.attachments):
         return []
-    made = table_of(result.data)
+    data = result.data
+    if run.printed and run.tool_name == "nb.run" and (told := json_object(data)):
+        # The model is given what was printed; here it stands above.
+        data = {name: it for name, it in told.items() if name not in ("stdout", "stderr")}
+    made = table_of(data)
     if made is not None:
-        return [h("div", "nba-lab", f"result · {in_short(result.data)}"), *made]
-    return labelled("result", as_text(result.data, enough=RESULT_CHARS * 2), RESULT_CHARS, holder)
+        return [label_node(f"result · {in_short(data)}"), *made]
+    return labelled("result", as_text(data, enough=RESULT_CHARS * 2), RESULT_CHARS, holder)
 
 
 def _error_nodes(run: ToolRun, place: str) -> list[Node]:
@@ -412,8 +416,7 @@ def answer_part(run: RunRecord, turn: EngineTurn) -> list[Node]:
     shown, note = cut(text, MAX_CHARS, has_all=f"run.turns[{place_in(run, turn)}].text")
     blocks = with_figures(nodes_of(shown), figures_of(run))
     parts = [line("nba-note", labels.answer_note(run)), *blocks, line("nba-note", note)]
-    node = h("div", "nba-answer", *parts, role="group", aria_label="answer")
-    return [h("hr", "nba-sep"), node]
+    return [h("hr", "nba-sep"), h("div", "nba-answer", *parts)]
 
 
 def action(verb: str, title: str, *, turn: str | None = None) -> Node:
