@@ -163,7 +163,7 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     desk.say("Mail it")
     question = desk.root.locator("[data-question].nba-armed")
     question.wait_for()
-    question.locator('[data-do="once"]').click()
+    question.get_by_role("button", name="Allow once").click()
     desk.ends("Answered")
     assert "Sent it." in desk.root.locator(".nba-answer").inner_text()
     desk.write("Model", "")

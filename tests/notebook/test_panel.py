@@ -81,7 +81,8 @@ def test_a_second_prompt_while_a_run_is_at_work_comes_back(stage: Stage) -> None
     stage.settle()
     assert len(stage.store.runs()) == 1
     assert stage.state["can_continue"]
-    assert stage.run(kind="continue").kind == "resume"
+    stage.ask("", kind="continue")
+    assert stage.handles[-1].record.kind == "resume"
     assert stage.state["error"] == ""
 
 
@@ -302,7 +303,7 @@ def test_the_saved_form_has_all_runs_and_their_records(
         assert "Population of Oslo?" in text
         assert "717,710" in text
     assert "<img" not in after["text/html"]
-    monkeypatch.setattr("nbagent.notebook.panel.SAVED_BYTES", 100)
+    monkeypatch.setattr("nbagent.notebook.panel_saved.SAVED_BYTES", 100)
     stage.run("Hello")
     assert "2 earlier runs are in the store only" in stage.shown[-1][0]["text/html"]
 
