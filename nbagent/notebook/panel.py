@@ -98,10 +98,8 @@ class Panel:
         # What a tool prints goes to the cell where the panel was shown last.
         self._context = contextvars.copy_context()
         self._refresh()
-        model_id = comm_id(self.widget)
-        view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
-        # No text: where the widget cannot be shown, the saved form below says all.
-        display({_WIDGET: view}, raw=True)
+        view = {"version_major": 2, "version_minor": 0, "model_id": comm_id(self.widget)}
+        display({_WIDGET: view}, raw=True)  # elsewhere the saved form below says all
         self._save(update=False)
 
     def _save(self, *, update: bool = True) -> None:
@@ -119,7 +117,7 @@ class Panel:
                 "working": self._working,
                 "can_continue": free and last is not None and is_unfinished(last),
                 "goes_on": last is not None,
-                "usual": self._usual,
+                "usual": last.model if last else self._usual,
                 "status": self._told if free else "At work",
                 "error": self._error,
                 "totals": totals([*self._runs.values()]),
@@ -270,11 +268,11 @@ class Panel:
         options, dropped = self._form.options(parent)
         rendered = render(prompt, _evaluate)
         attached = [part for parts in self._form.attached.values() for part in parts]
-        said = rendered.prompt
         walks = options.workflow or options.document or (parent and parent.workflow)
-        parts = rendered.parts or (TextPart(text=said),)
+        is_silent = not rendered.prompt.strip() and not attached
+        parts = rendered.parts or (TextPart(text=rendered.prompt),)
         return Ask(
-            prompt=None if not said.strip() and not attached and (kind or walks) else said,
+            prompt=None if is_silent and (kind or walks) else rendered.prompt,
             parts=(*parts, *attached) if attached else rendered.parts,
             template=prompt if rendered.expressions else None,
             options=options,

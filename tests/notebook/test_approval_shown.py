@@ -177,22 +177,22 @@ def decided(**fields: Any) -> ToolRun:
 DECISIONS: dict[str, tuple[ToolRun, str, str, str]] = {
     "allowed": (
         decided(approval="allowed", approved_by="person", waited_ms=4200.0),
-        "allowed by the person after 4.2 s", "", "✓ allowed"),
+        "allowed by you after 4.2 s", "", "✓ allowed"),
     "session": (
         decided(approval="allowed", approved_by="session"),
-        "allowed by an earlier answer for the session", "", ""),
+        "allowed by your earlier answer for the session", "", ""),
     "policy": (
         decided(approval="denied", approved_by="policy", denied="the policy denies this call: x"),
-        "denied by the policy", ": x", ""),
+        "denied by the policy", "", "✕ denied by the policy"),
     "denied": (
         decided(approval="denied", approved_by="person", denied="not <b>this</b> file"),
-        "denied by the person", ": not <b>this</b> file", "✕ denied"),
+        "denied by you", "", "✕ denied by you"),
     "nobody": (
         decided(approval="denied", approved_by="nobody", denied="give on_approval=…"),
-        "denied: nobody was there who could be asked", ": give on_approval=…", ""),
+        "denied: approval needed but nobody can answer", "", "✕ denied"),
     "edited": (
         decided(approval="edited", approved_by="person", waited_ms=900.0),
-        "arguments edited by the person after 900 ms",
+        "arguments edited by you after 900 ms",
         '; the model had written {"path": "a.md"}', "✎ edited"),
 }  # fmt: skip
 
@@ -205,8 +205,7 @@ def test_every_form_says_what_was_decided_and_by_whom(case: str) -> None:
     text, page = plain(made), html(picture(made))
     assert line in text
     # The row has a word for it where somebody was asked.
-    end = "✕ denied" if run.approval == "denied" else "→"
-    assert f'fs.write(path="b.md"){f" {word}" * bool(word)} {end}' in text
+    assert f'fs.write(path="b.md") {word}' in text
     assert words in page
     assert ("arguments that the model had written" in page) == (run.approval == "edited")
 
@@ -228,4 +227,4 @@ def test_plain_lines_print_a_question_unless_it_is_asked_there() -> None:
         printer.handle(asked("c1", "fs.write", {"path": "a\u202eb"}))
         assert ("needs your approval" in "".join(lines)) != asks
         printer.handle(events.ToolCallFinished("r", "C01", DECISIONS["allowed"][0], 0))
-        assert lines[-1] == "     allowed by the person after 4.2 s\n"
+        assert lines[-1] == "     allowed by you after 4.2 s\n"
