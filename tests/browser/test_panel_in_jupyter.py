@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from jupyter_apps import App, Notebook, Server, opened
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, FilePayload, Locator, expect
 from stage import CONTRAST
 
 from nbagent import Run
@@ -181,8 +181,7 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     expect(forked.locator(".nba-compared")).to_contain_text("717,710")
     with desk.notebook.page.expect_file_chooser() as chooser:
         desk.do("files")
-    file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"hello"}
-    chooser.value.set_files(files=[file])
+    chooser.value.set_files(FilePayload(name="a.txt", mimeType="text/plain", buffer=b"hello"))
     expect(desk.root.locator(".nba-chip")).to_contain_text("a.txt")
     desk.do("detach")
     expect(desk.root.locator(".nba-chip")).to_have_count(0)
@@ -233,8 +232,8 @@ def test_words_have_contrast_and_everything_has_a_name(desk: Desk, theme: str) -
     desk.box.fill("")
     nameless = desk.root.evaluate(
         """root => [...root.querySelectorAll("button, input, select, textarea")].filter((node) =>
-          node.checkVisibility() && !node.getAttribute("aria-label") && !node.labels?.length && !node.title &&
-          !node.textContent.trim()).map((node) => node.outerHTML)"""
+          node.checkVisibility() && !node.getAttribute("aria-label") && !node.labels?.length &&
+          !node.title && !node.textContent.trim()).map((node) => node.outerHTML)"""
     )
     assert nameless == []
 
