@@ -360,12 +360,18 @@ function hear(shared, message) {
       shared.waiting = "";
     }
     shared.stopping = shared.error = "";
-    for (const { view } of panels) view.take({ run, ops: [["done", message.node]] });
+    for (const { root, view } of panels) {
+      for (const form of root.querySelectorAll(".nba-words")) form.remove();
+      view.take({ run, ops: [["done", message.node]] });
+    }
     // Somebody is here to be asked.
     if (panels.length) shared.send({ kind: "ready", run });
   } else if (kind === "refused") {
     if (id === shared.waiting) shared.waiting = "";
     shared.draft ||= message.prompt;
+    for (const { root } of panels) {
+      for (const button of root.querySelectorAll(".nba-words button")) button.disabled = false;
+    }
   } else if (kind === "list") {
     for (const panel of panels) panel.put(`${message.key}/list`, message.node);
   } else if (kind === "reply") {
