@@ -182,9 +182,9 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     with desk.notebook.page.expect_file_chooser() as chooser:
         desk.do("files")
     chooser.value.set_files(FilePayload(name="a.txt", mimeType="text/plain", buffer=b"hello"))
-    expect(desk.root.locator(".nba-chip")).to_contain_text("a.txt")
+    expect(desk.root.locator(".nba-chips .nba-chip")).to_contain_text("a.txt")
     desk.do("detach")
-    expect(desk.root.locator(".nba-chip")).to_have_count(0)
+    expect(desk.root.locator(".nba-chips .nba-chip")).to_have_count(0)
     desk.do("new")
     runs = desk.fold("runs")
     runs.get_by_role("searchbox").fill("bergen answered")
