@@ -405,8 +405,7 @@ class Panel:
         last = self._last
         if last is None or ending not in _EXPORTS:
             raise UsageError("there is nothing to export yet")
-        made: Any = Run(last, current_store())
-        text = made.export(ending)
+        text = Run(last, current_store()).export(ending)
         name = f"run-{last.id[:8]}.{ending}"
         self.widget.send({"kind": "file", "page": page, "name": name, "text": text})
 

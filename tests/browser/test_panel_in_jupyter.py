@@ -13,8 +13,6 @@ from jupyter_apps import App, Notebook, Server, opened
 from playwright.sync_api import Browser, FilePayload, Locator, expect
 from stage import CONTRAST
 
-from nbagent import Run
-
 KEY = "sk-canary-0123456789abcdef"
 SETUP = f"""
 %load_ext nbagent
@@ -191,10 +189,9 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     found = runs.get_by_role("button", name="What is the population of Bergen?")
     found.first.click()
     expect(desk.phases).to_have_text(["Answered"])
-    if hasattr(Run, "export"):
-        with desk.notebook.page.expect_download() as download:
-            desk.fold("export").get_by_role("button", name="Markdown").click()
-        assert "291,940" in download.value.path().read_text()
+    with desk.notebook.page.expect_download() as download:
+        desk.fold("export").get_by_role("button", name="Markdown").click()
+    assert "291,940" in download.value.path().read_text()
 
 
 @LAB
