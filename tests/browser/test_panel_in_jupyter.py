@@ -252,7 +252,7 @@ def test_a_reopened_notebook_has_the_runs_and_words_and_no_key(
     assert "x[redacted]" in json.dumps(document["metadata"]["widgets"])
     live, saved = document["cells"][PANEL]["outputs"][:2]
     assert "text/html" not in live["data"]
-    assert "717,710" in "".join(saved["data"]["text/html"])
+    assert "291,940" in "".join(saved["data"]["text/html"])
     _gone_after_a_restart(desk)
     del document["metadata"]["widgets"]  # as it is with JupyterLab's own settings
     # There is no dead box, but the saved form and what to do.
@@ -262,7 +262,7 @@ def test_a_reopened_notebook_has_the_runs_and_words_and_no_key(
         output = reopened.output(PANEL)
         output.locator(".nba-panel-saved").wait_for()
         expect(output.locator(".nba-panel-words")).to_contain_text("run this cell again")
-        expect(output.locator(".nba-panel-saved")).to_contain_text("717,710")
+        expect(output.locator(".nba-panel-saved")).to_contain_text("291,940")
         assert not output.locator(".nba-panel").is_visible()
         assert "Error displaying widget" not in output.inner_text()
         assert output.inner_text().count("nbagent panel") == 1
