@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from importlib.resources import files
 from typing import Any, cast
 
 import anywidget
@@ -29,48 +28,35 @@ from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import kernel, surface
 from nbagent.notebook.clicks import later, start_by_click
 from nbagent.notebook.complete import package_names
-from nbagent.notebook.outputs import metadata_of
-from nbagent.notebook.panel_form import Form, filtered
+from nbagent.notebook.panel_form import Form, filtered, setter
+from nbagent.notebook.panel_saved import HEADLESS, lineage, saved, totals
 from nbagent.notebook.run_view import LiveView, comm_id, script, sheet
 from nbagent.notebook.template import evaluate, render
 from nbagent.providers.choice import choose_model
 from nbagent.providers.registry import find_provider
 from nbagent.run import Run
-from nbagent.session.clients import Listing, listings
+from nbagent.session.clients import listings
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask, Kind
 from nbagent.session.stores import current_store
 from nbagent.settings import effective, provider_of
 from nbagent.view.cell import cell_text
 from nbagent.view.labels import is_unfinished, status_of
-from nbagent.view.node import Node, h, html
-from nbagent.view.picture import page, picture
-from nbagent.view.text import plain
-from nbagent.view.words import clean, count, money, one_line, seconds, visible
+from nbagent.view.node import Node, h
+from nbagent.view.picture import picture
+from nbagent.view.words import one_line, visible
 
 Told = dict[str, Any]
 """A message of the page; hostile until it was read by `_text`."""
 SHOWN = 30
 """So many runs of a conversation stand on the page at first."""
-SAVED_BYTES = 2_000_000
-"""Of the conversation in the saved file."""
 LISTED = 200
 _LOOKED_AT = 5_000
-_LINEAGE = 1_000
-_MODELS = 200
 _DRAFT_CHARS = 100_000
 _EXPORTS = ("md", "html", "jsonl")
 FORGOTTEN = "All of this conversation was forgotten; the next prompt begins a new one"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _SAVED = "nbagent-panel-saved"
-CLOSED = (
-    "nbagent panel. It needs a running kernel: run this cell again to open it. Its runs are kept: "
-    "“Runs” in the panel and %agent show bring them back."
-)
-HEADLESS = (
-    "nbagent panel. This cell ran where nobody can type (nbclient, nbconvert, papermill): open the "
-    "notebook in JupyterLab or Notebook 7 and run the cell there."
-)
 
 
 class PanelWidget(anywidget.AnyWidget):
@@ -362,10 +348,10 @@ class Panel:
 
     def _list_models(self, provider: str) -> None:
         offers = sorted(listings(provider or None), key=lambda offer: not offer.reachable)
-        self._show_list("models", *map(_models_row, offers))
+        self._show_list("models", *map(models_row, offers))
 
     def _list_packages(self) -> None:
-        rows = [_setter("workflow", name, name) for name in package_names()]
+        rows = [setter("workflow", name, name) for name in package_names()]
         self._show_list("packages", *(rows or ["No packages in this project."]))
 
     def _list_runs(self, text: str) -> None:
@@ -468,73 +454,6 @@ class _NoShell:
 
     def __init__(self) -> None:
         self.user_ns = self.user_global_ns = dict(frontend().namespace())
-
-
-def _setter(field: str, value: str, words: str) -> Node:
-    """A button that writes a value into a field."""
-    return h("button", "", words, type="button", data_do="set", data_field=field, value=value)
-
-
-def _models_row(listing: Listing) -> Node:
-    """A provider, and its models as buttons; or what keeps it from being asked."""
-    name = listing.provider
-    shown = [_setter("model", f"{name}:{model.id}", model.id) for model in listing.models[:_MODELS]]
-    if not listing.reachable:
-        return h("div", "nba-off", h("strong", "", name), " ", visible(listing.why))
-    more = h("button", "", "List all", type="button", data_do="models", value=name)
-    return h("div", "", h("strong", "", name), " ", *shown, more if len(shown) < 2 else None)
-
-
-def lineage(run_id: str) -> list[RunRecord]:
-    """A run and those that it goes on from, oldest first; a fork begins a line of its own."""
-    store = current_store()
-    runs = [store.load(run_id)]
-    while len(runs) < _LINEAGE and runs[0].parent_id is not None and runs[0].kind != "fork":
-        runs.insert(0, store.load(runs[0].parent_id))
-    return runs
-
-
-def totals(runs: Sequence[RunRecord]) -> str:
-    """Runs, turns, tokens, cost and time of the conversation, in words."""
-    runs = [run for run in runs if run.turns]
-    if not runs:
-        return ""
-    turns = sum(len(run.turns) for run in runs)
-    costs = [run.cost_usd for run in runs if run.cost_usd]
-    pieces = [
-        f"{count(len(runs))} run{'s' * (len(runs) != 1)}",
-        f"{count(turns)} turn{'s' * (turns != 1)}",
-        f"{count(sum(run.usage.total_tokens for run in runs))} tokens",
-        money(sum(costs)) if costs else "",
-        seconds(sum(run.duration_ms for run in runs)),
-    ]
-    return " · ".join(filter(None, pieces))
-
-
-def saved(runs: Sequence[RunRecord], words: str = CLOSED) -> tuple[dict[str, str], dict[str, Any]]:
-    """What a file keeps: the conversation, folded; the newest runs where it is too long."""
-    kept: list[RunRecord] = []
-    folds: list[str] = []
-    size = 0
-    for run in reversed(runs):
-        label = one_line(clean(run.prompt), 100) or run.id[:8]
-        about = f"{status_of(run).word} · {visible(run.model)}"
-        made = picture(run, actions=False)
-        fold = h("summary", "", label, " ", h("small", "", about))
-        text = html(h("details", "nba-saved-run", fold, made, open_=None if kept else ""))
-        size += len(text)
-        if size > SAVED_BYTES and kept:
-            break
-        kept.insert(0, run)
-        folds.insert(0, text)
-    left = len(runs) - len(kept)
-    lines = [words, f"{left} earlier runs are in the store only." if left else ""]
-    notes = [html(h("p", "nba-panel-words", line)) for line in lines if line]
-    look = files("nbagent.notebook").joinpath("panel_saved.css").read_text("utf-8")
-    body = f'<div class="nba-panel-saved">{"".join((*notes, *folds))}</div>'
-    whole = f"{page('')}<style>{look}</style>{body}"
-    texts = [*filter(None, lines), *map(plain, kept)]
-    return {"text/html": whole, "text/plain": "\n\n".join(texts)}, metadata_of(*kept)
 
 
 _panel: Panel | None = None

@@ -12,7 +12,7 @@ from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.node import html, text_of
-from nbagent.view.plain_lines import PlainPrinter
+from nbagent.view.picture import page, picture
 from nbagent.view.question import (
     asks_node,
     field_text,
@@ -21,8 +21,7 @@ from nbagent.view.question import (
     read_answer,
     read_fields,
 )
-from nbagent.view.static_html import bundle
-from nbagent.view.view_state import view_of
+from nbagent.view.text import PlainPrinter, plain
 
 ODD = {
     "path": "a\u202eb",
@@ -175,49 +174,55 @@ def decided(**fields: Any) -> ToolRun:
     return run.model_copy(update={"error_detail": None, **fields})
 
 
-DECISIONS: dict[str, tuple[ToolRun, str, str, str]] = {
+DECISIONS: dict[str, tuple[ToolRun, str, str]] = {
     "allowed": (
         decided(approval="allowed", approved_by="person", waited_ms=4200.0),
-        "allowed by the person after 4.2 s", "", "✓ allowed"),
+        "allowed by you after 4.2 s",
+        "✓ allowed → 1",
+    ),
+    "for the session": (
+        decided(approval="allowed", approved_by="person", reason="for the session (b.md)"),
+        "allowed for the session (b.md) by you",
+        "✓ allowed → 1",
+    ),
     "session": (
         decided(approval="allowed", approved_by="session"),
-        "allowed by an earlier answer for the session", "", ""),
+        "allowed by your earlier answer for the session",
+        "→ 1",
+    ),
     "policy": (
-        decided(approval="denied", approved_by="policy", denied="the policy denies this call: x"),
-        "denied by the policy", ": x", ""),
+        decided(approval="denied", approved_by="policy", denied="x", reason="deny=fs.write"),
+        "denied by the policy: deny=fs.write",
+        "✕ denied by the policy",
+    ),
     "denied": (
-        decided(approval="denied", approved_by="person", denied="not <b>this</b> file"),
-        "denied by the person", ": not <b>this</b> file", "✕ denied"),
+        decided(approval="denied", approved_by="person", denied="x", reason="not <b>this</b>"),
+        "denied by you: not <b>this</b>",
+        "✕ denied by you",
+    ),
     "nobody": (
         decided(approval="denied", approved_by="nobody", denied="give on_approval=…"),
-        "denied: nobody was there who could be asked", ": give on_approval=…", ""),
+        "denied: approval needed but nobody can answer",
+        "✕ denied",
+    ),
     "edited": (
         decided(approval="edited", approved_by="person", waited_ms=900.0),
-        "arguments edited by the person after 900 ms",
-        '; the model had written {"path": "a.md"}', "✎ edited"),
-}  # fmt: skip
+        'arguments edited by you after 900 ms; the model had written {"path": "a.md"}',
+        "✎ edited → 1",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", DECISIONS)
 def test_every_form_says_what_was_decided_and_by_whom(case: str) -> None:
-    run, words, rest, word = DECISIONS[case]
-    line = f"fs.write: {words}{rest}"
-    state = view_of(wrote({"path": "a.md"}, Story().turn("", run).end().run))
-    card = state["turns"][0]["tools"][0]
-    assert card["decision"] == words
-    edited = run.approval == "edited"
-    assert card["given"]["text"] == ('{"path": "a.md"}' if edited else "")
-    forms = bundle(state)
-    assert line in forms["text/plain"]
-    # The row has a word for it where somebody was asked.
-    end = "✕ E_DENIED" if run.approval == "denied" else "→"
-    assert f'fs.write(path="b.md"){f" {word}" * bool(word)} {end}' in forms["text/plain"]
-    assert (f'<span class="nba-res">{word}</span>' in forms["text/html"]) == bool(word)
-    assert words in forms["text/html"]
-    assert ("arguments that the model had written" in forms["text/html"]) == edited
-    assert "<b>" not in forms["text/markdown"]
-    shown = forms["text/markdown"].replace("\\", "").replace("&lt;", "<").replace("&gt;", ">")
-    assert line.replace("…", "") in shown.replace("…", "")
+    tool, words, outcome = DECISIONS[case]
+    run = wrote({"path": "a.md"}, Story().turn("", tool).end().run)
+    text, html = plain(run), page(picture(run))
+    assert f"fs.write: {words}" in text
+    assert f'fs.write(path="b.md") {outcome}' in text
+    assert words.partition(":")[0].partition(";")[0] in html
+    assert ("arguments that the model had written" in html) == (tool.approval == "edited")
+    assert "<b>this" not in html
 
 
 def wrote(arguments: dict[str, Any], run: RunRecord) -> RunRecord:
@@ -237,4 +242,4 @@ def test_plain_lines_print_a_question_unless_it_is_asked_there() -> None:
         printer.handle(asked("c1", "fs.write", {"path": "a\u202eb"}))
         assert ("needs your approval" in "".join(lines)) != asks
         printer.handle(events.ToolCallFinished("r", "C01", DECISIONS["allowed"][0], 0))
-        assert lines[-1] == "     allowed by the person after 4.2 s\n"
+        assert lines[-1] == "     allowed by you after 4.2 s\n"

@@ -296,7 +296,7 @@ def test_the_saved_form_has_all_runs_and_their_records(
         assert "Population of Oslo?" in text
         assert "717,710" in text
     assert "<img" not in after["text/html"]
-    monkeypatch.setattr("nbagent.notebook.panel.SAVED_BYTES", 100)
+    monkeypatch.setattr("nbagent.notebook.panel_saved.SAVED_BYTES", 100)
     stage.run("Hello")
     assert "2 earlier runs are in the store only" in stage.shown[-1][0]["text/html"]
 
