@@ -252,6 +252,9 @@ class RunRecord(Value):
     kind: Literal["start", "continue", "resume", "fork"] = "start"
     forked_from: str | None = None
     """The turn of the parent that a fork asks anew."""
+    copied: tuple[str, ...] = ()
+    """Of a fork that changed the conversation before it: its first messages are that conversation
+    from the first change on. For each the id of the turn that had added it, or nothing."""
     agent: str | None = None
     workflow: str | None = None
     nbagent_version: str = ""
@@ -294,6 +297,14 @@ class RunRecord(Value):
     def text(self) -> str:
         """The last text that the model wrote."""
         return next((turn.text for turn in reversed(self.turns) if turn.text), "")
+
+    def added_by(self, turn: EngineTurn) -> range:
+        """The places in `messages` of a turn's answer and results; none where it left none."""
+        place = turn.request.n_messages - self.shared_messages
+        answer = turn.response and turn.response.message
+        if answer is None or self.messages[place : place + 1] != (answer,):
+            return range(place, place)
+        return range(place, place + 1 + len(answer.tool_calls))
 
 
 def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:

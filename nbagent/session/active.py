@@ -83,7 +83,7 @@ class ActiveRun:
         self.store = store or current_store()
         self._here = here or frontend()
         # Its words are in the record, without what is secret in them.
-        self.ask = replace(ask, prompt=None, parts=(), template=None, messages=())
+        self.ask = replace(ask, prompt=None, parts=(), template=None, messages=(), edits={})
         self.courier = Courier()
         self.prepared = prepare(ask, self.store, self._here, self.courier, self._wait_for_host)
         self.plan = self.prepared.plan

@@ -7,14 +7,15 @@ as the tools gave them; a person's denials and edits are not in them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import monotonic_ms
-from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse, ToolCall, ToolSpec
 from nbagent.contracts.errors import ModelError, ToolError, UsageError
 from nbagent.contracts.ports import (
     CallOutput,
@@ -149,3 +150,45 @@ class RecordedHost:
             note = f"not recorded in {self._cassette.name}: {problem}"
             return replace(outcome, notes=(*outcome.notes, note))
         return outcome
+
+
+class HoldingHost:
+    """A host whose calls wait: each is answered so, and nothing runs."""
+
+    def __init__(self, inner: ToolHost) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Refuse the call, without asking anybody about it."""
+        raise ToolError("not run: the person looks at several answers first", code="E_INTERRUPTED")
+
+
+class AnswersFirst:
+    """A client that gives an answer which is there already, then those of the client within."""
+
+    def __init__(self, response: ChatResponse, inner: ChatClient) -> None:
+        # It was paid when it was asked for.
+        meta = response.meta.model_copy(update={"source": "replay"})
+        self._answers = [response.model_copy(update={"meta": meta})]
+        self._inner: Any = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def chat(self, request: ChatRequest, **how: Any) -> ChatResponse:
+        """The next answer."""
+        return self._answers.pop() if self._answers else await self._inner.chat(request, **how)
+
+    async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """The next answer, the one that is there as one chunk."""
+        if self._answers:
+            response = self._answers.pop()
+            text, reasoning = response.message.text, response.reasoning or ""
+            yield ChatChunk(content=text, reasoning=reasoning, done=True, response=response)
+            return
+        async with aclosing(self._inner.chat_stream(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk

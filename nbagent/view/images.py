@@ -34,7 +34,10 @@ def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
         if size and isinstance(part, ImagePart):
             alt = visible(part.alt) or "image"
             source = f"data:{part.media_type};base64,{part.data}"
-            nodes += [h("img", alt=alt, src=source), h("div", "nba-note", f"{alt} · {size}")]
+            nodes += [
+                h("img", "nba-img", alt=alt, src=source),
+                h("div", "nba-note", f"{alt} · {size}"),
+            ]
         elif not isinstance(part, TextPart):
             unseen.append(part_words(part))
         elif part.text:
@@ -73,14 +76,15 @@ def figures_of(run: RunRecord) -> dict[int, ImagePart]:
 def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
     """A picture of a tool and a line below it: words alone where it cannot be drawn."""
     name = f"figure {number}" if number else ""
-    measured = _size(image)
-    if not measured:
-        size = f"{len(image.data or '') * 3 // 4 // 1000:,} kB, not drawn here"
-        return h("div", "nba-note", " · ".join(filter(None, (name, part_words(image), size))))
-    alt = visible(caption or image.alt) or "image"
-    words = " · ".join(filter(None, (name, alt, measured)))
+    size = _size(image)
+    if not size:
+        why = f"{len(image.data or '') * 3 // 4 // 1000:,} kB, not drawn here"
+        return h("div", "nba-note", " · ".join(filter(None, (name, part_words(image), why))))
+    # What has no words of its own is described by its size.
+    own = "" if " px" in image.alt else image.alt
+    words = " · ".join(filter(None, (name, visible(caption or own) or size)))
     source = f"data:{image.media_type};base64,{image.data}"
-    picture = h("img", "", alt=alt, src=source)
+    picture = h("img", "nba-img", alt=words, src=source)
     return h("div", "nba-figure", picture, h("div", "nba-note", words))
 
 

@@ -123,6 +123,7 @@ STYLES = {
     "nba-sep": "margin:0;border:0;border-top:1px solid #8885",
     "nba-answer": "padding:10px 14px;font-size:14px",
     "nba-foot": "padding:4px 14px 8px;font-size:11px;opacity:.7",
+    "nba-img": "max-width:100%",
     "nba-do": "display:none",
     "nba-think": "white-space:pre-wrap",
     "nba-l": "text-align:left",

@@ -14,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
@@ -380,10 +381,14 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
     result = run.result
     if result is None or (result.data is None and result.attachments):
         return []
-    made = table_of(result.data)
+    data = result.data
+    if run.printed and run.tool_name == "nb.run" and (told := json_object(data)):
+        # The model is given what was printed; here it stands above.
+        data = {name: it for name, it in told.items() if name not in ("stdout", "stderr")}
+    made = table_of(data)
     if made is not None:
-        return [label_node(f"result · {in_short(result.data)}"), *made]
-    return labelled("result", as_text(result.data, enough=RESULT_CHARS * 2), RESULT_CHARS, holder)
+        return [label_node(f"result · {in_short(data)}"), *made]
+    return labelled("result", as_text(data, enough=RESULT_CHARS * 2), RESULT_CHARS, holder)
 
 
 def _error_nodes(run: ToolRun, place: str) -> list[Node]:
@@ -411,8 +416,7 @@ def answer_part(run: RunRecord, turn: EngineTurn) -> list[Node]:
     shown, note = cut(text, MAX_CHARS, has_all=f"run.turns[{place_in(run, turn)}].text")
     blocks = with_figures(nodes_of(shown), figures_of(run))
     parts = [line("nba-note", labels.answer_note(run)), *blocks, line("nba-note", note)]
-    node = h("div", "nba-answer", *parts)
-    return [h("hr", "nba-sep"), node]
+    return [h("hr", "nba-sep"), h("div", "nba-answer", *parts)]
 
 
 def action(verb: str, title: str, *, turn: str | None = None) -> Node:

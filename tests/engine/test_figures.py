@@ -113,7 +113,7 @@ def test_a_figure_stands_where_an_answer_names_it(where: str) -> None:
 def _told(node: Node) -> str:
     if "nba-figure" not in html(node):
         return text_of(node)
-    name, alt, _ = text_of(node).split(" · ")
+    name, alt = text_of(node).split(" · ")
     return name.upper() + ("" if alt.startswith("number") else f" {alt}")
 
 
