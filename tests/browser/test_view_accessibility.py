@@ -131,7 +131,7 @@ def test_everything_has_a_name_and_a_role(page: Page, form: str) -> None:
             first: folds.every((n) => n.parentElement.localName === "details" &&
               n.parentElement.firstElementChild === n),
             images: all("img").map((n) => n.alt),
-            sized: all("img").every((n) => /^figure 1 · a plot/.test(n.nextElementSibling.textContent)),
+            sized: all("img").every((n) => /a plot/.test(n.parentElement.textContent)),
             ids: all("[id]").length,
             nested: all("summary :is(a, button), button :is(a, button)").length,
           };
@@ -154,7 +154,7 @@ def test_no_meaning_is_in_a_colour_alone(page: Page) -> None:
     said = (
         *("Failed", "✕ E_TOOL_FAILED", "✕ LLM_RATE_LIMITED: too many requests", "model 2.7 s"),
         *("wait a little, then %agent resume", "arguments edited by you after 4.2 s"),
-        *("the result was cut to fit", "note: the disk is full", "figure 1 · a plot"),
+        *("the result was cut to fit", "note: the disk is full", "a plot"),
     )
     for form in ("live", "static"):
         unfolded(page, stage, form)
