@@ -21,7 +21,7 @@ _COLOURS = {
 _OUTCOMES = {"ok": "#2b8a57", "failed": "#c8372d", "denied": "#c9ced6"}
 _HATCH = {"waiting for you": "///", "denied": "///"}
 _MOST_ROWS = 40
-"""More tool runs do not get rows of their own."""
+"""More tool runs do not get rows of their own, and of more rows only some are named."""
 _MOST_NAMES = 20
 _LABEL_CHARS = 40
 
@@ -180,7 +180,9 @@ def _axes(title: str, x: str, y: str, *, height: float = 3.0) -> tuple[Figure, A
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:
     """Say what the rows are, the first one on top."""
-    axes.set_yticks(range(len(names)), [_label(name) for name in names], fontsize=8)
+    step = -(-len(names) // _MOST_ROWS) or 1  # more names would lie upon one another
+    ticks = range(0, len(names), step)
+    axes.set_yticks(ticks, [_label(names[tick]) for tick in ticks], fontsize=8)
     axes.set_ylim(max(len(names), 3) - 0.5, -0.5)
 
 

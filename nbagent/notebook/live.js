@@ -28,6 +28,7 @@ const ARMED_MS = 300;
 // A person who scrolled or typed so lately is not to be moved.
 const BUSY_MS = 1500;
 const PREVIEW_MS = 300;
+const MOVING_MS = 50;
 const SAID_MS = 2000;
 const TICK_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 100;
 const FORMS = new Set(["continue", "retry", "fork"]);
@@ -172,7 +173,7 @@ function say(root, words) {
 
 // The live view.
 
-/** One view: the pictures of runs below each other, some at work.
+/** One view: the pictures of runs below each other, some at work. Its DOM may move to another `el`.
  * @param {Shared} shared @param {HTMLElement} el */
 function createView(shared, el) {
   const place = el.appendChild(build(["div", { class: "nba-view" }]));
@@ -189,6 +190,8 @@ function createView(shared, el) {
   const leaving = new AbortController();
   let moved = -Infinity;
   let typing = 0;
+  /** @type {any} */
+  let focused = null;
 
   const rootOf = (/** @type {string} */ run) =>
     place.querySelector(`[data-run="${CSS.escape(run)}"]`);
@@ -420,6 +423,11 @@ function createView(shared, el) {
   place.addEventListener("click", clicked);
   place.addEventListener("input", typed);
   place.addEventListener("keydown", pressed);
+  place.addEventListener("focusin", ({ target }) => { focused = target; });
+  // What is taken out of the page loses the focus, too, and has it again where it goes.
+  place.addEventListener("focusout", () => setTimeout(() => {
+    if (/** @type {any} */ (place.getRootNode()).activeElement !== focused) focused = null;
+  }, MOVING_MS));
   for (const kind of ["wheel", "touchmove", "keydown"]) {
     document.addEventListener(kind, (event) => {
       // What starts a cell is no work elsewhere.
@@ -431,6 +439,13 @@ function createView(shared, el) {
   tick();
   return {
     place, take, gone,
+    /** @param {HTMLElement} to */
+    move(to) {
+      const had = document.activeElement === document.body ? focused : null;
+      to.append(place);
+      // Not yet: the front end puts `to` into the page in a moment.
+      setTimeout(() => had?.focus({ preventScroll: true }));
+    },
     close() {
       clearInterval(timer);
       leaving.abort();
@@ -444,18 +459,18 @@ function createView(shared, el) {
 
 /** The runs of one output, at work. */
 function runWidget() {
-  /** @type {Map<number, ReturnType<typeof createView>>} */
-  const views = new Map();
+  /** @type {Map<number, { view: ReturnType<typeof createView>, el: HTMLElement }>} */
+  const pages = new Map();
   let nth = 0;
   return {
     /** @param {{ model: any }} given */
     initialize({ model }) {
       const heard = (/** @type {any} */ message) => {
-        for (const [page, view] of views) {
+        for (const [page, { view }] of pages) {
           if (!message.page || message.page === page) view.take(message);
         }
       };
-      const leave = watchKernel(model, () => views.forEach((view) => view.gone()));
+      const leave = watchKernel(model, () => pages.forEach(({ view }) => view.gone()));
       model.on("msg:custom", heard);
       model.send({ kind: "ready" });
       return () => {
@@ -465,16 +480,25 @@ function runWidget() {
     },
     /** @param {{ model: any, el: HTMLElement }} given */
     render({ model, el }) {
+      const close = (/** @type {number} */ page) => () => {
+        if (pages.get(page)?.el !== el) return;
+        pages.get(page)?.view.close();
+        pages.delete(page);
+      };
+      // An output that is drawn anew has lost its old element: what stood there goes on in the new.
+      for (const [page, old] of pages) {
+        if (old.el.parentNode) continue;
+        old.view.move(el);
+        old.el = el;
+        return close(page);
+      }
       const send = (/** @type {any} */ message) => model.send(message);
       const view = createView({ send, pictures: () => model.get("pictures") }, el);
       const page = Date.now() * 1000 + ++nth;
-      views.set(page, view);
+      pages.set(page, { view, el });
       // What was sent before this view was there is missing from it.
       send({ kind: "ready", page });
-      return () => {
-        views.delete(page);
-        view.close();
-      };
+      return close(page);
     },
   };
 }

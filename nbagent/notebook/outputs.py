@@ -66,10 +66,11 @@ class Output:
         """Show below what is there one run, or how several differ."""
         self.parts.append(run_ids)
 
-    def show_live(self, model_id: str) -> None:
-        """Show a widget, which holds all pictures."""
+    def show_live(self, model_id: str, saved: str = "") -> None:
+        """Show a widget, which holds all pictures; `saved` is what a file keeps of them now."""
         view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
-        self._display({_WIDGET: view, "text/plain": "nbagent run view"})
+        made = {_WIDGET: view, "text/plain": "nbagent run view"}
+        self._display({**made, "text/html": saved} if saved else made)
 
     def show_saved(self, *at_hand: RunRecord, unfolded: frozenset[str] = frozenset()) -> None:
         """Show the pictures as they are saved.

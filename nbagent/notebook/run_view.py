@@ -27,8 +27,8 @@ from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel
 from nbagent.notebook.outputs import Output
 from nbagent.view.live import LivePicture, Op, merge
-from nbagent.view.node import Node
-from nbagent.view.picture import PAUSING, STOPPING, live_sheet
+from nbagent.view.node import Node, h
+from nbagent.view.picture import PAUSING, STOPPING, live_sheet, page, picture
 from nbagent.view.question import preview_node, read_answer, read_fields, said_node
 
 INTERVAL_S = 0.05
@@ -36,6 +36,8 @@ INTERVAL_S = 0.05
 _KEPT_OPEN = 3
 """Views that a saved picture has replaced; a page that is loaded anew may still show them."""
 _KEY_CHARS = 200
+_FIRST_SAVE = 4_000
+"""Characters of a picture that is not worth keeping yet; half of it."""
 
 _replaced: list[OutputView] = []
 
@@ -284,6 +286,18 @@ class LiveView:
             with suppress(RuntimeError):  # the kernel is going down
                 self._loop.call_soon_threadsafe(work, *given)
 
+    def saved_picture(self) -> Node:
+        """What a file that is saved now keeps: the run as far as it goes, without buttons."""
+        run = self._live.record()
+        note = f"saved while the run was at work; %agent show {run.id[:8]} has all of it"
+        run = run.model_copy(update={"notices": (*run.notices, note)})
+        return picture(run, unfolded=frozenset(self.unfolded), actions=False)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is open."""
+        return bool(self._live.open_questions())
+
     def _send_ops(self, ops: list[Op], page: int | str | None = None) -> None:
         message: dict[str, Any] = {"run": self._run_id, "ops": ops}
         self._send(message if page is None else {**message, "page": page})
@@ -297,9 +311,11 @@ class OutputView:
     def __init__(self, output: Output, run: RunRecord, controls: RunControls) -> None:
         """Show a run below what the output holds."""
         self._output = output
-        earlier = output.nodes()
+        self._saved, self._unsaved = _FIRST_SAVE, 0
+        """Characters of the picture in the output, and of what was sent since."""
+        self._earlier = output.nodes()
         self._live = LiveView(run, controls, send=self._send, ended=self._swap, kernel_id=output.id)
-        self._widget = RunWidget(lambda: [*earlier, self._live.picture()])
+        self._widget = RunWidget(lambda: [*self._earlier, self._live.picture()])
         output.at_work = run.id
         output.add(run.id)
         self._run_ids = {run_id for part in output.parts for run_id in part}
@@ -334,6 +350,21 @@ class OutputView:
 
     def _send(self, message: dict[str, Any]) -> None:
         self._widget.send(message)
+        if "page" not in message:
+            self._unsaved += sum(map(_weight, message["ops"]))
+            if self._unsaved > self._saved:
+                self._save()
+
+    def _save(self) -> None:
+        """Keep the picture so far in the output, when it has doubled: a file may be saved now."""
+        # Drawn anew, an output may move: not under the mouse of a person who is asked.
+        if self._output.at_work == "" or self._live.is_asking:
+            return
+        self._unsaved = 0
+        made = page(h("div", "", *self._earlier, self._live.saved_picture()))
+        if len(made) > 2 * self._saved:
+            self._saved = len(made)
+            self._output.show_live(comm_id(self._widget), made)
 
     def _swap(self, run: RunRecord) -> None:
         self._output.at_work = ""
@@ -345,3 +376,10 @@ def forget_views(run_id: str) -> None:
     for view in [view for view in _replaced if view.shows(run_id)]:
         _replaced.remove(view)
         view.forget()
+
+
+def _weight(node: Any) -> int:
+    """About how many characters a node or an op has."""
+    if isinstance(node, dict):
+        return _weight([*cast("dict[str, Any]", node).values()])
+    return len(node) if isinstance(node, str) else sum(map(_weight, node))

@@ -1,0 +1,91 @@
+"""The output of a run at work keeps the picture so far, and nothing moves when it is drawn anew."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jupyter_apps import App, Notebook, Server, opened
+from playwright.sync_api import Browser
+
+SETUP = """
+%load_ext nbagent
+import nbagent
+from nbagent import offline
+
+@nbagent.tool
+def area(city: str) -> float:
+    "Area of a city in square kilometres."
+    return 454.1
+
+words = " ".join(f"word{n}" for n in range(1, 3000))
+look = offline.step(text="I look it up.", calls=[offline.call("area", city="Oslo")])
+offline.script([look, words], name="long", delay_ms=10)
+"""
+WATCH = """
+() => {
+  const area = nbt.cells()[1].outputArea.node;
+  const view = area.querySelector(".nba-view");
+  view.querySelectorAll(".nba-turn > summary")[0].focus();
+  const seen = nbt.seen = { view, moves: 0, lowest: Infinity, loading: 0 };
+  new MutationObserver((all) => {
+    seen.moves += all.filter((one) => [...one.addedNodes].some((n) => n.contains(view))).length;
+  }).observe(area, { childList: true, subtree: true });
+  const look = () => {
+    seen.lowest = Math.min(seen.lowest, area.offsetHeight);
+    seen.loading += area.innerText.includes("Loading widget");
+    requestAnimationFrame(look);
+  };
+  look();
+}
+"""
+SEEN = """
+() => {
+  const { view, moves, lowest, loading } = nbt.seen;
+  const { activeElement } = document;
+  const hasFocus = view.contains(activeElement) && activeElement.localName === "summary";
+  return { moves, lowest, loading, hasFocus, isShown: view.isConnected };
+}
+"""
+
+
+def saved_html(notebook: Notebook) -> str:
+    """What the file keeps of the run."""
+    output = notebook.save()["cells"][1]["outputs"][0]
+    return "".join(output["data"].get("text/html", ""))
+
+
+@pytest.mark.parametrize("app", ["lab", "notebook"])
+def test_a_file_saved_in_mid_run_has_the_picture_so_far_and_the_view_does_not_move(
+    app: App, chromium: Browser, server: Server
+) -> None:
+    cells = [SETUP, "%%agent --model offline:long --tools area\nHow large is Oslo?"]
+    name = server.write(f"mid-run-{app}.ipynb", cells)
+    with opened(chromium, server, name, app) as notebook:
+        notebook.run(0)
+        notebook.start(1)
+        output = notebook.output(1)
+        output.locator(".nba-plain:has-text('word9')").wait_for()
+        output.locator(".nba-turn summary").first.click()
+        notebook.page.evaluate(WATCH)
+        height = output.evaluate("node => node.offsetHeight")
+        notebook.page.wait_for_function("() => nbt.seen.moves > 0")
+        notebook.page.wait_for_timeout(200)
+        seen = notebook.page.evaluate(SEEN)
+        assert seen["lowest"] >= height
+        assert (seen["loading"], seen["hasFocus"], seen["isShown"]) == (0, True, True)
+        assert output.locator(".nba-turn").first.evaluate("node => node.open")
+        html = saved_html(notebook)
+        assert "word99" in html
+        assert "454.1" in html
+        assert "<button" not in html
+        assert "saved while the run was at work" in html
+        # The view that moved is fed on, and its buttons work.
+        length = output.locator(".nba-plain").evaluate("node => node.textContent.length")
+        notebook.page.wait_for_timeout(300)
+        assert output.locator(".nba-plain").evaluate("n => n.textContent.length") > length
+        notebook.click_stop(1)
+        output.locator(".nba-phase:has-text('Stopped')").wait_for()
+        notebook.wait(1)
+        assert "saved while the run" not in saved_html(notebook)
+        assert "widget-view" not in json.dumps(notebook.save())
