@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 _HOMES: dict[str, tuple[str, ...]] = {
     "nbagent.agent": ("Agent",),
     "nbagent.run": ("Run", "open_run", "forget"),
+    "nbagent.session.branches": ("session_tree",),
     "nbagent.frames": (
         *("runs", "turns", "tool_runs", "transitions", "messages", "prompts"),
         *("read_notebook", "models"),
@@ -40,17 +41,22 @@ _HOMES: dict[str, tuple[str, ...]] = {
 }
 """Where public names are, by module: each is imported when it is first used."""
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = {"events": "nbagent.contracts.events", "offline": "nbagent.providers.offline"}
+_MODULES = {
+    "events": "nbagent.contracts.events",
+    "offline": "nbagent.providers.offline",
+    "plot": "nbagent.charts",
+}
 
 __all__: list[str] = ["Agent", "Run", "configure", "forget", "open_run", "panel"]
 __all__ += ["ToolContext", "ToolLimits", "ToolPolicy", "mcp", "tool", "verify_audit"]
 __all__ += ["Message", "PersonAnswer", "Question", "events", "offline"]
 __all__ += ["EngineError", "ModelError", "NbagentError", "StoreError", "ToolError", "UsageError"]
-__all__ += ["compare", "history"]
+__all__ += ["compare", "history", "plot"]
 __all__ += ["expand", "load_agent", "load_package", "messages", "models", "prompts"]
-__all__ += ["read_notebook", "runs", "tool_runs", "transitions", "turns"]
+__all__ += ["read_notebook", "runs", "session_tree", "tool_runs", "transitions", "turns"]
 
 if TYPE_CHECKING:
+    from nbagent import charts as plot
     from nbagent.agent import Agent
     from nbagent.archive.audit import verify_audit
     from nbagent.archive.frames import expand
@@ -80,6 +86,7 @@ if TYPE_CHECKING:
     from nbagent.overview import compare, history
     from nbagent.providers import offline
     from nbagent.run import Run, forget, open_run
+    from nbagent.session.branches import session_tree
     from nbagent.settings import configure
     from nbagent.tools.function_tool import tool
     from nbagent.tools.mcp import mcp

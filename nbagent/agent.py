@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbagent import runtime
 from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
 from nbagent.run import Run, as_tuple, changed_ask
-from nbagent.session.active import DryRun, OnEvent, dry_run
+from nbagent.session.active import OnEvent, dry_run
 from nbagent.session.approval import OnApproval
 from nbagent.session.prepare import Ask
 from nbagent.settings import RunOptions, without_secrets
+
+if TYPE_CHECKING:
+    from nbagent.view.dry_run import DryRun
 
 
 class Agent:

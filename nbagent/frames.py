@@ -123,7 +123,7 @@ class SavedNotebook(History):
 class _SavedRun(Run):
     """A run of somebody's notebook: nothing goes on from it by itself, and nothing is deleted."""
 
-    def _child(self, kind: object, turn_id: object, prompt: object, options: object) -> NoReturn:
+    def _ask(self, kind: object, options: object, **what: object) -> NoReturn:
         raise UsageError(
             f"run {self.id[:8]} was read from a notebook, whose model, tools and approvals may be "
             "anybody's; go on with your own: agent.run('…', messages=run.messages)"

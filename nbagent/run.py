@@ -5,34 +5,40 @@ Also which run is the last one, and forgetting one. Thin: what a run was is in i
 
 from __future__ import annotations
 
+import os
 import reprlib
 import warnings
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from nbagent import runtime
 from nbagent.archive.frames import frame_of
 from nbagent.archive.store import Store
-from nbagent.contracts.chat import ChatRequest, Message, Usage
+from nbagent.contracts.chat import ChatRequest, Message, Usage, redacted
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, error_from_info
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.providers.offline import source_of
 from nbagent.session.active import ActiveRun, OnEvent, at_work
 from nbagent.session.approval import ANSWERS
+from nbagent.session.branches import Spread
 from nbagent.session.composer import Output, answer_text
 from nbagent.session.frontend import Frontend, frontend
-from nbagent.session.prepare import Ask, Kind, type_of
+from nbagent.session.prepare import Ask, Kind, turn_of, type_of
 from nbagent.session.stores import cache_file, current_store, find_run, note_last
+from nbagent.settings import path_of
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
     from nbagent.workflow.composer import Flow
 
 T = TypeVar("T")
+_MOST_ANSWERS = 50
+"""To one request, in one retry."""
 
 
 class _Kept(Generic[T]):
@@ -173,6 +179,56 @@ class Run:
         """
         return source_of(self.record)
 
+    def export(
+        self,
+        format: str = "md",
+        path: str | os.PathLike[str] | None = None,
+        *,
+        content: bool = False,
+    ) -> str:
+        """The run as the text of a file, and as the file at `path` where one is given.
+
+        Known secrets are hidden. The formats: `md` (Markdown), `html` (one file, no script),
+        `jsonl` (a line for each message, turn and tool run), `openai` (a line of a fine-tuning
+        file), `cell` (a `%%agent` cell), `otel` (OTLP/JSON: OpenTelemetry spans).
+
+        Args:
+            format: one of these words.
+            path: where to write it, too; a file there is replaced.
+            content: for `otel`: also what was said, and what tools took and gave.
+
+        Raises:
+            UsageError: there is no such format, or the run has nothing for it.
+        """
+        record, make = redacted(self.record), _FORMATS.get(format)
+        if make is None:
+            raise UsageError(f"format={format!r} is unknown; take one of {', '.join(_FORMATS)}")
+        # Half a character (a lone surrogate) cannot be written.
+        text = make(self, record, content).encode("utf-8", "replace").decode()
+        if path is not None:
+            try:
+                path_of(path, "path").write_text(text, "utf-8", newline="")
+            except OSError as error:
+                raise UsageError(f"{path} cannot be written ({error.strerror})") from None
+        return text
+
+    def send_spans(self, provider: Any = None, *, content: bool = False) -> None:
+        """Give the run's spans to a tracer provider of OpenTelemetry; without one, the global one.
+
+        Args:
+            provider: an `opentelemetry.sdk.trace.TracerProvider`.
+            content: also what was said, and what tools took and gave.
+        """
+        export = import_module("nbagent.archive.export")
+        try:
+            export.send(_spans(self, redacted(self.record), content), provider)
+        except ImportError:
+            raise UsageError("spans need a package: pip install 'nbagent[otel]'") from None
+
+    def plot(self) -> Figure:
+        """Where the time went: model, tools, waiting and retries of each turn, as a figure."""
+        return drawing().timeline(self.record)
+
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread; `wait()` then returns soon."""
         if self._active is not None:
@@ -211,30 +267,80 @@ class Run:
 
         Returns the child run, after it ended. A run that was answered needs words.
         """
-        return self._child("continue" if prompt else "resume", None, prompt, options)
+        ask = self._ask("continue" if prompt else "resume", options, prompt=prompt)
+        with Run.starting(ask, store=self._store) as run:
+            return run.wait()
 
-    def fork(self, turn_id: str, prompt: str | None = None, **options: Any) -> Run:
-        """Ask a turn anew: keep the conversation before it, with other options or more words."""
-        return self._child("fork", turn_id, prompt, options)
-
-    def _child(
-        self, kind: Kind, turn_id: str | None, prompt: str | None, options: dict[str, Any]
+    def fork(
+        self,
+        turn_id: str,
+        prompt: str | None = None,
+        *,
+        edits: Mapping[str, object] | None = None,
+        drop: Sequence[str] = (),
+        **options: Any,
     ) -> Run:
-        """A run that goes on from this one, after it ended."""
+        """Ask a turn anew, in a child run: what was before it is reused, nothing of it runs again.
+
+        Args:
+            turn_id: one of the run's own turns (`"C03"`).
+            prompt: more words, after what was before the turn.
+            edits: what is to be different before it: by the id of a call its result (a value as a
+                tool returns it, or an exception), by the id of a turn the text of its answer.
+            drop: turns and calls that are left out, by their ids, with their results.
+            options: `model`, `system`, `tools`, `temperature`, …: as in `Agent.run`.
+
+        Raises:
+            UsageError: there is no such turn or call, or it cannot start as asked.
+        """
+        given: Any = edits or {}
+        if not isinstance(given, Mapping):
+            raise UsageError(f"edits={reprlib.repr(given)}; write edits={{'CALL_ID': new result}}")
+        ask = self._ask(
+            "fork",
+            options,
+            prompt=prompt,
+            fork_turn=turn_id,
+            edits=dict(cast("Mapping[str, object]", given)),
+            drop=(drop,) if isinstance(drop, str) else as_tuple("drop", drop, "['C02']"),
+        )
+        with Run.starting(ask, store=self._store) as run:
+            return run.wait()
+
+    def retry(self, n: int = 1, *, turn: str | None = None, **options: Any) -> Spread[Run]:
+        """Ask the model again for a turn (the last one), n times side by side.
+
+        Each answer is a run of its own, a fork. Where it asks for tools, its run pauses before they
+        run: `resume()` of the run that you choose runs them and goes on, without asking for that
+        answer again. Of several none becomes the last run. Options as in `fork`.
+
+        Raises:
+            UsageError: there is no such turn, or it cannot start as asked.
+        """
+        if not 1 <= n <= _MOST_ANSWERS:
+            raise UsageError(f"n={n!r}: one to {_MOST_ANSWERS} answers can be asked for")
+        of = turn_of(self.record, turn)
+        ask = self._ask("fork", options, fork_turn=of.id, holds_calls=True)
+        with ExitStack() as stack:
+            starts = (Run.starting(ask, store=self._store) for _ in range(n))
+            runs = [stack.enter_context(start) for start in starts]
+            spread = Spread(self, of.id, tuple(run.wait() for run in runs))
+        if n > 1 and not runtime.inside_a_tool():
+            # Until one is chosen, the person goes on with this run.
+            note_last(self.id, self._store)
+            frontend().set_last(self)
+        return spread
+
+    def _ask(self, kind: Kind, options: dict[str, Any], **what: Any) -> Ask:
+        """What to start, so that it goes on from this run, which is over."""
         self._check_over()
         if runtime.on_engine_thread():
             raise UsageError("an async tool may not wait for a run that goes on")
         own = self._active.ask if self._active is not None else Ask()
         base = Ask(
-            prompt=prompt,
-            kind=kind,
-            parent_id=self.id,
-            fork_turn=turn_id,
-            tools=own.tools,
-            on_approval=own.on_approval,
+            kind=kind, parent_id=self.id, tools=own.tools, on_approval=own.on_approval, **what
         )
-        with Run.starting(changed_ask(base, options), store=self._store) as run:
-            return run.wait()
+        return changed_ask(base, options)
 
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
@@ -257,6 +363,11 @@ class Run:
         if self.phase == "Running":
             raise UsageError(f"run {self.id[:8]} is still at work; stop it, or wait for it, first")
 
+    @property
+    def answer(self) -> Answer:
+        """`text`, rendered where it is shown as the last value of a cell."""
+        return Answer(self.text)
+
     def __str__(self) -> str:
         return self.text
 
@@ -270,6 +381,60 @@ class Run:
     def _ipython_display_(self) -> None:
         if not frontend().show(self.record):
             print(repr(self))
+
+
+class Answer(str):
+    """A text of a model, which a front end shows rendered."""
+
+    def _repr_html_(self) -> str:
+        # Late, here and where runs are drawn: the Markdown parser comes with it.
+        from nbagent.view.picture import page
+        from nbagent.view.values import answer_node
+
+        return page(answer_node(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
+def _spans(run: Run, record: RunRecord, content: bool) -> Any:
+    messages = [redacted(message) for message in run.messages] if content else None
+    return import_module("nbagent.archive.export").spans_of(record, messages)
+
+
+def _otlp(run: Run, record: RunRecord, content: bool) -> str:
+    spans = _spans(run, record, content)
+    return import_module("nbagent.archive.export").otlp_json(record, spans)
+
+
+def _training_line(run: Run, record: RunRecord, content: bool) -> str:
+    request = record.turns[-1].request if record.turns else None
+    system = record.system_prompts.get(request.system_sha, "") if request else ""
+    tools = record.toolsets.get(request.toolset_sha, ()) if request else ()
+    messages = [redacted(message) for message in run.messages]
+    return import_module("nbagent.providers.fine_tuning").training_line(messages, system, tools)
+
+
+def _of_record(module: str, name: str) -> Callable[[Run, RunRecord, bool], str]:
+    return lambda run, record, content: getattr(import_module(module), name)(record)
+
+
+_FORMATS: dict[str, Callable[[Run, RunRecord, bool], str]] = {
+    "md": _of_record("nbagent.view.documents", "markdown_document"),
+    "html": _of_record("nbagent.view.documents", "html_document"),
+    "jsonl": _of_record("nbagent.archive.export", "json_lines"),
+    "openai": _training_line,
+    "cell": _of_record("nbagent.view.cell", "cell_text"),
+    "otel": _otlp,
+}
+
+
+def drawing() -> Any:
+    """The module that draws figures. UsageError where matplotlib is not installed."""
+    try:
+        return import_module("nbagent.archive.plots")
+    except ImportError:
+        raise UsageError("figures need a package: pip install 'nbagent[plot]'") from None
 
 
 def open_run(ref: str) -> Run:

@@ -120,6 +120,7 @@ def run_row(run: RunRecord) -> Row:
             options=run.options,
             limits=run.limits.model_dump(),
             notices=run.notices,
+            copied=run.copied,
             error_details=run.error and run.error.details,
         ),
     }
@@ -205,6 +206,9 @@ def tool_run_row(run: ToolRun, turn: int, position: int, model: str) -> Row:
             error_detail=run.error_detail,
             display_name=run.display_name,
             attachments=_bodies(attachments),
+            printed=run.printed,
+            shown=_bodies(run.shown),
+            first_figure=run.first_figure,
         ),
     }
 
@@ -270,13 +274,10 @@ def rows_of(run: RunRecord) -> Rows:
     rows: Rows = {"runs": [run_row(run)], "turns": [], "tool_runs": [], "messages": []}
     ends: dict[int, int] = {}
     for turn in run.turns:
-        place = turn.request.n_messages - run.shared_messages
-        answer = turn.response and turn.response.message
-        added = run.messages[place : place + 1 + len(answer.tool_calls)] if answer else ()
-        if added[:1] != (answer,):
-            added = ()
-        ends.update(dict.fromkeys(range(place, place + len(added)), end_of(turn)))
-        for table, found in turn_rows(turn, added, provider, place).items():
+        places = run.added_by(turn)
+        added = run.messages[places.start : places.stop]
+        ends.update(dict.fromkeys(places, end_of(turn)))
+        for table, found in turn_rows(turn, added, provider, places.start).items():
             rows[table] += found
     begun = run.messages[: min(ends, default=len(run.messages))]
     # The person's words end with the prompt; what follows before the first turn are directives.
@@ -288,6 +289,7 @@ def rows_of(run: RunRecord) -> Rows:
         at = ends.get(place, at)
         if place not in ends:
             source = "person" if place < words else "directive"
+            source = "copy" if place < len(run.copied) else source
             rows["messages"].append(message_row(message, place, source, at))
     return rows | {"texts": text_rows(run.system_prompts, run.toolsets)}
 

@@ -9,11 +9,12 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
-from nbagent.archive.codec import Row, decoded, record_of, text_cell
+from nbagent.archive.codec import Row, cell_text, decoded, record_of, text_cell
 from nbagent.archive.database import Connection
-from nbagent.archive.tables import LINEAGE
+from nbagent.archive.tables import FRAMES, LINEAGE
 from nbagent.contracts.chat import ChatRequest, Message
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.records import EngineTurn, RunRecord, shortened
@@ -36,6 +37,11 @@ _SEARCH = (
     "OR EXISTS (SELECT 1 FROM messages m WHERE m.run = x.n AND m.text LIKE ?1 ESCAPE '\\') "
     "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE ?1 ESCAPE '\\') "
     "ORDER BY n DESC LIMIT ?2"
+)
+
+_NEWEST = (
+    "WHERE (? IS NULL OR workflow = ?) AND (? IS NULL OR json_valid(doc) "
+    "AND json_extract(doc, '$.options.document') = ?) ORDER BY n DESC LIMIT ?"
 )
 
 
@@ -66,6 +72,18 @@ def load_row(c: Connection, row: Row) -> RunRecord:
     return record_of({**rows, "runs": [row], "texts": select(c, "texts", _TEXTS_OF, n)})
 
 
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A run in the tree of its session, and those that go on from it, oldest first."""
+
+    run: RunRecord
+    """Without its turns and messages."""
+    turns: int
+    answer: str
+    """The beginning of the last text that the model wrote."""
+    children: list[Branch]
+
+
 class Reading(ABC):
     """The questions; where the store is is for the class that has it to say."""
 
@@ -78,16 +96,40 @@ class Reading(ABC):
         with self.reading() as c:
             return load_row(c, row_of_run(c, run_id))
 
-    def runs(self, *, limit: int = 20) -> list[RunRecord]:
-        """The newest runs, newest first, without their turns and messages."""
+    def runs(
+        self, *, limit: int = 20, workflow: str | None = None, document: str | None = None
+    ) -> list[RunRecord]:
+        """The newest runs (of a workflow, over a document), newest first, without their turns and
+        messages."""
         with self.reading() as c:
-            found = select(c, "runs", "ORDER BY n DESC LIMIT ?", (limit,))
+            found = select(c, "runs", _NEWEST, (workflow, workflow, document, document, limit))
         return [record_of(defaultdict(list, runs=[row])) for row in found]
+
+    def tree(self, session: str) -> list[Branch]:
+        """The runs of a session that begin something; the others hang on them."""
+        answer = FRAMES["runs"].value("text")
+        with self.reading() as c:
+            rows = select(c, "runs", "WHERE session = ? ORDER BY n", (text_cell(session),))
+            texts = f"SELECT x.n, substr({answer}, 1, 400) FROM runs x WHERE x.session = ?"
+            answers = dict(c.execute(texts, (text_cell(session),)).fetchall())
+        branches: dict[str, Branch] = {}
+        roots: list[Branch] = []
+        for row in rows:
+            run = record_of(defaultdict(list, runs=[row]))
+            text = cell_text(answers[row["n"]] or "")
+            branches[run.id] = branch = Branch(run, row.get("turns", 0), text, [])
+            parent = branches.get(run.parent_id or "")
+            (roots if parent is None else parent.children).append(branch)
+        return roots
 
     def conversation(self, run_id: str) -> tuple[Message, ...]:
         """All messages up to the end of a run: the shared ones of its ancestors, then its own."""
+        return tuple(message for message, _ in self.said(run_id))
+
+    def said(self, run_id: str) -> tuple[tuple[Message, str], ...]:
+        """The conversation, each message with the id of the turn that added it, or nothing."""
         with self.reading() as c:
-            return _conversation(c, _lineage(c, run_id))
+            return _said(c, _lineage(c, run_id))
 
     def request_of(self, run_id: str, turn_id: str) -> ChatRequest:
         """What a turn sent, rebuilt. The turn may be one of a run that this one goes on from."""
@@ -97,7 +139,7 @@ class Reading(ABC):
                 run = load_row(c, row)
                 for turn in run.turns:
                     if turn.id == turn_id:
-                        return _request(run, turn, _conversation(c, [(row, _ALL), *line[i + 1 :]]))
+                        return _request(run, turn, _said(c, [(row, _ALL), *line[i + 1 :]]))
         raise UsageError(f"run {run_id!r} has no turn {turn_id!r}; see `run.turns`", code="ENOENT")
 
     def requests_since_words(self, run_id: str) -> int:
@@ -168,21 +210,25 @@ def _lineage(c: Connection, run_id: str) -> list[tuple[Row, int]]:
     return line
 
 
-def _conversation(c: Connection, line: Sequence[tuple[Row, int]]) -> tuple[Message, ...]:
-    messages: list[Message] = []
+def _said(c: Connection, line: Sequence[tuple[Row, int]]) -> tuple[tuple[Message, str], ...]:
+    said: list[tuple[Message, str]] = []
     for row, end in reversed(line):
         shared = row["shared_messages"]
         if end > shared:
-            messages += load_row(c, row).messages[: end - shared]
-    return tuple(messages)
+            run = load_row(c, row)
+            turns = dict(enumerate(run.copied))
+            turns |= {place: turn.id for turn in run.turns for place in run.added_by(turn)}
+            own = [(message, turns.get(i, "")) for i, message in enumerate(run.messages)]
+            said += own[: end - shared]
+    return tuple(said)
 
 
-def _request(run: RunRecord, turn: EngineTurn, conversation: Sequence[Message]) -> ChatRequest:
+def _request(run: RunRecord, turn: EngineTurn, said: Sequence[tuple[Message, str]]) -> ChatRequest:
     request = turn.request
     known = ChatRequest.model_fields.keys() - {"model", "messages", "system_prompt", "tools"}
     messages = tuple(
         shortened(message) if place in request.trimmed else message
-        for place, message in enumerate(conversation[: request.n_messages])
+        for place, (message, _) in enumerate(said[: request.n_messages])
     )
     return ChatRequest(
         model=request.model,

@@ -157,7 +157,11 @@ class Store(Reading):
             row |= {"root_id": root, "conversation_id": row["conversation_id"] or conversation}
         row["n"] = c.execute(_BEGIN, encoded("runs", row)).lastrowid
         at = to_us(run.started_at)
-        words = [message_row(it, i, "person", at) for i, it in enumerate(run.messages)]
+        copied = len(run.copied)
+        words = [
+            message_row(it, i, "copy" if i < copied else "person", at)
+            for i, it in enumerate(run.messages)
+        ]
         _put(c, "messages", words, run=row["n"])
         return _Live(row, len(run.messages), at)
 

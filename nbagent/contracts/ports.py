@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -13,6 +14,7 @@ from nbagent.contracts.chat import (
     ChatRequest,
     ChatResponse,
     ClientNotice,
+    ImagePart,
     Message,
     ModelInfo,
     ToolCall,
@@ -116,6 +118,26 @@ class RunCode(Protocol):
     ) -> CodeOutcome | Coroutine[Any, Any, CodeOutcome]: ...
 
 
+@dataclass(slots=True)
+class CallOutput:
+    """What a tool printed and displayed for the person so far: one that is stopped, too."""
+
+    read: Callable[[], tuple[str, tuple[ImagePart, ...]]] = lambda: ("", ())
+    """The text and the pictures; set by what captures them."""
+
+
+class Capture(Protocol):
+    """Keeps what is printed and displayed in this thread out of the cell: it goes to the call.
+
+    `output` reads it from then on; `say` is given what makes the last line. It gives a function
+    that is told the value of the tool: a figure that it returns is not shown twice.
+    """
+
+    def __call__(
+        self, output: CallOutput, say: Callable[[Callable[[], str]], object]
+    ) -> AbstractContextManager[Callable[[Any], object]]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """What a tool host is told about the run that a call belongs to."""
@@ -129,6 +151,9 @@ class ToolContext:
     """The names of the notebook, where there is one."""
     run_code: RunCode | None = None
     """None where there is no notebook."""
+    capture: Capture | None = None
+    """None where what a tool prints stays where it was printed."""
+    output: CallOutput = field(default_factory=CallOutput)
     progress: Callable[[str, float | None], None] = lambda text, fraction: None
     waiting: Callable[[str], None] = lambda text: None
     """Says what the run waits for before its tools can be listed; no text: no longer."""

@@ -13,6 +13,7 @@ from pydantic import Field
 from nbagent.contracts.canonical import dump_json, json_object, sha_of
 from nbagent.contracts.chat import (
     ChatResponse,
+    ImagePart,
     Message,
     Part,
     TextPart,
@@ -118,7 +119,19 @@ class ToolRun(Value):
     tool_sha: str = ""
     error_detail: str | None = None
     """For the person: the last frames of what the tool raised."""
+    printed: str = ""
+    """For the person: what it printed, where that was taken from the cell."""
+    shown: tuple[ImagePart, ...] = ()
+    """For the person: pictures that it displayed and did not return."""
+    first_figure: int = 0
+    """The number in the conversation of the first of its `images`; 0 where there are none."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> tuple[ImagePart, ...]:
+        """What the person sees: the images in the result, then those that were displayed."""
+        parts = self.result.attachments if self.result else ()
+        return (*(it for it in parts if isinstance(it, ImagePart) and it.data), *self.shown)
 
     def as_message(self) -> Message:
         """The message that gives the result to the model."""
@@ -239,6 +252,9 @@ class RunRecord(Value):
     kind: Literal["start", "continue", "resume", "fork"] = "start"
     forked_from: str | None = None
     """The turn of the parent that a fork asks anew."""
+    copied: tuple[str, ...] = ()
+    """Of a fork that changed the conversation before it: its first messages are that conversation
+    from the first change on. For each the id of the turn that had added it, or nothing."""
     agent: str | None = None
     workflow: str | None = None
     nbagent_version: str = ""
@@ -281,6 +297,14 @@ class RunRecord(Value):
     def text(self) -> str:
         """The last text that the model wrote."""
         return next((turn.text for turn in reversed(self.turns) if turn.text), "")
+
+    def added_by(self, turn: EngineTurn) -> range:
+        """The places in `messages` of a turn's answer and results; none where it left none."""
+        place = turn.request.n_messages - self.shared_messages
+        answer = turn.response and turn.response.message
+        if answer is None or self.messages[place : place + 1] != (answer,):
+            return range(place, place)
+        return range(place, place + 1 + len(answer.tool_calls))
 
 
 def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:

@@ -1,21 +1,32 @@
 """The tool calls of one turn: run side by side, answered in order, each with exactly one run.
 
-Asks the approver, hands calls to the host, counts repetitions. Does not touch the history.
+Asks the approver, hands calls to the host, counts repetitions and figures. Does not touch the
+history.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from nbagent.contracts.canonical import dump_json, monotonic_ms, utc_now
-from nbagent.contracts.chat import MAX_DEPTH, ToolCall, ToolSpec, is_keepable, redacted
+from nbagent.contracts.chat import (
+    MAX_DEPTH,
+    Message,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+    is_keepable,
+    parse_arguments,
+    redacted,
+)
 from nbagent.contracts.errors import ErrorCode, ErrorInfo, ToolError, described
 from nbagent.contracts.events import ToolCallFinished, ToolCallStarted, ToolProgress
-from nbagent.contracts.ports import Decision, EventPort, ToolOutcome
+from nbagent.contracts.ports import CallOutput, Decision, EventPort, ToolOutcome
 from nbagent.contracts.records import ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.engine.limits import Repeats
@@ -48,6 +59,45 @@ def unstarted(
     )
 
 
+_FIGURES = re.compile(r"the person sees figures? (?:\d+ to )?(\d{1,6}); write \[figure ")
+
+
+class Figures:
+    """Numbers the pictures that the person sees of tools, so that the model can name them.
+
+    The numbers go on from those in the conversation before.
+    """
+
+    def __init__(self, history: Iterable[Message] = ()) -> None:
+        self._last = max(map(_last_figure, history), default=0)
+
+    def numbered(self, run: ToolRun) -> ToolRun:
+        """The run of a call that ended, with a note to the model where it has pictures."""
+        count, result = len(run.images), run.result
+        if result is None or not count:
+            return run
+        first, self._last = self._last + 1, self._last + count
+        which, how = f"figure {first}", f"write [figure {first}] in your answer to show it there"
+        if count > 1:
+            which = f"figures {first} to {self._last}"
+            how = f"write [figure {first}] or another in your answer to show it there"
+        note = f"the person sees {which}; {how}"
+        note = f"{result.note}; {note}" if result.note else note
+        told = result.model_copy(update={"note": note})
+        return run.model_copy(update={"result": told, "first_figure": first})
+
+
+def _last_figure(message: Message) -> int:
+    """The last number that the model was told in a message; 0 where there is none."""
+    # Texts among the attachments follow the result.
+    text = next((part.text for part in message.content if isinstance(part, TextPart)), "")
+    if message.role != "tool" or "write [figure " not in text:
+        return 0
+    note = (parse_arguments(text) or {}).get("note")
+    found = _FIGURES.findall(note) if isinstance(note, str) else []
+    return int(found[-1]) if found else 0
+
+
 @dataclass(slots=True)
 class Calls:
     """Runs the calls of one turn."""
@@ -56,6 +106,7 @@ class Calls:
     events: EventPort
     turn_id: str
     repeats: Repeats
+    figures: Figures
     tools: Sequence[ToolSpec]
 
     def refuse(self, calls: Sequence[ToolCall], refusal: Refusal) -> tuple[ToolRun, ...]:
@@ -88,7 +139,8 @@ class Calls:
         return tuple(runs[i] for i in range(len(tasks)))
 
     async def _keep(self, work: _Work, run: ToolRun, pending: int) -> ToolRun:
-        run = self.repeats.judged(work.call, run)
+        # Numbers come last: with them no two results would be the same.
+        run = self.figures.numbered(self.repeats.judged(work.call, run))
         await self.events.commit(ToolCallFinished(self.plan.run.id, self.turn_id, run, pending))
         return run
 
@@ -102,6 +154,7 @@ class _Work:
     repeat_n: int
     decision: Decision | None = None
     began_ms: float | None = None
+    output: CallOutput = field(default_factory=CallOutput)
     queued_at: datetime = field(default_factory=utc_now)
     queued_ms: float = field(default_factory=monotonic_ms)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -137,6 +190,7 @@ class _Work:
             turn_id=self.turn.turn_id,
             tool_call_id=call.id,
             progress=self._progress,
+            output=self.output,
         )
         try:
             decision = Decision(prepared=await plan.host.prepare(call, context))
@@ -181,6 +235,8 @@ class _Work:
         if edited is not None:
             note = f"edited by the person: {dump_json(edited).decode()}"
             result = result.model_copy(update={"note": note})
+        printed, shown = self.output.read()
+        returned = {getattr(part, "data", None) for part in result.attachments}
         began_ms = outcome.started_at_ms
         cut = result.error is not None and result.error.code == "E_INTERRUPTED"
         if began_ms is None and (outcome.ran_in is not None or cut):
@@ -212,6 +268,8 @@ class _Work:
             repeat_n=self.repeat_n,
             tool_sha=outcome.tool_sha or (spec.traits.sha if spec else ""),
             error_detail=outcome.error_detail,
+            printed=printed,
+            shown=tuple(image for image in shown if image.data not in returned),
             notes=outcome.notes,
         )
         # The border of every tool: from here on the call is told, kept and sent.

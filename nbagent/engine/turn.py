@@ -15,7 +15,7 @@ from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, descri
 from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
 from nbagent.contracts.ports import Composition, Cost, EventPort
 from nbagent.contracts.records import EngineTurn, ToolRun, TurnRequest, toolset_sha, turn_id
-from nbagent.engine.calls import Calls, unstarted
+from nbagent.engine.calls import Calls, Figures, unstarted
 from nbagent.engine.limits import RESUME, End, Repeats, after_calls, price
 from nbagent.engine.overflow import OVERFLOW, Overflow
 from nbagent.engine.plan import EnginePlan
@@ -34,6 +34,7 @@ class RunState:
         self.toolsets = dict(plan.run.toolsets)
         """Those that were sent, by their hash."""
         self.repeats = Repeats(plan.run.limits)
+        self.figures = Figures(plan.history)
         self.overflow = Overflow(plan)
 
 
@@ -129,7 +130,8 @@ class Turn:
         if response is None or not response.message.tool_calls:
             return
         calls = response.message.tool_calls
-        work = Calls(self.plan, self.events, self.id, self.state.repeats, self.tools)
+        state = self.state
+        work = Calls(self.plan, self.events, self.id, state.repeats, state.figures, self.tools)
         cut = self._cut_short()
         if cut is not None:
             self.runs = work.refuse(calls, ("E_INTERRUPTED", f"{cut[0]}; this call was not run"))

@@ -107,7 +107,14 @@ def asked(
         kind = "continue" if words else "resume"
         return Ask(prompt=words, kind=kind, parent_id=run_id, tools=tools)
     turn_id = turn_id or turns[-1]
-    return Ask(prompt=words, kind="fork", parent_id=run_id, fork_turn=turn_id, tools=tools)
+    return Ask(
+        prompt=words,
+        kind="fork",
+        parent_id=run_id,
+        fork_turn=turn_id,
+        holds_calls=do == "retry" and not words,
+        tools=tools,
+    )
 
 
 def _compare(output: Output, run_id: str) -> None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nbagent.contracts.ports import RunControls, Sink
+from nbagent.contracts.ports import Capture, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel
 from nbagent.run import Run
@@ -40,6 +40,10 @@ class ClickFrontend(Frontend):
     def namespace(self) -> Mapping[str, Any]:
         """The names of the notebook."""
         return self._process.namespace()
+
+    def capture(self, options: RunOptions) -> Capture | None:
+        """Takes what tools print and display to their cards."""
+        return self._process.capture(RunOptions())
 
     def cell(self) -> Cell:
         """The notebook alone."""

@@ -7,13 +7,13 @@
 
 // The closed lists of view/node.py. What is not in them is not built.
 const TAGS = new Set((
-  "div span p b i em strong s small sub sup code pre kbd h3 h4 h5 h6 ul ol li blockquote a br hr " +
-  "img table caption thead tbody tr th td details summary progress section header footer " +
+  "div span p b i em strong s small sub sup del ins code pre kbd h3 h4 h5 h6 ul ol li " +
+  "blockquote a br hr img table caption thead tbody tr th td details summary progress section header footer " +
   "button textarea input select option label"
 ).split(" "));
 const ATTRIBUTES = new Set((
-  "class title role open hidden disabled checked selected start align scope colspan alt value max " +
-  "type rows placeholder tabindex spellcheck aria-label aria-hidden aria-live aria-expanded " +
+  "class title role open hidden disabled checked selected start align scope colspan alt value " +
+  "max type rows placeholder tabindex spellcheck aria-label aria-hidden aria-live aria-expanded " +
   "aria-invalid data-key data-do data-field data-run data-turn data-kernel data-question " +
   "data-since data-clock data-grows data-lm-suppress-shortcuts"
 ).split(" "));
@@ -116,7 +116,7 @@ function act(button, send) {
   const root = button.closest("[data-run]");
   const form = button.closest(".nba-words");
   const what = form?.dataset.do ?? button.dataset.do;
-  if (what === "copy") return copyAnswer(root);
+  if (what === "copy") return copy(root, button);
   if (button.dataset.do === "cancel") return form.remove();
   if (FORMS.has(what) && !form) return askForWords(root, button);
   const { run, kernel } = root.dataset;
@@ -126,11 +126,12 @@ function act(button, send) {
   send({ kind: "act", do: what, run, at: kernel, turn, prompt });
 }
 
-/** @param {HTMLElement} root */
-async function copyAnswer(root) {
-  const source = /** @type {HTMLElement} */ (root.querySelector(".nba-answer"));
+/** Copy the code beside a button, else the answer. @param {any} root @param {any} button */
+async function copy(root, button) {
+  const code = button.closest(".nba-code")?.querySelector("pre");
+  const source = code ?? root.querySelector(".nba-answer");
   const isCopied = await toClipboard(source.innerText, source);
-  say(root, isCopied ? "Copied the answer" : "Selected: press Ctrl+C");
+  say(root, isCopied ? `Copied the ${code ? "code" : "answer"}` : "Selected: press Ctrl+C");
 }
 
 /** A small form for other words, below the button. @param {any} root @param {any} button */
@@ -175,8 +176,12 @@ function say(root, words) {
  * @param {Shared} shared @param {HTMLElement} el */
 function createView(shared, el) {
   const place = el.appendChild(build(["div", { class: "nba-view" }]));
+  // A head is built anew whenever it changes: what is read out has a place of its own, that stays.
+  const voice = place.appendChild(build(["div", { class: "nba-voice", role: "status" }]));
   /** What the person folded or unfolded, by run and key. @type {Map<string, boolean>} */
   const touched = new Map();
+  /** What was answered, by the question's id. @type {Map<string, string>} */
+  const answered = new Map();
   /** What waits while a question is open. @type {{ run: string, op: any[] }[]} */
   let held = [];
   /** When each head was drawn. @type {WeakMap<Element, number>} */
@@ -185,7 +190,8 @@ function createView(shared, el) {
   let moved = -Infinity;
   let typing = 0;
 
-  const rootOf = (/** @type {string} */ run) => place.querySelector(`[data-run="${CSS.escape(run)}"]`);
+  const rootOf = (/** @type {string} */ run) =>
+    place.querySelector(`[data-run="${CSS.escape(run)}"]`);
   const runOf = (/** @type {any} */ node) => node.closest("[data-run]").dataset.run;
   const asks = () => [...place.querySelectorAll("[data-question].nba-armed:not(.nba-sent)")];
 
@@ -227,6 +233,14 @@ function createView(shared, el) {
     if (old) replace(old, fresh);
     else (isAll ? place : keyed(rootOf(run), parent))?.append(fresh);
     begin(fresh);
+    readOut(fresh);
+  }
+
+  /** The state and what is waited for, when they change. @param {any} fresh */
+  function readOut(fresh) {
+    const said = [...fresh.querySelectorAll(".nba-phase, .nba-activity")];
+    const words = said.map((one) => one.textContent).filter(Boolean).join(": ");
+    if (words && voice.textContent !== words) voice.textContent = words;
   }
 
   /** Folds stay as the person left them; what they read or type in is not folded away.
@@ -252,20 +266,29 @@ function createView(shared, el) {
       for (let fold = ask.closest("details"); fold; fold = fold.parentElement.closest("details")) {
         fold.open = true;
       }
-      const isFirst = !asks().length && performance.now() - moved > BUSY_MS;
-      const buttons = ask.querySelector(".nba-row") ?? ask;
-      if (isFirst) for (const one of [buttons, ask.firstChild]) one.scrollIntoView?.({ block: "nearest" });
+      if (answered.has(ask.dataset.question)) {
+        setSent(ask, true);
+        continue;
+      }
+      if (!asks().length && performance.now() - moved > BUSY_MS) {
+        ask.querySelector(".nba-row")?.scrollIntoView({ block: "nearest" });
+        ask.firstElementChild.scrollIntoView({ block: "nearest" });
+      }
       setTimeout(() => ask.classList.add("nba-armed"), ARMED_MS);
     }
     // The kernel could not take an answer, and says why: it is asked again.
-    const ask = fresh.matches(".nba-said") && fresh.closest("[data-question]");
-    if (ask) setSent(ask, false);
+    const ask = fresh.matches(".nba-said:not(:empty)") && fresh.closest("[data-question]");
+    if (!ask) return;
+    answered.delete(ask.dataset.question);
+    setSent(ask, false);
   }
 
   /** @param {any} ask @param {boolean} isSent */
   function setSent(ask, isSent) {
     ask.classList.toggle("nba-sent", isSent);
     for (const one of ask.querySelectorAll("button, textarea, input")) one.disabled = isSent;
+    const words = answered.get(ask.dataset.question);
+    if (words) ask.querySelector(".nba-said").textContent = words;
   }
 
   /** @param {any} ask @param {string} choice */
@@ -274,9 +297,8 @@ function createView(shared, el) {
       const line = ask.parentElement.closest("details")?.querySelector("summary");
       line?.focus({ preventScroll: true });
     }
+    answered.set(ask.dataset.question, `${SENT[choice]}: sent`);
     setSent(ask, true);
-    const said = ask.querySelector(".nba-said");
-    if (said) said.textContent = `${SENT[choice]}: sent`;
   }
 
   /** @param {any} form @returns {Record<string, string>} */
@@ -288,7 +310,7 @@ function createView(shared, el) {
   /** @param {any} ask @param {any} button */
   function answer(ask, button) {
     const choice = button.dataset.do;
-    const form = button.closest("details");
+    const form = button.closest(".nba-edit, .nba-deny");
     if (choice === "cancel") return cancel(form);
     const message = { kind: "answer", run: runOf(ask), question: ask.dataset.question, choice };
     const fields = form && fieldsOf(form);
@@ -355,8 +377,8 @@ function createView(shared, el) {
 
   /** @param {any} event */
   function pressed(event) {
-    const form = event.target.closest("[data-question] details");
-    if (!form || !event.target.matches("input") || event.isComposing || event.key !== "Enter") return;
+    const form = event.target.matches("input") && event.target.closest(".nba-deny");
+    if (!form || event.isComposing || event.key !== "Enter") return;
     // Else the same key would fold the turn, whose line gets the focus.
     event.preventDefault();
     form.querySelector("[data-do]").click();
@@ -384,7 +406,8 @@ function createView(shared, el) {
       const [mark, phase] = head.querySelectorAll(".nba-mark, .nba-phase");
       mark.className = "nba-mark nba-bad";
       phase.textContent = "Interrupted";
-      for (const one of root.querySelectorAll(".nba-busy .nba-res")) one.textContent = " interrupted";
+      const busy = root.querySelectorAll(".nba-busy .nba-res");
+      for (const one of busy) one.textContent = " interrupted";
       for (const one of root.querySelectorAll("[data-question]")) setSent(one, true);
       root.append(build(["div", { class: "nba-end" },
         "The kernel is gone: ", ["code", {}, "%agent resume"], " goes on, in the new kernel"]));

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextvars
 import secrets
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 from IPython.display import display
@@ -20,6 +19,7 @@ from nbagent.archive.codec import packed
 from nbagent.archive.store import Store
 from nbagent.contracts.records import RunRecord
 from nbagent.session.stores import current_store
+from nbagent.view.compare import compare_node, compare_text
 from nbagent.view.node import Node, html
 from nbagent.view.picture import page, picture
 from nbagent.view.text import plain
@@ -83,9 +83,7 @@ class Output:
             self._unfolded[at_hand[0].id] = unfolded
         parts = [[known.get(i) or self.load(i) for i in part] for part in self.parts]
         first, *others = map(self._node, parts)
-        text = "\n\n".join(
-            plain(*it) if len(it) == 1 else _compare().compare_text(it) for it in parts
-        )
+        text = "\n\n".join(plain(*it) if len(it) == 1 else compare_text(it) for it in parts)
         made = {"text/html": page(first) + "".join(map(html, others)), "text/plain": text}
         self._display(made, metadata_of(*(part[0] for part in parts if len(part) == 1)))
 
@@ -99,7 +97,7 @@ class Output:
 
     def _node(self, records: list[RunRecord]) -> Node:
         if len(records) > 1:
-            return _compare().compare_node(records)
+            return compare_node(records)
         (run,) = records
         unfolded = self._unfolded.get(run.id, frozenset())
         return picture(run, unfolded=unfolded, kernel=self.id)
@@ -108,11 +106,6 @@ class Output:
         given: dict[str, Any] = {"display_id": f"nbagent-{self.id}", "update": self._is_shown}
         self._is_shown = True
         display(data, raw=True, metadata=dict(metadata or {}), **given)
-
-
-def _compare() -> Any:
-    # Late: most outputs hold one run.
-    return import_module("nbagent.view.compare")
 
 
 def output_of(output_id: object) -> Output | None:

@@ -1,4 +1,5 @@
-"""The port `RunCode`: a piece of Python runs in the notebook as a cell of it, for `nb.run`.
+"""Two ports. `RunCode`, for `nb.run`: a piece of Python runs in the notebook as a cell of it.
+`Capture`: what a tool prints and displays goes to its card and not to the cell.
 
 Owns what stands around the code and is taken away whatever happens: the streams that keep what is
 printed, the hook for the value, the publisher. Leaves no trace in `In`, `Out` and `_`. What a model
@@ -12,20 +13,24 @@ reads of the outcome is the tool's.
 from __future__ import annotations
 
 import asyncio
+import base64
+import re
 import sys
 import threading
-from collections.abc import Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.display import display
 
 from nbagent.contracts.chat import ImagePart
-from nbagent.contracts.ports import CodeOutcome
-from nbagent.contracts.secrets import StreamFilter, redact_json
+from nbagent.contracts.ports import CallOutput, CodeOutcome
+from nbagent.contracts.secrets import StreamFilter, redact, redact_cut, redact_json
 from nbagent.sandbox.outputs import Output
-from nbagent.shown.pictures import image_of
+from nbagent.shown.pictures import encoded_image, figures_in, image_of
+from nbagent.shown.texts import without_codes
 
 _MOST_DISPLAYS = 50
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -129,7 +134,7 @@ class _Tee:
             if self._is_over:
                 self._stream.write(text)
             else:
-                self.kept.add(data)
+                self._keep(data)
                 self._hand_on(self._filter.feed(text))
         return len(text)
 
@@ -147,6 +152,9 @@ class _Tee:
         with self._lock:
             self._hand_on(self._filter.flush())
             self._is_over = True
+
+    def _keep(self, data: bytes) -> None:
+        self.kept.add(data)
 
     def _hand_on(self, text: str) -> None:
         if text and self._left_chars > 0:
@@ -178,6 +186,133 @@ class _Displays:
             data = {"text/plain": f"… only the first {_MOST_DISPLAYS} displays were kept …"}
         if len(self.kept) <= _MOST_DISPLAYS:
             self.kept.append(dict(data))
+
+
+# Of a tool, for its card
+
+_PRINTED_BYTES = 20_000
+_MOST_SHOWN = 10
+_SHOWN_BYTES = 220_000
+"""Of one picture: what a view draws."""
+_SHOWN_FORMS = {*_PICTURES, "text/plain"}
+"""A display of these alone goes to the card; a table, a widget, a map stays below the view."""
+_OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")
+_LINE_CHARS = 300
+
+
+@contextmanager
+def capture(
+    shell: Any, output: CallOutput, say: Callable[[Callable[[], str]], object]
+) -> Generator[Callable[[Any], object]]:
+    """Take what this thread prints and displays; see `Capture`."""
+    taken = _Taken(shell.display_pub, say)
+    output.read = taken.read
+    figures, returned = _open_figures(), list[Any]()
+    stdout, stderr = _TakenStream(sys.stdout, taken), _TakenStream(sys.stderr, taken)
+    instead = {"publish": taken.publish, "clear_output": taken.clear}
+    try:
+        with _instead(sys, stdout=stdout, stderr=stderr), _instead(shell.display_pub, **instead):
+            try:
+                yield lambda value: returned.extend(figures_in(value))
+            except KeyboardInterrupt:
+                raise  # A stop does not wait for figures to be drawn.
+            except BaseException:
+                _take_figures(figures, returned)
+                raise
+            else:
+                _take_figures(figures, returned)
+    finally:
+        stdout.end()
+        stderr.end()
+
+
+class _Taken:
+    """What a tool printed and displayed, in the order in which it came."""
+
+    def __init__(self, publisher: Any, say: Callable[[Callable[[], str]], object]) -> None:
+        self._images: list[ImagePart] = []
+        self._kept = Output(_PRINTED_BYTES)
+        self._publish = publisher.publish
+        self._say = say
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+
+    def read(self) -> tuple[str, tuple[ImagePart, ...]]:
+        """What was printed, as a terminal would show it in the end, and the pictures."""
+        with self._lock:
+            text = self._kept.text
+        return redact_cut(_OVERWRITTEN.sub("", without_codes(text))), tuple(self._images)
+
+    def keep(self, data: bytes) -> None:
+        """Keep what is printed."""
+        with self._lock:
+            self._kept.add(data)
+
+    def say(self, text: str) -> None:
+        """Tell the last line of what is printed."""
+        if text and not text.isspace():
+            self._say(partial(_last_line, text))
+
+    def publish(self, data: Any, *args: Any, **options: Any) -> None:
+        """In the place of the publisher's own."""
+        # The live view of a run publishes in another thread, and what has an id changes later.
+        is_own = threading.get_ident() == self._thread and not options.get("transient")
+        if not is_own or not data.keys() <= _SHOWN_FORMS or options.get("update"):
+            self._publish(data, *args, **options)
+            return
+        image = _image_in(data) or data.get("text/plain", "")
+        if isinstance(image, ImagePart) and len(self._images) == _MOST_SHOWN:
+            image = f"… only the first {_MOST_SHOWN} pictures are kept …"
+        if isinstance(image, ImagePart):
+            self._images.append(image)
+        else:
+            self.keep(f"{image}\n".encode("utf-8", "replace"))
+
+    def clear(self, wait: bool = False) -> None:
+        """In the place of the publisher's own, which would clear the view of the run as well."""
+        self._kept, self._images = Output(_PRINTED_BYTES), []
+
+
+class _TakenStream(_Tee):
+    """A stream of which nothing reaches the cell, until the tool is over."""
+
+    def __init__(self, stream: Any, taken: _Taken) -> None:
+        super().__init__(stream, _PRINTED_BYTES)
+        self._taken = taken
+
+    def _keep(self, data: bytes) -> None:
+        self._taken.keep(data)
+
+    def _hand_on(self, text: str) -> None:
+        self._taken.say(text)
+
+
+def _image_in(data: dict[str, Any]) -> ImagePart | str | None:
+    form = next((data[kind] for kind in _PICTURES if kind in data), b"")
+    with suppress(ValueError):
+        content = base64.b64decode(form) if isinstance(form, str) else form
+        return encoded_image(content, most_bytes=_SHOWN_BYTES)
+    return None
+
+
+def _last_line(text: str) -> str:
+    lines = re.split(r"[\r\n]+", without_codes(text[-10_000:]).strip())
+    return redact(lines[-1])[:_LINE_CHARS]
+
+
+def _take_figures(before: list[Any], returned: list[Any]) -> None:
+    """Show the figures that a tool made and left open, as at the end of a cell, and close them.
+
+    A figure that it returned is in its result already.
+    """
+    for figure in _open_figures():
+        pyplot: Any = sys.modules["matplotlib.pyplot"]
+        is_inline = "inline" in str(pyplot.get_backend()).lower()
+        if is_inline and not any(figure is old for old in before):
+            with suppress(Exception):
+                if not any(figure is it for it in returned):
+                    display(figure)
+                pyplot.close(figure)
 
 
 def _open_figures() -> list[Any]:

@@ -19,12 +19,12 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from nbagent.contracts.events import Event, RunFinished
-from nbagent.contracts.ports import RunCode, RunControls, Sink
+from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions, kernel
 from nbagent.notebook.frontends import TerminalFrontend
 from nbagent.notebook.outputs import Output, display_once, forget_run, metadata_of
-from nbagent.notebook.run_code import run_code
+from nbagent.notebook.run_code import capture, run_code
 from nbagent.notebook.run_view import LiveView, OutputView, comm_id, forget_views, script, sheet
 from nbagent.runtime import Courier, Pump
 from nbagent.session.frontend import Asker, Cell, NoticePrinter
@@ -86,6 +86,12 @@ class NotebookFrontend(TerminalFrontend):
     def run_code(self) -> RunCode | None:
         """Runs Python as a cell does."""
         return partial(run_code, get_ipython())
+
+    def capture(self, options: RunOptions) -> Capture | None:
+        """Takes what tools print and display, where a view of the run is in the cell."""
+        if options.quiet or options.raw or not kernel.in_kernel():
+            return None
+        return partial(capture, get_ipython())
 
     def cell(self) -> Cell:
         """The cell that runs now."""

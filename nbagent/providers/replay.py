@@ -30,6 +30,7 @@ from nbagent.contracts.chat import (
     ChatRequest,
     ChatResponse,
     ClientNotice,
+    ImagePart,
     Message,
     ModelInfo,
     ResponseMeta,
@@ -104,6 +105,9 @@ class RecordedResult(Value):
     """As the model gave them: to be read, not to be used."""
     result: ToolResult
     truncated: bool = False
+    printed: str = ""
+    """For the person, as `shown`: pictures that it displayed."""
+    shown: tuple[ImagePart, ...] = ()
 
     @staticmethod
     def key_of(tool: str, arguments: Mapping[str, Any]) -> str:

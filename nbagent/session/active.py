@@ -42,10 +42,10 @@ from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.prepare import Ask, prepare
 from nbagent.session.stores import current_store
 from nbagent.settings.table import HIDDEN
-from nbagent.view.dry_run import DryRun
 
 if TYPE_CHECKING:
     from nbagent.providers.exchange import WireRequest
+    from nbagent.view.dry_run import DryRun
 
 OnEvent = Callable[[Event], object]
 
@@ -83,7 +83,7 @@ class ActiveRun:
         self.store = store or current_store()
         self._here = here or frontend()
         # Its words are in the record, without what is secret in them.
-        self.ask = replace(ask, prompt=None, parts=(), template=None, messages=())
+        self.ask = replace(ask, prompt=None, parts=(), template=None, messages=(), edits={})
         self.courier = Courier()
         self.prepared = prepare(ask, self.store, self._here, self.courier, self._wait_for_host)
         self.plan = self.prepared.plan
@@ -294,6 +294,9 @@ def dry_run(ask: Ask) -> DryRun:
         request, wire = future.result()
     finally:
         future.cancel()
+    # With it comes all that draws.
+    from nbagent.view.dry_run import DryRun
+
     plan, chosen = active.plan, active.prepared.chosen
     body = json_object(load_json(wire.body)) or {}
     body |= dict.fromkeys(body.keys() & chosen.extra_body.keys(), HIDDEN)

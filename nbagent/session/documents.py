@@ -5,7 +5,7 @@ What a document says and may become is `workflow`'s; here it is found, and made 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -35,7 +35,7 @@ _HOME = "$NBAGENT_HOME"
 """Begins the path of a document in a store that lies elsewhere."""
 _MOST_CHARS = 4_000
 _MOST_RUNS = 10_000
-"""Are looked through for the last one of a document."""
+"""Over one document are looked through."""
 
 
 def flow_of(
@@ -119,14 +119,8 @@ def _branch(
 
 def _next(parent: RunRecord, document_id: str, store: Store) -> RunRecord | None:
     """The first run over a document that began after this one."""
-    for limit in (100, _MOST_RUNS):
-        found = None
-        for run in store.runs(limit=limit):
-            if run.id == parent.id:
-                return found
-            if run.options.get("document") == document_id:
-                found = run
-    return None
+    runs = store.runs(limit=_MOST_RUNS, document=document_id)
+    return next((it for it in reversed(runs) if it.started_at > parent.started_at), None)
 
 
 def _document(given: str) -> tuple[Document, bytes, bytes | None]:
@@ -264,8 +258,8 @@ def seen_from(ref: str) -> tuple[Package, State | None, str]:
             package = _package(RunOptions(), RunOptions(), data, store)
             return package, read_state(data, package.graph), ref
         package = load_package(file)
-        last = _newest(store, lambda run: run.workflow == package.id)
-        document = Document(store_home(), last.options["document"] if last else "none")
+        last = store.runs(limit=1, workflow=package.id)
+        document = Document(store_home(), last[0].options["document"] if last else "none")
         file, data = document.path, document.read()
         if data is None or origin_of(data)[2] != package.sha256:
             return package, None, ""
@@ -276,29 +270,16 @@ def seen_from(ref: str) -> tuple[Package, State | None, str]:
 
 def forget_state(run_ids: Sequence[str], store: Store) -> None:
     """Delete the documents of forgotten runs, but those that another run still goes on with."""
-    kept = {run.options.get("document") for run in store.runs(limit=_MOST_RUNS)}
-    forget_documents((run_id for run_id in run_ids if run_id not in kept), store_home())
+    gone = [it for it in run_ids if not store.runs(limit=1, document=it)]
+    forget_documents(gone, store_home())
 
 
 def last_run_of(document: str) -> str:
     """The newest run over a document that is named by its file; UsageError where there is none."""
-    found = _last_run(_document(document)[0].run_id, current_store())
-    if found is None:
+    found = current_store().runs(limit=1, document=_document(document)[0].run_id)
+    if not found:
         raise UsageError(f"the store has no run of {document}; resume it without --with-history")
-    return found.id
-
-
-def _last_run(document_id: str, store: Store) -> RunRecord | None:
-    return _newest(store, lambda run: run.options.get("document") == document_id)
-
-
-def _newest(store: Store, fits: Callable[[RunRecord], bool]) -> RunRecord | None:
-    """The newest run that fits; mostly it is one of the last ones."""
-    for limit in (100, _MOST_RUNS):
-        found = next(filter(fits, store.runs(limit=limit)), None)
-        if found is not None:
-            return found
-    return None
+    return found[0].id
 
 
 def near(document: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from nbagent.contracts.events import Event, Notice, RunStarted
 from nbagent.contracts.policy import PersonAnswer, Question
-from nbagent.contracts.ports import RunCode, RunControls, Sink
+from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier, Pump
 from nbagent.settings import RunOptions
@@ -42,6 +42,10 @@ class Frontend:
 
     def run_code(self) -> RunCode | None:
         """Runs Python in the notebook; None where there is none."""
+        return None
+
+    def capture(self, options: RunOptions) -> Capture | None:
+        """Takes what tools print and display to their cards; None where no card is shown."""
         return None
 
     def cell(self) -> Cell:

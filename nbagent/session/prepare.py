@@ -6,8 +6,8 @@ for resume, continue and fork, and what this process remembers for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from nbagent import __version__
@@ -23,9 +23,10 @@ from nbagent.runtime import Courier
 from nbagent.session.approval import OnApproval, Rules
 from nbagent.session.clients import Chosen, asked_of, choose, same_server
 from nbagent.session.composer import AnswerHosts, ChatComposer, Output
+from nbagent.session.edits import Said, changed_conversation, in_words
 from nbagent.session.frontend import Frontend
 from nbagent.session.hosts import tools_of
-from nbagent.session.recorded import RecordedHost, recording_of
+from nbagent.session.recorded import AnswersFirst, HoldingHost, RecordedHost, recording_of
 from nbagent.settings import RunOptions, Settings, check_limits, effective, without_secrets
 from nbagent.tools.base import HostSet
 from nbagent.view.graph import Plan, Step, Way
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 Kind = Literal["start", "continue", "resume", "fork"]
 CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
 """Enters the history when a run goes on after an unfinished answer and nobody said anything."""
+HOLDS = "Asked again: calls of this answer wait until you go on with this run (run.resume())."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,12 @@ class Ask:
     parent_id: str | None = None
     fork_turn: str | None = None
     """The turn that is asked anew."""
+    edits: Mapping[str, object] = field(default_factory=dict[str, object])
+    """What a fork changes before its turn: results by the id of their call, answers by turn."""
+    drop: tuple[str, ...] = ()
+    """What it leaves out: turns and calls, by their ids."""
+    holds_calls: bool = False
+    """The calls of its answer wait until the run is resumed: a person chooses between answers."""
     dry_run: bool = False
     """Only to be looked at: a key may be missing."""
     dropped: tuple[str, ...] = ()
@@ -84,10 +92,13 @@ def prepare(
     given = without_secrets(ask.options)
     settings = effective()
     parent = store.load(ask.parent_id) if ask.parent_id else None
+    held = _held_turn(ask, parent)
+    if held is not None:
+        ask = replace(ask, kind="fork", fork_turn=held.id)
     options = _joined(given, parent, ask.dropped, settings)
     asked = without_secrets(asked_of(options, settings))
     limits = _limits(options, asked)
-    base = _conversation_of(parent, ask.fork_turn, store)
+    base = _conversation_of(parent, ask, store)
     run_id = new_id()
     guide = _guide(ask, asked, options, parent, base, run_id, store)
     flow = guide.flow if guide else None
@@ -109,6 +120,9 @@ def prepare(
     )
     if recording is not None and asked.replay_tools:
         hosts = [cast("Any", RecordedHost(host, recording)) for host in hosts]
+    if ask.holds_calls:
+        hosts = [cast("Any", HoldingHost(host)) for host in hosts]
+        courier.cancel.after_turn = True
     hides = guide.hiding(rules) if guide else rules.hiding
     host = HostSet(hosts, hides=hides)
     if output is not None:
@@ -116,7 +130,10 @@ def prepare(
     cell = frontend.cell()
     # Who says nothing new has the model answer what was said last, or end its answer.
     said = ask if ask.prompt or parent is None else parent
-    cut_off = not (words or flow) and base.history and base.history[-1].role == "assistant"
+    so_far = (*base.history, *(message for message, _ in base.copies))
+    cut_off = not (words or flow) and so_far and so_far[-1].role == "assistant"
+    if cut_off and ask.drop:
+        raise UsageError("what is left of the conversation ends with an answer; give a prompt, too")
     opening = (Message.of("user", CONTINUE),) if cut_off else ()
     composer = flow
     if composer is None:
@@ -133,6 +150,7 @@ def prepare(
             shared_messages=len(base.history) if parent else 0,
             kind=ask.kind,
             forked_from=ask.fork_turn,
+            copied=tuple(turn for _, turn in base.copies),
             agent=guide.agent_id if guide else None,
             workflow=flow.package.id if flow else None,
             nbagent_version=__version__,
@@ -143,17 +161,19 @@ def prepare(
             base_url=chosen.base_url,
             template=said.template,
             prompt=said.prompt or "",
-            options=_kept(options, chosen, output, flow),
+            options={**_kept(options, chosen, output, flow), **_marks(ask)},
             limits=limits,
             started_at=utc_now(),
             notices=(
                 *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
                 *([store.warning] if store.warning else ()),
-                *(_changes(options, chosen, parent, base) if parent else ()),
+                *(_changes(options, chosen, parent, base, ask) if parent else ()),
+                *([f"{held.id} has the answer of run {held.run_id[:8]}."] if held else ()),
+                *([HOLDS] if ask.holds_calls else ()),
                 *ask.notices,
                 *(guide.notices(parent, None if ask.fork_turn else base.turn) if guide else ()),
             ),
-            messages=words,
+            messages=(*so_far[len(base.history) :], *words),
         )
     )
     rows = RunOptions.rows()
@@ -161,10 +181,13 @@ def prepare(
     if not_kept and not ask.dry_run:
         remembered[run_id] = not_kept
     same_model = parent and (parent.model, parent.base_url) == (record.model, record.base_url)
+    client = recording.client(chosen) if recording and not ask.dry_run else chosen.client
+    if held is not None and held.response is not None:
+        client = cast("Any", AnswersFirst(held.response, client))
     plan = EnginePlan(
         run=record,
         history=base.history,
-        client=recording.client(chosen) if recording and not ask.dry_run else chosen.client,
+        client=client,
         model=chosen.model,
         host=host,
         composer=composer,
@@ -174,6 +197,7 @@ def prepare(
             runner=courier,
             namespace=namespace,
             run_code=frontend.run_code(),
+            capture=frontend.capture(options),
             waiting=waiting,
         ),
         cancel=courier.cancel,
@@ -299,6 +323,12 @@ def _kept(
     }
 
 
+def _marks(ask: Ask) -> dict[str, Any]:
+    """What the record says of a fork beside its options; nothing of it goes on."""
+    marks = {"edits": [*ask.edits], "drop": [*ask.drop], "holds_calls": ask.holds_calls}
+    return {name: value for name, value in marks.items() if value}
+
+
 def _plan_of(flow: Flow) -> Plan:
     """The graph of a workflow and where it stands, for the picture of the run."""
     graph, state = flow.package.graph, flow.state
@@ -312,10 +342,10 @@ def _plan_of(flow: Flow) -> Plan:
 
 
 def _changes(
-    options: RunOptions, chosen: Chosen, parent: RunRecord, base: Conversation
+    options: RunOptions, chosen: Chosen, parent: RunRecord, base: Conversation, ask: Ask
 ) -> list[str]:
     """What the person should know of how this run differs from the one before."""
-    said: list[str] = []
+    said = [in_words(ask.edits, ask.drop, str(ask.fork_turn))] if ask.edits or ask.drop else []
     now = RunOptions(model=chosen.model_id, base_url=chosen.base_url)
     if not same_server(now, parent.model, parent.base_url):
         before, after = parent.base_url or parent.model, chosen.base_url or chosen.model_id
@@ -338,6 +368,9 @@ class Conversation:
     """Where a run begins."""
 
     history: tuple[Message, ...] = ()
+    """What it shares with the run before."""
+    copies: tuple[Said, ...] = ()
+    """What follows, as a fork has changed it: the run has these as its own."""
     first_index: int = 1
     requests: int = 0
     """Since the person's last words."""
@@ -345,29 +378,56 @@ class Conversation:
     """The last turn before; in a fork, the one asked anew."""
 
 
-def _conversation_of(parent: RunRecord | None, fork_turn: str | None, store: Store) -> Conversation:
-    """What a run goes on with; with `fork_turn`, only what came before that turn."""
+def _conversation_of(parent: RunRecord | None, ask: Ask, store: Store) -> Conversation:
+    """What a run goes on with; of a fork only what came before its turn, as it changes it."""
     if parent is None:
         return Conversation()
     if parent.phase == "Running":
         raise UsageError(
             f"run {parent.id[:8]} is still at work; wait for it, or stop it where it was started"
         )
-    history = store.conversation(parent.id)
+    said = store.said(parent.id)
     requests = store.requests_since_words(parent.id)
-    if fork_turn is None:
+    if ask.fork_turn is None:
         run = parent
         while not run.turns and run.parent_id is not None:
             run = store.load(run.parent_id)
         last = run.turns[-1] if run.turns else None
-        return Conversation(history, last.index + 1 if last else 1, requests, last)
-    turn = next((t for t in parent.turns if t.id == fork_turn), None)
-    if turn is None:
-        known = ", ".join(t.id for t in parent.turns) or "none"
-        raise UsageError(f"run {parent.id[:8]} has no turn {fork_turn!r}; its own turns: {known}")
+        index = last.index + 1 if last else 1
+        return Conversation(
+            tuple(m for m, _ in said), first_index=index, requests=requests, turn=last
+        )
+    turn = turn_of(parent, ask.fork_turn)
     requests -= sum(t.index >= turn.index for t in parent.turns)
-    kept = history[: turn.request.n_messages]
-    return Conversation(kept, turn.index, max(0, requests), turn)
+    said = said[: turn.request.n_messages]
+    changed = changed_conversation(said, ask.edits, ask.drop, turn.id)
+    pairs = enumerate(zip(said, changed, strict=False))
+    n = next((i for i, (old, new) in pairs if old[0] is not new[0]), len(changed))
+    return Conversation(
+        tuple(message for message, _ in said[:n]),
+        changed[n:],
+        first_index=turn.index,
+        requests=max(0, requests),
+        turn=turn,
+    )
+
+
+def turn_of(run: RunRecord, turn_id: str | None) -> EngineTurn:
+    """A turn of the run itself, the last one without an id; UsageError where there is none."""
+    found = next((it for it in reversed(run.turns) if turn_id in (None, it.id)), None)
+    if found is None:
+        known = ", ".join(turn.id for turn in run.turns) or "none"
+        named = f"turn {turn_id!r}" if turn_id else "turn"
+        raise UsageError(f"run {run.id[:8]} has no {named}; its own turns: {known}")
+    return found
+
+
+def _held_turn(ask: Ask, parent: RunRecord | None) -> EngineTurn | None:
+    """The turn whose answer was waiting to be chosen, and now is: its calls run."""
+    if parent is None or ask.kind != "resume" or ask.prompt or ask.messages:
+        return None
+    paused = (parent.phase, parent.stop_reason) == ("WaitingUser", "stopped")
+    return parent.turns[-1] if paused and parent.options.get("holds_calls") else None
 
 
 def _check_answered(messages: Sequence[Message]) -> None:

@@ -7,16 +7,24 @@ as the tools gave them; a person's denials and edits are not in them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import monotonic_ms
-from nbagent.contracts.chat import ToolCall, ToolSpec
+from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse, ToolCall, ToolSpec
 from nbagent.contracts.errors import ModelError, ToolError, UsageError
-from nbagent.contracts.ports import ChatClient, PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.ports import (
+    CallOutput,
+    ChatClient,
+    PreparedCall,
+    ToolContext,
+    ToolHost,
+    ToolOutcome,
+)
 from nbagent.contracts.records import ToolResult
 from nbagent.providers.registry import origin
 from nbagent.providers.replay import Cassette, Mode, RecordedResult, ReplayClient
@@ -95,8 +103,10 @@ class RecordedHost:
                 recorded = ToolOutcome(
                     result=found.result, truncated=found.truncated, notes=(note,)
                 )
+                output = found.printed, found.shown
 
                 async def give(context: ToolContext) -> ToolOutcome:
+                    context.output.read = lambda: output
                     return replace(recorded, started_at_ms=monotonic_ms())
 
                 return PreparedCall(spec=self._specs[call.name], arguments=arguments, run=give)
@@ -109,16 +119,21 @@ class RecordedHost:
         try:
             prepared = await self._inner.prepare(call, context)
         except ToolError as error:
-            await self._keep(key, n, call, ToolOutcome(result=ToolResult.failure(error.info)))
+            failed = ToolOutcome(result=ToolResult.failure(error.info))
+            await self._keep(key, n, call, failed, CallOutput())
             raise
 
         async def run_and_keep(context: ToolContext) -> ToolOutcome:
-            return await self._keep(key, n, call, await prepared.run(context))
+            outcome = await prepared.run(context)
+            return await self._keep(key, n, call, outcome, context.output)
 
         return replace(prepared, run=run_and_keep)
 
-    async def _keep(self, key: str, n: int, call: ToolCall, outcome: ToolOutcome) -> ToolOutcome:
+    async def _keep(
+        self, key: str, n: int, call: ToolCall, outcome: ToolOutcome, output: CallOutput
+    ) -> ToolOutcome:
         """Record an outcome; none is lost by it."""
+        printed, shown = output.read()
         line = RecordedResult(
             key=key,
             n=n,
@@ -126,6 +141,8 @@ class RecordedHost:
             arguments=call.arguments or {},
             result=outcome.result,
             truncated=outcome.truncated,
+            printed=printed,
+            shown=shown,
         )
         try:
             await asyncio.to_thread(self._cassette.add, line, replace=self._mode == "refresh")
@@ -133,3 +150,45 @@ class RecordedHost:
             note = f"not recorded in {self._cassette.name}: {problem}"
             return replace(outcome, notes=(*outcome.notes, note))
         return outcome
+
+
+class HoldingHost:
+    """A host whose calls wait: each is answered so, and nothing runs."""
+
+    def __init__(self, inner: ToolHost) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Refuse the call, without asking anybody about it."""
+        raise ToolError("not run: the person looks at several answers first", code="E_INTERRUPTED")
+
+
+class AnswersFirst:
+    """A client that gives an answer which is there already, then those of the client within."""
+
+    def __init__(self, response: ChatResponse, inner: ChatClient) -> None:
+        # It was paid when it was asked for.
+        meta = response.meta.model_copy(update={"source": "replay"})
+        self._answers = [response.model_copy(update={"meta": meta})]
+        self._inner: Any = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def chat(self, request: ChatRequest, **how: Any) -> ChatResponse:
+        """The next answer."""
+        return self._answers.pop() if self._answers else await self._inner.chat(request, **how)
+
+    async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """The next answer, the one that is there as one chunk."""
+        if self._answers:
+            response = self._answers.pop()
+            text, reasoning = response.message.text, response.reasoning or ""
+            yield ChatChunk(content=text, reasoning=reasoning, done=True, response=response)
+            return
+        async with aclosing(self._inner.chat_stream(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk

@@ -42,7 +42,9 @@ def image_of(value: Any) -> ImagePart | str | None:
     return None
 
 
-def encoded_image(data: bytes, alt: str = "") -> ImagePart | str | None:
+def encoded_image(
+    data: bytes, alt: str = "", *, most_bytes: int = IMAGE_BYTES
+) -> ImagePart | str | None:
     """The bytes of a PNG, JPEG, GIF or WebP file as an image; None when they are none of these."""
     media_type = _media_type(data)
     if media_type is None:
@@ -52,13 +54,13 @@ def encoded_image(data: bytes, alt: str = "") -> ImagePart | str | None:
         width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     name = f"{media_type.removeprefix('image/').upper()} picture"
     alt = alt or name + (f", {width}×{height} px" if width else "")
-    if len(data) <= IMAGE_BYTES and max(width, height) <= _SIDES_PX[0]:
+    if len(data) <= most_bytes and max(width, height) <= _SIDES_PX[0]:
         return ImagePart(data=base64.b64encode(data).decode(), media_type=media_type, alt=alt)
     pil: Any = sys.modules.get("PIL.Image")
     if pil is None:
         return f"[{alt}, {len(data):,} bytes: too large to be sent; make it smaller]"
     try:
-        return _picture_part(pil.open(BytesIO(data)), alt)
+        return _picture_part(pil.open(BytesIO(data)), alt, most_bytes)
     except BROKEN:
         return None
 
@@ -77,11 +79,23 @@ def _media_type(data: bytes) -> str | None:
     return None
 
 
-def _figure_part(artist: Any) -> ImagePart | str | None:
+def figures_in(value: Any) -> list[Any]:
+    """The figures that a value is, belongs to (axes, a line) or holds in a list or a dictionary."""
+    kind = cast("type[Any]", type(value))
+    items = value.values() if kind is dict else value if kind in (list, tuple) else [value]
+    return [_root_of(it) for it in items if of_class(it, "matplotlib.artist", "Artist")]
+
+
+def _root_of(artist: Any) -> Any:
     """The whole figure that an artist belongs to."""
     root = artist.figure
-    while root.figure is not root:  # of a subfigure
+    while root is not None and root.figure is not root:  # of a subfigure
         root = root.figure
+    return root
+
+
+def _figure_part(artist: Any) -> ImagePart | str | None:
+    root = _root_of(artist)
     inches = [float(side) for side in root.get_size_inches()]
     dpi = min(root.dpi, _SIDES_PX[0] / max(inches))
     out = BytesIO()
@@ -90,7 +104,7 @@ def _figure_part(artist: Any) -> ImagePart | str | None:
     return encoded_image(out.getvalue(), alt)
 
 
-def _picture_part(picture: Any, alt: str) -> ImagePart | str:
+def _picture_part(picture: Any, alt: str, most_bytes: int = IMAGE_BYTES) -> ImagePart | str:
     if picture.mode == "F" or picture.mode.startswith("I"):
         # A plain conversion would be all black or white.
         return f"[{alt}, of mode {picture.mode!r}: not sent; convert its values to mode 'L']"
@@ -108,7 +122,7 @@ def _picture_part(picture: Any, alt: str) -> ImagePart | str:
             out = BytesIO()
             # What a photo says about its place and its owner does not go along.
             small.save(out, format=kind, exif=b"", compress_level=4, quality=85)
-            if out.tell() <= IMAGE_BYTES:
+            if out.tell() <= most_bytes:
                 text = base64.b64encode(out.getvalue()).decode()
                 return ImagePart(data=text, media_type=f"image/{kind.lower()}", alt=alt)
     return f"[{alt}: too large to be sent; make it smaller]"

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import difflib
 import re
+import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -145,6 +147,16 @@ def paced_progress(context: ToolContext) -> Callable[..., None]:
             context.progress(make_text(), fraction)
 
     return show
+
+
+def captured(context: ToolContext) -> AbstractContextManager[Callable[[Any], object]]:
+    """Keep what is printed and displayed meanwhile for the call's card, where it has one.
+
+    Only in the main thread: elsewhere it could not be told from what others print meanwhile.
+    """
+    if context.capture is None or threading.current_thread() is not threading.main_thread():
+        return nullcontext(lambda value: None)
+    return context.capture(context.output, paced_progress(context))
 
 
 class HostSet:

@@ -26,7 +26,7 @@ from nbagent.contracts.policy import CallPreview, PreviewPiece
 from nbagent.contracts.ports import CodeOutcome, PreparedCall, ToolContext, ToolHost, ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact, redact_cut, register_named
-from nbagent.tools.base import HostOrder
+from nbagent.tools.base import HostOrder, captured
 from nbagent.tools.function_tool import MethodHost, method_tool
 from nbagent.tools.notebook_values import (
     facts_of,
@@ -114,7 +114,7 @@ class NotebookHost(MethodHost):
         outcome = run_code(code, keep_bytes=self._keep_bytes)
         if isinstance(outcome, CodeOutcome):
             return _shown_outcome(outcome, names)
-        return _awaited(outcome, names)
+        return _awaited(outcome, names, context)
 
     def set(self, context: ToolContext, name: str, value: Any) -> dict[str, Any]:
         """Set a variable of the notebook to a JSON value, after the person agreed.
@@ -198,8 +198,11 @@ class _Display:
         return self._forms
 
 
-async def _awaited(work: Coroutine[Any, Any, CodeOutcome], names: Mapping[str, Any]) -> ToolOutcome:
-    return _shown_outcome(await work, names)
+async def _awaited(
+    work: Coroutine[Any, Any, CodeOutcome], names: Mapping[str, Any], context: ToolContext
+) -> ToolOutcome:
+    with captured(context):
+        return _shown_outcome(await work, names)
 
 
 def _shown_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcome:

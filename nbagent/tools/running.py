@@ -27,7 +27,7 @@ from nbagent.contracts.records import RanIn, ToolResult
 from nbagent.contracts.secrets import redact_cut
 from nbagent.shown import Normal, clean, cut_middle, fitted, shown_text, without_folders
 from nbagent.tools.arguments import function_of
-from nbagent.tools.base import paced_progress
+from nbagent.tools.base import captured, paced_progress
 
 MAX_RESULT_CHARS = 50_000
 """Of a result's JSON; `@tool(max_result_chars=…)` changes it for one tool."""
@@ -115,9 +115,11 @@ class CallOfFunction:
     def _sync_body(self) -> Any:
         self._began_ms = monotonic_ms()
         try:
-            value = self._work()
-            # Showing a value runs its own code: in the tool's own thread.
-            return value if _is_awaited(value) else result_of(value, self._budget_chars)
+            with captured(self._context) as returns:
+                value = self._work()
+                returns(value)
+                # Showing a value runs its own code: in the tool's own thread.
+                return value if _is_awaited(value) else result_of(value, self._budget_chars)
         except BaseException as error:
             return self._failed(error)
 

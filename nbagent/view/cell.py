@@ -11,7 +11,7 @@ from nbagent.settings import RunOptions
 
 _BARE = re.compile(r"[\w./:@*+-]+")
 _LONG = 400
-"""A value of more characters would make a line that nobody reads: it is left out."""
+"""A value of more characters, or of several lines, cannot stand on the line: it is left out."""
 
 
 def cell_text(run: RunRecord) -> str:
@@ -35,7 +35,7 @@ def _flag(flag: str, value: Any, *, is_repeated: bool) -> list[str]:
             return [flag, _quoted(",".join(texts))]
         return [word for text in texts for word in (flag, _quoted(text))]
     text = _text(value)
-    return [flag, _quoted(text)] if len(text) <= _LONG else []
+    return [flag, _quoted(text)] if len(text) <= _LONG and len(text.splitlines()) < 2 else []
 
 
 def _text(value: Any) -> str:

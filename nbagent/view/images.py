@@ -1,7 +1,8 @@
 """Image parts → small pictures that a view may draw, and words for all that it may not.
 
 Decides by the bytes, not by what they are called: PNG, JPEG, GIF and WebP of a bounded size.
-Never SVG (it can run code and load), never an address (nothing remote loads by itself).
+Never SVG (it can run code and load), never an address (nothing remote loads by itself). A figure is
+a picture of a tool with the number by which the model was told to name it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
+from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.node import Node, h
 from nbagent.view.words import one_line, visible
 
@@ -32,7 +34,10 @@ def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
         if size and isinstance(part, ImagePart):
             alt = visible(part.alt) or "image"
             source = f"data:{part.media_type};base64,{part.data}"
-            nodes += [h("img", alt=alt, src=source), h("div", "nba-note", f"{alt} · {size}")]
+            nodes += [
+                h("img", "nba-img", alt=alt, src=source),
+                h("div", "nba-note", f"{alt} · {size}"),
+            ]
         elif not isinstance(part, TextPart):
             unseen.append(part_words(part))
         elif part.text:
@@ -47,6 +52,98 @@ def part_words(part: Part) -> str:
     if isinstance(part, FilePart):
         return f"[file: {visible(part.name)}, {visible(part.media_type)}]"
     return f"[image: {visible(part.alt or part.url or part.media_type)}]"
+
+
+_FIGURES = 8
+"""Of one card, and of one answer."""
+_NAMED = re.compile(
+    # As the note of a tool result asks for it, as an image of Markdown, and in plain words.
+    r"\[figure (?P<a>\d{1,4})\]"
+    r"|!\[(?P<caption>[^\[\]\n]{0,300})\]\(<?figure[ _]?(?P<b>\d{1,4})>?\)"
+    r"|\bfigure (?P<c>\d{1,4})\b",
+    re.IGNORECASE,
+)
+_VERBATIM = frozenset(("code", "pre", "button"))
+_INLINE = frozenset(("em", "strong", "s", "a", "span", "code"))
+
+
+def figures_of(run: RunRecord) -> dict[int, ImagePart]:
+    """The pictures of the tools of a run, by the number that the model was told."""
+    tools = (tool for turn in run.turns for tool in turn.tool_runs if tool.first_figure)
+    return {n: image for tool in tools for n, image in enumerate(tool.images, tool.first_figure)}
+
+
+def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
+    """A picture of a tool and a line below it: words alone where it cannot be drawn."""
+    name = f"figure {number}" if number else ""
+    size = _size(image)
+    if not size:
+        why = f"{len(image.data or '') * 3 // 4 // 1000:,} kB, not drawn here"
+        return h("div", "nba-note", " · ".join(filter(None, (name, part_words(image), why))))
+    # What has no words of its own is described by its size.
+    own = "" if " px" in image.alt else image.alt
+    words = " · ".join(filter(None, (name, visible(caption or own) or size)))
+    source = f"data:{image.media_type};base64,{image.data}"
+    picture = h("img", "nba-img", alt=words, src=source)
+    return h("div", "nba-figure", picture, h("div", "nba-note", words))
+
+
+def card_figures(run: ToolRun) -> tuple[list[Node], list[str]]:
+    """What stands in a tool's card: its pictures, and a line for each other attachment."""
+    images = list(run.images)
+    others = [part for part in run.result.attachments if part not in images] if run.result else []
+    first = run.first_figure
+    nodes = [figure_node(it, first and first + i) for i, it in enumerate(images[:_FIGURES])]
+    words = [one_line(part_words(part), 200) for part in (*images[_FIGURES:], *others)]
+    return nodes, [text for text in words if text]
+
+
+def with_figures(nodes: Sequence[Node], figures: Mapping[int, ImagePart]) -> list[Node]:
+    """The blocks of an answer, each figure below the block that names it first.
+
+    A block that is only the name of a figure is replaced by the figure. Nothing is looked for in
+    code.
+    """
+    made: list[Node] = []
+    placed: set[int] = set()
+    for block in nodes:
+        prose = _prose(block)
+        named = [found for found in _NAMED.finditer(prose) if _number(found) in figures]
+        fresh = {_number(it): it["caption"] or "" for it in named if _number(it) not in placed}
+        if len(placed) + len(fresh) > _FIGURES:
+            fresh = {}
+        is_name = len(named) == 1 and named[0][0] == prose.strip()
+        if not (fresh and is_name):
+            made.append(_without_marks(block, figures) if named else block)
+        made += [figure_node(figures[n], n, caption) for n, caption in fresh.items()]
+        placed |= fresh.keys()
+    return made
+
+
+def _number(found: re.Match[str]) -> int:
+    return int(found["a"] or found["b"] or found["c"])
+
+
+def _prose(node: Node) -> str:
+    """The text in a node, without code."""
+    if isinstance(node, str):
+        return node
+    text = "" if node[0] in _VERBATIM else "".join(map(_prose, node[2:]))
+    return text if node[0] in _INLINE else f"{text}\n"
+
+
+def _without_marks(node: Node, figures: Mapping[int, ImagePart]) -> Node:
+    """The node with `figure 1` for `[figure 1]`."""
+    if isinstance(node, str):
+
+        def plain(found: re.Match[str]) -> str:
+            is_marked = found["c"] is None and _number(found) in figures
+            return f"figure {_number(found)}" if is_marked else found[0]
+
+        return _NAMED.sub(plain, node)
+    if node[0] in _VERBATIM:
+        return node
+    return [*node[:2], *(_without_marks(child, figures) for child in node[2:])]
 
 
 def _size(part: ImagePart) -> str:

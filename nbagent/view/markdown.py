@@ -232,8 +232,10 @@ class Blocks:
         The tail is parsed again when it has a new line and has grown by a quarter: the whole costs
         no more than a few parses of the whole text.
         """
+        # The first character of a line tells that the block before it is over.
+        new = self.tail[-1:] + text
         self.tail += text
-        if "\n" not in text or len(self.tail) < self._next:
+        if "\n" not in new or len(self.tail) < self._next:
             return []
         start = self._start_of_last_block()
         closed, self.tail = self.tail[:start], self.tail[start:]

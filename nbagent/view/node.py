@@ -70,15 +70,14 @@ def html(node: Node) -> str:
     keeps that, and drops every sheet.
     """
     if isinstance(node, str):
-        # Line ends too: in a Markdown export an empty line would end the HTML.
-        return escape(node).replace("\n", "&#10;").replace("\r", "&#13;")
+        return _escaped(node)
     tag, attributes, *children = node
     if tag not in TAGS:
         raise ValueError(f"{tag!r} is no tag of a picture")
     given = dict(attributes)
     style = STYLES.get(str(given.get("class", "")).partition(" ")[0], "")
     words = "".join(
-        f' {name}="{escape(value)}"' if value else f" {name}"
+        f' {name}="{_escaped(value)}"' if value else f" {name}"
         for name, value in given.items()
         if name not in LIVE_ONLY and name != "style" and is_allowed(name, value)
     )
@@ -90,6 +89,11 @@ def html(node: Node) -> str:
     if tag in VOID:
         return f"<{tag}{words}>"
     return f"<{tag}{words}>{''.join(map(html, children))}</{tag}>"
+
+
+def _escaped(text: str) -> str:
+    # Line ends too: in a Markdown export an empty line would end the HTML.
+    return escape(text).replace("\n", "&#10;").replace("\r", "&#13;")
 
 
 def is_allowed(name: str, value: str) -> bool:
@@ -113,14 +117,17 @@ STYLES = {
     "nba-i-bad": "height:4px;background:#c8372d",
     "nba-num": "float:right;opacity:.7",
     "nba-body": "padding:2px 12px 10px 30px",
-    "nba-lab": "opacity:.7;margin-top:8px",
     "nba-card": "border:1px solid #8885;border-radius:5px;padding:6px 10px;margin-top:6px",
     "nba-prompt": "margin:0;padding:7px 12px",
     "nba-wide": "padding:3px 12px",
     "nba-sep": "margin:0;border:0;border-top:1px solid #8885",
     "nba-answer": "padding:10px 14px;font-size:14px",
     "nba-foot": "padding:4px 14px 8px;font-size:11px;opacity:.7",
+    "nba-img": "max-width:100%",
     "nba-do": "display:none",
+    "nba-think": "white-space:pre-wrap",
+    "nba-l": "text-align:left",
+    "nba-r": "text-align:right",
     "nba-del": "background:rgba(200,55,45,.18)",
     "nba-ins": "background:rgba(43,138,87,.2)",
     "nba-flow": "border-bottom:1px solid #8885;padding:6px 12px",

@@ -14,15 +14,16 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
 from nbagent.view.graph import graph_of
-from nbagent.view.images import drawn
+from nbagent.view.images import card_figures, drawn, figures_of, with_figures
 from nbagent.view.labels import Status
 from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
-from nbagent.view.request import labelled, place_in, request_node
+from nbagent.view.request import label_node, labelled, place_in, request_node
 from nbagent.view.tables import table_of
 from nbagent.view.words import (
     as_text,
@@ -38,6 +39,7 @@ from nbagent.view.words import (
 REASONING_CHARS = 12_000
 ARGUMENTS_CHARS = 4_000
 RESULT_CHARS = 3_000
+PRINTED_CHARS = 3_000
 _PROMPT_CHARS = 2_000
 _CALLS_IN_LINE = 4
 STOPPING, PAUSING = "Stopping…", "Pausing after this turn…"
@@ -154,7 +156,7 @@ def head(run: RunRecord, now: Now | None) -> Node:
             "div",
             "nba-head",
             h("span", f"nba-mark nba-{status.tone}", status.mark, " ", aria_hidden="true"),
-            h("strong", "nba-phase", status.word, role="status", aria_live="polite"),
+            h("strong", "nba-phase", status.word),
             " ",
             h("code", "nba-chip", visible(run.model)),
             " ",
@@ -163,7 +165,7 @@ def head(run: RunRecord, now: Now | None) -> Node:
         ),
         _bar(run, now),
         line("nba-wide nba-note", labels.offline_words(run.model)),
-        h("div", "nba-wide nba-note", now.activity, aria_live="polite") if now else None,
+        h("div", "nba-wide nba-note nba-activity", now.activity) if now else None,
         data_key="head",
         data_since=f"{now.elapsed_ms:.0f}" if now else None,
     )
@@ -265,7 +267,7 @@ def reasoning_node(key: str, text: str, place: str, now: Now | None = None) -> N
         return _slot(f"{key}/reasoning", [], now)
     shown, note = cut(text, REASONING_CHARS, has_all=f"{place}.message.reasoning")
     thought = h("div", "nba-think", shown, data_key=f"{key}/reasoning/0")
-    parts = [h("div", "nba-lab", "reasoning"), thought, line("nba-note", note)]
+    parts = [label_node("reasoning"), thought, line("nba-note", note)]
     return h("div", "", *parts, data_key=f"{key}/reasoning")
 
 
@@ -325,7 +327,7 @@ def call_node(run: ToolRun) -> Node:
 
 
 def card(turn: EngineTurn, run: ToolRun, place: str, *, now: Now | None = None) -> Node:
-    """A tool run: its arguments, decision, result or error, pictures."""
+    """A tool run: its arguments, decision, what it printed, result or error, pictures."""
     key = f"{turn.id}/tool/{run.tool_call_id}"
     if now and key in now.cards:
         return now.cards[key]
@@ -338,7 +340,7 @@ def card_node(
     """The card of a tool run; `progress` is what it told last."""
     title = one_line(visible(tool_title(run.tool_name, run.display_name)), labels.NAME_CHARS)
     outcome, result = labels.outcome(run), run.result
-    images, unseen = drawn(result.attachments if result else ())
+    images, unseen = card_figures(run)
     look = " nba-bad" if outcome.is_bad else "" if result else " nba-busy"
     state = outcome.words if outcome.is_bad or result is None else ""
     written = labels.written_by_model(turn, run)
@@ -349,8 +351,7 @@ def card_node(
         f"nba-card{look}",
         h("code", "nba-call", title),
         " ",
-        h("b" if outcome.is_bad else "span", "nba-err" if outcome.is_bad else "nba-res", state),
-        " ",
+        h("b", "nba-err", f"{state} ") if outcome.is_bad else state and h("span", "nba-res", state),
         h("small", "nba-num", labels.where(run)) if labels.where(run) else None,
         line("nba-note", labels.decision_words(run)),
         *labelled("arguments", arguments_text(run), ARGUMENTS_CHARS, f"{place}.args"),
@@ -360,6 +361,7 @@ def card_node(
             ARGUMENTS_CHARS,
             "the call in its turn's response",
         ),
+        *labelled("printed", visible(run.printed), PRINTED_CHARS, f"{place}.printed"),
         *(_result_nodes(run, holder) if result and result.ok else _error_nodes(run, place)),
         line("nba-note", progress),
         *(line("nba-note", f"note: {note}") for note in (*labels.tool_notes(run), *unseen)),
@@ -379,10 +381,14 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
     result = run.result
     if result is None or (result.data is None and result.attachments):
         return []
-    made = table_of(result.data)
+    data = result.data
+    if run.printed and run.tool_name == "nb.run" and (told := json_object(data)):
+        # The model is given what was printed; here it stands above.
+        data = {name: it for name, it in told.items() if name not in ("stdout", "stderr")}
+    made = table_of(data)
     if made is not None:
-        return [h("div", "nba-lab", f"result · {in_short(result.data)}"), *made]
-    return labelled("result", as_text(result.data, enough=RESULT_CHARS * 2), RESULT_CHARS, holder)
+        return [label_node(f"result · {in_short(data)}"), *made]
+    return labelled("result", as_text(data, enough=RESULT_CHARS * 2), RESULT_CHARS, holder)
 
 
 def _error_nodes(run: ToolRun, place: str) -> list[Node]:
@@ -408,9 +414,9 @@ def answer_part(run: RunRecord, turn: EngineTurn) -> list[Node]:
     """The answer, set apart also where there is no style."""
     text = clean(turn.text)
     shown, note = cut(text, MAX_CHARS, has_all=f"run.turns[{place_in(run, turn)}].text")
-    parts = [line("nba-note", labels.answer_note(run)), *nodes_of(shown), line("nba-note", note)]
-    node = h("div", "nba-answer", *parts, role="group", aria_label="answer")
-    return [h("hr", "nba-sep"), node]
+    blocks = with_figures(nodes_of(shown), figures_of(run))
+    parts = [line("nba-note", labels.answer_note(run)), *blocks, line("nba-note", note)]
+    return [h("hr", "nba-sep"), h("div", "nba-answer", *parts)]
 
 
 def action(verb: str, title: str, *, turn: str | None = None) -> Node:
@@ -436,7 +442,8 @@ def foot(run: RunRecord, actions: bool) -> Node:
 
 def _times(run: RunRecord, kinds: Sequence[timing.Kind]) -> Node:
     """Where the time went, turn by turn: what the bar says where there is no style."""
-    rows = [h("tr", "", *(h("th", "", word) for word in ("turn", *map(timing.kind_word, kinds))))]
+    names = ("turn", *map(timing.kind_word, kinds))
+    rows = [h("tr", "", *(h("th", "", name, scope="col") for name in names))]
     for turn in run.turns[:100]:
         sums = timing.sums_of(timing.segments_of(turn))
         cells = [h("td", "", seconds(sums[k]) if sums.get(k) else "") for k in kinds]

@@ -18,12 +18,17 @@ def place_in(run: RunRecord, turn: EngineTurn) -> int:
     return next((i for i, it in enumerate(run.turns) if it.id == turn.id), 0)
 
 
+def label_node(text: str) -> Node:
+    """What stands above a text; small also where there is no style."""
+    return h("div", "nba-lab", h("small", "", text))
+
+
 def labelled(label: str, text: str, limit: int, has_all: str) -> list[Node]:
     """A text under its label, within its limit."""
     if not text:
         return []
     shown, note = cut(text, limit, has_all=has_all)
-    parts = (h("div", "nba-lab", label), h("pre", "", shown), line("nba-note", note))
+    parts = (label_node(label), h("pre", "", shown), line("nba-note", note))
     return [part for part in parts if part is not None]
 
 

@@ -40,6 +40,11 @@ class _Stream:
         return shown
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing was shown of it."""
+        return not self._pieces
+
+    @property
     def text(self) -> str:
         return "".join(self._pieces)
 
@@ -80,7 +85,7 @@ class Writing:
 
     def more_reasoning(self, text: str) -> list[Op]:
         """More of what the model thinks aloud."""
-        begins = not self.reasoning.text
+        begins = self.reasoning.is_empty
         shown = self.reasoning.feed(text)
         if not shown:
             return []

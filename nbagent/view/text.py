@@ -45,7 +45,9 @@ def plain(run: RunRecord) -> str:
 
 
 def _foot(run: RunRecord) -> str:
-    return " · ".join(filter(None, (labels.about(run), labels.next_step(run))))
+    step = labels.next_step(run)
+    said = "%agent resume" in labels.ending(run)
+    return " · ".join(filter(None, (labels.about(run), "" if said else step)))
 
 
 def _turn_lines(turn: EngineTurn) -> Iterator[str]:
@@ -60,17 +62,23 @@ def _turn_lines(turn: EngineTurn) -> Iterator[str]:
     for run in turn.tool_runs:
         if run.approval:
             yield f"     {_decision(turn, run)}"
+        if run.printed:
+            yield f"     printed: {one_line(visible(run.printed), _REASON_CHARS)}"
     yield from (f"     note: {note}" for note in labels.notes_of(turn))
 
 
 def _decision(turn: EngineTurn, run: ToolRun) -> str:
-    words = f"{visible(run.tool_name)}: {labels.decision_words(run)}"
-    if run.approval == "denied" and run.reason:
-        words += f": {one_line(visible(run.reason), _REASON_CHARS)}"
+    words = f"{visible(run.tool_name)}: {_decided(run)}"
     written = labels.written_by_model(turn, run)
     if written is not None:
         words += f"; the model had written {one_line(as_text(written, enough=600), _REASON_CHARS)}"
     return words
+
+
+def _decided(run: ToolRun) -> str:
+    said = run.reason if run.approval == "denied" else ""
+    why = f": {one_line(visible(said), _REASON_CHARS)}" if said else ""
+    return labels.decision_words(run) + why
 
 
 class PlainPrinter:
@@ -176,8 +184,8 @@ class PlainPrinter:
         clock = (run.started_at or utc_now()).astimezone().strftime("%H:%M:%S")
         where = labels.where(run)
         self._line(f"{turn_id}  {clock} {labels.call_line(run)}{f'  ({where})' if where else ''}")
-        if decision := labels.decision_words(run):
-            self._line(f"     {decision}")
+        if run.approval:
+            self._line(f"     {_decided(run)}")
         for detail in visible(run.error_detail or "").splitlines():
             self._line(f"     {detail}")
 

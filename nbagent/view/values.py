@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
-from nbagent.contracts.chat import Message
+from nbagent.contracts.chat import ImagePart, Message
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels
-from nbagent.view.images import drawn
+from nbagent.view.images import drawn, with_figures
 from nbagent.view.markdown import nodes_of
 from nbagent.view.node import Node, h
 from nbagent.view.picture import ROOT, card_node, picture, turn_node
@@ -16,9 +16,10 @@ from nbagent.view.request import message_nodes
 from nbagent.view.words import clean, one_line
 
 
-def answer_node(text: str) -> Node:
-    """A text that a model wrote, as `run.answer` shows it."""
-    return h("div", f"{ROOT} nba-text", *nodes_of(clean(text)))
+def answer_node(text: str, figures: Mapping[int, ImagePart] | None = None) -> Node:
+    """A text that a model wrote, as `run.answer` shows it, with the figures that it names."""
+    blocks = with_figures(nodes_of(clean(text)), figures or {})
+    return h("div", ROOT, h("div", "nba-answer", *blocks))
 
 
 def value_node(value: object) -> Node | None:

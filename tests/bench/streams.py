@@ -15,9 +15,8 @@ from sides import PROMPT, BareLoop, agent
 
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook.live_view import live_view
+from nbagent.notebook.run_view import LiveView, RunWidget
 from nbagent.session.frontend import use_frontend
-from nbagent.view.live_state import LiveState
 
 _DELTAS = 10_000
 
@@ -46,9 +45,10 @@ class CountingComm(comm.base_comm.BaseComm):
 
 
 def a_view(run: RunRecord, controls: RunControls) -> Sink | None:
-    """A `RunView`, as a notebook with a front end shows every run."""
-    _, sink = live_view(LiveState(run))
-    return sink
+    """A live view, as a notebook with a front end shows every run."""
+    view = LiveView(run, controls, send=lambda message: cast("Any", widget).send(message))
+    widget = RunWidget(lambda: [view.picture()])
+    return view
 
 
 def rows(server: str, *, quick: bool) -> Iterator[Row]:

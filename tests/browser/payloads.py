@@ -6,6 +6,8 @@ or to look like a part of the page that it is not. Owns no expectations.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 from stories import Story, asked, tool_run
@@ -23,6 +25,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import PreviewPiece
 from nbagent.contracts.records import ToolResult
+from nbagent.view.node import ATTRIBUTES, STYLES, TAGS, VALUES
 
 _GO = "window.__pwned=1"
 _AT = "http://evil.test"
@@ -82,6 +85,7 @@ PAYLOADS: dict[str, str] = {
     "tex href": f"$\\href{{javascript:{_GO}}}{{click}}$ \\(\\href{{{_AT}}}{{x}}\\)",
     "tex require": "$\\require{action}\\toggle{a}{b}\\endtoggle$ $$\\require{html}$$",
     "tex style": f"$\\style{{background:url({_AT}/tex.png)}}{{x}} \\class{{nba-stop}}{{y}}$",
+    "tex def": "$\\def\\a{\\a\\a}\\a$ \\(\\newcommand{\\b}{\\b\\b}\\b\\) $$\\let\\c\\c$$",
     "tex prices": "it costs $5 and not $6; {{ 7*7 }} {% raw %} ${env:HOME}",
     # Terminals.
     "ansi": "\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1H\x9b31m",
@@ -107,18 +111,25 @@ PAYLOADS: dict[str, str] = {
     "format": "%s %n {0} {__class__} ${7*7} `id` $(id) {{constructor.constructor('x')()}}",
 }
 
-AUDIT = r"""
+_AUDIT = r"""
 (around) => {
-  const tags = new Set(("div span code pre b i strong em s p a ul ol li blockquote h1 h2 h3 " +
-    "h4 h5 h6 hr br table thead tbody tr th td details summary button img progress label " +
-    "textarea input").split(" "));
-  const names = new Set(("class title style open href rel target start align scope alt src " +
-    "role type aria-hidden aria-label aria-live max value hidden disabled tabindex rows " +
-    "spellcheck autocomplete aria-expanded aria-invalid data-lm-suppress-shortcuts").split(" "));
+  const tags = new Set(TAGS), names = new Set(NAMES);
+  // As the browser writes them: what one declaration of ours becomes.
+  const styles = new Set(STYLES.flatMap((text) => {
+    const probe = document.createElement("i");
+    probe.style.cssText = text;
+    return probe.style.cssText.split(";").map((one) => one.trim());
+  }));
+  const isOurs = (text) => {
+    const probe = document.createElement("i");
+    probe.style.cssText = text;
+    const all = probe.style.cssText.split(";").map((one) => one.trim());
+    return all.every((one) => styles.has(one) || /^flex(-grow)?: \d+/.test(one));
+  };
   const fine = {
     href: /^(https?|mailto):/i, src: /^data:image\/(png|jpeg|gif|webp);base64,/,
-    style: /^(flex-grow: ?\d+|text-align: ?(left|right|center));?$/,
-    class: /^(nba-[a-z]+ ?|mathjax_ignore ?|tex2jax_ignore ?|numbering-entry)*$/,
+    style: { test: isOurs },
+    class: /^(nba-[a-z-]+ ?|mathjax_ignore ?|mathjax_process ?|tex2jax_ignore ?|numbering-entry)*$/,
   };
   const bad = new Set();
   for (const node of document.querySelectorAll(".nba-run, .nba-run *")) {
@@ -145,6 +156,12 @@ AUDIT = r"""
   };
 }
 """
+_LISTS = {
+    "TAGS": [*TAGS],
+    "NAMES": [*ATTRIBUTES, *VALUES, "rel", "target"],
+    "STYLES": [*STYLES.values()],
+}
+AUDIT = re.sub("TAGS|NAMES|STYLES", lambda found: json.dumps(_LISTS[found[0]]), _AUDIT)
 """What is in the runs of a page, and around them, that nobody put there: facts; tests judge."""
 
 

@@ -71,10 +71,11 @@ CONTRAST = """
     if (!own && !node.matches("textarea, input[type=text], select")) continue;
     const style = getComputedStyle(node);
     if (!node.checkVisibility() || style.fontSize === "0px") continue;
-    if (node.closest("style, option, :disabled")) continue;
+    if (node.closest("style, option, :disabled, [role=status]")) continue;
     texts[node.className || node.tagName] = ratio(style.color, ground(node));
   }
   const focus = root.querySelector("summary");
+  document.activeElement?.blur();
   focus.focus({ focusVisible: true });
   const outline = getComputedStyle(focus);
   return {

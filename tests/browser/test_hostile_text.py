@@ -13,17 +13,18 @@ from playwright.sync_api import Page
 from stage import asked_by, load_views
 from stories import Story
 
-from nbagent.notebook.live_view import merge
-from nbagent.view.live_state import LiveState, state_for_front_end
-from nbagent.view.static_html import bundle
-from nbagent.view.view_state import view_of
-from nbagent.view.view_types import Op, ViewState
+from nbagent.view.live import LivePicture, Op, merge
+from nbagent.view.node import Node, html
+from nbagent.view.picture import page as page_of
+from nbagent.view.picture import picture
+from nbagent.view.text import plain
+from nbagent.view.values import answer_node, value_node
 
 v4: Any = nbformat.v4
 _BEGIN = """
 all => {
   const below = () => document.body.appendChild(document.createElement("div"));
-  window.views = all.map((state) => begin(state, below()));
+  window.views = all.map((node) => begin({ kind: "run", pictures: [node] }, below()));
 }
 """
 _STEPS = 3
@@ -81,8 +82,12 @@ def payloads(request: pytest.FixtureRequest) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def bundles(payloads: dict[str, str]) -> dict[str, dict[str, str]]:
-    """Every payload's run, in every place at once, in the three saved forms."""
-    return {name: bundle(view_of(story_of(text).run)) for name, text in payloads.items()}
+    """Every payload's run, in every place at once, in both saved forms."""
+    runs = {name: story_of(text).run for name, text in payloads.items()}
+    return {
+        name: {"text/html": page_of(picture(run, kernel="k-1")), "text/plain": plain(run)}
+        for name, run in runs.items()
+    }
 
 
 def test_the_live_view_shows_it_as_text(watched: Watched, payloads: dict[str, str]) -> None:
@@ -94,27 +99,20 @@ def test_the_live_view_shows_it_as_text(watched: Watched, payloads: dict[str, st
     batches = [_batches(story) for story in stories]
     # In steps, so that what passes by (a retry, a draft, a question) is drawn.
     for step in range(_STEPS):
-        ops = [batch[step] for batch in batches]
-        page.evaluate("all => all.forEach((ops, i) => views[i].ops(ops))", ops)
+        messages = [{"run": stories[0].run.id, "ops": batch[step]} for batch in batches]
+        page.evaluate("all => all.forEach((one, i) => views[i].hear(one))", messages)
         page.evaluate(_UNFOLD)
     watched.is_clean()
-    ends = [state_for_front_end(view_of(story.run)) for story in stories]
-    page.evaluate("all => all.forEach((state, i) => views[i].finish(state))", ends)
+    ends = [{"run": it.run.id, "ops": [["done", picture(it.run)]]} for it in stories]
+    page.evaluate("all => all.forEach((one, i) => views[i].hear(one))", ends)
     watched.is_clean()
     answers = page.locator(".nba-answer").all_text_contents()
     for name in ("script", "img onerror", "iframe srcdoc", "form", "command linker", "tex require"):
         assert payloads[name] in answers[list(payloads).index(name)]
 
 
-def test_the_markdown_has_marks_of_ours_only_and_the_plain_text_no_codes(
-    watched: Watched, bundles: dict[str, dict[str, str]]
-) -> None:
-    """Also where a renderer lets HTML through and makes links of what looks like one."""
-    renderer = MarkdownIt("gfm-like", {"html": True, "linkify": False}).enable("table")
-    drawn = (renderer.render(forms["text/markdown"]) for forms in bundles.values())
-    watched.open("".join(f'<div class="nba-run">{one}</div>' for one in drawn))
-    watched.is_clean()
-    # What a notebook server sends to a page as text; a terminal gets the same.
+def test_the_plain_text_has_no_codes(bundles: dict[str, dict[str, str]]) -> None:
+    """What a notebook server sends to a page as text; a terminal gets the same."""
     for forms in bundles.values():
         codes = {"\x1b", "\x07", "\x9b", "\x00", "\r", "\u202e", "\x7f"}
         assert not set(forms["text/plain"]) & codes
@@ -140,12 +138,24 @@ def test_the_saved_form_and_its_exports_show_it_as_text(
     watched.is_clean(around=".jp-OutputArea" if form == "html" else "body")
 
 
-def _live(story: Story) -> LiveState:
-    return LiveState(story.run.model_copy(update={"turns": (), "phase": "Running"}))
+def test_values_that_show_themselves_show_it_as_text(
+    watched: Watched, payloads: dict[str, str]
+) -> None:
+    shown: list[Node] = []
+    for text in payloads.values():
+        run = story_of(text).run
+        values = (run.turns[0], run.turns[0].tool_runs[0], run.messages[0])
+        shown += [answer_node(text[:1000]), *filter(None, map(value_node, values))]
+    watched.open(f"<!doctype html><body>{''.join(map(html, shown))}</body>")
+    watched.is_clean(runs=4 * len(PAYLOADS))
 
 
-def _begun(story: Story) -> ViewState:
-    return state_for_front_end(_live(story).snapshot())
+def _live(story: Story) -> LivePicture:
+    return LivePicture(story.run.model_copy(update={"turns": (), "phase": "Running"}))
+
+
+def _begun(story: Story) -> Node:
+    return _live(story).picture()
 
 
 def _batches(story: Story) -> list[list[Op]]:

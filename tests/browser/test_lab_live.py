@@ -133,6 +133,8 @@ def test_every_button_of_a_finished_run_works_in_its_cell_and_where_it_is_shown_
     do(notebook, SEVERAL, "retry").click()
     runs(notebook, SEVERAL).locator(".nba-words .nba-go").click()
     expect(answers).to_have_text(["First answer.", "Second answer."])
+    do(notebook, SEVERAL, "compare", 1).click()
+    expect(notebook.output(SEVERAL)).to_contain_text("1 changed")
     # The first of them is below `%agent show` as well, where a click shows what follows too.
     runs(notebook, SHOW).locator(".nba-turn summary").nth(2).click()
     do(notebook, SHOW, "fork").nth(1).click()

@@ -60,11 +60,8 @@ CELLS = [
     "Repeat {{ hostile }}",
     "%%agent --model offline:draws --tools picture\nDraw",
     "%%agent --model offline:fails --tools none\nFail {{ payloads[0] }}",
-    """from nbagent.view.static_html import bundle
-from nbagent.view.view_state import view_of
-forms = bundle(view_of(hostile_run.record))
-for form in ("text/markdown", "text/plain"):
-    display({form: forms[form]}, raw=True)""",
+    """from nbagent.view.text import plain
+display({"text/plain": plain(hostile_run.record)}, raw=True)""",
 ]
 
 
@@ -151,7 +148,7 @@ def test_opened_again_it_reads_well_and_runs_nothing(
             turn.locator("summary").first.click()
             turn.locator(".nba-request summary").click()
         assert "454.1" in good.locator(".nba-card").inner_text()
-        assert "How large is Oslo?" in good.locator(".nba-request table").first.inner_text()
+        assert "How large is Oslo?" in good.locator(".nba-request").first.inner_text()
         shown = notebook.output(BAD).locator(".nba-run")
         assert "<script>window.__pwned=1</script>" in shown.locator(".nba-answer").inner_text()
         # A price is no formula: nothing between two `$` was typeset.
@@ -161,4 +158,5 @@ def test_opened_again_it_reads_well_and_runs_nothing(
         image = notebook.output(DRAWS).locator(".nba-run").locator("img")
         assert image.evaluate("async (i) => { await i.decode(); return i.naturalWidth; }") == 32
         assert "32 × 16 px" in notebook.text(DRAWS)
-        assert "%agent doctor" in notebook.output(FAILS).inner_text()
+        assert "LLM_AUTH_FAILED" in notebook.output(FAILS).inner_text()
+        assert notebook.page.locator(".nba-do:visible").count() == 0

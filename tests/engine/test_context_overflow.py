@@ -26,7 +26,7 @@ from nbagent.contracts.records import is_worth_it, shortened
 from nbagent.engine.overflow import request_chars
 from nbagent.providers.offline import call, error, script
 from nbagent.session.stores import close_stores
-from nbagent.view.view_state import view_of
+from nbagent.view.labels import request_words
 
 REFUSAL = error("LLM_CONTEXT_OVERFLOW", "too long")
 SIZES = {"a": 40_000, "b": 9_000, "c": 300, "d": 20_000, "e": 20_000}
@@ -129,7 +129,7 @@ def test_old_tool_results_are_sent_shortened_and_kept_whole() -> None:
     assert notice.text == run.turns[4].notices[0]
     assert notice.text.startswith("2 tool results are sent shortened")
     assert "49,042 to 515 characters" in notice.text
-    words = view_of(run.record)["turns"][4]["request"]["words"]
+    words = request_words(run.turns[4].request)
     assert "2 old tool results shortened" in words
     assert [e.turn_id for e in events if isinstance(e, TurnStarted)].count("C05") == 2
     assert column(nbagent.turns(), "trimmed") == [0, 0, 0, 0, 2, 2]

@@ -24,7 +24,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.offline import call, calls, script, step
-from nbagent.view.view_state import view_of
+from nbagent.view.picture import page, picture
 
 
 def deep_json(depth: int) -> str:
@@ -40,7 +40,7 @@ def check_forms(run: nbagent.Run) -> None:
     """The record survives the store, a saved notebook and its picture."""
     check_run(run)
     assert unpacked(json.loads(json.dumps(packed(run.record)))) == run.record
-    assert view_of(run.record)["turns"]
+    assert "</details>" in page(picture(run.record))
 
 
 ODD = {

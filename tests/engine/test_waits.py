@@ -15,10 +15,11 @@ from nbagent.archive.store import Store
 from nbagent.contracts import events
 from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse, ClientNotice
 from nbagent.contracts.errors import ErrorInfo, ModelError
-from nbagent.view.live_state import LiveState
-from nbagent.view.plain_lines import PlainPrinter
-from nbagent.view.static_html import html
-from nbagent.view.view_state import view_of
+from nbagent.view.live import LivePicture
+from nbagent.view.node import html, text_of
+from nbagent.view.picture import picture
+from nbagent.view.text import PlainPrinter
+from nbagent.view.timing import bar_of
 
 LIMIT = "waiting 0.2 s: rate limit of api.openai.com"
 Step = ClientNotice | ChatChunk | float | ModelError | str
@@ -92,9 +93,7 @@ def test_a_turn_that_got_no_answer_tells_its_attempts_too() -> None:
     (turn,) = record.turns
     assert (turn.response, turn.ttft_ms, turn.attempts) == (None, None, 3)
     assert turn.retry_wait_ms == pytest.approx(100, abs=5)
-    picture = view_of(record)
-    assert "2 retries, waited 0.1 s" in picture["turns"][0]["notices"]
-    assert "2 retries, waited 0.1 s" in html(picture)
+    assert "note: 2 retries, waited 1" in html(picture(record))
 
 
 @pytest.mark.parametrize(
@@ -105,23 +104,23 @@ def test_a_turn_that_got_no_answer_tells_its_attempts_too() -> None:
 def test_a_rate_limit_is_told_while_it_lasts_and_not_counted_as_the_models_time(
     notices: tuple[Step, ...],
 ) -> None:
-    pictures: list[LiveState] = []
-    seen: list[tuple[type, str]] = []
+    pictures: list[LivePicture] = []
+    seen: list[tuple[type, bool]] = []
     lines: list[str] = []
     printer = PlainPrinter(lines.append)
 
     def see(event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
-            pictures.append(LiveState(event.run))
+            pictures.append(LivePicture(event.run))
         pictures[0].fold(event)
         printer.handle(event)
-        seen.append((type(event), pictures[0].snapshot()["activity"]))
+        seen.append((type(event), LIMIT in text_of(pictures[0].picture())))
 
     (turn,) = run_plan(plan_of(Waits(*notices, 0.05, "Done.")), see).turns
-    assert (events.Waiting, LIMIT) in seen, "told before the answer comes"
-    assert (events.TextDelta, "") in seen
+    assert (events.Waiting, True) in seen, "told before the answer comes"
+    assert (events.TextDelta, False) in seen
     assert turn.attempts == 1
     assert turn.retry_wait_ms == pytest.approx(200, abs=30)
     assert turn.ttft_ms == pytest.approx(50, abs=49)
-    assert "".join(lines).index(f"     {LIMIT}\n") < "".join(lines).index("note: waited 0.2 s")
-    assert [piece["kind"] for piece in pictures[0].snapshot()["bar"]] == ["wait", "model"]
+    assert "".join(lines).index(f"     {LIMIT}\n") < "".join(lines).index("note: waited 2")
+    assert [piece.kind for piece in bar_of((turn,))] == ["bad", "model"]

@@ -22,10 +22,10 @@ from servers.loopback import Visit
 
 import nbagent
 from nbagent.contracts import events
-from nbagent.view.live_state import LiveState
-from nbagent.view.plain_lines import PlainPrinter
-from nbagent.view.static_html import html
-from nbagent.view.view_state import view_of
+from nbagent.view.live import LivePicture
+from nbagent.view.node import html, text_of
+from nbagent.view.picture import picture
+from nbagent.view.text import PlainPrinter
 
 _POISON = whole(completion("poisoned"))
 _FINE = completion("fine")
@@ -286,37 +286,33 @@ def test_two_answers_at_once_do_not_mix(server: HostileServer, wire: Dialect) ->
 
 def test_a_wait_is_seen_in_every_view_until_the_answer_comes(server: HostileServer) -> None:
     refusal = refused("429 X", "Retry-After: 0.3", message="slow\ndown")
-    pictures: list[LiveState] = []
-    shown: dict[str, tuple[str, str]] = {}
+    pictures: list[LivePicture] = []
+    shown: dict[str, str] = {}
     out = io.StringIO()
     printer = PlainPrinter(out.write)
     at: dict[str, float] = {}
 
     def see(event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
-            pictures.append(LiveState(event.run))
+            pictures.append(LivePicture(event.run))
         ops = pictures[0].fold(event)
-        picture = pictures[0].snapshot()
-        shown[type(event).__name__] = picture["activity"], picture["doing"]
+        shown[type(event).__name__] = text_of(pictures[0].picture())
         printer.handle(event)
         if "again in 0.3 s: LLM_RATE_LIMITED" in out.getvalue():
             at.setdefault("said", time.monotonic())
         if isinstance(event, events.Retrying):
-            assert [op for op in ops if op["op"] == "head"], "the front end is told"
+            assert [op for op in ops if op[1] == "head"], "the front end is told"
         if isinstance(event, events.TextDelta):
             at["answered"] = time.monotonic()
 
     run = ask(server, then_fine(refusal), on_event=see)
-    activity, doing = shown["Retrying"]
-    assert activity.startswith("attempt 1 failed, again in 0.3 s · LLM_RATE_LIMITED")
-    assert "slow down" in activity
-    assert doing == "bad"
-    assert shown["TextDelta"] == ("", "model"), "over, it is not said any more"
+    assert "attempt 1 failed, again in 0.3 s · LLM_RATE_LIMITED" in shown["Retrying"]
+    assert "slow down" in shown["Retrying"]
+    assert "attempt 1" not in shown["TextDelta"], "over, it is not said any more"
     assert at["answered"] - at["said"] > 0.2, "printed while it lasts"
-    picture = view_of(run.record)
-    assert "1 retry, waited 0.3 s" in " ".join(picture["turns"][0]["notices"])
-    assert "retries and failures 0.3 s" in picture["bar_words"]
-    assert "1 retry, waited" in html(picture), "the saved picture says so too"
+    saved = html(picture(run.record))
+    assert "note: 1 retry, waited 30" in saved
+    assert "retries, waits, failures 30" in saved
 
 
 @pytest.mark.timed

@@ -1,4 +1,4 @@
-"""A panel without a kernel: its widgets' messages are kept, and a test plays the front end."""
+"""A panel without a kernel: its widget's messages are kept, and a test plays the front end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from frontends import StandIn
 from nbagent import tool
 from nbagent.archive.store import Store
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook.panel import runs as room
-from nbagent.notebook.panel.runs import Panel
+from nbagent.notebook import panel as room
+from nbagent.notebook.panel import Panel
 from nbagent.runtime import Courier
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import current_store
@@ -50,16 +50,14 @@ class Wire:
 
         class Comm(BaseComm):
             def publish_msg(self, msg_type: str, data: Any = None, *more: Any, **keys: Any) -> None:
-                plain = json.loads(json.dumps(data, default=str))
-                wire.sent.append({"comm": self.comm_id, "type": msg_type, "data": plain})
+                wire.sent.append(json.loads(json.dumps(data or {}, default=str)))
 
         return Comm(**given)
 
-    def of(self, comm_id: str, method: str) -> list[Message]:
-        """The messages of one widget: `custom` contents, or `update` states."""
-        found = [m["data"] for m in self.sent if m["comm"] == comm_id and m["data"]]
-        key = "content" if method == "custom" else "state"
-        return [data[key] for data in found if data.get("method") == method]
+    def of(self, *kinds: str) -> list[Message]:
+        """The messages of these kinds; without one, all that are ops."""
+        found = [sent["content"] for sent in self.sent if sent.get("method") == "custom"]
+        return [one for one in found if (one.get("kind") in kinds if kinds else "ops" in one)]
 
 
 class Stage:
@@ -86,39 +84,53 @@ class Stage:
 
     @property
     def state(self) -> dict[str, Any]:
-        return self.panel.form.box.state
+        return self.panel.widget.state
 
+    @property
     def told(self) -> list[Message]:
-        return self.wire.of(self.panel.form.box.comm_id, "custom")
+        """What became of the prompts that were sent."""
+        return self.wire.of("run", "refused")
 
-    def ask(self, prompt: str, *, kind: str = "send", system: str | None = None) -> str:
+    @property
+    def pictures(self) -> list[Any]:
+        """The conversation, as a page that is loaded anew gets it."""
+        self.say("ready", page="p")
+        return self.wire.of("thread")[-1]["pictures"]
+
+    def say(self, kind: str, **more: Any) -> None:
+        """A message of the page."""
+        self.panel.heard({"kind": kind, **more})
+
+    def set(self, name: str, value: str) -> None:
+        self.say("field", name=name, value=value)
+
+    def ticked(self, *, hosts: bool = False) -> dict[str, bool]:
+        """The tools of the form and whether they are ticked."""
+        found = {name: on for name, _, on in self.state["tools"]}
+        return {name: on for name, on in found.items() if hosts or name in self.namespace}
+
+    def listed(self, key: str) -> Any:
+        """The list that the page asked for last."""
+        until(lambda: [one for one in self.wire.of("list") if one["key"] == key])
+        return self.wire.of("list")[-1]["node"]
+
+    def ask(self, prompt: str, *, kind: str = "send", **more: Any) -> str:
         """Send, as the box does; the id of the message."""
         self._n += 1
-        words = self.state["system"] if system is None else system
-        self.panel.form.box.act(
-            {"kind": kind, "id": f"m{self._n}", "prompt": prompt, "system": words}
-        )
+        self.say(kind, id=f"m{self._n}", prompt=prompt, **more)
         return f"m{self._n}"
 
-    def run(self, prompt: str = "", *, kind: str = "send", system: str | None = None) -> RunRecord:
+    def run(self, prompt: str = "", *, kind: str = "send", **more: Any) -> RunRecord:
         before = len(self.handles)
-        self.ask(prompt, kind=kind, system=system)
+        self.ask(prompt, kind=kind, **more)
         assert len(self.handles) == before + 1, self.state["error"]
         self.handles[-1].wait(LONG_S)
         self.settle()
         return self.handles[-1].record
 
     def settle(self) -> None:
-        """Wait until the box says that nothing is at work."""
+        """Wait until the panel says that nothing is at work."""
         until(lambda: not self.state["working"])
-
-    def stop(self) -> None:
-        self.panel.form.box.act({"kind": "stop"})
-
-    def typed(self, widget: Any, text: str) -> None:
-        """A text that the front end syncs from a field."""
-        message = {"method": "update", "state": {"value": text}, "buffer_paths": []}
-        widget._handle_msg({"content": {"comm_id": "", "data": message}, "buffers": []})
 
 
 def until(true: Callable[[], object], *, within_s: float = LONG_S) -> None:

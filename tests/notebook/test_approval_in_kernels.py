@@ -124,6 +124,7 @@ def test_a_terminal_asks_below_its_lines(tmp_path: Path) -> None:
     child.expect_exact("Reason, for the model: ")
     child.sendline("not that")
     child.expect_exact("In [2]: ")
-    assert "E_DENIED" in child.before
-    assert "     denied by the person after " in child.before
+    assert 'keep(text="a") ✕ denied by you' in child.before
+    assert "     denied by you after " in child.before
+    assert "not that" in child.before
     child.close(force=True)

@@ -19,7 +19,7 @@ SETUP = """
 %load_ext nbagent
 import nbagent, time
 from nbagent import offline
-from nbagent.notebook.panel.runs import panel_of_this_kernel
+from nbagent.notebook.panel import panel_of_this_kernel
 
 @nbagent.tool
 def population(city: str) -> int:
@@ -34,7 +34,6 @@ def nap(seconds: int) -> str:
         time.sleep(0.02)
     return "slept"
 """
-BOX = "panel_of_this_kernel().form.box"
 
 
 class PanelKernel(LiveKernel):
@@ -45,24 +44,21 @@ class PanelKernel(LiveKernel):
         self.run(SETUP)
         self.cell = self.send("%agent panel", cell_id="panel-cell", stdin=True)
         self.shown = self.finish(self.cell)
-        self.box: str = self.value(f"{BOX}.comm_id")
+        self.box: str = self.value("panel_of_this_kernel().widget.model_id")
 
     def ask(self, prompt: str) -> None:
-        self.say(self.box, kind="send", id="m", prompt=prompt, system="")
+        self.say(self.box, kind="send", id="m", prompt=prompt)
 
     def choose(self, model: str, first: str = "") -> None:
         """Begin a new conversation with a model, which a line may make first."""
-        field = f"{BOX[:-4]}._model.value = {model!r}"
-        self.run(f"{first}\n{field}\npanel_of_this_kernel().begin_anew()")
+        said = [{"kind": "field", "name": "model", "value": model}, {"kind": "new"}]
+        self.run(f"{first}\nfor said in {said!r}: panel_of_this_kernel().heard(said)")
 
     def says(self, word: str, value: object) -> Any:
         def says(message: dict[str, Any]) -> bool:
             return self._told(message).get(word) == value
 
         return says
-
-    def statuses(self, messages: list[dict[str, Any]]) -> list[str]:
-        return [told["status"] for message in messages if (told := self._told(message))]
 
     def _told(self, message: dict[str, Any]) -> dict[str, Any]:
         content = message["content"]
@@ -83,7 +79,7 @@ def _is_print(message: dict[str, Any]) -> bool:
 
 def test_a_prompt_on_an_idle_kernel_runs_its_tools_in_the_main_thread(kernel: PanelKernel) -> None:
     kernel.ask("What is the population of Oslo?")
-    messages = kernel.heard(kernel.says("working", False))
+    messages = kernel.heard(kernel.says("working", ""))
     if not any(_is_print(m) for m in messages):
         # IPython sends what is printed a moment later.
         messages = kernel.heard(_is_print)
@@ -106,11 +102,11 @@ def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
         "city='Rome')]), 'Done.'], name='slow', delay_ms=20)",
     )
     kernel.ask("Look it up")
-    kernel.heard(kernel.says("working", True))
+    kernel.heard(lambda m: "'run'" in str(m["content"].get("data")))
     kernel.send("time.sleep(2.5)")
-    words = "population waits for the kernel, which a cell keeps busy"
-    kernel.heard(kernel.says("status", words))
-    kernel.heard(kernel.says("working", False))
+    words = "waits for the kernel, which a cell keeps busy"
+    kernel.heard(lambda m: words in str(m["content"].get("data")))
+    kernel.heard(kernel.says("working", ""))
     assert kernel.value("_run.text") == "Done."
     kernel.choose("")
 
@@ -130,10 +126,10 @@ def test_an_interrupt_stops_a_tool_on_the_idle_kernel_and_the_kernel_lives(
     kernel: PanelKernel,
 ) -> None:
     kernel.ask("Use nap with 20 seconds")
-    kernel.heard(kernel.says("working", True))
+    kernel.heard(lambda m: "nap" in str(m["content"].get("data")))
     time.sleep(0.5)
     kernel.manager.interrupt_kernel()
-    kernel.heard(kernel.says("working", False), within_s=10)
+    kernel.heard(kernel.says("working", ""), within_s=10)
     assert kernel.value("(_run.stop_reason, 6 * 7)") == ("stopped", 42)
 
 
@@ -143,7 +139,7 @@ def test_an_interrupted_cell_does_not_end_the_panels_next_run(kernel: PanelKerne
     kernel.manager.interrupt_kernel()
     assert kernel.finish(cell).error is not None
     kernel.ask("Say hello")
-    kernel.heard(kernel.says("working", False))
+    kernel.heard(kernel.says("working", ""))
     assert kernel.value("_run.ok") is True
 
 
@@ -160,7 +156,7 @@ def test_the_second_call_shows_the_same_panel_and_without_a_person_a_display_say
     nobody = kernel.run("nbagent.panel()")
     assert nobody.kinds == ["display_data"]
     (output,) = nobody.of("display_data")
-    assert [*output["data"]] == ["text/html", "text/markdown", "text/plain"]
+    assert [*output["data"]] == ["text/html", "text/plain"]
     assert output["data"]["text/plain"].startswith(
         "nbagent panel. This cell ran where nobody can type"
     )

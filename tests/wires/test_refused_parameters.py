@@ -33,8 +33,7 @@ from nbagent.contracts.chat import (
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.refusals import forget_refusals
 from nbagent.providers.registry import find_provider
-from nbagent.view.static_text import plain
-from nbagent.view.view_state import view_of
+from nbagent.view.text import plain
 
 CHAT, ANTHROPIC, GOOGLE = chat_cases.WIRE, anthropic_cases.WIRE, google_cases.WIRE
 OLLAMA, RESPONSES = ollama_cases.WIRE, responses_cases.WIRE
@@ -426,7 +425,7 @@ def test_the_person_sees_it_in_the_run_the_record_and_the_frame(
         assert response
         assert response.meta.dropped_params == ("temperature",)
         assert nbagent.open_run(run.id).turns[0].response == response
-        assert plain(view_of(run.record)).count("temperature") == 1, "the run view says so"
+        assert plain(run.record).count("temperature") == 1, "the run view says so"
     assert "temperature=0.2 was left out" in first.turns[0].notices[0]
     turns: Any = cast("Any", nbagent).turns()
     assert turns["dropped_params"].tolist() == ['["temperature"]'] * 2

@@ -342,6 +342,24 @@ def test_a_fork_has_the_state_as_it_stood_at_that_turn(project: Path) -> None:
         run.fork("C02")
 
 
+def test_retries_of_a_step_have_documents_of_their_own_and_the_chosen_one_moves() -> None:
+    run = start(script(WRITE, move("draft", "check")), max_turns=2)
+    before = document(run).read_bytes()
+    model = script(move("draft", "check"), "Later.", "Checked?")
+    spread = run.retry(2, turn="C02", model=model)
+    moved = next(check_run(it) for it in spread if it.turns[0].tool_runs)
+    assert len({document(it) for it in (run, *spread)}) == 3
+    assert all(it.workflow and it.workflow.current_node == "draft" for it in spread)
+    chosen = check_run(moved.resume())
+    assert chosen.workflow is not None
+    assert chosen.workflow.current_node == "check"
+    assert (chosen.turns[0].node, chosen.turns[0].id) == ("draft", "C02")
+    assert (document(run).read_bytes(), len(model.requests)) == (before, 2)
+    changed = run.fork("C02", edits={"C01": "Written by hand."}, model=script("Good."))
+    assert "Written by hand." in [it.text for it in check_run(changed).messages]
+    assert document(changed) != document(run)
+
+
 def test_going_on_from_an_earlier_run_has_the_state_as_it_stood_at_its_end() -> None:
     model = script(WRITE, move("draft", "check"), move("check", "draft"), move("check", "done"))
     run = start(model)

@@ -1,0 +1,203 @@
+"""Figures of runs. The one place that knows matplotlib; no pyplot, so no state and no display."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from io import BytesIO
+from typing import Any, NamedTuple, cast
+
+from matplotlib.figure import Figure
+
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+
+_COLOURS = {
+    "model": "#3574f0",
+    "tools": "#e8883a",
+    "waiting for you": "#c9ced6",
+    "retries, failures": "#c8372d",
+}
+_OUTCOMES = {"ok": "#2b8a57", "failed": "#c8372d", "denied": "#c9ced6"}
+_HATCH = {"waiting for you": "///", "denied": "///"}
+_MOST_ROWS = 40
+"""More tool runs do not get rows of their own, and of more rows only some are named."""
+_MOST_NAMES = 20
+_LABEL_CHARS = 40
+
+
+class Plot(Figure):
+    """A figure that shows itself as a picture, also where pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        out, figure = BytesIO(), cast("Any", self)  # half of its types are unknown
+        figure.savefig(out, format="png", dpi=110)
+        return out.getvalue()
+
+
+class Piece(NamedTuple):
+    """A bar of the timeline; times in seconds since the start of the run."""
+
+    row: str
+    kind: str
+    start: float
+    length: float
+
+
+def timeline(run: RunRecord) -> Figure:
+    """A Gantt chart of one run: model, tools, waiting and retries of each turn over time."""
+    many = sum(len(turn.tool_runs) for turn in run.turns) > _MOST_ROWS
+    pieces = [piece for turn in run.turns for piece in _pieces(run, turn, one_row=many)]
+    rows = list(dict.fromkeys(piece.row for piece in pieces))
+    figure, axes = _axes(
+        f"run {run.id[:8]} · {run.model}", "time since the start (s)", "", height=0.26 * len(rows)
+    )
+    for kind, colour in _COLOURS.items():
+        bars = [piece for piece in pieces if piece.kind == kind]
+        if bars:
+            axes.barh(
+                [rows.index(bar.row) for bar in bars],
+                [bar.length for bar in bars],
+                left=[bar.start for bar in bars],
+                color=colour,
+                hatch=_HATCH.get(kind),
+                edgecolor="white" if kind not in _HATCH else "#888888",
+                linewidth=0.3,
+                label=kind,
+            )
+    _name_rows(axes, rows)
+    axes.set_xlim(left=0)
+    return _finished(figure, axes)
+
+
+def _pieces(run: RunRecord, turn: EngineTurn, *, one_row: bool) -> Iterable[Piece]:
+    start, row = _since(run, turn.started_at), turn.id
+    lost, model = turn.retry_wait_ms / 1000, turn.model_ms / 1000
+    if lost:
+        yield Piece(row, "retries, failures", start, lost)
+    yield Piece(row, "retries, failures" if turn.error else "model", start + lost, model)
+    for tool in turn.tool_runs:
+        name = row if one_row else f"{turn.id} {tool.tool_name}"
+        if tool.waited_ms:
+            asked = _since(run, tool.queued_at or turn.started_at)
+            yield Piece(name, "waiting for you", asked, tool.waited_ms / 1000)
+        if tool.started_at:
+            kind = "retries, failures" if _failed(tool) else "tools"
+            yield Piece(name, kind, _since(run, tool.started_at), tool.duration_ms / 1000)
+
+
+def _failed(tool: ToolRun) -> bool:
+    return tool.result is not None and not tool.result.ok
+
+
+def _since(run: RunRecord, moment: datetime) -> float:
+    return max(0.0, (moment - run.started_at).total_seconds())
+
+
+# Many runs
+
+
+def over_time(
+    title: str, unit: str, rows: Sequence[tuple[datetime, str, float]], *, summed: bool
+) -> Figure:
+    """Values of runs over time, by model.
+
+    Args:
+        title: what is drawn.
+        unit: of the values.
+        rows: start, model and value of each run.
+        summed: whether the values of a model are added up.
+    """
+    figure, axes = _axes(title, "start of the run (UTC)", unit)
+    by_model: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
+    for start, model, value in sorted(rows, key=lambda row: row[0]):
+        total = by_model[model][-1][1] if summed and by_model[model] else 0.0
+        by_model[model].append((start, total + value))
+    for model in _common(row[1] for row in rows):
+        starts, values = zip(*by_model[model], strict=True)
+        if summed:
+            axes.step(starts, values, where="post", marker="o", markersize=3, label=_label(model))
+        else:
+            axes.plot(starts, values, "o", markersize=4, label=_label(model))
+    axes.set_ylim(bottom=0)
+    if rows:
+        figure.autofmt_xdate()
+    return _finished(figure, axes)
+
+
+def outcomes(rows: Sequence[tuple[str, str]]) -> Figure:
+    """How often each tool was called, and how the calls ended.
+
+    Args:
+        rows: of each call the tool, and `ok`, `failed` or `denied`.
+    """
+    names = _common(name for name, _ in rows)
+    figure, axes = _axes("calls by tool", "calls", "", height=0.3 * len(names))
+    counts = Counter(rows)
+    left = [0] * len(names)
+    for outcome, colour in _OUTCOMES.items():
+        widths = [counts[name, outcome] for name in names]
+        if any(widths):
+            hatch = _HATCH.get(outcome)
+            axes.barh(
+                range(len(names)), widths, left=left, color=colour, hatch=hatch, label=outcome
+            )
+        left = [before + width for before, width in zip(left, widths, strict=True)]
+    _name_rows(axes, names)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return _finished(figure, axes)
+
+
+def durations(rows: Sequence[tuple[str, float]]) -> Figure:
+    """How long turns took, as a histogram by model.
+
+    Args:
+        rows: of each turn the model and its time in seconds.
+    """
+    figure, axes = _axes("time of turns", "time of a turn (s)", "turns")
+    names = _common(model for model, _ in rows)
+    if names:
+        values = [[time for model, time in rows if model == name] for name in names]
+        axes.hist(values, bins=20, stacked=True, label=[_label(name) for name in names])
+        axes.yaxis.get_major_locator().set_params(integer=True)
+    return _finished(figure, axes)
+
+
+def _common(names: Iterable[str]) -> list[str]:
+    """The most frequent names."""
+    return [name for name, _ in Counter(names).most_common(_MOST_NAMES)]
+
+
+def _axes(title: str, x: str, y: str, *, height: float = 3.0) -> tuple[Figure, Any]:
+    figure = Plot(figsize=(8, min(14.0, max(2.4, height + 1.2))), layout="constrained")
+    axes: Any = figure.add_subplot()
+    axes.set_title(_label(title, 80), fontsize=10, loc="left")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _name_rows(axes: Any, names: Sequence[str]) -> None:
+    """Say what the rows are, the first one on top."""
+    step = -(-len(names) // _MOST_ROWS) or 1  # more names would lie upon one another
+    ticks = range(0, len(names), step)
+    axes.set_yticks(ticks, [_label(names[tick]) for tick in ticks], fontsize=8)
+    axes.set_ylim(max(len(names), 3) - 0.5, -0.5)
+
+
+def _finished(figure: Figure, axes: Any) -> Figure:
+    handles, _ = axes.get_legend_handles_labels()
+    if handles:
+        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    else:
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color="#888888")
+    return figure
+
+
+def _label(text: str, limit: int = _LABEL_CHARS) -> str:
+    """A name as matplotlib shows it: no formula, no control character, never a hidden label."""
+    kept = "".join(it if it.isprintable() else "?" for it in text)
+    kept = kept if len(kept) <= limit else f"{kept[: limit - 1]}…"
+    plain = kept.replace("$", r"\$")
+    return f" {plain}" if plain.startswith("_") else plain

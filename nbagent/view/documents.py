@@ -1,0 +1,153 @@
+"""A picture as a document of its own: a page of HTML, and Markdown in which text stays text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+
+from nbagent.contracts.records import RunRecord
+from nbagent.view.markdown import INLINE
+from nbagent.view.node import Node, is_allowed, text_of
+from nbagent.view.picture import page, picture
+from nbagent.view.words import visible
+
+# No script, no request: also not where a text would get out of its place.
+_HEAD = (
+    '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
+    '<meta name="viewport" content="width=device-width">\n<title>{title}</title>\n'
+    "<style>:root{{color-scheme:light dark}}body{{font:14px/1.5 system-ui,sans-serif;"
+    "margin:24px auto;max-width:860px;padding:0 12px}}</style>\n</head>\n<body>\n"
+)
+_LEFT_OUT = ("button", "i", "progress", "input", "textarea", "select")
+_INLINE = INLINE | {"br", "img", "ins", "del", "kbd", "label"}
+_MARK = re.compile(r"[`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_LINE_START = re.compile(r"[-+#=]")
+_NO_CODE = re.compile(r"[`<>|&]|://")
+_NO_MATH = re.compile(r"[<>&`\[\]|!:\n]")
+_MARKS = {"em": "*", "strong": "**", "b": "**", "s": "~~", "del": "~~", "ins": "**"}
+
+
+def html_document(run: RunRecord) -> str:
+    """One file that shows the run without a network and without a script."""
+    title = escape(f"run {run.id[:8]} · {visible(run.model)}")
+    return f"{_HEAD.format(title=title)}{page(picture(run, actions=False))}\n</body>\n</html>\n"
+
+
+def markdown_document(run: RunRecord) -> str:
+    """The run as Markdown: what unfolds is `<details>`, and all else is text, tables, code."""
+    return f"{markdown(picture(run, actions=False))}\n"
+
+
+def markdown(node: Node) -> str:
+    """A tree as Markdown."""
+    return _blocks([node])
+
+
+def _blocks(nodes: Sequence[Node]) -> str:
+    """Blocks with an empty line between them; what stands inline becomes a paragraph."""
+    made: list[str] = []
+    for inline, group in groupby(nodes, lambda node: isinstance(node, str) or node[0] in _INLINE):
+        several = list(group)
+        made += [_inline(several)] if inline else map(_block, several)
+    return "\n\n".join(filter(None, made))
+
+
+def _block(node: Node) -> str:
+    tag, attributes, children = _parts(node)
+    match tag:
+        case _ if tag in _LEFT_OUT:
+            return ""
+        case "details":
+            return _details(children)
+        case "ul" | "ol":
+            first = str(attributes.get("start", "1"))
+            start = int(first) if first.isdecimal() else 1
+            marks = (f"{start + i}. " if tag == "ol" else "- " for i in range(len(children)))
+            items = zip(marks, children, strict=False)
+            return "\n".join(mark + _indented(_block(it), " " * len(mark)) for mark, it in items)
+        case "blockquote":
+            return "> " + _indented(_blocks(children), "> ")
+        case "pre":
+            text = text_of(node).replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
+            fence = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
+            return f"{fence}\n{text}\n{fence}"
+        case "table":
+            return _table(node)
+        case "hr":
+            return "---"
+        case "h3" | "h4" | "h5" | "h6":
+            return f"{'#' * int(tag[1])} {_inline(children)}"
+        case _:
+            return _blocks(children)
+
+
+def _parts(node: Node) -> tuple[str, dict[str, str], list[Node]]:
+    return ("span", {}, [node]) if isinstance(node, str) else (node[0], node[1], node[2:])
+
+
+def _details(children: Sequence[Node]) -> str:
+    summary = next((text_of(it) for it in children if it[0] == "summary"), "")
+    body = _blocks([it for it in children if it[0] != "summary"])
+    words = escape(" ".join(summary.split())).replace("://", ":&#8203;//")
+    return f"<details>\n<summary>{words}</summary>\n\n{body}\n\n</details>" if body else words
+
+
+def _indented(text: str, indent: str) -> str:
+    return re.sub(r"\n(?=[^\n])" if indent.isspace() else r"\n", f"\n{indent}", text)
+
+
+def _table(node: Node) -> str:
+    rows = [[_inline(cell[2:]).replace("\\\n", " ") for cell in row[2:]] for row in _rows(node)]
+    if not rows:
+        return ""
+    width = max(map(len, rows))
+    lines = [f"| {' | '.join([*row, *[''] * (width - len(row))])} |" for row in rows]
+    return "\n".join([lines[0], "|" + " --- |" * width, *lines[1:]])
+
+
+def _rows(node: Node) -> list[Node]:
+    if isinstance(node, str):
+        return []
+    return [node] if node[0] == "tr" else [row for child in node[2:] for row in _rows(child)]
+
+
+def _inline(nodes: Sequence[Node]) -> str:
+    return re.sub(r"  +", " ", "".join(map(_words, nodes))).strip(" ")
+
+
+def _words(node: Node) -> str:
+    if isinstance(node, str):
+        return _escaped(node)
+    tag, attributes, children = _parts(node)
+    words = "" if tag in _LEFT_OUT else "".join(map(_words, children))
+    if tag == "br":
+        return "\\\n"
+    if tag == "img":
+        source = attributes.get("src", "")
+        return f"![{_escaped(attributes.get('alt', ''))}]({source})" * is_allowed("src", source)
+    if tag == "a" and attributes.get("href"):
+        # The address is shown, not linked: one that runs a command looks like any other.
+        return f"{words} ({_escaped(attributes['href'])})"
+    text = text_of(node)
+    if tag == "code" and text.strip() and not _NO_CODE.search(text):
+        return f"`{' '.join(text.split())}`"
+    if "nba-math" in attributes.get("class", "") and not _NO_MATH.search(text):
+        return text
+    if tag in _MARKS and words.strip():
+        around = _MARKS[tag]
+        return words.replace(words.strip(" "), f"{around}{words.strip(' ')}{around}")
+    return words
+
+
+def _escaped(text: str) -> str:
+    """Text that stays text: no HTML, no mark-up, no link, no formula, on one line."""
+    lead, tail = " " * text[:1].isspace(), " " * text[-1:].isspace()
+    line = escape(" ".join(text.split()), quote=False).replace("\\", "&#92;")
+    if _LINE_START.match(line):  # it may begin a paragraph, and would make a list or a heading
+        line = f"\\{line}"
+    marked = _MARK.sub(lambda it: f"\\{it[0]}", line)
+    return f"{lead}{marked.replace('://', ':&#8203;//')}{tail}" if line else lead

@@ -1,0 +1,518 @@
+"""The picture of a run in all its forms: what it says, what it hides; live and stored agree."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import pytest
+from engine.laws import check_run
+from PIL import Image
+from stories import ANSWER, NOW, REASONING, Story, asked, drawn, tool_run, walked
+
+import nbagent
+from nbagent.contracts import events
+from nbagent.contracts.chat import ImagePart, Message
+from nbagent.contracts.errors import ErrorInfo, ModelCode
+from nbagent.contracts.records import RunRecord
+from nbagent.providers.offline import call, error, script
+from nbagent.view import labels
+from nbagent.view.images import drawn as drawn_images
+from nbagent.view.live import LivePicture, Op, merge
+from nbagent.view.markdown import nodes_of
+from nbagent.view.node import STYLES, html, text_of
+from nbagent.view.picture import head, live_sheet, page, picture, sheet
+from nbagent.view.text import PlainPrinter, plain
+from nbagent.view.values import answer_node, value_node
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
+
+
+def begun(story: Story) -> LivePicture:
+    run = story.run.model_copy(update={"turns": (), "phase": "Running"})
+    return LivePicture(run, clock=lambda: 0.0)
+
+
+def printed(told: Sequence[events.Event]) -> str:
+    written: list[str] = []
+    printer = PlainPrinter(written.append)
+    for event in told:
+        printer.handle(event)
+    printer.close()
+    return "".join(written)
+
+
+def words(run: RunRecord) -> str:
+    return text_of(picture(run))
+
+
+def forms(run: RunRecord) -> list[str]:
+    return [words(run), plain(run)]
+
+
+# Live and stored
+
+
+@pytest.mark.parametrize("story", [drawn(), walked()], ids=["tools", "workflow"])
+def test_the_live_record_becomes_the_stored_one_and_so_does_the_picture(story: Story) -> None:
+    live = begun(story)
+    for event in story.events[:-1]:
+        json.dumps(live.fold(event))
+    grown = live.record()
+    for name in ("turns", "messages", "usage", "system_prompts", "toolsets", "notices"):
+        assert getattr(grown, name) == getattr(story.run, name), name
+    last = live.fold(story.events[-1])
+    assert last == [["done", picture(story.run)]] == [["done", live.picture()]]
+    again = RunRecord.model_validate_json(story.run.model_dump_json())
+    assert picture(again) == json.loads(json.dumps(picture(story.run)))
+
+
+def test_what_streams_is_in_the_picture_of_a_page_that_comes_late() -> None:
+    live = begun(Story())
+    story = Story().turn("One.\n\nTwo **b** and", tool_run("c1", "area", {}, 1), reasoning="Hm.")
+    for event in story.events:
+        if isinstance(event, events.ResponseReceived):
+            break
+        live.fold(event)
+    shown = text_of(live.picture())
+    for said in ("Hm.", "One.", "Two **b** and", "area being written", '{"city": 1}', "■ Stop"):
+        assert said in shown
+    assert live.record().turns[0].text == "One.\n\nTwo **b** and"
+
+
+def ops_of(live: LivePicture, told: Sequence[events.Event], *, batch: int = 1) -> list[list[Op]]:
+    """Messages of a few events each, as a surface sends them."""
+    messages: list[list[Op]] = []
+    for start in range(0, len(told), batch):
+        pending: list[Op] = []
+        for event in told[start : start + batch]:
+            for op in live.fold(event):
+                merge(pending, op)
+        messages.append(pending)
+    return messages
+
+
+def test_blocks_are_drawn_as_they_close_and_the_open_one_is_text() -> None:
+    live = begun(Story())
+    live.fold(Story().turn("").events[0])
+    text = "# Title\n\n- a\n- b\n\nnow **open"
+    ops = [op for c in text for op in live.fold(events.TextDelta("C01", c))]
+    closed = [html(op[2]) for op in ops if op[0] == "put" and "nba-plain" not in str(op[2])]
+    assert closed == ["<div><h3>Title</h3></div>", "<div><ul><li>a</li><li>b</li></ul></div>"]
+    assert "".join(op[2] for op in ops if op[0] == "add").endswith("ow **open")
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("kind", ["words", "one list", "one fence", "reasoning"])
+def test_ten_thousand_deltas_stay_small_and_cheap(kind: str) -> None:
+    piece = {"one list": "- a b\n", "one fence": "x = 1\n"}.get(kind, "word ")
+    live = begun(Story())
+    story = Story().turn("")
+    start = "```python\n" if kind == "one fence" else ""
+    delta = events.ReasoningDelta if kind == "reasoning" else events.TextDelta
+    told = [delta("C01", piece if i % 40 else f"{piece}\n\n") for i in range(10_000)]
+    if kind != "words":
+        told = [delta("C01", piece)] * 10_000
+    begin = time.process_time()
+    sent = ops_of(live, [*story.events[:1], delta("C01", start), *told], batch=50)
+    assert time.process_time() - begin < 4
+    assert sum(len(json.dumps(message)) for message in sent) < 400_000
+
+
+@pytest.mark.parametrize(
+    ("ops", "merged"),
+    [
+        ([["add", "a", "x"], ["add", "a", "y"]], [["add", "a", "xy"]]),
+        ([["put", "a", 1, ""], ["put", "b", 2, ""], ["put", "a", 3, ""]], "put a3, put b2"),
+        ([["put", "a/1", 1, "a"], ["add", "a/1", "x"], ["put", "a", 2, ""]], "put a2"),
+        ([["put", "a", 1, ""], ["add", "a", "x"], ["put", "a", 2, ""]], "put a2"),
+        ([["put", "ab", 1, ""], ["put", "a", 2, ""]], "put ab1, put a2"),
+        ([["put", "a", 1, ""], ["drop", "a"]], [["drop", "a"]]),
+        ([["put", "a", 1, ""], ["done", 2]], [["done", 2]]),
+    ],
+    ids=["more text", "in its place", "its parts", "added before", "other keys", "drop", "done"],
+)
+def test_ops_that_a_later_one_makes_needless_are_not_sent(ops: list[Op], merged: Any) -> None:
+    pending: list[Op] = []
+    for op in ops:
+        merge(pending, op)
+    if isinstance(merged, str):
+        assert ", ".join(f"{op[0]} {op[1]}{op[2]}" for op in pending) == merged
+    else:
+        assert pending == merged
+
+
+def test_a_question_is_open_until_its_call_begins_and_has_an_id_of_its_own() -> None:
+    story = Story().turn("", tool_run("c1", "write", {"a": 1}, 1))
+    live = begun(story)
+    started = next(i for i, e in enumerate(story.events) if isinstance(e, events.ToolCallStarted))
+    ops_of(live, story.events[:started])
+    question = asked("c1", "write", {"a": 1})
+    live.fold(question)
+    assert live.open_questions() == [("C01/c1/1", question.question)]
+    assert "Waiting for you" in text_of(live.picture())
+    live.fold(story.events[started])
+    assert live.asked("C01/c1/1") is None
+    assert "Running" in text_of(live.picture())
+    live.fold(question)
+    assert live.asked("C01/c1/2") == question.question
+
+
+# What it says
+
+
+def test_the_time_bar_and_the_facts_say_where_time_and_tokens_went() -> None:
+    usage = drawn().run.usage.model_copy(update={"cache_write_tokens": 50})
+    run = drawn().run.model_copy(update={"usage": usage})
+    bar = re.findall(r'nba-i-(\w+)" style="[^"]*flex-grow:(\d+)', html(head(run, None)))
+    grown = [("model", 800), ("tool", 300), ("model", 800), ("bad", 300), ("model", 1100)]
+    assert [(kind, int(ms)) for kind, ms in bar] == grown
+    assert "model 2.7 s · tools 300 ms · retries, waits, failures 300 ms" in words(run)
+    assert "1,284 tokens (912 cached, 50 written to the cache) · $0.0004 · 2.8 s" in words(run)
+
+
+def test_waiting_for_a_person_is_not_counted_as_work_and_nothing_costs_zero() -> None:
+    run = tool_run("c1", "write", {}, 1, ms=100).model_copy(
+        update={"waited_ms": 5000.0, "approval": "allowed", "approved_by": "person"}
+    )
+    story = Story().turn("", run, duration_ms=6000.0, cost_usd=0.0).end()
+    assert "model 800 ms · tools 200 ms · waiting for you 5.0 s" in words(story.run)
+    assert "$" not in words(story.run)
+    quick = Story().turn("", tool_run("c1", "t", {}, 1, ms=0), duration_ms=0.3, model_ms=0.2).end()
+    assert not re.search(r"\b0(\.0)? m?s", words(quick.run))
+
+
+def test_a_child_run_shows_only_its_own_new_messages_and_where_it_comes_from() -> None:
+    story = Story(parent_id="ffff0000ffff0000", kind="continue", shared_messages=4)
+    run = story.turn("And so on.").end().run
+    assert "earlier: 4 of them from the run before" in words(run)
+    assert words(run).count("Which is larger?") == 2
+    assert "continues ffff0000" in words(run)
+    resumed = run.model_copy(update={"kind": "resume", "prompt": ""})
+    assert "(resumes ffff0000)" in words(resumed)
+
+
+def test_the_head_says_workflow_step_and_agent_and_turns_say_the_moves() -> None:
+    story = walked()
+    live = begun(story)
+    places = ["story-flow · mira"]
+    for event in story.events[:-1]:
+        live.fold(event)
+        place = labels.place_of(live.record(), next(iter(live.record().turns[-1:]), None))
+        places += [place] if place != places[-1] else []
+    assert places[-1] == "story-flow · draft · otto"
+    for form in (*forms(story.run), printed(story.events)):
+        assert places[-1] in form
+        assert "select → draft (next)" in form
+        assert "refused: select → close: " in form
+    assert labels.status_of(story.run).word == "Waiting for you"
+
+
+KILLED = ErrorInfo("ENGINE_INTERRUPTED", "the kernel died")
+STOPPED = ErrorInfo("ENGINE_ABORTED", "the run was stopped")
+ENDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Paused: 20 turns": ("waits", {"phase": "WaitingUser", "stop_reason": "max_turns"}),
+    "Stopped": ("waits", {"phase": "Failed", "stop_reason": "stopped", "error": STOPPED}),
+    "Failed": ("bad", {"phase": "Failed", "stop_reason": "error"}),
+    "Failed: 50 requests": ("bad", {"phase": "Failed", "stop_reason": "max_turns"}),
+    "Interrupted": ("bad", {"phase": "Failed", "error": KILLED}),
+    "Completed": ("ok", {"phase": "Completed", "stop_reason": "workflow_complete"}),
+    "Answered": ("ok", {}),
+    "Running": ("live", {"phase": "Running", "stop_reason": None}),
+}
+
+
+@pytest.mark.parametrize("word", ENDS)
+def test_every_end_has_its_word_its_next_step_and_its_buttons(word: str) -> None:
+    tone, fields = ENDS[word]
+    run = Story().turn("so far").end(**fields).run
+    status = labels.status_of(run)
+    assert (status.word, status.tone) == (word, tone)
+    assert words(run).count(word) <= (2 if word == "Stopped" else 1)
+    ends_early = tone in ("waits", "bad")
+    assert ("%agent resume" in plain(run)) is ends_early
+    assert ('data-do="continue"' in html(picture(run))) is ends_early
+    assert ('data-do="fork"' in html(picture(run))) is (word != "Running")
+    assert "data-do" not in html(picture(run, actions=False)).replace('data-do="copy"', "")
+
+
+def test_a_stop_is_no_failure_and_is_said_in_one_line() -> None:
+    run = Story().turn("so far").end(**ENDS["Stopped"][1]).run
+    assert "nba-error" not in html(picture(run))
+    assert "ENGINE_ABORTED" not in words(run)
+    assert plain(run).count("%agent resume") == 1
+
+
+@pytest.mark.parametrize("code", get_args(ModelCode))
+def test_a_failure_of_the_model_is_one_line_and_says_what_to_do(code: ModelCode) -> None:
+    fault = ErrorInfo(code, "the provider said\n\n" + "much " * 1000)
+    run = Story().turn("so far").end(phase="Failed", error=fault).run
+    for form in forms(run):
+        assert form.count(f"{code}: the provider said") == 1
+    ending = labels.ending(run)
+    assert "%agent" in ending or "--model" in ending
+    if code != "LLM_CONTEXT_OVERFLOW":
+        assert "\n" not in ending
+        assert len(ending) < 800
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"approval": "denied", "approved_by": "person"}, "✕ denied by you"),
+        ({"approval": "denied", "approved_by": "policy"}, "✕ denied by the policy"),
+        ({"approval": "denied", "approved_by": "nobody"}, "nobody can answer"),
+    ],
+    ids=["person", "policy", "nobody"],
+)
+def test_a_denied_call_is_seen_in_the_row_and_in_the_card(
+    fields: dict[str, str], said: str
+) -> None:
+    denied = tool_run("c1", "write", {}, ErrorInfo("E_DENIED", "no")).model_copy(update=fields)
+    run = Story().turn("", denied.model_copy(update={"started_at": None})).end().run
+    assert "nba-turn nba-bad" in html(picture(run))
+    assert "✕ denied" in words(run)
+    assert said in plain(run)
+    assert "did not run" in words(run)
+
+
+def test_long_texts_are_cut_and_say_where_the_rest_is() -> None:
+    run = tool_run("c1", "read", {"path": "a"}, "x" * 15_000)
+    shown = words(Story().turn("", run).turn("y" * 70_000).end().run)
+    assert "… 12,000 characters more; run.turns[0].tool_runs[0].result has all" in shown
+    assert "… 10,000 characters more; run.turns[1].text has all" in shown
+    # Names and notes have their limits, too.
+    long = "word " * 3000
+    run = tool_run("c1", long, {}, ErrorInfo("E_TOOL_FAILED", long))
+    story = Story(name=long, tags=(long,) * 50, prompt=long)
+    story.turn("", run, agent=long, notices=(long,))
+    assert len(words(story.end(notices=(long,)).run)) < 20_000
+
+
+FRAME = (
+    "DataFrame: 1,204 rows × 2 columns\ndtypes: city str, n int64\n| city | n |\n| --- | --- |\n"
+    "| Oslo | 1,284 |\n| a\\|b | 7 |\n… 1,200 of 1,204 rows left out …\n| Moss | 3 |"
+)
+ROWS = [{"city": "Oslo", "n": 717_710}, {"city": "Bergen", "n": 291_940}] * 30
+
+
+@pytest.mark.parametrize(
+    ("value", "short"),
+    [
+        (ROWS, "2 columns × 60 rows"),
+        (FRAME, "2 columns × 1,204 rows"),
+        ({f"key{i}": "v" * 30 for i in range(23)}, "23 keys: key0, key1, key2, …"),
+        (["word " * 20] * 9, "9 items"),
+        ("text " * 600, '"text text text text …" (3.0 kB)'),
+        ({"a": 1}, '{"a": 1}'),
+        (10**60, "0x9f4f2726179a224501d762 …"),
+    ],
+    ids=["rows", "frame", "object", "list", "text", "small", "huge"],
+)
+def test_a_preview_tells_something_of_any_result(value: Any, short: str) -> None:
+    run = Story().turn("", tool_run("c1", "t", {}, value)).end().run
+    assert f"t() → {short}" in plain(run)
+
+
+@pytest.mark.parametrize("value", [ROWS, FRAME], ids=["rows", "frame"])
+def test_results_that_are_tables_are_tables_with_numbers_at_the_right(value: Any) -> None:
+    shown = html(picture(Story().turn("", tool_run("c1", "t", {}, value)).end().run))
+    assert re.search(r'<th class="nba-l"[^>]*>city</th><th class="nba-r"[^>]*>n</th>', shown)
+    assert re.search(r'<td class="nba-r" align="right"[^>]*>(717,710|1,284)</td>', shown)
+    assert shown.count("<tr>") <= 25
+    assert "rows more" in shown
+
+
+def test_values_show_themselves_as_nodes() -> None:
+    run = drawn().run
+    turn = run.turns[0]
+    for value, said in (
+        (turn, "population"),
+        (turn.tool_runs[0], "717710"),
+        (Message.of("user", "Hello <b>"), "Hello &lt;b&gt;"),
+        ([run, run], "1a2b3c4d"),
+    ):
+        node = value_node(value)
+        assert node is not None
+        assert said in html(node)
+    assert value_node([1]) is value_node([]) is value_node("x") is None
+    assert "<strong>b</strong>" in html(answer_node("a **b**"))
+
+
+# Markdown
+
+
+@pytest.mark.parametrize(
+    ("source", "made"),
+    [
+        ("# Title\n\n**b** *i* ~~s~~ `c`", "<h3>Title</h3><p><strong>b</strong> <em>i</em>"),
+        ("3. one\n4. two\n   - deep", '<ol start="3"><li>one</li><li>two<ul><li>deep</li>'),
+        ("|a|n|\n|-|-:|\n|x|1|", '<td class="nba-r" align="right"'),
+        ("```python\ndef f(): return 1 # c\n```", '<span class="nba-kk">def</span>'),
+        ("```wat\n<b>\n```", "<pre>&lt;b&gt;&#10;</pre>"),
+        ("Euler: $e^{i\\pi}$", 'tex2jax_process">$e^{i\\pi}$</span>'),
+        ("\\[ \\frac{a}{b} \\]", 'tex2jax_process">\\[ \\frac{a}{b} \\]</span>'),
+        ("$$\n\\sum_{i=1}^n i\n$$", 'tex2jax_process">$$&#10;\\sum_{i=1}^n i&#10;$$</span>'),
+        ("a\n\n\n![i](http://evil.test/i.png)", "<p>[image: i — http://evil.test/i.png]</p>"),
+        ("[a](javascript:x) [b](https://b.c)", '[a](javascript:x) <a href="https://b.c" rel="noo'),
+    ],
+    ids=["inline", "lists", "table", "code", "unknown", "tex", "[", "$$", "image", "links"],
+)
+def test_markdown_becomes_allowed_nodes(source: str, made: str) -> None:
+    shown = html(picture(Story().turn(source).end().run))
+    assert made in shown
+    assert "\n" not in shown  # an empty line would end the HTML in a Markdown export
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("it costs $5 and not $6", "from $ a to b $", "${env:HOME}", "a $x$5", "`$x$`", "\\$x\\$"),
+        *("$\\href{javascript:x}{y}$", "\\(\\class{nba-stop}{x}\\)", "$\\require{html}$"),
+        *("$$\\def\\a{\\a\\a}\\a$$", "$\\begin{CD} a \\end{CD}$", "$a}{b$", "$#1$", "$x % y$"),
+        *(f"${'{' * 20 + 'x' + '}' * 20}$", f"$x{'+1' * 400}$", "\\[\\style{a:b}{c}\\]"),
+        "\\(\\unicode{x41}\\)",
+    ],
+)
+def test_prices_and_hostile_tex_stay_text(text: str) -> None:
+    assert "mathjax_process" not in html(picture(Story().turn(text).end().run))
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("> " * 25_000, "[" * 59_000, "*a **a " * 8_000, "- " * 25_000, "a*" * 500_000),
+        *("a\n\n" * 19_000, "|a" * 15_000 + "\n" + "|-" * 15_000, "$x" * 25_000, "\\(" * 25_000),
+        *("$a " * 1_900, "```python\n" + "'''\"" * 5_000),
+    ],
+    ids=[
+        *("quotes", "brackets", "stars", "lists", "1 MB", "paragraphs", "table", "tex", "tex ("),
+        *("few tex", "code"),
+    ],
+)
+def test_hostile_markdown_is_bounded(text: str) -> None:
+    start = time.process_time()
+    made = nodes_of(text)
+    assert time.process_time() - start < 2
+    assert json.dumps(made)
+
+
+# Without a style, with a sheet, as text
+
+
+def test_inline_styles_are_plain_and_the_sheet_is_short() -> None:
+    """JupyterLab's sanitiser drops a style that has anything else; sizes are of two turns."""
+    value = re.compile(r"[a-z-]+:(?:[\d.a-z #%-]|rgba\([\d,.]+\))+")
+    for name, style in STYLES.items():
+        assert all(value.fullmatch(one) for one in style.split(";")), name
+    story = Story("offline:demo").turn("", tool_run("c1", "population", {"city": "Oslo"}, 717_710))
+    run = story.turn(ANSWER).end().run
+    assert len(page(picture(run, kernel="k" * 36)).encode()) < 10_000
+    assert "nba-ask" not in sheet()
+    assert "nba-ask" in live_sheet()
+
+
+def test_without_any_style_the_structure_tells_the_parts_apart() -> None:
+    bare = re.sub(
+        r' (class|style|role|aria-\w+|data-\w+|title)(="[^"]*")?', "", forms_html(drawn())
+    )
+    assert "<blockquote>Which is larger?</blockquote>" in bare
+    assert bare.index("</details></div><hr>") < bare.index(f"<p>{ANSWER[:14]}")
+    assert "<summary><span><code>C01</code> <span><code><span>population</span>" in bare
+    assert "<small>428 tok · 1.1 s</small>" in bare
+    assert "<button hidden" not in bare
+
+
+def forms_html(story: Story) -> str:
+    return html(picture(story.run, actions=False))
+
+
+def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
+    assert plain(drawn("offline:demo").run).splitlines() == [
+        "✓ Answered · offline:demo · 3 turns · 3 calls · 1,284 tokens (912 cached) · $0.0004"
+        " · 2.8 s",
+        "offline:demo answers by rules, not by a model",
+        "> Which is larger?",
+        'C01  population(city="Oslo") → 717,710   population(city="Bergen") → 291,940'
+        "  (428 tok · 1.1 s)",
+        'C02  area(city="Bergn") ✕ E_TOOL_FAILED  (428 tok · 1.1 s)',
+        "C03  Oslo is larger: 717,710 people against 291,940 in Bergen, "
+        "about two and a half times as many.  (428 tok · 1.1 s)",
+        "",
+        ANSWER,
+        "",
+        "run 1a2b3c4d · %%agent --continue goes on",
+    ]
+
+
+def test_the_printer_tells_each_call_once_with_its_time_and_what_to_do_about_a_failure() -> None:
+    story = drawn("offline:demo")
+    lines = printed(story.events).splitlines()
+    assert lines[:2] == [
+        "… Running · offline:demo",
+        "offline:demo answers by rules, not by a model",
+    ]
+    clock = datetime(*NOW.timetuple()[:6], tzinfo=UTC).astimezone().strftime("%H:%M:%S")
+    assert f'C01  {clock} population(city="Oslo") → 717,710  (main thread · 120 ms)' in lines
+    assert sum('population(city="Oslo")' in line for line in lines) == 1
+    assert "     KeyError: 'Bergn'   areas.py:7 in area" in lines
+    assert f"C02  (thinking) {REASONING}" in lines
+    assert f"C03  {ANSWER}" in lines
+    assert lines[-1].startswith("run 1a2b3c4d · %%agent --continue")
+    refused = ErrorInfo("LLM_AUTH_FAILED", "the provider refused the key (HTTP 401).")
+    failed = Story().end(phase="Failed", stop_reason="error", error=refused)
+    assert f"✕ {refused} %agent doctor says which key" in printed(failed.events)
+
+
+def fetch(page: str) -> str:
+    """Fetch a page."""
+    return page * 9_000
+
+
+def test_the_pause_of_a_request_too_long_says_in_every_form_what_takes_the_room() -> None:
+    model = script(
+        [call("fetch", page="a"), call("fetch", page="b"), error("LLM_CONTEXT_OVERFLOW", "long")]
+    )
+    told: list[events.Event] = []
+    run = check_run(nbagent.Agent(model=model, tools=[fetch]).run("Go.", on_event=told.append))
+    for form in (*forms(run.record), printed(told)):
+        for said in ("about 4,6", "tokens (estimated)", "results of fetch 9"):
+            assert said in form
+        assert "Paused: the request is too long" in form
+        assert "‖ LLM_CONTEXT_OVERFLOW: the request is too long for the model" in form
+
+
+# Images
+
+
+def _image(form: str) -> str:
+    content = io.BytesIO()
+    Image.new("RGB", (24, 12), "red").save(content, form)
+    return base64.b64encode(content.getvalue()).decode()
+
+
+def test_what_is_not_what_it_is_called_or_would_fill_the_memory_is_no_picture() -> None:
+    bomb = bytearray(PNG)
+    bomb[16:24] = b"\x00\x01\x00\x00\x00\x01\x00\x00"
+    parts = (
+        ImagePart(media_type="image/png", data=_image("JPEG"), alt="jpeg"),
+        ImagePart(media_type="image/webp", data=_image("PNG"), alt="png"),
+        ImagePart(media_type="image/gif", data=base64.b64encode(b"GIF89a").decode(), alt="cut"),
+        ImagePart(media_type="image/jpeg", data="/9j/" + "A" * 40, alt="no size"),
+        ImagePart(data=base64.b64encode(bytes(bomb)).decode(), alt="bomb"),
+        ImagePart(data="iVBORw0KGgo=====", alt="no base64"),
+        ImagePart(media_type="image/svg+xml", data=_image("PNG"), alt="svg"),
+    )
+    shown, unseen = drawn_images(parts)
+    assert shown == []
+    assert len(unseen) == len(parts)
+    for form in ("PNG", "JPEG", "GIF", "WEBP"):
+        part = ImagePart(media_type=f"image/{form.lower()}", data=_image(form), alt="red")
+        assert "red · 24 × 12 px, 1 kB" in "".join(map(html, drawn_images([part])[0]))
