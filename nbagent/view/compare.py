@@ -324,11 +324,11 @@ def _group_nodes(groups: Sequence[Group]) -> Iterator[Node]:
         title = " | ".join(turn or "–" for turn in group.turns) or "Begin"
         status = h("span", "nba-num", group.status)
         if group.status == "same":
-            yield h("div", "nba-lab nba-body", h("code", "nba-id", title), " ", status)
+            yield h("div", "nba-notice", h("code", "nba-id", title), " ", status)
             continue
         if left <= 0:
             rest = f"… {len(groups) - place} more; the comparison's frame() has all"
-            yield h("div", "nba-note nba-body", rest)
+            yield h("div", "nba-notice", rest)
             return
         rows = [node for row in group.rows for node in _row_nodes(row)]
         left -= sum(len(text_of(node)) for node in rows)
