@@ -292,7 +292,12 @@ def compare_node(records: Sequence[RunRecord]) -> Node:
 def _totals_node(records: Sequence[RunRecord]) -> Node:
     head = h("tr", "", *(h("th", "", cell, scope="col") for cell in ("", *LETTERS[: len(records)])))
     rows = [
-        h("tr", "", h("th", "", name, scope="row"), *(h("td", "", c, align="right") for c in cells))
+        h(
+            "tr",
+            "",
+            h("th", "", name, scope="row"),
+            *(h("td", "nba-r", c, align="right") for c in cells),
+        )
         for name, *cells in totals(records)
     ]
     return h("table", "", h("thead", "", head), h("tbody", "", *rows))
@@ -324,11 +329,11 @@ def _group_nodes(groups: Sequence[Group]) -> Iterator[Node]:
         title = " | ".join(turn or "–" for turn in group.turns) or "Begin"
         status = h("span", "nba-num", group.status)
         if group.status == "same":
-            yield h("div", "nba-notice", h("code", "nba-id", title), " ", status)
+            yield h("div", "nba-body", h("code", "nba-id", title), " ", status)
             continue
         if left <= 0:
             rest = f"… {len(groups) - place} more; the comparison's frame() has all"
-            yield h("div", "nba-notice", rest)
+            yield h("div", "nba-body", rest)
             return
         rows = [node for row in group.rows for node in _row_nodes(row)]
         left -= sum(len(text_of(node)) for node in rows)
@@ -346,11 +351,11 @@ def _row_nodes(row: Difference) -> Iterator[Node]:
     there = [(letter, t) for letter, t in zip(LETTERS, row.texts, strict=False) if t is not None]
     (first, base), *others = there
     if row.status == "same" or not others:
-        yield h("pre", "", *_marked([("=", base)]))
+        yield h("pre", "nba-notes", *_marked([("=", base)]))
     for letter, text in others if row.status != "same" else ():
         if len(others) > 1:
             yield h("div", "nba-note", f"{first} → {letter}")
-        yield h("pre", "", *_marked(pieces(base, text)))
+        yield h("pre", "nba-notes", *_marked(pieces(base, text)))
 
 
 def _marked(found: Pieces) -> Iterator[Node]:
