@@ -28,7 +28,7 @@ from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import kernel, surface
 from nbagent.notebook.clicks import later, start_by_click
 from nbagent.notebook.complete import package_names
-from nbagent.notebook.panel_form import Form, filtered, setter
+from nbagent.notebook.panel_form import Form, filtered, models_row, setter
 from nbagent.notebook.panel_saved import HEADLESS, lineage, saved, totals
 from nbagent.notebook.run_view import LiveView, comm_id, script, sheet
 from nbagent.notebook.template import evaluate, render

@@ -13,6 +13,8 @@ from jupyter_apps import App, Notebook, Server, opened
 from playwright.sync_api import Browser, Locator, expect
 from stage import CONTRAST
 
+from nbagent import Run
+
 KEY = "sk-canary-0123456789abcdef"
 SETUP = f"""
 %load_ext nbagent
@@ -32,6 +34,14 @@ def nap(seconds: int) -> str:
     for _ in range(seconds * 50):
         time.sleep(0.02)
     return "slept"
+
+@nbagent.tool(ask=True)
+def send_mail(to: str, text: str) -> str:
+    "Send a mail."
+    return "sent to " + to
+
+mail = offline.call("send_mail", to="a@b.c", text="Hi")
+offline.script([offline.step(calls=[mail]), "Sent it."], name="mails")
 """
 CELLS = [SETUP, "nbagent.panel()", "time.sleep(3); print('cell done')"]
 PANEL, BUSY = 1, 2
@@ -39,14 +49,6 @@ SOON_MS = 5_000
 BOTH = pytest.mark.parametrize("desk", ["notebook", "lab"], indirect=True)
 LAB = pytest.mark.parametrize("desk", ["lab"], indirect=True)
 """For what is the same in both apps, or in JupyterLab alone."""
-
-
-_BROKEN_LINKS = """root => {
-  const dead = [root, ...root.querySelectorAll("*")]
-    .filter((node) => node.classList.contains("jupyter-widgets-disconnected"));
-  const marked = dead.filter((node) => getComputedStyle(node, "::before").content !== "none");
-  return [dead.length, marked.length];
-}"""
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Desk:
 
     @property
     def status(self) -> Locator:
-        return self.root.locator(".nba-box-status")
+        return self.root.locator(".nba-status")
 
     @property
     def error(self) -> Locator:
@@ -71,6 +73,19 @@ class Desk:
     @property
     def phases(self) -> Locator:
         return self.root.locator(".nba-phase")
+
+    @property
+    def stop(self) -> Locator:
+        return self.root.locator(".nba-box [data-do=stop]")
+
+    def do(self, what: str, *, within: Locator | None = None) -> None:
+        """Click a button by what it does."""
+        (within or self.root).locator(f'[data-do="{what}"]:visible').first.click()
+
+    def fold(self, key: str) -> Locator:
+        """Open a fold of the panel."""
+        self.root.locator(f".nba-fold-{key} > summary").click()
+        return self.root.locator(f".nba-fold-{key}")
 
     def button(self, name: str) -> Locator:
         return self.root.get_by_role("button", name=name, exact=True)
@@ -91,7 +106,7 @@ class Desk:
     def ends(self, *words: str) -> None:
         """Wait until the runs on the page have ended so, and the box is free again."""
         expect(self.phases).to_have_text([*words], timeout=20_000)
-        expect(self.button("Stop the run of this panel")).to_be_disabled(timeout=20_000)
+        expect(self.stop).to_be_disabled(timeout=20_000)
 
 
 def begin(notebook: Notebook) -> Desk:
@@ -123,23 +138,64 @@ def test_a_person_types_sends_stops_and_goes_on(desk: Desk, figures: list[str]) 
     desk.box.fill("And the population of Oslo?")
     expect(desk.button("Send")).to_be_disabled()
     expect(desk.button("New conversation")).to_be_disabled()
-    stop = desk.button("Stop the run of this panel")
     before = desk.notebook.page.evaluate("() => performance.now()")
-    stop.click()
+    desk.stop.click()
     desk.ends("Stopped")
     took = desk.notebook.page.evaluate("() => performance.now()") - before
     figures.append(f"panel  {desk.notebook.app:26} stop of a sleeping tool {took:4.0f} ms")
     assert took < SOON_MS
-    expect(desk.status).to_have_text("Stopped. Continue goes on from there.")
-    desk.button("Continue").click()
+    desk.do("continue", within=desk.root.locator(".nba-box"))
     desk.ends("Stopped", "Answered")
     expect(desk.box).to_have_value("And the population of Oslo?")
     desk.button("Send").click()
     desk.ends("Stopped", "Answered", "Answered")
     assert "717,710" in desk.root.locator(".nba-answer").last.inner_text()
-    totals = desk.root.locator(".nba-panel-totals")
-    assert totals.inner_text().startswith("3 runs · 4 turns · ")
+    assert desk.root.locator(".nba-totals").inner_text().startswith("3 runs · 4 turns · ")
     assert desk.notebook.console == []
+
+
+@BOTH
+def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
+    desk.do("new")
+    expect(desk.phases).to_have_count(0)
+    desk.fold("models").get_by_role("button", name="mails").click()
+    expect(desk.field("Model")).to_have_value("offline:mails")
+    desk.say("Mail it")
+    question = desk.root.locator("[data-question].nba-armed")
+    question.wait_for()
+    question.get_by_role("button", name="Allow once").click()
+    desk.ends("Answered")
+    assert "Sent it." in desk.root.locator(".nba-answer").inner_text()
+    desk.write("Model", "")
+    desk.say("What is the population of Oslo?")
+    desk.ends("Answered", "Answered")
+    run = desk.root.locator(".nba-run").last
+    run.locator(".nba-turn > summary").first.click()
+    desk.do("fork", within=run)
+    run.locator(".nba-words textarea").fill("What is the population of Bergen?")
+    desk.do("go", within=run)
+    desk.ends("Answered", "Answered", "Answered")
+    forked = desk.root.locator(".nba-run").last
+    assert "291,940" in forked.locator(".nba-answer").inner_text()
+    desk.do("compare", within=forked)
+    expect(forked.locator(".nba-compared")).to_contain_text("717,710")
+    with desk.notebook.page.expect_file_chooser() as chooser:
+        desk.do("files")
+    file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"hello"}
+    chooser.value.set_files(files=[file])
+    expect(desk.root.locator(".nba-chip")).to_contain_text("a.txt")
+    desk.do("detach")
+    expect(desk.root.locator(".nba-chip")).to_have_count(0)
+    desk.do("new")
+    runs = desk.fold("runs")
+    runs.get_by_role("searchbox").fill("bergen answered")
+    found = runs.get_by_role("button", name="What is the population of Bergen?")
+    found.first.click()
+    expect(desk.phases).to_have_text(["Answered"])
+    if hasattr(Run, "export"):
+        with desk.notebook.page.expect_download() as download:
+            desk.fold("export").get_by_role("button", name="Markdown").click()
+        assert "291,940" in download.value.path().read_text()
 
 
 @LAB
@@ -160,8 +216,8 @@ def test_a_prompt_waits_for_a_busy_kernel_and_says_so(desk: Desk) -> None:
 @LAB
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_words_have_contrast_and_everything_has_a_name(desk: Desk, theme: str) -> None:
-    field = desk.field("Max tokens (run)")
-    expect(field).to_have_accessible_description(re.compile("all its requests and answers"))
+    field = desk.field("Max total tokens")
+    expect(field).to_have_accessible_description(re.compile("uses more tokens in all"))
     page = desk.notebook.page
     word = "Light" if theme == "light" else "Dark"
     page.evaluate(
@@ -190,14 +246,14 @@ def test_a_reopened_notebook_has_the_runs_and_words_and_no_key(
     notebook = desk.notebook
     desk.write("Model", f"x{KEY}")
     expect(desk.field("Model")).to_have_value("x[redacted]")
-    desk.root.locator(".nba-box-system summary").click()
+    desk.fold("system")
     desk.root.get_by_role("textbox", name="System prompt").fill(f"Never say {KEY}.")
     desk.box.fill(f"What opens {KEY}?")
     document = notebook.save()
     text = json.dumps(document)
     assert KEY not in text
     # The state of the widgets is in the file: it is what this test is for.
-    assert "nba-panel" in json.dumps(document["metadata"]["widgets"])
+    assert "x[redacted]" in json.dumps(document["metadata"]["widgets"])
     live, saved = document["cells"][PANEL]["outputs"][:2]
     assert "text/html" not in live["data"]
     assert "717,710" in "".join(saved["data"]["text/html"])
@@ -234,12 +290,8 @@ def _gone_after_a_restart(desk: Desk) -> None:
     expect(run.locator(".nba-card.nba-bad")).to_contain_text("✕ interrupted")
     expect(run.locator(".nba-turn summary").first).to_contain_text("✕ interrupted")
     assert "running" not in run.inner_text()
-    marks = desk.root.evaluate(_BROKEN_LINKS)
-    assert marks[0] > 0
-    assert marks[1:] == [0]
     desk.notebook.wait_idle()
     desk.notebook.run(0, PANEL)
-    desk.write("Max turns", "20")
     desk.say("What is the population of Oslo?")
     desk.ends("Answered")
     answers: Any = desk.root.locator(".nba-answer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,11 @@ KEY = "sk-canary-0123456789abcdef"
 def area(city: str) -> float:
     """Area of a city."""
     return 454.1
+
+
+def send_mail(to: str) -> str:
+    """Send a mail."""
+    return f"sent to {to}"
 
 
 @pytest.fixture
@@ -75,7 +81,8 @@ def test_a_second_prompt_while_a_run_is_at_work_comes_back(stage: Stage) -> None
     stage.settle()
     assert len(stage.store.runs()) == 1
     assert stage.state["can_continue"]
-    assert stage.run(kind="continue").kind == "resume"
+    stage.ask("", kind="continue")
+    assert stage.handles[-1].record.kind == "resume"
     assert stage.state["error"] == ""
 
 
@@ -326,3 +333,19 @@ def test_no_key_stays_in_a_widget_or_leaves_on_the_wire(
     everything = json.dumps([stage.wire.sent, stage.shown, stage.pictures], default=str)
     assert KEY not in everything
     assert "It is [redacted]." in everything
+
+
+def test_a_question_is_answered_by_a_page_that_is_there(stage: Stage) -> None:
+    stage.namespace["send_mail"] = nbagent.tool(ask=True)(send_mail)
+    call = offline.call("send_mail", to="a@b.c")
+    offline.script([offline.step(calls=[call]), "Sent."], name="mails")
+    stage.set("model", "offline:mails")
+    stage.ask("Mail it")
+    run = stage.state["working"]
+    stage.say("ready", run=run)
+    until(lambda: "data-question" in text_of(stage.wire.of()))
+    found = re.search(r'"data-question": "([^"]+)"', text_of(stage.wire.of()))
+    assert found is not None
+    stage.say("answer", run=run, question=found[1], choice="once", page="p")
+    stage.settle()
+    assert "sent to a@b.c" in text_of(stage.pictures)
