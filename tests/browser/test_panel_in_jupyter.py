@@ -181,7 +181,7 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     expect(forked.locator(".nba-compared")).to_contain_text("717,710")
     with desk.notebook.page.expect_file_chooser() as chooser:
         desk.do("files")
-    file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"hello"}
+    file: Any = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"hello"}
     chooser.value.set_files(files=[file])
     expect(desk.root.locator(".nba-chip")).to_contain_text("a.txt")
     desk.do("detach")
