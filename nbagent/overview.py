@@ -5,7 +5,6 @@ What is compared and how it looks is in `view.compare`; the rows come from the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +21,8 @@ from nbagent.view.values import runs_node, runs_text
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_ORDERS: dict[str, Callable[[RunRecord], float]] = {
-    "started_at": lambda run: run.started_at.timestamp(),
-    "duration_ms": lambda run: run.duration_ms,
-    "cost_usd": lambda run: run.cost_usd or 0.0,
-    "total_tokens": lambda run: run.usage.total_tokens,
-    "turns": lambda run: len(run.turns),
-}
 _MOST = 1_000
+"""Rows of a list, and runs in which a text is found."""
 
 
 class _Shown:
@@ -113,27 +106,30 @@ class RunHistory(_Shown):
 def history(
     search: str | None = None, *, sort: str = "started_at", limit: int = 50, **filters: Any
 ) -> RunHistory:
-    """The newest runs, to search and sort; `%agent history TEXT` is the same.
+    """All runs, to search and sort; `%agent history TEXT` is the same.
 
     Args:
         search: a text in the name, the prompt, a message or a result of the run (case of ASCII
             letters does not count).
-        sort: `started_at`, `duration_ms`, `cost_usd`, `total_tokens` or `turns`, largest first.
+        sort: a column of `nbagent.runs()` such as `cost_usd`, `total_tokens` or `duration_ms`; the
+            largest, or the newest, first.
         limit: most rows, up to 1,000.
-        filters: columns of `nbagent.runs()`, and `since`, `until`.
+        filters: as `nbagent.runs()` takes them: `session`, `model`, `since`, …
 
     Raises:
-        UsageError: an unknown order or filter, or a limit that does not fit.
+        UsageError: an unknown column or filter, or a limit that does not fit.
     """
-    if sort not in _ORDERS:
-        raise UsageError(f"sort={sort!r} is no order; take one of {', '.join(_ORDERS)}")
     if not 0 < limit <= _MOST:
         raise UsageError(f"limit={limit!r} does not fit; take 1 to {_MOST:,}")
+    if "store" in filters:
+        raise UsageError("history reads this store; nbagent.runs(store=…) reads others")
     store = current_store()
-    most = _MOST if filters else limit
-    ids = store.search(search, limit=most) if search else [r.id for r in store.runs(limit=most)]
-    if filters:
-        kept: Any = runs(**filters)
-        ids = [run_id for run_id in ids if (kept["run_id"] == run_id).any()]
-    records = [store.load(run_id) for run_id in ids[:limit]]
-    return RunHistory(tuple(sorted(records, key=_ORDERS[sort], reverse=True)))
+    if sort == "started_at" and not search:
+        filters.setdefault("limit", limit)
+    found: Any = runs(**filters)
+    if sort not in found.columns:
+        raise UsageError(f"sort={sort!r} is no column of nbagent.runs(), such as cost_usd")
+    if search:
+        found = found[found["run_id"].isin(store.search(search, limit=_MOST))]
+    found = found.sort_values(sort, ascending=False, kind="stable")
+    return RunHistory(tuple(store.load(run_id) for run_id in found["run_id"][:limit]))

@@ -27,7 +27,10 @@ _PROVIDERS = {
     "moonshot": "moonshot_ai",
 }
 """Where the conventions call a provider by another name."""
-_REQUEST = ("temperature", "top_p", "max_tokens", "stop_sequences")
+_REQUEST = {
+    **{name: name for name in ("temperature", "top_p", "max_tokens", "stop_sequences")},
+    "reasoning": "reasoning.level",
+}
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
 
@@ -59,7 +62,7 @@ def _lines(run: RunRecord) -> Iterator[dict[str, Any]]:
             yield {"type": "tool_run", "turn_id": turn.id, **tool.model_dump()}
 
 
-# OpenTelemetry: https://github.com/open-telemetry/semantic-conventions-genai
+# OpenTelemetry: https://github.com/open-telemetry/semantic-conventions-genai (v0.1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +108,10 @@ def spans_of(run: RunRecord, conversation: Sequence[Message] | None) -> list[Spa
     attributes = {
         "gen_ai.operation.name": operation,
         "gen_ai.request.model": run.model.partition(":")[2],
-        "gen_ai.workflow.name": run.workflow,
-        **common,
-        **_usage(run.usage),
+        "gen_ai.conversation.id": run.session,
+        "gen_ai.agent.name": name,  # of a workflow, too
+        "gen_ai.usage.input_tokens": run.usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": run.usage.completion_tokens,
     }
     error = run.error.code if run.error and run.phase == "Failed" else ""
     root, title = _id(run.id), f"{operation} {name}" if name else operation
@@ -137,7 +141,7 @@ def _chat(
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": request.model,
         **common,
-        **{f"gen_ai.request.{name}": request.params.get(name) for name in _REQUEST},
+        **{f"gen_ai.request.{to}": request.params.get(name) for name, to in _REQUEST.items()},
     }
     if turn.ttft_ms is not None:
         attributes["gen_ai.response.time_to_first_chunk"] = turn.ttft_ms / 1000
@@ -157,9 +161,7 @@ def _chat(
         attributes["gen_ai.tool.definitions"] = _json(described)
         attributes["gen_ai.input.messages"] = _json(said)
         if response:
-            reason = response.finish_reason.removesuffix("s")  # `tool_call` in messages
-            answer = {**_message(response.message), "finish_reason": reason}
-            attributes["gen_ai.output.messages"] = _json([answer])
+            attributes["gen_ai.output.messages"] = _json([_message(response.message)])
     failed = turn.error.code if turn.error else ""
     ms = turn.model_ms + turn.retry_wait_ms
     span_id = _id(run.id, turn.id)
@@ -208,7 +210,7 @@ def _usage(usage: Usage) -> dict[str, int]:
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
-        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+        "gen_ai.usage.cache_write.input_tokens": usage.cache_write_tokens,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
     }
 
@@ -227,8 +229,8 @@ def _text(text: str) -> dict[str, Any]:
 
 def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
-        answer = {"type": "tool_call_response", "id": message.tool_call_id, "result": message.text}
-        return {"role": "tool", "parts": [answer]}
+        given = {"id": message.tool_call_id, "response": message.text}
+        return {"role": "tool", "parts": [{"type": "tool_call_response", **given}]}
     parts: list[dict[str, Any]] = []
     if message.reasoning:
         parts.append({"type": "reasoning", "content": message.reasoning})

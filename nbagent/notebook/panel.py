@@ -28,14 +28,14 @@ from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import kernel, surface
 from nbagent.notebook.clicks import later, start_by_click
 from nbagent.notebook.complete import package_names
-from nbagent.notebook.panel_form import Form, filtered
+from nbagent.notebook.panel_form import Form, filtered, models_row, setter
 from nbagent.notebook.panel_saved import HEADLESS, lineage, saved, totals
 from nbagent.notebook.run_view import LiveView, comm_id, script, sheet
 from nbagent.notebook.template import evaluate, render
 from nbagent.providers.choice import choose_model
 from nbagent.providers.registry import find_provider
 from nbagent.run import Run
-from nbagent.session.clients import Listing, listings
+from nbagent.session.clients import listings
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask, Kind
 from nbagent.session.stores import current_store
@@ -52,7 +52,6 @@ SHOWN = 30
 """So many runs of a conversation stand on the page at first."""
 LISTED = 200
 _LOOKED_AT = 5_000
-_MODELS = 200
 _DRAFT_CHARS = 100_000
 _EXPORTS = ("md", "html", "jsonl")
 FORGOTTEN = "All of this conversation was forgotten; the next prompt begins a new one"
@@ -347,10 +346,10 @@ class Panel:
 
     def _list_models(self, provider: str) -> None:
         offers = sorted(listings(provider or None), key=lambda offer: not offer.reachable)
-        self._show_list("models", *map(_models_row, offers))
+        self._show_list("models", *map(models_row, offers))
 
     def _list_packages(self) -> None:
-        rows = [_setter("workflow", name, name) for name in package_names()]
+        rows = [setter("workflow", name, name) for name in package_names()]
         self._show_list("packages", *(rows or ["No packages in this project."]))
 
     def _list_runs(self, text: str) -> None:
@@ -452,21 +451,6 @@ class _NoShell:
 
     def __init__(self) -> None:
         self.user_ns = self.user_global_ns = dict(frontend().namespace())
-
-
-def _setter(field: str, value: str, words: str) -> Node:
-    """A button that writes a value into a field."""
-    return h("button", "", words, type="button", data_do="set", data_field=field, value=value)
-
-
-def _models_row(listing: Listing) -> Node:
-    """A provider, and its models as buttons; or what keeps it from being asked."""
-    name = listing.provider
-    shown = [_setter("model", f"{name}:{model.id}", model.id) for model in listing.models[:_MODELS]]
-    if not listing.reachable:
-        return h("div", "nba-off", h("strong", "", name), " ", visible(listing.why))
-    more = h("button", "", "List all", type="button", data_do="models", value=name)
-    return h("div", "", h("strong", "", name), " ", *shown, more if len(shown) < 2 else None)
 
 
 _panel: Panel | None = None

@@ -17,6 +17,7 @@ from nbagent.contracts.chat import FilePart, Part
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact, register_environment
+from nbagent.session.clients import Listing
 from nbagent.session.hosts import words_of_all
 from nbagent.settings import RunOptions, effective
 from nbagent.settings.checks import Tools
@@ -24,6 +25,8 @@ from nbagent.shown import shown_in_prompt
 from nbagent.shown.pictures import encoded_image
 from nbagent.tools.base import OWN, host_of
 from nbagent.tools.function_tool import FunctionHost
+from nbagent.view.node import Node, h
+from nbagent.view.words import visible
 
 FIELDS = (
     *("model", "system", "temperature", "max_tokens", "reasoning"),
@@ -50,6 +53,10 @@ def filtered(text: object) -> str:
     """What a person typed, without the keys of the environment, also those of this moment."""
     register_environment()
     return redact(str(text))
+
+
+_MODELS = 200
+"""Of one provider's list."""
 
 
 class Form:
@@ -231,3 +238,18 @@ def _functions(names: Mapping[str, str]) -> tuple[str, ...]:
 def _listed(namespace: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, str]:
     host = FunctionHost((), namespace=lambda: namespace, names=names)
     return {it.name: next(iter(it.description.strip().splitlines()), "") for it in host.specs}
+
+
+def setter(field: str, value: str, words: str) -> Node:
+    """A button that writes a value into a field."""
+    return h("button", "", words, type="button", data_do="set", data_field=field, value=value)
+
+
+def models_row(listing: Listing) -> Node:
+    """A provider, and its models as buttons; or what keeps it from being asked."""
+    name = listing.provider
+    shown = [setter("model", f"{name}:{model.id}", model.id) for model in listing.models[:_MODELS]]
+    if not listing.reachable:
+        return h("div", "nba-off", h("strong", "", name), " ", visible(listing.why))
+    more = h("button", "", "List all", type="button", data_do="models", value=name)
+    return h("div", "", h("strong", "", name), " ", *shown, more if len(shown) < 2 else None)

@@ -1,4 +1,4 @@
-"""The panel's conversation: its runs, their sums, and what a saved file keeps of them."""
+"""The conversation of the panel as a file keeps it: its runs, their sums, the saved form."""
 
 from __future__ import annotations
 

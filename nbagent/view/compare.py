@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from nbagent.contracts.canonical import canonical_json, sha_of
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import words
-from nbagent.view.node import Node, h
+from nbagent.view.node import Node, h, text_of
 
 LETTERS = "ABCDEFGH"
 """What the runs of a comparison are called; more than these it does not take."""
@@ -27,13 +27,15 @@ _MOST_CHARS = 60_000
 """Of a text that is compared."""
 _SHOWN_CHARS = 6_000
 """Of a difference that is shown."""
+_MOST_SHOWN = 120_000
+"""Characters of differences in one picture."""
 _AROUND_CHARS = 160
 """Of an equal stretch, beside a difference."""
-_MOST_EFFORT = 400_000
-"""Pairs of equal words: what the search for common words is slow with."""
+_MOST_EFFORT = 1_000_000
+"""Pairs of equal words: what the search for common words is slow with (0.2 s)."""
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"\w+\s*|[^\w\s]\s*|\s+")
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_SENTENCE = re.compile(r"[^\n.]*[\n.]\s*|[^\n.]+")
 T = TypeVar("T")
 Pieces = list[tuple[str, str]]
 """Pairs of `=`, `-` (only before) or `+` (only after), and a text."""
@@ -76,12 +78,13 @@ def differences(records: Sequence[RunRecord]) -> list[Group]:
 
 def _turns(run: RunRecord, records: Sequence[RunRecord]) -> list[EngineTurn]:
     """The turns of a run; those that it shares with a run beside it come first."""
-    parent = next((it for it in records if it.id == run.parent_id and it is not run), None)
+    others = [it for it in records if it is not run]  # fewer each time: parents may be in a circle
+    parent = next((it for it in others if it.id == run.parent_id), None)
     shared: list[EngineTurn] = []
     if parent is not None:
-        asked = run.forked_from or ""
-        first = run.turns[0].index if run.turns else int(asked[1:] or 0) or 10**9
-        shared = [turn for turn in _turns(parent, records) if turn.index < first]
+        asked = [turn.index for turn in parent.turns if turn.id == run.forked_from]
+        first = next(iter([turn.index for turn in run.turns] + asked), 10**9)
+        shared = [turn for turn in _turns(parent, others) if turn.index < first]
     return [*shared, *run.turns][:_MOST_TURNS]
 
 
@@ -229,24 +232,28 @@ def _pairs(
 # Texts by word
 
 
-def pieces(before: str, after: str) -> Pieces:
-    """What two texts have in common and what not, by word; by line where that is too much."""
+def pieces(
+    before: str, after: str, patterns: Sequence[re.Pattern[str]] = (_TOKEN, _SENTENCE)
+) -> Pieces:
+    """What two texts have in common and what not, by word.
+
+    Where that would be slow, sentences are compared first, and words in those that differ.
+    """
     before, after = before[:_MOST_CHARS], after[:_MOST_CHARS]
-    for pattern in (_TOKEN, _LINE):
+    for pattern in patterns:
         a, b = pattern.findall(before), pattern.findall(after)
-        if _effort(a, b) > _MOST_EFFORT:
+        counts = Counter(b)
+        if sum(counts[token] for token in a) > _MOST_EFFORT:
             continue
         found: Pieces = []
         for op, i, k, j, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
             old, new = "".join(a[i:k]), "".join(b[j:m])
-            found += [("=", old)] if op == "equal" else [("-", old), ("+", new)]
+            if op == "replace" and pattern is _SENTENCE:
+                found += pieces(old, new, (_TOKEN,))
+            else:
+                found += [("=", old)] if op == "equal" else [("-", old), ("+", new)]
         return [piece for piece in found if piece[1]]
     return [("-", before), ("+", after)]
-
-
-def _effort(a: Sequence[str], b: Sequence[str]) -> int:
-    counts = Counter(b)
-    return len(a) + sum(counts[token] for token in a)
 
 
 def _shortened(found: Pieces) -> Iterator[tuple[str, str]]:
@@ -276,7 +283,7 @@ def compare_node(records: Sequence[RunRecord]) -> Node:
         "nba-run mathjax_ignore tex2jax_ignore",
         h("div", "nba-head", h("strong", "nba-phase", "Comparison"), f"turns: {said}"),
         h("div", "nba-body", _totals_node(records)),
-        *map(_group_node, groups),
+        *_group_nodes(groups),
         role="group",
         aria_label="comparison of runs",
     )
@@ -285,7 +292,12 @@ def compare_node(records: Sequence[RunRecord]) -> Node:
 def _totals_node(records: Sequence[RunRecord]) -> Node:
     head = h("tr", "", *(h("th", "", cell, scope="col") for cell in ("", *LETTERS[: len(records)])))
     rows = [
-        h("tr", "", h("th", "", name, scope="row"), *(h("td", "", c, align="right") for c in cells))
+        h(
+            "tr",
+            "",
+            h("th", "", name, scope="row"),
+            *(h("td", "nba-r", c, align="right") for c in cells),
+        )
         for name, *cells in totals(records)
     ]
     return h("table", "", h("thead", "", head), h("tbody", "", *rows))
@@ -310,16 +322,23 @@ def totals(records: Sequence[RunRecord]) -> list[tuple[str, ...]]:
     return [(name, *(it[name] for it in facts)) for name in facts[0] if any(f[name] for f in facts)]
 
 
-def _group_node(group: Group) -> Node:
-    title = " | ".join(turn or "–" for turn in group.turns) or "Begin"
-    status = h("span", "nba-num", group.status)
-    return h(
-        "details",
-        "nba-turn",
-        h("summary", "", h("code", "nba-id", title), f" {_summary(group)} ", status),
-        h("div", "nba-body", *(node for row in group.rows for node in _row_nodes(row))),
-        open=None if group.status == "same" else "",
-    )
+def _group_nodes(groups: Sequence[Group]) -> Iterator[Node]:
+    """What is equal is one line; of what is not, as much as a page takes."""
+    left = _MOST_SHOWN
+    for place, group in enumerate(groups):
+        title = " | ".join(turn or "–" for turn in group.turns) or "Begin"
+        status = h("span", "nba-num", group.status)
+        if group.status == "same":
+            yield h("div", "nba-body", h("code", "nba-id", title), " ", status)
+            continue
+        if left <= 0:
+            rest = f"… {len(groups) - place} more; the comparison's frame() has all"
+            yield h("div", "nba-body", rest)
+            return
+        rows = [node for row in group.rows for node in _row_nodes(row)]
+        left -= sum(len(text_of(node)) for node in rows)
+        line = h("summary", "", h("code", "nba-id", title), f" {_summary(group)} ", status)
+        yield h("details", "nba-turn", line, h("div", "nba-body", *rows), open="")
 
 
 def _summary(group: Group) -> str:
@@ -332,11 +351,11 @@ def _row_nodes(row: Difference) -> Iterator[Node]:
     there = [(letter, t) for letter, t in zip(LETTERS, row.texts, strict=False) if t is not None]
     (first, base), *others = there
     if row.status == "same" or not others:
-        yield h("pre", "", *_marked([("=", base)]))
+        yield h("pre", "nba-notes", *_marked([("=", base)]))
     for letter, text in others if row.status != "same" else ():
         if len(others) > 1:
             yield h("div", "nba-note", f"{first} → {letter}")
-        yield h("pre", "", *_marked(pieces(base, text)))
+        yield h("pre", "nba-notes", *_marked(pieces(base, text)))
 
 
 def _marked(found: Pieces) -> Iterator[Node]:

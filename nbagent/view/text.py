@@ -209,7 +209,8 @@ class PlainPrinter:
             return
         console = import_module("rich.console").Console()
         with console.capture() as captured:
-            console.print(import_module("rich.markdown").Markdown(clean(turn.text)))
+            rendered = import_module("rich.markdown").Markdown(clean(turn.text), hyperlinks=False)
+            console.print(rendered)
         self._line(f"{turn.id}\n{captured.get().rstrip()}")
 
     def _end(self, run: RunRecord) -> None:

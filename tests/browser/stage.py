@@ -75,7 +75,7 @@ CONTRAST = """
     texts[node.className || node.tagName] = ratio(style.color, ground(node));
   }
   const focus = root.querySelector("summary");
-  document.activeElement?.blur();
+  focus.blur();
   focus.focus({ focusVisible: true });
   const outline = getComputedStyle(focus);
   return {

@@ -12,7 +12,7 @@ from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.node import html, text_of
-from nbagent.view.picture import picture
+from nbagent.view.picture import page, picture
 from nbagent.view.question import (
     asks_node,
     field_text,
@@ -174,40 +174,55 @@ def decided(**fields: Any) -> ToolRun:
     return run.model_copy(update={"error_detail": None, **fields})
 
 
-DECISIONS: dict[str, tuple[ToolRun, str, str, str]] = {
+DECISIONS: dict[str, tuple[ToolRun, str, str]] = {
     "allowed": (
         decided(approval="allowed", approved_by="person", waited_ms=4200.0),
-        "allowed by you after 4.2 s", "", "✓ allowed"),
+        "allowed by you after 4.2 s",
+        "✓ allowed → 1",
+    ),
+    "for the session": (
+        decided(approval="allowed", approved_by="person", reason="for the session (b.md)"),
+        "allowed for the session (b.md) by you",
+        "✓ allowed → 1",
+    ),
     "session": (
         decided(approval="allowed", approved_by="session"),
-        "allowed by your earlier answer for the session", "", ""),
+        "allowed by your earlier answer for the session",
+        "→ 1",
+    ),
     "policy": (
-        decided(approval="denied", approved_by="policy", denied="the policy denies this call: x"),
-        "denied by the policy", "", "✕ denied by the policy"),
+        decided(approval="denied", approved_by="policy", denied="x", reason="deny=fs.write"),
+        "denied by the policy: deny=fs.write",
+        "✕ denied by the policy",
+    ),
     "denied": (
-        decided(approval="denied", approved_by="person", denied="not <b>this</b> file"),
-        "denied by you", "", "✕ denied by you"),
+        decided(approval="denied", approved_by="person", denied="x", reason="not <b>this</b>"),
+        "denied by you: not <b>this</b>",
+        "✕ denied by you",
+    ),
     "nobody": (
         decided(approval="denied", approved_by="nobody", denied="give on_approval=…"),
-        "denied: approval needed but nobody can answer", "", "✕ denied"),
+        "denied: approval needed but nobody can answer",
+        "✕ denied",
+    ),
     "edited": (
         decided(approval="edited", approved_by="person", waited_ms=900.0),
-        "arguments edited by you after 900 ms",
-        '; the model had written {"path": "a.md"}', "✎ edited"),
-}  # fmt: skip
+        'arguments edited by you after 900 ms; the model had written {"path": "a.md"}',
+        "✎ edited → 1",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", DECISIONS)
 def test_every_form_says_what_was_decided_and_by_whom(case: str) -> None:
-    run, words, rest, word = DECISIONS[case]
-    line = f"fs.write: {words}{rest}"
-    made = wrote({"path": "a.md"}, Story().turn("", run).end().run)
-    text, page = plain(made), html(picture(made))
-    assert line in text
-    # The row has a word for it where somebody was asked.
-    assert f'fs.write(path="b.md") {word}' in text
-    assert words in page
-    assert ("arguments that the model had written" in page) == (run.approval == "edited")
+    tool, words, outcome = DECISIONS[case]
+    run = wrote({"path": "a.md"}, Story().turn("", tool).end().run)
+    text, html = plain(run), page(picture(run))
+    assert f"fs.write: {words}" in text
+    assert f'fs.write(path="b.md") {outcome}' in text
+    assert words.partition(":")[0].partition(";")[0] in html
+    assert ("arguments that the model had written" in html) == (tool.approval == "edited")
+    assert "<b>this" not in html
 
 
 def wrote(arguments: dict[str, Any], run: RunRecord) -> RunRecord:
