@@ -367,8 +367,7 @@ def _marked(found: Pieces) -> Iterator[Node]:
 def compare_text(records: Sequence[RunRecord]) -> str:
     """The comparison as plain text: `[-only before-]{+only after+}`."""
     columns = [("", *LETTERS[: len(records)]), *totals(records)]
-    width = max(len(cell) for row in columns for cell in row[1:])
-    lines = [f"{row[0]:<7}" + "".join(f"  {cell:>{width}}" for cell in row[1:]) for row in columns]
+    lines = [f"{row[0]:<7} {' | '.join(row[1:])}" for row in columns]
     for group in differences(records):
         title = " | ".join(turn or "–" for turn in group.turns) or "Begin"
         lines += ["", f"{title}  {group.status}"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -65,21 +64,22 @@ def test_a_person_edits_and_denies_while_the_cell_runs(notebook: Notebook) -> No
     expect(output.locator(".nba-ask")).to_have_count(2)
     assert output.locator(".nba-phase").inner_text() == "Waiting for you"
     first, second = question(output, 0), question(output, 1)
-    button(first, "Edit…").click()
-    field = first.get_by_label("arguments, as JSON")
-    assert json.loads(field.input_value()) == {"text": "one"}
+    first.locator("summary", has_text="Edit…").click()
+    field = first.get_by_label("text", exact=True)
+    assert field.input_value() == "one"
     field.press("ControlOrMeta+a")
     # Typed, key by key: the notebook's own shortcuts must not take them.
-    notebook.page.keyboard.type('{"text": "edited, dd"}')
+    notebook.page.keyboard.type("edited, dd")
     button(first, "Allow with these arguments").focus()
     notebook.page.keyboard.press("Enter")
     notebook.page.mouse.move(2, 2)
     expect(output.locator(".nba-ask")).to_have_count(1)
     second = question(output)
-    button(second, "Deny…").focus()
+    second.locator("summary", has_text="Deny…").focus()
     notebook.page.keyboard.press("Enter")
+    second.get_by_label("reason, which the model is told").focus()
     notebook.page.keyboard.type("not this one")
-    notebook.page.keyboard.press("Enter")
+    button(second, "Deny").click()
     notebook.wait(1)
     output.locator(".nba-phase:has-text('Answered')").wait_for()
     notebook.run(4)
@@ -87,9 +87,9 @@ def test_a_person_edits_and_denies_while_the_cell_runs(notebook: Notebook) -> No
     output.locator(".nba-turn summary").first.click()
     saved = output.inner_text()
     for words in (
-        "arguments edited by the person after",
+        "arguments edited by you after",
         "arguments that the model had written",
-        "denied by the person after",
+        "denied by you after",
         "not this one",
     ):
         assert words in saved, words
@@ -125,7 +125,7 @@ def test_a_docked_panel_is_the_same_panel_and_asks_in_both_of_its_views(
     page.keyboard.press("Control+Enter")
     expect(docked.locator(".nba-ask")).to_have_count(1)
     expect(root.locator(".nba-ask")).to_have_count(1)
-    expect(docked.locator(".nba-box-status")).to_contain_text("Waiting for you")
+    expect(docked.locator(".nba-phase").last).to_have_text("Waiting for you")
     button(question(docked), "Allow for this session").click()
     expect(button(question(root), "Allow once")).to_have_count(0)
     for view, box in zip((docked, root), boxes, strict=True):
