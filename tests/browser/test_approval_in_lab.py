@@ -65,7 +65,7 @@ def test_a_person_edits_and_denies_while_the_cell_runs(notebook: Notebook) -> No
     assert output.locator(".nba-phase").inner_text() == "Waiting for you"
     first, second = question(output, 0), question(output, 1)
     first.locator("summary", has_text="Edit…").click()
-    field = first.get_by_label("text", exact=True)
+    field = first.locator('[data-field="text"]')
     assert field.input_value() == "one"
     field.press("ControlOrMeta+a")
     # Typed, key by key: the notebook's own shortcuts must not take them.
@@ -77,7 +77,7 @@ def test_a_person_edits_and_denies_while_the_cell_runs(notebook: Notebook) -> No
     second = question(output)
     second.locator("summary", has_text="Deny…").focus()
     notebook.page.keyboard.press("Enter")
-    second.get_by_label("reason, which the model is told").focus()
+    second.locator('[data-field="reason"]').focus()
     notebook.page.keyboard.type("not this one")
     button(second, "Deny").click()
     notebook.wait(1)
