@@ -395,7 +395,7 @@ def _error_nodes(run: ToolRun, place: str) -> list[Node]:
     error = run.result.error if run.result else None
     words = visible(error.message if error and error.code == "E_DENIED" else str(error or ""))
     detail = visible(run.error_detail or "")
-    words = "" if words and words.partition(": ")[2] in detail else words
+    words = "" if detail and (words.partition(": ")[2] or words) in detail else words
     shown = labelled("error", words, RESULT_CHARS, f"{place}.result.error")
     label = "where it failed" if words else "error"
     return [*shown, *labelled(label, detail, RESULT_CHARS, f"{place}.error_detail")]
