@@ -5,6 +5,7 @@ What is compared and how it looks is in `view.compare`; the rows come from the s
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,12 @@ _MOST = 1_000
 """Rows of a list, and runs in which a text is found."""
 
 
-class _Shown:
+class _Shown(ABC):
     """Shows itself as a picture in a front end, and as text elsewhere."""
 
+    @abstractmethod
     def html(self) -> str:
         """One piece of HTML with its sheet, without a script."""
-        raise NotImplementedError
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/html": self.html(), "text/plain": str(self)}

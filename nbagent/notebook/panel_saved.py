@@ -13,7 +13,7 @@ from nbagent.view.labels import status_of
 from nbagent.view.node import h, html
 from nbagent.view.picture import page, picture
 from nbagent.view.text import plain
-from nbagent.view.words import clean, count, money, one_line, seconds, visible
+from nbagent.view.words import clean, count, money, one_line, seconds, things, visible
 
 SAVED_BYTES = 2_000_000
 """Of the conversation in the saved file."""
@@ -45,8 +45,8 @@ def totals(runs: Sequence[RunRecord]) -> str:
     turns = sum(len(run.turns) for run in runs)
     costs = [run.cost_usd for run in runs if run.cost_usd]
     pieces = [
-        f"{count(len(runs))} run{'s' * (len(runs) != 1)}",
-        f"{count(turns)} turn{'s' * (turns != 1)}",
+        things(len(runs), "run"),
+        things(turns, "turn"),
         f"{count(sum(run.usage.total_tokens for run in runs))} tokens",
         money(sum(costs)) if costs else "",
         seconds(sum(run.duration_ms for run in runs)),

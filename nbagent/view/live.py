@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nbagent.contracts import events
@@ -60,14 +60,6 @@ def merge(pending: list[Op], op: Op) -> None:
 
 
 @dataclass(slots=True)
-class _Open:
-    """An open question, and since when it waits."""
-
-    id: str
-    question: Question
-
-
-@dataclass(slots=True)
 class _State:
     """What is known beside the record."""
 
@@ -77,8 +69,8 @@ class _State:
     stopping: str = ""
     writing: dict[str, Writing] = field(default_factory=dict[str, Writing])
     progress: dict[str, str] = field(default_factory=dict[str, str])
-    open: dict[str, _Open] = field(default_factory=dict[str, _Open])
-    """By the key of the card."""
+    open: dict[str, tuple[str, Question]] = field(default_factory=dict[str, tuple[str, Question]])
+    """By the key of the card: the open questions with their ids."""
     n_asked: int = 0
 
 
@@ -119,7 +111,7 @@ class LivePicture:
     def open_questions(self) -> list[tuple[str, Question]]:
         """The questions that wait for an answer, the first asked first."""
         with self._lock:
-            return [(it.id, it.question) for it in self._state.open.values()]
+            return [*self._state.open.values()]
 
     def stopping(self, words: str) -> list[Op]:
         """Say in the head that the person stops or pauses the run."""
@@ -130,20 +122,15 @@ class LivePicture:
     # What the page shows
 
     def _now(self) -> Now:
-        state = self._state
-        return Now(
-            elapsed_ms=self._clock() - state.start_ms,
-            doing="wait" if state.open else state.doing,
-            activity=state.activity,
-            stopping=state.stopping,
-            is_asking=bool(state.open),
-            streams={key: writing.parts() for key, writing in state.writing.items()},
+        return replace(
+            self._head_now(),
+            streams={key: writing.parts() for key, writing in self._state.writing.items()},
             cards=self._cards(),
             asks=self._asks_node(),
         )
 
     def _cards(self) -> dict[str, Node]:
-        cards = {key: question_node(it.question, it.id) for key, it in self._state.open.items()}
+        cards = {key: question_node(it, at) for key, (at, it) in self._state.open.items()}
         for turn in self._run.turns:
             for place, run in enumerate(turn.tool_runs):
                 key = f"{turn.id}/tool/{run.tool_call_id}"
@@ -153,9 +140,8 @@ class LivePicture:
 
     def _card(self, turn: EngineTurn, place: int, run: ToolRun) -> Node:
         key = f"{turn.id}/tool/{run.tool_call_id}"
-        asked = self._state.open.get(key)
-        if asked:
-            return question_node(asked.question, asked.id)
+        if asked := self._state.open.get(key):
+            return question_node(asked[1], asked[0])
         path = f"run.turns[{self._index(turn.id)}].tool_runs[{place}]"
         progress = self._state.progress.get(key, "")
         return card_node(key, turn, run, path, progress=progress)
@@ -164,6 +150,7 @@ class LivePicture:
         return ["put", "head", head(self._run, self._head_now()), ""]
 
     def _head_now(self) -> Now:
+        """Of it what the head shows."""
         state = self._state
         return Now(
             elapsed_ms=self._clock() - state.start_ms,
@@ -312,7 +299,7 @@ class LivePicture:
         state = self._state
         state.n_asked += 1
         question_id = f"{event.turn_id}/{call}/{state.n_asked}"
-        state.open[key] = _Open(question_id, event.question)
+        state.open[key] = (question_id, event.question)
         given = {"args": event.args, "display_name": event.question.display_name}
         self._put_call(event.turn_id, run.model_copy(update=given))
         return [*self._card_ops(event.turn_id, call), self._head(), self._asks()]
