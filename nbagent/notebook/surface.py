@@ -23,16 +23,14 @@ from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions, kernel
 from nbagent.notebook.frontends import TerminalFrontend
-from nbagent.notebook.outputs import Output, display_once, forget_run, metadata_of
+from nbagent.notebook.outputs import Output, display_once, forget_run
 from nbagent.notebook.run_code import capture, run_code
-from nbagent.notebook.run_view import LiveView, OutputView, comm_id, forget_views, script, sheet
+from nbagent.notebook.run_view import OutputView, forget_views
 from nbagent.runtime import Courier, Pump
 from nbagent.session.frontend import Asker, Cell, NoticePrinter
 from nbagent.settings import RunOptions
 from nbagent.view import labels
 from nbagent.view.question import ask_by_input
-
-__all__ = ["LiveView", "NotebookFrontend", "comm_id", "metadata_of", "script", "sheet"]
 
 
 @dataclass(slots=True)

@@ -79,6 +79,19 @@ window.nbt = {
 """
 
 
+AREA_TOOL = """
+%load_ext nbagent
+import nbagent
+from nbagent import offline
+
+@nbagent.tool
+def area(city: str) -> float:
+    "Area of a city in square kilometres."
+    return 454.1
+"""
+"""The first cell of a notebook whose runs look up an area."""
+
+
 def free_port() -> int:
     """A port of loopback that nobody listens on."""
     with socket.socket() as server:

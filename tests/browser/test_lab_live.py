@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from jupyter_apps import App, Notebook, Server, opened
+from jupyter_apps import AREA_TOOL, App, Notebook, Server, opened
 from playwright.sync_api import Browser, Locator, expect
 
-SETUP = """
-%load_ext nbagent
-import nbagent
-from nbagent import offline
-
-@nbagent.tool
-def area(city: str) -> float:
-    "Area of a city in square kilometres."
-    return 454.1
-
+SETUP = (
+    AREA_TOOL
+    + """
 words = " ".join(f"word{n}" for n in range(1, 241))
 look = offline.step(text="I look it up.", calls=[offline.call("area", city="Oslo")])
 offline.script([look, words], name="slow", delay_ms=12)
@@ -26,6 +19,7 @@ offline.script([words * 50], name="endless", delay_ms=12)
 offline.script([look, look, "Done."], name="paused", delay_ms=150)
 offline.script([look, "First answer.", "Second answer.", "Third answer."], name="several")
 """
+)
 RUNS = [
     "%%agent --model offline:slow --tools area\nHow large is Oslo?",
     "%%agent --model offline:short\nTalk",

@@ -5,23 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
-from jupyter_apps import App, Notebook, Server, opened
+from jupyter_apps import AREA_TOOL, App, Notebook, Server, opened
 from playwright.sync_api import Browser
 
-SETUP = """
-%load_ext nbagent
-import nbagent
-from nbagent import offline
-
-@nbagent.tool
-def area(city: str) -> float:
-    "Area of a city in square kilometres."
-    return 454.1
-
+SETUP = (
+    AREA_TOOL
+    + """
 words = " ".join(f"word{n}" for n in range(1, 3000))
 look = offline.step(text="I look it up.", calls=[offline.call("area", city="Oslo")])
 offline.script([look, words], name="long", delay_ms=10)
 """
+)
 WATCH = """
 () => {
   const area = nbt.cells()[1].outputArea.node;
