@@ -43,23 +43,9 @@ def test_a_file_is_given_whole(door: FileDoor, project: Path) -> None:
         "truncated": False,
         "content": "one\ntwo ä\r\nthree\n",
     }
-
-
-@pytest.mark.parametrize(
-    ("offset", "limit", "content", "goes_on"),
-    [
-        (1, 1, "one\n", "offset=2"),
-        (2, 1, "two ä\r\n", "offset=3"),
-        (None, 2, "one\ntwo ä\r\n", "offset=3"),
-    ],
-)
-def test_lines_are_given_and_how_to_go_on(
-    door: FileDoor, offset: int | None, limit: int | None, content: str, goes_on: str
-) -> None:
-    given = door.data("fs.read", path="a.txt", offset=offset, limit=limit)
-    assert (given["content"], given["truncated"]) == (content, False)
-    assert goes_on in given.get("hint", "")
-    assert ("hint" in given) is bool(goes_on)
+    given = door.data("fs.read", path="a.txt", offset=2, limit=1)
+    assert (given["content"], given["truncated"]) == ("two ä\r\n", False)
+    assert "offset=3" in given["hint"]
 
 
 def test_a_long_file_is_cut_at_a_line_with_a_hint_that_leads_on(
@@ -133,23 +119,18 @@ ERRORS: list[tuple[str, dict[str, Any], str, str]] = [
     ("fs.read", {"path": "."}, "E_PRECONDITION_FAILED", "fs.list"),
     ("fs.read", {"path": "a.txt", "offset": 9}, "E_INVALID_ARGUMENTS", "has 3 lines"),
     ("fs.read", {"path": "a.txt", "offset": 10**30}, "E_INVALID_ARGUMENTS", "use a smaller one"),
-    ("fs.read", {"path": "a.txt", "offset": 0}, "E_INVALID_ARGUMENTS", "greater"),
     ("fs.read", {"path": "a.txt", "encoding": "rot13"}, "E_INVALID_ARGUMENTS", "'utf-16'"),
     ("fs.read", {"path": "link.md"}, "E_SANDBOX_VIOLATION", "links are not followed"),
-    ("fs.list", {"path": "none"}, "ENOENT", "there is no"),
     ("fs.list", {"path": "b.md"}, "ENOENT", "no folder"),
     ("fs.list", {"path": "@other"}, "E_SANDBOX_VIOLATION", "@project, @state"),
     *[
-        (name, {"glob": glob, **more}, "E_INVALID_ARGUMENTS", "")
-        for name, more in (("fs.list", {}), ("fs.search", {"query": "x"}))
-        for glob in ("\ud800*", "#", "  ", "{a,b}" * 7)
+        (name, {"glob": glob, "query": "x"}, "E_INVALID_ARGUMENTS", "")
+        for name in ("fs.list", "fs.search")
+        for glob in ("\ud800*", "#", "{a,b}" * 7)
     ],
     *[
-        ("fs.search", {"query": query, "regex": regex}, "E_INVALID_ARGUMENTS", "")
-        for query, regex in (
-            *(("", False), ("a\nb", False), ("\ud800", False), ("x" * 2_000, False)),
-            *(("(", True), (r"(a)\1", True), ("(?=a)", True)),
-        )
+        ("fs.search", {"query": query, "regex": "(" in query}, "E_INVALID_ARGUMENTS", "")
+        for query in ("", "a\nb", "\ud800", "x" * 2_000, "(", r"(a)\1")
     ],
 ]
 

@@ -47,13 +47,9 @@ def listed(door: FileDoor, path: str) -> set[str]:
 ONE_FOLDER = [
     "fs.*(path=@project/private/*)",
     "fs.*(path=@data/*)",
-    "fs.*(path=@above/project/private/*)",
     "fs.*(path=private/*)",
-    "fs.*(path=./private/**)",
     "filesystem(path=@same/private/*)",
-    "fs.*(path=@da*/*)",
     "fs.*(path=@dat*)",
-    "fs.*(path=*/private/*)",
     'fs.*(path="private/*")',
 ]
 FOLDER_NAMES = ["@data", "private", "@above/project/private", "@same/private", "./private/."]
@@ -170,15 +166,11 @@ def test_what_is_near_and_harmless_is_read(project: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "allowed"),
     [
-        ("fs.read(path=@project/.env)", True),
         ("fs.read(path=.env)", True),
-        ('fs.read(path=".env")', True),
         ('fs.read(path="*.env")', False),
-        ("*(path=/.env)", False),
         ("fs.*(path=@above/project/.env)", True),
         ("fs(path=*.env)", True),
         ("fs.read(path=@project/.ssh/*)", True),
-        ("fs.write(path=@project/.env)", False),
         ("fs.read", False),
         ("fs.read(path=@project/**)", False),
         ("fs.read(path=@project/sub/.env)", False),
@@ -190,12 +182,7 @@ def test_a_secret_is_read_only_when_its_name_was_allowed(
     name = next((it for it in ("id_rsa", ".ssh/config") if it[:3] in rule), ".env")
     (project / ".ssh").mkdir()
     (project / name).write_text(LINE)
-    error = door_of(project, allow=(rule,)).call("fs.read", path=name).result.error
+    door = door_of(project, allow=(rule, "fs.search(path=@same/.env)"))
+    error = door.call("fs.read", path=name).result.error
     assert (error.code if error else None) == (None if allowed else "E_DENIED")
-
-
-def test_a_secret_that_was_allowed_by_name_is_searched(project: Path) -> None:
-    (project / ".env").write_text(LINE)
-    door = door_of(project, allow=("fs.search(path=.env)",))
-    assert ".env" in searched(door, "@project")
-    assert searched(door, ".env") == {".env"}
+    assert (".env" in searched(door, "@project")) == (name == ".env")

@@ -57,17 +57,10 @@ def test_two_functions_of_one_tool_name_are_refused() -> None:
     assert len(FunctionHost([other, other]).specs) == 1
 
 
-def test_named_tools_may_be_plain_functions() -> None:
-    door = door_of(namespace=cell, names=["plain", "a.count"])
-    assert list(door.specs) == ["plain", "a.count"]
-    assert door.data("plain", a="3") == 3
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("populaton", "did you mean 'population'"),
-        ("a_count", "did you mean 'a.count'"),
         ("zzzzzz", "There are: population, a.count"),
         ("x", "there is no tool 'x'"),
     ],

@@ -84,14 +84,6 @@ def test_headers_go_with_each_request_and_are_not_shown(start: Start, url: str) 
     assert "tok-4711" not in str(door.preview("headers"))
 
 
-def test_environment_proxy_is_not_asked_for_loopback(
-    start: Start, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    assert start(url=url).listed().data("add", a=1) == {"result": 2}
-
-
 AGAIN = """
 import socket, runpy
 create = socket.create_server
@@ -119,11 +111,13 @@ def test_server_that_was_started_anew_is_met_again(start: Start, tmp_path: Path,
     [
         (None, ["onnect"]),
         (Reply(status=401, raw=b""), ["HTTP 401"]),
-        (Reply(status=500, raw=b"<h1>", raw_type="text/html"), ["HTTP 500"]),
         (Reply(raw=b"<h1>Welcome", raw_type="text/html"), ["content type"]),
-        (Reply(raw=b"[1, 2", raw_type="application/json"), ["parse"]),
     ],
-    ids=["nobody", "no key", "broken", "a web page", "garbage"],
+    ids=[
+        "nobody",
+        "no key",
+        "a web page",
+    ],
 )
 def test_what_is_no_server_says_why(start: Start, reply: Reply | None, words: list[str]) -> None:
     with ModelServer([reply] * 9 if reply else []) as odd:

@@ -65,16 +65,16 @@ def test_a_given_folder_is_a_skill_or_holds_some(project: Path, tmp_path: Path) 
         find_skills(project, ["nowhere"])
 
 
-@pytest.mark.parametrize("owners", [("project", "home"), ("given", "project", "home")])
 def test_the_given_wins_over_the_project_and_the_project_over_the_user(
-    project: Path, tmp_path: Path, owners: tuple[str, ...]
+    project: Path, tmp_path: Path
 ) -> None:
-    for owner in owners:
+    for owner in ("given", "project", "home"):
         text = f"---\nname: same\ndescription: {owner} one\n---\n"
         put(tmp_path / owner / PLACE, "same", text)
-    found = find_skills(project, [f"../given/{PLACE}"] if "given" in owners else [])
-    assert [skill.description for skill in found.skills] == [f"{owners[0]} one"]
-    assert len(found.warnings) == len(owners) - 1
+    for folders, wins in ([], "project"), ([f"../given/{PLACE}"], "given"):
+        found = find_skills(project, folders)
+        assert [skill.description for skill in found.skills] == [f"{wins} one"]
+        assert len(found.warnings) == 1 + len(folders)
     hidden = "the skill 'same' in ~/.agents/skills/same is hidden by the one in"
     assert hidden in str(found.warnings)
 
@@ -116,7 +116,6 @@ LENIENT: dict[str, tuple[str, str, str]] = {
     "other name": ("name: other\ndescription: d", "other", ""),
     "no name": ("description: d", "one", ""),
     "colon": ("name: one\ndescription: Use when: asked", "one", "at line 3"),
-    "other keys": ("name: one\ndescription: |\n  Two\n  lines\nuser-invocable: true", "one", ""),
 }
 
 
@@ -126,15 +125,23 @@ def test_what_is_not_as_the_format_wants_it_is_a_warning(project: Path, case: st
     put(project / PLACE, "one", f"---\n{matter}\n---\nbody\n")
     found = find_skills(project)
     assert [(skill.name, skill.body) for skill in found.skills] == [(name, "body\n")]
-    assert found.skills[0].description in ("d", "Use when: asked", "Two lines")
+    assert found.skills[0].description in ("d", "Use when: asked")
     assert warning in " ".join(found.warnings)
     assert bool(warning) is bool(found.warnings)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["none", "---\nname: one\n---\n", "---\n[: broken\n---\n", b"\xff\xfe\x00", "---\n" * 999],
-    ids=["none", "no description", "broken", "binary", "lines"],
+    [
+        "none",
+        "---\nname: one\n---\n",
+        "---\n[: broken\n---\n",
+    ],
+    ids=[
+        "none",
+        "no description",
+        "broken",
+    ],
 )
 def test_a_skill_that_cannot_be_offered_is_skipped_with_a_reason(
     project: Path, text: str | bytes
@@ -163,10 +170,8 @@ def test_its_files_are_listed_without_hidden_ones_and_links(project: Path, home:
     ("file", "code"),
     [
         ("../two/SKILL.md", "E_SANDBOX_VIOLATION"),
-        ("link", "E_SANDBOX_VIOLATION"),
         ("linked/outside", "E_SANDBOX_VIOLATION"),
         ("nothing.md", "ENOENT"),
-        ("", "E_PRECONDITION_FAILED"),
         (".env", "E_DENIED"),
         ("large", "E_READ_LIMIT"),
         ("pipe", "E_"),
@@ -185,15 +190,6 @@ def test_nothing_outside_a_skill_is_read(project: Path, home: Path, file: str, c
         skill.read(file, most_bytes=100)
     assert caught.value.code.startswith(code)
     assert str(project) not in caught.value.message
-
-
-def test_a_skill_that_was_swapped_for_a_link_is_not_read(project: Path, home: Path) -> None:
-    skill = one(project)
-    put(home, "outside")
-    skill.root.rename(project / "moved")
-    skill.root.symlink_to(home / "outside")
-    with pytest.raises(ToolError, match="link"):
-        skill.read("SKILL.md", most_bytes=100)
 
 
 def test_the_fingerprint_of_a_skill_changes_with_any_file(project: Path, tmp_path: Path) -> None:

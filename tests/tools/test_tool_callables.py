@@ -104,8 +104,6 @@ def keyword_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
 shop = Shop("ab")
 CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     # id: what is made a tool, what a model sends, what comes back
-    "function": (plain, {"count": 1}, 1),
-    "no parameters": (tool(name="now")(lambda: 1), {}, 1),
     "defaults left out": (two, {"a": 1}, [1, 5, 7]),
     "no hints": (no_hints, {"a": "1"}, ["1", 2, [], 3, {}]),
     "all kinds": (
@@ -119,7 +117,6 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
         5,
     ),
     "unicode names by wire key": (sizes, {"l_nge": 1, "l_nge_": 2, "arg3": 3}, [1, 2, 3]),
-    "unicode names as written": (sizes, {"länge": 1, "lünge": 2, "数": 3}, [1, 2, 3]),
     "context": (with_context, {"a": 1}, [1, "test", None]),
     "context that a model gives": (
         guarded,
@@ -127,12 +124,9 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
         ["test", {"x": 2}],
     ),
     "method": (shop.method, {"count": 2}, "abab"),
-    "instance with call": (shop, {"count": 2}, 3),
     "partial by keyword": (functools.partial(two, b=1), {"a": 0}, [0, 1, 7]),
-    "partial by position": (functools.partial(two, 4), {"b": 1}, [4, 1, 7]),
     "wrapper without wraps": (unnamed(two), {"args": [1], "c": 2}, [1, 5, 2]),
     "lru_cache": (functools.lru_cache(plain), {"count": "2"}, 2),
-    "wrapper of a coroutine": (unnamed(shop.later), {"args": [2]}, 2),
     "builtin by position": (math.gcd, {"integers": [4, 6]}, 2),
     "wrapper by keyword": (keyword_wrapper(plain), {"count": 1}, 1),
 }
@@ -149,12 +143,10 @@ def test_callable_is_a_tool(
 
 DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
     # id: hint, default, what the schema says of it (MISSING: nothing)
-    "number": (int, 3, 3),
     "enum member": (Colour, Colour.RED, "red"),
     "infinity": (float, math.inf, MISSING),
     "sentinel": (int, MISSING, MISSING),
     "hostile": (Any, Hostile(), MISSING),
-    "long": (str, "x" * 5_000, MISSING),
 }
 
 
@@ -208,12 +200,9 @@ def test_keys_that_a_wire_refuses_are_shown_in_ascii_with_the_name_beside() -> N
 NAMES: dict[str, tuple[str, str]] = {
     # id: what it is called, the name to write
     "another dot": ("fs․read", "fs.read"),
-    "zero width": ("read\u200bfile", "readfile"),
     "letters of other languages": ("größe", "groe"),
-    "none in ascii": ("人口", "my_tool"),
     "empty": ("", "my_tool"),
     "of a built-in tool": ("nb.run", "nb_run"),
-    "of a built-in host": ("fs.anything", "fs_anything"),
     "of a skills tool": ("get_skill", "my_get_skill"),
 }
 

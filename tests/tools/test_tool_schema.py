@@ -5,7 +5,6 @@
 import types
 import typing
 from collections.abc import Callable
-from datetime import date
 from typing import Annotated, Any
 
 import pytest
@@ -59,7 +58,6 @@ def property_of(hint: Any) -> dict[str, Any]:
 
 INT, TEXT, NULL = {"type": "integer"}, {"type": "string"}, {"type": "null"}
 HINTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "date": (date, {"format": "date", **TEXT}),
     "annotated field": (
         Annotated[int, Field(ge=1, description="How many.")],
         {"minimum": 1, "description": "How many.", **INT},
@@ -202,8 +200,6 @@ CASES: dict[str, tuple[str | None, str, dict[str, str]]] = {
     "google": (GOOGLE, f"{HEAD}Note: Old numbers.\n\n{END}", {**BOTH, "rest": "Others."}),
     "numpy": (NUMPY, HEAD + END, BOTH),
     "sphinx": (SPHINX, HEAD + END, BOTH),
-    "none": (None, "", {}),
-    "no parameters": ("Returns: a number.", "Returns: a number.", {}),
     "words in prose": ("Of the Parameters of :class:`X`.", "Of the Parameters of :class:`X`.", {}),
     "examples": (EXAMPLES, "Add.\n\nExamples:\n>>> add(1)\n2", {"year": "One."}),
     "one field": ("Weather.\n\n:param city: the name", "Weather.", {"city": "the name"}),

@@ -7,14 +7,14 @@ import datetime as dt
 import enum
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
+from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import numpy as np
 import pydantic
 import pytest
 import typing_extensions
 from legal_schema import check_legal
-from probes import Access, Cat, Dog, pd, probe_of
+from probes import Cat, Dog, pd, probe_of
 from pydantic import BaseModel, Field
 
 from nbagent.contracts.errors import UsageError
@@ -73,13 +73,8 @@ OTHER_DAY = dt.datetime(2026, 1, 2, 3, 4)
 
 KINDS: dict[str, tuple[Any, Any, Any]] = {
     # id: hint, what a model sends, what the function gets
-    "float": (float, 1, 1.0),
-    "any": (Any, {"a": [1]}, {"a": [1]}),
     "final": (typing.Final[int], 1, 1),
-    "string annotation": ("int", "1", 1),
-    "optional": (Optional[int], None, None),  # noqa: UP045
     "union": (Union[int, list[str]], ["a"], ["a"]),  # noqa: UP007
-    "union keeps a string": (int | str, "5", "5"),
     "discriminated union": (
         Annotated[Cat | Dog, Field(discriminator="kind")],
         {"kind": "cat", "lives": 9},
@@ -87,28 +82,18 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {
     ),
     "literal of kinds": (Literal["a", 1, True, None], 1, 1),
     "mixed enum": (Mixed, "b", Mixed.B),
-    "typed dict": (Row, {"count": 1}, {"count": 1}),
-    "recursive typed dict": (Tree, {"value": 1, "left": BRANCH}, {"value": 1, "left": BRANCH}),
     "named tuple as an object": (Point, {"x": 1, "y": "south"}, Point(1, "south")),
     "dataclass": (Item, {"count": 1}, Item(1)),
-    "model": (Dog, {"kind": "dog", "name": "Rex"}, Dog(kind="dog", name="Rex")),
     "recursive model": (
         Node,
         {"value": 1, "kids": [{"value": 2}]},
         Node(value=1, kids=[Node(value=2)]),
     ),
-    "model with aliases": (Aliased, {"pageSize": 3}, Aliased(pageSize=3)),
     "constraint": (Annotated[int, Field(gt=0, lt=10, multiple_of=2)], 4, 4),
-    "text inside": (list[Annotated[str, "a tag"]], ["x"], ["x"]),
     "date": (dt.date, "2026-01-02", dt.date(2026, 1, 2)),
-    "datetime": (dt.datetime, "2026-01-02T03:04", OTHER_DAY),
     "union of date and datetime": (dt.date | dt.datetime, "2026-01-02T03:04:00", OTHER_DAY),
-    "list": (list, [1, "a"], [1, "a"]),
     "fixed tuple": (tuple[int, str], [1, "a"], (1, "a")),
-    "empty tuple": (tuple[()], [], ()),
-    "dict": (dict, {"a": 1}, {"a": 1}),
     "dict by int": (dict[int, str], {"1": "a"}, {1: "a"}),
-    "dict by literal": (dict[Literal["a", "b"], int], {"a": 1}, {"a": 1}),
     "iterable is a list": (Iterable[int], [1, 2], [1, 2]),
     "json value": (pydantic.JsonValue, {"a": [1, None]}, {"a": [1, None]}),
     "recursive type alias": (Json, {"a": ["b", None]}, {"a": ["b", None]}),
@@ -129,29 +114,20 @@ def test_function_gets_what_its_hint_says(hint: Any, sent: Any, expected: Any, b
 LIST_OR = "take a text or a number instead, or a list or dataclass of such"
 REFUSED: dict[str, tuple[Any, str]] = {
     "array": (np.ndarray, "take a list[float]"),
-    "array like": (np.typing.ArrayLike, "take a list[float]"),
     "list of arrays": (list[np.ndarray], "take a list[float]"),
     "frame": (pd.DataFrame, "take the rows as a list[dict]"),
-    "text or frame": (str | pd.DataFrame, "take the rows as a list[dict]"),
-    "series": (pd.Series, "take a list of the values"),
     "callable": (Callable[[int], str], "take the name of the function"),
-    "lambda": (lambda x: x, "take the name of the function"),  # pyright: ignore
+    # pyright: ignore
     "class": (type[int], LIST_OR),
-    "flag": (Access, LIST_OR),
     "iterator": (Iterator[int], LIST_OR),
     "own class": (type("Database", (), {}), LIST_OR),
-    "self": ("typing.Self", LIST_OR),
-    "class variable": (typing.ClassVar[int], LIST_OR),
     "enum of tuples": (Pairs, LIST_OR),
-    "empty enum": (enum.Enum("Empty", []), LIST_OR),
-    "number": (5, LIST_OR),
     "pattern with look-ahead": (
         Annotated[str, Field(pattern="^(?!x)a")],
         "look-around, including look-ahead and look-behind, is not supported",
     ),
     "alias of itself": (Recursive, "alias that names itself; write pydantic.JsonValue"),
     "unknown name in a model": (Early, "names a class that is not defined yet; define it"),
-    "unknown name": ("Unknown", "define or import what it names"),
     "no expression": ("list[", "define or import what it names"),
 }
 

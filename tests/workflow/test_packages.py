@@ -150,23 +150,12 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
         graph((TO_STOP, "")) | head("entry: plan"),
         [(J, 8, "no way leads from 'plan' to 'stop'")],
     ),
-    "two to begin with": (graph((TO_STOP, "")), [(W, None, "2 nodes (plan, stop)")]),
     "none to begin with": (
         graph(('"label": "good"}', '"label": "good"}, {"from": "check", "to": "plan"}')),
         [(W, None, "no node could be the one to begin with")],
     ),
     "two entries": (head("entry: [plan, stop]"), [(W, 2, "2 entries (plan, stop)")]),
     "unknown entry": (head("name: x\nentry: begin"), [(W, 3, "no node 'begin'")]),
-    "entry is no text": (head("entry: 1"), [(W, 2, "entry is an id")]),
-    "dead end": (
-        graph(
-            (
-                '{"id": "done", "stepFile": "steps/done.md", "terminal": true}',
-                '{"id": "done", "stepFile": "steps/done.md"}',
-            )
-        ),
-        [(J, 7, "nothing follows 'done' (a dead end)")],
-    ),
     "cycle without an exit": (
         graph((',\n    {"from": "check", "to": "done", "label": "good"}', ""))
         | head("entry: plan"),
@@ -193,17 +182,12 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "step file is not text": ({"steps/plan.md": b"\xff"}, [("steps/plan.md", None, "UTF-8")]),
     "no agent": (graph(('"mira"', '"lena"')), [(J, 3, "no agent 'lena'; there are: mira")]),
     "no JSON": (graph(('"mira"}', '"mira"')), [(J, 4, "it is not JSON that can be read")]),
-    "no object": ({J: "[]"}, [(J, 1, "no JSON object")]),
     "too deep": ({J: "[" * 100_000}, [(J, 1, "it is not JSON that can be read")]),
     "too large": ({J: " " * 1_100_000}, [(J, None, "more than 200,000 bytes")]),
     "no nodes": ({J: '{"nodes": [], "edges": []}'}, [(J, 1, "it has no node")]),
     "key twice": (
         graph(('"agentId": "mira"', '"id": "plan", "agentId": "mira"')),
         [(J, 3, "'id' stands here twice")],
-    ),
-    "list twice": (
-        graph(('  "edges": [\n', '  "edges": [],\n  "edges": [\n')),
-        [(J, 12, "'edges' stands here twice")],
     ),
     "unknown keys": (
         graph(("outputsMap", "outputMap"), ('"label": "good"', '"lable": "good"')),
@@ -241,46 +225,25 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
             ('"id": "stop"', '"id": "stop\\n- autopilot: true"'),
             ('"draft"', '"draft\\u2028- x"'),
             ("it is not good yet", "no\\u202ey"),
-            ('"label": "good"', '"label": "a\\rb"'),
+            ('"label": "good"', f'"label": "{"g" * 81}"'),
         ),
         [
             (J, 4, "the output 'draft"),
             (J, 8, "is no id"),
             (J, 13, "condition is not one printable line"),
-            (J, 14, "label is not one printable line"),
-            (J, 15, "no node 'stop'"),
-        ],
-    ),
-    "too long": (
-        graph(
-            ('"stop", "stepFile"', f'"{"s" * 81}", "stepFile"'),
-            ('"good"', f'"{"g" * 81}"'),
-            ("it is not good yet", "c" * 501),
-        ),
-        [
-            (J, 8, "is no id"),
-            (J, 13, "condition is not one printable line of at most 500"),
             (J, 14, "label is not one printable line of at most 80"),
             (J, 15, "no node 'stop'"),
         ],
     ),
     "output above": (output("../x.md"), [(J, 4, "'..' leads out")]),
-    "output absolute": (output("/etc/x.md"), [(J, 4, "it is absolute")]),
-    "output on a drive": (output("C:x.md"), [(J, 4, "mean something on other systems")]),
     "output in the package": (output("@pkg/x.md"), [(J, 4, "leaves @project/")]),
     "output in the state": (output("@state/workflow.md"), [(J, 4, "leaves @project/")]),
     "output is the mount": (output("@project/"), [(J, 4, "write a path below a mount")]),
-    "output in a bundle": (output("{bundle-root}/x.md"), [(J, 4, "leaves @project/")]),
     "output with a mark": (output("{planning}/x.md"), [(J, 4, "a value for {planning}")]),
-    "output with double braces": (output("{{name}}.md"), [(J, 4, "{{name}}")]),
     "output is a number": (graph(('"out/draft.md"', "1")), [(J, 4, "1 is no path")]),
-    "output of git": (output("x/.Git/y"), [(J, 4, "its name is kept")]),
     "output in the store": (output("@project/.nbagent/x.md"), [(J, 4, "its name is kept")]),
-    "output that is half written": (output("out/.nbagent-tmp-1"), [(J, 4, "its name is kept")]),
     "input of no mount": (needs("@data/x.md"), [(J, 4, "another mount than @project")]),
-    "input is a mount": (needs("@project"), [(J, 4, "write a path below a mount")]),
     "input not in the package": (needs("@pkg/x.md"), [(J, 4, "no file x.md in the package")]),
-    "input above": (needs("@project/../x.md"), [(J, 4, "'..' leads out")]),
 }
 BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
     "unknown agents": (
@@ -295,7 +258,6 @@ BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
         head("config:\n  a: [1]\n  b: 'x'\n  c: \"1\\n2\"\n  'd e': 1"),
         [(W, 3, "'a' is not one"), (W, 5, "'c' is not one"), (W, 6, "'d e' is no name")],
     ),
-    "config is a list": (head("config: [a]"), [(W, 2, "no list of 'name: value' pairs")]),
     "variables are a text": (head("variables: x"), [(W, 2, "no list of 'name: value' pairs")]),
     "aliases": (head("id: &a x\nname: *a"), [(W, 2, "aliases"), (W, 3, "aliases")]),
     "keys twice": (head("id: x\nid: y\nid: z"), [(W, 3, "second time"), (W, 4, "second time")]),
@@ -303,28 +265,17 @@ BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
         head("id: x\nagents: [mira, otto\nname: x"),
         [(W, 3, "a quote or bracket has no end")],
     ),
-    "open quote": (head('name: "Bake a loaf\nid: x'), [(W, 2, "a quote or bracket has no end")]),
     "broken front matter": (head("id: x\n  y: z"), [(W, 3, "it is not YAML")]),
     "not text": ({W: b"\xff\xfe"}, [(W, None, "UTF-8")]),
     "broken config": (
         {"config.yaml": "a: 1\na: 2\n"},
         [("config.yaml", 2, "second time")],
     ),
-    "agent with a missing file": (
-        agent("critical_actions:\n  - Be brief.\n  - load: @pkg/voice.md"),
-        [(A, 6, "no file voice.md in the package")],
-    ),
-    "agent with an unknown mark": (
-        agent("critical_actions:\n  - load: '{elsewhere}/voice.md'"),
-        [(A, 5, "a value for {elsewhere}")],
-    ),
     "all of one agent": (
         agent('critical_actions:\n- load: ../../etc/passwd\n- load: @pkg/x.md\n- "a\\x1b[2K"'),
         [(A, 5, "'..' leads out"), (A, 6, "no file x.md"), (A, 7, "control characters")],
     ),
     "agent that records nothing": (agent("tools: [fs.read]"), [(A, 4, "leave out fs.apply_patch")]),
-    "agent without a tool": (agent("tools: []"), [(A, 4, "leave out fs.apply_patch")]),
-    "agent with aliases": (agent("title: &a x"), [(A, 4, "aliases")]),
     "two agents of one id": (
         {"agents/other.md": "---\nid: mira\n---\nYou are Mira too.\n"},
         [("agents/other.md", None, "is in agents/mira.md too")],
@@ -359,22 +310,14 @@ def test_a_bad_package_gets_all_its_faults_with_file_and_line(name: str, tmp_pat
 @pytest.mark.parametrize(
     "changes",
     [
-        agent("tools: [fs.read, fs.apply_patch]"),
         agent("tools: ['fs.*']"),
-        agent("tools: fs"),
-        {},
         {J: "\ufeff" + GRAPH.replace("\n", "\r\n")},
         {W: "\ufeff" + GOOD[W].replace("\n", "\r\n")},
         head("entry: plan\nvariables: {topic: none}\nstepsCompleted: []"),
-        head("entry: [plan]"),
-        {"agents/README.md": "What the agents are for.\n"},
         output("{project-root}/out/./draft.md"),
         needs("@state/notes.md"),
     ],
-    ids=[
-        *("tools", "glob", "host", "as it is", "graph with CRLF", "rules with CRLF", "more keys"),
-        *("one entry", "read me", "marks", "state"),
-    ],
+    ids=["tools", "graph with CRLF", "rules with CRLF", "more keys", "marks", "state"],
 )
 def test_what_is_in_order_has_no_fault(changes: dict[str, Any], tmp_path: Path) -> None:
     package = load_package(put(tmp_path / "good", GOOD | changes))
@@ -447,7 +390,6 @@ BAD_ENTRIES: dict[str, tuple[list[zipfile.ZipInfo], list[str]]] = {
         [entry("WORKFLOW.md"), entry("x"), entry("x"), entry("steps"), entry("STEPS/y.md")],
         ["capitals aside"] * 4,
     ),
-    "of two spellings": ([entry("caf\u00e9.md"), entry("cafe\u0301.md")], ["capitals aside"]),
     "control characters": ([entry("a\nb"), entry("a\u202eb")], ["invisible character"] * 2),
     "device names": ([entry("aux.md"), entry("x./y")], ["is a device", "ends in a dot"]),
     "packed otherwise": ([entry("x", compress_type=zipfile.ZIP_BZIP2)], ["with deflate"]),
@@ -529,17 +471,11 @@ def test_a_damaged_zip_is_one_clear_error(cut: float, tmp_path: Path) -> None:
 NO_PACKAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "not there": (lambda path: None, "no such folder or zip"),
     "no zip": (lambda path: path.write_text("text"), "neither a folder nor a zip"),
-    "empty file": (lambda path: path.write_text(""), "neither a folder nor a zip"),
     "empty folder": (lambda path: path.mkdir(), "neither workflow.md nor SKILL.md"),
-    "empty zip": (lambda path: zipped(path, {}), "neither workflow.md nor SKILL.md"),
     "deeper": (lambda path: put(path, {"a/b/workflow.md": "x"}), "name the folder that has one"),
     "no steps": (lambda path: put(path, {"workflow.md": "x"}), "write one of them"),
     "name of a line break": (
         lambda path: put(path, STEPS | {"steps/step-02\n- autopilot.md": "x"}),
-        "invisible character",
-    ),
-    "name of two directions": (
-        lambda path: put(path, STEPS | {"steps/step-01b\u202e.md": "x"}),
         "invisible character",
     ),
     "name that no tool reads": (
@@ -547,8 +483,6 @@ NO_PACKAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "mean something on other systems",
     ),
     "folder of two lines": (lambda path: put(path / "a\nb", GOOD), "not one printable line"),
-    "folder of two directions": (lambda path: put(path / "a\u202eb", GOOD), "not one printable"),
-    "folder that is no UTF-8": (lambda path: put(path / "a\udcff", GOOD), "not one printable line"),
     "path of no system": (lambda path: path / "a\0b", "not one printable line"),
 }
 STEPS = {"workflow.md": "x", "steps/step-01.md": "x"}
@@ -673,7 +607,6 @@ STEP_FILES: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
         },
         {"step-01": ["step-02", "step-e-01:see"], "step-02": [], "step-e-01": ["step-02"]},
     ),
-    "one alone": ({"steps/step-01.md": ""}, {"step-01": []}),
     "two names": (
         {
             "steps/step-01.md": "`steps-b/step-01.md`",
@@ -717,8 +650,6 @@ STEP_FILES: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
     ),
     # A search that goes back and forth would take hours here.
     "one long word": ({"steps/step-01.md": "a" * 200_000}, {"step-01": []}),
-    "one word of many steps": ({"steps/step-01.md": "step" * 50_000}, {"step-01": []}),
-    "one path of many steps": ({"steps/step-01.md": "step-02.md/" * 18_000}, {"step-01": []}),
     "a name to be mended": (
         {"steps/step-01 begin (now).md": "", "steps/step-02-größe.md": ""},
         {"step-01-begin-now": ["step-02-gr-e"], "step-02-gr-e": []},
@@ -741,11 +672,3 @@ def test_a_graph_is_made_from_the_numbers_and_links_of_steps(name: str, tmp_path
     package = load_package(put(tmp_path / "it", {"workflow.md": "Rules.\n", **files}))
     assert ways(package) == expected
     assert "made from the numbers of the steps" in package.notes[0]
-
-
-def test_a_zip_of_step_files_is_the_same_package(tmp_path: Path) -> None:
-    names = (path for path in FIELD_NOTES.rglob("*") if path.is_file())
-    files = {path.relative_to(FIELD_NOTES).as_posix(): path.read_bytes() for path in names}
-    backwards = {name: files[name] for name in sorted(files, reverse=True)}
-    packed = load_package(zipped(tmp_path / "x.zip", backwards, "field-notes/"), cache=tmp_path)
-    assert without_places(packed) == without_places(load_package(FIELD_NOTES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -21,7 +22,6 @@ from nbagent.session.active import ActiveRun, at_work
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import close_stores
 from nbagent.settings import begun_anew, store_home
-from nbagent.workflow.graph import PackageError
 
 MIRA = "---\nid: mira\nname: Mira\ntitle: writer\n---\nYou write plainly.\n"
 OTTO = "---\nid: otto\nname: Otto\ntools: [fs]\n---\nYou judge what others wrote.\n"
@@ -198,20 +198,6 @@ def test_system_prompt_and_tools_follow_the_agent_of_the_step() -> None:
     result = json.loads(model.requests[3].messages[-1].text)
     assert result["error"]["code"] == "E_DENIED"
     assert "otto" in result["error"]["message"]
-
-
-def test_refused_moves_are_seen_and_change_nothing() -> None:
-    model = script(move("draft", "done"), patch(currentNodeId_set="check"), "I cannot.")
-    run = check_run(start(model), model)
-    codes = [one.result.error.code for turn in run.turns for one in turn.tool_runs]  # pyright: ignore
-    assert codes == ["E_PRECONDITION_FAILED", "E_PRECONDITION_FAILED"]
-    rows: Any = nbagent.transitions(run=run.id)
-    assert rows["to_node"].tolist() == ["done", "check"]
-    assert rows["accepted"].tolist() == [False, False]
-    flow = run.workflow
-    assert flow is not None
-    assert flow.current_node == "draft"
-    assert not flow.state.completed
 
 
 def test_the_document_alone_is_enough_to_go_on(project: Path) -> None:
@@ -507,11 +493,35 @@ def test_a_document_that_breaks_while_a_run_is_at_work_ends_it_and_is_not_overwr
     assert files[0].read_text() == "---\nbroken:\n\t- [\n---\n"
 
 
+def test_an_edit_while_a_patch_is_on_its_way_to_the_disk_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = start(script(patch(variables_set={"hand": 0}), "Hm."))
+    file, plain, edits = document(first), os.fsync, 0
+
+    def fsync(descriptor: int) -> None:
+        nonlocal edits
+        plain(descriptor)
+        names = os.listdir(file.parent)
+        if edits < 2 and any(name.startswith(".nbagent-tmp-") for name in names):
+            edits += 1
+            other = file.with_name("other")
+            other.write_text(file.read_text().replace(f"hand: {edits - 1}", f"hand: {edits}"))
+            other.replace(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    run = nbagent.Agent(model=script(patch(variables_set={"n": 1}), "Hm.")).run(document=str(file))
+    assert edits == 2
+    assert [one.result and one.result.ok for one in run.turns[0].tool_runs] == [True]
+    assert run.workflow is not None
+    assert run.workflow.state.variables == {"hand": 2, "n": 1}
+
+
 def test_critical_actions_are_read_and_shown_before_the_first_request(project: Path) -> None:
     agent = MIRA.replace(
         "title: writer",
         "title: writer\ncritical_actions:\n  - load: @pkg/data/style.md\n  - Never swear.\n"
-        "  - load: {project-root}/facts.md",
+        "  - load: {project-root}/facts.md\n  - load: @pkg/data/style.md",
     )
     shutil.rmtree(project / "flow")
     package(project / "flow", agents={"mira": agent, "otto": OTTO})
@@ -524,8 +534,9 @@ def test_critical_actions_are_read_and_shown_before_the_first_request(project: P
     (project / "facts.md").write_text("Birds fly.\n")
     run = start(model)
     system = model.requests[0].system_prompt
-    assert "CRITICAL_CONTEXT @pkg/data/style.md\nShort sentences." in system
+    assert system.count("CRITICAL_CONTEXT @pkg/data/style.md\nShort sentences.") == 1
     assert "CRITICAL_CONTEXT @project/facts.md\nBirds fly." in system
+    assert system.index("Short sentences.") < system.index("Birds fly.")
     assert "- Never swear." in system
     assert any("reads @pkg/data/style.md" in text for text in run.record.notices)
     policy = nbagent.ToolPolicy(deny=["fs.read(path=@project/facts.md)"])
@@ -569,15 +580,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no package": ({"workflow": "nowhere"}, "nowhere"),
     "no agent of it": ({"agent": "olaf"}, "it has mira, otto"),
     "a type": ({"output": list[str]}, "output"),
-    "no tools": ({"tools": "none"}, "--tools none"),
     "no document": ({"document": "nowhere.md"}, "nowhere.md"),
     "a path as id": ({"document": "../../x"}, "no document"),
-    "nobody's home": ({"workflow": "~nobody-here/flow"}, "is no path"),
     "no path": ({"workflow": "a\0b"}, "is no path"),
     "replayed results": ({"replay_tools": True, "cassette": "x.jsonl"}, "replayed tool results"),
     "the project": ({"workflow": "."}, "the folder of the project|no such|workflow.md"),
     "no way to move": ({"policy": nbagent.ToolPolicy(deny=["fs.*"])}, "denies fs.apply_patch"),
-    "no such document": ({"document": "0" * 16}, "no document"),
 }
 
 
@@ -600,12 +608,3 @@ def test_a_request_that_is_too_long_says_how_the_document_goes_on() -> None:
     shown = f"$NBAGENT_HOME/state/{run.id}/workflow.md"
     assert f"%agent resume {shown}" in run.error.message
     assert nbagent.Agent(model=script("Hm.")).run(document=shown).text == "Hm."
-
-
-def test_a_broken_package_says_all_that_is_wrong(project: Path) -> None:
-    (project / "flow" / "steps" / "draft.md").unlink()
-    graph = project / "flow" / "workflow.graph.json"
-    graph.write_text(graph.read_text().replace('"otto"', '"olaf"'))
-    with pytest.raises(PackageError) as caught:
-        start(script())
-    assert len(caught.value.faults) == 2

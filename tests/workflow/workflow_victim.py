@@ -21,15 +21,11 @@ from nbagent.settings import begun_anew
 PACKAGE = "table-review"
 LASTS_S = 0.7
 """About as long as the whole workflow takes."""
-AT_RANDOM, AT_A_CHANGE, NEVER = "random", "change", "never"
-"""The moments of a kill: any, or soon after the document changed on the disk."""
+AT_RANDOM, NEVER = "random", "never"
 BEFORE_A_MOVE, AFTER_A_MOVE = "before a move", "after a move"
 """Just before and just after the document is replaced by that of the second move."""
-ANEW, DOCUMENT, RESUME, WORDS = "anew", "document", "resume", "words"
+ANEW, DOCUMENT, RESUME = "anew", "document", "resume"
 """How the victim begins, or goes on."""
-_AFTER_S = 0.006
-"""From a change of the document until its result is stored, and a little more."""
-_POLL_S = 0.0002
 _PAID_ONCE = ("nbagent.session.guide", "nbagent.providers.offline.workflow")
 
 
@@ -67,37 +63,13 @@ def walk(project: Path, home: Path, way: str) -> None:
         elif way == DOCUMENT:
             run = agent.run(document=str(document_in(home)), **options)
         else:
-            words = "Go on, please." if way == WORDS else None
-            run = nbagent.open_run("last").resume(words, on_approval=allow)
+            run = nbagent.open_run("last").resume(on_approval=allow)
     assert run.stop_reason == "workflow_complete", (run.phase, run.stop_reason, run.error, run.text)
 
 
 def document_in(home: Path) -> Path | None:
     """The document of the one workflow that a home has; None while it is not there yet."""
     return next(home.glob("state/*/workflow.md"), None)
-
-
-def kill_in_time(pid: int, home: Path, moment: str) -> None:
-    """Kill a victim, unless it ends before."""
-    if moment == AT_RANDOM:
-        time.sleep(random.uniform(0, LASTS_S))
-    elif moment == AT_A_CHANGE:
-        changes, seen = random.randrange(1, 6), _inode(home)
-        until = time.monotonic() + LASTS_S
-        while changes and time.monotonic() < until:
-            time.sleep(_POLL_S)
-            now = _inode(home)
-            changes -= now != seen
-            seen = now
-        time.sleep(random.uniform(0, _AFTER_S))
-    else:
-        return
-    os.kill(pid, signal.SIGKILL)  # It is not waited for yet, so the id is its own.
-
-
-def _inode(home: Path) -> int:
-    file = document_in(home)
-    return file.stat().st_ino if file else 0
 
 
 def main() -> None:
@@ -118,7 +90,9 @@ def main() -> None:
                 print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             finally:
                 os._exit(code)
-        kill_in_time(pid, Path(home), moment)
+        if moment == AT_RANDOM:
+            time.sleep(random.uniform(0, LASTS_S))
+            os.kill(pid, signal.SIGKILL)  # It is not waited for yet, so the id is its own.
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
