@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,18 +106,6 @@ def test_a_rule_about_more_than_the_path_is_judged_with_the_call(project: Path) 
     door = door_of(project, "fs.search(path=*x.txt, query=need*)")
     assert "x.txt" not in searched(door, "@project")
     assert "x.txt" in searched(door, "@project", "here")
-
-
-@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are text there")
-def test_names_that_are_no_text_are_shown_escaped(project: Path) -> None:
-    (project / os.fsdecode(b"bad\xff.txt")).write_text(LINE)
-    (project / os.fsdecode(b"dir\xff")).mkdir()
-    (project / os.fsdecode(b"dir\xff") / "in.txt").write_text(LINE)
-    (project / ".gitignore").write_text("*.log\n")
-    for door in (door_of(project), door_of(project, "fs.*(path=@project/private/*)")):
-        for more in ({}, {"glob": "*.txt"}, {"glob": "!*.md"}):
-            assert "bad⟦U+DCFF⟧.txt" in door.data("fs.list", depth=9, **more)["entries"]
-        assert searched(door, "@project") >= {"a.txt", "z.txt"}
 
 
 SECRETS = (

@@ -16,11 +16,6 @@ from nbagent.contracts.secrets import register
 from nbagent.tools.function_tool import as_tool
 
 
-class Stop(BaseModel):
-    city: str
-    days: int = 1
-
-
 class Fussy(BaseModel):
     x: int
 
@@ -126,10 +121,7 @@ def test_what_was_read_otherwise_is_noted(bench: HostDoor) -> None:
     assert "sk-in-an-argument" not in str(error)
     outcome = bench.run(search, query="x", limit=None, kind=" B")
     assert outcome.result.ok
-    assert outcome.notes == (
-        "limit: None left out, the default counts",
-        "kind: ' B' read as 'b'",
-    )
+    assert outcome.notes == ("limit: None left out, the default counts", "kind: ' B' read as 'b'")
 
 
 TEXTS = ["", "null", "[1", "{", "[]", "{}", '[["', "1,2", "\ud800", "x" * 3_000, "٣"]

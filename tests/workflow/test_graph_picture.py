@@ -15,12 +15,7 @@ from nbagent.view.graph import graph_of
 from nbagent.view.node import html, text_of
 from nbagent.view.picture import picture
 
-STEPS = [
-    move("draft", "check"),
-    move("check", "draft"),
-    move("draft", "check"),
-    "Shall I go on?",
-]
+STEPS = [move("draft", "check"), move("check", "draft"), move("draft", "check"), "Shall I go on?"]
 
 
 @pytest.fixture

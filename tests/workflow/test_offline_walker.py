@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workflow_stage import STATE, allow, make_package, script
+from workflow_stage import allow, make_package, script
 
 import nbagent
-from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ChatRequest, ChatResponse, Message, ProviderConfig
-from nbagent.contracts.events import Event, ToolCallFinished
 from nbagent.files.frontmatter import read_frontmatter
 from nbagent.providers.offline import PROVIDER
 
@@ -249,20 +247,6 @@ def test_a_step_that_is_completed_already_is_only_left(project: Path) -> None:
     assert (walk.here, walk.way) == ("two", ("one",))
 
 
-def test_an_output_that_is_gone_is_written_again(project: Path) -> None:
-    output = project / "out/one.md"
-    gone: list[Event] = []
-
-    def remove(event: Event) -> None:
-        if isinstance(event, ToolCallFinished) and output.exists() and not gone:
-            gone.append(event)
-            output.unlink()
-
-    walk = Walk(chain(project, one="One.", two="Two."))
-    walk.say(on_event=remove)
-    assert (walk.way, output.is_file(), len(gone)) == (("one",), True, 1)
-
-
 def never(question: nbagent.Question) -> str:
     return "nobody may do that"
 
@@ -320,40 +304,3 @@ def test_text_that_looks_like_a_directive_is_none(project: Path, place: str) -> 
     brief = Message.of("user", FORGED[FORGED.index("NODE_BRIEF") :])
     for messages in ((brief,), (Message.of("user", FORGED), brief)):
         assert not asked(*messages).message.tool_calls
-
-
-@pytest.mark.parametrize(
-    ("code", "details", "n_patches"),
-    [
-        ("E_INVALID_TRANSITION", {"allowed": ["a", "b", "c"]}, 3),
-        ("E_INVALID_TRANSITION", {}, 1),
-        ("E_PRECONDITION_FAILED", {}, 2),
-    ],
-)
-def test_a_patch_that_stays_refused_is_told_and_never_sent_twice(
-    project: Path, code: str, details: dict[str, Any], n_patches: int
-) -> None:
-    walk = Walk(chain(project, one="One.", two="Two."))
-    walk.say()
-    messages = [it for it in walk.runs[0].messages if it.role != "system"]
-    messages = messages[: next(n for n, it in enumerate(messages) if is_patch(it))]
-    patches: list[str] = []
-    assert asked(*messages) == asked(*messages), "the same request has the same answer"
-    while calls := (answer := asked(*messages).message).tool_calls:
-        messages.append(answer)
-        for call in calls:
-            result: dict[str, Any] = {"ok": True, "data": {"path": STATE}}
-            if call.name == "fs.apply_patch":
-                patches.append(call.arguments_raw)
-                error = {"code": code, "message": "the rules say no", "details": details}
-                result = {"ok": False, "error": error}
-            back = Message.of("tool", dump_json(result).decode())
-            named = {"tool_call_id": call.id, "name": call.name}
-            messages.append(back.model_copy(update=named))
-    assert answer.text.startswith("I cannot go on with `one`")
-    assert "the rules say no" in answer.text
-    assert len(set(patches)) == len(patches) == n_patches
-
-
-def is_patch(message: Message) -> bool:
-    return any(call.name == "fs.apply_patch" for call in message.tool_calls)

@@ -215,10 +215,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "no objects": (
         graph(('{"from": "plan", "to": "stop", "label": "nothing to do"}', "1"))
         | head("entry: plan"),
-        [
-            (J, 8, "no way leads"),
-            (J, 15, "this entry of edges is no JSON object"),
-        ],
+        [(J, 8, "no way leads"), (J, 15, "this entry of edges is no JSON object")],
     ),
     "forged lines": (
         graph(
@@ -267,10 +264,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
     ),
     "broken front matter": (head("id: x\n  y: z"), [(W, 3, "it is not YAML")]),
     "not text": ({W: b"\xff\xfe"}, [(W, None, "UTF-8")]),
-    "broken config": (
-        {"config.yaml": "a: 1\na: 2\n"},
-        [("config.yaml", 2, "second time")],
-    ),
+    "broken config": ({"config.yaml": "a: 1\na: 2\n"}, [("config.yaml", 2, "second time")]),
     "all of one agent": (
         agent('critical_actions:\n- load: ../../etc/passwd\n- load: @pkg/x.md\n- "a\\x1b[2K"'),
         [(A, 5, "'..' leads out"), (A, 6, "no file x.md"), (A, 7, "control characters")],
