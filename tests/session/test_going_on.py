@@ -255,9 +255,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("given", "why"), REFUSED.values(), ids=REFUSED)
-def test_change_that_cannot_be_made_is_refused_before_anything_starts(
-    given: dict[str, Any], why: str
-) -> None:
+def test_change_that_cannot_be_made_is_refused_at_once(given: dict[str, Any], why: str) -> None:
     run = nbagent.open_run(three_turns().record.parent_id or "")
     with pytest.raises(UsageError, match=why):
         run.fork("C03", **given)
@@ -387,3 +385,14 @@ def test_rendered_answer_is_the_text_and_shows_itself_as_html() -> None:
     page = shown._repr_html_()
     assert "<strong>717,710</strong> &lt;script&gt;" in page
     assert "<script" not in page
+
+
+def test_tree_of_many_runs_in_one_line_is_flat() -> None:
+    run = nbagent.Agent(model=script(["So."] * 61), session="s").run("Go.")
+    for _ in range(10):
+        run = run.resume("And?")
+    for _ in range(50):
+        run = run.fork(run.turns[0].id)
+    page = html(tree_node(nbagent.session_tree("s").branches))
+    assert page.count("<li") == 61
+    assert page.count("<ul") == 41, "40 levels and the list itself"

@@ -17,12 +17,6 @@ from nbagent.contracts.events import RunFinished, RunStarted, TextDelta, TurnFin
 from nbagent.providers.offline import Step, call, calls, script, step, text
 
 
-async def look_async(place: str) -> str:
-    """Look at a place, on the loop."""
-    await asyncio.sleep(0.01)
-    return f"seen {place}"
-
-
 def by_prompt(tool: str) -> Any:
     """A model that looks at the person's words once and repeats the result."""
 

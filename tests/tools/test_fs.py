@@ -52,9 +52,7 @@ def test_a_file_is_given_whole(door: FileDoor, project: Path) -> None:
     assert "offset=3" in given["hint"]
 
 
-def test_a_long_file_is_cut_at_a_line_with_a_hint_that_leads_on(
-    door: FileDoor, project: Path
-) -> None:
+def test_a_long_file_is_cut_at_a_line_and_says_how_to_go_on(door: FileDoor, project: Path) -> None:
     lines = [f"line {n} " + "x" * 50 + "\n" for n in range(1, 3_001)]
     (project / "long.txt").write_text("".join(lines))
     given = door.data("fs.read", path="long.txt")
@@ -125,6 +123,7 @@ ERRORS: list[tuple[str, dict[str, Any], str, str]] = [
     ("fs.read", {"path": "a.txt", "offset": 10**30}, "E_INVALID_ARGUMENTS", "use a smaller one"),
     ("fs.read", {"path": "a.txt", "encoding": "rot13"}, "E_INVALID_ARGUMENTS", "'utf-16'"),
     ("fs.read", {"path": "link.md"}, "E_SANDBOX_VIOLATION", "links are not followed"),
+    ("fs.list", {"path": "none"}, "ENOENT", "there is no"),
     ("fs.list", {"path": "b.md"}, "ENOENT", "no folder"),
     ("fs.list", {"path": "@other"}, "E_SANDBOX_VIOLATION", "@project, @state"),
     *[
@@ -167,7 +166,7 @@ def test_a_folder_is_listed_by_names_and_with_sizes_on_request(door: FileDoor) -
     assert door.data("fs.list", path="@state")["entries"] == []
 
 
-def test_a_list_goes_as_deep_as_asked_and_not_into_what_is_ignored(
+def test_a_list_goes_as_deep_as_asked_and_leaves_out_what_is_ignored(
     door: FileDoor, project: Path
 ) -> None:
     (project / ".ssh").mkdir()
@@ -297,7 +296,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.timed
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_refused_change_is_typed_asks_nobody_and_changes_nothing(
+def test_a_refused_change_asks_nobody_and_changes_nothing(
     project: Path, tmp_path: Path, case: str
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -377,9 +376,7 @@ def test_a_file_that_changed_is_not_what_was_approved(
     assert door.run_prepared(second, approved=True).result.ok
 
 
-def test_a_change_that_nobody_was_asked_about_is_planned_again(
-    door: FileDoor, project: Path
-) -> None:
+def test_a_change_that_asked_nobody_is_planned_again(door: FileDoor, project: Path) -> None:
     calls = [("one", "1"), ("two", "2"), ("three", "3")]
     patches = [
         door.prepared("fs.apply_patch", path="a.md", oldText=old, newText=new)
@@ -420,7 +417,7 @@ LOOKED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open folder is not renamed there")
 @pytest.mark.parametrize("name", LOOKED)
-def test_another_folder_of_the_same_mount_is_not_what_was_approved(
+def test_another_folder_of_a_mount_is_not_approved(
     project: Path, tmp_path: Path, name: str
 ) -> None:
     for folder in ("x", "y"):

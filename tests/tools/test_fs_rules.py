@@ -93,9 +93,7 @@ def test_a_file_that_may_not_be_read_is_listed_and_not_searched(project: Path) -
     assert door.error("fs.search", query="needle").code == "E_DENIED"
 
 
-def test_a_denied_folder_is_not_gone_into_and_what_is_in_it_is_judged_as_written(
-    project: Path,
-) -> None:
+def test_a_denied_folder_is_left_out_and_what_is_in_it_is_judged_as_written(project: Path) -> None:
     door = door_of(project, "fs.*(path=@data)")
     assert searched(door, "@project") == {"a.txt", "z.txt"}
     assert "private/" not in listed(door, "@project")
@@ -162,7 +160,7 @@ def test_what_is_near_and_harmless_is_read(project: Path) -> None:
         ("fs.read(path=@project/sub/.env)", False),
     ],
 )
-def test_a_secret_is_read_only_when_its_name_was_allowed(
+def test_a_secret_is_read_when_its_name_was_allowed(
     project: Path, rule: str, *, allowed: bool
 ) -> None:
     name = next((it for it in ("id_rsa", ".ssh/config") if it[:3] in rule), ".env")

@@ -42,9 +42,16 @@ def door_of(*given: Any, **more: Any) -> HostDoor:
     return HostDoor(FunctionHost(given, **more))
 
 
+class Gone:
+    """As a proxy whose object is gone: asked for anything, it raises."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no object for {name}")
+
+
 def test_marked_functions_of_a_namespace_that_holds_anything_are_its_tools() -> None:
     names = cell()
-    more = {"alias": names["population"], "Klass": HostDoor, "f": len}
+    more = {"alias": names["population"], "Klass": HostDoor, "f": len, "gone": Gone()}
     assert list(namespace_tools(names | more)) == ["population", "a.count"]
 
 

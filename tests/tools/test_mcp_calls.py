@@ -74,6 +74,7 @@ def test_every_kind_of_content_is_given_or_named_and_nothing_is_said_twice(door:
     ("tool", "code", "words"),
     [
         ("fail", "E_TOOL_FAILED", "no such city"),
+        ("refuse", "E_TOOL_FAILED", "text is missing"),
         ("nonsense", "E_TOOL_FAILED", "validation error"),
         ("missing", "E_UNKNOWN_TOOL", "there is no tool"),
     ],
@@ -183,9 +184,7 @@ def test_answer_that_cannot_be_read_is_an_error_at_once(start: Start) -> None:
     assert door.data("echo", text="on") == '{"text": "on"}'
 
 
-def test_changed_definition_is_seen_by_the_next_request_and_does_not_run_unseen(
-    start: Start,
-) -> None:
+def test_changed_definition_is_seen_by_the_next_request_and_never_run_unseen(start: Start) -> None:
     door = start().listed()
     before, waiting = door.specs, door.prepared("echo", text="x")
     assert door.data("change") == "definition 2"

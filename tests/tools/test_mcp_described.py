@@ -38,6 +38,7 @@ NO_SERVER: dict[str, tuple[dict[str, Any], str]] = {
     "plain http": ({"url": "http://host.example/mcp"}, "http on this machine"),
     "login": ({"url": "https://ada:secret@host/"}, "headers="),
     "key in query": ({"url": "https://host/mcp?api_key=123"}, "headers="),
+    "header": ({"url": "https://host/", "headers": {"A": "x\r\nB: y"}}, "control characters"),
     "file and command": ({"file": "x.json", "command": ["x"]}, "not two"),
 }
 
@@ -196,19 +197,18 @@ def with_schema(schema: Any) -> dict[str, Any]:
     return only({"name": "t", "inputSchema": schema}).spec.parameters
 
 
-@pytest.mark.parametrize(
-    ("server", "name", "made"),
-    [
-        ("city", "get-time", "city__get-time"),
-        ("city", "a.b/c d", "city__a_b_c_d"),
-        ("city", "", "city__tool"),
-        ("größe.b", "go", "gr__e_b__go"),
-    ],
-    ids=["plain", "other signs", "none", "server of other letters"],
-)
-def test_name_is_made_of_server_and_tool(server: str, name: str, made: str) -> None:
-    spec = only({"name": name}, McpServer(server, command=["serve"])).spec
-    assert (spec.name, spec.traits.host) == (made, f"mcp:{server}")
+NAMES = {
+    ("city", "a.b/c d"): "city__a_b_c_d",
+    ("city", "ünïcode"): "city___n_code",
+    ("city", ""): "city__tool",
+    ("größe.b", "go"): "gr__e_b__go",
+}
+
+
+def test_name_is_made_of_server_and_tool() -> None:
+    for (server, name), made in NAMES.items():
+        spec = only({"name": name}, McpServer(server, command=["serve"])).spec
+        assert (spec.name, spec.traits.host) == (made, f"mcp:{server}")
 
 
 def test_long_names_stay_apart_and_the_second_of_one_name_is_left_out_with_a_warning() -> None:
@@ -295,6 +295,14 @@ def test_root_becomes_an_object_in_no_time(schema: Any) -> None:
     began = time.perf_counter()
     assert with_schema(schema)["type"] == "object"
     assert time.perf_counter() - began < 0.5
+
+
+def test_large_schema_keeps_its_names_before_its_details() -> None:
+    inner = {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(20)}}
+    schema = {"type": "object", "properties": {f"p{i}": inner for i in range(60)}}
+    made = with_schema(schema)
+    assert len(json.dumps(made)) <= 20_000
+    assert list(made["properties"]) == [f"p{i}" for i in range(60)]
 
 
 def test_random_schemas_are_legal() -> None:

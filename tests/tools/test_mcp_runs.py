@@ -41,9 +41,7 @@ def look(place: str) -> str:
     return f"seen {place}"
 
 
-def test_all_is_every_host_and_the_persons_own_servers_as_far_as_the_rules_allow(
-    project: Path,
-) -> None:
+def test_all_is_every_host_and_the_persons_servers_as_far_as_rules_allow(project: Path) -> None:
     use_frontend(StandIn({"look": nbagent.tool(look)}))
     servers = {name: {"command": hand()[0], "args": hand()[1:]} for name in ("own", "refused")}
     file = project / "home" / ".config" / "nbagent" / "mcp.json"
@@ -87,9 +85,7 @@ def test_changed_definition_is_asked_about_again() -> None:
     assert shas[0] == shas[1] != shas[2]
 
 
-def test_server_that_dies_and_cannot_start_again_fails_its_calls_not_the_run(
-    tmp_path: Path,
-) -> None:
+def test_server_that_cannot_start_again_fails_its_calls_not_the_run(tmp_path: Path) -> None:
     once = mcp("once", command=hand("--once"), cwd=tmp_path)
     calls = [offline.call(f"once__{tool}") for tool in ("echo", "die", "echo")]
     run = run_of([once], *calls, on_approval=person_who("session"))

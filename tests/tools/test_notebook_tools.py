@@ -187,9 +187,7 @@ def filled() -> Notebook:
         ("__builtins__", "E_DENIED", "not shown"),
     ],
 )
-def test_a_name_that_is_not_there_says_what_to_do(
-    filled: Notebook, name: str, code: str, says: str
-) -> None:
+def test_a_missing_name_says_what_to_do(filled: Notebook, name: str, code: str, says: str) -> None:
     error = filled.error("nb.inspect", name=name)
     assert (error.code, says in error.message) == (code, True), error
 
@@ -207,9 +205,7 @@ TOLD: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "key", "text"), TOLD, ids=[f"{n}: {k}" for n, k, _ in TOLD])
-def test_each_kind_of_value_is_told_by_what_matters(
-    filled: Notebook, name: str, key: str, text: str
-) -> None:
+def test_a_value_is_told_by_what_matters(filled: Notebook, name: str, key: str, text: str) -> None:
     assert text in str(filled.inspect(name)[key])
 
 
@@ -251,9 +247,7 @@ HOLDERS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", HOLDERS)
-def test_what_stands_under_a_secret_name_inside_a_value_is_not_shown(
-    notebook: Notebook, kind: str
-) -> None:
+def test_what_has_a_secret_name_inside_a_value_is_not_shown(notebook: Notebook, kind: str) -> None:
     value, secret = HOLDERS[kind]
     notebook.names["held"] = value
     told = notebook.call("nb.inspect", name="held").result
@@ -318,9 +312,7 @@ def test_a_key_is_hidden_wherever_it_comes_out(
         ("import asyncio\nawait asyncio.sleep(0, 7)", 7),
     ],
 )
-def test_the_value_is_that_of_the_last_expression(
-    notebook: Notebook, code: str, value: Any
-) -> None:
+def test_the_value_is_of_the_last_expression(notebook: Notebook, code: str, value: Any) -> None:
     assert notebook.execute(code)["value"] == value
 
 
@@ -336,9 +328,7 @@ def test_the_value_is_that_of_the_last_expression(
     ],
     ids=lambda text: text[:12].encode("unicode_escape").decode(),
 )
-def test_what_is_no_python_is_refused_before_anybody_is_asked(
-    notebook: Notebook, code: str, says: str
-) -> None:
+def test_what_is_no_python_is_refused_unasked(notebook: Notebook, code: str, says: str) -> None:
     with pytest.raises(ToolError, match=says) as refusal:
         notebook.on_engine(lambda: notebook.aprepare("nb.run", code=code))
     assert refusal.value.code == "E_INVALID_ARGUMENTS"
@@ -406,3 +396,17 @@ def test_two_pieces_of_code_that_wait_do_not_take_each_others_output(
     assert notebook.on_engine(both) == ["1\n1\n", "2\n2\n"]
     assert capsys.readouterr().out == "1\n1\n2\n2\n"
     assert sys.stdout is before
+
+
+def test_figures_come_back_as_images_also_where_no_cell_shows_them(notebook: Notebook) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    pyplot.figure()  # the person's own
+    made = "import matplotlib.pyplot as plt\nfig, ax = plt.subplots()\n"
+    alone = "from matplotlib.figure import Figure\nFigure(figsize=(2, 1))"
+    codes = {made + "ax.plot([1, 2])": 1, "1": 0, "ax.set_title('later')": 1, made + "1/0": 1}
+    try:
+        for code, n_images in {**codes, alone: 1}.items():
+            assert len(notebook.call("nb.run", code=code).result.attachments) == n_images, code
+    finally:
+        pyplot.close("all")

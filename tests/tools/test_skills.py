@@ -142,6 +142,7 @@ def needs(text: str) -> str:
 NOT_RUN: dict[str, tuple[str, str, str]] = {
     "no such file": ("scripts/other.py", "ENOENT", "are: scripts/make.py"),
     "a secret": (".ssh/make.py", "E_DENIED", "looks like it holds a secret"),
+    "nothing": ("  ", "E_INVALID_ARGUMENTS", "empty"),
     "too long": ("#" * 1_000_001, "E_WRITE_LIMIT", "more than 1,000,000 bytes"),
     "a package is missing": (
         needs("# dependencies = ['orjson', 'no-such-package-of-ours[x]; python_version>\"3\"']"),
@@ -329,7 +330,7 @@ def test_a_given_folder_is_a_skill_or_holds_some(project: Path, tmp_path: Path) 
         find_skills(project, ["nowhere"])
 
 
-def test_the_given_wins_over_the_project_and_the_project_over_the_user(
+def test_the_given_wins_over_the_project_and_that_over_the_user(
     project: Path, tmp_path: Path
 ) -> None:
     for owner in ("given", "project", "home"):
@@ -353,9 +354,7 @@ def test_depth_and_hidden_folders_bound_the_search(project: Path) -> None:
     assert names(find_skills(project)) == ["deep", "outer"]
 
 
-def test_a_link_is_followed_within_the_project_and_not_out_of_it(
-    project: Path, tmp_path: Path
-) -> None:
+def test_a_link_is_followed_within_the_project_alone(project: Path, tmp_path: Path) -> None:
     kept = put(project / PLACE, "kept")
     links = project / ".claude/skills"
     links.mkdir(parents=True)
@@ -399,9 +398,7 @@ def test_what_is_not_as_the_format_wants_it_is_a_warning(project: Path, case: st
     ["none", "---\nname: one\n---\n", "---\n[: broken\n---\n"],
     ids=["none", "no description", "broken"],
 )
-def test_a_skill_that_cannot_be_offered_is_skipped_with_a_reason(
-    project: Path, text: str | bytes
-) -> None:
+def test_a_skill_of_no_use_is_skipped_with_a_reason(project: Path, text: str | bytes) -> None:
     put(project / PLACE, "one", text)
     put(project / PLACE, "two")
     found = find_skills(project)

@@ -9,9 +9,11 @@ import time
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from annotated_types import Predicate
 from host_door import HostDoor, refused
 from pydantic import AfterValidator, BaseModel, field_serializer
 
@@ -127,12 +129,13 @@ class Held(BaseModel):
 
 CHECKS: dict[str, tuple[Any, Any]] = {
     "validator": (list[Annotated[int, AfterValidator(note)]], [1]),
+    "predicate": (Annotated[int, Predicate(note)], 1),
     "model": (Held, {"x": 1}),
 }
 
 
 @pytest.mark.parametrize(("hint", "value"), CHECKS.values(), ids=CHECKS)
-def test_code_of_the_persons_types_never_runs_on_the_engines_thread(
+def test_code_of_types_never_runs_on_the_engines_thread(
     bench: HostDoor, hint: Any, value: Any
 ) -> None:
     def work(x: Any) -> str:
@@ -145,9 +148,7 @@ def test_code_of_the_persons_types_never_runs_on_the_engines_thread(
 
 
 @pytest.mark.parametrize("by", ["stop", "timeout"])
-def test_a_check_of_the_persons_own_that_does_not_end_holds_up_neither_stop_nor_timeout(
-    by: str,
-) -> None:
+def test_an_endless_check_of_the_persons_own_holds_up_neither_stop_nor_timeout(by: str) -> None:
     released = threading.Event()
     hint: Any = Annotated[int, AfterValidator(lambda value: released.wait(20) and value)]
 
@@ -176,9 +177,7 @@ def test_time_in_the_queue_does_not_count(bench: HostDoor) -> None:
     assert [outcome.result.data for outcome in bench.on_engine(both)] == ["done", "done"]
 
 
-def test_tool_that_may_not_be_interrupted_keeps_its_result_after_its_timeout(
-    bench: HostDoor,
-) -> None:
+def test_uninterruptible_tool_keeps_its_result_after_its_timeout(bench: HostDoor) -> None:
     outcome = bench.run(tool_of("waiting", 0.3, timeout=0.05, interruptible=False))
     assert outcome.result.data == "done"
 
@@ -307,3 +306,24 @@ def test_whatever_is_raised_is_contained(
     assert words in said.message
     assert len(said.message) < 1_100
     assert outcome.error_detail
+
+
+def test_host_folders_do_not_go_to_the_model(bench: HostDoor) -> None:
+    def read() -> str:
+        return Path("no-such-file.txt").absolute().read_text()
+
+    message = refused(bench.run(read)).message
+    assert message.endswith(f"No such file or directory: '.{os.sep}no-such-file.txt'")
+
+
+class Interrupting:
+    """A result that looks like a person's interrupt when it is shown."""
+
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+
+@each_kind
+def test_interrupt_that_a_result_raises_is_the_tools_failure(bench: HostDoor, kind: str) -> None:
+    error = refused(bench.run(tool_of(kind, gives=Interrupting())))
+    assert (error.code, bench.cancel.is_set) == ("E_TOOL_FAILED", False)

@@ -105,6 +105,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "loop": (lambda: tool(loop="other"), "loop='notebook'"),  # pyright: ignore
     "idempotent": (lambda: tool(idempotent=True), "the model reads E_INTERRUPTED"),  # pyright: ignore
     "builtin without a signature": (lambda: as_tool(max), "wrap it in a def with hints"),
+    "builtin": (lambda: tool(len), "wrap it in a def"),
+    "number": (lambda: tool(5), "is no tool"),  # pyright: ignore
+    "budget": (lambda: tool(max_result_chars=1), "at least 100"),
+    "sync": (lambda: tool(loop="notebook")(lambda: 1), "for an async def"),
     "class": (lambda: as_tool(Counter), "give a function, a bound method or an instance"),
     "unbound method": (lambda: as_tool(Counter.add), "take the method of an instance"),
     "partial with too many": (lambda: as_tool(functools.partial(unfit, 1, 2, 3)), "wrap it in a"),  # pyright: ignore
@@ -115,9 +119,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_a_tool_is_one_clear_error_where_it_is_decorated(
-    make: Callable[[], Any], words: str
-) -> None:
+def test_what_can_be_no_tool_is_one_clear_error(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(UsageError) as caught:
         make()
     assert words in caught.value.message

@@ -81,7 +81,7 @@ UNKNOWN = {
 }
 AS_IT_IS = '{"a": 1} {a, b} { } {} {1} {{{tone}}} ${tone} and ${{ tone }}'
 PROSE: dict[str, tuple[str, tuple[str, ...]]] = {
-    "Be {tone}.": ("Be dry.", ()),
+    "Be {tone}, {folder}.": ("Be dry, mine.", ()),
     "{{ user_name }}, {date}, {config:folder}": ("Ada, 2026-05-04, theirs", ()),
     "{a_b} {{c d}} {a_b}": ("{a_b} {{c d}} {a_b}", ("{a_b}", "{{c d}}")),
     "{nested}": ("{tone}", ("{tone}",)),
@@ -139,40 +139,17 @@ def test_a_markdown_agent_has_all_that_its_file_says() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "change", [("\n", "\r\n"), ("---\nid", "\ufeff---\nid")], ids=["crlf", "bom"]
-)
-def test_line_ends_and_a_bom_change_nothing(change: tuple[str, str]) -> None:
-    assert read(MIRA.replace(*change)) == read(MIRA)
+DEFAULTS: dict[str, tuple[str, str, tuple[str, ...] | None]] = {
+    "Only a persona": ("tom", "tom", None),
+    "---\ntools: fs.read, fs.search  mcp\n---\n": ("tom", "tom", ("fs.read", "fs.search", "mcp")),
+    "---\nname: Tom\ntools: []\n---\n": ("tom", "Tom", ()),
+    "---\nid:\nname:\ntitle:\ntools:\nvariables:\n---\nTom": ("tom", "tom", None),
+}
 
 
-def test_a_skill_is_an_agent() -> None:
-    spec, faults = read(SKILL, "agents/reviewer/SKILL.md")
-    assert spec is not None
-    assert not faults
-    assert (spec.id, spec.name) == ("reviewer", "the-reviewer")
-    assert spec.title == "Reads a draft and says what it lacks"
-    assert (spec.persona, spec.tools) == ("Be the reviewer.", None)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Only a persona", ("tom", "tom", None)),
-        (
-            "---\ntools: fs.read, fs.search  mcp\n---\n",
-            ("tom", "tom", ("fs.read", "fs.search", "mcp")),
-        ),
-        ("---\nname: Tom\ntools: []\n---\n", ("tom", "Tom", ())),
-        ("---\nid:\nname:\ntitle:\ntools:\nvariables:\n---\nTom", ("tom", "tom", None)),
-    ],
-    ids=["no front matter", "tools as a text", "no tools", "empty keys"],
-)
-def test_what_is_left_out_has_a_default(text: str, expected: tuple[object, ...]) -> None:
-    spec, faults = read(text, "agents/tom.md")
-    assert spec is not None
-    assert not faults
-    assert (spec.id, spec.name, spec.tools) == expected
+def test_what_is_left_out_has_a_default() -> None:
+    specs = {text: read(text, "agents/tom.md")[0] for text in DEFAULTS}
+    assert {text: it and (it.id, it.name, it.tools) for text, it in specs.items()} == DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -185,6 +162,7 @@ def test_what_is_left_out_has_a_default(text: str, expected: tuple[object, ...])
         ("tools: {fs.read: true}", ["2: tools is a list"]),
         ("tools:\n  - fs.read\n  - fs.write(path=@project/a)", ["4: 'fs.write(path=@project/a)'"]),
         ("tools:\n  - 7", ["3: 7 is no pattern"]),
+        ("tools: fs.read, (x", ["2: '(x' is no pattern"]),
         ("critical_actions: load it", ["2: critical_actions is a list"]),
         (
             "critical_actions:\n  - load: '{x}/a.md'",

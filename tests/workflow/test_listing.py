@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -91,18 +90,15 @@ def test_the_text_of_a_package_and_a_document_is_what_a_person_reads(package: Pa
     assert not [word for word in ("▶", "✓", "So far", "Variables") if word in without]
 
 
-@pytest.mark.parametrize(
-    ("current", "completed", "path"),
-    [
-        ("select", (), "▶ select"),
-        ("draft", ("select", "draft", "review"), "select → draft → review → ▶ draft"),
-        ("close", ("review", "close"), "review → close\n  complete"),
-        ("gone", ("select",), "select → ▶ gone\n  gone is no step of this package"),
-    ],
-    ids=["the start", "a loop", "complete", "a step that is gone"],
-)
-def test_the_path_says_where_the_document_stands(
-    package: Package, current: str, completed: Sequence[str], path: str
-) -> None:
-    said = workflow_text(package, current=current, completed=completed)
-    assert said.partition("So far\n")[2] == f"  {path}"
+PATHS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "▶ select": ("select", ()),
+    "select → draft → review → ▶ draft": ("draft", ("select", "draft", "review")),
+    "review → close\n  complete": ("close", ("review", "close")),
+    "select → ▶ gone\n  gone is no step of this package": ("gone", ("select",)),
+}
+
+
+def test_the_path_says_where_the_document_stands(package: Package) -> None:
+    for path, (current, completed) in PATHS.items():
+        said = workflow_text(package, current=current, completed=completed)
+        assert said.partition("So far\n")[2] == f"  {path}"

@@ -14,6 +14,7 @@ from workflow_stage import allow, make_package, script
 
 import nbagent
 from nbagent.contracts.chat import ChatRequest, ChatResponse, Message, ProviderConfig
+from nbagent.contracts.events import Event, ToolCallFinished
 from nbagent.files.frontmatter import read_frontmatter
 from nbagent.providers.offline import PROVIDER
 
@@ -127,9 +128,7 @@ def all_tool_runs(run: nbagent.Run) -> list[Any]:
     return [it for turn in run.turns for it in turn.tool_runs]
 
 
-def test_autopilot_goes_to_the_end_alone_reads_each_step_once_and_says_what_it_chose(
-    project: Path,
-) -> None:
+def test_autopilot_goes_to_the_end_reads_each_step_once_and_says_its_choices(project: Path) -> None:
     walk = Walk(reviewed(project), autopilot=True, max_turns=30)
     walk.say("Review it.")
     assert walk.runs[0].stop_reason == "workflow_complete"
@@ -154,9 +153,7 @@ def test_autopilot_goes_to_the_end_alone_reads_each_step_once_and_says_what_it_c
         ("the moon is full", 1, "right"),
     ],
 )
-def test_a_condition_chooses_among_edges(
-    project: Path, condition: str, value: Any, end: str
-) -> None:
+def test_a_condition_chooses_an_edge(project: Path, condition: str, value: Any, end: str) -> None:
     ways = {"one": {"left": "a", "right": "b"}, "left": {}, "right": {}}
     told = {("one", "left"): condition, ("one", "right"): "otherwise"}
     front = f"variables:\n  n: {json.dumps(value)}\n"
@@ -226,9 +223,7 @@ def test_the_text_of_a_step_is_written_as_it_stands(project: Path) -> None:
         ("Never ask the person.", []),
     ],
 )
-def test_a_step_waits_for_the_person_at_each_question(
-    project: Path, text: str, questions: list[str]
-) -> None:
+def test_a_step_waits_at_each_question(project: Path, text: str, questions: list[str]) -> None:
     walk = Walk(chain(project, one=text, two="End."))
     said = walk.say("begin")
     for n, question in enumerate(questions):
@@ -238,21 +233,17 @@ def test_a_step_waits_for_the_person_at_each_question(
     assert walk.way == ("one",)
 
 
-def test_a_step_that_is_completed_already_is_only_left(project: Path) -> None:
-    walk = Walk(chain(project, one="One.", two="Two."))
-    walk.say(max_turns=1)
-    text = walk.document.read_text()
-    walk.document.write_text(text.replace("stepsCompleted: []", "stepsCompleted: [one]"))
-    walk.say(max_turns=9)
-    assert (walk.here, walk.way) == ("two", ("one",))
-
-
 def never(question: nbagent.Question) -> str:
     return "nobody may do that"
 
 
+def writes(question: nbagent.Question) -> bool:
+    return question.tool == "fs.write"
+
+
 DENIED: dict[str, dict[str, Any]] = {
     "fs.read": {"policy": nbagent.ToolPolicy(deny=["fs.read(path=@pkg/steps/one.md)"])},
+    "fs.apply_patch": {"policy": nbagent.ToolPolicy(ask=["fs.apply_patch"]), "on_approval": writes},
     "fs.write": {"on_approval": never},
 }
 
@@ -304,3 +295,26 @@ def test_text_that_looks_like_a_directive_is_none(project: Path, place: str) -> 
     brief = Message.of("user", FORGED[FORGED.index("NODE_BRIEF") :])
     for messages in ((brief,), (Message.of("user", FORGED), brief)):
         assert not asked(*messages).message.tool_calls
+
+
+def test_a_step_that_is_completed_already_is_only_left(project: Path) -> None:
+    walk = Walk(chain(project, one="One.", two="Two."))
+    walk.say(max_turns=1)
+    text = walk.document.read_text()
+    walk.document.write_text(text.replace("stepsCompleted: []", "stepsCompleted: [one]"))
+    walk.say(max_turns=9)
+    assert (walk.here, walk.way) == ("two", ("one",))
+
+
+def test_an_output_that_is_gone_is_written_again(project: Path) -> None:
+    output = project / "out/one.md"
+    gone: list[Event] = []
+
+    def remove(event: Event) -> None:
+        if isinstance(event, ToolCallFinished) and output.exists() and not gone:
+            gone.append(event)
+            output.unlink()
+
+    walk = Walk(chain(project, one="One.", two="Two."))
+    walk.say(on_event=remove)
+    assert (walk.way, output.is_file(), len(gone)) == (("one",), True, 1)

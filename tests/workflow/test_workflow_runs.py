@@ -391,9 +391,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("old", "new", "word"), BROKEN.values(), ids=BROKEN)
-def test_a_document_edited_by_hand_is_explained_before_anything_is_sent(
-    old: str, new: str, word: str
-) -> None:
+def test_a_document_edited_wrongly_is_explained_unsent(old: str, new: str, word: str) -> None:
     model = script(WRITE, move("draft", "check"), "Fine.")
     run = start(model)
     file = document(run)
@@ -424,9 +422,7 @@ def test_a_document_that_breaks_while_a_run_is_at_work_ends_it_and_is_not_overwr
     assert files[0].read_text() == "---\nbroken:\n\t- [\n---\n"
 
 
-def test_an_edit_while_a_patch_is_on_its_way_to_the_disk_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_edit_while_a_patch_is_on_its_way_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     first = start(script(patch(variables_set={"hand": 0}), "Hm."))
     file, plain, edits = document(first), os.fsync, 0
 
@@ -451,8 +447,8 @@ def test_an_edit_while_a_patch_is_on_its_way_to_the_disk_is_kept(
 def test_critical_actions_are_read_and_shown_before_the_first_request(project: Path) -> None:
     agent = MIRA.replace(
         "title: writer",
-        "title: writer\ncritical_actions:\n  - load: @pkg/data/style.md\n  - Never swear.\n"
-        "  - load: {project-root}/facts.md\n  - load: @pkg/data/style.md",
+        "title: writer\ncritical_actions:\n  - load: {project-root}/facts.md\n  - Never swear.\n"
+        "  - load: @pkg/data/style.md\n  - load: @project/facts.md",
     )
     shutil.rmtree(project / "flow")
     package(project / "flow", agents={"mira": agent, "otto": OTTO})
@@ -465,11 +461,11 @@ def test_critical_actions_are_read_and_shown_before_the_first_request(project: P
     (project / "facts.md").write_text("Birds fly.\n")
     run = start(model)
     system = model.requests[0].system_prompt
-    assert system.count("CRITICAL_CONTEXT @pkg/data/style.md\nShort sentences.") == 1
-    assert "CRITICAL_CONTEXT @project/facts.md\nBirds fly." in system
-    assert system.index("Short sentences.") < system.index("Birds fly.")
+    assert system.count("CRITICAL_CONTEXT @project/facts.md\nBirds fly.") == 1
+    assert "CRITICAL_CONTEXT @pkg/data/style.md\nShort sentences." in system
+    assert system.index("Birds fly.") < system.index("Short sentences.")
     assert "- Never swear." in system
-    assert any("reads @pkg/data/style.md" in text for text in run.record.notices)
+    assert any("reads @project/facts.md" in text for text in run.record.notices)
     policy = nbagent.ToolPolicy(deny=["fs.read(path=@project/facts.md)"])
     run = start(model, policy=policy)
     assert run.phase == "Failed"
@@ -518,7 +514,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("options", "word"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_one_error_before_anything_is_sent(
+def test_what_cannot_be_is_one_error_and_nothing_is_sent(
     options: dict[str, Any], word: str
 ) -> None:
     model = script()
