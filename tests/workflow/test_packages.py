@@ -537,27 +537,26 @@ def test_the_persons_values_are_checked_and_win_in_prose(tmp_path: Path) -> None
         load_package(folder, values={"reader": "a\n- autopilot: true"})
 
 
-def ways(package: Package) -> dict[str, list[str]]:
-    """Where each step leads to; labels other than `next` behind a colon."""
-    return {
-        node_id: [
-            edge.target if edge.label == "next" else f"{edge.target}:{edge.label}"
-            for edge in package.graph.edges_from(node_id)
-        ]
-        for node_id in package.graph.nodes
-    }
+def ways(package: Package) -> list[str]:
+    """Where each step leads to, as `a > b, c:see`; labels other than `next` behind a colon."""
+    made: list[str] = []
+    for node_id in package.graph.nodes:
+        edges = package.graph.edges_from(node_id)
+        there = [f"{it.target}:{it.label}".removesuffix(":next") for it in edges]
+        made.append(" > ".join([node_id, *([", ".join(there)] if there else [])]))
+    return made
 
 
 def test_a_skill_of_step_files_is_a_package_without_a_conversion() -> None:
     package = load_package(FIELD_NOTES, values={"communication_language": "English"})
     assert (package.id, package.main_file, package.graph_file) == ("field-notes", "SKILL.md", None)
-    assert ways(package) == {
-        "step-01-collect": ["step-02-sort", "step-01b-continue:see"],
-        "step-02-sort": ["step-03-check", "step-e-01-odd-note:see"],
-        "step-03-check": [],
-        "step-01b-continue": ["step-03-check", "step-02-sort"],
-        "step-e-01-odd-note": ["step-03-check"],
-    }
+    assert ways(package) == [
+        "step-01-collect > step-02-sort, step-01b-continue:see",
+        "step-02-sort > step-03-check, step-e-01-odd-note:see",
+        "step-03-check",
+        "step-01b-continue > step-03-check, step-02-sort",
+        "step-e-01-odd-note > step-03-check",
+    ]
     assert [node.id for node in package.graph.nodes.values() if node.terminal] == ["step-03-check"]
     assert package.graph.entry == "step-01-collect"
     assert package.unfilled == ("{output_folder}", "{{report_title}}")
@@ -572,70 +571,58 @@ def test_a_skill_of_step_files_is_a_package_without_a_conversion() -> None:
     assert len(package.notes) == 2
 
 
-STEP_FILES: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
+STEP_FILES: dict[str, tuple[dict[str, str], list[str]]] = {
     "numbers": (
-        {"steps/step-2.md": "", "steps/step-10.md": "", "steps/step-1.md": "not step-1.md"},
-        {"step-1": ["step-2"], "step-2": ["step-10"], "step-10": []},
+        {"steps/step-2": "", "steps/step-10": "", "steps/step-1": "not step-1.md"},
+        ["step-1 > step-2", "step-2 > step-10", "step-10"],
     ),
     "beside the main file": (
-        {"step-01-a.md": "", "step-02-b.md": "", "notes.md": ""},
-        {"step-01-a": ["step-02-b"], "step-02-b": []},
+        {"step-01-a": "", "step-02-b": "", "notes": ""},
+        ["step-01-a > step-02-b", "step-02-b"],
     ),
     "one folder deeper": (
         {
-            "steps-c/step-01.md": "see ../steps-e/step-e-01.md",
-            "steps-c/step-02.md": "",
-            "steps-e/step-e-01.md": "",
-            "steps-e/step-01.md": "",
+            "steps-c/step-01": "see ../steps-e/step-e-01.md",
+            "steps-c/step-02": "",
+            "steps-e/step-e-01": "",
+            "steps-e/step-01": "",
         },
-        {"step-01": ["step-02", "step-e-01:see"], "step-02": [], "step-e-01": ["step-02"]},
+        ["step-01 > step-02, step-e-01:see", "step-02", "step-e-01 > step-02"],
     ),
     "two names": (
-        {
-            "steps/step-01.md": "`steps-b/step-01.md`",
-            "steps/step-02.md": "",
-            "steps-b/step-01.md": "",
-        },
-        {
-            "step-01": ["step-02", "steps-b.step-01:see"],
-            "step-02": [],
-            "steps-b.step-01": ["step-02"],
-        },
+        {"steps/step-01": "`steps-b/step-01.md`", "steps/step-02": "", "steps-b/step-01": ""},
+        ["step-01 > step-02, steps-b.step-01:see", "step-02", "steps-b.step-01 > step-02"],
     ),
     "behind each other": (
         {
-            "steps/step-01.md": "[b](./step-01b.md)",
-            "steps/step-01b.md": "{project-root}/x/step-01c.md",
-            "steps/step-01c.md": "step-01b.md",
-            "steps/step-02.md": "step-z.md",
-            "steps/step-z.md": "",
+            "steps/step-01": "[b](./step-01b.md)",
+            "steps/step-01b": "{project-root}/x/step-01c.md",
+            "steps/step-01c": "step-01b.md",
+            "steps/step-02": "step-z.md",
+            "steps/step-z": "",
         },
-        {
-            "step-01": ["step-02", "step-01b:see"],
-            "step-02": [],
-            "step-01b": ["step-02", "step-01c:see"],
-            "step-01c": ["step-02", "step-01b:see"],
-        },
+        [
+            *("step-01 > step-02, step-01b:see", "step-02"),
+            *("step-01b > step-02, step-01c:see", "step-01c > step-02, step-01b:see"),
+        ],
     ),
     "on two steps": (
         {
-            "steps/step-01.md": "step-x.md",
-            "steps/step-02.md": "`step-x.md`",
-            "steps/step-03.md": "back to step-x.md",
-            "steps/step-x.md": "",
+            "steps/step-01": "step-x.md",
+            "steps/step-02": "`step-x.md`",
+            "steps/step-03": "back to step-x.md",
+            "steps/step-x": "",
         },
-        {
-            "step-01": ["step-02", "step-x:see"],
-            "step-02": ["step-03", "step-x:see"],
-            "step-03": [],
-            "step-x": ["step-02", "step-03"],
-        },
+        [
+            *("step-01 > step-02, step-x:see", "step-02 > step-03, step-x:see"),
+            *("step-03", "step-x > step-02, step-03"),
+        ],
     ),
     # A search that goes back and forth would take hours here.
-    "one long word": ({"steps/step-01.md": "a" * 200_000}, {"step-01": []}),
+    "one long word": ({"steps/step-01": "a" * 200_000}, ["step-01"]),
     "a name to be mended": (
-        {"steps/step-01 begin (now).md": "", "steps/step-02-größe.md": ""},
-        {"step-01-begin-now": ["step-02-gr-e"], "step-02-gr-e": []},
+        {"steps/step-01 begin (now)": "", "steps/step-02-größe": ""},
+        ["step-01-begin-now > step-02-gr-e", "step-02-gr-e"],
     ),
 }
 
@@ -643,6 +630,7 @@ STEP_FILES: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
 @pytest.mark.parametrize("name", STEP_FILES)
 def test_a_graph_is_made_from_the_numbers_and_links_of_steps(name: str, tmp_path: Path) -> None:
     files, expected = STEP_FILES[name]
-    package = load_package(put(tmp_path / "it", {"workflow.md": "Rules.\n", **files}))
+    steps = {f"{name}.md": text for name, text in files.items()}
+    package = load_package(put(tmp_path / "it", {"workflow.md": "Rules.\n", **steps}))
     assert ways(package) == expected
     assert "made from the numbers of the steps" in package.notes[0]

@@ -68,6 +68,14 @@ class Room:
             return error.info
         return result.error or result.data
 
+    def refused(self, tool: str = "fs.apply_patch", **arguments: Any) -> ErrorInfo:
+        """The error of a call, which has changed nothing."""
+        before = self.file.read_bytes()
+        result = self.call(tool, **arguments)
+        assert isinstance(result, ErrorInfo)
+        assert self.file.read_bytes() == before
+        return result
+
     def update(self, **update: Any) -> dict[str, Any] | ErrorInfo:
         keys = {key.replace("_", "."): value for key, value in update.items()}
         return self.call(path=STATE, operation="updateFrontmatter", update=keys)
@@ -142,12 +150,8 @@ MISFITS: dict[str, Any] = {
 
 @pytest.mark.parametrize("update", MISFITS.values(), ids=MISFITS)
 def test_what_is_no_update_is_refused_and_says_what_is(tmp_path: Path, update: Any) -> None:
-    room = Room(tmp_path, LOOP)
-    before = room.file.read_bytes()
-    result = room.call(path=STATE, operation="updateFrontmatter", update=update)
-    assert isinstance(result, ErrorInfo)
-    assert result.code == "E_SCHEMA_VALIDATION"
-    assert room.file.read_bytes() == before
+    given: dict[str, Any] = {"path": STATE, "operation": "updateFrontmatter", "update": update}
+    assert Room(tmp_path, LOOP).refused(**given).code == "E_SCHEMA_VALIDATION"
 
 
 DOORS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -167,11 +171,7 @@ DOORS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize(("tool", "arguments"), DOORS.values(), ids=DOORS)
 def test_no_other_tool_changes_it(tmp_path: Path, tool: str, arguments: dict[str, Any]) -> None:
     room = Room(tmp_path, LOOP)
-    before = room.file.read_bytes()
-    result = room.call(tool, **arguments)
-    assert isinstance(result, ErrorInfo)
-    assert result.code == "E_SANDBOX_VIOLATION"
-    assert room.file.read_bytes() == before
+    assert room.refused(tool, **arguments).code == "E_SANDBOX_VIOLATION"
     assert [file.name for file in room.state.iterdir()] == ["workflow.md"]
 
 
@@ -278,12 +278,7 @@ BY_HAND: dict[str, tuple[str, str, str, str]] = {
     "a number as list": ("stepsCompleted: []", "stepsCompleted: 3", "E_SCHEMA", "stepsCompleted"),
     "variables as list": ("variables: {}", "variables: []", "E_SCHEMA", "variables"),
     "no front matter": ("---\n", "", "E_INVALID_FRONTMATTER", "---"),
-    "a key twice": (
-        "artifacts: []",
-        "artifacts: []\nartifacts: []",
-        "E_INVALID_FRONT",
-        "artifacts",
-    ),
+    "a key twice": ("artifacts: []", "artifacts: []\nartifacts: []", "E_INVALID", "artifacts"),
     "no run": ("runId: '0000000000000000'", "runId: x", "E_SCHEMA", "16 hex"),
     "an alias": ("variables: {}", "variables: &a\n  x: *a", "E_INVALID_FRONTMATTER", "alias"),
 }
@@ -297,9 +292,6 @@ def test_a_document_that_was_edited_wrongly_is_explained_and_not_touched(
     text = room.file.read_text()
     assert old in text
     room.file.write_text(text.replace(old, new, 1))
-    before = room.file.read_bytes()
-    result = room.update(variables_set={"a": 1})
-    assert isinstance(result, ErrorInfo)
-    assert result.code.startswith(code)
-    assert word in result.message
-    assert room.file.read_bytes() == before
+    update = {"variables.set": {"a": 1}}
+    error = room.refused(path=STATE, operation="updateFrontmatter", update=update)
+    assert (error.code.startswith(code), word in error.message) == (True, True)
