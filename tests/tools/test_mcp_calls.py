@@ -352,6 +352,14 @@ def test_headers_go_with_each_request_and_are_not_shown(start: Start, url: str) 
     assert "tok-4711" not in str(door.preview("headers"))
 
 
+def test_environment_proxy_is_not_asked_for_loopback(
+    start: Start, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert start(url=url).listed().data("add", a=1) == {"result": 2}
+
+
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
