@@ -353,7 +353,7 @@ def _continued_run(ref: str, session: str | None) -> tuple[str, tuple[str, ...]]
     answer to what is replaced: it stays where it is, and is named.
     """
     run_id = find_run(ref, session=session)
-    here = surface.here_cell()
+    here = kernel.cell_id()
     if here is None or run_id.startswith(ref):
         return run_id, ()  # without a cell's id, or with a run's own, just this one is meant
     store, notebook = current_store(), kernel.notebook()
