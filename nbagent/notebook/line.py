@@ -21,7 +21,7 @@ from nbagent.view.listing import Listing
 
 
 class Line(RunOptions):
-    """What stood on the line of `%%agent`. None = not given."""
+    """What stood on the line of `%%agent` or behind a command of `%agent`. None = not given."""
 
     __slots__ = ()
 
@@ -38,15 +38,15 @@ class Line(RunOptions):
         "ask a turn of a run again, with this prompt: last:C03",
         checks.matching(r".+:C\d{2,}", "a run and its turn, such as last:C03"),
     )
-    with_history = Switch(
-        "--with-history", "after `resume DOCUMENT.md`: continue the conversation, too"
-    )
     into = Option[str | None]("--into NAME", "put the run into this variable", checks.variable_name)
     to = Option[str | None](
         "--to cell", "put the code of the answer into a new cell below", words=("cell",)
     )
     dry_run = Switch("--dry-run", "show what would be sent, and send nothing")
     help = Switch("-h, --help", "show this")
+    with_history = Switch("--with-history", "with a DOCUMENT.md: continue its conversation, too")
+    after_turn = Switch("--after-turn", "pause when the present turn has ended")
+    children = Switch("--children", "also delete the runs that continue it")
 
     def run_options(self) -> RunOptions:
         """What is for the run."""
@@ -58,7 +58,7 @@ class Line(RunOptions):
 
 
 OPTIONS: tuple[Option[Any], ...] = tuple(row for row in Line.rows().values() if row.usage)
-"""What can stand on the line."""
+"""What can stand on a line."""
 BY_FLAG = {flag: option for option in OPTIONS for flag in option.flags}
 
 
@@ -67,22 +67,30 @@ class Command:
     """One command of `%agent`."""
 
     usage: str
-    """Its name and what follows it, in brackets where it may be left out. `RUN`, `PROVIDER`,
-    `PACKAGE`, `NAME=VALUE` and `COMMAND` are completed, and so are words in small letters."""
+    """Its name and what follows it, in brackets where it may be left out. A word in capitals stands
+    for names, one in small letters for itself; lines are checked and completed by that."""
     about: str
     """Its help, of which the list of commands has the first sentence."""
     examples: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    """The options of `%%agent` (by name) that it takes after its argument."""
+    """The options that it takes behind its words, by their names."""
+    takes_text: bool = False
+    """Whether what follows is one text, as it is typed."""
 
     @property
     def name(self) -> str:
         """The first word."""
         return self.usage.split()[0]
 
+    @property
+    def words(self) -> list[str]:
+        """What can follow it as it is."""
+        return [word for word in re.findall(r"\[([a-z]+)\]", self.usage) if word != "options"]
 
-_OF_A_CELL = ("session", "continue_run", "fork", "with_history", "help")
-_RUN_OPTIONS = tuple(option.name for option in OPTIONS if option.name not in _OF_A_CELL)
+
+_OF_CELLS = ("session", "continue_run", "fork", "help")
+_OF_COMMANDS = ("with_history", "after_turn", "children")
+_RUN_OPTIONS = tuple(o.name for o in OPTIONS if o.name not in (*_OF_CELLS, *_OF_COMMANDS))
 
 _COMMANDS = (
     Command(
@@ -99,7 +107,7 @@ _COMMANDS = (
         "ends with the kernel.",
     ),
     Command(
-        "models [PROVIDER [options]]",
+        "models [PROVIDER] [options]",
         "the models that can be asked. Asks the servers; what they list is completed after --model "
         "from then on.",
         ("%agent models openai", "%agent models vllm --base-url http://localhost:9000/v1"),
@@ -122,6 +130,7 @@ _COMMANDS = (
         "the runs with their cost and time. TEXT searches prompts, answers, results; a row opens "
         "the run; nbagent.history() can also sort.",
         ("%agent history population",),
+        takes_text=True,
     ),
     Command(
         "show [RUN]",
@@ -163,7 +172,8 @@ _COMMANDS = (
     ),
     Command(
         "stop [--after-turn]",
-        "stop the running run. --after-turn pauses it when its present turn has ended.",
+        "stop the running run.",
+        options=("after_turn",),
     ),
     Command(
         "config [NAME=VALUE …]",
@@ -174,9 +184,10 @@ _COMMANDS = (
     Command("panel", "a panel below this cell, to chat without writing cells"),
     Command(
         "forget RUN [--children]",
-        "delete a run and its texts from the store and the open page. --children also deletes the "
-        "runs that continue it. What a notebook has saved stays in it until the output of the cell "
-        "is cleared.",
+        "delete a run and its texts from the store and the open page. What a notebook has saved "
+        "stays in it until the output of the cell is cleared.",
+        ("%agent forget last --children",),
+        ("children",),
     ),
     Command(
         "doctor [compact]",
@@ -186,9 +197,18 @@ _COMMANDS = (
     Command(
         "help [COMMAND]",
         "the options and commands. Also for one option: %agent help --tools",
+        takes_text=True,
     ),
 )
 COMMANDS = {command.name: command for command in _COMMANDS}
+
+
+def options_of(command: Command | None) -> list[Option[Any]]:
+    """The options that a command takes; of None, the line of `%%agent`."""
+    if command is None:
+        return [option for option in OPTIONS if option.name not in _OF_COMMANDS]
+    return [option for option in OPTIONS if option.name in command.options]
+
 
 # Words
 
@@ -279,27 +299,44 @@ def continued(line: str, cell: str) -> tuple[str, str]:
     return line, cell
 
 
-def split_command(line: str) -> tuple[str, str]:
-    """The command of a line of `%agent` and the rest, as typed; no command where it is a question.
+def parse_command(line: str) -> tuple[str, list[str], Line]:
+    """Read a line of `%agent`: the command, its words, its options. No command: it is a question.
 
     An empty line and `-h` are `help`.
 
     Raises:
-        UsageError: there is no such command; the message names the nearest one.
+        UsageError: there is no such command (the message names the nearest one), or it does not
+            take what follows.
     """
-    word, rest = [*line.strip().split(maxsplit=1), "", ""][:2]
-    if word in ("", "-h", "--help"):
-        return "help", rest.strip()
-    if word in COMMANDS:
-        return word, rest.strip()
-    if word.rstrip("?") in COMMANDS and not rest:
-        return "help", word.rstrip("?")
     _refuse_keys(line)
+    word, rest = (part.strip() for part in [*line.strip().split(maxsplit=1), "", ""][:2])
+    asks_help = not rest if word.endswith("?") else word != "help" and rest in Line.help.flags
+    if asks_help and word.rstrip("?") in COMMANDS:
+        word, rest = "help", word.rstrip("?")
+    elif word in ("", *Line.help.flags):
+        word = "help"
+    if word not in COMMANDS:
+        return "", [_question(line, word, rest)], Line()
+    command = COMMANDS[word]
+    if command.takes_text:
+        return word, [rest], Line()
+    words, options = _read(rest, command)
+    takes = command.usage.partition(" ")[2]
+    needed = re.findall("[A-Z]+", re.sub(r"\[.*\]", "", takes))
+    if len(words) < len(needed):
+        raise UsageError(f"%agent {word} needs {takes}, such as: {command.examples[0]}")
+    if words and not re.search("[A-Z]", takes) and words not in ([one] for one in command.words):
+        raise UsageError(f"%agent {word} takes {takes or 'nothing'}; remove {words[-1]!r}")
+    return word, words, options
+
+
+def _question(line: str, word: str, rest: str) -> str:
+    """The line, which begins with no command, if it is a sentence."""
     near = get_close_matches(word.lower(), COMMANDS, 1)
     ends = line.strip().endswith(("?", "!", ".", "…", "？", "！", "。"))
-    is_sentence = (ends and bool(rest or not word.isascii())) or (not near and " " in rest.strip())
+    is_sentence = (ends and bool(rest or not word.isascii())) or (not near and " " in rest)
     if is_sentence and not word.startswith("-"):
-        return "", line.strip()
+        return line.strip()
     nearest = f"; the nearest is {near[0]!r}" if near else ""
     raise UsageError(
         f"%agent has no command {word!r}{nearest} (all: {', '.join(COMMANDS)}). To ask a model, "
@@ -307,16 +344,7 @@ def split_command(line: str) -> tuple[str, str]:
     )
 
 
-def words_and_options(name: str, rest: str) -> tuple[list[str], Line]:
-    """The words behind a command, and its options behind these.
-
-    Raises:
-        UsageError: the rest cannot be read, or the command does not take an option.
-    """
-    return _read(rest, COMMANDS[name])
-
-
-def split_words(line: str) -> list[str]:
+def _whole_words(line: str) -> list[str]:
     """The words of a line without their quotes. Raises UsageError for one that is not whole."""
     _refuse_keys(line)
     words = words_of(line)
@@ -339,7 +367,7 @@ def _refuse_keys(line: str) -> None:
 
 def _read(line: str, command: Command | None) -> tuple[list[str], Line]:
     """The words before the first option, and the options."""
-    words = split_words(line)
+    words = _whole_words(line)
     first = next((i for i, word in enumerate(words) if _OPTION.match(word)), len(words))
     found: dict[str, Any] = {}
     place = first
@@ -361,7 +389,7 @@ def _read(line: str, command: Command | None) -> tuple[list[str], Line]:
 
 def _option(flag: str, command: Command | None) -> Option[Any]:
     option = BY_FLAG.get(flag)
-    known = [o.flags[-1] for o in OPTIONS if command is None or o.name in command.options]
+    known = [option.flags[-1] for option in options_of(command)]
     if option is not None and option.flags[-1] in known:
         return option
     if option is None:
@@ -453,7 +481,7 @@ def _everything() -> Listing:
     commands = [(c.usage, c.about.partition(". ")[0]) for c in _COMMANDS]
     return Listing(
         title="%%agent [options]: ask a model; the prompt stands on the next lines",
-        rows=[(option.usage, option.help) for option in OPTIONS],
+        rows=[(option.usage, option.help) for option in options_of(None)],
         parts=[
             Listing(title="Prompts and values", notes=[_NOTES]),
             Listing(title="%agent COMMAND, or %agent and a question in one line", rows=commands),
@@ -463,7 +491,7 @@ def _everything() -> Listing:
 
 
 def _command_help(command: Command) -> Listing:
-    options = [(o.usage, o.help) for o in OPTIONS if o.name in command.options]
+    options = [(option.usage, option.help) for option in options_of(command)]
     parts = [Listing(title="Options", rows=options)] if options else []
     parts += [Listing(title="Examples", notes=command.examples)] if command.examples else []
     return Listing(
@@ -474,11 +502,12 @@ def _command_help(command: Command) -> Listing:
 
 
 def _option_help(option: Option[Any]) -> Listing:
-    taken = [command.name for command in _COMMANDS if option.name in command.options]
+    takers = [None, *_COMMANDS] if option.name != "help" else [None]
+    of = [f"%agent {c.name}" if c else "%%agent" for c in takers if option in options_of(c)]
     notes = [option.help]
-    notes += ["It may stand several times."] if option.many and option.usage else []
-    notes += [f"Also with %agent {', '.join(taken)}."] if taken and option.name != "help" else []
+    notes += ["It may stand several times."] if option.many and of else []
+    notes += [f"Also with {', '.join(of[1:])}."] if of[1:] else []
     if option.name in Settings.rows():
         notes.append(f"For all runs: %agent config {option.name}=…, or {option.variables[-1]}")
-    title = f"%%agent {option.usage}" if option.usage else f"%agent config {option.name}=…"
+    title = f"{of[0]} {option.usage}" if of else f"%agent config {option.name}=…"
     return Listing(title=title, notes=notes)
