@@ -7,7 +7,7 @@ alone and the commands are declared here. Nothing is looked up or started.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass
 from difflib import get_close_matches
 from textwrap import wrap
@@ -232,45 +232,30 @@ class Word:
     """Why it is not whole: an open quote, a backslash that hides a letter or nothing."""
 
 
-def goes_on(line: str) -> bool:
-    """Whether a backslash at its end lets the line go on in the next one."""
-    return line.endswith("\\") and not line.endswith("\\\\")
+_PIECE = re.compile(r"""(['"])((?:(?!\1)(?:\\["\\]|.))*)(\1?)|\\(.?)|[^\s'"\\]+""", re.DOTALL)
+"""A quote with what is inside and its end, a backslash with what it hides, or plain text."""
 
 
 def words_of(line: str) -> list[Word]:
     """The words of a line. Never raises: an unfinished word is the last one, and says so."""
     found: list[Word] = []
-    place = 0
-    while place < len(line):
-        if line[place].isspace():
-            place += 1
-            continue
-        found.append(_word_at(line, place))
-        place = found[-1].end
+    for piece in _PIECE.finditer(line):
+        quote, inside, closing, hidden = piece.groups()
+        text, problem = piece[0], ""
+        if quote:
+            text = re.sub(r'\\(["\\])', r"\1", inside) if quote == '"' else inside
+            said = f"has an open quote {quote}; close it, or put an apostrophe in double quotes"
+            problem = "" if closing else said
+        elif hidden is not None:
+            text = hidden
+            said = "has a backslash; put a value with backslashes in single quotes"
+            problem = said if not hidden or hidden.isalnum() else ""
+        start = piece.start()
+        if found and found[-1].end == start:
+            before = found.pop()
+            text, start, problem = before.text + text, before.start, problem or before.problem
+        found.append(Word(text, start, piece.end(), problem))
     return found
-
-
-def _word_at(line: str, start: int) -> Word:
-    text, quote, problem, place = "", "", "", start
-    while place < len(line):
-        char, following = line[place], line[place + 1 : place + 2]
-        if not quote and char.isspace():
-            break
-        place += 1
-        if char == quote:
-            quote = ""
-        elif not quote and char in QUOTES:
-            quote = char
-        elif char == "\\" and (not quote or (quote == '"' and following in ('"', "\\"))):
-            if not following or following.isalnum():
-                problem = "has a backslash; put a value with backslashes in single quotes"
-            text += following
-            place += 1
-        else:
-            text += char
-    if quote:
-        problem = f"has an open quote {quote}; close it, or put an apostrophe in double quotes"
-    return Word(text, start, min(place, len(line)), problem)
 
 
 # Lines
@@ -293,7 +278,7 @@ def parse(line: str) -> Line:
 
 def continued(line: str, cell: str) -> tuple[str, str]:
     """The line of `%%agent` and the prompt, where a backslash lets the options go on below."""
-    while goes_on(line) and cell.strip():
+    while line.endswith("\\") and not line.endswith("\\\\") and cell.strip():
         following, _, cell = cell.partition("\n")
         line = f"{line[:-1]} {following.rstrip()}"
     return line, cell
@@ -369,21 +354,18 @@ def _read(line: str, command: Command | None) -> tuple[list[str], Line]:
     """The words before the first option, and the options."""
     words = _whole_words(line)
     first = next((i for i, word in enumerate(words) if _OPTION.match(word)), len(words))
+    rest = deque(words[first:])
     found: dict[str, Any] = {}
-    place = first
-    while place < len(words):
-        if not (match := _OPTION.match(words[place])):
-            raise UsageError(_unexpected(words[place]))
-        flag, equals, attached = words[place].partition("=")
+    while rest:
+        word = rest.popleft()
+        if not (match := _OPTION.match(word)):
+            raise UsageError(_unexpected(word))
+        flag, equals, attached = word.partition("=")
         option = _option(match[0], command)
         if option.name in found and not option.many:
             raise UsageError(f"{flag} stands on the line twice; keep one of them.")
-        if not equals and _takes(option, words[place + 1 : place + 2]):
-            place += 1
-            equals, attached = "=", words[place]
-        value = _checked(option, flag, attached if equals else None, words[place + 1 : place + 2])
+        value = _value(option, flag, attached if equals else None, rest)
         found[option.name] = (*found.get(option.name, ()), *value) if option.many else value
-        place += 1
     return words[:first], Line(**found)
 
 
@@ -401,21 +383,18 @@ def _option(flag: str, command: Command | None) -> Option[Any]:
     raise UsageError(f"unknown option {flag!r}; the nearest is {near!r}. All of them: %agent help")
 
 
-def _takes(option: Option[Any], following: Sequence[str]) -> bool:
-    """Whether the next word is the value of the option."""
-    if not option.metavar or not following:
-        return False
-    # Where the value may be left out, a dash always begins the next option.
-    return not (following[0].startswith("-") if option.bare else _OPTION.match(following[0]))
-
-
-def _checked(option: Option[Any], flag: str, text: str | None, following: Sequence[str]) -> Any:
+def _value(option: Option[Any], flag: str, text: str | None, rest: deque[str]) -> Any:
+    """The checked value of an option: attached to it, or the first word of the rest."""
     if not option.metavar and text is not None:
         raise UsageError(f"{flag} takes no value, but was given {text!r}; remove it.")
+    if text is None and option.metavar and rest:
+        # Where the value may be left out, a dash always begins the next option.
+        is_next = rest[0].startswith("-") if option.bare else _OPTION.match(rest[0])
+        text = None if is_next else rest.popleft()
     if text is None and option.bare is not None:
         return option.bare
     if text is None:
-        hint = f", or {flag}={following[0]} for a value with a dash" if following else ""
+        hint = f", or {flag}={rest[0]} for a value with a dash" if rest else ""
         raise UsageError(f"{flag} needs a value: {flag} {option.metavar}{hint}.")
     return option.checked((text,) if option.many else text, flag)
 
