@@ -84,7 +84,7 @@ class NotebookFrontend(TerminalFrontend):
         return ask_by_input if kernel.allow_stdin() else None
 
     def pump(self) -> Pump | None:
-        return comms.KernelPump() if kernel.in_kernel() else None
+        return comms.pump()
 
     def adopt(self, courier: Courier) -> None:
         kernel.adopt(courier)

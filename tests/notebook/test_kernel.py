@@ -46,7 +46,7 @@ class Cell(cells.Cell):
             self.cancel.set()
 
     def run(self, body):
-        return wait(self.start(body), pump=comms.KernelPump())
+        return wait(self.start(body), pump=comms.pump())
 
 def spin(seconds=10):
     end = time.monotonic() + seconds
@@ -199,7 +199,7 @@ def test_stop_ends_a_run_under_await(quiet: Kernel, way: str) -> None:
     body, log = BODIES["loop" if way == "interrupt" else "model"]
     msg_id = quiet.send(
         "print('go'); "
-        f"print(await await_here(Cell().start({body}), pump=comms.KernelPump())); "
+        f"print(await await_here(Cell().start({body}), pump=comms.pump())); "
         "print(await asyncio.sleep(0, 'next'))"
     )
     quiet.wait_for("go", msg_id)
