@@ -21,12 +21,11 @@ from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions, comms, kernel
-from nbagent.notebook.frontends import TerminalFrontend
 from nbagent.notebook.outputs import Output, display_once, forget_run
 from nbagent.notebook.run_code import capture, run_code
 from nbagent.notebook.run_view import OutputView, forget_views
 from nbagent.runtime import Courier, Pump
-from nbagent.session.frontend import Asker, Cell, NoticePrinter
+from nbagent.session.frontend import Asker, Cell, Frontend, NoticePrinter
 from nbagent.settings import RunOptions
 from nbagent.view import labels
 from nbagent.view.question import ask_by_input
@@ -48,7 +47,7 @@ def _note(run_id: str) -> None:
     _shown[run_id] = execution
 
 
-class NotebookFrontend(TerminalFrontend):
+class NotebookFrontend(Frontend):
     """An IPython: a kernel's, or a terminal's."""
 
     def __init__(self) -> None:
