@@ -5,10 +5,6 @@ thread does. The pump lets the waiting main thread deliver everybody's. Both use
 ipykernel: what is missing there is found out, and the messages then arrive after the cell.
 """
 
-# ipykernel and pyzmq have no types here; their internals are looked up by name.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import asyncio

@@ -3,10 +3,6 @@
 Chooses the form for each run. The live view is in `run_view`, the buttons below a run in `actions`.
 """
 
-# IPython's display functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import logging
