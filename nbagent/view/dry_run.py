@@ -15,7 +15,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
 from nbagent.view.images import drawn, part_words
 from nbagent.view.node import Node, h, line, text_of
-from nbagent.view.picture import ROOT, page
+from nbagent.view.picture import ROOT, page, row_node
 from nbagent.view.words import as_text, cut, one_line, things, visible
 
 _MOST = 20_000
@@ -116,15 +116,7 @@ def _node(dry: DryRun) -> Node:
 
 
 def _fold(piece: _Piece) -> Node:
-    words = h(
-        "span",
-        "nba-line",
-        h("code", "nba-id", piece.title),
-        " ",
-        h("span", "nba-sum", piece.summary),
-        " ",
-        h("small", "nba-num", piece.facts),
-    )
+    words = row_node(piece.title, [piece.summary], piece.facts)
     inner = (h("pre", "", piece.text), line("nba-note", piece.note), *piece.pictures)
     return h("details", "nba-turn", h("summary", "", words), h("div", "nba-body", *inner))
 

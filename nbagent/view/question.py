@@ -15,7 +15,7 @@ from nbagent.contracts.chat import MAX_DEPTH, is_keepable
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.secrets import redact
 from nbagent.view.node import Node, h
-from nbagent.view.words import arguments_in_short, tool_title, visible
+from nbagent.view.words import arguments_in_short, escapes_shown, tool_title, visible
 
 CHOICES = ("once", "session", "deny")
 REASON_CHARS = 2_000
@@ -37,7 +37,7 @@ def whole(text: str) -> str:
     Unlike `visible`, which drops escapes and what they hold (a colour, a title, an address),
     nothing that is written or run is missing from it.
     """
-    return visible(text.replace("\x1b", "⟦U+001B⟧"))
+    return visible(escapes_shown(text))
 
 
 def field_text(value: Any, *, one_line: bool = False) -> str:
@@ -121,10 +121,10 @@ def question_node(question: Question, question_id: str) -> Node:
     )
 
 
-def asks_node(questions: Sequence[tuple[str, Question]]) -> Node | None:
-    """Several open questions in one list, to be allowed together; None for fewer than two."""
+def asks_node(questions: Sequence[tuple[str, Question]]) -> Node:
+    """Several open questions in one list, to be allowed together; empty for fewer than two."""
     if len(questions) < 2:
-        return None
+        return h("div", "nba-asks", data_key="asks")  # it has its place above the turns
     calls = [
         h("li", "", h("code", "nba-call", _title(q)), f"({arguments_in_short(q.arguments)})")
         for _, q in questions

@@ -35,7 +35,9 @@ def labelled(label: str, text: str, limit: int, has_all: str) -> list[Node]:
 def request_node(run: RunRecord, turn: EngineTurn, *, is_open: bool = False) -> Node:
     """What the turn sent, the new first; folded."""
     request = turn.request
-    new = labels.own_messages(run, request)
+    # Of its new messages those that the record itself has, not its parent.
+    end = max(0, request.n_messages - run.shared_messages)
+    new = run.messages[max(0, end - request.n_new) : end]
     place = place_in(run, turn)
     before = run.turns[place - 1].request if place else None
     same = before is not None and (before.system_sha, before.toolset_sha) == (
