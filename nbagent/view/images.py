@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord, ToolRun
+from nbagent.view.markdown import words_of
 from nbagent.view.node import Node, h
 from nbagent.view.words import one_line, visible
 
@@ -56,8 +57,7 @@ _NAMED = re.compile(
     r"|\bfigure (?P<c>\d{1,4})\b",
     re.IGNORECASE,
 )
-_VERBATIM = frozenset(("code", "pre", "button"))
-_INLINE = frozenset(("em", "strong", "s", "a", "span", "code"))
+_VERBATIM = ("code", "pre", "button")
 
 
 def figures_of(run: RunRecord) -> dict[int, ImagePart]:
@@ -109,7 +109,7 @@ def with_figures(
     made: list[Node] = []
     placed: set[int] = set()
     for block in nodes:
-        prose = _prose(block)
+        prose = words_of([block], _VERBATIM)
         named = [found for found in _NAMED.finditer(prose) if _number(found) in figures]
         fresh = {_number(it): it["caption"] or "" for it in named if _number(it) not in placed}
         if len(placed) + len(fresh) > _FIGURES:
@@ -124,14 +124,6 @@ def with_figures(
 
 def _number(found: re.Match[str]) -> int:
     return int(found["a"] or found["b"] or found["c"])
-
-
-def _prose(node: Node) -> str:
-    """The text in a node, without code."""
-    if isinstance(node, str):
-        return node
-    text = "" if node[0] in _VERBATIM else "".join(map(_prose, node[2:]))
-    return text if node[0] in _INLINE else f"{text}\n"
 
 
 def _without_marks(node: Node, figures: Mapping[int, ImagePart]) -> Node:

@@ -250,13 +250,13 @@ class Blocks:
         return sum(len(line) + 1 for line in self.tail.split("\n")[:first])
 
 
-def words_of(nodes: Sequence[Node]) -> str:
-    """The text in nodes; blocks are separated by a space."""
+def words_of(nodes: Sequence[Node], skip: Sequence[str] = ("button",)) -> str:
+    """The text in nodes but for some tags; blocks are separated by a space."""
     words: list[str] = []
     for node in nodes:
         if isinstance(node, str):
             words.append(node)
-        elif node[0] not in ("button",):
+        elif node[0] not in skip:
             around = "" if node[0] in INLINE else " "
-            words.append(f"{around}{words_of(node[2:])}{around}")
+            words.append(f"{around}{words_of(node[2:], skip)}{around}")
     return "".join(words)

@@ -58,14 +58,18 @@ def as_text(value: Any, *, enough: int) -> str:
     """
     if isinstance(value, str):
         return visible(value)
+    return visible(json_text(with_texts(value, without_codes), enough=enough))
+
+
+def json_text(value: Any, *, enough: int) -> str:
+    """A value as JSON: indented where it is longer than a line and shorter than twice `enough`."""
     try:
-        value = with_texts(value, without_codes)  # before JSON writes them as `\u001b`
         flat = json.dumps(value, ensure_ascii=False, default=str)
-        if len(flat) > _COMPACT_CHARS and len(flat) < enough * 2:
-            flat = json.dumps(value, ensure_ascii=False, default=str, indent=2)
+        if _COMPACT_CHARS < len(flat) < enough * 2:
+            return json.dumps(value, ensure_ascii=False, default=str, indent=2)
     except (RecursionError, ValueError, TypeError):
         return f"(a {type(value).__name__} that cannot be shown as JSON)"
-    return visible(flat)
+    return flat
 
 
 def with_texts(value: Any, change: Callable[[str], str], levels: int = MAX_DEPTH) -> Any:
