@@ -165,28 +165,21 @@ def is_tex(source: str) -> bool:
 
 # Code
 
-_LEXERS = {
-    **dict.fromkeys(("python", "py", "python3", "ipython"), "python"),
-    **dict.fromkeys(("javascript", "js", "typescript", "ts"), "javascript"),
-    **dict.fromkeys(("bash", "sh", "shell", "console"), "bash"),
-    **dict.fromkeys(("yaml", "yml"), "yaml"),
-    **{name: name for name in ("json", "sql", "html", "css", "r", "julia", "toml", "c", "diff")},
-    **dict.fromkeys(("rust", "rs"), "rust"),
-}
-_MAX_CODE = 20_000
-_LOOKS = (
-    ("Comment", "nba-kc"),
-    ("Keyword", "nba-kk"),
-    ("Operator.Word", "nba-kk"),
-    ("Literal.String", "nba-ks"),
-    ("Literal.Number", "nba-kn"),
-    ("Name.Function", "nba-kf"),
-    ("Name.Class", "nba-kf"),
-    ("Name.Decorator", "nba-kf"),
-    ("Name.Builtin", "nba-kf"),
-    ("Generic.Deleted", "nba-minus"),
-    ("Generic.Inserted", "nba-plus"),
+_LANGUAGES = named(
+    "python py python3 javascript js typescript ts bash sh shell console yaml json sql html css r"
+    " julia toml c diff rust rs"
 )
+"""Names that Pygments knows; the others are never looked up."""
+_MAX_CODE = 20_000
+_LOOKS = {
+    "nba-kc": ("Comment",),
+    "nba-kk": ("Keyword", "Operator.Word"),
+    "nba-ks": ("Literal.String",),
+    "nba-kn": ("Literal.Number",),
+    "nba-kf": ("Name.Function", "Name.Class", "Name.Decorator", "Name.Builtin"),
+    "nba-minus": ("Generic.Deleted",),
+    "nba-plus": ("Generic.Inserted",),
+}
 
 
 def code_node(text: str, language: str = "") -> Node:
@@ -197,17 +190,16 @@ def code_node(text: str, language: str = "") -> Node:
 
 def highlighted(text: str, language: str) -> list[Node]:
     """Code as spans with a class for each kind of word; text where the language is unknown."""
-    lexer = _LEXERS.get(language.lower())
-    if lexer is None or len(text) > _MAX_CODE:
+    name = {"ipython": "python", "yml": "yaml"}.get(language.lower(), language.lower())
+    if name not in _LANGUAGES or len(text) > _MAX_CODE:
         return [text]
     # Late, and untyped: most answers hold no code.
     lexers: Any = import_module("pygments.lexers")
     runs: list[list[str]] = []
-    for kind, piece in lexers.get_lexer_by_name(lexer, stripnl=False).get_tokens(text):
-        name = str(kind).removeprefix("Token.")
-        look = next((look for start, look in _LOOKS if name.startswith(start)), "")
-        if not piece.strip():
-            look = ""
+    for kind, piece in lexers.get_lexer_by_name(name, stripnl=False).get_tokens(text):
+        kinds = str(kind).removeprefix("Token.")
+        look = next((look for look, starts in _LOOKS.items() if kinds.startswith(starts)), "")
+        look = look if piece.strip() else ""
         if runs and runs[-1][0] == look:
             runs[-1][1] += piece
         else:

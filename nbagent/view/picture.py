@@ -482,19 +482,18 @@ def foot(run: RunRecord, actions: bool) -> Node:
     buttons = [action(verb, title) for verb, title in verbs.items()] if actions else []
     pieces = timing.bar_of(run.turns)
     words = " · ".join(filter(None, (labels.about(run), timing.bar_words(pieces))))
-    kinds = list(timing.sums_of(pieces))
     about: Node = h("small", "", words)
+    kinds = list(timing.sums_of(pieces))
     if len(run.turns) > 1 and len(kinds) > 1:
-        about = h("details", "", h("summary", "", about), _times(run, kinds), data_key="times")
+        about = h("details", "", h("summary", "", about), *_times(run, kinds), data_key="times")
     return h("div", "nba-foot", *buttons, about)
 
 
-def _times(run: RunRecord, kinds: Sequence[timing.Kind]) -> Node:
+def _times(run: RunRecord, kinds: Sequence[timing.Kind]) -> list[Node]:
     """Where the time went, turn by turn: what the bar says where there is no style."""
-    names = ("turn", *(timing.KIND_WORDS[kind] for kind in kinds))
-    rows = [h("tr", "", *(h("th", "", name, scope="col") for name in names))]
-    for turn in run.turns[:100]:
+    rows: list[dict[str, str]] = []
+    for turn in run.turns:
         sums = timing.sums_of(timing.segments_of(turn))
-        cells = [h("td", "", seconds(sums[k]) if sums.get(k) else "") for k in kinds]
-        rows.append(h("tr", "", h("th", "", turn.id, scope="row"), *cells))
-    return h("table", "", *rows)
+        spent = {timing.KIND_WORDS[k]: seconds(sums[k]) if sums.get(k) else "" for k in kinds}
+        rows.append({"turn": turn.id, **spent})
+    return table_of(rows, most_rows=100) or []

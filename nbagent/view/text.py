@@ -88,25 +88,18 @@ class PlainPrinter:
     name = "terminal"
 
     def __init__(
-        self,
-        write: Callable[[str], object],
-        *,
-        stream: bool = True,
-        asked_by_input: bool = False,
-        renders: bool = False,
+        self, write: Callable[[str], object], *, asked_by_input: bool = False, renders: bool = False
     ) -> None:
         """Print by `write`, which gets whole lines or pieces of them, `\\n` included.
 
         Args:
             write: for example `sys.stdout.write`.
-            stream: False prints each turn's text when it is whole.
             asked_by_input: a question is printed where it is asked, in another thread: its words
                 here could come between it and what the person types.
             renders: whether Markdown is rendered by `rich` where it is installed.
         """
         self._write = write
         self._renders = renders and find_spec("rich") is not None
-        self._stream = stream and not self._renders
         self._asked_by_input = asked_by_input
         self._open = ""
         """What the unfinished line at the end belongs to: `text`, `reasoning` or nothing."""
@@ -166,7 +159,7 @@ class PlainPrinter:
             self._open = ""
 
     def _piece(self, kind: str, turn_id: str, text: str) -> None:
-        if not self._stream:
+        if self._renders:
             return
         if self._open != kind:
             self._break()
