@@ -80,14 +80,10 @@ def picture(
     kernel: str = "",
     actions: bool = True,
 ) -> Node:
-    """The whole run.
+    """The whole run, with `now` while it is at work.
 
-    Args:
-        run: the record, as far as it goes.
-        now: while it is at work.
-        unfolded: keys of what a person has open: `C01`, `C01/request`.
-        kernel: id of the kernel whose page actions answer the buttons.
-        actions: whether there are buttons at all.
+    What a person has unfolded are keys as `C01`, `C01/request`; the page actions of that kernel
+    answer the buttons, if there are any.
     """
     has_actions = actions and now is None and run.phase != "Running"
     answer, below = _answer_part(run)
@@ -150,20 +146,11 @@ def head(run: RunRecord, now: Now | None) -> Node:
     clock = f"{now.elapsed_ms:.0f}" if now else None
     *facts, time = labels.facts_of(run, elapsed_ms=now.elapsed_ms if now else None)
     shown: list[Node] = [node for fact in facts for node in (_fact(fact), " · ")]
+    shown.append(_fact(time, clock))
     return h(
         "div",
         "nba-top",
-        h(
-            "div",
-            "nba-head",
-            h("span", f"nba-mark nba-{status.tone}", status.mark, " ", aria_hidden="true"),
-            h("strong", "nba-phase", status.word),
-            " ",
-            h("code", "nba-chip", visible(run.model)),
-            " ",
-            h("span", "nba-facts", *shown, _fact(time, clock)),
-            *(_stop_buttons(now) if now else ()),
-        ),
+        head_row(status, run.model, shown, *(_stop_buttons(now) if now else ())),
         _bar(run, now),
         line("nba-wide nba-note", labels.offline_words(run.model)),
         _activity(now) if now else None,
@@ -173,6 +160,21 @@ def head(run: RunRecord, now: Now | None) -> Node:
 
 
 _RUNNING = Status("Running", "live", "…")
+
+
+def head_row(status: Status, model: str, facts: Sequence[Node], *buttons: Node) -> Node:
+    """State, model, facts, buttons."""
+    return h(
+        "div",
+        "nba-head",
+        h("span", f"nba-mark nba-{status.tone}", status.mark, " ", aria_hidden="true"),
+        h("strong", "nba-phase", status.word),
+        " ",
+        h("code", "nba-chip", visible(model)),
+        " ",
+        h("span", "nba-facts", *facts),
+        *buttons,
+    )
 
 
 def _fact(fact: labels.Fact, clock: str | None = None) -> Node:
