@@ -117,6 +117,8 @@ _MATH = re.compile(
 )
 _TEX_TOKEN = re.compile(r"\\([A-Za-z]+|[,;:!{}|%&#_\\ ])|[^\\%$#]", re.DOTALL)
 _MOST_BRACES = 12
+_SPREADS = re.compile(r"\\\\\s*\[|'{4}")
+"""A line's height in figures (`\\\\[9999em]`), and more primes than anybody writes."""
 _TEX = named(
     "frac dfrac tfrac sqrt sum prod int iint oint lim min max sup inf log ln exp sin cos tan arcsin"
     " arccos arctan sinh cosh tanh det dim ker gcd arg deg Pr alpha beta gamma delta epsilon"
@@ -160,17 +162,24 @@ def is_tex(source: str) -> bool:
         if not 0 <= depth <= _MOST_BRACES:
             return False
         at = token.end()
-    return depth == 0 and bool(source.strip()) and not _ENVIRONMENTS.search(source)
+    is_ours = not _ENVIRONMENTS.search(source) and not _SPREADS.search(source)
+    return depth == 0 and bool(source.strip()) and is_ours
 
 
 # Code
 
 _LANGUAGES = named(
-    "python py python3 javascript js typescript ts bash sh shell console yaml json sql html css r"
-    " julia toml c diff rust rs"
+    "python py python3 javascript js bash sh shell yaml json sql html css r julia toml diff rust rs"
 )
-"""Names that Pygments knows; the others are never looked up."""
-_MAX_CODE = 20_000
+"""Names that Pygments knows, each of a lexer whose time is bounded; all others are text."""
+_ALIASES = {
+    **dict.fromkeys(("typescript", "ts"), "javascript"),
+    "console": "bash",
+    "ipython": "python",
+    "yml": "yaml",
+}
+_MAX_CODE = 6_000
+"""Some lexers need the square of it for a hostile text: half a second. That of C, its cube."""
 _LOOKS = {
     "nba-kc": ("Comment",),
     "nba-kk": ("Keyword", "Operator.Word"),
@@ -190,7 +199,7 @@ def code_node(text: str, language: str = "") -> Node:
 
 def highlighted(text: str, language: str) -> list[Node]:
     """Code as spans with a class for each kind of word; text where the language is unknown."""
-    name = {"ipython": "python", "yml": "yaml"}.get(language.lower(), language.lower())
+    name = _ALIASES.get(language.lower(), language.lower())
     if name not in _LANGUAGES or len(text) > _MAX_CODE:
         return [text]
     # Late, and untyped: most answers hold no code.

@@ -41,8 +41,8 @@ from nbagent.view.words import (
     with_texts,
 )
 
-RESULT_CHARS = 3_000
-PRINTED_CHARS = 3_000
+_RESULT_CHARS = 3_000
+"""Also of what was printed."""
 _PROMPT_CHARS = 2_000
 _CALLS_IN_LINE = 4
 STOPPING, PAUSING = "Stopping…", "Pausing after this turn…"
@@ -217,7 +217,7 @@ def prompt_node(run: RunRecord) -> Node | None:
     text = clean(run.prompt).strip() or (f"({labels.origin(run)})" if run.parent_id else "")
     shown, note = cut(text, _PROMPT_CHARS, has_all="run.record.prompt")
     asked = [m.content for m in run.messages if m.role == "user" and m.text == run.prompt]
-    images, _ = drawn([part for part in [(), *asked][-1] if isinstance(part, ImagePart)])
+    images, _ = drawn([it for it in (asked[-1] if asked else ()) if isinstance(it, ImagePart)])
     if not shown and not images:
         return None
     lines = [part for row in shown.split("\n") for part in (h("br"), row)][1:]
@@ -395,8 +395,7 @@ def card_node(
     arguments = _arguments_text(run.args) if run.args else ""
     if run.args is None and result is not None:
         arguments = "not a JSON object"
-    holder = f"{place}.result"
-    holder += " (itself cut, as the model saw it)" if run.truncated else ""
+    holder = f"{place}.result{' (itself cut, as the model saw it)' if run.truncated else ''}"
     return h(
         "div",
         f"nba-card{look}",
@@ -412,7 +411,7 @@ def card_node(
             ARGUMENTS_CHARS,
             "the call in its turn's response",
         ),
-        *labelled("printed", visible(run.printed), PRINTED_CHARS, f"{place}.printed"),
+        *labelled("printed", visible(run.printed), _RESULT_CHARS, f"{place}.printed"),
         *(_result_nodes(run, holder) if result and result.ok else _error_nodes(run, place)),
         line("nba-note", progress),
         *(line("nba-note", f"note: {note}") for note in (*labels.tool_notes(run), *unseen)),
@@ -436,7 +435,7 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
     made = table_of(data)
     if made is not None:
         return [label_node(f"result · {in_short(data)}"), *made]
-    return labelled("result", as_text(data, enough=RESULT_CHARS * 2), RESULT_CHARS, holder)
+    return labelled("result", as_text(data, enough=_RESULT_CHARS * 2), _RESULT_CHARS, holder)
 
 
 def _error_nodes(run: ToolRun, place: str) -> list[Node]:
@@ -444,9 +443,9 @@ def _error_nodes(run: ToolRun, place: str) -> list[Node]:
     words = visible(error.message if error and error.code == "E_DENIED" else str(error or ""))
     detail = visible(run.error_detail or "")
     words = "" if detail and (words.partition(": ")[2] or words) in detail else words
-    shown = labelled("error", words, RESULT_CHARS, f"{place}.result.error")
+    shown = labelled("error", words, _RESULT_CHARS, f"{place}.result.error")
     label = "where it failed" if words else "error"
-    return [*shown, *labelled(label, detail, RESULT_CHARS, f"{place}.error_detail")]
+    return [*shown, *labelled(label, detail, _RESULT_CHARS, f"{place}.error_detail")]
 
 
 # The end
