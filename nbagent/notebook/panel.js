@@ -102,7 +102,8 @@ function createPanel(shared, el) {
 
   /** What the views of the runs say. @param {any} message */
   function act(message) {
-    const begins = message.kind === "act" && FORMS.has(message.do);
+    const { kind, do: what, fields } = message;
+    const begins = kind === "act" && (what === "retry" || (fields && what !== "compare"));
     shared.send({ ...message, page, ...(begins ? { id: shared.wait("") } : {}) });
   }
 

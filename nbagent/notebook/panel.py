@@ -11,6 +11,7 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, cast
@@ -25,7 +26,8 @@ from nbagent.contracts.errors import NbagentError, UsageError, error_from_info
 from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut, register_environment
-from nbagent.notebook import kernel, surface
+from nbagent.notebook import actions, kernel, surface
+from nbagent.notebook.actions import Click
 from nbagent.notebook.clicks import later, start_by_click
 from nbagent.notebook.complete import package_names
 from nbagent.notebook.panel_form import Form, filtered, models_row, setter
@@ -37,7 +39,7 @@ from nbagent.providers.registry import find_provider
 from nbagent.run import Run
 from nbagent.session.clients import listings
 from nbagent.session.frontend import frontend
-from nbagent.session.prepare import Ask, Kind
+from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
 from nbagent.settings import effective, provider_of
 from nbagent.view.cell import cell_text
@@ -169,9 +171,9 @@ class Panel:
             case "field" | "tick" | "attach" | "detach":
                 self._fill(told, name, value)
             case "send":
-                self._ask(told, None, None)
+                self._ask(told)
             case "continue":
-                self._ask(told, "resume", None)
+                self._ask(told, Click("continue", last.id) if (last := self._last) else None)
             case "stop" | "pause" as kind:
                 self._stop(kind)
             case "act":
@@ -225,28 +227,28 @@ class Panel:
 
     def _act(self, told: Told) -> None:
         """A button in a picture."""
-        run, do = self._runs.get(_text(told, "run")), _text(told, "do")
-        if run is None or self._working:
+        click = actions.read_click(told)
+        run = self._runs.get(click.run_id) if click else None
+        if click is None or run is None or self._working:
             return
-        turns = [turn.id for turn in run.turns]
-        turn = _text(told, "turn") or (turns[-1] if turns else "")
-        if do == "continue":
-            self._ask(told, "continue" if _text(told, "prompt").strip() else "resume", run)
-        elif do in ("fork", "retry") and turn in turns:
-            self._ask(told, "fork", run, turn)
-        elif do == "compare":
-            self._aside(lambda: self._compare(run))
-        elif do == "cell":
-            said = {"said": "Copied: paste it into a cell", "text": cell_text(run)}
-            self.widget.send({"kind": "reply", "page": _text(told, "page"), "run": run.id, **said})
+        if not click.has_form and (form := actions.form_of(click, run, most=1)):
+            self._reply(told, form=form)
+        elif click.do in ("continue", "fork", "retry"):
+            self._ask({**told, **click.fields}, click, run)
+        elif click.do == "compare":
+            self._aside(lambda: self._compare(run, click.fields.get("other", "")))
+        elif click.do == "cell":
+            self._reply(told, said="Copied: paste it into a cell", text=cell_text(run))
 
-    def _ask(
-        self, told: Told, kind: Kind | None, parent: RunRecord | None, turn: str | None = None
-    ) -> None:
+    def _reply(self, told: Told, **said: object) -> None:
+        base = {"kind": "reply", "page": _text(told, "page"), "run": _text(told, "run")}
+        self.widget.send({**base, **said})
+
+    def _ask(self, told: Told, click: Click | None = None, run: RunRecord | None = None) -> None:
         asked, prompt = _text(told, "id"), _text(told, "prompt")
         self._asked[asked] = prompt
         start_by_click(
-            lambda: self._wanted(asked, kind, parent, turn),
+            lambda: self._wanted(asked, click, run or self._last),
             show=partial(self._open, asked, prompt),
             failed=lambda error: self._not_begun(asked, prompt, error),
             context=self._context,
@@ -254,30 +256,33 @@ class Panel:
 
     # Done, in the kernel's main thread
 
-    def _wanted(
-        self, asked: str, kind: Kind | None, parent: RunRecord | None, turn: str | None
-    ) -> Ask:
+    def _wanted(self, asked: str, click: Click | None, parent: RunRecord | None) -> Ask:
         prompt = self._asked.pop(asked, None)
         if prompt is None:
             raise _Withdrawn
         if self._working:
             raise UsageError("a run of this panel is still at work; stop it or wait for its end")
         self._refresh()
-        parent = parent or self._last
         options, dropped = self._form.options(parent)
         rendered = render(prompt, _evaluate)
         attached = [part for parts in self._form.attached.values() for part in parts]
         walks = options.workflow or options.document or (parent and parent.workflow)
         is_silent = not rendered.prompt.strip() and not attached
         parts = rendered.parts or (TextPart(text=rendered.prompt),)
-        return Ask(
-            prompt=None if is_silent and (kind or walks) else rendered.prompt,
+        if click is not None and parent is not None:
+            words = {} if is_silent else {"prompt": rendered.prompt}
+            base = actions.asked(replace(click, fields=words), parent)
+        else:
+            base = Ask(
+                prompt=None if is_silent and walks else rendered.prompt,
+                kind="continue" if parent else "resume" if options.document else "start",
+                parent_id=parent.id if parent else None,
+            )
+        return replace(
+            base,
             parts=(*parts, *attached) if attached else rendered.parts,
             template=prompt if rendered.expressions else None,
             options=options,
-            kind=kind or ("continue" if parent else "resume" if options.document else "start"),
-            parent_id=parent.id if parent else None,
-            fork_turn=turn,
             dropped=dropped,
         )
 
@@ -389,12 +394,8 @@ class Panel:
         self._thread()
         self._later(self._settle)
 
-    def _compare(self, run: RunRecord) -> None:
-        others = [one for one in self._runs.values() if one.id != run.id and one.turns]
-        before = [one for one in others if one.id == run.parent_id]
-        if not others:
-            raise UsageError("there is no other run in this conversation; ask again first")
-        records = [(before or others)[-1], run]
+    def _compare(self, run: RunRecord, other: str) -> None:
+        records = [current_store().load(other), run]
         made = import_module("nbagent.view.compare").compare_node(records)
         node = h("div", "nba-compared", made, data_key="compared")
         self.widget.send({"run": run.id, "ops": [["put", "compared", node, ""]]})

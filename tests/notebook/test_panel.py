@@ -86,28 +86,30 @@ def test_a_second_prompt_while_a_run_is_at_work_comes_back(stage: Stage) -> None
     assert stage.state["error"] == ""
 
 
-BUTTONS = {
+BERGEN = {"prompt": "Population of Bergen?"}
+BUTTONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "retry": ("fork", {"do": "retry"}, "717,710"),
-    "fork": ("fork", {"do": "fork", "turn": "C01", "prompt": "Population of Bergen?"}, "291,940"),
-    "go on": ("continue", {"do": "continue", "prompt": "Population of Bergen?"}, "291,940"),
+    "fork": ("fork", {"do": "fork", "turn": "C01", "fields": BERGEN}, "291,940"),
+    "go on": ("continue", {"do": "continue", "fields": BERGEN}, "291,940"),
 }
 
 
 @pytest.mark.parametrize("case", BUTTONS)
 def test_a_button_of_a_picture_begins_a_run(stage: Stage, case: str) -> None:
     kind, given, words = BUTTONS[case]
-    told = dict(given)
     first = stage.run("What is the population of Oslo?")
-    run = stage.run(told.pop("prompt", ""), kind="act", run=first.id, **told)
+    run = stage.run(kind="act", run=first.id, **given)
     assert (run.kind, run.parent_id) == (kind, first.id)
     assert words in run.text
     stage.say("act", do="compare", run=run.id)
+    assert first.id[:8] in text_of(stage.wire.of("reply")[-1]["form"])
+    stage.say("act", do="compare", run=run.id, fields={"other": first.id})
     until(lambda: any("compared" in text_of(one) for one in stage.wire.of()))
     stage.say("act", do="cell", run=first.id, page="p")
     assert stage.wire.of("reply")[-1]["text"].startswith("%%agent")
     before = len(stage.handles)
-    stage.say("act", do="fork", run=first.id, turn="C99", prompt="")
-    stage.say("act", do="fork", run="nosuch", turn="C01", prompt="")
+    stage.say("act", do="fork", run=first.id, turn="C99", fields={})
+    stage.say("act", do="fork", run="nosuch", turn="C01", fields={})
     assert len(stage.handles) == before
 
 
