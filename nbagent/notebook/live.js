@@ -146,7 +146,9 @@ async function reply(place, { run, at, said, text, form }) {
   const root = place.querySelector(which);
   if (!root) return;
   if (form) return ask(root, build(form));
-  for (const button of root.querySelectorAll(".nba-words button")) button.disabled = false;
+  const filled = root.querySelector(".nba-words");
+  if (!said) return filled?.remove();
+  for (const button of filled?.querySelectorAll("button") ?? []) button.disabled = false;
   const line = say(root, said);
   if (!text) return;
   const source = line.appendChild(build(["pre", {}, text]));

@@ -236,7 +236,7 @@ class Panel:
         elif click.do in ("continue", "fork", "retry"):
             self._ask({**told, **click.fields}, click, run)
         elif click.do == "compare":
-            self._aside(lambda: self._compare(run, click.fields.get("other", "")))
+            self._aside(lambda: self._compare(told, run, click.fields.get("other", "")))
         elif click.do == "cell":
             self._reply(told, said="Copied: paste it into a cell", text=cell_text(run))
 
@@ -394,11 +394,12 @@ class Panel:
         self._thread()
         self._later(self._settle)
 
-    def _compare(self, run: RunRecord, other: str) -> None:
+    def _compare(self, told: Told, run: RunRecord, other: str) -> None:
         records = [current_store().load(other), run]
         made = import_module("nbagent.view.compare").compare_node(records)
         node = h("div", "nba-compared", made, data_key="compared")
         self.widget.send({"run": run.id, "ops": [["put", "compared", node, ""]]})
+        self._reply(told)
 
     def _export(self, ending: str, page: str) -> None:
         """Give the page the conversation's last run as a file."""

@@ -176,7 +176,9 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     forked = desk.root.locator("[data-run]").last
     assert "291,940" in forked.locator(".nba-answer").inner_text()
     desk.do("compare", within=forked)
+    desk.do("go", within=forked)
     expect(forked.locator(".nba-compared")).to_contain_text("C03 | C03")
+    expect(forked.locator(".nba-words")).to_have_count(0)
     with desk.notebook.page.expect_file_chooser() as chooser:
         desk.do("files")
     chooser.value.set_files(FilePayload(name="a.txt", mimeType="text/plain", buffer=b"hello"))
