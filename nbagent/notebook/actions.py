@@ -23,10 +23,9 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut, register_environment
-from nbagent.notebook import kernel
 from nbagent.notebook.clicks import aside, start_by_click
 from nbagent.notebook.outputs import KERNEL, Output, output_of
-from nbagent.notebook.run_view import OutputView, comm_id, script
+from nbagent.notebook.run_view import OutputView, listen, script
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
@@ -184,8 +183,7 @@ def offer() -> None:
     global _actions
     if _actions is None:
         _actions = PageActions()
-        _actions.on_msg(lambda _widget, content, _buffers: heard(content))
-        kernel.register(comm_id(_actions), heard)
+        listen(_actions, heard)
 
 
 def heard(message: object) -> None:

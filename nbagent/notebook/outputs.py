@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextvars
 import secrets
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 from IPython.display import display
@@ -28,7 +29,11 @@ KERNEL = secrets.token_hex(4)
 """Names this kernel in its pictures, so that the buttons of another one's stay hidden."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
+_MOST_OUTPUTS = 1_000
+"""The buttons of earlier ones do nothing any more."""
+
 _outputs: dict[str, Output] = {}
+_numbers = count(1)
 
 
 class Output:
@@ -36,7 +41,7 @@ class Output:
 
     def __init__(self) -> None:
         """Show nothing yet, in the cell that runs now."""
-        self.id = f"{KERNEL}-{len(_outputs) + 1}"
+        self.id = f"{KERNEL}-{next(_numbers)}"
         """In `data-kernel` of its pictures."""
         self.context = contextvars.copy_context()
         """A click has no cell: what is displayed and printed for it goes to the one of this."""
@@ -48,6 +53,8 @@ class Output:
         self._store: Store = current_store()
         self._is_shown = False
         _outputs[self.id] = self
+        while len(_outputs) > _MOST_OUTPUTS:
+            del _outputs[next(iter(_outputs))]
 
     @property
     def run_ids(self) -> list[str]:
@@ -116,7 +123,7 @@ def output_of(output_id: object) -> Output | None:
 
 def forget_run(run_id: str) -> None:
     """Take a run that was deleted out of the open pages."""
-    for output in _outputs.values():
+    for output in list(_outputs.values()):
         if any(run_id in part for part in output.parts):
             output.drop(run_id)
 

@@ -32,7 +32,7 @@ from nbagent.notebook.clicks import later, start_by_click
 from nbagent.notebook.complete import package_names
 from nbagent.notebook.panel_form import Form, filtered, models_row, setter
 from nbagent.notebook.panel_saved import HEADLESS, lineage, saved, totals
-from nbagent.notebook.run_view import LiveView, comm_id, script, sheet
+from nbagent.notebook.run_view import LiveView, comm_id, listen, script, sheet
 from nbagent.notebook.template import evaluate, render
 from nbagent.providers.choice import choose_model
 from nbagent.providers.registry import find_provider
@@ -86,8 +86,7 @@ class Panel:
         self._asked: dict[str, str] = {}
         """What was sent and has not begun yet: prompts by the ids of the messages."""
         self.widget = PanelWidget(fields=Form.fields())
-        self.widget.on_msg(lambda _widget, content, _buffers: self.heard(content))
-        kernel.register(comm_id(self.widget), self.heard)
+        listen(self.widget, self.heard)
         surface.when_forgotten(self.forget)
         if (shell := get_ipython()) is not None:
             shell.events.register("post_run_cell", lambda _result: self._later(self._refresh))

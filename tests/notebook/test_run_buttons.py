@@ -9,7 +9,7 @@ import pytest
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook import actions
-from nbagent.notebook.outputs import Output
+from nbagent.notebook.outputs import Output, output_of
 from nbagent.session.prepare import Ask
 from nbagent.view import node
 from nbagent.view.cell import cell_text
@@ -54,6 +54,12 @@ def test_a_message_that_is_not_whole_does_nothing(
     assert done == []
     actions.heard(fine)
     assert len(done) == 1
+
+
+def test_only_the_last_thousand_outputs_are_remembered(output: Output) -> None:
+    others = [Output() for _ in range(1_000)]
+    assert output_of(output.id) is None
+    assert [output_of(one.id) for one in others] == others
 
 
 def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Output) -> None:
