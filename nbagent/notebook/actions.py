@@ -11,6 +11,7 @@ until it was checked.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -29,6 +30,7 @@ from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
+from nbagent.settings import RunOptions
 from nbagent.view.cell import cell_text
 from nbagent.view.words import visible
 
@@ -72,7 +74,7 @@ def heard(message: object) -> None:
         answer("Starts as soon as the kernel is free")
         start_by_click(
             lambda: asked(do, output, run_id, turn_id, prompt),
-            show=partial(OutputView, output),
+            show=output.view or partial(OutputView, output),
             failed=failed,
             context=output.context,
         )
@@ -96,25 +98,22 @@ def asked(
     if output.at_work:
         raise UsageError("a run in this output is still running; stop it or wait for its end")
     register_environment()
-    turns = [turn.id for turn in output.load(run_id).turns]
+    run = output.load(run_id)
+    turns = [turn.id for turn in run.turns]
     words = prompt.strip() or None
     if turn_id and turn_id not in turns:
         raise UsageError(f"run {run_id[:8]} has no turn {visible(turn_id[:20])!r}")
     # The functions that it was given by hand, as far as a handle of this kernel knows them.
     last = frontend().namespace().get("_run")
     tools = last.given_tools if isinstance(last, Run) and last.id == run_id else None
+    # Another answer to the same question: the person's next options are not meant.
+    options, dropped = (RunOptions(), ()) if do == "retry" else output.options(run)
+    given = Ask(prompt=words, parent_id=run_id, tools=tools, options=options, dropped=dropped)
     if do == "continue" or not turns:
-        kind = "continue" if words else "resume"
-        return Ask(prompt=words, kind=kind, parent_id=run_id, tools=tools)
+        return replace(given, kind="continue" if words else "resume")
     turn_id = turn_id or turns[-1]
-    return Ask(
-        prompt=words,
-        kind="fork",
-        parent_id=run_id,
-        fork_turn=turn_id,
-        holds_calls=do == "retry" and not words,
-        tools=tools,
-    )
+    holds_calls = do == "retry" and not words
+    return replace(given, kind="fork", fork_turn=turn_id, holds_calls=holds_calls)
 
 
 def _compare(output: Output, run_id: str) -> None:

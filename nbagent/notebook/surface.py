@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -55,7 +55,6 @@ class _Shown:
 
 
 _shown = _Shown()
-_hearers_of_forgotten: list[Callable[[tuple[str, ...]], None]] = []
 
 
 def here_cell() -> str | None:
@@ -154,8 +153,6 @@ class NotebookFrontend(TerminalFrontend):
             forget_run(run_id)
             forget_views(run_id)
             _shown.runs.discard(run_id)
-        for hear in _hearers_of_forgotten:
-            hear(run_ids)
         shell = get_ipython()
         if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
             del shell.user_ns["_run"]
@@ -204,8 +201,3 @@ def show_again(run: RunRecord) -> None:
     output = Output()
     output.add(run.id)
     output.show_saved(run)
-
-
-def when_forgotten(hear: Callable[[tuple[str, ...]], None]) -> None:
-    """Call back with the ids of runs that were deleted."""
-    _hearers_of_forgotten.append(hear)
