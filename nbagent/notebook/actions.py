@@ -2,7 +2,7 @@
 
 A saved output is plain HTML. One widget model without a view listens for clicks in all of them;
 which verbs there are stands here. None of them approves anything, and what a page says is hostile
-until it was checked. `read_click`, `form_of` and `asked` are the panel's, too: one path for a verb.
+until it was checked. The panel is an output, too: there is one path for each verb.
 """
 
 # ipywidgets and anywidget have no types.
@@ -12,7 +12,7 @@ until it was checked. `read_click`, `form_of` and `asked` are the panel's, too: 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -30,6 +30,7 @@ from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
+from nbagent.settings import RunOptions
 from nbagent.view.cell import cell_text
 from nbagent.view.node import Node, h
 from nbagent.view.words import clean, one_line, visible
@@ -133,17 +134,17 @@ def others_of(run: RunRecord) -> list[RunRecord]:
     return list({it.id: it for it in (*first, *here, *recent)}.values())[:_OFFERED]
 
 
-def asked(click: Click, run: RunRecord) -> Ask:
+def asked(click: Click, output: Output) -> Ask:
     """What a button wants to be started, after a run that is over.
 
-    It has no options, so those of the run go on. The panel puts its own in, and its prompt as it
-    was rendered: `replace(asked(click, run), options=…, dropped=…, parts=…, template=…)`. The calls
-    of a retry's answer wait until it is chosen (continue); `click.n` is how often it is started.
+    The calls of a retry's answer wait until it is chosen (continue); `click.n` is how often it is
+    started.
 
     Raises:
-        UsageError: the run has no such turn.
+        UsageError: the run has no such turn, or another one is at work in the output.
     """
     register_environment()
+    run = _free(output, click.run_id)
     turns = [turn.id for turn in run.turns]
     if click.turn_id and click.turn_id not in turns:
         raise UsageError(f"run {run.id[:8]} has no turn {visible(click.turn_id[:20])!r}")
@@ -151,17 +152,13 @@ def asked(click: Click, run: RunRecord) -> Ask:
     last = frontend().namespace().get("_run")
     tools = last.given_tools if isinstance(last, Run) and last.id == run.id else None
     words = click.fields.get("prompt", "").strip() or None
+    # Another answer to the same question: the next options of the panel are not meant.
+    options, dropped = (RunOptions(), ()) if click.do == "retry" else output.options(run)
+    base = Ask(prompt=words, parent_id=run.id, tools=tools, options=options, dropped=dropped)
     if click.do == "continue" or not turns:
-        kind = "continue" if words else "resume"
-        return Ask(prompt=words, kind=kind, parent_id=run.id, tools=tools)
-    return Ask(
-        prompt=words,
-        kind="fork",
-        parent_id=run.id,
-        fork_turn=click.turn_id or turns[-1],
-        holds_calls=click.do == "retry",
-        tools=tools,
-    )
+        return replace(base, kind="continue" if words else "resume")
+    turn_id = click.turn_id or turns[-1]
+    return replace(base, kind="fork", fork_turn=turn_id, holds_calls=click.do == "retry")
 
 
 # The page's half of an output
@@ -197,8 +194,8 @@ def heard(message: object) -> None:
     if click.do in _STARTS and click.has_form:
         reply(said="Starts as soon as the kernel is free")
         start_by_click(
-            lambda: asked(click, _free(output, click.run_id)),
-            show=partial(OutputView, output),
+            lambda: asked(click, output),
+            show=output.view or partial(OutputView, output),
             failed=failed,
             context=output.context,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextvars
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
@@ -18,8 +18,10 @@ from IPython.display import display
 
 from nbagent.archive.codec import packed
 from nbagent.archive.store import Store
+from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.session.stores import current_store
+from nbagent.settings import RunOptions
 from nbagent.view.compare import compare_node, compare_text
 from nbagent.view.node import Node, html
 from nbagent.view.picture import page, picture
@@ -49,6 +51,8 @@ class Output:
         """Ids: of one run, its picture; of several, how they differ."""
         self.at_work = ""
         """The id of the run that it shows live."""
+        self.view: Callable[[RunRecord, RunControls], Sink] | None = None
+        """Opens the view of a run that a button starts here, where it is not an `OutputView`."""
         self._unfolded: dict[str, frozenset[str]] = {}
         self._store: Store = current_store()
         self._is_shown = False
@@ -60,6 +64,10 @@ class Output:
     def run_ids(self) -> list[str]:
         """The runs that can be clicked."""
         return [part[0] for part in self.parts if len(part) == 1]
+
+    def options(self, run: RunRecord) -> tuple[RunOptions, tuple[str, ...]]:
+        """Of a run that a button starts from `run`; and which of its options do not go on."""
+        return RunOptions(), ()
 
     def load(self, run_id: str) -> RunRecord:
         """One of its runs, as it is kept."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,6 @@ from nbagent.view.question import ask_by_input
 
 _shown: dict[str, str | None] = {}
 """The runs that were made or shown last, and by which execution of a cell: none is shown twice."""
-_hearers_of_forgotten: list[Callable[[tuple[str, ...]], None]] = []
 
 
 def was_shown_here(run_id: str) -> bool:
@@ -125,8 +124,6 @@ class NotebookFrontend(TerminalFrontend):
             forget_views(run_id)
             forget_run(run_id)
             _shown.pop(run_id, None)
-        for hear in _hearers_of_forgotten:
-            hear(run_ids)
         shell = get_ipython()
         if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
             del shell.user_ns["_run"]
@@ -175,8 +172,3 @@ def show_again(run: RunRecord) -> None:
     output = Output()
     output.add(run.id)
     output.show_saved(run)
-
-
-def when_forgotten(hear: Callable[[tuple[str, ...]], None]) -> None:
-    """Call back with the ids of runs that were deleted."""
-    _hearers_of_forgotten.append(hear)

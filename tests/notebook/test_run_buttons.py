@@ -66,7 +66,7 @@ def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Outp
     run = output.load(output.run_ids[0])
 
     def ask(do: str, turn: str = "", **fields: str) -> Ask:
-        return actions.asked(actions.Click(do, run.id, turn, fields), run)
+        return actions.asked(actions.Click(do, run.id, turn, fields), output)
 
     retry = ask("retry", n="3")
     assert (retry.kind, retry.fork_turn, retry.prompt) == ("fork", "C01", None)
@@ -78,6 +78,9 @@ def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Outp
     assert ask("continue", prompt="more").kind == "continue"
     with pytest.raises(UsageError, match="has no turn 'C09'"):
         ask("fork", "C09")
+    output.at_work = "another"
+    with pytest.raises(UsageError, match="still running"):
+        ask("retry")
 
 
 TIMES = {
