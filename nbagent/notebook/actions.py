@@ -11,7 +11,7 @@ until it was checked. The panel is an output, too: there is one path for each ve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -24,7 +24,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook.clicks import aside, start_by_click
-from nbagent.notebook.outputs import KERNEL, Output, output_of
+from nbagent.notebook.outputs import KERNEL, ListOutput, Output, output_of
 from nbagent.notebook.run_view import OutputView, listen, script
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
@@ -37,6 +37,7 @@ from nbagent.view.words import clean, one_line, visible
 
 FIELD_CHARS = 100_000
 _WORD_CHARS = 200
+_SEARCH_CHARS = 1_000
 _RECENT = 200
 _OFFERED = 40
 _PROMPT_CHARS = 60
@@ -62,7 +63,8 @@ class Click:
     @property
     def n(self) -> int:
         """How many answers a retry asks for."""
-        return int(n) if (n := self.fields.get("n", "1")) in _TIMES else 1
+        asked = self.fields.get("n", "1")
+        return int(asked) if asked in _TIMES else 1
 
 
 def read_click(told: Mapping[str, Any]) -> Click | None:
@@ -187,20 +189,26 @@ def heard(message: object) -> None:
     """A button was clicked. In whichever thread the message arrives: it only asks."""
     told = json_object(message) or {}
     output, click = output_of(told.get("at")), read_click(told)
-    if output is None or click is None or click.run_id not in output.run_ids:
+    if output is None or click is None:
         return
     reply = partial(_reply, output, click.run_id)
-    failed = partial(_failed, reply)
-    if click.do in _STARTS and click.has_form:
+    if isinstance(output, ListOutput):
+        do, is_known = partial(_do_in_list, output), click.do in ("show", "search")
+    else:
+        do, is_known = partial(_do, output), click.do in (*_TITLES, "cell")
+        is_known = is_known and click.run_id in output.run_ids
+    failed, context = partial(_failed, reply), output.context
+    if is_known and click.do in _STARTS and click.has_form:
         reply(said="Starts as soon as the kernel is free")
         start_by_click(
             lambda: asked(click, output),
-            show=output.view or partial(OutputView, output),
+            show=output.view or OutputView(output, click.n).open,
+            n=1 if output.view else click.n,
             failed=failed,
-            context=output.context,
+            context=context,
         )
-    elif click.do in (*_TITLES, "cell"):
-        aside(lambda: _do(output, click, reply), failed=failed, context=output.context)
+    elif is_known:
+        aside(lambda: do(click, reply), failed=failed, context=context)
 
 
 def _free(output: Output, run_id: str) -> RunRecord:
@@ -210,17 +218,25 @@ def _free(output: Output, run_id: str) -> RunRecord:
     return output.load(run_id)
 
 
-def _do(output: Output, click: Click, reply: partial[None]) -> None:
+def _do(output: Output, click: Click, reply: Callable[..., None]) -> None:
     """Do what starts no run. In a thread of its own: the kernel may be busy."""
     run = output.load(click.run_id)
     if click.do == "cell":
         reply(said="Copied: paste it into a cell", text=cell_text(run))
-    elif not click.has_form:
-        reply(form=form_of(click, run))
-    else:
+    elif click.do in _TITLES and not click.has_form:
+        reply(form=form_of(click, run, most=1 if output.view else len(_TIMES)))
+    elif click.do == "compare":
         _free(output, run.id)
         output.add(current_store().load(click.fields.get("other", "")).id, run.id)
         output.show_saved()
+
+
+def _do_in_list(output: ListOutput, click: Click, reply: Callable[..., None]) -> None:
+    if click.do == "show":
+        output.open(click.run_id)
+        reply(said="")
+    elif click.do == "search" and output.search:
+        reply(list=output.search(click.fields.get("search", "")[:_SEARCH_CHARS]).node(output.id))
 
 
 def _reply(output: Output, run_id: str, **said: object) -> None:
@@ -228,5 +244,5 @@ def _reply(output: Output, run_id: str, **said: object) -> None:
         _actions.send({"run": run_id, "at": output.id, **said})
 
 
-def _failed(reply: partial[None], error: Exception) -> None:
+def _failed(reply: Callable[..., None], error: Exception) -> None:
     reply(said=visible(redact_cut(str(error))))

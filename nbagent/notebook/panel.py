@@ -109,7 +109,7 @@ class Panel(Output):
         bundle, metadata = panel_lists.saved([self.load(run_id) for run_id in self.run_ids])
         display(bundle, raw=True, display_id=self.id, update=update, metadata=metadata)
 
-    def show_saved(self, *at_hand: RunRecord, unfolded: frozenset[str] = frozenset()) -> None:
+    def show_saved(self, *at_hand: RunRecord) -> None:
         """Draw the conversation anew: something else than a run was added."""
         self._thread()
         self._save()

@@ -11,24 +11,26 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from IPython.core.getipython import get_ipython
+from IPython.display import display
 
 from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions, comms, kernel
 from nbagent.notebook.frontends import TerminalFrontend
-from nbagent.notebook.outputs import Output, display_once, forget_run
+from nbagent.notebook.outputs import ListOutput, Output, display_once, forget_run
 from nbagent.notebook.run_code import capture, run_code
 from nbagent.notebook.run_view import OutputView, forget_views
 from nbagent.runtime import Courier, Pump
-from nbagent.session.frontend import Asker, Cell, NoticePrinter
+from nbagent.session.frontend import Asker, Cell, NoticePrinter, RunList
 from nbagent.settings import RunOptions
 from nbagent.view import labels
+from nbagent.view.picture import page
 from nbagent.view.question import ask_by_input
 
 _shown: dict[str, str | None] = {}
@@ -105,7 +107,7 @@ class NotebookFrontend(TerminalFrontend):
             return HeadlessSink()
         try:
             actions.offer()
-            return OutputView(Output(), run, controls)
+            return OutputView(Output()).open(run, controls)
         except Exception:
             # A front end or kernel without working widgets: the picture at the end is better
             # than nothing, and the run itself does not depend on it.
@@ -116,6 +118,17 @@ class NotebookFrontend(TerminalFrontend):
         """The last expression of a cell that is a run shows itself, unless the cell did so."""
         if not was_shown_here(run.id):
             show_again(run)
+        return True
+
+    def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
+        """The list, and a place below for the run that is clicked."""
+        if not kernel.in_kernel():
+            return False
+        if kernel.is_headless():
+            display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
+        else:
+            actions.offer()
+            ListOutput(runs, search)
         return True
 
     def forget(self, run_ids: tuple[str, ...]) -> None:
