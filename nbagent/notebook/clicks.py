@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,6 +63,20 @@ class ClickFrontend(Frontend):
         return self._show(run, controls)
 
 
+def _guarded(work: Callable[[], object], failed: Failed) -> None:
+    try:
+        work()
+    except Exception as error:
+        _log.debug("what a click asked for failed", exc_info=True)
+        failed(error)
+
+
+def aside(work: Callable[[], object], *, failed: Failed, context: contextvars.Context) -> None:
+    """Do this in a thread of its own: it reads and shows, also while a cell runs. As `later`."""
+    run = context.copy().run
+    threading.Thread(target=run, args=(_guarded, work, failed), daemon=True).start()
+
+
 def later(
     work: Callable[[], object], *, failed: Failed, context: contextvars.Context | None = None
 ) -> None:
@@ -73,20 +88,13 @@ def later(
         context: what it prints and displays goes to the cell of this context; else it is lost.
     """
 
-    def guarded() -> None:
-        try:
-            work()
-        except Exception as error:
-            _log.debug("what a click asked for failed", exc_info=True)
-            failed(error)
-
     # Copied, as a context can be entered once at a time only.
     context = (context or contextvars.copy_context()).copy()
     loop = kernel.main_loop()
     if loop is None:
-        context.run(guarded)
+        context.run(_guarded, work, failed)
     else:
-        loop.call_soon_threadsafe(guarded, context=context)
+        loop.call_soon_threadsafe(_guarded, work, failed, context=context)
 
 
 def start_by_click(

@@ -8,8 +8,8 @@
 // The closed lists of view/node.py. What is not in them is not built.
 const TAGS = new Set((
   "div span p b i em strong s small sub sup del ins code pre kbd h3 h4 h5 h6 ul ol li " +
-  "blockquote a br hr img table caption thead tbody tr th td details summary progress section header footer " +
-  "button textarea input select option label"
+  "blockquote a br hr img table caption thead tbody tr th td details summary progress section " +
+  "header footer button textarea input select option label"
 ).split(" "));
 const ATTRIBUTES = new Set((
   "class title role open hidden disabled checked selected start align scope colspan alt value " +
@@ -31,7 +31,6 @@ const PREVIEW_MS = 300;
 const MOVING_MS = 50;
 const SAID_MS = 2000;
 const TICK_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 100;
-const FORMS = new Set(["continue", "retry", "fork"]);
 /** @type {Record<string, string>} */
 const SENT = { once: "Allowed once", session: "Allowed for this session", deny: "Denied" };
 /** @type {Record<string, string>} */
@@ -112,55 +111,58 @@ function watchKernel(model, gone) {
 
 // What a person does to a run that is over: the same in a live view, the panel and static outputs.
 
-/** A button of a finished run was clicked. @param {any} button @param {Shared["send"]} send */
+/** A button was clicked. The first click of one with a form brings it: the kernel sends it.
+ * @param {any} button @param {Shared["send"]} send */
 function act(button, send) {
   const root = button.closest("[data-run]");
   const form = button.closest(".nba-words");
-  const what = form?.dataset.do ?? button.dataset.do;
+  const { do: what, turn } = (form ?? button).dataset;
   if (what === "copy") return copy(root, button);
   if (button.dataset.do === "cancel") return form.remove();
-  if (FORMS.has(what) && !form) return askForWords(root, button);
-  const { run, kernel } = root.dataset;
-  const turn = (form ?? button).dataset.turn;
-  const prompt = form?.querySelector("textarea").value.trim() || undefined;
   if (form) button.disabled = true;
-  send({ kind: "act", do: what, run, at: kernel, turn, prompt });
+  const fields = form ? fieldsOf(form) : undefined;
+  const at = root.closest("[data-kernel]")?.dataset.kernel;
+  send({ kind: "act", do: what, run: root.dataset.run, at, turn, fields });
 }
 
-/** Copy the code beside a button, else the answer. @param {any} root @param {any} button */
+/** @param {any} form @returns {Record<string, string>} */
+function fieldsOf(form) {
+  const fields = [...form.querySelectorAll("[data-field]")];
+  return Object.fromEntries(fields.map(({ dataset, value }) => [dataset.field, value]));
+}
+
+/** Copy what is beside a button, else the answer. @param {any} root @param {any} button */
 async function copy(root, button) {
-  const code = button.closest(".nba-code")?.querySelector("pre");
-  const source = code ?? root.querySelector(".nba-answer");
+  const code = button.closest(".nba-code");
+  const source = code?.querySelector("pre, table") ?? root.querySelector(".nba-answer");
   const isCopied = await toClipboard(source.innerText, source);
-  say(root, isCopied ? `Copied the ${code ? "code" : "answer"}` : "Selected: press Ctrl+C");
+  say(root, isCopied ? `Copied ${code ? "it" : "the answer"}` : "Selected: press Ctrl+C");
 }
 
-/** A small form for other words, below the button. @param {any} root @param {any} button */
-function askForWords(root, button) {
-  root.querySelector(".nba-words")?.remove();
-  const { do: what, turn } = button.dataset;
-  const given = { class: "nba-words", "data-do": what, "data-lm-suppress-shortcuts": "true" };
-  const form = build(["div", turn ? { ...given, "data-turn": turn } : given,
-    ["label", { class: "nba-lab" }, "What else should the model be told? (may stay empty)",
-      ["textarea", { rows: "2", spellcheck: "false" }]],
-    ["button", { class: "nba-go", type: "button", "data-do": "go" }, button.title],
-    ["button", { type: "button", "data-do": "cancel" }, "Cancel"]]);
-  (button.closest(".nba-foot") ?? button).after(form);
-  form.querySelector("textarea").focus();
-}
-
-/** What the kernel answers to a click: words, or a text for the clipboard.
+/** What the kernel answers to a click: words, a text for the clipboard, a form to fill in.
  * @param {ParentNode} place @param {any} message */
-async function reply(place, { run, at, said, text }) {
+async function reply(place, { run, at, said, text, form }) {
   const which = `[data-run="${CSS.escape(run)}"]${at ? `[data-kernel="${CSS.escape(at)}"]` : ""}`;
-  const root = place.querySelector(which);
+  // A docked output shows the same run once more.
+  const root = place.querySelector(`${which}:focus-within`) ?? place.querySelector(which);
   if (!root) return;
+  if (form) return ask(root, build(form));
   for (const button of root.querySelectorAll(".nba-words button")) button.disabled = false;
   const line = say(root, said);
   if (!text) return;
   const source = line.appendChild(build(["pre", {}, text]));
   if (await toClipboard(text, source)) source.remove();
   else line.firstChild.data = "Selected: press Ctrl+C";
+}
+
+/** Put a form below the button that wants it. @param {any} root @param {any} form */
+function ask(root, form) {
+  root.querySelector(".nba-words")?.remove();
+  const { do: what, turn } = form.dataset;
+  const of = turn ? `[data-turn="${CSS.escape(turn)}"]` : ":not([data-turn])";
+  const button = root.querySelector(`[data-do="${what}"]${of}`);
+  (button.closest(".nba-foot") ?? button).after(form);
+  form.querySelector("[data-field]").focus();
 }
 
 /** @param {any} root @param {string} words */
@@ -302,12 +304,6 @@ function createView(shared, el) {
     }
     answered.set(ask.dataset.question, `${SENT[choice]}: sent`);
     setSent(ask, true);
-  }
-
-  /** @param {any} form @returns {Record<string, string>} */
-  function fieldsOf(form) {
-    const fields = [...form.querySelectorAll("[data-field]")];
-    return Object.fromEntries(fields.map(({ dataset, value }) => [dataset.field, value]));
   }
 
   /** @param {any} ask @param {any} button */

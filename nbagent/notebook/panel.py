@@ -32,7 +32,7 @@ from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import actions, kernel, panel_lists
-from nbagent.notebook.clicks import later, start_by_click
+from nbagent.notebook.clicks import aside, later, start_by_click
 from nbagent.notebook.outputs import Output
 from nbagent.notebook.panel_form import Form, filtered
 from nbagent.notebook.run_view import LiveView, comm_id, script, sheet
@@ -358,13 +358,7 @@ class Panel(Output):
     # Other things that a page wants: done beside the kernel, which may be busy
 
     def _aside(self, work: Callable[[], object]) -> None:
-        def guarded() -> None:
-            try:
-                work()
-            except Exception as error:
-                self._fail(error)
-
-        threading.Thread(target=self.context.copy().run, args=(guarded,), daemon=True).start()
+        aside(work, failed=self._fail, context=self.context)
 
     def _list(self, name: str, value: str) -> None:
         """Send what can be chosen: models, packages, runs, or the runs of the session."""

@@ -87,8 +87,8 @@ def test_a_second_prompt_while_a_run_is_at_work_comes_back(stage: Stage) -> None
 
 
 BUTTONS = {
-    "fork": ("fork", {"do": "fork", "turn": "C01", "prompt": "Population of Bergen?"}),
-    "go on": ("continue", {"do": "continue", "prompt": "Population of Bergen?"}),
+    "fork": ("fork", {"do": "fork", "turn": "C01"}),
+    "go on": ("continue", {"do": "continue"}),
 }
 
 
@@ -97,22 +97,23 @@ def test_a_button_begins_a_run_as_the_form_says(stage: Stage, case: str) -> None
     kind, told = BUTTONS[case]
     first = stage.run("What is the population of Oslo?")
     stage.set("system", "Be brief.")
-    stage.click(run=first, **told)
+    stage.click(run=first, fields={"prompt": "Population of Bergen?"}, **told)
     run = stage.ended(2)
     assert (run.kind, run.parent_id, run.options["system"]) == (kind, first.id, "Be brief.")
     assert "291,940" in run.text
     assert [node[1]["data-run"] for node in stage.pictures] == [first.id, run.id]
     assert "291,940" in json.dumps(stage.shown[-1][0])
-    stage.click("fork", first, turn="C99", prompt="")
-    stage.click("fork", run.model_copy(update={"id": "nosuch"}), turn="C01", prompt="")
+    stage.click("fork", first, turn="C99", fields={})
+    stage.click("fork", run.model_copy(update={"id": "nosuch"}), turn="C01", fields={})
     assert len(stage.handles) == 2
 
 
 def test_a_comparison_stands_below_and_stays(stage: Stage) -> None:
     first = stage.run("What is the population of Oslo?")
     second = stage.run("And of Bergen?")
-    stage.click("compare", second)
-    until(lambda: len(stage.wire.of("thread")[-1]["pictures"]) == 3)
+    stage.click("compare", second, fields={"other": first.id})
+    until(lambda: stage.wire.of("thread"))
+    assert len(stage.pictures) == 3
     assert "Comparison" in text_of(stage.pictures[2])
     assert stage.run("And of Oslo?").parent_id == second.id
     stage.panel.drop(first.id)
