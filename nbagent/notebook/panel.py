@@ -17,7 +17,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import anywidget
@@ -38,7 +37,6 @@ from nbagent.notebook.panel_form import Form, filtered
 from nbagent.notebook.run_view import LiveView, comm_id, script, sheet
 from nbagent.notebook.template import evaluate, render
 from nbagent.providers.choice import choose_model
-from nbagent.providers.registry import find_provider
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
@@ -87,8 +85,8 @@ class Panel(Output):
         self.widget = PanelWidget(fields=Form.fields())
         self.widget.on_msg(lambda _widget, content, _buffers: self.heard(content))
         kernel.register(comm_id(self.widget), self.heard)
-        if (shell := get_ipython()) is not None:
-            shell.events.register("post_run_cell", lambda _result: self._later(self._refresh))
+        shell: Any = get_ipython()
+        shell.events.register("post_run_cell", lambda _result: self._later(self._refresh))
 
     # Shown
 
@@ -149,7 +147,8 @@ class Panel(Output):
         """Send the conversation to one page, or to all."""
         drawn = [self._node([*map(self.load, part)]) for part in self.parts[-n:]]
         told = {"draft": self._draft, "pictures": drawn, "more": max(0, len(self.parts) - n)}
-        self.widget.send({"kind": "thread", "page": page, **told})
+        # A page that is being loaded may have missed the last change of the state.
+        self.widget.send({"kind": "thread", "page": page, "state": self.widget.state, **told})
 
     def load(self, run_id: str) -> RunRecord:
         """A run of the conversation."""
@@ -236,8 +235,7 @@ class Panel(Output):
         self._refresh()
         parent, attached = self._last, self._form.attached()
         options, dropped = self.options(parent)
-        shell = get_ipython() or _names_only()
-        rendered = render(prompt, partial(evaluate, shell))
+        rendered = render(prompt, partial(evaluate, get_ipython()))
         walks = options.workflow or options.document or (parent and parent.workflow)
         is_silent = not rendered.prompt.strip() and not attached and (walks or not is_send)
         parts = rendered.parts or (TextPart(text=rendered.prompt),)
@@ -307,18 +305,9 @@ class Panel(Output):
         self._push(self._error_words(error))
 
     def _error_words(self, error: Exception) -> str:
-        """One line that says what is wrong and what to do about it here."""
-        provider = self._form.provider
-        if not isinstance(error, NbagentError):
-            said = f"nbagent itself failed: {type(error).__name__}: {error}"
-        elif error.code == "LLM_AUTH_FAILED" and provider:
-            variables = " or ".join(find_provider(provider).key_variables)
-            said = (
-                f"{provider} needs a key: set {variables} in the environment before the kernel "
-                "starts, or choose another model below; offline:demo needs none"
-            )
-        else:
-            said = error.message
+        """One line that says what is wrong and what to do about it."""
+        said = f"nbagent itself failed: {type(error).__name__}: {error}"
+        said = error.message if isinstance(error, NbagentError) else said
         return " ".join(visible(redact_cut(said)).splitlines())
 
     # The conversation
@@ -383,12 +372,6 @@ def _text(told: Told, name: str) -> str:
     """A text of a message; nothing where there is none."""
     found = told.get(name)
     return found if isinstance(found, str) else ""
-
-
-def _names_only() -> SimpleNamespace:
-    """Stands for the shell where there is none: the frontend's names."""
-    names = dict(frontend().namespace())
-    return SimpleNamespace(user_ns=names, user_global_ns=names)
 
 
 _panel: Panel | None = None

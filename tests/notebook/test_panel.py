@@ -162,8 +162,8 @@ def test_models_packages_and_runs_are_listed_and_found(stage: Stage) -> None:
 REFUSED = {
     "model": ("model", "nosuch:model", "there is no provider 'nosuch'"),
     "key": ("model", "openai:gpt-5.4", "openai needs a key: set "),
-    "demo": ("model", "openai:gpt-5.4", "choose another model below; offline:demo needs none"),
-    "server": ("model", "openai-compatible:m", "write its URL into the field “Server”"),
+    "demo": ("model", "openai:gpt-5.4", "another model: offline:demo needs no key"),
+    "server": ("model", "openai-compatible:m", "in the panel the field “Server”"),
     "turns": ("max_turns", "0", "expected a whole number from 1"),
     "many turns": ("max_turns", "99", "larger than the ceiling"),
     "tokens": ("max_total_tokens", "many", "expected a whole number from 1"),
