@@ -214,7 +214,9 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     tree = desk.fold("session")
     here = tree.locator(".nba-branch:has(> details .nba-here)").last
     expect(here.locator("summary").first).to_contain_text("C03 again: What is the population of B")
-    branch = tree.locator(".nba-branch > details", has_text="continued: What is the population")
+    branch = tree.locator(
+        ".nba-branch > details", has_text="continued: What is the population"
+    ).last
     branch.locator("summary").click()
     branch.get_by_role("button").click()
     expect(desk.phases).to_have_text(["Answered", "Answered"])
@@ -240,42 +242,24 @@ def test_a_person_starts_answers_and_resumes_a_workflow(desk: Desk) -> None:
     expect(desk.stop).to_be_hidden()
     run = desk.root.locator(".nba-run").last.get_attribute("data-run")
     desk.do("new")
-    desk.fold("runs").locator(f'[value="{run}"]').click()
+    runs = desk.fold("runs")
+    runs.get_by_role("searchbox").fill("last column")
+    runs.locator(f'[value="{run}"]').click()
     expect(desk.phases).to_have_count(2)
     desk.say("Go on.")
-    expect(desk.phases).to_have_count(3)
+    question = desk.root.locator("[data-question].nba-armed").first
+    expect(question).to_contain_text("needs your approval", timeout=20_000)
+    desk.stop.click()
+    expect(desk.phases.last).to_have_text("Stopped")
+    desk.do("continue", within=desk.root.locator(".nba-box"))
+    expect(desk.phases).to_have_count(4)
+    expect(desk.stop).to_be_visible()
+    desk.stop.click()
     expect(desk.stop).to_be_hidden()
     expect(desk.root.locator(".nba-flow").last).to_contain_text("step-01-scope")
     desk.do("new")
     for label in ("Workflow", "Document"):
         desk.write(label, "")
-
-
-@BOTH
-def test_a_page_loaded_anew_in_mid_run_has_all_and_two_panels_are_in_step(desk: Desk) -> None:
-    desk.notebook.run(BOXED)
-    boxed = desk.notebook.output(BOXED)
-    panels = [boxed.locator(".nba-panel").nth(n) for n in (0, 1)]
-    expect(panels[0]).to_be_visible()
-    desk.say("Use nap with 6 seconds")
-    for panel in panels:
-        expect(panel.locator(".nba-card.nba-busy")).to_have_count(1)
-    desk.write("System prompt", "Be brief.")
-    desk.box.fill("A thought")
-    boxed.get_by_role("tab").nth(1).click()
-    expect(panels[1].get_by_role("textbox", name="Prompt", exact=True)).to_have_value("A thought")
-    desk.notebook.page.wait_for_timeout(DRAFT_MS)
-    desk.notebook.save()
-    desk.notebook.load(kernel=False)
-    desk.root.wait_for()
-    expect(desk.box).to_have_value("A thought")
-    expect(desk.root.get_by_label("System prompt")).to_have_value("Be brief.")
-    desk.ends("Answered")
-    for panel in panels:
-        expect(panel.locator(".nba-phase")).to_have_text(["Answered"])
-    desk.box.fill("")
-    desk.write("System prompt", "")
-    desk.notebook.console.clear()
 
 
 @LAB
@@ -326,8 +310,7 @@ def test_a_reopened_notebook_has_the_runs_and_words_and_no_key(
     notebook = desk.notebook
     desk.write("Model", f"x{KEY}")
     expect(desk.field("Model")).to_have_value("x[redacted]")
-    desk.fold("system")
-    desk.root.get_by_role("textbox", name="System prompt").fill(f"Never say {KEY}.")
+    desk.write("System prompt", f"Never say {KEY}.")
     desk.box.fill(f"What opens {KEY}?")
     document = notebook.save()
     text = json.dumps(document)
@@ -374,3 +357,28 @@ def _gone_after_a_restart(desk: Desk) -> None:
     desk.ends("Answered")
     answers: Any = desk.root.locator(".nba-answer")
     assert "717,710" in answers.last.inner_text()
+
+
+@BOTH
+def test_a_page_loaded_anew_in_mid_run_has_all_and_two_panels_are_in_step(desk: Desk) -> None:
+    desk.do("new")
+    desk.notebook.run(BOXED)
+    boxed = desk.notebook.output(BOXED)
+    panels = [boxed.locator(".nba-panel").nth(n) for n in (0, 1)]
+    expect(panels[0]).to_be_visible()
+    desk.say("Use nap with 6 seconds")
+    for panel in panels:
+        expect(panel.locator(".nba-card.nba-busy")).to_have_count(1)
+    desk.write("System prompt", "Be brief.")
+    desk.box.fill("A thought")
+    boxed.get_by_role("tab").nth(1).click()
+    expect(panels[1].get_by_role("textbox", name="Prompt", exact=True)).to_have_value("A thought")
+    desk.notebook.page.wait_for_timeout(DRAFT_MS)
+    desk.notebook.save()
+    desk.notebook.load(kernel=False)
+    desk.root.wait_for()
+    expect(desk.box).to_have_value("A thought")
+    expect(desk.root.get_by_label("System prompt")).to_have_value("Be brief.")
+    desk.ends("Answered")
+    for panel in panels:
+        expect(panel.locator(".nba-phase")).to_have_text(["Answered"])
