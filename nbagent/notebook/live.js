@@ -144,8 +144,9 @@ async function copy(root, button) {
  * @param {any} message */
 async function reply({ run, at, said, text, form, list }) {
   const kernel = `[data-kernel="${CSS.escape(at)}"]`;
-  const root = document.querySelector(`${kernel}[data-run="${CSS.escape(run)}"], ` +
-    `${kernel}:not([data-run])`);
+  const which = `:is(${kernel}[data-run="${CSS.escape(run)}"], ${kernel}:not([data-run]))`;
+  // A docked output shows the same run once more.
+  const root = document.querySelector(`${which}:focus-within`) ?? document.querySelector(which);
   if (!root) return;
   if (form) return ask(root, build(form));
   if (list) return root.querySelector(".nba-scrolls").replaceWith(

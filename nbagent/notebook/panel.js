@@ -90,24 +90,18 @@ function createPanel(shared, el) {
   const search = find("[type=search]");
   const page = Math.random().toString(36).slice(2);
   const picker = Object.assign(document.createElement("input"), { type: "file", multiple: true });
-  const growth = new ResizeObserver(() => {
-    if (isAtEnd) thread.scrollTop = thread.scrollHeight;
-  });
   const send = (/** @type {any} */ message) => shared.send({ ...message, page });
   const labels = Object.fromEntries(
     shared.fields.map((/** @type {Field} */ { name, label }) => [name, label.toLowerCase()]));
   /** @type {ReturnType<typeof createView> | null} */
   let view = null;
-  let isAtEnd = true;
   let wait = 0;
 
   /** The conversation is another one, or this view has none yet. @param {any[]} pictures */
   function begin(pictures) {
     view?.close();
-    growth.disconnect();
     view = createView({ pictures: () => pictures, send }, thread);
-    growth.observe(view.place);
-    isAtEnd = true;
+    thread.scrollTop = 0;
   }
 
   /** @param {any} event */
@@ -229,14 +223,10 @@ function createPanel(shared, el) {
 
   /** Children, built anew only where they changed. @param {string} what @param {any[]} nodes */
   function list(what, nodes) {
-    const place = find(what);
-    const now = JSON.stringify(nodes);
-    if (place.now === now) return;
-    const { activeElement } = /** @type {any} */ (root.getRootNode());
-    const at = [...place.querySelectorAll("input, button")].indexOf(activeElement);
-    place.now = now;
-    place.replaceChildren(...nodes.map(build));
-    if (at >= 0) place.querySelectorAll("input, button")[at]?.focus();
+    const old = find(what);
+    const fresh = old.cloneNode();
+    fresh.append(...nodes.map(build));
+    if (!fresh.isEqualNode(old)) replace(old, fresh);
   }
 
   /** @param {string} what @param {string} text */
@@ -259,9 +249,6 @@ function createPanel(shared, el) {
     shared.attach(picker.files);
     picker.value = "";
   });
-  thread.addEventListener("scroll", () => {
-    isAtEnd = thread.scrollHeight - thread.scrollTop - thread.clientHeight < 40;
-  });
   begin([]);
   patch();
   return {
@@ -270,11 +257,10 @@ function createPanel(shared, el) {
     /** A run begins: it is in sight, and what asked for it is done. */
     follow() {
       for (const one of thread.querySelectorAll(".nba-words, .nba-run > .nba-said")) one.remove();
-      isAtEnd = true;
+      thread.scrollTop = 0;
     },
     close() {
       view?.close();
-      growth.disconnect();
       root.remove();
     },
   };
@@ -323,19 +309,18 @@ function createShared(model) {
       const text = shared.isClearing ? shared.draft : "";
       shared.send({ kind, id: shared.waiting, prompt: text });
     },
-    async attach(/** @type {any} */ files) {
+    attach(/** @type {any} */ files) {
       for (const file of files) {
         const isLarge = file.size > FILE_BYTES;
         shared.error = isLarge ? `${file.name} is larger than 7 MB; attach less of it` : "";
         shared.patch();
         if (shared.error) return;
         const reader = new FileReader();
-        await new Promise((done) => {
-          reader.onloadend = done;
-          reader.readAsDataURL(file);
-        });
-        const data = String(reader.result ?? "").split(",")[1] ?? "";
-        shared.send({ kind: "attach", name: file.name, data });
+        reader.onload = () => {
+          const data = String(reader.result).split(",")[1] ?? "";
+          shared.send({ kind: "attach", name: file.name, data });
+        };
+        reader.readAsDataURL(file);
       }
     },
   };
@@ -350,6 +335,7 @@ function hear(shared, message) {
   shared.isSilent = false;
   if (isOurs) shared.waiting = "";
   if (kind === "thread") {
+    shared.state = message.state;
     shared.more = message.more;
     shared.draft ||= message.draft;
     for (const panel of panels) panel.begin(message.pictures);

@@ -17,7 +17,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import anywidget
@@ -32,13 +31,12 @@ from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import actions, kernel, panel_lists
-from nbagent.notebook.clicks import later, start_by_click
+from nbagent.notebook.clicks import aside, later, start_by_click
 from nbagent.notebook.outputs import Output
 from nbagent.notebook.panel_form import Form, filtered
 from nbagent.notebook.run_view import LiveView, comm_id, listen, script, sheet
 from nbagent.notebook.template import evaluate, render
 from nbagent.providers.choice import choose_model
-from nbagent.providers.registry import find_provider
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
@@ -86,8 +84,8 @@ class Panel(Output):
         self.view = partial(self._open, "", "")
         self.widget = PanelWidget(fields=Form.fields())
         listen(self.widget, self.heard)
-        if (shell := get_ipython()) is not None:
-            shell.events.register("post_run_cell", lambda _result: self._later(self._refresh))
+        shell: Any = get_ipython()
+        shell.events.register("post_run_cell", lambda _result: self._later(self._refresh))
 
     # Shown
 
@@ -148,7 +146,8 @@ class Panel(Output):
         """Send the conversation to one page, or to all."""
         drawn = [self._node([*map(self.load, part)]) for part in self.parts[-n:]]
         told = {"draft": self._draft, "pictures": drawn, "more": max(0, len(self.parts) - n)}
-        self.widget.send({"kind": "thread", "page": page, **told})
+        # A page that is being loaded may have missed the last change of the state.
+        self.widget.send({"kind": "thread", "page": page, "state": self.widget.state, **told})
 
     def load(self, run_id: str) -> RunRecord:
         """A run of the conversation."""
@@ -235,8 +234,7 @@ class Panel(Output):
         self._refresh()
         parent, attached = self._last, self._form.attached()
         options, dropped = self.options(parent)
-        shell = get_ipython() or _names_only()
-        rendered = render(prompt, partial(evaluate, shell))
+        rendered = render(prompt, partial(evaluate, get_ipython()))
         walks = options.workflow or options.document or (parent and parent.workflow)
         is_silent = not rendered.prompt.strip() and not attached and (walks or not is_send)
         parts = rendered.parts or (TextPart(text=rendered.prompt),)
@@ -306,18 +304,9 @@ class Panel(Output):
         self._push(self._error_words(error))
 
     def _error_words(self, error: Exception) -> str:
-        """One line that says what is wrong and what to do about it here."""
-        provider = self._form.provider
-        if not isinstance(error, NbagentError):
-            said = f"nbagent itself failed: {type(error).__name__}: {error}"
-        elif error.code == "LLM_AUTH_FAILED" and provider:
-            variables = " or ".join(find_provider(provider).key_variables)
-            said = (
-                f"{provider} needs a key: set {variables} in the environment before the kernel "
-                "starts, or choose another model below; offline:demo needs none"
-            )
-        else:
-            said = error.message
+        """One line that says what is wrong and what to do about it."""
+        said = f"nbagent itself failed: {type(error).__name__}: {error}"
+        said = error.message if isinstance(error, NbagentError) else said
         return " ".join(visible(redact_cut(said)).splitlines())
 
     # The conversation
@@ -357,13 +346,7 @@ class Panel(Output):
     # Other things that a page wants: done beside the kernel, which may be busy
 
     def _aside(self, work: Callable[[], object]) -> None:
-        def guarded() -> None:
-            try:
-                work()
-            except Exception as error:
-                self._fail(error)
-
-        threading.Thread(target=self.context.copy().run, args=(guarded,), daemon=True).start()
+        aside(work, failed=self._fail, context=self.context)
 
     def _list(self, name: str, value: str) -> None:
         """Send what can be chosen: models, packages, runs, or the runs of the session."""
@@ -388,12 +371,6 @@ def _text(told: Told, name: str) -> str:
     """A text of a message; nothing where there is none."""
     found = told.get(name)
     return found if isinstance(found, str) else ""
-
-
-def _names_only() -> SimpleNamespace:
-    """Stands for the shell where there is none: the frontend's names."""
-    names = dict(frontend().namespace())
-    return SimpleNamespace(user_ns=names, user_global_ns=names)
 
 
 _panel: Panel | None = None

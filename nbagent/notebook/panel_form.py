@@ -8,19 +8,17 @@ from __future__ import annotations
 import base64
 import binascii
 import mimetypes
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, cast
 
-from nbagent.contracts.chat import FilePart, Part, ProviderConfig
+from nbagent.contracts.chat import FilePart, Part
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact, register_environment
-from nbagent.providers.registry import find_provider
 from nbagent.session.hosts import words_of_all
-from nbagent.settings import RunOptions, effective, provider_of
+from nbagent.settings import RunOptions, effective
 from nbagent.settings.checks import Tools
 from nbagent.shown import shown_in_prompt
 from nbagent.shown.pictures import encoded_image
@@ -82,11 +80,6 @@ class Form:
         attached = [[name, size] for name, (size, _) in self._attached.items()]
         return {"values": dict(self._values), "tools": tools, "attached": attached}
 
-    @property
-    def provider(self) -> str:
-        """Of the model that was chosen, if one was."""
-        return provider_of(self._values["model"]) or ""
-
     def set(self, name: str, text: str) -> None:
         """A field was changed; `tools` are the ticked names with commas between."""
         if name in self._values:
@@ -135,20 +128,8 @@ class Form:
             given["system"] = ""
         if self._tools != settings.tools:
             given["tools"] = self._ticked(self._tools) or "none"
-        if "model" in given and not self._values["base_url"]:
-            self._has_server()
         shown = [name for name in (*FIELDS, "tools") if name not in _GOES_ON]
         return RunOptions(**given), tuple(name for name in shown if name not in given)
-
-    def _has_server(self) -> None:
-        provider = find_provider(self.provider)
-        try:
-            provider.resolve(ProviderConfig(), os.environ)
-        except UsageError:
-            raise UsageError(
-                f"{self.provider} needs to know its server: write its URL into the field “Server”, "
-                "under “Options and limits”"
-            ) from None
 
     def _ticked(self, chosen: Tools | None) -> tuple[str, ...]:
         """What a choice (of the settings, of a run, of the person) ticks."""

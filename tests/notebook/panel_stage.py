@@ -6,12 +6,14 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import comm
 import pytest
 from comm.base_comm import BaseComm
 from frontends import StandIn
+from IPython.core.events import EventManager
 
 from nbagent import tool
 from nbagent.archive.store import Store
@@ -73,6 +75,10 @@ class Stage:
         monkeypatch.setattr(comm, "create_comm", wire.open)
         monkeypatch.setattr(room, "display", self._display)
         monkeypatch.setattr(actions, "_actions", None)
+        names = {"user_ns": self.namespace, "user_global_ns": self.namespace}
+        events = EventManager(None, {"post_run_cell": lambda result: None})
+        shell = SimpleNamespace(events=events, **names)
+        monkeypatch.setattr(room, "get_ipython", lambda: shell)
         use_frontend(StandIn(self.namespace, adopt=_drained, set_last=self.handles.append))
         self.panel = Panel()
         self.panel.show()
