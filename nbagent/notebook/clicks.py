@@ -51,6 +51,9 @@ class ClickFrontend(Frontend):
         """The notebook alone."""
         return Cell(notebook=self._process.cell().notebook)
 
+    def asker(self) -> None:
+        """Nobody: no thread waits for these runs."""
+
     def adopt(self, courier: Courier) -> None:
         """Let the idle kernel run synchronous tools."""
         self._process.adopt(courier)

@@ -5,10 +5,6 @@ thread does. The pump lets the waiting main thread deliver everybody's. Both use
 ipykernel: what is missing there is found out, and the messages then arrive after the cell.
 """
 
-# ipykernel and pyzmq have no types here; their internals are looked up by name.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import asyncio
@@ -243,36 +239,37 @@ def _take_ours(kernel: Any, frames: Any) -> bool:
         peeked = kernel.session.deserialize(rest, content=False, copy=False)
         if peeked["msg_type"] != "comm_msg":
             return False
-        found = _handler_for(kernel.session.unpack(peeked["content"]))
-        if found is None:
+        content = kernel.session.unpack(peeked["content"])
+        handler, data = _handlers.get(content["comm_id"]), content["data"]
+        if handler is None or data.get("method") != "custom":
             return False
         # Whole, so that its signature is noted and it cannot be played twice.
         message = kernel.session.deserialize(rest, content=True, copy=False)
     except Exception:
         return False  # The kernel has its own words for a message that is not one.
     with _shown_busy(kernel, message):
-        _call(*found)
+        try:
+            handler(data.get("content"))
+        except Exception:
+            _log.debug("a handler of a comm failed", exc_info=True)
     return True
 
 
 def _deliver(kernel: Any, frames: Any) -> None:
     """Handle a comm message in the main thread, in the middle of a cell, as the kernel would."""
+    if _take_ours(kernel, frames):
+        return
     idents, rest = kernel.session.feed_identities(frames, copy=False)
     try:
         message = kernel.session.deserialize(rest, content=True, copy=False)
     except Exception:
         _log.debug("an invalid comm message", exc_info=True)
         return
-    kind = message["header"]["msg_type"]
-    found = _handler_for(message["content"]) if kind == "comm_msg" else None
     with _shown_busy(kernel, message):
-        if found is not None:
-            _call(*found)
-            return
         parent, ident = kernel.get_parent("shell"), kernel._parent_ident["shell"]
         kernel.set_parent(idents, message, channel="shell")
         try:
-            result = kernel.shell_handlers[kind](None, idents, message)
+            result = kernel.shell_handlers[message["msg_type"]](None, idents, message)
             if inspect.isawaitable(result):
                 _at_work.add(task := asyncio.ensure_future(result))
                 task.add_done_callback(_at_work.discard)
@@ -280,22 +277,6 @@ def _deliver(kernel: Any, frames: Any) -> None:
             kernel.log.error("Exception in message handler:", exc_info=True)
         finally:
             kernel.set_parent(ident, parent, channel="shell")
-
-
-def _handler_for(content: Any) -> tuple[Handler, Any] | None:
-    with suppress(Exception):
-        handler = _handlers.get(content["comm_id"])
-        data = content["data"]
-        if handler is not None and data.get("method") == "custom":
-            return handler, data.get("content")
-    return None
-
-
-def _call(handler: Handler, content: Any) -> None:
-    try:
-        handler(content)
-    except Exception:
-        _log.debug("a handler of a comm failed", exc_info=True)
 
 
 @contextmanager

@@ -4,10 +4,6 @@ Whatever is missing in a kernel reads as "not there" and never raises. The ways 
 in `comms`.
 """
 
-# IPython and ipykernel have no types here.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import asyncio

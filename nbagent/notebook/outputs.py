@@ -3,9 +3,6 @@
 Owns what an output holds and how it is displayed and saved. The live view is in `run_view`.
 """
 
-# IPython's display functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import contextvars

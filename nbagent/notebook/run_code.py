@@ -6,10 +6,6 @@ printed, the hook for the value, the publisher. Leaves no trace in `In`, `Out` a
 reads of the outcome is the tool's.
 """
 
-# IPython has no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import asyncio

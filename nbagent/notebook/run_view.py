@@ -3,10 +3,6 @@
 Owns the widget, the batches and what a message of the page means. The page's half is `live.js`.
 """
 
-# ipywidgets and anywidget have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import asyncio

@@ -3,10 +3,6 @@
 Chooses the form for each run. The live view is in `run_view`, the buttons below a run in `actions`.
 """
 
-# IPython's display functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import logging
@@ -22,12 +18,11 @@ from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions, comms, kernel
-from nbagent.notebook.frontends import TerminalFrontend
 from nbagent.notebook.outputs import ListOutput, Output, display_once, forget_run
 from nbagent.notebook.run_code import capture, run_code
 from nbagent.notebook.run_view import OutputView, forget_views
 from nbagent.runtime import Courier, Pump
-from nbagent.session.frontend import Asker, Cell, NoticePrinter, RunList
+from nbagent.session.frontend import Asker, Cell, Frontend, NoticePrinter, RunList
 from nbagent.settings import RunOptions
 from nbagent.view import labels
 from nbagent.view.picture import page
@@ -49,7 +44,7 @@ def _note(run_id: str) -> None:
     _shown[run_id] = execution
 
 
-class NotebookFrontend(TerminalFrontend):
+class NotebookFrontend(Frontend):
     """An IPython: a kernel's, or a terminal's."""
 
     def __init__(self) -> None:

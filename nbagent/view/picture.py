@@ -164,7 +164,7 @@ def head(run: RunRecord, now: Now | None) -> Node:
             *(_stop_buttons(now) if now else ()),
         ),
         _bar(run, now),
-        line("nba-wide nba-note", labels.offline_words(run.model)),
+        line("nba-wide nba-note", labels.offline_words(run)),
         h("div", "nba-wide nba-note nba-activity", now.activity) if now else None,
         data_key="head",
         data_since=f"{now.elapsed_ms:.0f}" if now else None,
@@ -407,7 +407,7 @@ def _error_nodes(run: ToolRun, place: str) -> list[Node]:
 
 def notices_node(run: RunRecord) -> Node | None:
     """What the person should know of the run."""
-    lines = [h("div", "nba-note", f"note: {labels.note_of(text)}") for text in run.notices]
+    lines = [h("div", "nba-note", f"note: {note}") for note in labels.run_notes(run)]
     return h("div", "nba-end", *lines, data_key="notices") if lines else None
 
 
