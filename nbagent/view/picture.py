@@ -24,7 +24,7 @@ from nbagent.view.labels import Status
 from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
 from nbagent.view.question import asks_node, question_node
-from nbagent.view.request import label_node, labelled, place_in, request_node
+from nbagent.view.request import copied, label_node, labelled, place_in, request_node
 from nbagent.view.streams import ARGUMENTS_CHARS, Writing, reasoning_node
 from nbagent.view.tables import table_of
 from nbagent.view.words import (
@@ -141,8 +141,8 @@ def page(node: Node) -> str:
 def head(run: RunRecord, now: Now | None) -> Node:
     """State, model, numbers, the time bar, what it waits for, Stop and Pause."""
     status = labels.status_of(run)
-    if now is not None:
-        status = Status("Waiting for you", "waits", "?") if now.asked else _RUNNING
+    if now and now.asked:
+        status = Status("Waiting for you", "waits", "?")
     clock = f"{now.elapsed_ms:.0f}" if now else None
     *facts, time = labels.facts_of(run, elapsed_ms=now.elapsed_ms if now else None)
     shown: list[Node] = [node for fact in facts for node in (_fact(fact), " · ")]
@@ -152,14 +152,11 @@ def head(run: RunRecord, now: Now | None) -> Node:
         "nba-top",
         head_row(status, run.model, shown, *(_stop_buttons(now) if now else ())),
         _bar(run, now),
-        line("nba-wide nba-note", labels.offline_words(run.model)),
+        line("nba-wide nba-note", labels.offline_words(run)),
         _activity(now) if now else None,
         data_key="head",
         data_since="" if now else None,
     )
-
-
-_RUNNING = Status("Running", "live", "…")
 
 
 def head_row(status: Status, model: str, facts: Sequence[Node], *buttons: Node) -> Node:
@@ -404,7 +401,7 @@ def card_node(
         *((outcome_node(outcome), " ") if outcome.is_bad or result is None else ()),
         h("small", "nba-num", labels.where(run)) if labels.where(run) else None,
         line("nba-note", labels.decision_words(run)),
-        *labelled("arguments", arguments, ARGUMENTS_CHARS, f"{place}.args"),
+        *labelled("arguments", arguments, ARGUMENTS_CHARS, f"{place}.args", copies=True),
         *labelled(
             "arguments that the model had written",
             "" if run.asked_args is None else _arguments_text(run.asked_args),
@@ -434,8 +431,9 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
         data = {name: it for name, it in told.items() if name not in ("stdout", "stderr")}
     made = table_of(data)
     if made is not None:
-        return [label_node(f"result · {in_short(data)}"), *made]
-    return labelled("result", as_text(data, enough=_RESULT_CHARS * 2), _RESULT_CHARS, holder)
+        return [label_node(f"result · {in_short(data)}"), copied(made[0]), *made[1:]]
+    text = as_text(data, enough=_RESULT_CHARS * 2)
+    return labelled("result", text, _RESULT_CHARS, holder, copies=True)
 
 
 def _error_nodes(run: ToolRun, place: str) -> list[Node]:
@@ -453,7 +451,7 @@ def _error_nodes(run: ToolRun, place: str) -> list[Node]:
 
 def notices_node(run: RunRecord) -> Node | None:
     """What the person should know of the run."""
-    lines = [h("div", "nba-note", f"note: {labels.note_of(text)}") for text in run.notices]
+    lines = [h("div", "nba-note", f"note: {note}") for note in labels.run_notes(run)]
     return h("div", "nba-end", *lines, data_key="notices") if lines else None
 
 
