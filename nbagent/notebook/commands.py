@@ -211,6 +211,9 @@ class Commands:
     def do_history(self, words: list[str], options: Line) -> None:
         _say(nbagent.history(search=words[0] or None))
 
+    def do_tree(self, words: list[str], options: Line) -> None:
+        _say(nbagent.session_tree(" ".join(words) or None))
+
     def do_show(self, words: list[str], options: Line) -> None:
         surface.show_again(handles.open_run(find_run(" ".join(words) or "last")).record)
 

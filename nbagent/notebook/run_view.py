@@ -147,7 +147,7 @@ class LiveView:
         """Whether a page has said that it is there: its answers come the same way."""
         self.unfolded: set[str] = set()
         """Keys of what the person reads."""
-        self._run_id, self._kernel_id = run.id, kernel_id
+        self.run_id, self._kernel_id = run.id, kernel_id
         self._controls, self._send, self._ended = controls, send, ended
         self._live = LivePicture(run)
         self._batcher = Batcher(self._send_ops)
@@ -159,6 +159,18 @@ class LiveView:
     def picture(self) -> Node:
         """The picture as it is now. Any thread."""
         return self._live.picture(frozenset(self.unfolded), self._kernel_id)
+
+    def saved_picture(self) -> Node:
+        """What a file that is saved now keeps: the run as far as it goes, without buttons."""
+        run = self._live.record()
+        note = f"saved while the run was at work; %agent show {run.id[:8]} has all of it"
+        run = run.model_copy(update={"notices": (*run.notices, note)})
+        return picture(run, unfolded=frozenset(self.unfolded), actions=False)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is open."""
+        return bool(self._live.open_questions())
 
     def handle(self, event: Event) -> None:
         """Fold one event, and send what it changed soon. On the engine's loop."""
@@ -195,7 +207,7 @@ class LiveView:
     def heard(self, message: object) -> None:
         """Do what a person clicked or typed, or greet a page."""
         told = json_object(message) or {}
-        if told.get("run", self._run_id) != self._run_id:
+        if told.get("run", self.run_id) != self.run_id:
             return
         match told:
             case {"kind": "ready"}:
@@ -265,44 +277,53 @@ class LiveView:
                 self._loop.call_soon_threadsafe(work, *given)
 
     def _send_ops(self, ops: list[Op], page: int | str | None = None) -> None:
-        message: dict[str, Any] = {"run": self._run_id, "ops": ops}
+        message: dict[str, Any] = {"run": self.run_id, "ops": ops}
         try:
             self._send(message if page is None else {**message, "page": page})
         except Exception as error:
             self._fail(error)
 
 
-class OutputView(LiveView):
-    """The live view in an output, and its swap to the saved picture at the end."""
+class OutputView:
+    """The live views in an output, and their swap to the saved pictures at the end.
 
-    def __init__(self, output: Output, run: RunRecord, controls: RunControls) -> None:
-        """Show a run below what the output holds."""
-        super().__init__(
-            run, controls, send=self._send_and_save, ended=self._swap, kernel_id=output.id
-        )
-        self._output = output
+    Of one run, or of several that answer one request again, side by side.
+    """
+
+    def __init__(self, output: Output, n: int = 1) -> None:
+        """Show `n` runs below what the output holds; `open` begins each."""
+        self._output, self._n = output, n
+        self._lives: list[LiveView] = []
+        self._over: list[RunRecord] = []
         self._saved, self._unsaved = _FIRST_SAVE, 0
         """Characters of the picture in the output, and of what was sent since."""
-        self._earlier = output.nodes()
-        output.at_work = run.id
-        output.add(run.id)
-        self.widget = RunWidget(lambda: [*self._earlier, self.picture()])
-        listen(self.widget, self.heard)
-        output.show_live(comm_id(self.widget))
 
-    def close(self) -> None:
-        """Stop feeding the view. Its model stays open, so that a reloaded page can show it."""
-        super().close()
-        comms.unregister(comm_id(self.widget))
-        _replaced.append(self)
-        while len(_replaced) > _KEPT_OPEN:
-            _replaced.pop(0).widget.close()
+    def open(self, run: RunRecord, controls: RunControls) -> LiveView:
+        """The view of a run that begins, which is its sink."""
+        ended, kernel_id = self._ended, self._output.id
+        live = LiveView(run, controls, send=self._send, ended=ended, kernel_id=kernel_id)
+        earlier = self._output.nodes() if not self._lives else []
+        self._output.at_work = run.id
+        self._output.add(run.id)
+        self._lives.append(live)
+        if len(self._lives) > 1:
+            self.widget.send({"run": run.id, "ops": [["done", live.picture()]]})
+        else:
+            self._earlier = earlier
+            self.widget = RunWidget(lambda: [*earlier, *(one.picture() for one in self._lives)])
+            listen(self.widget, self._heard)
+            self._output.show_live(comm_id(self.widget))
+        return live
 
     def shows(self, run_id: str) -> bool:
         """Whether a run's picture is in it."""
         return any(run_id in part for part in self._output.parts)
 
-    def _send_and_save(self, message: dict[str, Any]) -> None:
+    def _heard(self, message: object) -> None:
+        for live in self._lives:
+            live.heard(message)
+
+    def _send(self, message: dict[str, Any]) -> None:
         self.widget.send(message)
         if message["ops"][0][0] != "done":
             self._unsaved += len(str(message["ops"]))
@@ -312,21 +333,32 @@ class OutputView(LiveView):
     def _save(self) -> None:
         """Keep the picture so far in the output, when it has doubled: a file may be saved now."""
         # Drawn anew, an output may move: not under the mouse of a person who is asked.
-        if self._is_over or self._live.open_questions():
+        if not self._output.at_work or any(live.is_asking for live in self._lives):
             return
         self._unsaved = 0
-        run = self._live.record()
-        note = f"saved while the run was at work; %agent show {run.id[:8]} has all of it"
-        run = run.model_copy(update={"notices": (*run.notices, note)})
-        now = picture(run, unfolded=frozenset(self.unfolded), actions=False)
-        made = page(h("div", "", *self._earlier, now))
+        made = page(h("div", "", *self._earlier, *(live.saved_picture() for live in self._lives)))
         if len(made) > 2 * self._saved:
             self._saved = len(made)
             self._output.show_live(comm_id(self.widget), made)
 
-    def _swap(self, run: RunRecord) -> None:
+    def _ended(self, run: RunRecord) -> None:
+        """A run is over; after the last one the pictures are saved."""
+        self._over.append(run)
+        if len(self._over) < self._n:
+            return
         self._output.at_work = ""
-        self._output.show_saved(run, unfolded=frozenset(self.unfolded))
+        for live in self._lives:
+            self._output.unfolded[live.run_id] = frozenset(live.unfolded)
+        if self._n > 1:
+            ids = [live.run_id for live in self._lives]
+            place = self._output.parts.index((ids[0],))
+            self._output.parts.insert(place, (run.parent_id or "", *ids))
+        self._output.show_saved(*self._over)
+        # The model stays open, so that a reloaded page can show it.
+        comms.unregister(comm_id(self.widget))
+        _replaced.append(self)
+        while len(_replaced) > _KEPT_OPEN:
+            _replaced.pop(0).widget.close()
 
 
 def forget_views(run_id: str) -> None:
