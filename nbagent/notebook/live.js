@@ -516,7 +516,7 @@ function pageActions() {
         .nba-words :is(.nba-lab, textarea) { display: block; box-sizing: border-box; width: 100%; }
         .nba-words button { margin: 6px 6px 0 0; }
         ${ours} .nba-do { display: inline-block !important; }
-        ${ours} th .nba-do { border: 0; padding: 0 2px; }
+        ${ours} th .nba-do { border: 0 !important; padding: 0 2px !important; }
         ${ours} .nba-scrolls { max-height: 420px; overflow: auto; }
         ${search} { width: 24em; max-width: 100%; }`;
       const leaving = new AbortController();
