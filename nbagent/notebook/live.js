@@ -54,8 +54,8 @@ function build(node) {
 
 /** As `seconds` in view/words.py, for the clock. @param {number} ms */
 function seconds(ms) {
-  if (ms >= 600000) return `${Math.floor(ms / 60000)} min ${Math.floor((ms % 60000) / 1000)}`;
-  return (ms / 1000).toFixed(ms < 99950 ? 1 : 0);
+  if (ms >= 600000) return `${Math.floor(ms / 60000)} min ${Math.floor((ms % 60000) / 1000)} s`;
+  return `${(ms / 1000).toFixed(ms < 99950 ? 1 : 0)} s`;
 }
 
 /** @param {Element | null} root @param {string} key @returns {any} */
