@@ -407,8 +407,9 @@ function createView(shared, el) {
       const [mark, phase] = head.querySelectorAll(".nba-mark, .nba-phase");
       mark.className = "nba-mark nba-bad";
       phase.textContent = "Interrupted";
-      const busy = root.querySelectorAll(".nba-busy .nba-res, .nba-pending");
-      for (const one of busy) one.textContent = "… interrupted";
+      for (const one of root.querySelectorAll(".nba-busy .nba-res, .nba-pending")) {
+        one.textContent = "… interrupted";
+      }
       for (const one of root.querySelectorAll("[data-question]")) setSent(one, true);
       root.append(build(["div", { class: "nba-end" },
         "The kernel is gone: ", ["code", {}, "%agent resume"], " goes on, in the new kernel"]));

@@ -58,7 +58,7 @@ def _going_on(branch: Branch | None) -> Iterator[tuple[Branch, list[Branch]]]:
 
 def _run_node(branch: Branch, is_current: bool) -> Node:
     run = branch.run
-    here = h("strong", "nba-num", "you are here") if is_current else None
+    here = h("strong", "nba-num nba-here", "you are here") if is_current else None
     facts = [things(branch.turns, "turn"), visible(run.model)]
     facts += [f"{count(run.usage.total_tokens)} tokens"] if run.usage.total_tokens else []
     facts += [money(run.cost_usd)] if run.cost_usd else []
