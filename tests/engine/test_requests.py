@@ -117,12 +117,9 @@ def test_fifty_calls_in_one_answer_are_run_and_answered_in_order() -> None:
     [
         (call("lok", place="a"), "E_UNKNOWN_TOOL"),
         (call("look", raw="not json"), "E_INVALID_ARGUMENTS"),
-        (call("look", raw='{"place": NaN}'), "E_INVALID_ARGUMENTS"),
-        (call("look", raw=""), "E_INVALID_ARGUMENTS"),
-        (call("look", raw="[" * 5000), "E_INVALID_ARGUMENTS"),
         (call("look", raw='{"place": "' + "x" * 500_000 + '"'), "E_INVALID_ARGUMENTS"),
     ],
-    ids=["typo", "words", "nan", "none", "deep", "huge"],
+    ids=["typo", "words", "huge"],
 )
 def test_a_call_that_makes_no_sense_gets_an_error_and_the_run_goes_on(made: Any, code: str) -> None:
     model = script([calls([made, call("look", place="b")]), "Done."])
