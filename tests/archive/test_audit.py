@@ -429,6 +429,18 @@ def test_only_patches_of_the_document_of_a_workflow_are_lines_of_its_state(
     assert not workflow or lines[-1]["code"] == "E_PRECONDITION_FAILED"
 
 
+def test_a_line_says_how_a_script_was_isolated_and_hides_a_secret_in_a_path(tmp_path: Path) -> None:
+    register(CANARY)
+    sink, ran = AuditSink(tmp_path), tool_run("c1", "run_python_script", {}, "done")
+    wrote = patched("c2", {}, {"path": f"@project/{CANARY}.md"})
+    isolated = ran.model_copy(update={"isolation": "landlock"})
+    for event in Story().turn("", isolated, wrote).end().events:
+        sink.handle(event)
+    script_line, _, write_line = lines_of(tmp_path)
+    assert script_line["isolation"] == "landlock"
+    assert write_line["path"] == "@project/[redacted].md"
+
+
 # What cannot be written
 
 

@@ -191,14 +191,6 @@ def test_which_tool_fails_most_and_with_what_and_which_calls_repeat(history: Any
     ]
 
 
-def test_cost_by_model_and_day_and_what_the_cache_saved(history: Any) -> None:
-    df = history.turns()
-    found = df.groupby(["model", df["started_at"].dt.date], observed=True)["cost_usd"].sum()
-    days = MONDAY.date(), TUESDAY.date()
-    assert found.to_dict() == {(GPT, days[0]): 1.5, (GPT, days[1]): 1.0, (CLAUDE, days[1]): 0.5}
-    assert df[["cached_tokens", "saved_usd"]].sum().tolist() == [450, 0.75]
-
-
 def test_time_in_model_in_tools_waiting_for_a_person_and_between_retries(history: Any) -> None:
     found = history.runs().set_index("run_id")
     parts = found[["model_ms", "tools_ms", "waited_ms", "retry_wait_ms"]].round(3)

@@ -21,7 +21,6 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
     yield from _turns(server, turns, runs, pairs, stream=False, limits=(1.2, 1.8))
     yield from _turns(server, turns, runs, pairs, stream=True, limits=(1.0, 1.4))
     yield _long_runs(server, quick=quick)
-    yield _one_turn(server, 3 if quick else 30)
     yield _threaded(server, 2 if quick else 7)
     yield from _many(server, quick=quick)
 
@@ -69,13 +68,6 @@ def _long_runs(server: str, *, quick: bool) -> Row:
     name = f"{long}-turn loop with the store, a turn, against a {short}-turn one"
     both = partial(work, short), partial(work, long)
     return compared(name, *both, pairs=pairs, limit=1.05, each=(turns, "turn"))
-
-
-def _one_turn(server: str, times: int) -> Row:
-    made = agent(f"{server}/turns-1/v1")
-    made.run(PROMPT)
-    found = timed(lambda: made.run(PROMPT), times, time.process_time)
-    return least("a run of one turn, CPU", found, "ms", 1.5)
 
 
 def nap(n: int) -> int:

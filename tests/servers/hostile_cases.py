@@ -1,4 +1,4 @@
-"""The fault tables: statuses, connections, framing, silences; bodies, streams, errors, calls.
+"""The fault tables: statuses, connections, framing, silences; bodies, streams, errors.
 
 Each case says how the server misbehaves and what a run has to make of it; a table is made for a
 wire, which says how the answer is written that goes wrong. What only one wire can get wrong is in
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from servers.dialects import CHAT, DIALECTS, Called, Dialect, chunked
+from servers.dialects import CHAT, DIALECTS, Dialect, chunked
 from servers.error_bodies import ANSWERS, WITHOUT_STATUS
 from servers.hostile_server import Fault, fine, whole
 from servers.loopback import Visit
@@ -367,48 +367,6 @@ def own_errors(wire: Dialect) -> dict[str, Case]:
     return cases
 
 
-# Tool calls.
-
-
-def then_goes_on(wire: Dialect, *events: Any) -> Fault:
-    """Streams an answer, and says fine when it is asked again."""
-
-    async def serve(visit: Visit) -> None:
-        if visit.nth > 1:
-            return await fine(visit)
-        visit.keep = True
-        return await visit.send(wire.head(), chunked(wire.stream(*events)), b"0\r\n\r\n")
-
-    return serve
-
-
-_CALLS: dict[str, tuple[tuple[Called, ...], tuple[str, ...]]] = {
-    "two": ((Called(), Called("c2")), ("ok", "ok")),
-    "no ids": ((Called(None), Called(None)), ("ok", "ok")),
-    "one id for two": ((Called(), Called(arguments={"at": "y"})), ("ok", "ok")),
-    "arguments of no tool": ((Called(arguments={"to": "x"}),), ("E_INVALID_ARGUMENTS",)),
-    "unknown tool": ((Called(name="rm_rf"),), ("E_UNKNOWN_TOOL",)),
-    "tool without a name": ((Called(name=""),), ("E_UNKNOWN_TOOL",)),
-}
-_DEEP = '{"at": ' + "[" * 3_000 + "]" * 3_000 + "}"
-_NO_ARGUMENTS = {"not JSON": '{"at": ', "a list": "[1]", "a number": "7", "deep": _DEEP}
-"""Where arguments are a text, it may be anything."""
-
-
-def calls(wire: Dialect) -> dict[str, tuple[Case, tuple[str, ...]]]:
-    """Cases of calls, and the outcome of each call: `ok` or its code."""
-    table = dict(_CALLS)
-    for name, text in _NO_ARGUMENTS.items() if wire.name not in ("google", "ollama") else ():
-        table[f"arguments are {name}"] = (Called(arguments=text),), ("E_INVALID_ARGUMENTS",)
-    return {
-        f"call: {name}": (
-            Case(then_goes_on(wire, *wire.said("", *made)), text="fine", asked=2),
-            ends,
-        )
-        for name, (made, ends) in table.items()
-    }
-
-
 def fault_table(wire: Dialect) -> dict[str, Case]:
     """All that a wire has to bear, besides calls, cuts and floods."""
     tables = [statuses, broken_off, own_errors]
@@ -418,4 +376,3 @@ def fault_table(wire: Dialect) -> dict[str, Case]:
 
 
 TABLES = {wire.name: fault_table(wire) for wire in DIALECTS}
-CALLS = {wire.name: calls(wire) for wire in DIALECTS}
