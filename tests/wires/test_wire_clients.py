@@ -12,6 +12,7 @@ from typing import Any
 import ollama
 import pytest
 from ollama._client import _parse_host  # pyright: ignore[reportPrivateUsage]
+from servers.loopback import Loopback
 from servers.player import Play
 from wires import anthropic_cases, chat_cases, google_cases, ollama_cases, responses_cases
 from wires.anthropic_cases import FINE, model
@@ -34,6 +35,7 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.choice import choose_model, local_servers
 from nbagent.providers.registry import find_provider
+from nbagent.providers.streams import Backend, StaleConnection
 
 CHAT, MESSAGES, NATIVE = chat_cases.WIRE, anthropic_cases.WIRE, ollama_cases.WIRE
 
@@ -112,6 +114,33 @@ def test_the_rest_of_an_answer_is_asked_for_by_the_same_request_with_its_token(
     assert first.line == second.line
     assert (answer.message.text, answer.meta.attempts) == ("ab", 1)
     assert not any(made.notice for made in chunks)
+
+
+def test_what_comes_before_a_request_was_sent_is_not_read_as_its_answer() -> None:
+    seen: list[bytes] = []
+
+    class Talkative(Loopback):
+        async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            seen.append(await reader.read(100))
+            writer.write(b"answer")
+            await asyncio.sleep(0.02)
+            writer.write(b"unasked")
+            seen.append(await reader.read(100))
+
+    async def ask_twice(port: int) -> None:
+        stream = await Backend().connect_tcp("127.0.0.1", port)
+        await stream.write(b"first")
+        assert await stream.read(100) == b"answer"
+        await asyncio.sleep(0.1)
+        await stream.write(b"second")
+        with pytest.raises(StaleConnection):
+            await stream.read(100)
+        await stream.aclose()
+        await asyncio.sleep(0.05)
+
+    with Talkative() as server:
+        asyncio.run(ask_twice(server.port))
+    assert seen in ([b"first"], [b"first", b""]), "the second request stays here"
 
 
 # Messages.
