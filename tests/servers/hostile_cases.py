@@ -109,6 +109,7 @@ def statuses(wire: Dialect) -> dict[str, Case]:
         return refuses(status, wire.error(message), code, *headers, says=says)
 
     endless = wire.head().replace(b"200 OK", b"400 X")
+    deep_type = b'{"error":{"message":"x","type":' + b"[" * 900 + b"]" * 900 + b"}}"
     controls = "a\nTraceback (most recent call last)\r\n\x1b[31mx\u2028"
     return {
         "401": one("401 Unauthorized", "LLM_AUTH_FAILED", says="Check the key"),
@@ -116,6 +117,7 @@ def statuses(wire: Dialect) -> dict[str, Case]:
         "401 and retry please": one("401 X", "LLM_AUTH_FAILED", "x-should-retry: true"),
         "400 body is no error": refuses("400 X", [[[[]]]], _WRONG),
         "400 lines and controls": one("400 X", _WRONG, message=controls),
+        "400 nested error type": refuses("400 X", deep_type, _WRONG),
         "400 body too deep": refuses("400 X", b'{"error":' + b"[" * 30_000, _WRONG),
         "400 body without end": Case(drips(endless, chunked(b"x" * 60_000), 0.001), _WRONG),
         "status out of range": Case(sends(whole({}, "999 X")), _WRONG, asked=3),
@@ -143,6 +145,8 @@ def passing(wire: Dialect) -> dict[str, Case]:
     told = [{"retryDelay": "0.01s"}]
     return {
         "429 with a date that is past": once("429 X", "Retry-After: Wed, 21 Oct 2015 07:28:00 GMT"),
+        "429 with a negative wait": once("429 X", "Retry-After: -5"),
+        "429 with two waits": once("429 X", "Retry-After: 0", "Retry-After: 0.1"),
         "429 with a wait that is no number": once("429 X", "Retry-After: NaN"),
         "429 in milliseconds": once("429 X", "retry-after-ms: 3", "Retry-After: 3600"),
         "429 with a wait in the body": once("429 X", body={"error": {"details": told}}),
@@ -165,6 +169,7 @@ def lasting(wire: Dialect) -> dict[str, Case]:
 
     return {
         "429 always": always("429 X", "LLM_RATE_LIMITED", "Retry-After: 0"),
+        "408 always": always("408 X", "LLM_TIMEOUT"),
         "500 always": always("500 X"),
         "502 web page always": failing(sends(whole(page, "502 X")), says="web page"),
         "closed without an answer": failing(sends()),
@@ -228,9 +233,13 @@ def framing(wire: Dialect) -> dict[str, Case]:
         ),
         "204": body(b"HTTP/1.1 204 X\r\n\r\n", code=_BAD),
         "encoded as br": encoded("br", b"\x0b\x02\x80hello\x03", _BAD),
+        "encoded with a newline": encoded("x\ty", good, _BAD),
         "gzip cut short": encoded("gzip", zipped[:-20], _BAD),
         "gzip that is none": encoded("gzip", good, _BAD),
         "gzip": encoded("gzip", zipped),
+        "deflate": encoded("deflate", zlib.compress(good)),
+        "the same length twice": framed(length, length),
+        "header of 64 kB": framed(b"x: " + b"y" * 65_536, length),
         "HTTP/1.0 without a length": body(b"HTTP/1.0 200 OK\r\n\r\n", good),
         "informational answers first": body(
             b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n",
@@ -284,6 +293,7 @@ def bodies(wire: Dialect) -> dict[str, Case]:
         "an object": _whole({}),
         "bad UTF-8": _whole(good.replace(b"fine", b"\xff\xfe")),
         "too deep": _whole(start + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+        "a number that is too long": _whole(start + b"[" + b"9" * 5_000 + b"]}"),
         "the rest is a number": _whole(start + b"7}", asked=3 if wire is CHAT else 1),
         "another type but parseable": _whole(good, "", "fine", kind="text/plain"),
         "byte order mark": _whole(b"\xef\xbb\xbf" + good, "", "fine"),

@@ -177,6 +177,8 @@ MESSAGES: dict[str, tuple[JSON, str, JSON]] = {
     "an old function_call beside tool_calls is the same": (
         {"tool_calls": [LOOK], "function_call": LOOK["function"]}, "stop",
         {"calls": LOOKED, "ids": ["c1"]}),
+    "an entry with an id alone is none": (
+        {"content": "x", "tool_calls": [{"id": "x"}]}, "stop", {"text": "x"}),
     "an empty list of calls #17": ({"content": "x", "tool_calls": []}, "tool_calls", {"text": "x"}),
     "cut by length within arguments #18": (
         {"tool_calls": [call('{"at": "a', index=0, id="x")]}, "length",
@@ -415,6 +417,8 @@ UNAVAILABLE = [{"error": {"code": 503, "details": [1], "message": "overloaded"}}
 BROKEN: dict[str, tuple[list[Any], int]] = {
     "an error event #47": ([b"event: error\ndata: %b\n\n" % BUSY], 529),
     "Gemini: an error in a list": ([said("Half"), json.dumps(UNAVAILABLE).encode()], 503),
+    "Gemini: an error on many lines": (
+        [said("Half"), json.dumps(UNAVAILABLE, indent=2).encode()], 503),
     "OpenRouter: an error beside a choice": ([chunk({"content": ""}, "error", error=GONE)], 502),
     "OpenRouter: an error in a choice": (
         [{"choices": [{"delta": {"content": ""}, "finish_reason": "error", "error": GONE}]}], 502),
@@ -426,6 +430,8 @@ HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
 BODIES: dict[str, JSON] = {
     "OpenRouter: no choice is asked again #10": {
         "body": b'{"id": "x", "choices": null}', "then": FINE, "text": "fine", "asked": 2},
+    "OpenRouter: no choice in a stream is asked again": {
+        "body": sse({"choices": None}), "then": FINE, "text": "fine", "asked": 2},
     "OpenRouter: a prompt that the filter stops": {
         "status": 403, "body": FLAGGED, "finish": "content_filter"},
     "Azure: a prompt that the filter stops #51": {
@@ -439,6 +445,8 @@ BODIES: dict[str, JSON] = {
         "status": 400, "body": b"x" * 590 + KEY.encode(), "error": HTTP},
     "the key where a body is cut": {
         "status": 400, "body": b" " * (64 * 1024 - 16) + KEY.encode(), "error": HTTP},
+    "the key where no answer is cut": {
+        "body": b"x" * 65 + KEY.encode() + b"z" * 3000, "error": BAD},
     "the key where broken JSON is cut": {
         "body": b"{" + b"x" * 64 + KEY.encode() + b"z" * 3000, "error": BAD},
     "the key where an id is cut": {

@@ -247,6 +247,9 @@ LESSONS = {
         [{"thinking": {"block_binding": ABSENT}},
          {**KEPT, "thinking": {"type": "adaptive", "display": "summarized", **DROPS}}],
         "has changed", "claude-opus-9"),
+    "Claude: the same without thinking": Lesson(
+        ANTHROPIC, {"reasoning": "none"}, [BOUND], (), [{**KEPT, **OFF}, {**GONE, **OFF}],
+        "the server refuses it", "claude-haiku-9"),
     "Claude: a signature": Lesson(
         ANTHROPIC, {}, [SIGNATURE], (), [KEPT, GONE], "the server refuses it", "claude-sonnet-4-5"),
     "Claude: a forced tool (quirk 49)": Lesson(
