@@ -117,6 +117,8 @@ _MATH = re.compile(
 )
 _TEX_TOKEN = re.compile(r"\\([A-Za-z]+|[,;:!{}|%&#_\\ ])|[^\\%$#]", re.DOTALL)
 _MOST_BRACES = 12
+_SPREADS = re.compile(r"\\\\\s*\[|'{4}")
+"""A line's height in figures (`\\\\[9999em]`), and more primes than anybody writes."""
 _TEX = named(
     "frac dfrac tfrac sqrt sum prod int iint oint lim min max sup inf log ln exp sin cos tan arcsin"
     " arccos arctan sinh cosh tanh det dim ker gcd arg deg Pr alpha beta gamma delta epsilon"
@@ -160,7 +162,8 @@ def is_tex(source: str) -> bool:
         if not 0 <= depth <= _MOST_BRACES:
             return False
         at = token.end()
-    return depth == 0 and bool(source.strip()) and not _ENVIRONMENTS.search(source)
+    is_ours = not _ENVIRONMENTS.search(source) and not _SPREADS.search(source)
+    return depth == 0 and bool(source.strip()) and is_ours
 
 
 # Code
@@ -170,10 +173,11 @@ _LEXERS = {
     **dict.fromkeys(("javascript", "js", "typescript", "ts"), "javascript"),
     **dict.fromkeys(("bash", "sh", "shell", "console"), "bash"),
     **dict.fromkeys(("yaml", "yml"), "yaml"),
-    **{name: name for name in ("json", "sql", "html", "css", "r", "julia", "toml", "c", "diff")},
+    **{name: name for name in ("json", "sql", "html", "css", "r", "julia", "toml", "diff")},
     **dict.fromkeys(("rust", "rs"), "rust"),
 }
-_MAX_CODE = 20_000
+_MAX_CODE = 6_000
+"""Some lexers need the square of it for a hostile text: half a second. That of C, its cube."""
 _LOOKS = (
     ("Comment", "nba-kc"),
     ("Keyword", "nba-kk"),

@@ -15,7 +15,8 @@ _SYSTEM_CHARS = 3_000
 
 def place_in(run: RunRecord, turn: EngineTurn) -> int:
     """The place of a turn among those of its run, from 0."""
-    return next((i for i, it in enumerate(run.turns) if it.id == turn.id), 0)
+    place = turn.index - run.turns[0].index
+    return place if 0 <= place < len(run.turns) else 0
 
 
 def label_node(text: str) -> Node:

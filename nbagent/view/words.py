@@ -14,7 +14,9 @@ from nbagent.shown import texts
 from nbagent.shown.texts import readable, without_codes
 
 _SPACES = re.compile(r"\s+")
-_FRAME = re.compile(r"(?:DataFrame|Series|Styler of a DataFrame): ([\d,]+) rows × ([\d,]+) columns")
+FRAME = re.compile(
+    r"(?:DataFrame|Series|Styler of a DataFrame): ([0-9,]{1,20}) rows × ([0-9,]{1,20}) columns"
+)
 """How `shown` begins the text of a table."""
 _COMPACT_CHARS = 76
 """JSON up to this length stays on one line."""
@@ -103,7 +105,7 @@ def in_short(value: Any) -> str:
 def table_shape(value: Any) -> str:
     """`11 columns × 1,204 rows` of what is a table; else empty."""
     if isinstance(value, str):
-        found = _FRAME.match(value)
+        found = FRAME.match(value)
         return f"{found[2]} columns × {found[1]} rows" if found else ""
     columns = columns_of(value)
     return f"{things(len(columns), 'column')} × {things(len(value), 'row')}" if columns else ""

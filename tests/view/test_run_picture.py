@@ -308,16 +308,22 @@ ROWS = [{"city": "Oslo", "n": 717_710}, {"city": "Bergen", "n": 291_940}] * 30
         (ROWS, "2 columns × 60 rows"),
         (FRAME, "2 columns × 1,204 rows"),
         ({f"key{i}": "v" * 30 for i in range(23)}, "23 keys: key0, key1, key2, …"),
+        (
+            "DataFrame: abc rows × 2 columns\n| a | b |\n| - | - |\n| 1 | 2 |",
+            '"DataFrame: abc rows × 2',
+        ),
+        (f"DataFrame: {'9' * 5000} rows × 2 columns", '"DataFrame: 9999'),
         (["word " * 20] * 9, "9 items"),
         ("text " * 600, '"text text text text …" (3.0 kB)'),
         ({"a": 1}, '{"a": 1}'),
         (10**60, "0x9f4f2726179a224501d762 …"),
     ],
-    ids=["rows", "frame", "object", "list", "text", "small", "huge"],
+    ids=["rows", "frame", "object", "no count", "huge count", "list", "text", "small", "huge"],
 )
 def test_a_preview_tells_something_of_any_result(value: Any, short: str) -> None:
     run = Story().turn("", tool_run("c1", "t", {}, value)).end().run
     assert f"t() → {short}" in plain(run)
+    assert html(picture(run))
 
 
 @pytest.mark.parametrize("value", [ROWS, FRAME], ids=["rows", "frame"])
@@ -377,7 +383,8 @@ def test_markdown_becomes_allowed_nodes(source: str, made: str) -> None:
         *("$\\href{javascript:x}{y}$", "\\(\\class{nba-stop}{x}\\)", "$\\require{html}$"),
         *("$$\\def\\a{\\a\\a}\\a$$", "$\\begin{CD} a \\end{CD}$", "$a}{b$", "$#1$", "$x % y$"),
         *(f"${'{' * 20 + 'x' + '}' * 20}$", f"$x{'+1' * 400}$", "\\[\\style{a:b}{c}\\]"),
-        "\\(\\unicode{x41}\\)",
+        *("\\(\\unicode{x41}\\)", "$x''''''$"),
+        "\\(\\begin{array}{c}a\\\\[9999em]b\\end{array}\\)",
     ],
 )
 def test_prices_and_hostile_tex_stay_text(text: str) -> None:
@@ -391,10 +398,11 @@ def test_prices_and_hostile_tex_stay_text(text: str) -> None:
         *("> " * 25_000, "[" * 59_000, "*a **a " * 8_000, "- " * 25_000, "a*" * 500_000),
         *("a\n\n" * 19_000, "|a" * 15_000 + "\n" + "|-" * 15_000, "$x" * 25_000, "\\(" * 25_000),
         *("$a " * 1_900, "```python\n" + "'''\"" * 5_000),
+        *("```c\na" + " " * 5_000 + "(", "```css\n" + '"\\' * 2_900),
     ],
     ids=[
         *("quotes", "brackets", "stars", "lists", "1 MB", "paragraphs", "table", "tex", "tex ("),
-        *("few tex", "code"),
+        *("few tex", "python", "c", "css"),
     ],
 )
 def test_hostile_markdown_is_bounded(text: str) -> None:
