@@ -164,14 +164,21 @@ def test_a_base_url_that_is_no_address_or_may_hold_a_key_is_refused_at_each_door
 LIMITS: dict[str, tuple[str, str, Any, bool]] = {
     "rules are added": ('deny = ["fs"]', 'deny = ["zzz"]', ("fs", "zzz"), True),
     "a number of one's own": ("max_read_bytes = 1000", "max_read_bytes = 9999999", 1000, False),
+    "a default": ("", "script_timeout_s = 5", 5, True),
     "no less than a default": ("", "script_timeout_s = 500", 120, False),
     "turns": ("max_turns = 5", "max_turns = 40", 5, False),
+    "turns by default": ("", "max_turns = 40", 20, False),
     "fewer turns": ("max_turns = 5", "max_turns = 4", 4, True),
     "requests": ("", "ceiling = 500", 50, False),
     "fewer requests than turns": ("max_turns = 30", "ceiling = 10", 10, True),
+    "equal calls": ("", "loop_limit = 99", 3, False),
+    "time": ("timeout_s = 30", "timeout_s = 3000", 30, False),
     "tokens": ("max_total_tokens = 100", "max_total_tokens = 5000", 100, False),
     "tokens of nobody": ("", "max_total_tokens = 5000", 5000, True),
+    "cost": ("max_cost_usd = 9", "max_cost_usd = 5", 5, True),
     "a model of one's own": ("model = 'openai:a'", "model = 'deepseek:b'", "openai:a", False),
+    "a system prompt of one's own": ("system = 'My words.'", "system = 'b'", "My words.", False),
+    "tools of one's own": ("tools = 'none'", "tools = 'fs'", "none", False),
 }
 
 
@@ -192,6 +199,7 @@ REFUSED = {
     "cassette = 'runs/a.jsonl'": "'cassette' may not be set in a project's file",
     "tools = ['mcp:evil']": "tools may not name 'mcp:evil'",
     "tools = 'all'": "tools may not name 'all'",
+    "tools = 'fs, evil__run'": "tools may not name 'evil__run'",
     'tools = ["\\nevil__run"]': "tools may not name '\\nevil__run'",
     "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
     "model = '\t\u00a0local:a.gguf'": "model='\\t\\xa0local:a.gguf' does not fit",

@@ -213,6 +213,7 @@ LOGIN = "user:short7!"
 ECHOES = {
     "the header": ("http", 403, LOGIN, "Proxy-Authorization: {value}"),
     "its value, cut": ("http", 403, "a:\u00e4", "I got {value:.12}…"),
+    "JSON": ("http", 403, LOGIN, '{{"error": {{"message": "no", "code": "{value}"}}}}'),
     "decoded": ("http", 403, LOGIN, "{login} is unknown"),
     "decoded, and too short to be a secret": ("http", 407, "a:\u00e4", "{login} is unknown"),
     "short and in a tunnel": ("https", 407, "a:b", "{login} is unknown"),

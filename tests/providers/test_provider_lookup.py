@@ -40,11 +40,13 @@ OLLAMA = {"OLLAMA_API_KEY": "own"}
 # provider, environment, base URL that was given: the key that goes there.
 KEYS: list[tuple[str, dict[str, str], str | None, str | None]] = [
     ("openai", OWN, None, "own"),
+    ("openai", OWN, OPENAI, "own"),
     ("openai", OWN, "http://127.0.0.1:1/v1", None),
     ("openai", OWN, "https://api.openai.com.evil.org/v1", None),
     ("openai", {**OWN, "LLM_API_KEY": "general"}, "https://a.org", "general"),
     ("openai", PROXY, None, "own"),
     ("openai", {**OWN, "LLM_BASE_URL": "https://p/v1"}, None, None),
+    ("openai", GENERAL, None, "general"),
     ("openai", {"OPENAI_API_KEY": "  "}, None, None),
     ("azure", AZURE, "https://r.openai.azure.com", "own"),
     ("azure", AZURE, "https://r.services.ai.azure.com/openai/v1", "own"),
@@ -54,6 +56,7 @@ KEYS: list[tuple[str, dict[str, str], str | None, str | None]] = [
     ("azure", AZURE, "https://openai.azure.com.example", None),
     ("ollama", OLLAMA, "https://ollama.com", "own"),
     ("ollama", OLLAMA, None, "own"),
+    ("ollama", OLLAMA, "http://ollama.com", None),
     ("ollama", OLLAMA, "https://notollama.com", None),
 ]
 

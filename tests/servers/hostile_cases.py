@@ -12,7 +12,9 @@ import gzip
 import json
 import zlib
 from dataclasses import dataclass
+from email.utils import formatdate
 from functools import partial
+from time import time
 from typing import Any
 
 from servers.dialects import CHAT, DIALECTS, Dialect, chunked
@@ -111,6 +113,7 @@ def statuses(wire: Dialect) -> dict[str, Case]:
     endless = wire.head().replace(b"200 OK", b"400 X")
     deep_type = b'{"error":{"message":"x","type":' + b"[" * 900 + b"]" * 900 + b"}}"
     controls = "a\nTraceback (most recent call last)\r\n\x1b[31mx\u2028"
+    tomorrow = formatdate(time() + 86_400, usegmt=True)
     return {
         "401": one("401 Unauthorized", "LLM_AUTH_FAILED", says="Check the key"),
         "404": one("404 Not Found", _WRONG, says="base URL"),
@@ -123,6 +126,7 @@ def statuses(wire: Dialect) -> dict[str, Case]:
         "status out of range": Case(sends(whole({}, "999 X")), _WRONG, asked=3),
         "429 for 61 s": one("429 X", _LIMITED, "Retry-After: 61", says="61"),
         "429 for ever": one("429 X", _LIMITED, "Retry-After: inf", says="for ever"),
+        "429 until tomorrow": one("429 X", _LIMITED, f"Retry-After: {tomorrow}", says=r"86,\d\d\d"),
     } | {
         f"{status} to another host": refuses(
             f"{status} X", b"", _WRONG, ELSEWHERE_HEADER, says="redirect"

@@ -151,6 +151,8 @@ READ_MORE: JSON = {"input_tokens": None, "cache_read_input_tokens": 6, "output_t
 # id: events, and what they come to.
 STREAMS: dict[str, tuple[list[Any], JSON]] = {
     "input at the start, and no pieces": ([start(0, LOOK), *tail("tool_use")], CALLED),
+    "only empty pieces": ([*parsed("", ""), *tail()], {"calls": [("fs.look", {})]}),
+    "a piece that says null": ([*parsed('{"at": ', "null", "}"), *tail()], GIVEN),
     "blocks that take turns": (
         [start(1, text("")), *parsed('{"at":'), said("a", 1), wrote('"a"}'), said("b", 1), *tail()],
         {"text": "ab", **CALLED}),
@@ -302,6 +304,9 @@ HISTORIES: dict[str, tuple[list[Message], list[Any]]] = {
          result("c1", RED, PDF)],
         [{"content": [text("See:"), *map(Exactly, IMAGES), text("File t.csv:\na;b\nü;1")]}, ...,
          {"content": [given_back("c1", [text("{}"), IMAGES[0], IMAGES[3]])]}]),
+    "a result of nothing": (
+        [called("c1"), Message(role="tool", tool_call_id="c1", name="fs.read")],
+        [..., {"content": [{**given_back("c1"), "content": ABSENT}]}]),
     "nothing at all is not sent, a later system message is said by the user #20": (
         [user(TextPart(text=" ")), Message(role="assistant", reasoning="hm"),
          user(TextPart(text="b")), Message.of("system", "S")],

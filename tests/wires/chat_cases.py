@@ -132,12 +132,18 @@ DELTAS: dict[str, tuple[list[JSON], Calls]] = {
     "interleaved": (
         [call('{"n"', index=0, id="x"), call('{"n":', name="c", index=1, id="y"),
          call(":1}", name=None, index=0), call("2}", name=None, index=1)], TWO),
+    "index counts from 1 with a gap": (
+        [call(B, index=1, id="x"), call(C, name="c", index=7, id="y")], TWO),
     "index as a text": (
         [call('{"n"', index="0", id="x"), call(C, name="c", index="1", id="y"),
          call(":1}", name=None, index="0")], TWO),
     "always index 0, new ids #11": (
         [call(B, index=0, id="x"), call(C, name="c", index=0, id="y")], TWO),
+    "always index 0, no ids, the same tool": ([call(B, index=0), call(C, index=0)], B_TWICE),
+    "always index 0, no ids, no arguments": ([call(index=0), call(index=0)], [*BARE, *BARE]),
     "no index, no ids": ([call(B), call(C, name="c")], TWO),
+    "no index, fragments": (
+        [call('{"n"', id="x"), call(":1}", name=None), call(C, name="c", id="y")], TWO),
     "the id comes late": (
         [call('{"n"'), call(":1}", name=None, id="x"), call(C, name="c", id="y")], TWO),
     "id and name in each delta #13": (
@@ -177,6 +183,8 @@ MESSAGES: dict[str, tuple[JSON, str, JSON]] = {
     "an old function_call beside tool_calls is the same": (
         {"tool_calls": [LOOK], "function_call": LOOK["function"]}, "stop",
         {"calls": LOOKED, "ids": ["c1"]}),
+    "an empty function_call is none": (
+        {"content": "x", "function_call": NO_CALL}, "stop", {"text": "x"}),
     "an entry with an id alone is none": (
         {"content": "x", "tool_calls": [{"id": "x"}]}, "stop", {"text": "x"}),
     "an empty list of calls #17": ({"content": "x", "tool_calls": []}, "tool_calls", {"text": "x"}),
@@ -221,9 +229,15 @@ STREAMS: dict[str, Stream] = {
     "a clean end without a finish reason #16": ([X], {"text": "x"}),
     "what follows [DONE] is ignored #62": (
         [STOP, DONE, said("y"), b"data: {oops\n\n"], {"text": "x"}),
+    "[DONE] with a space, no space before data": (
+        [b'data:{"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n'],
+        {"end": b"data: [DONE] \n\n", "text": "x"}),
     "newlines before the first word #34": ([said("\n\n"), said(" a\n", "stop")], {"text": "a\n"}),
     "chunks without a delta #50": (
         [{"choices": []}, {"choices": None}, chunk(None), {}, STOP], {"text": "x"}),
+    "signs of life": (
+        [b"data: \n\nretry: 3\n\nid: 1\n\n", b'event: moderation\ndata: {"choices": []}\n\n', STOP],
+        {"text": "x"}),
     "two reasoning fields count once #32": (
         [chunk({"reasoning": "a", "reasoning_content": "a"}), STOP],
         {"text": "x", "reasoning": "a", "raw": {"reasoning_field": "reasoning"}}),
@@ -277,7 +291,10 @@ def index(n: int | None, text: str, finish: str | None = None) -> JSON:
 CHOICES: dict[str, tuple[list[list[JSON]], str]] = {
     "interleaved": ([[index(0, "A")], [index(1, "B")], [index(0, "C")], [index(1, "x", "length")],
                      [index(0, "D", "stop")]], "ACD"),
+    "the other one first": ([[index(1, "B"), index(0, "A")],
+                             [index(1, "b", "length"), index(0, "a", "stop")]], "Aa"),
     "no index": ([[index(None, "A")], [index(0, "B")], [index(None, "C", "stop")]], "ABC"),
+    "the other one goes on": ([[index(0, "A", "stop")], [index(1, "x")]], "A"),
 }  # fmt: skip
 # word on the wire: finish reason of an answer that has a text.
 FINISH = {
@@ -347,6 +364,8 @@ def texts() -> Iterator[AnswerCase]:
 # id: usage on the wire, as counted.
 USAGES: dict[str, tuple[Any, JSON]] = {
     "none": (None, {}),
+    "no total": (USED, SUM),
+    "no details": ({**USED, "prompt_tokens_details": None}, SUM),
     "DeepSeek's cache": ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 5},
                          counted(9, 0, cached_tokens=5)),
     "more cached than read": ({"prompt_tokens": 2, "cached_tokens": 9},
@@ -381,7 +400,11 @@ TAGS: dict[str, tuple[str | None, str]] = {
     "<think>hm</think>": ("hm", ""),
     "<think>hm</think>Use `<think>x</think>` so.": ("hm", "Use `<think>x</think>` so."),
 }
-PLAIN = (*("<th", "<thinker>a</thinker>", "`<think>` is a tag", "</think> closes it"),)
+PLAIN = (
+    *("<", "<th", "<thin air>", "<thinker>a</thinker>", "`<think>` is a tag"),
+    *("```xml\n<think>x</think>\n```", "The tag <think>x</think> is for reasoning."),
+    *("<b><think>x</think></b>", "</think> closes it"),
+)
 
 
 def spelled(text: str, step: int, finish: str = "stop", **delta: Any) -> bytes:
@@ -416,6 +439,7 @@ UNAVAILABLE = [{"error": {"code": 503, "details": [1], "message": "overloaded"}}
 # Streams that come to one error: id, chunks, status.
 BROKEN: dict[str, tuple[list[Any], int]] = {
     "an error event #47": ([b"event: error\ndata: %b\n\n" % BUSY], 529),
+    "an error beside no choices": ([b'data: {"error": %b, "choices": []}\n\n' % BUSY], 529),
     "Gemini: an error in a list": ([said("Half"), json.dumps(UNAVAILABLE).encode()], 503),
     "Gemini: an error on many lines": (
         [said("Half"), json.dumps(UNAVAILABLE, indent=2).encode()], 503),
@@ -480,9 +504,12 @@ LATE: dict[str, Stream] = {
     "an error in the choice": (
         [{"choices": [{"delta": {"tool_calls": [LOOK]}, **BOOM}]}, chunk({}, "stop")], {}),
     "an unread call": ([*ENDED, UNREAD], {"error": BAD}),
+    "broken JSON": ([*ENDED], {"end": b"data: {oops\n\n", "error": BAD}),
     "more calls, then a reset": (
         [*ENDED, calls(call(index=1, id="c2"))], {"end": b"", "ending": "reset", "error": HTTP}),
     "an error behind [DONE]": ([*ENDED, DONE, BOOM], {"error": "", "calls": LOOKED}),
+    "no blank line": ([*ENDED[:1], sse(BEGUN, end=b"").rstrip()],
+                      {"end": b"", "error": "", "calls": LOOKED}),
 }  # fmt: skip
 
 

@@ -134,6 +134,9 @@ MESSAGES: dict[str, tuple[list[Any], JSON]] = {
         {"calls": [("b", '"arguments nested too deeply, or with a number that is too large"')],
          "raw": {"parts": ABSENT}, "back": next_contents({"parts": [
              {"functionCall": {"id": "x", "name": "b"}, "thoughtSignature": DUMMY}]}, ...)}),
+    "an empty call is none, a signature with nothing is not sent": (
+        [text("x"), {"functionCall": {}, **SIGNED}, SIGNED],
+        {"text": "x", "back": next_contents(model(text("x")))}),
     "a signed part is not joined #35": (
         [text("a"), text("b"), text("c", **SIGNED), text("d"), text("e")],
         {"text": "abcde", "back": next_contents(
@@ -208,6 +211,9 @@ HOPS: dict[str, tuple[JSON, bytes, JSON]] = {
     "a signature of the first one stays": (
         hop(text("a", **SIGNED)), sse(B),
         {"text": "ab", "back": next_contents(model(text("a", **SIGNED), text("b")))}),
+    "calls in the first one": (hop(LOOK), CALLS, {"calls": [*LOOKED, *ONE]}),
+    "length in the second one": (
+        hop(text("a")), sse(chunk(end="MAX_TOKENS")), {"text": "a", "finish": "length"}),
     "has an end": (
         hop(text("a")), sse(hop(text("a"))), {"text": "a" * 17, "finish": "length", "asked": 17}),
     **{f"{id} behind {next(iter(part))}": (

@@ -97,10 +97,13 @@ def thorough() -> Iterator[AnswerCase]:
 
 # id: the lines before the last one; what they come to.
 LINES: dict[str, tuple[list[Any], JSON]] = {
+    "calls: beside text": ([line({"content": "I look.", "tool_calls": [LOOK]})],
+                           {"text": "I look.", "calls": LOOKED, "ids": ["call_ab12cd34"]}),
     "calls: the same tool twice, every index 0 #11": (
         [called(B), called(call({"n": 2}))], {"calls": [TWO[0], ("b", {"n": 2})]}),
     "calls: one without a name is no part of the one before": (
         [called(B, call({"n": 2}, ""))], {"calls": [TWO[0], ("", {"n": 2})]}),
+    "calls: on the last line": ([], {"end": {"message": {"tool_calls": [B]}}, "calls": TWO[:1]}),
     "the last line has no message": (
         [said("x")], {"end": {"message": None}, "text": "x", "usage": USED}),
     "counts on each line are not added up #6": (
@@ -118,6 +121,7 @@ MESSAGES: dict[str, tuple[JSON, JSON]] = {
         {"tool_calls": [call(it) for it in ('{"n":1}', "", None, "{oh", [1], "null")]},
         {"calls": [("b", {"n": 1}), ("b", {}), ("b", {}), ("b", "{oh"), ("b", "[1]"), ("b", {})]},
     ),
+    "text, unknown fields": ({"content": "x", "mood": {"a": 1}, "images": None}, {"text": "x"}),
     "content that is null": ({"content": None, "tool_calls": [B]}, {"calls": TWO[:1]}),
 }
 

@@ -173,6 +173,9 @@ STREAMS: dict[str, tuple[Sequence[Any], JSON]] = {
          event(ARGUMENTS, item_id="fc_1", delta="null"),
          event(ARGUMENTS, item_id="fc_1", delta="}"), last()],
         {"calls": [("b", {"n": None}), ("c", {})], "ids": ["call_1", "call_2"]}),
+    "the whole call is announced": (
+        [event(BEGUN, output_index=0, item=call('{"n":1}')),
+         event(DONE, output_index=0, item=call('{"n":1}')), last()], {"calls": [("b", {"n": 1})]}),
     "Azure: filtered in the middle": (
         [X, event("response.failed", response={"error": FILTERED})],
         {"text": "x", "finish": "content_filter"}),
@@ -193,6 +196,7 @@ LEAKED = call(name="functions.fs__look")
 # id: an answer, where the next request goes, and how the answer is sent back.
 BACK: dict[str, tuple[list[JSON], JSON, list[Any]]] = {
     "the same model of another day": (FULL, {"next_model": "m-2026-03-01"}, FULL),
+    "another model": (FULL, {"next_model": "other"}, REWRITTEN),
     "Azure reads nothing of another server": (FULL, {"next_server": "azure"}, REWRITTEN),
     "phase alone is kept, and items of kinds that nobody here knows": (
         [COMPACT, ENDED_BY_PHASE], {}, [COMPACT, ENDED_BY_PHASE]),

@@ -232,11 +232,15 @@ LESSONS = {
         [{"max_tokens": 9}, {"max_tokens": ABSENT, "max_completion_tokens": 9}], "is sent as"),
     "Gemini: a limit": Lesson(
         GOOGLE, {"max_tokens": 9}, [LENGTH], ("generationConfig.maxOutputTokens",)),
+    "Gemini: a level of thinking": Lesson(
+        GOOGLE, LOW, [LEVEL], ("generationConfig.thinkingConfig",), model="gemini-3-flash"),
     "Responses: the first that is named": Lesson(
         RESPONSES, {"max_tokens": 9, "top_p": 0.5},
         ["top_p is not supported here, but max_output_tokens is."], ("top_p",)),
     "Responses: the summary": Lesson(
         RESPONSES, LOW, [SUMMARY], ("reasoning.summary",), param="reasoning.summary"),
+    "Ollama: an option": Lesson(
+        OLLAMA, {"max_tokens": 9}, ["unknown option: num_predict"], ("options.num_predict",)),
     "Ollama: thinking": Lesson(OLLAMA, LOW, ['"m" does not support thinking'], ("think",)),
     "Claude: blocks of another conversation, which cannot be dropped there": Lesson(
         ANTHROPIC, {}, [BOUND, BOUND], (),
@@ -252,6 +256,9 @@ LESSONS = {
         "the server refuses it", "claude-haiku-9"),
     "Claude: a signature": Lesson(
         ANTHROPIC, {}, [SIGNATURE], (), [KEPT, GONE], "the server refuses it", "claude-sonnet-4-5"),
+    "Claude: an effort": Lesson(
+        ANTHROPIC, {"reasoning": "xhigh"}, [EFFORT], ("output_config.effort",),
+        model="claude-opus-4-6"),
     "Claude: a forced tool (quirk 49)": Lesson(
         ANTHROPIC, FORCES, [FORCED], ("tool_choice",),
         [{"tool_choice": {"name": "fs__look"}}, {"tools": ..., "tool_choice": ABSENT}]),
@@ -392,6 +399,14 @@ def test_refused_tools_and_images_are_one_clear_error(
     assert str(found).removesuffix(".").endswith(f"The server said: {said.removesuffix('.')}")
     assert "\n" not in str(found)
     assert len(server.bodies) == 1
+
+
+def test_without_tools_and_images_the_server_speaks_for_itself(server: ModelServer) -> None:
+    rows = [(row, ask()) for row in NO_IMAGES + NO_TOOLS if row[0] < 500]
+    rows += [((400, "Image format webp is not supported"), ask(messages=(IMAGE,)))]
+    for (status, said), asked in rows:
+        server.then(Reply(status=status, error={"error": {"message": said}}))
+        assert "takes no" not in str(failure(server, asked))
 
 
 def test_the_person_sees_it_in_the_run_the_record_and_the_frame(

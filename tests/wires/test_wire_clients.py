@@ -16,7 +16,7 @@ from servers.loopback import Loopback
 from servers.player import Play
 from wires import anthropic_cases, chat_cases, google_cases, ollama_cases, responses_cases
 from wires.anthropic_cases import FINE, model
-from wires.chat_cases import LOOK, call, calls, chunk, sse
+from wires.chat_cases import LOOK, answer_of, call, calls, chunk, sse
 from wires.chat_requests import READ, user
 from wires.google_requests import text
 from wires.harness import JSON, KEY, TOOLS, AnswerCase, WireSetup, World, ask
@@ -48,6 +48,12 @@ def fault(world: World, base_url: str = "", **config: Any) -> ModelError:
     with pytest.raises(ModelError) as caught:
         world.chat(CHAT, ask(), base_url, **config)
     return caught.value
+
+
+def test_text_that_arrives_together_is_one_chunk(world: World) -> None:
+    body = sse(*[chunk({"content": "a"})] * 9, chunk({}, "stop"))
+    chunks, _ = world.answer(CHAT, AnswerCase("a", stream=body), stream=True)
+    assert [item.content for item in chunks if item.content] == ["a" * 9]
 
 
 @pytest.mark.timed
@@ -114,6 +120,13 @@ def test_the_rest_of_an_answer_is_asked_for_by_the_same_request_with_its_token(
     assert first.line == second.line
     assert (answer.message.text, answer.meta.attempts) == ("ab", 1)
     assert not any(made.notice for made in chunks)
+
+
+def test_the_same_call_under_one_id_is_run_once(world: World) -> None:
+    body = answer_of({"tool_calls": [call(index=n, id="x") for n in range(3)]})
+    _, answer = world.answer(CHAT, AnswerCase("thrice", body=body), stream=False)
+    assert isinstance(answer, ChatResponse)
+    assert [made.id for made in answer.message.tool_calls] == ["x"]
 
 
 def test_what_comes_before_a_request_was_sent_is_not_read_as_its_answer() -> None:
