@@ -86,7 +86,7 @@ class Panel(Output):
         self.widget.on_msg(lambda _widget, content, _buffers: self.heard(content))
         kernel.register(comm_id(self.widget), self.heard)
         shell: Any = get_ipython()
-        shell.events.register("post_run_cell", lambda _result: self._later(self._refresh))
+        shell.events.register("post_run_cell", lambda _result: self._later(self.refresh))
 
     # Shown
 
@@ -98,11 +98,6 @@ class Panel(Output):
         view = {"version_major": 2, "version_minor": 0, "model_id": comm_id(self.widget)}
         display({_WIDGET: view}, raw=True)  # elsewhere the saved form below says all
         self._save(update=False)
-
-    def refresh(self) -> None:
-        """Offer what there is now: the notebook may have other tools than before."""
-        actions.offer()
-        self._refresh()
 
     def _save(self, *, update: bool = True) -> None:
         bundle, metadata = panel_lists.saved([self.load(run_id) for run_id in self.run_ids])
@@ -135,7 +130,8 @@ class Panel(Output):
         runs = map(self.load, reversed(self.run_ids))
         return next((run for run in runs if run.turns or run.messages), None)
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Offer what there is now: the notebook may have other tools than before."""
         try:
             self._usual = effective().model or choose_model(os.environ).model_id
             self._form.offer(frontend().namespace())
@@ -218,21 +214,18 @@ class Panel(Output):
     def _ask(self, asked: str, prompt: str, *, is_send: bool) -> None:
         self._asked[asked] = prompt
         start_by_click(
-            lambda: self._wanted(asked, is_send=is_send),
+            lambda: self._wanted(self._asked[asked], is_send=is_send),
             show=partial(self._open, asked, prompt),
-            failed=lambda error: self._not_begun(asked, prompt, error),
+            failed=partial(self._not_begun, asked),
             context=self.context,
         )
 
     # Done, in the kernel's main thread
 
-    def _wanted(self, asked: str, *, is_send: bool) -> Ask:
-        prompt = self._asked.pop(asked, None)
-        if prompt is None:
-            raise _Withdrawn
+    def _wanted(self, prompt: str, *, is_send: bool) -> Ask:
         if self.at_work:
             raise UsageError("a run of this panel is still at work; stop it or wait for its end")
-        self._refresh()
+        self.refresh()
         parent, attached = self._last, self._form.attached()
         options, dropped = self.options(parent)
         rendered = render(prompt, partial(evaluate, get_ipython()))
@@ -263,6 +256,8 @@ class Panel(Output):
             self._live, self.at_work, self._told = live, run.id, ""
             self._draft = "" if self._draft.strip() == filtered(prompt).strip() else self._draft
             self._known[run.id] = run
+            if asked and self._asked.pop(asked, None) is None:
+                controls.stop()  # it was taken back in this moment
             self.add(run.id)
             self._form.detach()
             self._push("")
@@ -270,8 +265,9 @@ class Panel(Output):
         self.widget.send({"run": run.id, "ops": [["done", live.picture()]]})
         return live
 
-    def _not_begun(self, asked: str, prompt: str, error: Exception) -> None:
-        if not isinstance(error, _Withdrawn):
+    def _not_begun(self, asked: str, error: Exception) -> None:
+        prompt = self._asked.pop(asked, None)
+        if prompt is not None:  # else it was taken back
             self._refused(asked, prompt)
             self._fail(error)
 
@@ -282,33 +278,30 @@ class Panel(Output):
     def _ended(self, prompt: str, controls: RunControls, run: RunRecord) -> None:
         """The run that was at work is over, or broke before it had begun. Any thread."""
         with self._lock:
-            words, self._live, self.at_work = "", None, ""
+            self._live, self.at_work = None, ""
             self._known[run.id] = run
             if run.phase == "Running":  # nothing of it is kept, and only its controls know why
                 run = getattr(controls, "record", run)
-                broke = error_from_info(run.error) if run.error else UsageError("it broke off")
-                words = self._error_words(broke)
                 self._take_out(run.id)
                 self._thread()
                 self._refused("", prompt)
-            self._push(words)
+                self._fail(error_from_info(run.error) if run.error else UsageError("it broke off"))
+            else:
+                self._push("")
         self._later(self._settle)
 
     def _settle(self) -> None:
-        self._refresh()
+        self.refresh()
         self._save()
 
     def _later(self, work: Callable[[], object]) -> None:
         later(work, failed=self._fail, context=self.context)
 
     def _fail(self, error: Exception) -> None:
-        self._push(self._error_words(error))
-
-    def _error_words(self, error: Exception) -> str:
-        """One line that says what is wrong and what to do about it."""
+        """Say in one line what is wrong and what to do about it."""
         said = f"nbagent itself failed: {type(error).__name__}: {error}"
         said = error.message if isinstance(error, NbagentError) else said
-        return " ".join(visible(redact_cut(said)).splitlines())
+        self._push(" ".join(visible(redact_cut(said)).splitlines()))
 
     # The conversation
 
@@ -321,26 +314,24 @@ class Panel(Output):
             self._push()
 
     def _begin(self, runs: Sequence[RunRecord]) -> None:
-        if self.at_work:
-            return
-        with self._lock:
+        if not self.at_work:
             self._known = {run.id: run for run in runs}
             self.parts = [(run.id,) for run in runs]
-            self._told = ""
-            self._push("")
-        self._thread()
-        self._later(self._settle)
+            self._changed()
+
+    def drop(self, run_id: str) -> None:
+        """A run was deleted: it goes from the page, and the conversation goes on without it."""
+        self._take_out(run_id)
+        self._changed("" if self.parts else FORGOTTEN)
 
     def _take_out(self, run_id: str) -> None:
         self.parts = [part for part in self.parts if run_id not in part]
         self._known.pop(run_id, None)
 
-    def drop(self, run_id: str) -> None:
-        """A run was deleted: it goes from the page, and the conversation goes on without it."""
-        with self._lock:
-            self._take_out(run_id)
-            self._told = "" if self.parts else FORGOTTEN
-            self._push("")
+    def _changed(self, told: str = "") -> None:
+        """The conversation is another one."""
+        self._told = told
+        self._push("")
         self._thread()
         self._later(self._settle)
 
@@ -351,9 +342,8 @@ class Panel(Output):
 
     def _list(self, name: str, value: str) -> None:
         """Send what can be chosen: models, packages, runs, or the runs of the session."""
-        last = self._last
-        made = panel_lists.listed(name, value, last)
-        self.widget.send({"kind": "list", "key": name, "node": made})
+        node = panel_lists.listed(name, value, self._last)
+        self.widget.send({"kind": "list", "key": name, "node": node})
 
     def _export(self, ending: str, run_id: str, page: str) -> None:
         """Give the page a run of the conversation as a file."""
@@ -362,10 +352,6 @@ class Panel(Output):
         text = Run(self.load(run_id), current_store()).export(ending)
         name = f"run-{run_id[:8]}.{ending.replace('openai', 'openai.jsonl')}"
         self.widget.send({"kind": "file", "page": page, "name": name, "text": text})
-
-
-class _Withdrawn(Exception):
-    """A prompt was taken back before its run began."""
 
 
 def _text(told: Told, name: str) -> str:
@@ -401,6 +387,7 @@ def panel(*, show: bool = True) -> PanelWidget | None:
             "Notebook 7; in a script write nbagent.Agent(model=…).run('…'), in a terminal %%agent"
         )
     register_environment()
+    actions.offer()
     if not show:
         panel_of_this_kernel().refresh()
         return panel_of_this_kernel().widget
