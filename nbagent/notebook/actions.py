@@ -2,7 +2,7 @@
 
 A saved output is plain HTML. One widget model without a view listens for clicks in all of them;
 which verbs there are stands here. None of them approves anything, and what a page says is hostile
-until it was checked. The panel is an output as well.
+until it was checked. The panel is an output, too: there is one path for each verb.
 """
 
 # ipywidgets and anywidget have no types.
@@ -11,7 +11,7 @@ until it was checked. The panel is an output as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -23,20 +23,21 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut, register_environment
-from nbagent.notebook import kernel
 from nbagent.notebook.clicks import aside, start_by_click
-from nbagent.notebook.outputs import KERNEL, Output, output_of
-from nbagent.notebook.run_view import OutputView, comm_id, script
+from nbagent.notebook.outputs import KERNEL, ListOutput, Output, output_of
+from nbagent.notebook.run_view import OutputView, listen, script
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
+from nbagent.settings import RunOptions
 from nbagent.view.cell import cell_text
 from nbagent.view.node import Node, h
 from nbagent.view.words import clean, one_line, visible
 
 FIELD_CHARS = 100_000
 _WORD_CHARS = 200
+_SEARCH_CHARS = 1_000
 _RECENT = 200
 _OFFERED = 40
 _PROMPT_CHARS = 60
@@ -62,7 +63,8 @@ class Click:
     @property
     def n(self) -> int:
         """How many answers a retry asks for."""
-        return int(n) if (n := self.fields.get("n", "1")) in _TIMES else 1
+        asked = self.fields.get("n", "1")
+        return int(asked) if asked in _TIMES else 1
 
 
 def read_click(told: Mapping[str, Any]) -> Click | None:
@@ -134,16 +136,17 @@ def others_of(run: RunRecord) -> list[RunRecord]:
     return list({it.id: it for it in (*first, *here, *recent)}.values())[:_OFFERED]
 
 
-def asked(click: Click, run: RunRecord) -> Ask:
+def asked(click: Click, output: Output) -> Ask:
     """What a button wants to be started, after a run that is over.
 
-    It has no options, so those of the run go on. The calls of a retry's answer wait until it is
-    chosen (continue); `click.n` is how often it is started.
+    The calls of a retry's answer wait until it is chosen (continue); `click.n` is how often it is
+    started.
 
     Raises:
-        UsageError: the run has no such turn.
+        UsageError: the run has no such turn, or another one is at work in the output.
     """
     register_environment()
+    run = _free(output, click.run_id)
     turns = [turn.id for turn in run.turns]
     if click.turn_id and click.turn_id not in turns:
         raise UsageError(f"run {run.id[:8]} has no turn {visible(click.turn_id[:20])!r}")
@@ -151,17 +154,13 @@ def asked(click: Click, run: RunRecord) -> Ask:
     last = frontend().namespace().get("_run")
     tools = last.given_tools if isinstance(last, Run) and last.id == run.id else None
     words = click.fields.get("prompt", "").strip() or None
+    # Another answer to the same question: the next options of the panel are not meant.
+    options, dropped = (RunOptions(), ()) if click.do == "retry" else output.options(run)
+    base = Ask(prompt=words, parent_id=run.id, tools=tools, options=options, dropped=dropped)
     if click.do == "continue" or not turns:
-        kind = "continue" if words else "resume"
-        return Ask(prompt=words, kind=kind, parent_id=run.id, tools=tools)
-    return Ask(
-        prompt=words,
-        kind="fork",
-        parent_id=run.id,
-        fork_turn=click.turn_id or turns[-1],
-        holds_calls=click.do == "retry",
-        tools=tools,
-    )
+        return replace(base, kind="continue" if words else "resume")
+    turn_id = click.turn_id or turns[-1]
+    return replace(base, kind="fork", fork_turn=turn_id, holds_calls=click.do == "retry")
 
 
 # The page's half of an output
@@ -183,37 +182,33 @@ def offer() -> None:
     global _actions
     if _actions is None:
         _actions = PageActions()
-        _actions.on_msg(lambda _widget, content, _buffers: heard(content))
-        kernel.register(comm_id(_actions), heard)
+        listen(_actions, heard)
 
 
 def heard(message: object) -> None:
     """A button was clicked. In whichever thread the message arrives: it only asks."""
     told = json_object(message) or {}
     output, click = output_of(told.get("at")), read_click(told)
-    if output is None or click is None or click.run_id not in output.run_ids:
+    if output is None or click is None:
         return
     reply = partial(_reply, output, click.run_id)
-    failed = partial(_failed, reply)
-    if click.do in _STARTS and click.has_form:
+    if isinstance(output, ListOutput):
+        do, is_known = partial(_do_in_list, output), click.do in ("show", "search")
+    else:
+        do, is_known = partial(_do, output), click.do in (*_TITLES, "cell")
+        is_known = is_known and click.run_id in output.run_ids
+    failed, context = partial(_failed, reply), output.context
+    if is_known and click.do in _STARTS and click.has_form:
         reply(said="Starts as soon as the kernel is free")
         start_by_click(
-            lambda: _asked_of(output, click),
-            show=output.view or partial(OutputView, output),
+            lambda: asked(click, output),
+            show=output.view or OutputView(output, click.n).open,
+            n=1 if output.view else click.n,
             failed=failed,
-            context=output.context,
+            context=context,
         )
-    elif click.do in (*_TITLES, "cell"):
-        aside(lambda: _do(output, click, reply), failed=failed, context=output.context)
-
-
-def _asked_of(output: Output, click: Click) -> Ask:
-    run = _free(output, click.run_id)
-    ask = asked(click, run)
-    if click.do == "retry":  # the same question: the person's next options are not meant
-        return ask
-    options, dropped = output.options(run)
-    return replace(ask, options=options, dropped=dropped)
+    elif is_known:
+        aside(lambda: do(click, reply), failed=failed, context=context)
 
 
 def _free(output: Output, run_id: str) -> RunRecord:
@@ -223,17 +218,25 @@ def _free(output: Output, run_id: str) -> RunRecord:
     return output.load(run_id)
 
 
-def _do(output: Output, click: Click, reply: partial[None]) -> None:
+def _do(output: Output, click: Click, reply: Callable[..., None]) -> None:
     """Do what starts no run. In a thread of its own: the kernel may be busy."""
     run = output.load(click.run_id)
     if click.do == "cell":
         reply(said="Copied: paste it into a cell", text=cell_text(run))
-    elif not click.has_form:
-        reply(form=form_of(click, run))
-    else:
+    elif click.do in _TITLES and not click.has_form:
+        reply(form=form_of(click, run, most=1 if output.view else len(_TIMES)))
+    elif click.do == "compare":
         _free(output, run.id)
         output.add(current_store().load(click.fields.get("other", "")).id, run.id)
         output.show_saved()
+
+
+def _do_in_list(output: ListOutput, click: Click, reply: Callable[..., None]) -> None:
+    if click.do == "show":
+        output.open(click.run_id)
+        reply(said="")
+    elif click.do == "search" and output.search:
+        reply(list=output.search(click.fields.get("search", "")[:_SEARCH_CHARS]).node(output.id))
 
 
 def _reply(output: Output, run_id: str, **said: object) -> None:
@@ -241,5 +244,5 @@ def _reply(output: Output, run_id: str, **said: object) -> None:
         _actions.send({"run": run_id, "at": output.id, **said})
 
 
-def _failed(reply: partial[None], error: Exception) -> None:
+def _failed(reply: Callable[..., None], error: Exception) -> None:
     reply(said=visible(redact_cut(str(error))))

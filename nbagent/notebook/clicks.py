@@ -14,10 +14,11 @@ from typing import Any
 from nbagent.contracts.ports import Capture, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel
-from nbagent.run import Run
+from nbagent.run import Run, open_run
 from nbagent.runtime import Courier
 from nbagent.session.frontend import Cell, Frontend, frontend
 from nbagent.session.prepare import Ask
+from nbagent.session.stores import current_store, note_last
 from nbagent.settings import RunOptions
 
 Show = Callable[[RunRecord, RunControls], Sink]
@@ -49,6 +50,9 @@ class ClickFrontend(Frontend):
     def cell(self) -> Cell:
         """The notebook alone."""
         return Cell(notebook=self._process.cell().notebook)
+
+    def asker(self) -> None:
+        """Nobody: no thread waits for these runs."""
 
     def adopt(self, courier: Courier) -> None:
         """Let the idle kernel run synchronous tools."""
@@ -103,6 +107,7 @@ def start_by_click(
     show: Show,
     failed: Failed,
     context: contextvars.Context | None = None,
+    n: int = 1,
 ) -> None:
     """Start a run in the kernel's main thread, as soon as it is free. Any thread; nobody waits.
 
@@ -111,10 +116,17 @@ def start_by_click(
         show: opens the view of the run, which is its sink.
         failed: is told why there is no run.
         context: what its tools print goes to the cell of this context.
+        n: starts so many of it side by side; none of several becomes the last run.
     """
 
     def start() -> None:
-        with Run.starting(ask(), here=ClickFrontend(show)):
-            pass
+        wanted = ask()
+        for _ in range(n):
+            with Run.starting(wanted, here=ClickFrontend(show)):
+                pass
+        if n > 1 and wanted.parent_id:
+            # Until one is chosen, the person goes on with the run that was asked again.
+            note_last(wanted.parent_id, current_store())
+            frontend().set_last(open_run(wanted.parent_id))
 
     later(start, failed=failed, context=context)

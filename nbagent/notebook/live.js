@@ -117,11 +117,12 @@ function act(button, send) {
   const root = button.closest("[data-run]");
   const form = button.closest(".nba-words");
   const { do: what, turn } = (form ?? button).dataset;
+  if (what === "sort") return sortRows(button.closest("th"));
   if (what === "copy") return copy(root, button);
   if (button.dataset.do === "cancel") return form.remove();
   if (form) button.disabled = true;
   const fields = form ? fieldsOf(form) : undefined;
-  const at = root.closest("[data-kernel]")?.dataset.kernel;
+  const { kernel: at } = root.closest("[data-kernel]").dataset;
   send({ kind: "act", do: what, run: root.dataset.run, at, turn, fields });
 }
 
@@ -139,15 +140,20 @@ async function copy(root, button) {
   say(root, isCopied ? `Copied ${code ? "it" : "the answer"}` : "Selected: press Ctrl+C");
 }
 
-/** What the kernel answers to a click: words, a text for the clipboard, a form to fill in.
- * @param {ParentNode} place @param {any} message */
-async function reply(place, { run, at, said, text, form }) {
-  const which = `[data-run="${CSS.escape(run)}"]${at ? `[data-kernel="${CSS.escape(at)}"]` : ""}`;
+/** What the kernel answers: words, a text for the clipboard, a form to fill in, a list of runs.
+ * @param {any} message */
+async function reply({ run, at, said, text, form, list }) {
+  const kernel = `[data-kernel="${CSS.escape(at)}"]`;
+  const which = `:is(${kernel}[data-run="${CSS.escape(run)}"], ${kernel}:not([data-run]))`;
   // A docked output shows the same run once more.
-  const root = place.querySelector(`${which}:focus-within`) ?? place.querySelector(which);
+  const root = document.querySelector(`${which}:focus-within`) ?? document.querySelector(which);
   if (!root) return;
   if (form) return ask(root, build(form));
-  for (const button of root.querySelectorAll(".nba-words button")) button.disabled = false;
+  if (list) return root.querySelector(".nba-scrolls").replaceWith(
+    build(list).querySelector(".nba-scrolls"));
+  const filled = root.querySelector(".nba-words");
+  if (!said) return filled?.remove();
+  for (const button of filled?.querySelectorAll("button") ?? []) button.disabled = false;
   const line = say(root, said);
   if (!text) return;
   const source = line.appendChild(build(["pre", {}, text]));
@@ -171,6 +177,31 @@ function say(root, words) {
   line ??= root.appendChild(build(["div", { class: "nba-said", "aria-live": "polite" }]));
   line.textContent = words;
   return line;
+}
+
+/** Sort a table by a column: the largest first, then the smallest. @param {any} head */
+function sortRows(head) {
+  const isDown = head.ariaSort !== "descending";
+  for (const one of head.parentElement.children) one.ariaSort = null;
+  head.ariaSort = isDown ? "descending" : "ascending";
+  const body = head.closest("table").tBodies[0];
+  const of = (/** @type {any} */ row) => {
+    const cell = row.cells[head.cellIndex];
+    return cell.getAttribute("value") ?? cell.textContent;
+  };
+  const by = new Intl.Collator().compare;
+  const order = (/** @type {any} */ a, /** @type {any} */ b) => of(a) - of(b) || by(of(a), of(b));
+  const rows = [...body.rows].sort(order);
+  body.append(...(isDown ? rows.reverse() : rows));
+}
+
+/** Show the rows that have the words of a field. @param {any} field */
+function filterRows(field) {
+  const words = field.value.toLowerCase().split(/\s+/);
+  for (const row of field.closest("[data-kernel]").querySelectorAll("tbody tr")) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !words.every((/** @type {string} */ word) => text.includes(word));
+  }
 }
 
 // The live view.
@@ -359,10 +390,7 @@ function createView(shared, el) {
       shared.send({ kind: "answer_all", run: runOf(button), questions });
       for (const one of all) sent(one, "once");
       button.disabled = true;
-    } else if (!ask) {
-      // With a kernel's name on it, it is the page actions' own.
-      if (!button.closest("[data-kernel]")) act(button, shared.send);
-    } else if (ask.matches(".nba-armed:not(.nba-sent)")) {
+    } else if (ask?.matches(".nba-armed:not(.nba-sent)")) {
       answer(ask, button);
     }
     settle();
@@ -506,23 +534,34 @@ function pageActions() {
     initialize({ model }) {
       const ours = `[data-kernel^="${CSS.escape(model.get("kernel"))}-"]`;
       const sheet = document.head.appendChild(document.createElement("style"));
-      sheet.textContent = `${ours} .nba-do { display: inline-block !important; } ${FORM_STYLE}`;
-      const clicked = (/** @type {any} */ { target, detail }) => {
-        const button = target.closest("button[data-do]");
-        if (button?.closest(ours) && detail < 2 && button.matches(".nba-do, .nba-words button")) {
-          act(button, (message) => model.send(message));
-        }
+      sheet.textContent = `${ours} .nba-do { display: inline-block !important; }
+        ${ours} .nba-scrolls { max-height: 420px; overflow: auto; } ${FORM_STYLE}`;
+      const heard = {
+        click(/** @type {any} */ { target, detail }) {
+          const button = target.closest(".nba-do[data-do], .nba-words [data-do]");
+          if (button?.matches("button") && button.closest(ours) && detail < 2) {
+            act(button, (message) => model.send(message));
+          }
+        },
+        input(/** @type {any} */ { target }) {
+          if (target.matches(`${ours} [type="search"]`)) filterRows(target);
+        },
+        keydown(/** @type {any} */ { target, key }) {
+          if (key !== "Enter" || !target.matches(`${ours} [type="search"]`)) return;
+          const { kernel: at } = target.closest(ours).dataset;
+          model.send({ kind: "act", do: "search", at, fields: { search: target.value } });
+        },
       };
-      const heard = (/** @type {any} */ message) => reply(document, message);
-      document.addEventListener("click", clicked, true);
-      model.on("msg:custom", heard);
+      const all = Object.entries(heard);
+      for (const [kind, hears] of all) document.addEventListener(kind, hears, true);
+      model.on("msg:custom", reply);
       const end = () => {
-        document.removeEventListener("click", clicked, true);
+        for (const [kind, hears] of all) document.removeEventListener(kind, hears, true);
         sheet.remove();
       };
       const leave = watchKernel(model, end);
       return () => {
-        model.off("msg:custom", heard);
+        model.off("msg:custom", reply);
         leave();
         end();
       };

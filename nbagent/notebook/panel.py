@@ -34,7 +34,7 @@ from nbagent.notebook import actions, kernel, panel_lists
 from nbagent.notebook.clicks import aside, later, start_by_click
 from nbagent.notebook.outputs import Output
 from nbagent.notebook.panel_form import Form, filtered
-from nbagent.notebook.run_view import LiveView, comm_id, script, sheet
+from nbagent.notebook.run_view import LiveView, comm_id, listen, script, sheet
 from nbagent.notebook.template import evaluate, render
 from nbagent.providers.choice import choose_model
 from nbagent.run import Run
@@ -83,8 +83,7 @@ class Panel(Output):
         """What was sent and has not begun yet: prompts by the ids of the messages."""
         self.view = partial(self._open, "", "")
         self.widget = PanelWidget(fields=Form.fields())
-        self.widget.on_msg(lambda _widget, content, _buffers: self.heard(content))
-        kernel.register(comm_id(self.widget), self.heard)
+        listen(self.widget, self.heard)
         shell: Any = get_ipython()
         shell.events.register("post_run_cell", lambda _result: self._later(self.refresh))
 
@@ -103,7 +102,7 @@ class Panel(Output):
         bundle, metadata = panel_lists.saved([self.load(run_id) for run_id in self.run_ids])
         display(bundle, raw=True, display_id=self.id, update=update, metadata=metadata)
 
-    def show_saved(self, *at_hand: RunRecord, unfolded: frozenset[str] = frozenset()) -> None:
+    def show_saved(self, *at_hand: RunRecord) -> None:
         """Draw the conversation anew: something else than a run was added."""
         self._thread()
         self._save()

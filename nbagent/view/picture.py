@@ -23,7 +23,7 @@ from nbagent.view.images import card_figures, drawn, figures_of, with_figures
 from nbagent.view.labels import Status
 from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
-from nbagent.view.request import label_node, labelled, place_in, request_node
+from nbagent.view.request import copied, label_node, labelled, place_in, request_node
 from nbagent.view.tables import table_of
 from nbagent.view.words import (
     as_text,
@@ -164,7 +164,7 @@ def head(run: RunRecord, now: Now | None) -> Node:
             *(_stop_buttons(now) if now else ()),
         ),
         _bar(run, now),
-        line("nba-wide nba-note", labels.offline_words(run.model)),
+        line("nba-wide nba-note", labels.offline_words(run)),
         h("div", "nba-wide nba-note nba-activity", now.activity) if now else None,
         data_key="head",
         data_since=f"{now.elapsed_ms:.0f}" if now else None,
@@ -354,7 +354,7 @@ def card_node(
         h("b", "nba-err", f"{state} ") if outcome.is_bad else state and h("span", "nba-res", state),
         h("small", "nba-num", labels.where(run)) if labels.where(run) else None,
         line("nba-note", labels.decision_words(run)),
-        *labelled("arguments", arguments_text(run), ARGUMENTS_CHARS, f"{place}.args"),
+        *labelled("arguments", arguments_text(run), ARGUMENTS_CHARS, f"{place}.args", copies=True),
         *labelled(
             "arguments that the model had written",
             "" if written is None else as_text(written, enough=ARGUMENTS_CHARS * 2),
@@ -387,8 +387,9 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
         data = {name: it for name, it in told.items() if name not in ("stdout", "stderr")}
     made = table_of(data)
     if made is not None:
-        return [label_node(f"result · {in_short(data)}"), *made]
-    return labelled("result", as_text(data, enough=RESULT_CHARS * 2), RESULT_CHARS, holder)
+        return [label_node(f"result · {in_short(data)}"), copied(made[0]), *made[1:]]
+    text = as_text(data, enough=RESULT_CHARS * 2)
+    return labelled("result", text, RESULT_CHARS, holder, copies=True)
 
 
 def _error_nodes(run: ToolRun, place: str) -> list[Node]:
@@ -406,7 +407,7 @@ def _error_nodes(run: ToolRun, place: str) -> list[Node]:
 
 def notices_node(run: RunRecord) -> Node | None:
     """What the person should know of the run."""
-    lines = [h("div", "nba-note", f"note: {labels.note_of(text)}") for text in run.notices]
+    lines = [h("div", "nba-note", f"note: {note}") for note in labels.run_notes(run)]
     return h("div", "nba-end", *lines, data_key="notices") if lines else None
 
 

@@ -31,12 +31,12 @@ def plain(run: RunRecord) -> str:
     """A run as text: head, prompt, a line for each turn, the answer, the end."""
     status = labels.status_of(run)
     lines = [f"{status.mark} {status.word} · {visible(run.model)} · {labels.facts_line(run)}"]
-    lines += filter(None, [labels.offline_words(run.model)])
+    lines += filter(None, [labels.offline_words(run)])
     if prompt := one_line(clean(run.prompt), _PROMPT_CHARS):
         lines.append(f"> {prompt}")
     for turn in run.turns:
         lines += _turn_lines(turn)
-    lines += [f"note: {labels.note_of(notice)}" for notice in run.notices]
+    lines += [f"note: {note}" for note in labels.run_notes(run)]
     if answer := labels.answering_turn(run):
         note = labels.answer_note(run)
         lines += ["", *([f"({note})"] if note else []), clean(answer.text).rstrip(), ""]
@@ -154,10 +154,10 @@ class PlainPrinter:
     def _begin(self, run: RunRecord) -> None:
         place = labels.place_of(run, None)
         self._line(f"… Running · {visible(run.model)}{f' · {place}' if place else ''}")
-        if words := labels.offline_words(run.model):
+        if words := labels.offline_words(run):
             self._line(words)
-        for text in run.notices:
-            self._line(f"     note: {visible(text)}")
+        for note in labels.run_notes(run):
+            self._line(f"     note: {note}")
 
     def _line(self, text: str) -> None:
         self._break()

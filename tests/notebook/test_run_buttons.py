@@ -9,7 +9,7 @@ import pytest
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook import actions
-from nbagent.notebook.outputs import Output
+from nbagent.notebook.outputs import Output, output_of
 from nbagent.session.prepare import Ask
 from nbagent.view import node
 from nbagent.view.cell import cell_text
@@ -56,11 +56,17 @@ def test_a_message_that_is_not_whole_does_nothing(
     assert len(done) == 1
 
 
+def test_only_the_last_thousand_outputs_are_remembered(output: Output) -> None:
+    others = [Output() for _ in range(1_000)]
+    assert output_of(output.id) is None
+    assert [output_of(one.id) for one in others] == others
+
+
 def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Output) -> None:
     run = output.load(output.run_ids[0])
 
     def ask(do: str, turn: str = "", **fields: str) -> Ask:
-        return actions.asked(actions.Click(do, run.id, turn, fields), run)
+        return actions.asked(actions.Click(do, run.id, turn, fields), output)
 
     retry = ask("retry", n="3")
     assert (retry.kind, retry.fork_turn, retry.prompt) == ("fork", "C01", None)
@@ -72,6 +78,9 @@ def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Outp
     assert ask("continue", prompt="more").kind == "continue"
     with pytest.raises(UsageError, match="has no turn 'C09'"):
         ask("fork", "C09")
+    output.at_work = "another"
+    with pytest.raises(UsageError, match="still running"):
+        ask("retry")
 
 
 TIMES = {
