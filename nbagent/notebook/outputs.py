@@ -52,8 +52,8 @@ class Output:
         request, first of the run that was asked again."""
         self.at_work = ""
         """The id of the run that it shows live."""
-        self.view: Callable[[RunRecord, RunControls], Sink] | None = None
-        """Opens the view of a run that a button starts here, where it is not an `OutputView`."""
+        self.view: Callable[[int], Callable[[RunRecord, RunControls], Sink]] | None = None
+        """Views of so many runs that a button starts here, where it is not an `OutputView`."""
         self.unfolded: dict[str, frozenset[str]] = {}
         """By run, the keys of what a person has open in its picture."""
         self._store: Store = current_store()

@@ -76,12 +76,14 @@ class Panel(Output):
         self._form = Form()
         self._known: dict[str, RunRecord] = {}
         """Runs of the conversation that need not be loaded."""
-        self._live: LiveView | None = None
-        """The view of the run that is at work."""
+        self._lives: dict[str, LiveView] = {}
+        """The views of what is at work: one run, or several answers to one request side by side."""
+        self._left = 0
+        """So many of them have not ended."""
         self._error = self._told = self._draft = self._usual = ""
         self._asked: dict[str, str] = {}
         """What was sent and has not begun yet: prompts by the ids of the messages."""
-        self.view = partial(self._open, "", "")
+        self.view = lambda n: partial(self._open, "", "", n)
         self.widget = PanelWidget(fields=Form.fields())
         listen(self.widget, self.heard)
         shell: Any = get_ipython()
@@ -150,9 +152,8 @@ class Panel(Output):
         return self._known.get(run_id) or current_store().load(run_id)
 
     def _node(self, records: list[RunRecord]) -> Node:
-        live = self._live
-        is_live = live is not None and [run.id for run in records] == [self.at_work]
-        return live.picture() if live is not None and is_live else super()._node(records)
+        live = self._lives.get(records[0].id) if len(records) == 1 else None
+        return super()._node(records) if live is None else live.picture()
 
     # Heard
 
@@ -168,9 +169,8 @@ class Panel(Output):
         match told.get("kind"):
             case "ready" if page:
                 self._thread(page)
-                if self._live is not None:
-                    # After it: what was sent meanwhile is in the picture that this brings.
-                    self._live.heard(told)
+                # After it: what was sent meanwhile is in the pictures that this brings.
+                self._tell_views(told)
             case "draft":
                 self._draft = filtered(_text(told, "text")[:_DRAFT_CHARS])
             case "field":
@@ -196,25 +196,26 @@ class Panel(Output):
                 self._aside(lambda: self._list(name, value))
             case "export":
                 self._aside(lambda: self._export(value, _text(told, "run"), page))
-            case _ if self._live is not None and told.get("run") == self.at_work:
-                self._live.heard(told)
             case _:
-                pass
+                self._tell_views(told)
+
+    def _tell_views(self, told: Told) -> None:
+        for live in [*self._lives.values()]:
+            live.heard(told)
 
     def _stop(self, told: Told) -> None:
         with self._lock:
-            live, withdrawn = self._live, dict(self._asked)
+            withdrawn = dict(self._asked)
             self._asked.clear()
         for asked, prompt in withdrawn.items():
             self._refused(asked, prompt)
-        if live is not None:
-            live.heard({"kind": told["kind"]})
+        self._tell_views({"kind": told["kind"]})
 
     def _ask(self, asked: str, prompt: str, *, is_send: bool) -> None:
         self._asked[asked] = prompt
         start_by_click(
             lambda: self._wanted(self._asked[asked], is_send=is_send),
-            show=partial(self._open, asked, prompt),
+            show=partial(self._open, asked, prompt, 1),
             failed=partial(self._not_begun, asked),
             context=self.context,
         )
@@ -246,13 +247,16 @@ class Panel(Output):
         """What the form says, for a run that goes on from `run` or is its fork."""
         return self._form.options(run)
 
-    def _open(self, asked: str, prompt: str, run: RunRecord, controls: RunControls) -> LiveView:
-        """The view of a run that begins."""
+    def _open(
+        self, asked: str, prompt: str, n: int, run: RunRecord, controls: RunControls
+    ) -> LiveView:
+        """The view of a run that begins, one of `n`."""
         ended = partial(self._ended, prompt, controls)
         live = LiveView(run, controls, send=self.widget.send, ended=ended, kernel_id=self.id)
         live.heard({"kind": "ready"})  # somebody clicked, so somebody can be asked
         with self._lock:
-            self._live, self.at_work, self._told = live, run.id, ""
+            self._left = self._left or n
+            self._lives[run.id], self.at_work, self._told = live, run.id, ""
             self._draft = "" if self._draft.strip() == filtered(prompt).strip() else self._draft
             self._known[run.id] = run
             if asked and self._asked.pop(asked, None) is None:
@@ -277,8 +281,13 @@ class Panel(Output):
     def _ended(self, prompt: str, controls: RunControls, run: RunRecord) -> None:
         """The run that was at work is over, or broke before it had begun. Any thread."""
         with self._lock:
-            self._live, self.at_work = None, ""
+            self._left -= 1
             self._known[run.id] = run
+            if self._left == 0:
+                answers, self._lives, self.at_work = [*self._lives], {}, ""
+                if len(answers) > 1:
+                    self.add(run.parent_id or "", *answers)
+                    self._thread()
             if run.phase == "Running":  # nothing of it is kept, and only its controls know why
                 run = getattr(controls, "record", run)
                 self._take_out(run.id)
