@@ -117,8 +117,9 @@ def test_a_retry_asks_several_times_and_shows_the_spread(stage: Stage) -> None:
     assert "4 answers, 1 different" in text_of(pictures[-1])
     answers = nbagent.runs()
     assert list(answers["kind"]) == ["start", "fork", "fork", "fork"]
-    stage.click("continue", stage.store.load(answers["run_id"].iloc[1]), fields={})
-    assert stage.ended(len(stage.handles)).parent_id == answers["run_id"].iloc[1]
+    chosen = stage.store.load(answers["run_id"].iloc[1])
+    stage.click("continue", chosen, fields={"prompt": "And of Bergen?"})
+    assert stage.ended(6).parent_id == chosen.id
 
 
 def test_a_comparison_stands_below_and_stays(stage: Stage) -> None:
