@@ -82,6 +82,7 @@ class Output:
     def add(self, *run_ids: str) -> None:
         """Show below what is there one run, or how several differ."""
         self.parts.append(run_ids)
+        _outputs[self.id] = _outputs.pop(self.id, self)  # in use: not the next to be forgotten
 
     def show_live(self, model_id: str, saved: str = "") -> None:
         """Show a widget, which holds all pictures; `saved` is what a file keeps of them now."""

@@ -128,7 +128,8 @@ class Panel(Output):
     @property
     def _last(self) -> RunRecord | None:
         """The run that the next words go on from."""
-        runs = map(self.load, reversed(self.run_ids))
+        # Of several answers to one request none, until one is chosen: what was asked again.
+        runs = (self.load(part[0]) for part in reversed(self.parts) if len(part) != 2)
         return next((run for run in runs if run.turns or run.messages), None)
 
     def refresh(self) -> None:

@@ -120,6 +120,10 @@ def test_a_retry_asks_several_times_and_shows_the_spread(stage: Stage) -> None:
     chosen = stage.store.load(answers["run_id"].iloc[1])
     stage.click("continue", chosen, fields={"prompt": "And of Bergen?"})
     assert stage.ended(6).parent_id == chosen.id
+    stage.say("open", value=first.id)
+    stage.click("retry", first, fields={"n": "2"})
+    stage.settle()
+    assert stage.run("And of Bergen?").parent_id == first.id
 
 
 def test_a_comparison_stands_below_and_stays(stage: Stage) -> None:
