@@ -383,6 +383,8 @@ def outcome(run: ToolRun) -> Outcome:
         return Outcome("… running" if run.started_at else "…")
     if not result.ok:
         code = result.error.code if result.error else "E_INTERNAL"
+        if result.error and (result.error.details or {}).get("held"):
+            return Outcome("runs when this answer is chosen")
         if code == "E_DENIED":
             by = _DECIDERS.get(run.approved_by or "", "")
             return Outcome(f"✕ denied by {by}" if by else "✕ denied", is_bad=True)
