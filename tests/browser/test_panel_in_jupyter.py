@@ -217,8 +217,7 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     found.first.click()
     expect(desk.phases).to_have_text(["Answered"])
     tree = desk.fold("session")
-    here = tree.locator(".nba-branch:has(> details .nba-here)").last
-    expect(here.locator("summary").first).to_contain_text("again: ")
+    expect(tree.locator("summary", has_text="you are here")).to_contain_text("again: ")
     branch = tree.locator(
         ".nba-branch > details", has_text="continued: What is the population"
     ).last
