@@ -1,5 +1,5 @@
-// Runs in the page. The kernel draws: it sends nodes (`put`), more text (`add`), what goes (`drop`)
-// and the whole (`done`). They are built here, and clicks go back. The DOM is the state: what a
+// Runs in the page. The kernel draws: it sends nodes (`put`), more text (`add`) and the whole
+// (`done`). They are built here, and clicks go back. The DOM is the state: what a
 // person unfolded, typed or has the focus on stays. `panel.js` is appended to this text.
 
 /** @typedef {string | [string, Record<string, string>, ...any[]]} Picture a node of view/node.py */
@@ -54,8 +54,8 @@ function build(node) {
 
 /** As `seconds` in view/words.py, for the clock. @param {number} ms */
 function seconds(ms) {
-  if (ms >= 600000) return `${Math.floor(ms / 60000)} min ${Math.floor((ms % 60000) / 1000)}`;
-  return (ms / 1000).toFixed(ms < 99950 ? 1 : 0);
+  if (ms >= 600000) return `${Math.floor(ms / 60000)} min ${Math.floor((ms % 60000) / 1000)} s`;
+  return `${(ms / 1000).toFixed(ms < 99950 ? 1 : 0)} s`;
 }
 
 /** @param {Element | null} root @param {string} key @returns {any} */
@@ -242,7 +242,6 @@ function createView(shared, el) {
   function apply(/** @type {string} */ run, /** @type {any[]} */ [kind, key, value, parent]) {
     const isAll = kind === "done";
     const old = isAll ? rootOf(run) : keyed(rootOf(run), key);
-    if (kind === "drop") return old?.remove();
     if (kind === "add") {
       const last = old?.lastChild;
       return last instanceof Text ? last.appendData(value) : old?.append(value);
@@ -388,9 +387,12 @@ function createView(shared, el) {
   function tick() {
     for (const head of /** @type {any} */ (place.querySelectorAll("[data-since]"))) {
       const since = performance.now() - (head.drawn ??= performance.now());
-      const clock = head.querySelector("[data-clock]");
-      const all = Number(head.dataset.since) + since;
-      if (clock && all >= 1000) clock.textContent = seconds(all);
+      for (const clock of head.querySelectorAll("[data-clock]")) {
+        // Below 0 it counts down.
+        const from = Number(clock.dataset.clock);
+        const ms = from < 0 ? Math.max(0, -from - since) : from + since;
+        if (from < 0 || ms >= 1000) clock.textContent = seconds(ms);
+      }
       const piece = head.querySelector("[data-grows]");
       if (piece) piece.style.flexGrow = String(Math.round(Number(piece.dataset.grows) + since));
     }
@@ -405,7 +407,9 @@ function createView(shared, el) {
       const [mark, phase] = head.querySelectorAll(".nba-mark, .nba-phase");
       mark.className = "nba-mark nba-bad";
       phase.textContent = "Interrupted";
-      for (const it of root.querySelectorAll(".nba-busy .nba-res")) it.textContent = " interrupted";
+      for (const one of root.querySelectorAll(".nba-busy .nba-res, .nba-pending")) {
+        one.textContent = "… interrupted";
+      }
       for (const one of root.querySelectorAll("[data-question]")) setSent(one, true);
       root.append(build(["div", { class: "nba-end" },
         "The kernel is gone: ", ["code", {}, "%agent resume"], " goes on, in the new kernel"]));
