@@ -407,9 +407,8 @@ function createView(shared, el) {
       const [mark, phase] = head.querySelectorAll(".nba-mark, .nba-phase");
       mark.className = "nba-mark nba-bad";
       phase.textContent = "Interrupted";
-      for (const one of root.querySelectorAll(".nba-busy .nba-res, .nba-pending")) {
-        one.textContent = "… interrupted";
-      }
+      const busy = root.querySelectorAll(".nba-busy .nba-res, .nba-pending");
+      for (const one of busy) one.textContent = "… interrupted";
       for (const one of root.querySelectorAll("[data-question]")) setSent(one, true);
       root.append(build(["div", { class: "nba-end" },
         "The kernel is gone: ", ["code", {}, "%agent resume"], " goes on, in the new kernel"]));
@@ -517,7 +516,7 @@ function pageActions() {
         .nba-words :is(.nba-lab, textarea) { display: block; box-sizing: border-box; width: 100%; }
         .nba-words button { margin: 6px 6px 0 0; }
         ${ours} .nba-do { display: inline-block !important; }
-        ${ours} th .nba-do { border: 0; padding: 0 2px; }
+        ${ours} th .nba-do { border: 0 !important; padding: 0 2px !important; }
         ${ours} .nba-scrolls { max-height: 420px; overflow: auto; }
         ${search} { width: 24em; max-width: 100%; }`;
       const leaving = new AbortController();
