@@ -80,11 +80,10 @@ def read_click(told: Mapping[str, Any]) -> Click | None:
     return Click(str(do), str(run_id), str(turn_id), fields, given is not None)
 
 
-def form_of(click: Click, run: RunRecord, *, most: int = 5) -> Node | None:
+def form_of(click: Click, run: RunRecord) -> Node | None:
     """What a button asks before it does something; None for one that asks nothing.
 
-    The page puts it below the button, and sends the click again with its fields. Of one answer at
-    `most`, a retry asks nothing.
+    The page puts it below the button, and sends the click again with its fields.
 
     Raises:
         UsageError: there is no run to compare with.
@@ -92,8 +91,8 @@ def form_of(click: Click, run: RunRecord, *, most: int = 5) -> Node | None:
     if click.do in ("continue", "fork"):
         box = h("textarea", "", rows="2", spellcheck="false", data_field="prompt")
         asked = h("label", "nba-lab", _WORDS, box)
-    elif click.do == "retry" and most > 1:
-        answers = [("1", "1 answer"), *((n, f"{n} answers") for n in _TIMES[1:most])]
+    elif click.do == "retry":
+        answers = [("1", "1 answer"), *((n, f"{n} answers") for n in _TIMES[1:])]
         note = "Their calls run when you choose one with Continue"
         asked = h("span", "nba-lab", _chooser("n", answers, "How many answers"), f" {note}")
     elif click.do == "compare":
@@ -202,8 +201,8 @@ def heard(message: object) -> None:
         reply(said="Starts as soon as the kernel is free")
         start_by_click(
             lambda: asked(click, output),
-            show=output.view or OutputView(output, click.n).open,
-            n=1 if output.view else click.n,
+            show=output.view(click.n) if output.view else OutputView(output, click.n).open,
+            n=click.n,
             failed=failed,
             context=context,
         )
@@ -224,7 +223,7 @@ def _do(output: Output, click: Click, reply: Callable[..., None]) -> None:
     if click.do == "cell":
         reply(said="Copied: paste it into a cell", text=cell_text(run))
     elif click.do in _TITLES and not click.has_form:
-        reply(form=form_of(click, run, most=1 if output.view else len(_TIMES)))
+        reply(form=form_of(click, run))
     elif click.do == "compare":
         _free(output, run.id)
         output.add(current_store().load(click.fields.get("other", "")).id, run.id)

@@ -52,8 +52,8 @@ class Output:
         request, first of the run that was asked again."""
         self.at_work = ""
         """The id of the run that it shows live."""
-        self.view: Callable[[RunRecord, RunControls], Sink] | None = None
-        """Opens the view of a run that a button starts here, where it is not an `OutputView`."""
+        self.view: Callable[[int], Callable[[RunRecord, RunControls], Sink]] | None = None
+        """Views of so many runs that a button starts here, where it is not an `OutputView`."""
         self.unfolded: dict[str, frozenset[str]] = {}
         """By run, the keys of what a person has open in its picture."""
         self._store: Store = current_store()
@@ -82,6 +82,7 @@ class Output:
     def add(self, *run_ids: str) -> None:
         """Show below what is there one run, or how several differ."""
         self.parts.append(run_ids)
+        _outputs[self.id] = _outputs.pop(self.id, self)  # in use: not the next to be forgotten
 
     def show_live(self, model_id: str, saved: str = "") -> None:
         """Show a widget, which holds all pictures; `saved` is what a file keeps of them now."""

@@ -76,16 +76,18 @@ class Panel(Output):
         self._form = Form()
         self._known: dict[str, RunRecord] = {}
         """Runs of the conversation that need not be loaded."""
-        self._live: LiveView | None = None
-        """The view of the run that is at work."""
+        self._lives: dict[str, LiveView] = {}
+        """The views of what is at work: one run, or several answers to one request side by side."""
+        self._left = 0
+        """So many of them have not ended."""
         self._error = self._told = self._draft = self._usual = ""
         self._asked: dict[str, str] = {}
         """What was sent and has not begun yet: prompts by the ids of the messages."""
-        self.view = partial(self._open, "", "")
+        self.view = lambda n: partial(self._open, "", "", n)
         self.widget = PanelWidget(fields=Form.fields())
         listen(self.widget, self.heard)
         shell: Any = get_ipython()
-        shell.events.register("post_run_cell", lambda _result: self._later(self._refresh))
+        shell.events.register("post_run_cell", lambda _result: self._later(self.refresh))
 
     # Shown
 
@@ -97,11 +99,6 @@ class Panel(Output):
         view = {"version_major": 2, "version_minor": 0, "model_id": comm_id(self.widget)}
         display({_WIDGET: view}, raw=True)  # elsewhere the saved form below says all
         self._save(update=False)
-
-    def refresh(self) -> None:
-        """Offer what there is now: the notebook may have other tools than before."""
-        actions.offer()
-        self._refresh()
 
     def _save(self, *, update: bool = True) -> None:
         bundle, metadata = panel_lists.saved([self.load(run_id) for run_id in self.run_ids])
@@ -131,10 +128,12 @@ class Panel(Output):
     @property
     def _last(self) -> RunRecord | None:
         """The run that the next words go on from."""
-        runs = map(self.load, reversed(self.run_ids))
+        # Of several answers to one request none, until one is chosen: what was asked again.
+        runs = (self.load(part[0]) for part in reversed(self.parts) if len(part) != 2)
         return next((run for run in runs if run.turns or run.messages), None)
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Offer what there is now: the notebook may have other tools than before."""
         try:
             self._usual = effective().model or choose_model(os.environ).model_id
             self._form.offer(frontend().namespace())
@@ -154,9 +153,8 @@ class Panel(Output):
         return self._known.get(run_id) or current_store().load(run_id)
 
     def _node(self, records: list[RunRecord]) -> Node:
-        live = self._live
-        is_live = live is not None and [run.id for run in records] == [self.at_work]
-        return live.picture() if live is not None and is_live else super()._node(records)
+        live = self._lives.get(records[0].id) if len(records) == 1 else None
+        return super()._node(records) if live is None else live.picture()
 
     # Heard
 
@@ -172,9 +170,8 @@ class Panel(Output):
         match told.get("kind"):
             case "ready" if page:
                 self._thread(page)
-                if self._live is not None:
-                    # After it: what was sent meanwhile is in the picture that this brings.
-                    self._live.heard(told)
+                # After it: what was sent meanwhile is in the pictures that this brings.
+                self._tell_views(told)
             case "draft":
                 self._draft = filtered(_text(told, "text")[:_DRAFT_CHARS])
             case "field":
@@ -200,38 +197,36 @@ class Panel(Output):
                 self._aside(lambda: self._list(name, value))
             case "export":
                 self._aside(lambda: self._export(value, _text(told, "run"), page))
-            case _ if self._live is not None and told.get("run") == self.at_work:
-                self._live.heard(told)
             case _:
-                pass
+                self._tell_views(told)
+
+    def _tell_views(self, told: Told) -> None:
+        for live in [*self._lives.values()]:
+            live.heard(told)
 
     def _stop(self, told: Told) -> None:
         with self._lock:
-            live, withdrawn = self._live, dict(self._asked)
+            withdrawn = dict(self._asked)
             self._asked.clear()
         for asked, prompt in withdrawn.items():
             self._refused(asked, prompt)
-        if live is not None:
-            live.heard({"kind": told["kind"]})
+        self._tell_views({"kind": told["kind"]})
 
     def _ask(self, asked: str, prompt: str, *, is_send: bool) -> None:
         self._asked[asked] = prompt
         start_by_click(
-            lambda: self._wanted(asked, is_send=is_send),
-            show=partial(self._open, asked, prompt),
-            failed=lambda error: self._not_begun(asked, prompt, error),
+            lambda: self._wanted(self._asked[asked], is_send=is_send),
+            show=partial(self._open, asked, prompt, 1),
+            failed=partial(self._not_begun, asked),
             context=self.context,
         )
 
     # Done, in the kernel's main thread
 
-    def _wanted(self, asked: str, *, is_send: bool) -> Ask:
-        prompt = self._asked.pop(asked, None)
-        if prompt is None:
-            raise _Withdrawn
+    def _wanted(self, prompt: str, *, is_send: bool) -> Ask:
         if self.at_work:
             raise UsageError("a run of this panel is still at work; stop it or wait for its end")
-        self._refresh()
+        self.refresh()
         parent, attached = self._last, self._form.attached()
         options, dropped = self.options(parent)
         rendered = render(prompt, partial(evaluate, get_ipython()))
@@ -253,15 +248,20 @@ class Panel(Output):
         """What the form says, for a run that goes on from `run` or is its fork."""
         return self._form.options(run)
 
-    def _open(self, asked: str, prompt: str, run: RunRecord, controls: RunControls) -> LiveView:
-        """The view of a run that begins."""
+    def _open(
+        self, asked: str, prompt: str, n: int, run: RunRecord, controls: RunControls
+    ) -> LiveView:
+        """The view of a run that begins, one of `n`."""
         ended = partial(self._ended, prompt, controls)
         live = LiveView(run, controls, send=self.widget.send, ended=ended, kernel_id=self.id)
         live.heard({"kind": "ready"})  # somebody clicked, so somebody can be asked
         with self._lock:
-            self._live, self.at_work, self._told = live, run.id, ""
+            self._left = self._left or n
+            self._lives[run.id], self.at_work, self._told = live, run.id, ""
             self._draft = "" if self._draft.strip() == filtered(prompt).strip() else self._draft
             self._known[run.id] = run
+            if asked and self._asked.pop(asked, None) is None:
+                controls.stop()  # it was taken back in this moment
             self.add(run.id)
             self._form.detach()
             self._push("")
@@ -269,8 +269,9 @@ class Panel(Output):
         self.widget.send({"run": run.id, "ops": [["done", live.picture()]]})
         return live
 
-    def _not_begun(self, asked: str, prompt: str, error: Exception) -> None:
-        if not isinstance(error, _Withdrawn):
+    def _not_begun(self, asked: str, error: Exception) -> None:
+        prompt = self._asked.pop(asked, None)
+        if prompt is not None:  # else it was taken back
             self._refused(asked, prompt)
             self._fail(error)
 
@@ -281,33 +282,35 @@ class Panel(Output):
     def _ended(self, prompt: str, controls: RunControls, run: RunRecord) -> None:
         """The run that was at work is over, or broke before it had begun. Any thread."""
         with self._lock:
-            words, self._live, self.at_work = "", None, ""
+            self._left -= 1
             self._known[run.id] = run
+            if self._left == 0:
+                answers, self._lives, self.at_work = [*self._lives], {}, ""
+                if len(answers) > 1:
+                    self.add(run.parent_id or "", *answers)
+                    self._thread()
             if run.phase == "Running":  # nothing of it is kept, and only its controls know why
                 run = getattr(controls, "record", run)
-                broke = error_from_info(run.error) if run.error else UsageError("it broke off")
-                words = self._error_words(broke)
                 self._take_out(run.id)
                 self._thread()
                 self._refused("", prompt)
-            self._push(words)
+                self._fail(error_from_info(run.error) if run.error else UsageError("it broke off"))
+            else:
+                self._push("")
         self._later(self._settle)
 
     def _settle(self) -> None:
-        self._refresh()
+        self.refresh()
         self._save()
 
     def _later(self, work: Callable[[], object]) -> None:
         later(work, failed=self._fail, context=self.context)
 
     def _fail(self, error: Exception) -> None:
-        self._push(self._error_words(error))
-
-    def _error_words(self, error: Exception) -> str:
-        """One line that says what is wrong and what to do about it."""
+        """Say in one line what is wrong and what to do about it."""
         said = f"nbagent itself failed: {type(error).__name__}: {error}"
         said = error.message if isinstance(error, NbagentError) else said
-        return " ".join(visible(redact_cut(said)).splitlines())
+        self._push(" ".join(visible(redact_cut(said)).splitlines()))
 
     # The conversation
 
@@ -320,26 +323,24 @@ class Panel(Output):
             self._push()
 
     def _begin(self, runs: Sequence[RunRecord]) -> None:
-        if self.at_work:
-            return
-        with self._lock:
+        if not self.at_work:
             self._known = {run.id: run for run in runs}
             self.parts = [(run.id,) for run in runs]
-            self._told = ""
-            self._push("")
-        self._thread()
-        self._later(self._settle)
+            self._changed()
+
+    def drop(self, run_id: str) -> None:
+        """A run was deleted: it goes from the page, and the conversation goes on without it."""
+        self._take_out(run_id)
+        self._changed("" if self.parts else FORGOTTEN)
 
     def _take_out(self, run_id: str) -> None:
         self.parts = [part for part in self.parts if run_id not in part]
         self._known.pop(run_id, None)
 
-    def drop(self, run_id: str) -> None:
-        """A run was deleted: it goes from the page, and the conversation goes on without it."""
-        with self._lock:
-            self._take_out(run_id)
-            self._told = "" if self.parts else FORGOTTEN
-            self._push("")
+    def _changed(self, told: str = "") -> None:
+        """The conversation is another one."""
+        self._told = told
+        self._push("")
         self._thread()
         self._later(self._settle)
 
@@ -350,9 +351,8 @@ class Panel(Output):
 
     def _list(self, name: str, value: str) -> None:
         """Send what can be chosen: models, packages, runs, or the runs of the session."""
-        last = self._last
-        made = panel_lists.listed(name, value, last)
-        self.widget.send({"kind": "list", "key": name, "node": made})
+        node = panel_lists.listed(name, value, self._last)
+        self.widget.send({"kind": "list", "key": name, "node": node})
 
     def _export(self, ending: str, run_id: str, page: str) -> None:
         """Give the page a run of the conversation as a file."""
@@ -361,10 +361,6 @@ class Panel(Output):
         text = Run(self.load(run_id), current_store()).export(ending)
         name = f"run-{run_id[:8]}.{ending.replace('openai', 'openai.jsonl')}"
         self.widget.send({"kind": "file", "page": page, "name": name, "text": text})
-
-
-class _Withdrawn(Exception):
-    """A prompt was taken back before its run began."""
 
 
 def _text(told: Told, name: str) -> str:
@@ -400,6 +396,7 @@ def panel(*, show: bool = True) -> PanelWidget | None:
             "Notebook 7; in a script write nbagent.Agent(model=…).run('…'), in a terminal %%agent"
         )
     register_environment()
+    actions.offer()
     if not show:
         panel_of_this_kernel().refresh()
         return panel_of_this_kernel().widget

@@ -39,9 +39,9 @@ async ([source, css]) => {
 """
 
 
-def load_views(page: Page) -> None:
+def load_views(page: Page, *more: str) -> None:
     """Let the page know what the widget sends: `begin({kind, pictures}, element)` shows them."""
-    page.evaluate(_VIEWS, [script(), sheet()])
+    page.evaluate(_VIEWS, [script(*more), sheet()])
 
 
 CONTRAST = """

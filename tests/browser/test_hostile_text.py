@@ -13,6 +13,11 @@ from playwright.sync_api import Page
 from stage import asked_by, load_views
 from stories import Story
 
+from nbagent.contracts.chat import ModelInfo
+from nbagent.notebook import panel_lists
+from nbagent.notebook.panel_form import Form
+from nbagent.session.clients import Listing
+from nbagent.session.stores import current_store
 from nbagent.view.live import LivePicture, Op, merge
 from nbagent.view.node import Node, html
 from nbagent.view.picture import page as page_of
@@ -109,6 +114,62 @@ def test_the_live_view_shows_it_as_text(watched: Watched, payloads: dict[str, st
     answers = page.locator(".nba-answer").all_text_contents()
     for name in ("script", "img onerror", "iframe srcdoc", "form", "command linker", "tex require"):
         assert payloads[name] in answers[list(payloads).index(name)]
+
+
+_PANEL = """
+given => {
+  window.panel = begin({ kind: "panel", ...given }, document.body);
+}
+"""
+_AROUND_RUNS = """
+() => [...document.querySelectorAll(".nba-panel *")].filter((node) => !node.closest(".nba-run") &&
+  (!/^(div|span|p|b|small|strong|code|details|summary|button|input|select|option|textarea|label)$/
+    .test(node.localName) || [...node.attributes].some(({ name }) =>
+      !/^(class|data-(key|do|field|lm-suppress-shortcuts)|title|type|value|rows|placeholder|role|hidden|disabled|checked|open|tabindex|spellcheck|aria-.*)$/
+        .test(name)))).map((node) => node.outerHTML.slice(0, 200))
+"""
+
+
+def test_the_panel_shows_it_as_text(
+    watched: Watched, payloads: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [*payloads.values()]
+    runs = [
+        story_of(text).run.model_copy(update={"id": f"{n:016x}", "session": texts[0]})
+        for n, text in enumerate(texts)
+    ]
+    for run in runs:
+        current_store().add(run)
+    models = tuple(ModelInfo(id=text) for text in texts)
+    offers = [Listing(text, models, reachable=False, why=text) for text in texts]
+    monkeypatch.setattr(panel_lists, "listings", lambda _: [*offers, Listing(texts[0], models)])
+    monkeypatch.setattr(panel_lists, "package_names", lambda: texts)
+    all_of_it = "".join(text[:500] for text in texts)
+    said = dict.fromkeys(("status", "error", "totals", "usual"), all_of_it)
+    fields = Form.fields()
+    state = {
+        **said,
+        "working": "",
+        "can_continue": True,
+        "goes_on": True,
+        "values": {field["name"]: all_of_it for field in fields},
+        "tools": [[text, text, True] for text in texts],
+        "attached": [[text, 1] for text in texts],
+    }
+    watched.open("<!doctype html><body></body>")
+    load_views(watched.page, "panel.js")
+    watched.page.evaluate(_PANEL, {"fields": fields, "state": state})
+    pictures = [picture(run, kernel="k-1") for run in runs]
+    told = [{"kind": "thread", "pictures": pictures, "more": 1, "draft": all_of_it, "state": state}]
+    for name in ("models", "packages", "runs", "session"):
+        node = panel_lists.listed(name, "", runs[0])
+        told.append({"kind": "list", "key": name, "node": node})
+    watched.page.evaluate("all => all.forEach((one) => panel.hear(one))", told)
+    watched.is_clean(around=".nba-view", runs=len(texts) + 1)
+    assert watched.page.evaluate(_AROUND_RUNS) == []
+    offered = watched.page.locator(".nba-fold-runs .nba-open").all_text_contents()
+    assert any("<script>" in one for one in offered)
+    assert watched.page.locator(".nba-fold-export option").count() == len(texts)
 
 
 def test_the_plain_text_has_no_codes(bundles: dict[str, dict[str, str]]) -> None:

@@ -13,7 +13,6 @@ import comm
 import pytest
 from comm.base_comm import BaseComm
 from frontends import StandIn
-from IPython.core.events import EventManager
 
 from nbagent import tool
 from nbagent.archive.store import Store
@@ -76,8 +75,7 @@ class Stage:
         monkeypatch.setattr(room, "display", self._display)
         monkeypatch.setattr(actions, "_actions", None)
         names = {"user_ns": self.namespace, "user_global_ns": self.namespace}
-        events = EventManager(None, {"post_run_cell": lambda result: None})
-        shell = SimpleNamespace(events=events, **names)
+        shell = SimpleNamespace(events=SimpleNamespace(register=_no_cells), **names)
         monkeypatch.setattr(room, "get_ipython", lambda: shell)
         use_frontend(StandIn(self.namespace, adopt=_drained, set_last=self.handles.append))
         self.panel = Panel()
@@ -158,6 +156,10 @@ class Stage:
     def settle(self) -> None:
         """Wait until the panel says that nothing is at work."""
         until(lambda: not self.state["working"])
+
+
+def _no_cells(event: str, hear: Callable[[object], None]) -> None:
+    """Nobody runs a cell."""
 
 
 def until(true: Callable[[], object], *, within_s: float = LONG_S) -> None:

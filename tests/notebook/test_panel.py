@@ -108,6 +108,24 @@ def test_a_button_begins_a_run_as_the_form_says(stage: Stage, case: str) -> None
     assert len(stage.handles) == 2
 
 
+def test_a_retry_asks_several_times_and_shows_the_spread(stage: Stage) -> None:
+    first = stage.run("What is the population of Oslo?")
+    stage.click("retry", first, fields={"n": "3"})
+    stage.settle()
+    pictures = stage.pictures
+    assert len(pictures) == 5
+    assert "4 answers, 1 different" in text_of(pictures[-1])
+    answers = nbagent.runs()
+    assert list(answers["kind"]) == ["start", "fork", "fork", "fork"]
+    chosen = stage.store.load(answers["run_id"].iloc[1])
+    stage.click("continue", chosen, fields={"prompt": "And of Bergen?"})
+    assert stage.ended(6).parent_id == chosen.id
+    stage.say("open", value=first.id)
+    stage.click("retry", first, fields={"n": "2"})
+    stage.settle()
+    assert stage.run("And of Bergen?").parent_id == first.id
+
+
 def test_a_comparison_stands_below_and_stays(stage: Stage) -> None:
     first = stage.run("What is the population of Oslo?")
     second = stage.run("And of Bergen?")
