@@ -116,9 +116,11 @@ STYLES = {
     "nba-i-wait": "height:4px;background:#c9ced6",
     "nba-i-bad": "height:4px;background:#c8372d",
     "nba-turn": "padding:3px 12px",
-    "nba-line": "display:inline-flex;width:95%;gap:9px",
+    "nba-line": "display:inline-flex;flex-wrap:wrap;gap:0 9px;align-items:baseline;"
+    "width:calc(100% - 24px)",
+    "nba-sum": "flex:1 1 180px;overflow:hidden",
     "nba-end": "padding:5px 14px",
-    "nba-num": "float:right;margin-left:auto;white-space:nowrap;opacity:.7",
+    "nba-num": "float:right;margin-left:auto;opacity:.7",
     "nba-body": "padding:2px 12px 10px 30px",
     "nba-card": "border:1px solid #8885;border-radius:5px;padding:6px 10px;margin-top:6px",
     "nba-prompt": "margin:0;padding:7px 12px",
