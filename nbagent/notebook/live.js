@@ -40,6 +40,8 @@ const FORM_STYLE = `
   .nba-words, .nba-run > .nba-said { padding: 2px 14px 8px; }
   .nba-words textarea { display: block; box-sizing: border-box; width: 100%; font: inherit; }
   .nba-words button { margin: 6px 6px 0 0; }
+  .widget-output [data-kernel] .nba-do:not([data-do=copy], [data-do=cell])
+    { display: none !important; } /* an Output of ipywidgets shows nothing anew */
 `;
 
 /** The node as DOM: text stays text. @param {Picture} node @returns {any} */

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import contextvars
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from IPython.display import display
+from ipywidgets import Output as OutputWidget
+from ipywidgets.widgets.widget import _instances  # pyright: ignore[reportPrivateUsage]
 
 from nbagent.archive.codec import packed
 from nbagent.archive.store import Store
+from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.records import RunRecord
+from nbagent.notebook import kernel
 from nbagent.session.stores import current_store
 from nbagent.view.compare import compare_node, compare_text
 from nbagent.view.node import Node, html
@@ -28,6 +33,9 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 _MOST_OUTPUTS = 1_000
 """The buttons of earlier ones do nothing any more."""
+
+Part = tuple[str, ...]
+"""Ids: of one run, its picture; of several, how they differ."""
 
 _outputs: dict[str, Output] = {}
 _numbers = count(1)
@@ -42,10 +50,13 @@ class Output:
         """In `data-kernel` of its pictures."""
         self.context = contextvars.copy_context()
         """A click has no cell: what is displayed and printed for it goes to the one of this."""
-        self.parts: list[tuple[str, ...]] = []
-        """Ids: of one run, its picture; of several, how they differ."""
-        self.at_work = ""
-        """The id of the run that it shows live."""
+        boxes = [it for it in [*_instances.values()] if isinstance(it, OutputWidget)]
+        self.is_boxed = any(it.msg_id and it.msg_id == kernel.execution_id() for it in boxes)
+        """In an `ipywidgets.Output`, which takes no updates: the live view stays."""
+        self.parts: list[Part] = []
+        """What it shows; of a run that was deleted, here or elsewhere, nothing is drawn."""
+        self.at_work: Callable[[Sequence[Part]], object] | None = None
+        """Takes parts out of its live view, while a run in it is at work."""
         self._unfolded: dict[str, frozenset[str]] = {}
         self._store: Store = current_store()
         self._is_shown = False
@@ -62,9 +73,9 @@ class Output:
         """One of its runs, as it is kept."""
         return self._store.load(run_id)
 
-    def nodes(self) -> list[Node]:
-        """Its pictures."""
-        return [self._node([self.load(run_id) for run_id in part]) for part in self.parts]
+    def nodes(self, first: int) -> list[Node]:
+        """The pictures of its first parts."""
+        return [self._node(records) for records in self._loaded(self.parts[:first], {})]
 
     def add(self, *run_ids: str) -> None:
         """Show below what is there one run, or how several differ."""
@@ -86,19 +97,32 @@ class Output:
         known = {run.id: run for run in at_hand}
         if at_hand:
             self._unfolded[at_hand[0].id] = unfolded
-        parts = [[known.get(i) or self.load(i) for i in part] for part in self.parts]
+        parts = self._loaded(self.parts, known)
+        if not parts:
+            self._display({"text/plain": f"Run {self.parts[0][0][:8]} was forgotten."})
+            return
         first, *others = map(self._node, parts)
         text = "\n\n".join(plain(*it) if len(it) == 1 else compare_text(it) for it in parts)
         made = {"text/html": page(first) + "".join(map(html, others)), "text/plain": text}
         self._display(made, metadata_of(*(part[0] for part in parts if len(part) == 1)))
 
-    def drop(self, run_id: str) -> None:
-        """Show a run no more, as it was deleted."""
-        self.parts = [part for part in self.parts if run_id not in part]
-        if self.parts:
+    def drop(self, run_ids: Collection[str]) -> None:
+        """Show runs no more, as they were deleted."""
+        gone = [part for part in self.parts if not set(part).isdisjoint(run_ids)]
+        if gone and self.at_work:
+            self.at_work(gone)
+        elif gone:
             self.show_saved()
-        else:
-            self._display({"text/plain": f"Run {run_id[:8]} was forgotten."})
+
+    def _loaded(
+        self, parts: Sequence[Part], known: Mapping[str, RunRecord]
+    ) -> list[list[RunRecord]]:
+        """The records of parts, without those that cannot be loaded."""
+        loaded: list[list[RunRecord]] = []
+        for part in parts:
+            with suppress(NbagentError):
+                loaded.append([known.get(i) or self.load(i) for i in part])
+        return loaded
 
     def _node(self, records: list[RunRecord]) -> Node:
         if len(records) > 1:
@@ -118,11 +142,10 @@ def output_of(output_id: object) -> Output | None:
     return _outputs.get(output_id) if isinstance(output_id, str) else None
 
 
-def forget_run(run_id: str) -> None:
-    """Take a run that was deleted out of the open pages."""
+def forget_runs(run_ids: Collection[str]) -> None:
+    """Take runs that were deleted out of the open pages."""
     for output in list(_outputs.values()):
-        if any(run_id in part for part in output.parts):
-            output.drop(run_id)
+        output.drop(run_ids)
 
 
 def metadata_of(*runs: RunRecord) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import comms
-from nbagent.notebook.outputs import Output
+from nbagent.notebook.outputs import Output, Part
 from nbagent.view.live import LivePicture, Op, merge
 from nbagent.view.node import Node, h
 from nbagent.view.picture import PAUSING, STOPPING, live_sheet, page, picture
@@ -280,13 +280,13 @@ class OutputView(LiveView):
         super().__init__(
             run, controls, send=self._send_and_save, ended=self._swap, kernel_id=output.id
         )
-        self._output = output
+        self._output, self._place = output, len(output.parts)
         self._saved, self._unsaved = _FIRST_SAVE, 0
         """Characters of the picture in the output, and of what was sent since."""
-        self._earlier = output.nodes()
-        output.at_work = run.id
+        self._was_asking = False
+        output.at_work = partial(self._soon, self._drop)
         output.add(run.id)
-        self.widget = RunWidget(lambda: [*self._earlier, self.picture()])
+        self.widget = RunWidget(lambda: [*output.nodes(self._place), self.picture()])
         listen(self.widget, self.heard)
         output.show_live(comm_id(self.widget))
 
@@ -295,37 +295,50 @@ class OutputView(LiveView):
         super().close()
         comms.unregister(comm_id(self.widget))
         _replaced.append(self)
-        while len(_replaced) > _KEPT_OPEN:
-            _replaced.pop(0).widget.close()
+        spare = [view for view in _replaced if not view._output.is_boxed]
+        for view in spare[:-_KEPT_OPEN]:
+            _replaced.remove(view)
+            view.widget.close()
 
     def shows(self, run_id: str) -> bool:
         """Whether a run's picture is in it."""
         return any(run_id in part for part in self._output.parts)
 
     def _send_and_save(self, message: dict[str, Any]) -> None:
+        # Drawn anew, an output may move: not under the mouse of a person who is asked.
+        is_asking = bool(self._live.open_questions())
+        if is_asking and not self._was_asking:
+            self._save()
+        self._was_asking = is_asking
         self.widget.send(message)
         if message["ops"][0][0] != "done":
             self._unsaved += len(str(message["ops"]))
-            if self._unsaved > self._saved:
-                self._save()
+            if self._unsaved > self._saved and not is_asking and not self._is_over:
+                self._save(2 * self._saved)
 
-    def _save(self) -> None:
-        """Keep the picture so far in the output, when it has doubled: a file may be saved now."""
-        # Drawn anew, an output may move: not under the mouse of a person who is asked.
-        if self._is_over or self._live.open_questions():
-            return
+    def _save(self, more_than: int = 0) -> None:
+        """Keep the picture so far in the output, if it has so many characters."""
         self._unsaved = 0
         run = self._live.record()
         note = f"saved while the run was at work; %agent show {run.id[:8]} has all of it"
         run = run.model_copy(update={"notices": (*run.notices, note)})
         now = picture(run, unfolded=frozenset(self.unfolded), actions=False)
-        made = page(h("div", "", *self._earlier, now))
-        if len(made) > 2 * self._saved:
+        made = page(h("div", "", *self._output.nodes(self._place), now))
+        if len(made) > more_than:
             self._saved = len(made)
             self._output.show_live(comm_id(self.widget), made)
 
+    def _drop(self, gone: Sequence[Part]) -> None:
+        """Take what was deleted out of the page, of the widget's state and of the file."""
+        if self._is_over:
+            return
+        self.widget.send_state("pictures")
+        for part in gone:
+            self.widget.send({"run": " ".join(part), "ops": [["drop", ""]]})
+        self._save()
+
     def _swap(self, run: RunRecord) -> None:
-        self._output.at_work = ""
+        self._output.at_work = None
         self._output.show_saved(run, unfolded=frozenset(self.unfolded))
 
 

@@ -145,6 +145,10 @@ def test_every_button_of_a_finished_run_works_in_its_cell_and_where_it_is_shown_
 def test_a_run_stands_in_boxes_and_tabs_of_widgets(notebook: Notebook) -> None:
     notebook.run(BOX)
     expect(notebook.output(BOX).locator(".nba-run .nba-phase")).to_have_text("Answered")
+    # What a click starts could not be shown there.
+    buttons = notebook.output(BOX).locator(".nba-do:visible")
+    seen = buttons.evaluate_all("all => all.map((one) => one.title)")
+    assert seen == ["Copy answer", "To cell"]
 
 
 def test_a_page_that_is_loaded_anew_shows_the_run_and_its_buttons(notebook: Notebook) -> None:

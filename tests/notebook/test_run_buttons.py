@@ -68,7 +68,7 @@ def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Outp
     assert actions.asked("continue", output, run_id, "", "more").kind == "continue"
     with pytest.raises(UsageError, match="has no turn 'C09'"):
         actions.asked("fork", output, run_id, "C09", "")
-    output.at_work = "another"
+    output.at_work = print
     with pytest.raises(UsageError, match="still running"):
         actions.asked("retry", output, run_id, "", "")
 
