@@ -29,11 +29,13 @@ from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.prepare import Ask, Kind, turn_of, type_of
 from nbagent.session.stores import cache_file, current_store, find_run, note_last
 from nbagent.settings import path_of
+from nbagent.view.words import things
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+    from nbagent.view.values import Answer
     from nbagent.workflow.composer import Flow
 
 T = TypeVar("T")
@@ -366,7 +368,7 @@ class Run:
     @property
     def answer(self) -> Answer:
         """`text`, rendered where it is shown as the last value of a cell."""
-        return Answer(self.text)
+        return import_module("nbagent.view.values").Answer.of(self.record)
 
     def __str__(self) -> str:
         return self.text
@@ -374,27 +376,12 @@ class Run:
     def __repr__(self) -> str:
         record = self.record
         state = record.stop_reason or record.phase
-        n = len(record.turns)
-        tokens = f"{record.usage.total_tokens:,}"
-        return f"<Run {self.id[:8]} {state}, {n} turn{'s' * (n != 1)}, {tokens} tokens>"
+        turns, tokens = things(len(record.turns), "turn"), f"{record.usage.total_tokens:,}"
+        return f"<Run {self.id[:8]} {state}, {turns}, {tokens} tokens>"
 
     def _ipython_display_(self) -> None:
         if not frontend().show(self.record):
             print(repr(self))
-
-
-class Answer(str):
-    """A text of a model, which a front end shows rendered."""
-
-    def _repr_html_(self) -> str:
-        # Late, here and where runs are drawn: the Markdown parser comes with it.
-        from nbagent.view.picture import page
-        from nbagent.view.values import answer_node
-
-        return page(answer_node(self))
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
 
 def _spans(run: Run, record: RunRecord, content: bool) -> Any:
@@ -415,6 +402,11 @@ def _training_line(run: Run, record: RunRecord, content: bool) -> str:
     return import_module("nbagent.providers.fine_tuning").training_line(messages, system, tools)
 
 
+def _cell(run: Run, record: RunRecord, content: bool) -> str:
+    is_own = run._store is current_store()  # pyright: ignore[reportPrivateUsage]
+    return import_module("nbagent.view.cell").cell_text(record, is_own=is_own)
+
+
 def _of_record(module: str, name: str) -> Callable[[Run, RunRecord, bool], str]:
     return lambda run, record, content: getattr(import_module(module), name)(record)
 
@@ -424,7 +416,7 @@ _FORMATS: dict[str, Callable[[Run, RunRecord, bool], str]] = {
     "html": _of_record("nbagent.view.documents", "html_document"),
     "jsonl": _of_record("nbagent.archive.export", "json_lines"),
     "openai": _training_line,
-    "cell": _of_record("nbagent.view.cell", "cell_text"),
+    "cell": _cell,
     "otel": _otlp,
 }
 

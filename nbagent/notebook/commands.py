@@ -211,6 +211,9 @@ class Commands:
     def do_history(self, words: list[str], options: Line) -> None:
         _say(nbagent.history(search=words[0] or None))
 
+    def do_tree(self, words: list[str], options: Line) -> None:
+        _say(nbagent.session_tree(" ".join(words) or None))
+
     def do_show(self, words: list[str], options: Line) -> None:
         surface.show_again(handles.open_run(find_run(" ".join(words) or "last")).record)
 
@@ -313,18 +316,18 @@ def _continued_run(ref: str, session: str | None) -> tuple[str, tuple[str, ...]]
     answer to what is replaced: it stays where it is, and is named.
     """
     run_id = find_run(ref, session=session)
-    here = kernel.cell_id()
-    if here is None or run_id.startswith(ref):
+    here = kernel.cell()
+    if here.cell_id is None or run_id.startswith(ref):
         return run_id, ()  # without a cell's id, or with a run's own, just this one is meant
-    store, notebook = current_store(), kernel.notebook()
+    store = current_store()
     found, next_id = run_id, run_id
     others: list[str] = []
     later: list[str] = []
     while next_id is not None and not surface.was_shown_here(next_id):
         run = store.load(next_id)
         # A copied notebook has the same ids of cells.
-        copied = None not in (notebook, run.notebook) and run.notebook != notebook
-        mine = run.kind == "continue" and run.cell_id == here and not copied
+        copied = None not in (here.notebook, run.notebook) and run.notebook != here.notebook
+        mine = run.kind == "continue" and run.cell_id == here.cell_id and not copied
         if mine and run.parent_id is not None:
             found, later = run.parent_id, list(others)
         elif not mine:

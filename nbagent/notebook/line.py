@@ -127,10 +127,15 @@ _COMMANDS = (
     ),
     Command(
         "history [TEXT]",
-        "the runs with their cost and time. TEXT searches prompts, answers, results; a row opens "
-        "the run; nbagent.history() can also sort.",
+        "the runs in a table with cost and time, to sort, filter and open. TEXT searches prompts, "
+        "answers and results.",
         ("%agent history population",),
         takes_text=True,
+    ),
+    Command(
+        "tree [SESSION]",
+        "the runs of a session as a tree: which goes on from which. Without a name the session of "
+        "the last run.",
     ),
     Command(
         "show [RUN]",

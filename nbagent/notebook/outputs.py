@@ -18,14 +18,18 @@ from ipywidgets.widgets.widget import _instances  # pyright: ignore[reportPrivat
 
 from nbagent.archive.codec import packed
 from nbagent.archive.store import Store
-from nbagent.contracts.errors import NbagentError
+from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel
+from nbagent.session.frontend import RunList
 from nbagent.session.stores import current_store
+from nbagent.settings import RunOptions
 from nbagent.view.compare import compare_node, compare_text
-from nbagent.view.node import Node, html
-from nbagent.view.picture import page, picture
+from nbagent.view.node import Node, h, html
+from nbagent.view.picture import ROOT, page, picture
 from nbagent.view.text import plain
+from nbagent.view.tree import answers_listing
 
 KERNEL = secrets.token_hex(4)
 """Names this kernel in its pictures, so that the buttons of another one's stay hidden."""
@@ -35,7 +39,8 @@ _MOST_OUTPUTS = 1_000
 """The buttons of earlier ones do nothing any more."""
 
 Part = tuple[str, ...]
-"""Ids: of one run, its picture; of several, how they differ."""
+"""Ids: of one run, its picture; of two, how they differ; of more, the answers to one request, first
+of the run that was asked again."""
 
 _outputs: dict[str, Output] = {}
 _numbers = count(1)
@@ -55,9 +60,14 @@ class Output:
         """In an `ipywidgets.Output`, which takes no updates: the live view stays."""
         self.parts: list[Part] = []
         """What it shows; of a run that was deleted, here or elsewhere, nothing is drawn."""
-        self.at_work: Callable[[Sequence[Part]], object] | None = None
-        """Takes parts out of its live view, while a run in it is at work."""
-        self._unfolded: dict[str, frozenset[str]] = {}
+        self.at_work = ""
+        """The id of the run that it shows live."""
+        self.take_out: Callable[[Sequence[Part]], object] | None = None
+        """Takes parts out of its live view, while there is one."""
+        self.view: Callable[[RunRecord, RunControls], Sink] | None = None
+        """Opens the view of a run that a button starts here, where it is not an `OutputView`."""
+        self.unfolded: dict[str, frozenset[str]] = {}
+        """By run, the keys of what a person has open in its picture."""
         self._store: Store = current_store()
         self._is_shown = False
         _outputs[self.id] = self
@@ -69,13 +79,17 @@ class Output:
         """The runs that can be clicked."""
         return [part[0] for part in self.parts if len(part) == 1]
 
+    def options(self, run: RunRecord) -> tuple[RunOptions, tuple[str, ...]]:
+        """Of a run that a button starts from `run`; and which of its options do not go on."""
+        return RunOptions(), ()
+
     def load(self, run_id: str) -> RunRecord:
         """One of its runs, as it is kept."""
         return self._store.load(run_id)
 
     def nodes(self, first: int) -> list[Node]:
         """The pictures of its first parts."""
-        return [self._node(records) for records in self._loaded(self.parts[:first], {})]
+        return [self._node(records) for records in self._loaded(self.parts[:first])]
 
     def add(self, *run_ids: str) -> None:
         """Show below what is there one run, or how several differ."""
@@ -87,37 +101,28 @@ class Output:
         made = {_WIDGET: view, "text/plain": "nbagent run view"}
         self._display({**made, "text/html": saved} if saved else made)
 
-    def show_saved(self, *at_hand: RunRecord, unfolded: frozenset[str] = frozenset()) -> None:
-        """Show the pictures as they are saved.
-
-        Args:
-            at_hand: records that need not be loaded.
-            unfolded: keys of what is unfolded in the first of them.
-        """
-        known = {run.id: run for run in at_hand}
-        if at_hand:
-            self._unfolded[at_hand[0].id] = unfolded
-        parts = self._loaded(self.parts, known)
-        if not parts:
+    def show_saved(self, *at_hand: RunRecord) -> None:
+        """Show the pictures as they are saved; records at hand need not be loaded."""
+        parts = self._loaded(self.parts, *at_hand)
+        if self.parts and not parts:
             self._display({"text/plain": f"Run {self.parts[0][0][:8]} was forgotten."})
             return
-        first, *others = map(self._node, parts)
-        text = "\n\n".join(plain(*it) if len(it) == 1 else compare_text(it) for it in parts)
-        made = {"text/html": page(first) + "".join(map(html, others)), "text/plain": text}
+        drawn = "".join(html(self._node(records)) for records in parts)
+        drawn = page("") + drawn if drawn else ""
+        made = {"text/html": drawn, "text/plain": "\n\n".join(map(_text, parts))}
         self._display(made, metadata_of(*(part[0] for part in parts if len(part) == 1)))
 
     def drop(self, run_ids: Collection[str]) -> None:
         """Show runs no more, as they were deleted."""
         gone = [part for part in self.parts if not set(part).isdisjoint(run_ids)]
-        if gone and self.at_work:
-            self.at_work(gone)
+        if gone and self.take_out:
+            self.take_out(gone)
         elif gone:
             self.show_saved()
 
-    def _loaded(
-        self, parts: Sequence[Part], known: Mapping[str, RunRecord]
-    ) -> list[list[RunRecord]]:
+    def _loaded(self, parts: Sequence[Part], *at_hand: RunRecord) -> list[list[RunRecord]]:
         """The records of parts, without those that cannot be loaded."""
+        known = {run.id: run for run in at_hand}
         loaded: list[list[RunRecord]] = []
         for part in parts:
             with suppress(NbagentError):
@@ -125,16 +130,46 @@ class Output:
         return loaded
 
     def _node(self, records: list[RunRecord]) -> Node:
+        if len(records) > 2:
+            ids = " ".join(run.id for run in records)
+            return h("div", ROOT, answers_listing(*records).node(), data_run=ids)
         if len(records) > 1:
             return compare_node(records)
         (run,) = records
-        unfolded = self._unfolded.get(run.id, frozenset())
+        unfolded = self.unfolded.get(run.id, frozenset())
         return picture(run, unfolded=unfolded, kernel=self.id)
 
     def _display(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
         given: dict[str, Any] = {"display_id": f"nbagent-{self.id}", "update": self._is_shown}
         self._is_shown = True
         display(data, raw=True, metadata=dict(metadata or {}), **given)
+
+
+class ListOutput(Output):
+    """Runs in a list; the one that is clicked is shown in an output below."""
+
+    def __init__(self, runs: RunList, search: Callable[[str], RunList] | None = None) -> None:
+        """Show the list, and the place below it, which is empty yet."""
+        super().__init__()
+        self.search = search
+        made = {"text/html": page(runs.node(self.id)), "text/plain": str(runs)}
+        self._display(made)
+        self._below = Output()
+        self._below.show_saved()
+
+    def open(self, run_id: str) -> None:
+        """Show a run of the store below, instead of what stands there."""
+        if self._below.at_work:
+            raise UsageError("a run below this list is still running; wait for its end")
+        run = current_store().load(run_id)
+        self._below.parts = [(run.id,)]
+        self._below.show_saved(run)
+
+
+def _text(records: list[RunRecord]) -> str:
+    if len(records) > 2:
+        return str(answers_listing(*records))
+    return compare_text(records) if len(records) > 1 else plain(*records)
 
 
 def output_of(output_id: object) -> Output | None:

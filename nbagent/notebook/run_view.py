@@ -147,7 +147,7 @@ class LiveView:
         """Whether a page has said that it is there: its answers come the same way."""
         self.unfolded: set[str] = set()
         """Keys of what the person reads."""
-        self._run_id, self._kernel_id = run.id, kernel_id
+        self.run_id, self._kernel_id = run.id, kernel_id
         self._controls, self._send, self._ended = controls, send, ended
         self._live = LivePicture(run)
         self._batcher = Batcher(self._send_ops)
@@ -159,6 +159,18 @@ class LiveView:
     def picture(self) -> Node:
         """The picture as it is now. Any thread."""
         return self._live.picture(frozenset(self.unfolded), self._kernel_id)
+
+    def saved_picture(self) -> Node:
+        """What a file that is saved now keeps: the run as far as it goes, without buttons."""
+        run = self._live.record()
+        note = f"saved while the run was at work; %agent show {run.id[:8]} has all of it"
+        run = run.model_copy(update={"notices": (*run.notices, note)})
+        return picture(run, unfolded=frozenset(self.unfolded), actions=False)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is open."""
+        return bool(self._live.open_questions())
 
     def handle(self, event: Event) -> None:
         """Fold one event, and send what it changed soon. On the engine's loop."""
@@ -195,7 +207,7 @@ class LiveView:
     def heard(self, message: object) -> None:
         """Do what a person clicked or typed, or greet a page."""
         told = json_object(message) or {}
-        if told.get("run", self._run_id) != self._run_id:
+        if told.get("run", self.run_id) != self.run_id:
             return
         match told:
             case {"kind": "ready"}:
@@ -225,7 +237,7 @@ class LiveView:
         if self._is_over or self._loop is None:
             self._send_whole(page)
         else:
-            self._soon(self._send_whole, page)
+            self.soon(self._send_whole, page)
 
     def _send_whole(self, page: int | str) -> None:
         """Give one page the picture, which has all in it that was sent before."""
@@ -257,89 +269,114 @@ class LiveView:
     # Sending
 
     def _tell(self, ops: list[Op]) -> None:
-        self._soon(self._batcher.add, ops)
+        self.soon(self._batcher.add, ops)
 
-    def _soon(self, work: Callable[..., object], *given: object) -> None:
+    def soon(self, work: Callable[..., object], *given: object) -> None:
+        """Do this on the engine's loop, between two events."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the kernel is going down
                 self._loop.call_soon_threadsafe(work, *given)
 
     def _send_ops(self, ops: list[Op], page: int | str | None = None) -> None:
-        message: dict[str, Any] = {"run": self._run_id, "ops": ops}
+        message: dict[str, Any] = {"run": self.run_id, "ops": ops}
         try:
             self._send(message if page is None else {**message, "page": page})
         except Exception as error:
             self._fail(error)
 
 
-class OutputView(LiveView):
-    """The live view in an output, and its swap to the saved picture at the end."""
+class OutputView:
+    """The live views in an output, and their swap to the saved pictures at the end.
 
-    def __init__(self, output: Output, run: RunRecord, controls: RunControls) -> None:
-        """Show a run below what the output holds."""
-        super().__init__(
-            run, controls, send=self._send_and_save, ended=self._swap, kernel_id=output.id
-        )
-        self._output, self._place = output, len(output.parts)
+    Of one run, or of several that answer one request again, side by side.
+    """
+
+    def __init__(self, output: Output, n: int = 1) -> None:
+        """Show `n` runs below what the output holds; `open` begins each."""
+        self._output, self._n = output, n
+        self._lives: list[LiveView] = []
+        self._over: list[RunRecord] = []
         self._saved, self._unsaved = _FIRST_SAVE, 0
         """Characters of the picture in the output, and of what was sent since."""
         self._was_asking = False
-        output.at_work = partial(self._soon, self._drop)
-        output.add(run.id)
-        self.widget = RunWidget(lambda: [*output.nodes(self._place), self.picture()])
-        listen(self.widget, self.heard)
-        output.show_live(comm_id(self.widget))
 
-    def close(self) -> None:
-        """Stop feeding the view. Its model stays open, so that a reloaded page can show it."""
-        super().close()
-        comms.unregister(comm_id(self.widget))
-        _replaced.append(self)
-        spare = [view for view in _replaced if not view._output.is_boxed]
-        for view in spare[:-_KEPT_OPEN]:
-            _replaced.remove(view)
-            view.widget.close()
+    def open(self, run: RunRecord, controls: RunControls) -> LiveView:
+        """The view of a run that begins, which is its sink."""
+        ended, kernel_id = self._ended, self._output.id
+        live = LiveView(run, controls, send=self._send, ended=ended, kernel_id=kernel_id)
+        place = len(self._output.parts)
+        self._output.at_work, self._output.take_out = run.id, partial(live.soon, self._take_out)
+        self._output.add(run.id)
+        self._lives.append(live)
+        if len(self._lives) > 1:
+            self.widget.send({"run": run.id, "ops": [["done", live.picture()]]})
+        else:
+            self._place = place
+            self.widget = RunWidget(
+                lambda: [*self._output.nodes(place), *(one.picture() for one in self._lives)]
+            )
+            listen(self.widget, self._heard)
+            self._output.show_live(comm_id(self.widget))
+        return live
 
     def shows(self, run_id: str) -> bool:
         """Whether a run's picture is in it."""
         return any(run_id in part for part in self._output.parts)
 
-    def _send_and_save(self, message: dict[str, Any]) -> None:
+    def _heard(self, message: object) -> None:
+        for live in self._lives:
+            live.heard(message)
+
+    def _send(self, message: dict[str, Any]) -> None:
         # Drawn anew, an output may move: not under the mouse of a person who is asked.
-        is_asking = bool(self._live.open_questions())
+        is_asking = any(live.is_asking for live in self._lives)
         if is_asking and not self._was_asking:
             self._save()
         self._was_asking = is_asking
         self.widget.send(message)
         if message["ops"][0][0] != "done":
             self._unsaved += len(str(message["ops"]))
-            if self._unsaved > self._saved and not is_asking and not self._is_over:
+            if self._unsaved > self._saved and not is_asking and self._output.at_work:
                 self._save(2 * self._saved)
 
     def _save(self, more_than: int = 0) -> None:
         """Keep the picture so far in the output, if it has so many characters."""
         self._unsaved = 0
-        run = self._live.record()
-        note = f"saved while the run was at work; %agent show {run.id[:8]} has all of it"
-        run = run.model_copy(update={"notices": (*run.notices, note)})
-        now = picture(run, unfolded=frozenset(self.unfolded), actions=False)
-        made = page(h("div", "", *self._output.nodes(self._place), now))
+        lives = [live.saved_picture() for live in self._lives]
+        made = page(h("div", "", *self._output.nodes(self._place), *lives))
         if len(made) > more_than:
             self._saved = len(made)
             self._output.show_live(comm_id(self.widget), made)
 
-    def _drop(self, gone: Sequence[Part]) -> None:
+    def _take_out(self, gone: Sequence[Part]) -> None:
         """Take what was deleted out of the page, of the widget's state and of the file."""
-        if self._is_over:
+        if not self._output.at_work:
             return
         self.widget.send_state("pictures")
         for part in gone:
             self.widget.send({"run": " ".join(part), "ops": [["drop", ""]]})
         self._save()
 
-    def _swap(self, run: RunRecord) -> None:
-        self._output.at_work = None
-        self._output.show_saved(run, unfolded=frozenset(self.unfolded))
+    def _ended(self, run: RunRecord) -> None:
+        """A run is over; after the last one the pictures are saved."""
+        self._over.append(run)
+        if len(self._over) < self._n:
+            return
+        self._output.at_work, self._output.take_out = "", None
+        for live in self._lives:
+            self._output.unfolded[live.run_id] = frozenset(live.unfolded)
+        if self._n > 1:
+            ids = [live.run_id for live in self._lives]
+            place = self._output.parts.index((ids[0],))
+            self._output.parts.insert(place, (run.parent_id or "", *ids))
+        self._output.show_saved(*self._over)
+        # The model stays open, so that a reloaded page can show it.
+        comms.unregister(comm_id(self.widget))
+        _replaced.append(self)
+        spare = [view for view in _replaced if not view._output.is_boxed]
+        for view in spare[:-_KEPT_OPEN]:
+            _replaced.remove(view)
+            view.widget.close()
 
 
 def forget_views(run_id: str) -> None:

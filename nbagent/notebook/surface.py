@@ -8,27 +8,29 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from IPython.core.getipython import get_ipython
+from IPython.display import display
 
 from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions, comms, kernel
-from nbagent.notebook.outputs import Output, display_once, forget_runs
+from nbagent.notebook.outputs import ListOutput, Output, display_once, forget_runs
 from nbagent.notebook.run_code import capture, run_code
 from nbagent.notebook.run_view import OutputView, forget_views
 from nbagent.runtime import Courier, Pump
-from nbagent.session.frontend import Asker, Cell, Frontend, NoticePrinter
+from nbagent.session.frontend import Asker, Cell, Frontend, NoticePrinter, RunList
 from nbagent.settings import RunOptions
 from nbagent.view import labels
+from nbagent.view.picture import page
 from nbagent.view.question import ask_by_input
 
 _shown: dict[str, str | None] = {}
 """The runs that were made or shown last, and by which execution of a cell: none is shown twice."""
-_hearers_of_forgotten: list[Callable[[tuple[str, ...]], None]] = []
 
 
 def was_shown_here(run_id: str) -> bool:
@@ -53,7 +55,7 @@ class NotebookFrontend(Frontend):
             kernel.prepare()
 
     def namespace(self) -> Mapping[str, Any]:
-        return kernel.namespace()
+        return getattr(get_ipython(), "user_ns", {})
 
     def run_code(self) -> RunCode | None:
         return partial(run_code, get_ipython())
@@ -64,11 +66,7 @@ class NotebookFrontend(Frontend):
         return partial(capture, get_ipython())
 
     def cell(self) -> Cell:
-        return Cell(
-            cell_id=kernel.cell_id(),
-            execution_count=kernel.execution_count(),
-            notebook=kernel.notebook(),
-        )
+        return kernel.cell()
 
     def execution_id(self) -> str | None:
         return kernel.execution_id()
@@ -82,7 +80,14 @@ class NotebookFrontend(Frontend):
         return comms.pump()
 
     def adopt(self, courier: Courier) -> None:
-        kernel.adopt(courier)
+        if (loop := kernel.main_loop()) is None:
+            return
+
+        def drain_soon() -> None:
+            with suppress(RuntimeError):  # the kernel is going down
+                loop.call_soon_threadsafe(courier.drain)
+
+        courier.on_idle_job = drain_soon
 
     def set_last(self, run: object) -> None:
         if (shell := get_ipython()) is not None:
@@ -101,7 +106,7 @@ class NotebookFrontend(Frontend):
             return HeadlessSink()
         try:
             actions.offer()
-            return OutputView(Output(), run, controls)
+            return OutputView(Output()).open(run, controls)
         except Exception:
             # A front end or kernel without working widgets: the picture at the end is better
             # than nothing, and the run itself does not depend on it.
@@ -114,14 +119,23 @@ class NotebookFrontend(Frontend):
             show_again(run)
         return True
 
+    def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
+        """The list, and a place below for the run that is clicked."""
+        if not kernel.in_kernel():
+            return False
+        if kernel.is_headless():
+            display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
+        else:
+            actions.offer()
+            ListOutput(runs, search)
+        return True
+
     def forget(self, run_ids: tuple[str, ...]) -> None:
         """Empty the open pages' outputs of these runs, and drop what this kernel holds of them."""
         for run_id in run_ids:
             forget_views(run_id)
             _shown.pop(run_id, None)
         forget_runs(run_ids)
-        for hear in _hearers_of_forgotten:
-            hear(run_ids)
         shell = get_ipython()
         if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
             del shell.user_ns["_run"]
@@ -170,8 +184,3 @@ def show_again(run: RunRecord) -> None:
     output = Output()
     output.add(run.id)
     output.show_saved(run)
-
-
-def when_forgotten(hear: Callable[[tuple[str, ...]], None]) -> None:
-    """Call back with the ids of runs that were deleted."""
-    _hearers_of_forgotten.append(hear)

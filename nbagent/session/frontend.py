@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from nbagent.contracts.events import Event, Notice, RunStarted
 from nbagent.contracts.policy import PersonAnswer, Question
@@ -16,6 +16,7 @@ from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier, Pump
 from nbagent.settings import RunOptions
+from nbagent.view.node import Node
 
 Asker = Callable[[Question], PersonAnswer]
 
@@ -28,6 +29,14 @@ class Cell:
     execution_count: int | None = None
     notebook: str | None = None
     """Path of the notebook's file."""
+
+
+class RunList(Protocol):
+    """Runs in a table or a tree."""
+
+    def node(self, kernel: str = "") -> Node:
+        """Its picture; `kernel` names the output that its buttons belong to."""
+        ...
 
 
 class Frontend:
@@ -86,10 +95,20 @@ class Frontend:
         """Prints events as plain lines while they happen."""
         from nbagent.view.text import PlainPrinter
 
-        return PlainPrinter(sys.stdout.write, asked_by_input=self.asker() is not None)
+        write, asks = sys.stdout.write, self.asker() is not None
+        return PlainPrinter(write, asked_by_input=asks, renders=sys.stdout.isatty())
 
     def show(self, run: RunRecord) -> bool:
         """Show a run where it was not shown yet; False where nothing can be shown."""
+        return False
+
+    def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
+        """Show runs of which each can be opened below them; False where nothing can be shown.
+
+        Args:
+            runs: the list.
+            search: those of it that have a text.
+        """
         return False
 
     def forget(self, run_ids: tuple[str, ...]) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord, ToolRun
+from nbagent.view.markdown import words_of
 from nbagent.view.node import Node, h
 from nbagent.view.words import one_line, visible
 
-_IMAGES = 2
 _IMAGE_CHARS = 300_000
 _MAX_PIXELS = 40_000_000
 """A few kB can unpack to gigabytes in the page."""
@@ -25,24 +25,34 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
-    """The pictures to draw, each with its caption, and a line for every other part."""
+def drawn(
+    parts: Sequence[Part], *, most: int = 2, first: int = 0, below: Collection[int] = ()
+) -> tuple[list[Node], list[str]]:
+    """The pictures to draw, each with its caption, and a line for every other part.
+
+    Args:
+        parts: of a message or a tool result.
+        most: pictures that are drawn.
+        first: the number of the first part, where they are figures.
+        below: numbers of figures that stand in the answer: their bytes are not repeated.
+    """
     nodes: list[Node] = []
     unseen: list[str] = []
-    for part in parts:
-        size = _size(part) if isinstance(part, ImagePart) and len(nodes) < 2 * _IMAGES else ""
-        if size and isinstance(part, ImagePart):
-            alt = visible(part.alt) or "image"
-            source = f"data:{part.media_type};base64,{part.data}"
-            nodes += [
-                h("img", "nba-img", alt=alt, src=source),
-                h("div", "nba-note", f"{alt} · {size}"),
-            ]
-        elif not isinstance(part, TextPart):
-            unseen.append(part_words(part))
-        elif part.text:
-            unseen.append(one_line(visible(part.text), 200))
+    for number, part in enumerate(parts, first):
+        if first and number in below:
+            nodes.append(h("div", "nba-note", f"figure {number} · in the answer below"))
+        elif isinstance(part, ImagePart) and len(nodes) < most and _size(part):
+            nodes.append(figure_node(part, number if first else 0))
+        elif words := one_line(part_words(part), 200):
+            unseen.append(words)
     return nodes, unseen
+
+
+def card_figures(run: ToolRun, below: Collection[int] = ()) -> tuple[list[Node], list[str]]:
+    """What stands in a tool's card: its pictures, and a line for each other attachment."""
+    attached = run.result.attachments if run.result else ()
+    nodes, unseen = drawn(run.images, most=_FIGURES, first=run.first_figure, below=below)
+    return nodes, unseen + drawn([it for it in attached if it not in run.images], most=0)[1]
 
 
 def part_words(part: Part) -> str:
@@ -63,8 +73,7 @@ _NAMED = re.compile(
     r"|\bfigure (?P<c>\d{1,4})\b",
     re.IGNORECASE,
 )
-_VERBATIM = frozenset(("code", "pre", "button"))
-_INLINE = frozenset(("em", "strong", "s", "a", "span", "code"))
+_VERBATIM = ("code", "pre", "button")
 
 
 def figures_of(run: RunRecord) -> dict[int, ImagePart]:
@@ -80,26 +89,18 @@ def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
     if not size:
         why = f"{len(image.data or '') * 3 // 4 // 1000:,} kB, not drawn here"
         return h("div", "nba-note", " · ".join(filter(None, (name, part_words(image), why))))
-    # What has no words of its own is described by its size.
-    own = "" if " px" in image.alt else image.alt
-    words = " · ".join(filter(None, (name, visible(caption or own) or size)))
+    own = visible(caption) or ("" if " px" in image.alt else visible(image.alt))
+    # A figure that has words of its own is not described by its size, too.
+    words = " · ".join(filter(None, (name, own, "" if name and own else size)))
     source = f"data:{image.media_type};base64,{image.data}"
     picture = h("img", "nba-img", alt=words, src=source)
     return h("div", "nba-figure", picture, h("div", "nba-note", words))
 
 
-def card_figures(run: ToolRun) -> tuple[list[Node], list[str]]:
-    """What stands in a tool's card: its pictures, and a line for each other attachment."""
-    images = list(run.images)
-    others = [part for part in run.result.attachments if part not in images] if run.result else []
-    first = run.first_figure
-    nodes = [figure_node(it, first and first + i) for i, it in enumerate(images[:_FIGURES])]
-    words = [one_line(part_words(part), 200) for part in (*images[_FIGURES:], *others)]
-    return nodes, [text for text in words if text]
-
-
-def with_figures(nodes: Sequence[Node], figures: Mapping[int, ImagePart]) -> list[Node]:
-    """The blocks of an answer, each figure below the block that names it first.
+def with_figures(
+    nodes: Sequence[Node], figures: Mapping[int, ImagePart]
+) -> tuple[list[Node], set[int]]:
+    """The blocks of an answer, each figure below the block that names it first; which these are.
 
     A block that is only the name of a figure is replaced by the figure. Nothing is looked for in
     code.
@@ -107,7 +108,7 @@ def with_figures(nodes: Sequence[Node], figures: Mapping[int, ImagePart]) -> lis
     made: list[Node] = []
     placed: set[int] = set()
     for block in nodes:
-        prose = _prose(block)
+        prose = words_of([block], _VERBATIM)
         named = [found for found in _NAMED.finditer(prose) if _number(found) in figures]
         fresh = {_number(it): it["caption"] or "" for it in named if _number(it) not in placed}
         if len(placed) + len(fresh) > _FIGURES:
@@ -117,19 +118,11 @@ def with_figures(nodes: Sequence[Node], figures: Mapping[int, ImagePart]) -> lis
             made.append(_without_marks(block, figures) if named else block)
         made += [figure_node(figures[n], n, caption) for n, caption in fresh.items()]
         placed |= fresh.keys()
-    return made
+    return made, placed
 
 
 def _number(found: re.Match[str]) -> int:
     return int(found["a"] or found["b"] or found["c"])
-
-
-def _prose(node: Node) -> str:
-    """The text in a node, without code."""
-    if isinstance(node, str):
-        return node
-    text = "" if node[0] in _VERBATIM else "".join(map(_prose, node[2:]))
-    return text if node[0] in _INLINE else f"{text}\n"
 
 
 def _without_marks(node: Node, figures: Mapping[int, ImagePart]) -> Node:

@@ -11,18 +11,18 @@ from typing import Any, cast
 
 from nbagent.view.markdown import cell
 from nbagent.view.node import Node, h, line
-from nbagent.view.words import columns_of, in_short, one_line, visible
+from nbagent.view.words import FRAME, columns_of, in_short, one_line, visible
 
 _ROWS, _COLUMNS, _CELL_CHARS = 20, 12, 120
 _BAR = re.compile(r"(?<!\\)\|")
 
 
-def table_of(value: Any) -> list[Node] | None:
+def table_of(value: Any, *, most_rows: int = _ROWS) -> list[Node] | None:
     """A list of alike objects, or the text that `shown` makes of a DataFrame, as a table."""
     if isinstance(value, str):
         rows, more = _frame_rows(value)
     elif names := columns_of(value):
-        items = cast("Sequence[dict[str, Any]]", value)[:_ROWS]
+        items = cast("Sequence[dict[str, Any]]", value)[:most_rows]
         rows = [names, *([_cell_text(item[name]) for name in names] for item in items)]
         more = len(value) - len(items)
     else:
@@ -44,13 +44,13 @@ def table_of(value: Any) -> list[Node] | None:
 
 def _frame_rows(text: str) -> tuple[list[list[str]], int]:
     """Header and rows of `shown`'s text of a DataFrame, and how many rows are not among them."""
-    title = text.partition("\n")[0]
-    if " rows × " not in title or not title.startswith(("DataFrame: ", "Series: ", "Styler of ")):
+    title = FRAME.match(text)
+    if title is None:
         return [], 0
     lines = [row for row in text.split("\n") if row.startswith("| ") and row.endswith(" |")]
     rows = [[c.strip().replace("\\|", "|") for c in _BAR.split(row[1:-1])] for row in lines]
     rows = [row for i, row in enumerate(rows) if i != 1][: _ROWS + 1]
-    total = int(title.partition(": ")[2].partition(" ")[0].replace(",", ""))
+    total = int(title[1].replace(",", "") or 0)
     return rows, total - (len(rows) - 1)
 
 

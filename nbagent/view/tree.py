@@ -16,6 +16,7 @@ from nbagent.view.words import (
     money,
     one_line,
     seconds,
+    things,
     tool_title,
     visible,
 )
@@ -58,7 +59,7 @@ def _going_on(branch: Branch | None) -> Iterator[tuple[Branch, list[Branch]]]:
 def _run_node(branch: Branch, is_current: bool) -> Node:
     run = branch.run
     here = h("strong", "nba-here", "you are here") if is_current else None
-    facts = [f"{branch.turns} turn{'s' * (branch.turns != 1)}", visible(run.model)]
+    facts = [things(branch.turns, "turn"), visible(run.model)]
     facts += [f"{count(run.usage.total_tokens)} tokens"] if run.usage.total_tokens else []
     facts += [money(run.cost_usd)] if run.cost_usd else []
     facts += [seconds(run.duration_ms)] if run.duration_ms else []
@@ -115,8 +116,15 @@ def calls_of(turn: EngineTurn) -> str:
     )
 
 
-def answers_listing(answers: Sequence[tuple[RunRecord, EngineTurn]]) -> Listing:
+def answers_of(records: Sequence[RunRecord]) -> list[tuple[RunRecord, EngineTurn]]:
+    """The answers to one request: of the run that was asked again, and of those that did it."""
+    asked = records[-1].forked_from
+    return [(run, turn) for run in records for turn in run.turns if turn.id == asked]
+
+
+def answers_listing(*records: RunRecord) -> Listing:
     """The answers to one request, each of a run: which are the same, what they say and cost."""
+    answers = answers_of(records)
     numbers = different_answers([turn for _, turn in answers])
     rows: list[tuple[str, ...]] = []
     for (run, turn), number in zip(answers, numbers, strict=True):

@@ -133,10 +133,9 @@ def test_ten_thousand_deltas_stay_small_and_cheap(kind: str) -> None:
         ([["put", "a/1", 1, "a"], ["add", "a/1", "x"], ["put", "a", 2, ""]], "put a2"),
         ([["put", "a", 1, ""], ["add", "a", "x"], ["put", "a", 2, ""]], "put a2"),
         ([["put", "ab", 1, ""], ["put", "a", 2, ""]], "put ab1, put a2"),
-        ([["put", "a", 1, ""], ["drop", "a"]], [["drop", "a"]]),
         ([["put", "a", 1, ""], ["done", 2]], [["done", 2]]),
     ],
-    ids=["more text", "in its place", "its parts", "added before", "other keys", "drop", "done"],
+    ids=["more text", "in its place", "its parts", "added before", "other keys", "done"],
 )
 def test_ops_that_a_later_one_makes_needless_are_not_sent(ops: list[Op], merged: Any) -> None:
     pending: list[Op] = []
@@ -157,9 +156,12 @@ def test_a_question_is_open_until_its_call_begins_and_has_an_id_of_its_own() -> 
     live.fold(question)
     assert live.open_questions() == [("C01/c1/1", question.question)]
     assert "Waiting for you" in text_of(live.picture())
+    assert "write(a=1) … waiting for you" in text_of(live.picture())
     live.fold(story.events[started])
     assert live.asked("C01/c1/1") is None
-    assert "Running" in text_of(live.picture())
+    assert "write(a=1) … running" in text_of(live.picture())
+    killed = live.record().model_copy(update={"phase": "Failed", "error": KILLED})
+    assert words(killed).count("… interrupted") == 2, "in the turn's line and in the card"
     live.fold(question)
     assert live.asked("C01/c1/2") == question.question
 
@@ -249,6 +251,12 @@ def test_a_stop_is_no_failure_and_is_said_in_one_line() -> None:
     assert plain(run).count("%agent resume") == 1
 
 
+def test_what_to_do_about_an_error_is_said_also_where_a_server_speaks_of_commands() -> None:
+    fault = ErrorInfo("LLM_HTTP_ERROR", "the server said: run %agent stop")
+    run = Story().end(phase="Failed", error=fault).run
+    assert "run %agent stop. %agent doctor says what was found" in labels.ending(run)
+
+
 @pytest.mark.parametrize("code", get_args(ModelCode))
 def test_a_failure_of_the_model_is_one_line_and_says_what_to_do(code: ModelCode) -> None:
     fault = ErrorInfo(code, "the provider said\n\n" + "much " * 1000)
@@ -308,16 +316,22 @@ ROWS = [{"city": "Oslo", "n": 717_710}, {"city": "Bergen", "n": 291_940}] * 30
         (ROWS, "2 columns × 60 rows"),
         (FRAME, "2 columns × 1,204 rows"),
         ({f"key{i}": "v" * 30 for i in range(23)}, "23 keys: key0, key1, key2, …"),
+        (
+            "DataFrame: abc rows × 2 columns\n| a | b |\n| - | - |\n| 1 | 2 |",
+            '"DataFrame: abc rows × 2',
+        ),
+        (f"DataFrame: {'9' * 5000} rows × 2 columns", '"DataFrame: 9999'),
         (["word " * 20] * 9, "9 items"),
         ("text " * 600, '"text text text text …" (3.0 kB)'),
         ({"a": 1}, '{"a": 1}'),
         (10**60, "0x9f4f2726179a224501d762 …"),
     ],
-    ids=["rows", "frame", "object", "list", "text", "small", "huge"],
+    ids=["rows", "frame", "object", "no count", "huge count", "list", "text", "small", "huge"],
 )
 def test_a_preview_tells_something_of_any_result(value: Any, short: str) -> None:
     run = Story().turn("", tool_run("c1", "t", {}, value)).end().run
     assert f"t() → {short}" in plain(run)
+    assert html(picture(run))
 
 
 @pytest.mark.parametrize("value", [ROWS, FRAME], ids=["rows", "frame"])
@@ -377,7 +391,8 @@ def test_markdown_becomes_allowed_nodes(source: str, made: str) -> None:
         *("$\\href{javascript:x}{y}$", "\\(\\class{nba-stop}{x}\\)", "$\\require{html}$"),
         *("$$\\def\\a{\\a\\a}\\a$$", "$\\begin{CD} a \\end{CD}$", "$a}{b$", "$#1$", "$x % y$"),
         *(f"${'{' * 20 + 'x' + '}' * 20}$", f"$x{'+1' * 400}$", "\\[\\style{a:b}{c}\\]"),
-        "\\(\\unicode{x41}\\)",
+        *("\\(\\unicode{x41}\\)", "$x''''''$"),
+        "\\(\\begin{array}{c}a\\\\[9999em]b\\end{array}\\)",
     ],
 )
 def test_prices_and_hostile_tex_stay_text(text: str) -> None:
@@ -391,10 +406,11 @@ def test_prices_and_hostile_tex_stay_text(text: str) -> None:
         *("> " * 25_000, "[" * 59_000, "*a **a " * 8_000, "- " * 25_000, "a*" * 500_000),
         *("a\n\n" * 19_000, "|a" * 15_000 + "\n" + "|-" * 15_000, "$x" * 25_000, "\\(" * 25_000),
         *("$a " * 1_900, "```python\n" + "'''\"" * 5_000),
+        *("```c\na" + " " * 5_000 + "(", "```css\n" + '"\\' * 2_900),
     ],
     ids=[
         *("quotes", "brackets", "stars", "lists", "1 MB", "paragraphs", "table", "tex", "tex ("),
-        *("few tex", "code"),
+        *("few tex", "python", "c", "css"),
     ],
 )
 def test_hostile_markdown_is_bounded(text: str) -> None:
@@ -440,7 +456,7 @@ def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
         " · 2.8 s",
         "offline:demo answers by rules, not by a model",
         "> Which is larger?",
-        'C01  population(city="Oslo") → 717,710   population(city="Bergen") → 291,940'
+        'C01  population(city="Oslo") → 717,710  population(city="Bergen") → 291,940'
         "  (428 tok · 1.1 s)",
         'C02  area(city="Bergn") ✕ E_TOOL_FAILED  (428 tok · 1.1 s)',
         "C03  Oslo is larger: 717,710 people against 291,940 in Bergen, "
