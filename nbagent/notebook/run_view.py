@@ -354,7 +354,7 @@ class OutputView:
             return
         self.widget.send_state("pictures")
         for part in gone:
-            self.widget.send({"run": " ".join(part), "ops": [["drop", ""]]})
+            self.widget.send({"run": " ".join(part), "ops": [["done", h("div", "")]]})
         self._save()
 
     def _ended(self, run: RunRecord) -> None:

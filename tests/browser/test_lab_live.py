@@ -180,7 +180,7 @@ def test_several_answers_are_shown_beside_each_other_and_the_chosen_one_goes_on(
     table = place.locator(".nba-list")
     expect(table).to_contain_text("4 answers, 3 different")
     expect(table.locator("tbody tr")).to_have_count(4)
-    answers = place.locator("[data-run]")
+    answers = place.locator("[data-run][data-kernel]")
     expect(answers).to_have_count(4)
     assert [answer.locator(".nba-turn").count() for answer in answers.all()] == [1, 1, 1, 1]
     # No call has run: the one that is chosen runs its own.

@@ -208,7 +208,7 @@ def test_what_is_forgotten_beside_a_run_at_work_leaves_its_live_view(kernel: Liv
     assert sorted(heard[-1]["content"]["data"]) == [VIEW, "text/html", "text/plain"]
     assert "Comparison" not in heard[-1]["content"]["data"]["text/html"]
     sent = [it["content"]["data"] for it in heard if it["msg_type"] == "comm_msg"]
-    gone = {"run": " ".join(pair.ids), "ops": [["drop", ""]]}
+    gone = {"run": " ".join(pair.ids), "ops": [["done", ["div", {}]]]}
     assert gone in [it.get("content") for it in sent]
     (state,) = [it["state"] for it in sent if "pictures" in it.get("state", ())]
     assert "Comparison" not in str(state)
