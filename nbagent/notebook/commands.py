@@ -18,7 +18,7 @@ from nbagent import runtime, settings
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import kernel, reports, surface
-from nbagent.notebook.interrupt import Interrupt
+from nbagent.notebook.interrupt import Interrupt, Stopped
 from nbagent.notebook.line import (
     Line,
     continued,
@@ -129,6 +129,8 @@ class Commands:
             if options.into is not None:
                 self._shell.user_ns[options.into] = run
             run.wait()
+        if run.phase == "Failed" and run.stop_reason == "stopped" and run.error:
+            raise Stopped(run.error.message, code=run.error.code, details=run.error.details)
         run.raise_for_error()
         if options.to is not None:
             code = "\n".join(match["code"] for match in _CODE.finditer(run.text))

@@ -29,7 +29,6 @@ from IPython.core.completer import (
 from nbagent.notebook.line import (
     BY_FLAG,
     COMMANDS,
-    CURLY,
     QUOTES,
     Command,
     Line,
@@ -37,6 +36,7 @@ from nbagent.notebook.line import (
     words_of,
 )
 from nbagent.settings import Settings, effective, project_folder, store_home
+from nbagent.view.cell import quoted
 
 IDENTIFIER = "nbagent.agent_matcher"
 _PRIORITY = 200
@@ -234,21 +234,6 @@ def is_typable(text: str) -> bool:
     joiners = "\u200c\u200d"  # Invisible, and yet a part of words in Persian, Hindi and emoji.
     unseen = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return all(c in joiners or unicodedata.category(c) not in unseen for c in text)
-
-
-def quoted(text: str, quote: str = "") -> str:
-    """The text as one word of a line: as it is, or in quotes where it needs them.
-
-    Args:
-        quote: the one that it is to begin with, if it can.
-    """
-    special = any(c.isspace() or c in QUOTES or c in CURLY or c == "\\" for c in text)
-    if not quote and not special:
-        return text
-    if quote != '"' and "'" not in text:
-        return f"'{text}'"
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 # What is known. What fails is left out: a broken store, settings that do not fit.

@@ -132,7 +132,8 @@ class Output:
     def _node(self, records: list[RunRecord]) -> Node:
         if len(records) > 2:
             ids = " ".join(run.id for run in records)
-            return h("div", ROOT, answers_listing(*records).node(), data_run=ids)
+            listing = h("div", "nba-wide", answers_listing(*records).node())
+            return h("div", ROOT, listing, data_run=ids)
         if len(records) > 1:
             return compare_node(records)
         (run,) = records

@@ -93,7 +93,8 @@ def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
     # A figure that has words of its own is not described by its size, too.
     words = " · ".join(filter(None, (name, own, "" if name and own else size)))
     source = f"data:{image.media_type};base64,{image.data}"
-    picture = h("img", "nba-img", alt=words, src=source)
+    alt = " · ".join(filter(None, (name, own or size)))
+    picture = h("img", "nba-img", alt=alt, src=source)
     return h("div", "nba-figure", picture, h("div", "nba-note", words))
 
 

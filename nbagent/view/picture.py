@@ -177,13 +177,15 @@ def head_row(status: Status, model: str, facts: Sequence[Node], *buttons: Node) 
 def _fact(fact: labels.Fact, clock: str | None = None) -> Node:
     aside = h("span", "nba-aside", f" {fact.aside}") if fact.aside else None
     word = f" {fact.word}" if fact.word else ""
-    return h("span", "", h("b", "", fact.value, data_clock=clock), word, aside)
+    if clock is not None:  # the page counts on, in other units
+        return h("span", "", h("b", "", fact.value + word, data_clock=clock), aside)
+    return h("span", "", h("b", "", fact.value), word, aside)
 
 
 def _activity(now: Now) -> Node:
     """What is waited for, and how long still."""
     left = now.again_ms - now.elapsed_ms
-    again = ["again in ", h("b", "", f"{left / 1000:.1f}", data_clock=f"{-left:.0f}"), " s · "]
+    again = ["again in ", h("b", "", f"{left / 1000:.1f} s", data_clock=f"{-left:.0f}"), " · "]
     return h("div", "nba-wide nba-note nba-activity", *(again if left > 0 else ()), now.activity)
 
 
