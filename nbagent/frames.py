@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from nbagent.archive import frames
-from nbagent.archive.codec import unpacked
+from nbagent.archive.codec import unpacked_all
 from nbagent.archive.store import Store
 from nbagent.archive.tables import DAMAGE, Dtype
 from nbagent.contracts.canonical import load_json
@@ -144,13 +144,14 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     file = path_of(path, "path")
     try:
         saved = [
-            output["metadata"]["nbagent"]
+            record
             for cell in load_json(file.read_bytes())["cells"]
             for output in cell.get("outputs", ())
             if "nbagent" in output.get("metadata", ())
+            for record in unpacked_all(output["metadata"]["nbagent"])
         ]
         # A run that is shown twice is saved twice.
-        records = {record.id: record for record in map(unpacked, saved)}
+        records = {record.id: record for record in saved}
         in_order = sorted(records.values(), key=lambda record: record.started_at)
         return SavedNotebook(file, in_order)
     except (OSError, *DAMAGE) as error:

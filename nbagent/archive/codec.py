@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from nbagent.archive.tables import FRAMES, STORED, TOKENS, VERSION
 from nbagent.contracts.canonical import dump_json, load_json, sha256_hex, sha_of
@@ -459,6 +459,16 @@ def packed(run: RunRecord) -> Row:
         # Half a character (a lone surrogate), which no front end could be sent.
         return {"escaped": json.dumps(plain)}
     return plain
+
+
+def unpacked_all(saved: Any) -> list[RunRecord]:
+    """The records of an output: of one run as it is, of several or none as a list.
+
+    Raises:
+        ValueError: see `unpacked`.
+    """
+    several = cast("list[Any]", saved) if isinstance(saved, list) else [saved]
+    return [unpacked(plain) for plain in several]
 
 
 def unpacked(plain: Any) -> RunRecord:

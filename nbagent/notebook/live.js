@@ -517,6 +517,8 @@ function pageActions() {
         .nba-words :is(.nba-lab, textarea) { display: block; box-sizing: border-box; width: 100%; }
         .nba-words button { margin: 6px 6px 0 0; }
         ${ours} .nba-do { display: inline-block !important; }
+        .widget-output ${ours} .nba-do:not([data-do=copy], [data-do=cell]) /* takes no updates */
+          { display: none !important; }
         ${ours} th .nba-do { border: 0 !important; padding: 0 2px !important; }
         ${ours} .nba-scrolls { max-height: 420px; overflow: auto; }
         ${search} { width: 24em; max-width: 100%; }`;

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import contextvars
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from IPython.display import display
+from ipywidgets import Output as OutputWidget
+from ipywidgets.widgets.widget import _instances  # pyright: ignore[reportPrivateUsage]
 
 from nbagent.archive.codec import packed
 from nbagent.archive.store import Store
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
+from nbagent.notebook import kernel
 from nbagent.session.frontend import RunList
 from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions
@@ -34,6 +38,10 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 _MOST_OUTPUTS = 1_000
 """The buttons of earlier ones do nothing any more."""
 
+Part = tuple[str, ...]
+"""Ids: of one run, its picture; of two, how they differ; of more, the answers to one request, first
+of the run that was asked again."""
+
 _outputs: dict[str, Output] = {}
 _numbers = count(1)
 
@@ -47,11 +55,15 @@ class Output:
         """In `data-kernel` of its pictures."""
         self.context = contextvars.copy_context()
         """A click has no cell: what is displayed and printed for it goes to the one of this."""
-        self.parts: list[tuple[str, ...]] = []
-        """Ids: of one run, its picture; of two, how they differ; of more, the answers to one
-        request, first of the run that was asked again."""
+        boxes = [it for it in [*_instances.values()] if isinstance(it, OutputWidget)]
+        self.is_boxed = any(it.msg_id and it.msg_id == kernel.execution_id() for it in boxes)
+        """In an `ipywidgets.Output`, which takes no updates: the live view stays."""
+        self.parts: list[Part] = []
+        """What it shows; of a run that was deleted, here or elsewhere, nothing is drawn."""
         self.at_work = ""
         """The id of the run that it shows live."""
+        self.take_out: Callable[[Sequence[Part]], object] | None = None
+        """Takes parts out of its live view, while there is one."""
         self.view: Callable[[int], Callable[[RunRecord, RunControls], Sink]] | None = None
         """Views of so many runs that a button starts here, where it is not an `OutputView`."""
         self.unfolded: dict[str, frozenset[str]] = {}
@@ -75,9 +87,9 @@ class Output:
         """One of its runs, as it is kept."""
         return self._store.load(run_id)
 
-    def nodes(self) -> list[Node]:
-        """Its pictures."""
-        return [self._node([self.load(run_id) for run_id in part]) for part in self.parts]
+    def nodes(self, first: int) -> list[Node]:
+        """The pictures of its first parts."""
+        return [self._node(records) for records in self._loaded(self.parts[:first])]
 
     def add(self, *run_ids: str) -> None:
         """Show below what is there one run, or how several differ."""
@@ -92,24 +104,37 @@ class Output:
 
     def show_saved(self, *at_hand: RunRecord) -> None:
         """Show the pictures as they are saved; records at hand need not be loaded."""
-        known = {run.id: run for run in at_hand}
-        parts = [[known.get(i) or self.load(i) for i in part] for part in self.parts]
+        parts = self._loaded(self.parts, *at_hand)
+        if self.parts and not parts:
+            self._display({"text/plain": f"Run {self.parts[0][0][:8]} was forgotten."})
+            return
         drawn = "".join(html(self._node(records)) for records in parts)
         drawn = page("") + drawn if drawn else ""
         made = {"text/html": drawn, "text/plain": "\n\n".join(map(_text, parts))}
         self._display(made, metadata_of(*(part[0] for part in parts if len(part) == 1)))
 
-    def drop(self, run_id: str) -> None:
-        """Show a run no more, as it was deleted."""
-        self.parts = [part for part in self.parts if run_id not in part]
-        if self.parts:
+    def drop(self, run_ids: Collection[str]) -> None:
+        """Show runs no more, as they were deleted."""
+        gone = [part for part in self.parts if not set(part).isdisjoint(run_ids)]
+        if gone and self.take_out:
+            self.take_out(gone)
+        elif gone:
             self.show_saved()
-        else:
-            self._display({"text/plain": f"Run {run_id[:8]} was forgotten."})
+
+    def _loaded(self, parts: Sequence[Part], *at_hand: RunRecord) -> list[list[RunRecord]]:
+        """The records of parts, without those that cannot be loaded."""
+        known = {run.id: run for run in at_hand}
+        loaded: list[list[RunRecord]] = []
+        for part in parts:
+            with suppress(NbagentError):
+                loaded.append([known.get(i) or self.load(i) for i in part])
+        return loaded
 
     def _node(self, records: list[RunRecord]) -> Node:
         if len(records) > 2:
-            return h("div", ROOT, h("div", "nba-wide", answers_listing(*records).node()))
+            ids = " ".join(run.id for run in records)
+            listing = h("div", "nba-wide", answers_listing(*records).node())
+            return h("div", ROOT, listing, data_run=ids)
         if len(records) > 1:
             return compare_node(records)
         (run,) = records
@@ -154,11 +179,10 @@ def output_of(output_id: object) -> Output | None:
     return _outputs.get(output_id) if isinstance(output_id, str) else None
 
 
-def forget_run(run_id: str) -> None:
-    """Take a run that was deleted out of the open pages."""
+def forget_runs(run_ids: Collection[str]) -> None:
+    """Take runs that were deleted out of the open pages."""
     for output in list(_outputs.values()):
-        if any(run_id in part for part in output.parts):
-            output.drop(run_id)
+        output.drop(run_ids)
 
 
 def metadata_of(*runs: RunRecord) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -143,7 +143,7 @@ class Panel(Output):
 
     def _thread(self, page: str = "", n: int = SHOWN) -> None:
         """Send the conversation to one page, or to all."""
-        drawn = [self._node([*map(self.load, part)]) for part in self.parts[-n:]]
+        drawn = [self._node(records) for records in self._loaded(self.parts[-n:])]
         told = {"draft": self._draft, "pictures": drawn, "more": max(0, len(self.parts) - n)}
         # A page that is being loaded may have missed the last change of the state.
         self.widget.send({"kind": "thread", "page": page, "state": self.widget.state, **told})
@@ -291,7 +291,7 @@ class Panel(Output):
                     self._thread()
             if run.phase == "Running":  # nothing of it is kept, and only its controls know why
                 run = getattr(controls, "record", run)
-                self._take_out(run.id)
+                self._leave_out({run.id})
                 self._thread()
                 self._refused("", prompt)
                 self._fail(error_from_info(run.error) if run.error else UsageError("it broke off"))
@@ -328,14 +328,15 @@ class Panel(Output):
             self.parts = [(run.id,) for run in runs]
             self._changed()
 
-    def drop(self, run_id: str) -> None:
-        """A run was deleted: it goes from the page, and the conversation goes on without it."""
-        self._take_out(run_id)
-        self._changed("" if self.parts else FORGOTTEN)
+    def drop(self, run_ids: Collection[str]) -> None:
+        """Runs were deleted: they go from the page, and the conversation goes on without them."""
+        if any(not set(part).isdisjoint(run_ids) for part in self.parts):
+            self._leave_out(run_ids)
+            self._changed("" if self.parts else FORGOTTEN)
 
-    def _take_out(self, run_id: str) -> None:
-        self.parts = [part for part in self.parts if run_id not in part]
-        self._known.pop(run_id, None)
+    def _leave_out(self, run_ids: Collection[str]) -> None:
+        self.parts = [part for part in self.parts if set(part).isdisjoint(run_ids)]
+        self._known = {i: run for i, run in self._known.items() if i not in run_ids}
 
     def _changed(self, told: str = "") -> None:
         """The conversation is another one."""

@@ -21,7 +21,7 @@ from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import comms
-from nbagent.notebook.outputs import Output
+from nbagent.notebook.outputs import Output, Part
 from nbagent.view.live import LivePicture, Op, merge
 from nbagent.view.node import Node, h
 from nbagent.view.picture import PAUSING, STOPPING, live_sheet, page, picture
@@ -237,7 +237,7 @@ class LiveView:
         if self._is_over or self._loop is None:
             self._send_whole(page)
         else:
-            self._soon(self._send_whole, page)
+            self.soon(self._send_whole, page)
 
     def _send_whole(self, page: int | str) -> None:
         """Give one page the picture, which has all in it that was sent before."""
@@ -269,9 +269,10 @@ class LiveView:
     # Sending
 
     def _tell(self, ops: list[Op]) -> None:
-        self._soon(self._batcher.add, ops)
+        self.soon(self._batcher.add, ops)
 
-    def _soon(self, work: Callable[..., object], *given: object) -> None:
+    def soon(self, work: Callable[..., object], *given: object) -> None:
+        """Do this on the engine's loop, between two events."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the kernel is going down
                 self._loop.call_soon_threadsafe(work, *given)
@@ -297,20 +298,23 @@ class OutputView:
         self._over: list[RunRecord] = []
         self._saved, self._unsaved = _FIRST_SAVE, 0
         """Characters of the picture in the output, and of what was sent since."""
+        self._was_asking = False
 
     def open(self, run: RunRecord, controls: RunControls) -> LiveView:
         """The view of a run that begins, which is its sink."""
         ended, kernel_id = self._ended, self._output.id
         live = LiveView(run, controls, send=self._send, ended=ended, kernel_id=kernel_id)
-        earlier = self._output.nodes() if not self._lives else []
-        self._output.at_work = run.id
+        place = len(self._output.parts)
+        self._output.at_work, self._output.take_out = run.id, partial(live.soon, self._take_out)
         self._output.add(run.id)
         self._lives.append(live)
         if len(self._lives) > 1:
             self.widget.send({"run": run.id, "ops": [["done", live.picture()]]})
         else:
-            self._earlier = earlier
-            self.widget = RunWidget(lambda: [*earlier, *(one.picture() for one in self._lives)])
+            self._place = place
+            self.widget = RunWidget(
+                lambda: [*self._output.nodes(place), *(one.picture() for one in self._lives)]
+            )
             listen(self.widget, self._heard)
             self._output.show_live(comm_id(self.widget))
         return live
@@ -324,29 +328,41 @@ class OutputView:
             live.heard(message)
 
     def _send(self, message: dict[str, Any]) -> None:
+        # Drawn anew, an output may move: not under the mouse of a person who is asked.
+        is_asking = any(live.is_asking for live in self._lives)
+        if is_asking and not self._was_asking:
+            self._save()
+        self._was_asking = is_asking
         self.widget.send(message)
         if message["ops"][0][0] != "done":
             self._unsaved += len(str(message["ops"]))
-            if self._unsaved > self._saved:
-                self._save()
+            if self._unsaved > self._saved and not is_asking and self._output.at_work:
+                self._save(2 * self._saved)
 
-    def _save(self) -> None:
-        """Keep the picture so far in the output, when it has doubled: a file may be saved now."""
-        # Drawn anew, an output may move: not under the mouse of a person who is asked.
-        if not self._output.at_work or any(live.is_asking for live in self._lives):
-            return
+    def _save(self, more_than: int = 0) -> None:
+        """Keep the picture so far in the output, if it has so many characters."""
         self._unsaved = 0
-        made = page(h("div", "", *self._earlier, *(live.saved_picture() for live in self._lives)))
-        if len(made) > 2 * self._saved:
+        lives = [live.saved_picture() for live in self._lives]
+        made = page(h("div", "", *self._output.nodes(self._place), *lives))
+        if len(made) > more_than:
             self._saved = len(made)
             self._output.show_live(comm_id(self.widget), made)
+
+    def _take_out(self, gone: Sequence[Part]) -> None:
+        """Take what was deleted out of the page, of the widget's state and of the file."""
+        if not self._output.at_work:
+            return
+        self.widget.send_state("pictures")
+        for part in gone:
+            self.widget.send({"run": " ".join(part), "ops": [["done", h("div", "")]]})
+        self._save()
 
     def _ended(self, run: RunRecord) -> None:
         """A run is over; after the last one the pictures are saved."""
         self._over.append(run)
         if len(self._over) < self._n:
             return
-        self._output.at_work = ""
+        self._output.at_work, self._output.take_out = "", None
         for live in self._lives:
             self._output.unfolded[live.run_id] = frozenset(live.unfolded)
         if self._n > 1:
@@ -357,8 +373,10 @@ class OutputView:
         # The model stays open, so that a reloaded page can show it.
         comms.unregister(comm_id(self.widget))
         _replaced.append(self)
-        while len(_replaced) > _KEPT_OPEN:
-            _replaced.pop(0).widget.close()
+        spare = [view for view in _replaced if not view._output.is_boxed]
+        for view in spare[:-_KEPT_OPEN]:
+            _replaced.remove(view)
+            view.widget.close()
 
 
 def forget_views(run_id: str) -> None:

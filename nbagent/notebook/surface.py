@@ -19,7 +19,7 @@ from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions, comms, kernel
-from nbagent.notebook.outputs import ListOutput, Output, display_once, forget_run
+from nbagent.notebook.outputs import ListOutput, Output, display_once, forget_runs
 from nbagent.notebook.run_code import capture, run_code
 from nbagent.notebook.run_view import OutputView, forget_views
 from nbagent.runtime import Courier, Pump
@@ -134,8 +134,8 @@ class NotebookFrontend(Frontend):
         """Empty the open pages' outputs of these runs, and drop what this kernel holds of them."""
         for run_id in run_ids:
             forget_views(run_id)
-            forget_run(run_id)
             _shown.pop(run_id, None)
+        forget_runs(run_ids)
         shell = get_ipython()
         if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
             del shell.user_ns["_run"]

@@ -282,6 +282,7 @@ def compare_node(records: Sequence[RunRecord]) -> Node:
         *_group_nodes(groups),
         role="group",
         aria_label="comparison of runs",
+        data_run=" ".join(run.id for run in records),
     )
 
 

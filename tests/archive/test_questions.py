@@ -225,7 +225,9 @@ def test_what_a_reviewer_decided_and_what_the_edit_changed(history: Any) -> None
 
 
 def test_the_frames_of_a_notebook_are_those_of_the_store(history: Any, tmp_path: Path) -> None:
-    save_notebook(tmp_path / "x.ipynb", [RUNS[3], *RUNS])
+    shown = [*map(packed, RUNS)]
+    # A run and what its buttons made of it, one of them again, and a panel without runs.
+    (tmp_path / "x.ipynb").write_text(notebook_of([shown[3], shown[0]], *shown[1:], shown[3], []))
     saved = nbagent.read_notebook(tmp_path / "x.ipynb")
     assert repr(saved) == "<SavedNotebook x.ipynb, runs: 4>"
     for name in ("runs", "turns", "tool_runs", "transitions", "messages", "prompts"):
@@ -260,10 +262,20 @@ def test_a_run_of_a_notebook_is_the_record_and_can_only_be_read(tmp_path: Path) 
         ('{"cells": 3}', ""),
         ('{"cells": [3]}', ""),
         (notebook_of({"id": 1}), "saved by another version of nbagent"),
+        (notebook_of([[]]), "not a packed record"),
         (edited("tool_runs", "tool_call_id", "x"), "KeyError"),
         (edited("turns", "n_messages", 10**30), "too large"),
     ],
-    ids=["missing", "no JSON", "no cells", "no cell", "no record", "other call", "huge number"],
+    ids=[
+        "missing",
+        "no JSON",
+        "no cells",
+        "no cell",
+        "no record",
+        "a list in a list",
+        "other call",
+        "huge number",
+    ],
 )
 def test_what_is_no_saved_notebook_is_one_clear_line(
     tmp_path: Path, content: str | None, said: str

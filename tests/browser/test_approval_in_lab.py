@@ -64,6 +64,9 @@ def test_a_person_edits_and_denies_while_the_cell_runs(notebook: Notebook) -> No
     output = notebook.output(1)
     expect(output.locator(".nba-ask")).to_have_count(2)
     assert output.locator(".nba-phase").inner_text() == "Waiting for you"
+    # A page that is loaded anew now shows the end, but has no part in what the file keeps.
+    (kept,) = notebook.save()["cells"][1]["outputs"]
+    assert "I keep them." in "".join(kept["data"]["text/html"])
     first, second = question(output, 0), question(output, 1)
     first.locator("summary", has_text="Edit…").click()
     field = first.locator('[data-field="text"]')

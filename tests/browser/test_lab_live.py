@@ -181,7 +181,7 @@ def test_several_answers_are_shown_beside_each_other_and_the_chosen_one_goes_on(
     table = place.locator(".nba-list")
     expect(table).to_contain_text("4 answers, 3 different")
     expect(table.locator("tbody tr")).to_have_count(4)
-    answers = place.locator("[data-run]")
+    answers = place.locator("[data-run][data-kernel]")
     expect(answers).to_have_count(4)
     assert [answer.locator(".nba-turn").count() for answer in answers.all()] == [1, 1, 1, 1]
     # No call has run: the one that is chosen runs its own.
@@ -228,6 +228,10 @@ def test_a_tree_and_a_table_of_runs_open_them_below(notebook: Notebook) -> None:
 def test_a_run_stands_in_boxes_and_tabs_of_widgets(notebook: Notebook) -> None:
     notebook.run(BOX)
     expect(notebook.output(BOX).locator(".nba-run .nba-phase")).to_have_text("Answered")
+    # What a click starts could not be shown there.
+    buttons = notebook.output(BOX).locator(".nba-do:visible")
+    seen = buttons.evaluate_all("all => all.map((one) => one.title)")
+    assert seen == ["Copy answer", "To cell"]
 
 
 def test_a_page_that_is_loaded_anew_shows_the_run_and_its_buttons(notebook: Notebook) -> None:

@@ -120,8 +120,10 @@ def test_a_view_that_comes_later_asks_for_the_whole_and_takes_nobody_elses(page:
     assert page.locator(".nba-phase").inner_text() == "Running"
     page.evaluate(send, {"run": stage.story.run.id, "page": ready[1]["page"], "ops": [whole]})
     assert page.locator(".nba-phase").inner_text() == "Answered"
-    page.evaluate("stub.leave()")
+    page.evaluate(send, {"run": stage.story.run.id, "ops": [["done", ["div", {}]]]})
     assert page.locator(".nba-run").count() == 0
+    page.evaluate("stub.leave()")
+    assert page.locator(".nba-view").count() == 0
 
 
 def test_buttons_of_static_pictures_work_while_their_kernel_lives(page: Page) -> None:

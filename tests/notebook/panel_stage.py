@@ -19,7 +19,7 @@ from nbagent.archive.store import Store
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions
 from nbagent.notebook import panel as room
-from nbagent.notebook.outputs import forget_run
+from nbagent.notebook.outputs import forget_runs
 from nbagent.notebook.panel import Panel
 from nbagent.runtime import Courier
 from nbagent.session.frontend import use_frontend
@@ -113,8 +113,7 @@ class Stage:
         actions.heard({"kind": "act", "do": do, "run": run.id, "at": self.panel.id, **more})
 
     def forget(self, run: RunRecord, *, children: bool = False) -> None:
-        for run_id in self.store.forget(run.id, children=children):
-            forget_run(run_id)
+        forget_runs(self.store.forget(run.id, children=children))
 
     def set(self, name: str, value: str) -> None:
         self.say("field", name=name, value=value)

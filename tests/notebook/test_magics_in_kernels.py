@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from kernels import Cell, LiveKernel
 
 from nbagent.archive.codec import unpacked
 
+VIEW = "application/vnd.jupyter.widget-view+json"
 SETUP = """
 %load_ext nbagent
 import nbagent
@@ -124,7 +126,7 @@ def test_front_end_gets_a_widget_and_in_the_end_the_saved_picture(kernel: LiveKe
     cell = kernel.run("%%agent --into live\nHow many people live in Oslo?", stdin=True)
     (first,) = cell.of("display_data")
     (last,) = cell.of("update_display_data")
-    assert "application/vnd.jupyter.widget-view+json" in first["data"]
+    assert VIEW in first["data"]
     assert sorted(last["data"]) == ["text/html", "text/plain"]
     assert first["transient"]["display_id"] == last["transient"]["display_id"]
     assert unpacked(last["metadata"]["nbagent"]).id == kernel.value("live.id")
@@ -146,7 +148,82 @@ def test_open_page_no_longer_shows_a_forgotten_run(kernel: LiveKernel) -> None:
     assert "_run" in str(kernel.run("_run", fails=True).error)
 
 
+class Pair:
+    """The runs `p` and `q`, how they differ below `q`, and a person at the buttons of `q`."""
+
+    def __init__(self, kernel: LiveKernel, answer: str) -> None:
+        self.kernel = kernel
+        shown = kernel.run(
+            f"offline.script(['one', 'two', {answer!r}], name='pair', delay_ms=10)\n"
+            "p, q = (nbagent.Agent(model='offline:pair', tools=[]).run(it) for it in 'pq')",
+            stdin=True,
+        )
+        page = str(shown.of("update_display_data")[-1]["data"]["text/html"])
+        self.place = page.partition('data-kernel="')[2].partition('"')[0]
+        kernel.run(
+            "from ipywidgets.widgets.widget import _instances as alive\n"
+            "from nbagent.notebook.outputs import output_of\n"
+            "from nbagent.session.stores import current_store\n"
+            f"place = output_of({self.place!r}); place.add(p.id, q.id); place.show_saved()"
+        )
+        self.ids: tuple[str, str] = kernel.value("(p.id, q.id)")
+        kind = "type(it).__name__ == 'PageActions'"
+        self.buttons = kernel.value(f"next(it.model_id for it in alive.values() if {kind})")
+
+    def retry(self, until: Callable[[Any], object]) -> list[Any]:
+        told: dict[str, Any] = {"do": "retry", "run": self.ids[1], "at": self.place, "fields": {}}
+        self.kernel.say(self.buttons, kind="act", **told)
+        return [it["content"] for it in self.kernel.heard(until)]
+
+
+def is_swap(message: dict[str, Any]) -> bool:
+    """Whether an output is drawn as it is saved."""
+    update = message["msg_type"] == "update_display_data"
+    return update and not any("widget" in kind for kind in message["content"]["data"])
+
+
+def test_a_retry_below_a_run_that_was_deleted_elsewhere_is_shown(kernel: LiveKernel) -> None:
+    pair = Pair(kernel, "three")
+    kernel.run("current_store().forget(p.id)")
+    last = pair.retry(is_swap)[-1]
+    assert [unpacked(it).text for it in last["metadata"]["nbagent"]] == ["two", "three"]
+    assert "Comparison" not in last["data"]["text/html"]
+
+
+def test_a_run_is_forgotten_together_with_its_retry_below_it(kernel: LiveKernel) -> None:
+    pair = Pair(kernel, "three")
+    pair.retry(is_swap)
+    done = kernel.run("nbagent.forget(q, children=True)", stdin=True)
+    drawn = [it["data"] for it in done.of("update_display_data")]
+    assert drawn == [{"text/plain": f"Run {pair.ids[1][:8]} was forgotten."}]
+    assert "_run" in str(kernel.run("_run", fails=True).error)
+
+
+def test_what_is_forgotten_beside_a_run_at_work_leaves_its_live_view(kernel: LiveKernel) -> None:
+    pair = Pair(kernel, "word " * 999)
+    told = pair.retry(lambda message: "word word" in str(message["content"].get("data")))
+    view = next(it["data"][VIEW]["model_id"] for it in told if VIEW in it.get("data", ()))
+    kernel.send("nbagent.forget(p)", stdin=True)
+    heard = kernel.heard(lambda message: VIEW in message["content"].get("data", ()))
+    assert sorted(heard[-1]["content"]["data"]) == [VIEW, "text/html", "text/plain"]
+    assert "Comparison" not in heard[-1]["content"]["data"]["text/html"]
+    sent = [it["content"]["data"] for it in heard if it["msg_type"] == "comm_msg"]
+    gone = {"run": " ".join(pair.ids), "ops": [["done", ["div", {}]]]}
+    assert gone in [it.get("content") for it in sent]
+    (state,) = [it["state"] for it in sent if "pictures" in it.get("state", ())]
+    assert "Comparison" not in str(state)
+    kernel.say(view, kind="stop")
+    last = kernel.heard(is_swap)[-1]["content"]
+    assert "Stopped" in last["data"]["text/plain"]
+
+
 def test_old_views_are_closed_and_do_not_fill_the_kernel(kernel: LiveKernel) -> None:
+    boxed = kernel.run(
+        "import ipywidgets\n"
+        "with ipywidgets.Output(): nbagent.Agent(tools=[], model='offline:demo').run('x')",
+        stdin=True,
+    )
+    (shown,) = boxed.of("display_data")
     code = (
         "script = nbagent.offline.script(['word ' * 1000] * 9)\n"
         "agent = nbagent.Agent(model=script, tools=[])\n"
@@ -155,4 +232,6 @@ def test_old_views_are_closed_and_do_not_fill_the_kernel(kernel: LiveKernel) -> 
     kernel.run(code, stdin=True)
     kernel.run("from ipywidgets.widgets.widget import _instances as alive")
     views = kernel.value("sum(type(w).__name__ == 'RunWidget' for w in alive.values())")
-    assert int(views) <= 4
+    assert int(views) <= 5
+    # An Output of ipywidgets takes no updates: there it is all that a person sees.
+    assert kernel.value(f"{shown['data'][VIEW]['model_id']!r} in alive") is True

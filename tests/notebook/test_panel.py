@@ -134,7 +134,7 @@ def test_a_comparison_stands_below_and_stays(stage: Stage) -> None:
     assert len(stage.pictures) == 3
     assert "Comparison" in text_of(stage.pictures[2])
     assert stage.run("And of Oslo?").parent_id == second.id
-    stage.panel.drop(first.id)
+    stage.panel.drop({first.id})
     assert len(stage.pictures) == 2
 
 
