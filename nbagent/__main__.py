@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -16,6 +18,7 @@ from typing import Any
 from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import NbagentError, UsageError, described
 from nbagent.contracts.secrets import register_environment
+from nbagent.view.words import visible
 
 FORMATS = ("md", "html", "jsonl", "openai", "cell", "otel")
 
@@ -27,7 +30,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         said = given.do(given)
     except NbagentError as error:
-        print(error, file=sys.stderr)
+        print(visible(str(error)), file=sys.stderr)
         return 1
     except BrokenPipeError:  # `… | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -70,7 +73,7 @@ def _doctor(given: Namespace) -> str:
 
 
 def _runs(given: Namespace) -> str:
-    return str(import_module("nbagent.notebook.reports").runs(max(given.number, 1)))
+    return str(import_module("nbagent.notebook.reports").runs(min(max(given.number, 1), 9999)))
 
 
 def _show(given: Namespace) -> str:
@@ -80,7 +83,8 @@ def _show(given: Namespace) -> str:
 def _export(given: Namespace) -> str | None:
     text = _run(given.run).export(given.format)
     if given.output is None:
-        return text.removesuffix("\n")
+        text = text.removesuffix("\n")
+        return visible(text) if sys.stdout.isatty() else text
     _write(Path(given.output), text)
     return None
 
@@ -89,8 +93,15 @@ def _run(ref: str) -> Any:
     return import_module("nbagent.run").open_run(ref)
 
 
-def _strip(given: Namespace) -> str:
-    return "\n".join(map(stripped, given.file))
+def _strip(given: Namespace) -> None:
+    failed: list[str] = []
+    for name in given.file:
+        try:
+            print(visible(stripped(name)))
+        except UsageError as error:
+            failed.append(error.message)
+    if failed:
+        raise UsageError("\n".join(failed))
 
 
 def stripped(name: str) -> str:
@@ -100,8 +111,10 @@ def stripped(name: str) -> str:
         UsageError: it cannot be read or written, or is no notebook.
     """
     file = Path(os.path.realpath(name))
+    if file.exists() and not (file.is_file() and file.stat().st_mode & stat.S_IWUSR):
+        raise UsageError(f"{name} is no file that may be written; nothing was changed")
     try:
-        notebook: Any = load_json(file.read_bytes())
+        notebook: Any = load_json(file.read_bytes().removeprefix(codecs.BOM_UTF8))
         outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
         held = [json_object(output.get("metadata")) or {} for output in outputs]
         dropped = [metadata.pop("nbagent") for metadata in held if "nbagent" in metadata]
@@ -120,8 +133,9 @@ def _write(file: Path, text: str) -> None:
     try:
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
-                out.write(text)
+            # Half a character (a lone surrogate) as its escape, which JSON has as well.
+            with os.fdopen(handle, "wb") as out:
+                out.write(text.encode("utf-8", "backslashreplace"))
             if file.exists():
                 shutil.copymode(file, temporary)
             else:
@@ -131,7 +145,7 @@ def _write(file: Path, text: str) -> None:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
-    except (OSError, UnicodeEncodeError) as error:
+    except OSError as error:
         raise UsageError(f"{file.name} cannot be written ({described(error)})") from None
 
 

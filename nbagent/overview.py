@@ -120,7 +120,7 @@ def history(
     Raises:
         UsageError: an unknown column or filter, or a limit that does not fit.
     """
-    if not 0 < limit <= _MOST:
+    if type(limit) is not int or not 0 < limit <= _MOST:
         raise UsageError(f"limit={limit!r} does not fit; take 1 to {_MOST:,}")
     if "store" in filters:
         raise UsageError("history reads this store; nbagent.runs(store=…) reads others")

@@ -415,6 +415,11 @@ def _training_line(run: Run, record: RunRecord, content: bool) -> str:
     return import_module("nbagent.providers.fine_tuning").training_line(messages, system, tools)
 
 
+def _cell(run: Run, record: RunRecord, content: bool) -> str:
+    is_own = run._store is current_store()  # pyright: ignore[reportPrivateUsage]
+    return import_module("nbagent.view.cell").cell_text(record, is_own=is_own)
+
+
 def _of_record(module: str, name: str) -> Callable[[Run, RunRecord, bool], str]:
     return lambda run, record, content: getattr(import_module(module), name)(record)
 
@@ -424,7 +429,7 @@ _FORMATS: dict[str, Callable[[Run, RunRecord, bool], str]] = {
     "html": _of_record("nbagent.view.documents", "html_document"),
     "jsonl": _of_record("nbagent.archive.export", "json_lines"),
     "openai": _training_line,
-    "cell": _of_record("nbagent.view.cell", "cell_text"),
+    "cell": _cell,
     "otel": _otlp,
 }
 

@@ -32,6 +32,7 @@ _FIND = (
     "WHERE run_id = :ref OR name = :ref OR (run_id >= lower(:ref) AND run_id < lower(:ref) || 'g') "
     "ORDER BY is_exact DESC, n DESC LIMIT 5"
 )
+_MOST_SOUGHT = 1_000
 _SEARCH = (
     "SELECT run_id FROM runs x WHERE x.prompt LIKE ?1 ESCAPE '\\' OR x.name LIKE ?1 ESCAPE '\\' "
     "OR EXISTS (SELECT 1 FROM messages m WHERE m.run = x.n AND m.text LIKE ?1 ESCAPE '\\') "
@@ -178,7 +179,14 @@ class Reading(ABC):
         return found[0][0]
 
     def search(self, text: str, *, limit: int = 50) -> list[str]:
-        """Ids of the newest runs with this text in their name, prompt, messages or results."""
+        """Ids of the newest runs with this text in their name, prompt, messages or results.
+
+        Raises:
+            UsageError: it is too long, or has half a character.
+        """
+        is_whole = text.encode("utf-8", "replace").decode() == text
+        if len(text) > _MOST_SOUGHT or not is_whole:
+            raise UsageError(f"a search takes up to {_MOST_SOUGHT:,} characters, and whole ones")
         pattern = "".join(f"\\{c}" if c in "\\%_" else c for c in text)
         with self.reading() as c:
             return [row[0] for row in c.execute(_SEARCH, (f"%{pattern}%", limit))]

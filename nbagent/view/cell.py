@@ -14,32 +14,32 @@ _LONG = 400
 """A value of more characters, or of several lines, cannot stand on the line: it is left out."""
 
 
-def cell_text(run: RunRecord) -> str:
-    """The cell that asks what this run was asked, with its options."""
-    given = {**run.options, "model": run.model}
+def cell_text(run: RunRecord, *, is_own: bool = True) -> str:
+    """The cell that asks what this run was asked, with its options.
+
+    Of a run that is not of this store, as of a colleague's notebook, the words only: its server,
+    its mounts and its expressions are not the person's.
+    """
+    given = {**run.options, "model": run.model} if is_own else {}
     words = ["%%agent"]
     for name, row in RunOptions.rows().items():
         if row.flags and not row.secret and given.get(name) not in (None, False):
             words += _flag(row.flags[-1], given[name], is_repeated=row.many)
     # Braces that were typed as such must not become an expression.
-    prompt = run.template or run.prompt.replace("{{", "{{ '{{' }}")
+    prompt = (is_own and run.template) or run.prompt.replace("{{", "{{ '{{' }}")
     return f"{' '.join(words)}\n{prompt}\n"
 
 
 def _flag(flag: str, value: Any, *, is_repeated: bool) -> list[str]:
     if value is True:
         return [flag]
-    if isinstance(value, list | tuple):
-        texts = [_text(one) for one in value]  # pyright: ignore[reportUnknownVariableType]
-        if not is_repeated:
-            return [flag, _quoted(",".join(texts))]
-        return [word for text in texts for word in (flag, _quoted(text))]
-    text = _text(value)
-    return [flag, _quoted(text)] if len(text) <= _LONG and len(text.splitlines()) < 2 else []
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else dump_json(value).decode()
+    values: list[Any] = [*value] if isinstance(value, list | tuple) else [value]
+    texts = [one if isinstance(one, str) else dump_json(one).decode() for one in values]
+    if not is_repeated:
+        texts = [",".join(texts)]
+    if any(len(text) > _LONG or len(text.splitlines()) > 1 for text in texts):
+        return []
+    return [word for text in texts for word in (flag, _quoted(text))]
 
 
 def _quoted(text: str) -> str:

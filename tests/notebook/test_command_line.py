@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -14,7 +16,6 @@ import pytest
 from magic_shell import MagicShell
 
 from nbagent.__main__ import FORMATS, main
-from nbagent.run import Run
 
 RECORD = {"version": 1, "secret": "a tool's result"}
 
@@ -48,7 +49,6 @@ def test_doctor_runs_and_show_print_plain_text(
     assert "\x1b" not in "".join(said.values())
 
 
-@pytest.mark.skipif(not hasattr(Run, "export"), reason="exports come with the branch cmp")
 @pytest.mark.parametrize("form", FORMATS)
 def test_export_goes_to_a_file_or_to_stdout(
     shell: MagicShell, capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str
@@ -115,6 +115,27 @@ def test_what_is_no_notebook_is_left_as_it_is(
     assert "is no notebook that can be read" in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == ([file] if text is not None else [])
     assert text is None or file.read_text() == text
+
+
+def test_each_file_is_stripped_by_itself_and_its_name_cannot_speak_to_the_terminal(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fifo, locked = saved.with_name("fifo"), saved.with_name("locked.ipynb")
+    os.mkfifo(fifo)
+    shutil.copy(saved, locked)
+    locked.chmod(0o444)
+    odd = saved.with_name("ev\x1b]0;x\x07il.ipynb")
+    half = json.loads(saved.read_text("utf-8"))
+    half["cells"][1]["source"] = "\ud800"
+    odd.write_bytes(codecs.BOM_UTF8 + json.dumps(half).encode())
+    assert main(["strip", str(fifo), "/dev/zero", str(locked), str(odd), str(saved)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.count("dropped the records of 1 output") == 2
+    assert captured.err.count("is no file that may be written") == 3
+    assert "\x1b" not in captured.out + captured.err
+    assert json.loads(odd.read_text("utf-8"))["cells"][1]["source"] == "\ud800"
+    assert "secret" in locked.read_text("utf-8")
+    assert "secret" not in odd.read_text("utf-8") + saved.read_text("utf-8")
 
 
 def test_interrupted_write_leaves_the_old_file(

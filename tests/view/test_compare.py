@@ -122,5 +122,13 @@ def test_history_finds_a_text_in_prompts_answers_and_results() -> None:
     frame: Any = nbagent.runs()
     most = max(map(nbagent.open_run, frame["run_id"]), key=lambda run: run.usage.total_tokens)
     assert nbagent.history(sort="total_tokens", limit=1)[0].id == most.id
-    with pytest.raises(nbagent.UsageError, match="is no column"):
-        nbagent.history(sort="beauty")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"sort": "beauty"}, "is no column"),
+        ({"search": "a" * 100_000}, "up to 1,000 characters"),
+        ({"search": "\ud800"}, "whole ones"),
+        ({"limit": "5"}, "does not fit"),
+        ({"limit": True}, "does not fit"),
+    ]
+    for options, said in wrong:
+        with pytest.raises(nbagent.UsageError, match=said):
+            nbagent.history(**options)
