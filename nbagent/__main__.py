@@ -124,8 +124,8 @@ def stripped(name: str) -> str:
         return f"{name}: no records of runs; nothing was changed"
     # As Jupyter writes it.
     _write(file, json.dumps(notebook, ensure_ascii=False, indent=1) + "\n")
-    n = len(dropped)
-    return f"{name}: dropped the records of {n} output{'s' * (n != 1)}; the pictures are kept"
+    outputs = import_module("nbagent.view.words").things(len(dropped), "output")
+    return f"{name}: dropped the records of {outputs}; the pictures are kept"
 
 
 def _write(file: Path, text: str) -> None:

@@ -29,6 +29,7 @@ from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.prepare import Ask, Kind, turn_of, type_of
 from nbagent.session.stores import cache_file, current_store, find_run, note_last
 from nbagent.settings import path_of
+from nbagent.view.words import things
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -366,7 +367,9 @@ class Run:
     @property
     def answer(self) -> Answer:
         """`text`, rendered where it is shown as the last value of a cell."""
-        return Answer(self.text)
+        answer = Answer(self.text)
+        answer.run = self.record
+        return answer
 
     def __str__(self) -> str:
         return self.text
@@ -374,9 +377,8 @@ class Run:
     def __repr__(self) -> str:
         record = self.record
         state = record.stop_reason or record.phase
-        n = len(record.turns)
-        tokens = f"{record.usage.total_tokens:,}"
-        return f"<Run {self.id[:8]} {state}, {n} turn{'s' * (n != 1)}, {tokens} tokens>"
+        turns, tokens = things(len(record.turns), "turn"), f"{record.usage.total_tokens:,}"
+        return f"<Run {self.id[:8]} {state}, {turns}, {tokens} tokens>"
 
     def _ipython_display_(self) -> None:
         if not frontend().show(self.record):
@@ -384,14 +386,17 @@ class Run:
 
 
 class Answer(str):
-    """A text of a model, which a front end shows rendered."""
+    """A text of a model, which a front end shows rendered, with the figures that it names."""
+
+    run: RunRecord
 
     def _repr_html_(self) -> str:
         # Late, here and where runs are drawn: the Markdown parser comes with it.
+        from nbagent.view.images import figures_of
         from nbagent.view.picture import page
         from nbagent.view.values import answer_node
 
-        return page(answer_node(self))
+        return page(answer_node(self, figures_of(self.run)))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))

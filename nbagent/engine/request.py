@@ -214,7 +214,7 @@ class ModelAnswer:
             what = "the client cancelled its own request"
             if not task.cancelled():
                 what = "the stream ended without an end"
-            self.error = ErrorInfo("LLM_BAD_RESPONSE", f"{what}; %agent resume asks again")
+            self.error = ErrorInfo("LLM_BAD_RESPONSE", what)
 
     def keep_part(self, model: str) -> None:
         """Make a response of what had arrived, when no whole one did."""

@@ -39,7 +39,7 @@ from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store, find_run
 from nbagent.view.listing import Listing
-from nbagent.view.words import visible
+from nbagent.view.words import things, visible
 from nbagent.workflow.graph import PackageError
 
 _LAST_RUNS = 10
@@ -260,8 +260,8 @@ class Commands:
             _say(reports.workflow(ref))
         except PackageError as error:
             _say(Listing(notes=[*map(str, error.faults)]))
-            n = len(error.faults)
-            said = f"{ref} cannot be used: it has {n} fault{'s' * (n != 1)}, listed above"
+            faults = things(len(error.faults), "fault")
+            said = f"{ref} cannot be used: it has {faults}, listed above"
             raise UsageError(said) from None
 
     def _stop(self, rest: str) -> None:
@@ -271,7 +271,7 @@ class Commands:
             run.stop(after_turn=later)
         for run in () if later else runs:
             runtime.wait(run.courier, pump=frontend().pump())
-        counted = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+        counted = things(len(runs), "run")
         did = f"{counted} will pause after the present turn" if later else f"stopped {counted}"
         print(did if runs else "no run is running")
 
@@ -300,7 +300,7 @@ class Commands:
             return
         n = len(granted)
         granted.clear()
-        print(f"revoked {n} approval{'s' * (n != 1)}; such calls need approval again")
+        print(f"revoked {things(n, 'approval')}; such calls need approval again")
 
     def _forget(self, rest: str) -> None:
         words = split_words(rest)
@@ -312,7 +312,7 @@ class Commands:
             )
         forgotten = handles.forget(find_run(named[0]), children=len(named) < len(words))
         n = len(forgotten) - 1
-        more = f" and {n} run{'s' * (n != 1)} that continued it" if n else ""
+        more = f" and {things(n, 'run')} that continued it" if n else ""
         print(f"deleted run {forgotten[0][:8]}{more}; what a notebook has saved of it stays there")
 
     def _doctor(self, rest: str) -> None:

@@ -36,7 +36,8 @@ class TerminalFrontend(Frontend):
         """Prints events as plain lines while they happen."""
         from nbagent.view.text import PlainPrinter
 
-        return PlainPrinter(sys.stdout.write, asked_by_input=self.asker() is not None)
+        write, asks = sys.stdout.write, self.asker() is not None
+        return PlainPrinter(write, asked_by_input=asks, renders=sys.stdout.isatty())
 
 
 def chosen_frontend() -> Frontend:

@@ -1,5 +1,5 @@
-// Runs in the page. The kernel draws: it sends nodes (`put`), more text (`add`), what goes (`drop`)
-// and the whole (`done`). They are built here, and clicks go back. The DOM is the state: what a
+// Runs in the page. The kernel draws: it sends nodes (`put`), more text (`add`) and the whole
+// (`done`). They are built here, and clicks go back. The DOM is the state: what a
 // person unfolded, typed or has the focus on stays. `panel.js` is appended to this text.
 
 /** @typedef {string | [string, Record<string, string>, ...any[]]} Picture a node of view/node.py */
@@ -225,7 +225,6 @@ function createView(shared, el) {
   function apply(run, [kind, key, value, parent]) {
     const isAll = kind === "done";
     const old = isAll ? rootOf(run) : keyed(rootOf(run), key);
-    if (kind === "drop") return old?.remove();
     if (kind === "add") {
       const last = old?.lastChild;
       return last instanceof Text ? last.appendData(value) : old?.append(value);
@@ -392,9 +391,12 @@ function createView(shared, el) {
     for (const head of place.querySelectorAll("[data-since]")) {
       if (!drawn.has(head)) drawn.set(head, performance.now());
       const since = performance.now() - (drawn.get(head) ?? 0);
-      const clock = head.querySelector("[data-clock]");
-      const all = Number(/** @type {any} */ (head).dataset.since) + since;
-      if (clock && all >= 1000) clock.textContent = seconds(all);
+      for (const clock of /** @type {any} */ (head.querySelectorAll("[data-clock]"))) {
+        // Below 0 it counts down.
+        const from = Number(clock.dataset.clock);
+        const ms = from < 0 ? Math.max(0, -from - since) : from + since;
+        if (from < 0 || ms >= 1000) clock.textContent = seconds(ms);
+      }
       const piece = /** @type {any} */ (head.querySelector("[data-grows]"));
       if (piece) piece.style.flexGrow = String(Math.round(Number(piece.dataset.grows) + since));
     }
@@ -409,8 +411,9 @@ function createView(shared, el) {
       const [mark, phase] = head.querySelectorAll(".nba-mark, .nba-phase");
       mark.className = "nba-mark nba-bad";
       phase.textContent = "Interrupted";
-      const busy = root.querySelectorAll(".nba-busy .nba-res");
-      for (const one of busy) one.textContent = " interrupted";
+      for (const one of root.querySelectorAll(".nba-busy .nba-res, .nba-pending")) {
+        one.textContent = "… interrupted";
+      }
       for (const one of root.querySelectorAll("[data-question]")) setSent(one, true);
       root.append(build(["div", { class: "nba-end" },
         "The kernel is gone: ", ["code", {}, "%agent resume"], " goes on, in the new kernel"]));

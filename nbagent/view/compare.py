@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from nbagent.contracts.canonical import canonical_json, sha_of
+from nbagent.contracts.canonical import canonical_json
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import words
 from nbagent.view.node import Node, h, text_of
+from nbagent.view.picture import ROOT
+from nbagent.view.tables import table_of
 
 LETTERS = "ABCDEFGH"
 """What the runs of a comparison are called; more than these it does not take."""
@@ -33,6 +34,8 @@ _AROUND_CHARS = 160
 """Of an equal stretch, beside a difference."""
 _MOST_EFFORT = 1_000_000
 """Pairs of equal words: what the search for common words is slow with (0.2 s)."""
+_MOST_RECOGNISED = 4_000
+"""Bytes of a turn or a call that say which other it is like."""
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"\w+\s*|[^\w\s]\s*|\s+")
 _SENTENCE = re.compile(r"[^\n.]*[\n.]\s*|[^\n.]+")
@@ -72,8 +75,8 @@ def differences(records: Sequence[RunRecord]) -> list[Group]:
         _difference("parameters", [_parameters(run) for run in records]),
     ]
     groups = [_group((), [row for row in begin if any(row.texts)])]
-    turns = [[_recognised(turn) for turn in _turns(run, records)] for run in records]
-    return groups + [_turn_group(pair) for pair in align(turns, _likeness)]
+    turns = [list(map(_turn_item, _turns(run, records))) for run in records]
+    return groups + [_turn_group(row) for row in align(turns)]
 
 
 def _turns(run: RunRecord, records: Sequence[RunRecord]) -> list[EngineTurn]:
@@ -91,60 +94,60 @@ def _turns(run: RunRecord, records: Sequence[RunRecord]) -> list[EngineTurn]:
 # What is compared of a turn
 
 
-class _Turn(NamedTuple):
-    """A turn, and what it is recognised by."""
+class Item(NamedTuple, Generic[T]):
+    """A turn or a call, and what it is recognised by."""
 
-    turn: EngineTurn
-    whole: str
+    value: T
+    kind: str
+    """Items of different kinds do not stand in one row."""
+    whole: bytes
     said: frozenset[str]
 
 
-def _recognised(turn: EngineTurn) -> _Turn:
-    calls = [(call.tool_name, call.args, _result(call)) for call in turn.tool_runs]
-    said = " ".join([turn.text[:2000], *map(_call_words, turn.tool_runs)])[:4000]
-    return _Turn(turn, sha_of([turn.text, calls]), frozenset(_WORD.findall(said)))
+def _turn_item(turn: EngineTurn) -> Item[EngineTurn]:
+    kind = "calls" if turn.tool_runs else "answer"
+    return _item(turn, kind, [turn.text, *map(_content, turn.tool_runs)])
 
 
-def _likeness(a: _Turn, b: _Turn) -> float:
-    """How well two turns fit; any two turns may be one that changed."""
-    same_kind = bool(a.turn.tool_runs) == bool(b.turn.tool_runs)
-    return 1 + same_kind + 2 * _share(a.said, b.said) + 4 * (a.whole == b.whole)
+def _call_item(call: ToolRun) -> Item[ToolRun]:
+    return _item(call, call.tool_name, _content(call))
 
 
-def _call_likeness(a: ToolRun, b: ToolRun) -> float:
-    """The same for calls, which are of one tool."""
-    if a.tool_name != b.tool_name:
+def _content(call: ToolRun) -> list[Any]:
+    return [call.tool_name, call.args, call.result.body if call.result else None]
+
+
+def _item(value: T, kind: str, content: list[Any]) -> Item[T]:
+    whole = canonical_json(content)
+    said = _WORD.findall(whole[:_MOST_RECOGNISED].decode(errors="replace"))
+    return Item(value, kind, whole, frozenset(said))
+
+
+def _likeness(a: Item[T], b: Item[T]) -> float:
+    """How well two items fit; 0 where they may not stand in one row."""
+    if a.kind != b.kind:
         return 0
-    one, other = _call_words(a), _call_words(b)
-    return 1 + (one == other) + _share(frozenset(one.split()), frozenset(other.split()))
+    return 1 + 2 * len(a.said & b.said) / (len(a.said | b.said) or 1) + 4 * (a.whole == b.whole)
 
 
-def _share(a: frozenset[str], b: frozenset[str]) -> float:
-    return len(a & b) / (len(a | b) or 1)
-
-
-def _call_words(call: ToolRun) -> str:
-    return f"{call.tool_name} {canonical_json(call.args)[:2000].decode(errors='replace')}"
-
-
-def _result(call: ToolRun) -> dict[str, Any] | None:
-    return call.result.body if call.result else None
-
-
-def _turn_group(pair: Sequence[_Turn | None]) -> Group:
-    turns = [it and it.turn for it in pair]
-    calls = [turn.tool_runs if turn else () for turn in turns]
+def _turn_group(row: Sequence[Item[EngineTurn] | None]) -> Group:
+    turns = [item and item.value for item in row]
+    calls = [list(map(_call_item, turn.tool_runs)) if turn else [] for turn in turns]
     texts = [turn and words.clean(turn.text) for turn in turns]
     rows = [_difference("text" if any(calls) else "answer", texts)] if any(texts) else []
-    as_text = partial(words.as_text, enough=_MOST_CHARS)
-    for runs in align(calls, _call_likeness):
+    for found in align(calls):
+        runs = [item and item.value for item in found]
         name = next(words.visible(run.tool_name) for run in runs if run)
-        rows.append(_difference(name, [run and as_text(run.args) for run in runs]))
-        results = [run and as_text(_result(run)) for run in runs]
+        rows.append(_difference(name, [run and _as_text(run.args) for run in runs]))
+        results = [run and _as_text(_content(run)[-1]) for run in runs]
         rows.append(_difference(f"{name}: result", results))
     errors = [turn and turn.error and words.clean(turn.error.message) for turn in turns]
     rows += [_difference("error", errors)] if any(errors) else []
     return _group([turn.id if turn else "" for turn in turns], rows)
+
+
+def _as_text(value: Any) -> str:
+    return words.as_text(value, enough=_MOST_CHARS)
 
 
 def _system(run: RunRecord) -> str:
@@ -183,22 +186,16 @@ def _status(values: Sequence[str | None], *, compared: bool = True) -> str:
 # Alignment
 
 
-def align(
-    sequences: Sequence[Sequence[T]], likeness: Callable[[T, T], float]
-) -> list[tuple[T | None, ...]]:
-    """Rows with one value of each sequence, or None: as many likes beside each other as there are.
-
-    Args:
-        likeness: of two values; 0 where they may not stand in one row.
-    """
-    rows: list[tuple[T | None, ...]] = [(value,) for value in sequences[0]]
+def align(sequences: Sequence[Sequence[Item[T]]]) -> list[tuple[Item[T] | None, ...]]:
+    """Rows with one item of each sequence, or None: what is alike stands beside each other."""
+    rows: list[tuple[Item[T] | None, ...]] = [(item,) for item in sequences[0]]
     for width, sequence in enumerate(sequences[1:], 1):
-        firsts = [next(value for value in row if value is not None) for row in rows]
-        merged: list[tuple[T | None, ...]] = []
+        firsts = [next(item for item in row if item is not None) for row in rows]
+        merged: list[tuple[Item[T] | None, ...]] = []
         at, to = 0, 0
-        for i, j in [*_pairs(firsts, sequence, likeness), (len(rows), len(sequence))]:
+        for i, j in [*_pairs(firsts, sequence), (len(rows), len(sequence))]:
             merged += [(*row, None) for row in rows[at:i]]
-            merged += [(*(None,) * width, value) for value in sequence[to:j]]
+            merged += [(*(None,) * width, item) for item in sequence[to:j]]
             if i < len(rows):
                 merged.append((*rows[i], sequence[j]))
             at, to = i + 1, j + 1
@@ -206,12 +203,10 @@ def align(
     return rows
 
 
-def _pairs(
-    a: Sequence[T], b: Sequence[T], likeness: Callable[[T, T], float]
-) -> list[tuple[int, int]]:
+def _pairs(a: Sequence[Item[T]], b: Sequence[Item[T]]) -> list[tuple[int, int]]:
     """The pairs of places with the greatest likeness in all, in order."""
     best = [[0.0] * (len(b) + 1) for _ in range(len(a) + 1)]
-    likes = [[likeness(one, other) for other in b] for one in a]
+    likes = [[_likeness(one, other) for other in b] for one in a]
     for i in reversed(range(len(a))):
         for j in reversed(range(len(b))):
             paired = likes[i][j] and best[i + 1][j + 1] + likes[i][j]
@@ -278,29 +273,16 @@ def compare_node(records: Sequence[RunRecord]) -> Node:
     groups = differences(records)
     counts = Counter(group.status for group in groups if group.turns)
     said = ", ".join(f"{n} {status}" for status, n in counts.items()) or "none"
+    facts = [dict(zip(("", *LETTERS), row, strict=False)) for row in totals(records)]
     return h(
         "div",
-        "nba-run mathjax_ignore tex2jax_ignore",
+        ROOT,
         h("div", "nba-head", h("strong", "nba-phase", "Comparison"), f"turns: {said}"),
-        h("div", "nba-body", _totals_node(records)),
+        h("div", "nba-body", *(table_of(facts) or ())),
         *_group_nodes(groups),
         role="group",
         aria_label="comparison of runs",
     )
-
-
-def _totals_node(records: Sequence[RunRecord]) -> Node:
-    head = h("tr", "", *(h("th", "", cell, scope="col") for cell in ("", *LETTERS[: len(records)])))
-    rows = [
-        h(
-            "tr",
-            "",
-            h("th", "", name, scope="row"),
-            *(h("td", "nba-r", c, align="right") for c in cells),
-        )
-        for name, *cells in totals(records)
-    ]
-    return h("table", "", h("thead", "", head), h("tbody", "", *rows))
 
 
 def totals(records: Sequence[RunRecord]) -> list[tuple[str, ...]]:
@@ -311,9 +293,9 @@ def totals(records: Sequence[RunRecord]) -> list[tuple[str, ...]]:
             "name": words.one_line(words.visible(run.name or ""), 40),
             "model": words.visible(run.model),
             "ended": run.stop_reason or run.phase,
-            "turns": words.count(len(run.turns)),
-            "calls": words.count(sum(len(turn.tool_runs) for turn in run.turns)),
-            "tokens": words.count(run.usage.total_tokens),
+            "turns": f"{len(run.turns):,}",
+            "calls": f"{sum(len(turn.tool_runs) for turn in run.turns):,}",
+            "tokens": f"{run.usage.total_tokens:,}",
             "cost": "" if run.cost_usd is None else words.money(run.cost_usd),
             "time": words.seconds(run.duration_ms),
         }
@@ -326,34 +308,32 @@ def _group_nodes(groups: Sequence[Group]) -> Iterator[Node]:
     """What is equal is one line; of what is not, as much as a page takes."""
     left = _MOST_SHOWN
     for place, group in enumerate(groups):
-        title = " | ".join(turn or "–" for turn in group.turns) or "Begin"
-        status = h("span", "nba-num", group.status)
+        title, status = h("code", "nba-id", _title(group)), h("span", "nba-num", group.status)
         if group.status == "same":
-            yield h("div", "nba-body", h("code", "nba-id", title), " ", status)
-            continue
-        if left <= 0:
+            yield h("div", "nba-body", title, " ", status)
+        elif left > 0:
+            rows = [node for row in group.rows for node in _row_nodes(row)]
+            left -= sum(len(text_of(node)) for node in rows)
+            changed = dict.fromkeys(row.part for row in group.rows if row.status != "same")
+            summary = words.one_line(", ".join(changed) or "all", 90)
+            said = h("summary", "", title, f" {summary} ", status)
+            yield h("details", "nba-turn", said, h("div", "nba-body", *rows), open="")
+        else:
             rest = f"… {len(groups) - place} more; the comparison's frame() has all"
             yield h("div", "nba-body", rest)
             return
-        rows = [node for row in group.rows for node in _row_nodes(row)]
-        left -= sum(len(text_of(node)) for node in rows)
-        line = h("summary", "", h("code", "nba-id", title), f" {_summary(group)} ", status)
-        yield h("details", "nba-turn", line, h("div", "nba-body", *rows), open="")
 
 
-def _summary(group: Group) -> str:
-    changed = [row.part for row in group.rows if row.status != "same"] or ["all"]
-    return words.one_line(", ".join(dict.fromkeys(changed)), 90)
+def _title(group: Group) -> str:
+    return " | ".join(turn or "–" for turn in group.turns) or "Begin"
 
 
 def _row_nodes(row: Difference) -> Iterator[Node]:
     yield h("div", "nba-lab", f"{row.part} · {row.status}")
     there = [(letter, t) for letter, t in zip(LETTERS, row.texts, strict=False) if t is not None]
     (first, base), *others = there
-    if row.status == "same" or not others:
-        yield h("pre", "nba-notes", *_marked([("=", base)]))
-    for letter, text in others if row.status != "same" else ():
-        if len(others) > 1:
+    for letter, text in others if row.status != "same" and others else [(first, base)]:
+        if len(others) > 1 and letter != first:
             yield h("div", "nba-note", f"{first} → {letter}")
         yield h("pre", "nba-notes", *_marked(pieces(base, text)))
 
@@ -369,8 +349,7 @@ def compare_text(records: Sequence[RunRecord]) -> str:
     columns = [("", *LETTERS[: len(records)]), *totals(records)]
     lines = [f"{row[0]:<7} {' | '.join(row[1:])}" for row in columns]
     for group in differences(records):
-        title = " | ".join(turn or "–" for turn in group.turns) or "Begin"
-        lines += ["", f"{title}  {group.status}"]
+        lines += ["", f"{_title(group)}  {group.status}"]
         lines += [f"  {row.part}: {_as_line(row)}" for row in group.rows if row.status != "same"]
     return "\n".join(lines)
 

@@ -6,17 +6,18 @@ What would be sent is worked out in `session.active`; nothing is decided here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-from nbagent.contracts.chat import ChatRequest, ImagePart, Message, Part, TextPart, ToolSpec
+from nbagent.contracts.chat import ChatRequest, ImagePart, Message, TextPart
 from nbagent.contracts.records import RunRecord
 from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
 from nbagent.view.images import drawn, part_words
 from nbagent.view.node import Node, h, line, text_of
-from nbagent.view.picture import ROOT, page
-from nbagent.view.words import as_text, cut, one_line, things, visible
+from nbagent.view.picture import ROOT, page, row_node
+from nbagent.view.words import as_text, cut, one_line, things, visible, with_texts
 
 _MOST = 20_000
 """Characters of one text that are shown; the value itself has all."""
@@ -24,11 +25,6 @@ _MOST_BODY = 60_000
 _MOST_TOGETHER = 250_000
 _ALL = "Agent.dry_run(…).body"
 _LONG_DATA = 200
-_KEYS = {
-    "sent": "with the key of the environment",
-    "none": "without a key",
-    "missing": "NO KEY IS SET, so it would be refused: set",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -64,17 +60,15 @@ class DryRun:
         return {"text/html": page(_node(self)), "text/plain": _text(self)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A message, a tool or the body, ready to be shown."""
+class _Piece(NamedTuple):
+    """The system prompt, a message, a tool or the body."""
 
     title: str
-    facts: str
+    size: str
     text: str
     note: str = ""
-    pictures: tuple[Node, ...] = ()
-    summary: str = ""
-    """Its first words, for the line that unfolds it."""
+    """How much of it is not shown."""
+    pictures: Sequence[Node] = ()
 
 
 def _text(dry: DryRun) -> str:
@@ -84,9 +78,9 @@ def _text(dry: DryRun) -> str:
     lines = [f"dry run · {visible(dry.run.model)} · nothing was sent, nothing is kept"]
     lines += [f"{name:<{width}}  {value}" for name, value in rows]
     for piece in _pieces(dry):
-        lines += ["", f"── {piece.title} · {piece.facts}"]
+        lines += ["", f"── {piece.title} · {piece.size}"]
         lines += [f"   {row}" for row in piece.text.splitlines()]
-        lines += [f"   [{caption}]" for node in piece.pictures if (caption := text_of(node))]
+        lines += [f"   [{text_of(node)}]" for node in piece.pictures]
         lines += [f"   {piece.note}"] if piece.note else []
     return "\n".join(lines)
 
@@ -98,72 +92,58 @@ def _node(dry: DryRun) -> Node:
         for name, value in _facts(dry)
     ]
     tone = "bad" if dry.key == "missing" else "waits"
-    return h(
+    head = h(
         "div",
-        ROOT,
-        h(
-            "div",
-            "nba-head",
-            h("span", f"nba-mark nba-{tone}", "○ ", aria_hidden="true"),
-            h("strong", "nba-phase", "Dry run"),
-            " ",
-            h("code", "nba-chip", visible(dry.run.model)),
-            h("span", "nba-facts", " nothing was sent, nothing is kept"),
-        ),
-        h("div", "nba-wide", h("table", "", *rows)),
-        *(_fold(piece) for piece in (*_pieces(dry), _body(dry))),
+        "nba-head",
+        h("span", f"nba-mark nba-{tone}", "○ ", aria_hidden="true"),
+        h("strong", "nba-phase", "Dry run"),
+        " ",
+        h("code", "nba-chip", visible(dry.run.model)),
+        h("span", "nba-facts", " nothing was sent, nothing is kept"),
     )
+    body = json.dumps(with_texts(dry.body, _without_data), ensure_ascii=False, indent=2)
+    shown, note = cut(visible(body), _MOST_BODY, has_all=_ALL)
+    pieces = [*_pieces(dry), _Piece("body", f"{dry.body_bytes:,} bytes", shown, note)]
+    return h("div", ROOT, head, h("div", "nba-wide", h("table", "", *rows)), *map(_fold, pieces))
 
 
 def _fold(piece: _Piece) -> Node:
-    words = h(
-        "span",
-        "nba-line",
-        h("code", "nba-id", piece.title),
-        " ",
-        h("span", "nba-sum", piece.summary),
-        " ",
-        h("small", "nba-num", piece.facts),
-    )
+    words = row_node(piece.title, [one_line(piece.text, 100)], piece.size)
     inner = (h("pre", "", piece.text), line("nba-note", piece.note), *piece.pictures)
     return h("details", "nba-turn", h("summary", "", words), h("div", "nba-body", *inner))
 
 
+def _without_data(text: str) -> str:
+    """The start of an image or a file, and its size."""
+    if len(text) <= _LONG_DATA or not re.match(r"data:.{0,90};base64,", text):
+        return text
+    return f"{text[:60]}… ({len(text):,} characters)"
+
+
 def _facts(dry: DryRun) -> list[tuple[str, str]]:
-    counted = (
-        f"{things(len(dry.request.messages), 'message')}, {things(len(dry.request.tools), 'tool')}"
-    )
-    images = sum(_images(message) for message in dry.request.messages)
-    tokens = _sizes(request_chars(dry.request), images)
-    where = visible(dry.url or "no server: this model answers by itself, nothing leaves here")
+    run, request = dry.run, dry.request
+    key = {"sent": "with the key of the environment", "none": "without a key"}
+    missing = f"NO KEY IS SET, so it would be refused: set {' or '.join(dry.key_variables)}"
+    where = "no server: this model answers by itself, nothing leaves here"
+    if dry.url:
+        where = f"{visible(dry.url)}, {key.get(dry.key, missing)}"
+    counted = f"{things(len(request.messages), 'message')}, {things(len(request.tools), 'tool')}"
+    tokens = _size(request_chars(request), sum(map(_images, request.messages)))
+    sent = {k: v for k, v in dry.body.items() if k not in ("messages", "tools", "system_prompt")}
+    sent.setdefault("stream", dry.stream)
+    options = ", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in sent.items())
+    limits = run.limits.model_dump(exclude_none=True).items()
     rows = [
-        ("to", f"{where}, {_key(dry)}" if dry.url else where),
+        ("to", where),
         ("size", f"{counted}, {tokens}; {dry.body_bytes:,} bytes in all"),
-        ("parameters", _parameters(dry)),
-        ("limits", _limits(dry)),
+        ("parameters", visible(options)),
+        ("limits", ", ".join(f"{name}={value}" for name, value in limits)),
         ("run", _kinship(dry)),
     ]
     if dry.dropped_params:
         refused = ", ".join(dry.dropped_params)
         rows.append(("left out", f"{refused}: this server refused it before"))
-    return [*rows, *(("note", visible(notice)) for notice in dry.run.notices)]
-
-
-def _key(dry: DryRun) -> str:
-    if dry.key != "missing":
-        return _KEYS[dry.key]
-    return f"{_KEYS[dry.key]} {' or '.join(dry.key_variables)}"
-
-
-def _parameters(dry: DryRun) -> str:
-    shown = {k: v for k, v in dry.body.items() if k not in ("messages", "tools", "system_prompt")}
-    shown.setdefault("stream", dry.stream)
-    return visible(", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in shown.items()))
-
-
-def _limits(dry: DryRun) -> str:
-    values = dry.run.limits.model_dump(exclude_none=True)
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+    return [*rows, *(("note", visible(notice)) for notice in run.notices)]
 
 
 def _kinship(dry: DryRun) -> str:
@@ -178,86 +158,42 @@ def _kinship(dry: DryRun) -> str:
 def _pieces(dry: DryRun) -> Iterator[_Piece]:
     """Everything, as far as it fits into an output; what does not keeps its line."""
     room = _MOST_TOGETHER
-    for piece in _all_pieces(dry):
-        room -= len(piece.text)
-        if room < 0:
-            note = f"… {len(piece.text):,} characters are not repeated here; {_ALL} has all"
-            piece = replace(piece, text="", note=note, pictures=())
-        yield piece
+    for piece in _whole_pieces(dry.request):
+        shown, note = cut(piece.text, min(room, _MOST), has_all=_ALL)
+        room -= len(shown)
+        yield piece._replace(text=shown, note=note, pictures=piece.pictures if room else ())
 
 
-def _all_pieces(dry: DryRun) -> Iterator[_Piece]:
-    if dry.request.system_prompt:
-        facts = _sizes(len(dry.request.system_prompt))
-        yield _piece("system prompt", facts, visible(dry.request.system_prompt))
-    for place, message in enumerate(dry.request.messages, 1):
-        title = f"{place} {message.role}"
-        title += f" {visible(message.name)}" if message.name else ""
-        yield _message(title, message)
-    for tool in dry.request.tools:
-        yield _tool(tool)
+def _whole_pieces(request: ChatRequest) -> Iterator[_Piece]:
+    if system := request.system_prompt:
+        yield _Piece("system prompt", _size(len(system)), visible(system))
+    for place, message in enumerate(request.messages, 1):
+        name = f" {visible(message.name)}" if message.name else ""
+        size = _size(message_chars(message), _images(message))
+        pictures = [node for part in message.content for node in drawn((part,))[0]]
+        text = "\n".join(_message_lines(message))
+        yield _Piece(f"{place} {message.role}{name}", size, text, "", pictures)
+    for tool in request.tools:
+        text = f"{visible(tool.description)}\n{as_text(tool.parameters, enough=_MOST)}"
+        yield _Piece(f"tool {visible(tool.name)}", _size(tools_chars((tool,))), text.strip())
 
 
-def _message(title: str, message: Message) -> _Piece:
-    texts: list[str] = []
-    pictures: list[Node] = []
-    for part in message.content:
-        nodes, _ = drawn((part,))
-        pictures += nodes
-        texts += [] if nodes else [_words(part)]
-    for call in message.tool_calls:
-        texts.append(f"→ {visible(call.name)}({visible(call.arguments_raw)})  [{visible(call.id)}]")
+def _message_lines(message: Message) -> Iterator[str]:
     if message.tool_call_id:
-        texts.insert(0, f"[answers {visible(message.tool_call_id)}]")
-    facts = _sizes(message_chars(message), _images(message))
-    return _piece(title, facts, "\n".join(texts), pictures)
+        yield f"[answers {visible(message.tool_call_id)}]"
+    for part in message.content:
+        data = "" if isinstance(part, TextPart) else part.data or ""
+        if not drawn((part,))[0]:
+            yield part_words(part) + (f", {len(data) * 3 // 4:,} bytes" if data else "")
+    for call in message.tool_calls:
+        yield f"→ {visible(call.name)}({visible(call.arguments_raw)})  [{visible(call.id)}]"
 
 
 def _images(message: Message) -> int:
     return sum(isinstance(part, ImagePart) for part in message.content)
 
 
-def _words(part: Part) -> str:
-    if isinstance(part, TextPart):
-        return visible(part.text)
-    data = part.data or ""
-    size = f", {len(data) * 3 // 4:,} bytes" if data else ""
-    return f"{part_words(part)}{size}"
-
-
-def _tool(tool: ToolSpec) -> _Piece:
-    schema = as_text(tool.parameters, enough=_MOST)
-    said = visible(tool.description)
-    facts = _sizes(tools_chars((tool,)))
-    return _piece(f"tool {visible(tool.name)}", facts, f"{said}\n{schema}".strip())
-
-
-def _body(dry: DryRun) -> _Piece:
-    plain = json.dumps(_shortened(dry.body), ensure_ascii=False, indent=2)
-    shown, note = cut(visible(plain), _MOST_BODY, has_all=_ALL)
-    return _Piece("body", f"{dry.body_bytes:,} bytes", shown, note, summary="the request as JSON")
-
-
-def _shortened(value: Any) -> Any:
-    """The body with the data of images and files cut short, and their size said."""
-    if isinstance(value, str):
-        is_data = value.startswith("data:") and ";base64," in value[:100]
-        if is_data and len(value) > _LONG_DATA:
-            return f"{value[:60]}… ({len(value):,} characters)"
-        return value
-    if isinstance(value, dict):
-        return {k: _shortened(v) for k, v in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_shortened(item) for item in cast("list[Any]", value)]
-    return value
-
-
-def _piece(title: str, facts: str, said: str, pictures: Sequence[Node] = ()) -> _Piece:
-    shown, note = cut(said, _MOST, has_all=_ALL)
-    return _Piece(title, facts, shown, note, tuple(pictures), summary=one_line(said, 100))
-
-
-def _sizes(chars: int, images: int = 0) -> str:
+def _size(chars: int, images: int = 0) -> str:
     """The size in characters and images, and the tokens that they may be.
 
     Args:

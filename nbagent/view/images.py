@@ -10,10 +10,11 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord, ToolRun
+from nbagent.view.markdown import words_of
 from nbagent.view.node import Node, h
 from nbagent.view.words import one_line, visible
 
@@ -30,18 +31,11 @@ def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
     nodes: list[Node] = []
     unseen: list[str] = []
     for part in parts:
-        size = _size(part) if isinstance(part, ImagePart) and len(nodes) < 2 * _IMAGES else ""
+        size = _size(part) if isinstance(part, ImagePart) and len(nodes) < _IMAGES else ""
         if size and isinstance(part, ImagePart):
-            alt = visible(part.alt) or "image"
-            source = f"data:{part.media_type};base64,{part.data}"
-            nodes += [
-                h("img", "nba-img", alt=alt, src=source),
-                h("div", "nba-note", f"{alt} · {size}"),
-            ]
-        elif not isinstance(part, TextPart):
-            unseen.append(part_words(part))
-        elif part.text:
-            unseen.append(one_line(visible(part.text), 200))
+            nodes.append(figure_node(part, caption=f"{part.alt or 'image'} · {size}"))
+        elif words := one_line(part_words(part), 200):
+            unseen.append(words)
     return nodes, unseen
 
 
@@ -63,8 +57,7 @@ _NAMED = re.compile(
     r"|\bfigure (?P<c>\d{1,4})\b",
     re.IGNORECASE,
 )
-_VERBATIM = frozenset(("code", "pre", "button"))
-_INLINE = frozenset(("em", "strong", "s", "a", "span", "code"))
+_VERBATIM = ("code", "pre", "button")
 
 
 def figures_of(run: RunRecord) -> dict[int, ImagePart]:
@@ -88,18 +81,27 @@ def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
     return h("div", "nba-figure", picture, h("div", "nba-note", words))
 
 
-def card_figures(run: ToolRun) -> tuple[list[Node], list[str]]:
-    """What stands in a tool's card: its pictures, and a line for each other attachment."""
+def card_figures(run: ToolRun, below: Collection[int] = ()) -> tuple[list[Node], list[str]]:
+    """What stands in a tool's card: its pictures, and a line for each other attachment.
+
+    The bytes of those in `below`, which stand in the answer, are not repeated.
+    """
     images = list(run.images)
     others = [part for part in run.result.attachments if part not in images] if run.result else []
-    first = run.first_figure
-    nodes = [figure_node(it, first and first + i) for i, it in enumerate(images[:_FIGURES])]
+    first, nodes = run.first_figure, list[Node]()
+    for number, image in enumerate(images[:_FIGURES], first):
+        if number in below:
+            nodes.append(h("div", "nba-note", f"figure {number} · in the answer below"))
+        else:
+            nodes.append(figure_node(image, number if first else 0))
     words = [one_line(part_words(part), 200) for part in (*images[_FIGURES:], *others)]
     return nodes, [text for text in words if text]
 
 
-def with_figures(nodes: Sequence[Node], figures: Mapping[int, ImagePart]) -> list[Node]:
-    """The blocks of an answer, each figure below the block that names it first.
+def with_figures(
+    nodes: Sequence[Node], figures: Mapping[int, ImagePart]
+) -> tuple[list[Node], set[int]]:
+    """The blocks of an answer, each figure below the block that names it first; which these are.
 
     A block that is only the name of a figure is replaced by the figure. Nothing is looked for in
     code.
@@ -107,7 +109,7 @@ def with_figures(nodes: Sequence[Node], figures: Mapping[int, ImagePart]) -> lis
     made: list[Node] = []
     placed: set[int] = set()
     for block in nodes:
-        prose = _prose(block)
+        prose = words_of([block], _VERBATIM)
         named = [found for found in _NAMED.finditer(prose) if _number(found) in figures]
         fresh = {_number(it): it["caption"] or "" for it in named if _number(it) not in placed}
         if len(placed) + len(fresh) > _FIGURES:
@@ -117,19 +119,11 @@ def with_figures(nodes: Sequence[Node], figures: Mapping[int, ImagePart]) -> lis
             made.append(_without_marks(block, figures) if named else block)
         made += [figure_node(figures[n], n, caption) for n, caption in fresh.items()]
         placed |= fresh.keys()
-    return made
+    return made, placed
 
 
 def _number(found: re.Match[str]) -> int:
     return int(found["a"] or found["b"] or found["c"])
-
-
-def _prose(node: Node) -> str:
-    """The text in a node, without code."""
-    if isinstance(node, str):
-        return node
-    text = "" if node[0] in _VERBATIM else "".join(map(_prose, node[2:]))
-    return text if node[0] in _INLINE else f"{text}\n"
 
 
 def _without_marks(node: Node, figures: Mapping[int, ImagePart]) -> Node:

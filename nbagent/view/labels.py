@@ -5,20 +5,15 @@ What stands in a picture is `picture`'s; here is how it is said. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import MAX_DEPTH, Message, Usage
+from nbagent.contracts.chat import Usage
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.policy import Limits
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, TurnRequest
 from nbagent.view.markdown import nodes_of, words_of
 from nbagent.view.words import (
-    arguments_in_short,
     clean,
-    count,
     in_short,
     money,
     one_line,
@@ -65,7 +60,6 @@ class Status(NamedTuple):
 class Fact(NamedTuple):
     """One number of the head: `<b>1,284</b> tokens (912 cached)`."""
 
-    key: str
     value: str
     word: str = ""
     aside: str = ""
@@ -78,53 +72,35 @@ class Outcome(NamedTuple):
     is_bad: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CallWords:
-    """A call on a turn's line."""
-
-    name: str
-    arguments: str
-    decided: str
-    outcome: Outcome
-
-
 # The run
+
+_ANSWERED = Status("Answered", "ok", "✓")
 
 
 def status_of(run: RunRecord) -> Status:
     """The state of a run in a person's words."""
-    code = run.error.code if run.error else ""
-    status = status_words(run.phase, run.stop_reason, code, run.limits)
-    if run.workflow and status.word == "Answered":
-        return Status("Waiting for you", "waits", "‖")
-    return status
-
-
-def status_words(phase: str, reason: str | None, code: str | None, limits: Limits | None) -> Status:
-    """The same from a run's line in the store, where its limits are not told."""
-    if phase == "Running":
+    code, reason, limits = run.error.code if run.error else "", run.stop_reason, run.limits
+    if run.phase == "Running":
         return Status("Running", "live", "…")
-    if phase == "Completed":
+    if run.phase == "Completed":
         return Status("Completed", "ok", "✓")
-    if phase == "Failed":
+    if run.phase == "Failed":
         if reason == "stopped":
             return Status("Stopped", "waits", "■")
         if code == "ENGINE_INTERRUPTED":
             return Status("Interrupted", "bad", "✕")
-        most = f"{limits.ceiling} requests" if limits else "its ceiling"
-        return Status(f"Failed: {most}" if reason == "max_turns" else "Failed", "bad", "✕")
+        most = f": {limits.ceiling} requests" if reason == "max_turns" else ""
+        return Status(f"Failed{most}", "bad", "✕")
     if reason in ("answered", None):
-        return Status("Answered", "ok", "✓")
-    most = limits and limits.max_turns
+        return Status("Waiting for you", "waits", "‖") if run.workflow else _ANSWERED
+    too_long = code == "LLM_CONTEXT_OVERFLOW"
     why = {
-        "max_turns": f": {things(most, 'turn') if most else 'turns used up'}",
+        "max_turns": f": {things(limits.max_turns, 'turn')}",
         "loop_detected": ": the same calls again",
         "budget": ": budget used up",
-        "length": ": answer cut at its length",
+        "length": ": the request is too long" if too_long else ": answer cut at its length",
         "content_filter": ": content filter",
     }
-    if code == "LLM_CONTEXT_OVERFLOW":
-        why["length"] = ": the request is too long"
     return Status(f"Paused{why.get(reason, '')}", "waits", "‖")
 
 
@@ -135,14 +111,9 @@ def is_unfinished(run: RunRecord) -> bool:
     return run.phase == "Failed"
 
 
-def is_offline(model: str) -> bool:
-    """Whether a model id belongs to a rule-based stand-in."""
-    return model.startswith("offline:")
-
-
 def offline_words(model: str) -> str:
     """Says that no model answers, where none does."""
-    if not is_offline(model):
+    if not model.startswith("offline:"):
         return ""
     if model == "offline:demo":
         return f"{visible(model)} answers by rules, not by a model"
@@ -173,30 +144,32 @@ def facts_of(run: RunRecord, *, elapsed_ms: float | None = None) -> list[Fact]:
     turns, usage = run.turns, run.usage
     calls = sum(len(turn.tool_runs) for turn in turns)
     place = place_of(run, turns[-1] if turns else None)
-    facts = [Fact("place", place)] if place else []
-    facts.append(Fact("turns", count(len(turns)), "turn" if len(turns) == 1 else "turns"))
+    facts = [Fact(place)] if place else []
+    facts.append(_number(things(len(turns), "turn")))
     if calls:
-        facts.append(Fact("calls", count(calls), "call" if calls == 1 else "calls"))
+        facts.append(_number(things(calls, "call")))
     if usage.total_tokens:
-        facts.append(Fact("tokens", count(usage.total_tokens), "tokens", _cached_words(usage)))
+        facts.append(_number(things(usage.total_tokens, "token"), _cached_words(usage)))
     if run.cost_usd:
-        facts.append(Fact("cost", money(run.cost_usd)))
+        facts.append(Fact(money(run.cost_usd)))
     time = seconds(run.duration_ms if elapsed_ms is None else elapsed_ms)
-    value, _, unit = time.rpartition(" ")
-    recorded = next((words for turn in turns if (words := recorded_words(turn))), "")
-    return [*facts, Fact("time", value, unit, f"({recorded})" if recorded else "")]
+    recorded = [words for turn in turns if (words := recorded_words(turn))]
+    return [*facts, _number(time, recorded[0] if recorded else "")]
+
+
+def _number(text: str, aside: str = "") -> Fact:
+    value, _, word = text.rpartition(" ")
+    return Fact(value, word, f"({aside})" if aside else "")
 
 
 def facts_line(run: RunRecord) -> str:
     """The numbers of the head in one line."""
-    facts = (" ".join(filter(None, (f.value, f.word, f.aside))) for f in facts_of(run))
-    return " · ".join(facts)
+    return " · ".join(" ".join(filter(None, fact)) for fact in facts_of(run))
 
 
 def _cached_words(usage: Usage) -> str:
     told = [(usage.cached_tokens, "cached"), (usage.cache_write_tokens, "written to the cache")]
-    words = ", ".join(f"{count(tokens)} {word}" for tokens, word in told if tokens)
-    return f"({words})" if words else ""
+    return ", ".join(f"{tokens:,} {word}" for tokens, word in told if tokens)
 
 
 def about(run: RunRecord) -> str:
@@ -242,12 +215,11 @@ def ending(run: RunRecord) -> str:
     if run.error is None:
         return ""
     if status.word == "Stopped":
-        return f"■ Stopped. {error_help(run.error)}".rstrip()
-    words = f"{status.mark if status.tone != 'bad' else '✕'} {error_words(run.error)}"
+        return f"■ Stopped. {_HELP['ENGINE_ABORTED']}"
+    words = f"{'✕' if status.tone == 'bad' else status.mark} {error_words(run.error)}"
     help_words = error_help(run.error)
-    if not help_words:
-        return words
-    return f"{words}{'' if words.endswith(('.', '!', '?')) else '.'} {help_words}"
+    stop = "" if words.endswith((".", "!", "?")) else "."
+    return f"{words}{stop} {help_words}" if help_words else words
 
 
 # Errors and notes
@@ -267,11 +239,11 @@ def error_words(error: ErrorInfo | None) -> str:
     return one_line(words, _ERROR_CHARS) if said_by_server else words
 
 
-def error_help(error: ErrorInfo | None) -> str:
+def error_help(error: ErrorInfo) -> str:
     """What a person can do about an error; empty where the message says it itself."""
-    if error is None or "Nothing is lost: " in error.message or "%agent " in error.message:
-        return ""
-    return _HELP.get(error.code, "")
+    # What a server says may hold any words.
+    own = "%agent " if error.code.startswith("ENGINE_") else "Nothing is lost: "
+    return "" if own in error.message else _HELP.get(error.code, "")
 
 
 def failure_of(turn: EngineTurn) -> str:
@@ -286,33 +258,21 @@ def is_failure(error: ErrorInfo | None) -> bool:
 
 def notes_of(turn: EngineTurn) -> list[str]:
     """How a turn's response came to be, the moves of a workflow, and what it was told."""
-    told = [waits_of(turn), left_out(turn)]
-    if turn.response is not None:
-        ends = {"length": "cut off at the limit of tokens"}
-        ends["content_filter"] = "cut off by the provider's content filter"
-        told.append(ends.get(turn.response.finish_reason, ""))
-    return [*filter(None, told), *moves_of(turn), *map(note_of, turn.notices)]
-
-
-def waits_of(turn: EngineTurn) -> str:
-    """How often a turn's request was made again, and how long it waited."""
-    waited = f"waited {seconds(turn.retry_wait_ms)}"
+    response, waited = turn.response, f"waited {seconds(turn.retry_wait_ms)}"
+    notes = [waited] if turn.retry_wait_ms else []
     if turn.attempts > 1:
-        return f"{turn.attempts - 1} retr{'y' if turn.attempts == 2 else 'ies'}, {waited}"
-    return waited if turn.retry_wait_ms else ""
-
-
-def left_out(turn: EngineTurn) -> str:
-    """The parameters that an earlier refusal kept out of this turn; its own notices name others."""
-    dropped = turn.response.meta.dropped_params if turn.response else ()
+        notes = [f"{turn.attempts - 1} retr{'y' if turn.attempts == 2 else 'ies'}, {waited}"]
+    dropped = response.meta.dropped_params if response else ()
+    # Those that an earlier refusal kept out; its own notices name the others.
     names = [name for name in dropped if not any(name in text for text in turn.notices)]
-    said = ", ".join(map(visible, names))
-    return f"left out, because the server refused it: {said}" if said else ""
-
-
-def moves_of(turn: EngineTurn) -> list[str]:
-    """The moves of a workflow that a turn made, and those that were refused."""
-    return [words for run in turn.tool_runs if (words := _move_words(run))]
+    if names:
+        notes.append(f"left out, because the server refused it: {visible(', '.join(names))}")
+    if response and response.finish_reason == "length":
+        notes.append("cut off at the limit of tokens")
+    if response and response.finish_reason == "content_filter":
+        notes.append("cut off by the provider's content filter")
+    moves = filter(None, map(_move_words, turn.tool_runs))
+    return [*notes, *moves, *map(note_of, turn.notices)]
 
 
 def _move_words(run: ToolRun) -> str:
@@ -342,7 +302,7 @@ def first_words(text: str) -> str:
 def numbers(turn: EngineTurn) -> str:
     """`428 tok · 1.1 s`."""
     usage = turn.response.usage if turn.response else None
-    tokens = f"{count(usage.total_tokens)} tok" if usage and usage.total_tokens else ""
+    tokens = f"{usage.total_tokens:,} tok" if usage and usage.total_tokens else ""
     words = (tokens, seconds(turn.duration_ms), recorded_words(turn))
     return " · ".join(filter(None, words))
 
@@ -353,23 +313,11 @@ def recorded_words(turn: EngineTurn) -> str:
     return words.get(turn.response.meta.source, "") if turn.response else ""
 
 
-def call_words(run: ToolRun) -> CallWords:
-    """`population(city="Oslo") → 717,710`."""
-    asked = run.approval and run.approved_by in ("person", "callback")
-    marks = {"allowed": "✓ allowed", "edited": "✎ edited"}
-    return CallWords(
-        name=one_line(visible(run.display_name or run.tool_name), 48),
-        arguments=arguments_in_short(escapes_seen(run.args)),
-        decided=marks.get(run.approval or "", "") if asked else "",
-        outcome=outcome(run),
-    )
-
-
-def outcome(run: ToolRun) -> Outcome:
-    """What became of a call, in a few words."""
+def outcome(run: ToolRun, *, pending: str = "") -> Outcome:
+    """What became of a call, in a few words; `pending` is said of one without a result."""
     result = run.result
     if result is None:
-        return Outcome("… running" if run.started_at else "…")
+        return Outcome(f"… {pending}".rstrip())
     if not result.ok:
         code = result.error.code if result.error else "E_INTERNAL"
         if code == "E_DENIED":
@@ -381,29 +329,6 @@ def outcome(run: ToolRun) -> Outcome:
     if result.data is None and result.attachments:
         return Outcome(f"→ {things(len(result.attachments), 'attachment')}")
     return Outcome(f"→ {in_short(result.data)}")
-
-
-def call_line(run: ToolRun) -> str:
-    """The same as one text."""
-    words = call_words(run)
-    decided = f" {words.decided}" if words.decided else ""
-    return f"{words.name}({words.arguments}){decided} {words.outcome.words}"
-
-
-def escapes_seen(arguments: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Arguments whose escape characters are seen: a colour code is bytes that are written too."""
-    return cast("dict[str, Any] | None", _seen(arguments, MAX_DEPTH))
-
-
-def _seen(value: Any, levels: int) -> Any:
-    if isinstance(value, str):
-        return value.replace("\x1b", "⟦U+001B⟧")
-    if isinstance(value, dict) and levels:
-        items = cast("dict[Any, Any]", value).items()
-        return {_seen(k, levels - 1): _seen(v, levels - 1) for k, v in items}
-    if isinstance(value, list | tuple) and levels:
-        return [_seen(item, levels - 1) for item in cast("Sequence[Any]", value)]
-    return cast("Any", value)
 
 
 # A tool run
@@ -434,14 +359,6 @@ def decision_words(run: ToolRun) -> str:
     return f"{words} after {seconds(run.waited_ms)}" if run.waited_ms else words
 
 
-def written_by_model(turn: EngineTurn | None, run: ToolRun) -> dict[str, Any] | None:
-    """The arguments of a call before a person changed them; None when nobody did."""
-    if run.approval != "edited" or turn is None or turn.response is None:
-        return None
-    calls = turn.response.message.tool_calls
-    return next((call.arguments for call in calls if call.id == run.tool_call_id), None)
-
-
 def tool_notes(run: ToolRun) -> list[str]:
     """What is said about a call beside its result."""
     notes: list[str] = []
@@ -455,16 +372,10 @@ def tool_notes(run: ToolRun) -> list[str]:
 # A request
 
 
-def own_messages(run: RunRecord, request: TurnRequest) -> Sequence[Message]:
-    """Of a request's new messages those that the record itself has, not its parent."""
-    end = request.n_messages - run.shared_messages
-    return run.messages[max(0, end - request.n_new) : max(0, end)]
-
-
 def request_words(request: TurnRequest) -> str:
     """`request · 2 new messages of 4 · 3 tools`."""
-    messages = "message" if request.n_new == 1 else "messages"
-    words = [f"request · {count(request.n_new)} new {messages} of {count(request.n_messages)}"]
+    new = things(request.n_new, "new message")
+    words = [f"request · {new} of {request.n_messages:,}"]
     if request.n_tools:
         words.append(things(request.n_tools, "tool"))
     if n := len(request.trimmed):

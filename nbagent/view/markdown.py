@@ -168,29 +168,22 @@ def is_tex(source: str) -> bool:
 
 # Code
 
-_LEXERS = {
-    **dict.fromkeys(("python", "py", "python3", "ipython"), "python"),
-    **dict.fromkeys(("javascript", "js", "typescript", "ts"), "javascript"),
-    **dict.fromkeys(("bash", "sh", "shell", "console"), "bash"),
-    **dict.fromkeys(("yaml", "yml"), "yaml"),
-    **{name: name for name in ("json", "sql", "html", "css", "r", "julia", "toml", "diff")},
-    **dict.fromkeys(("rust", "rs"), "rust"),
-}
+_LANGUAGES = named(
+    "python py python3 javascript js typescript ts bash sh shell console yaml json sql html css r"
+    " julia toml diff rust rs"
+)
+"""Names that Pygments knows; the others are never looked up."""
 _MAX_CODE = 6_000
 """Some lexers need the square of it for a hostile text: half a second. That of C, its cube."""
-_LOOKS = (
-    ("Comment", "nba-kc"),
-    ("Keyword", "nba-kk"),
-    ("Operator.Word", "nba-kk"),
-    ("Literal.String", "nba-ks"),
-    ("Literal.Number", "nba-kn"),
-    ("Name.Function", "nba-kf"),
-    ("Name.Class", "nba-kf"),
-    ("Name.Decorator", "nba-kf"),
-    ("Name.Builtin", "nba-kf"),
-    ("Generic.Deleted", "nba-minus"),
-    ("Generic.Inserted", "nba-plus"),
-)
+_LOOKS = {
+    "nba-kc": ("Comment",),
+    "nba-kk": ("Keyword", "Operator.Word"),
+    "nba-ks": ("Literal.String",),
+    "nba-kn": ("Literal.Number",),
+    "nba-kf": ("Name.Function", "Name.Class", "Name.Decorator", "Name.Builtin"),
+    "nba-minus": ("Generic.Deleted",),
+    "nba-plus": ("Generic.Inserted",),
+}
 
 
 def code_node(text: str, language: str = "") -> Node:
@@ -201,17 +194,16 @@ def code_node(text: str, language: str = "") -> Node:
 
 def highlighted(text: str, language: str) -> list[Node]:
     """Code as spans with a class for each kind of word; text where the language is unknown."""
-    lexer = _LEXERS.get(language.lower())
-    if lexer is None or len(text) > _MAX_CODE:
+    name = {"ipython": "python", "yml": "yaml"}.get(language.lower(), language.lower())
+    if name not in _LANGUAGES or len(text) > _MAX_CODE:
         return [text]
     # Late, and untyped: most answers hold no code.
     lexers: Any = import_module("pygments.lexers")
     runs: list[list[str]] = []
-    for kind, piece in lexers.get_lexer_by_name(lexer, stripnl=False).get_tokens(text):
-        name = str(kind).removeprefix("Token.")
-        look = next((look for start, look in _LOOKS if name.startswith(start)), "")
-        if not piece.strip():
-            look = ""
+    for kind, piece in lexers.get_lexer_by_name(name, stripnl=False).get_tokens(text):
+        kinds = str(kind).removeprefix("Token.")
+        look = next((look for look, starts in _LOOKS.items() if kinds.startswith(starts)), "")
+        look = look if piece.strip() else ""
         if runs and runs[-1][0] == look:
             runs[-1][1] += piece
         else:
@@ -254,13 +246,13 @@ class Blocks:
         return sum(len(line) + 1 for line in self.tail.split("\n")[:first])
 
 
-def words_of(nodes: Sequence[Node]) -> str:
-    """The text in nodes; blocks are separated by a space."""
+def words_of(nodes: Sequence[Node], skip: Sequence[str] = ("button",)) -> str:
+    """The text in nodes but for some tags; blocks are separated by a space."""
     words: list[str] = []
     for node in nodes:
         if isinstance(node, str):
             words.append(node)
-        elif node[0] not in ("button",):
+        elif node[0] not in skip:
             around = "" if node[0] in INLINE else " "
-            words.append(f"{around}{words_of(node[2:])}{around}")
+            words.append(f"{around}{words_of(node[2:], skip)}{around}")
     return "".join(words)

@@ -1,14 +1,13 @@
 """A run's record → the tree that the page, the saved notebook and the panel draw. Pure.
 
 How a number or an outcome is said is `labels`'. What may change while the run is at work has a
-`data-key`: `live` sends only those parts again. What a run at work has beside its record (streamed
-texts, open questions, progress) comes in a `Now`.
+`data-key`: `live` sends only those parts again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -16,6 +15,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.chat import ImagePart
+from nbagent.contracts.policy import Question
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
 from nbagent.view.graph import graph_of
@@ -23,21 +23,24 @@ from nbagent.view.images import card_figures, drawn, figures_of, with_figures
 from nbagent.view.labels import Status
 from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
+from nbagent.view.question import asks_node, question_node
 from nbagent.view.request import label_node, labelled, place_in, request_node
+from nbagent.view.streams import ARGUMENTS_CHARS, Writing, reasoning_node
 from nbagent.view.tables import table_of
 from nbagent.view.words import (
+    arguments_in_short,
     as_text,
     clean,
     cut,
+    escapes_shown,
     in_short,
     one_line,
     seconds,
     tool_title,
     visible,
+    with_texts,
 )
 
-REASONING_CHARS = 12_000
-ARGUMENTS_CHARS = 4_000
 RESULT_CHARS = 3_000
 PRINTED_CHARS = 3_000
 _PROMPT_CHARS = 2_000
@@ -48,7 +51,7 @@ STOPPING, PAUSING = "Stopping…", "Pausing after this turn…"
 ROOT = "nba-run mathjax_ignore tex2jax_ignore"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Now:
     """What a run at work has beside its record."""
 
@@ -57,14 +60,16 @@ class Now:
     """What the time goes to."""
     activity: str = ""
     """What goes on beside the ordinary: a retry, a wait."""
+    again_ms: float = 0.0
+    """When a request is made again, counted as `elapsed_ms`."""
     stopping: str = ""
     """`STOPPING` or `PAUSING`, once the person asked for it."""
-    is_asking: bool = False
-    streams: Mapping[str, Mapping[str, Node]] = field(default_factory=dict[str, dict[str, Node]])
-    """By turn: its parts `reasoning`, `text` and `tools` while the model writes them."""
-    cards: Mapping[str, Node] = field(default_factory=dict[str, Node])
-    """By key: cards that say more than their tool run, as one with an open question."""
-    asks: Node | None = None
+    writing: dict[str, Writing] = field(default_factory=dict[str, Writing])
+    """By turn: what the model writes now."""
+    progress: dict[str, str] = field(default_factory=dict[str, str])
+    """By the key of its card: what a call told last."""
+    asked: dict[str, tuple[str, Question]] = field(default_factory=dict[str, tuple[str, Question]])
+    """By the key of its card: the open question about a call, with its id."""
 
 
 def picture(
@@ -84,10 +89,10 @@ def picture(
         kernel: id of the kernel whose page actions answer the buttons.
         actions: whether there are buttons at all.
     """
-    answer = labels.answering_turn(run)
     has_actions = actions and now is None and run.phase != "Running"
+    answer, below = _answer_part(run)
     made = [
-        turn_node(run, turn, now=now, unfolded=unfolded, is_answer=turn is answer, fork=has_actions)
+        turn_node(run, turn, now=now, unfolded=unfolded, below=below, fork=has_actions)
         for turn in run.turns
     ]
     return h(
@@ -96,10 +101,10 @@ def picture(
         head(run, now),
         prompt_node(run),
         graph_of(run),
-        now.asks if now else None,
+        asks_node([*now.asked.values()]) if now else None,
         h("div", "nba-turns", *made, data_key="turns"),
         notices_node(run),
-        *(answer_part(run, answer) if answer else ()),
+        *answer,
         line("nba-end" if labels.status_of(run).tone != "bad" else "nba-error", labels.ending(run)),
         None if now else foot(run, has_actions),
         role="group",
@@ -141,14 +146,10 @@ def head(run: RunRecord, now: Now | None) -> Node:
     """State, model, numbers, the time bar, what it waits for, Stop and Pause."""
     status = labels.status_of(run)
     if now is not None:
-        status = Status("Running", "live", "…")
-        status = Status("Waiting for you", "waits", "?") if now.is_asking else status
-    facts: list[Node] = []
-    for fact in labels.facts_of(run, elapsed_ms=now.elapsed_ms if now else None):
-        clock = "1" if now and fact.key == "time" else None
-        facts += [" · "] if facts else []
-        facts += [h("b", "", fact.value, data_clock=clock), f" {fact.word}" if fact.word else ""]
-        facts += [h("span", "nba-aside", f" {fact.aside}")] if fact.aside else []
+        status = Status("Waiting for you", "waits", "?") if now.asked else _RUNNING
+    clock = f"{now.elapsed_ms:.0f}" if now else None
+    *facts, time = labels.facts_of(run, elapsed_ms=now.elapsed_ms if now else None)
+    shown: list[Node] = [node for fact in facts for node in (_fact(fact), " · ")]
     return h(
         "div",
         "nba-top",
@@ -160,15 +161,31 @@ def head(run: RunRecord, now: Now | None) -> Node:
             " ",
             h("code", "nba-chip", visible(run.model)),
             " ",
-            h("span", "nba-facts", *facts),
+            h("span", "nba-facts", *shown, _fact(time, clock)),
             *(_stop_buttons(now) if now else ()),
         ),
         _bar(run, now),
         line("nba-wide nba-note", labels.offline_words(run.model)),
-        h("div", "nba-wide nba-note nba-activity", now.activity) if now else None,
+        _activity(now) if now else None,
         data_key="head",
-        data_since=f"{now.elapsed_ms:.0f}" if now else None,
+        data_since="" if now else None,
     )
+
+
+_RUNNING = Status("Running", "live", "…")
+
+
+def _fact(fact: labels.Fact, clock: str | None = None) -> Node:
+    aside = h("span", "nba-aside", f" {fact.aside}") if fact.aside else None
+    word = f" {fact.word}" if fact.word else ""
+    return h("span", "", h("b", "", fact.value, data_clock=clock), word, aside)
+
+
+def _activity(now: Now) -> Node:
+    """What is waited for, and how long still."""
+    left = now.again_ms - now.elapsed_ms
+    again = ["again in ", h("b", "", f"{left / 1000:.1f}", data_clock=f"{-left:.0f}"), " s · "]
+    return h("div", "nba-wide nba-note nba-activity", *(again if left > 0 else ()), now.activity)
 
 
 def _stop_buttons(now: Now) -> list[Node]:
@@ -188,7 +205,8 @@ def _bar(run: RunRecord, now: Now | None) -> Node:
     parts = [h("i", f"nba-i-{p.kind}", style=f"flex-grow:{max(1, round(p.ms))}") for p in pieces]
     if now:
         rest = max(1, round(now.elapsed_ms - sum(piece.ms for piece in pieces)))
-        parts.append(h("i", f"nba-i-{now.doing}", style=f"flex-grow:{rest}", data_grows=str(rest)))
+        doing = "wait" if now.asked else now.doing
+        parts.append(h("i", f"nba-i-{doing}", style=f"flex-grow:{rest}", data_grows=str(rest)))
     return h("div", "nba-bar", *parts, role="img", title=f"time: {words or 'none yet'}")
 
 
@@ -196,17 +214,12 @@ def prompt_node(run: RunRecord) -> Node | None:
     """What the person asked, or how the run came to be."""
     text = clean(run.prompt).strip() or (f"({labels.origin(run)})" if run.parent_id else "")
     shown, note = cut(text, _PROMPT_CHARS, has_all="run.record.prompt")
-    images = drawn([part for part in _prompt_parts(run) if isinstance(part, ImagePart)])[0]
+    asked = [m.content for m in run.messages if m.role == "user" and m.text == run.prompt]
+    images, _ = drawn([part for part in [(), *asked][-1] if isinstance(part, ImagePart)])
     if not shown and not images:
         return None
     lines = [part for row in shown.split("\n") for part in (h("br"), row)][1:]
     return h("blockquote", "nba-prompt", *lines, line("nba-note", note), *images, data_key="prompt")
-
-
-def _prompt_parts(run: RunRecord) -> Sequence[Any]:
-    """The parts of the message that the person wrote."""
-    users = (m for m in reversed(run.messages) if m.role == "user" and m.text == run.prompt)
-    return next((message.content for message in users), ())
 
 
 # A turn
@@ -218,132 +231,168 @@ def turn_node(
     *,
     now: Now | None = None,
     unfolded: frozenset[str] = frozenset(),
-    is_answer: bool = False,
+    below: Collection[int] = (),
     fork: bool = False,
 ) -> Node:
-    """One turn: its line, and what unfolds."""
-    key, place = turn.id, f"run.turns[{place_in(run, turn)}]"
-    streams: Mapping[str, Node] = now.streams.get(key, {}) if now else {}
+    """One turn: its line, and what unfolds; the figures in `below` stand in the answer."""
+    key, failure = turn.id, labels.failure_of(turn)
     at_work = now is not None and turn is run.turns[-1]
-    message = turn.response.message if turn.response else None
-    cards = [
-        card(turn, tool, f"{place}.tool_runs[{i}]", now=now)
-        for i, tool in enumerate(turn.tool_runs)
-    ]
-    reasoning = clean(message.reasoning or "") if message else ""
-    text = "" if is_answer or message is None else clean(message.text)
+    writing = now.writing.get(key) if now else None
     is_bad = labels.is_failure(turn.error) or any(
         labels.outcome(tool).is_bad for tool in turn.tool_runs
     )
     body = [
         line("nba-lab", labels.who(turn)),
-        streams.get("reasoning") or reasoning_node(key, reasoning, f"{place}.response", now),
-        streams.get("text") or text_node(key, text, place, now),
-        line("nba-lab", "text · the answer below") if is_answer else None,
-        streams.get("tools") or _slot(f"{key}/tools", cards, now),
+        *(writing.parts() if writing else _written(run, turn, now, below)),
         *(line("nba-note", f"note: {note}") for note in labels.notes_of(turn)),
-        line("nba-error", f"✕ {labels.failure_of(turn)}" if labels.failure_of(turn) else ""),
+        line("nba-error", failure and f"✕ {failure}"),
         request_node(run, turn, is_open=f"{key}/request" in unfolded),
         action("fork", "Fork", turn=key) if fork else None,
     ]
     return h(
         "details",
         f"nba-turn{' nba-bad' if is_bad else ''}",
-        h("summary", "", line_node(turn, at_work=at_work)),
+        h("summary", "", line_node(run, turn, now)),
         h("div", "nba-body", *body),
         data_key=key,
         open_="" if at_work or key in unfolded else None,
     )
 
 
-def _slot(key: str, children: Sequence[Node], now: Now | None) -> Node | None:
-    """A place that is filled while the run is at work; nothing where it stays empty."""
-    return h("div", "", *children, data_key=key) if children or now else None
+def _written(
+    run: RunRecord, turn: EngineTurn, now: Now | None, below: Collection[int]
+) -> list[Node | None]:
+    """What the model wrote in a turn: reasoning, text, calls. The answer stands below."""
+    key, place = turn.id, f"run.turns[{place_in(run, turn)}]"
+    message = turn.response.message if turn.response else None
+    reasoning = clean(message.reasoning or "") if message else ""
+    shown, note = cut(clean(turn.text), MAX_CHARS, has_all=f"{place}.text")
+    text = h("div", "nba-text", *nodes_of(shown), line("nba-note", note), data_key=f"{key}/text")
+    if turn is labels.answering_turn(run):
+        text = line("nba-lab", "text · the answer below")
+    cards = [card(run, turn, i, now=now, below=below) for i in range(len(turn.tool_runs))]
+    return [
+        reasoning_node(key, reasoning, f"{place}.response") if reasoning else None,
+        text if turn.text else None,
+        h("div", "", *cards, data_key=f"{key}/tools") if cards else None,
+    ]
 
 
-def reasoning_node(key: str, text: str, place: str, now: Now | None = None) -> Node | None:
-    """What the model thought aloud."""
-    if not text:
-        return _slot(f"{key}/reasoning", [], now)
-    shown, note = cut(text, REASONING_CHARS, has_all=f"{place}.message.reasoning")
-    thought = h("div", "nba-think", shown, data_key=f"{key}/reasoning/0")
-    parts = [label_node("reasoning"), thought, line("nba-note", note)]
-    return h("div", "", *parts, data_key=f"{key}/reasoning")
-
-
-def text_node(key: str, text: str, place: str, now: Now | None = None) -> Node | None:
-    """What the model wrote in a turn that is not the answer."""
-    if not text:
-        return _slot(f"{key}/text", [], now)
-    shown, note = cut(text, MAX_CHARS, has_all=f"{place}.text")
-    return h("div", "nba-text", *nodes_of(shown), line("nba-note", note), data_key=f"{key}/text")
-
-
-def line_node(turn: EngineTurn, *, at_work: bool = False) -> Node:
+def line_node(run: RunRecord, turn: EngineTurn, now: Now | None = None) -> Node:
     """What a folded turn shows: its calls or its first words, and its numbers."""
-    calls: list[Node] = []
-    for tool in turn.tool_runs[:_CALLS_IN_LINE]:
-        calls += ["  "] if calls else []
-        calls.append(call_node(tool))
-    if (more := len(turn.tool_runs) - _CALLS_IN_LINE) > 0:
-        calls.append(f" and {more} more")
-    words = "" if calls else labels.first_words(turn.text)
-    failure = one_line(labels.failure_of(turn), 110)
-    nothing = "" if calls or words or failure else "…" if at_work else "no text"
-    is_over = turn.duration_ms > 0 and not at_work
+    at_work = now is not None and turn is run.turns[-1]
+    said = said_nodes(run, turn, now) or ["…" if at_work else "no text"]
+    numbers = labels.numbers(turn) if turn.duration_ms > 0 and not at_work else ""
+    return row_node(turn.id, said, numbers, data_key=f"{turn.id}/line")
+
+
+def row_node(key: str, said: Sequence[Node], numbers: str, *, data_key: str | None = None) -> Node:
+    """What a fold shows of itself: an id, words, and numbers at the right."""
     return h(
         "span",
         "nba-line",
-        h("code", "nba-id", turn.id),
+        h("code", "nba-id", key),
         " ",
-        h(
-            "span",
-            "nba-sum",
-            *calls,
-            words,
-            nothing,
-            h("b", "nba-err", f" ✕ {failure}") if failure else None,
-        ),
+        h("span", "nba-sum", *said),
         " ",
-        h("small", "nba-num", labels.numbers(turn)) if is_over else None,
-        data_key=f"{turn.id}/line",
+        h("small", "nba-num", numbers) if numbers else None,
+        data_key=data_key,
     )
 
 
-def call_node(run: ToolRun) -> Node:
+def said_nodes(run: RunRecord, turn: EngineTurn, now: Now | None = None) -> list[Node]:
+    """A turn's calls or its first words, and its error."""
+    said: list[Node] = []
+    for tool in turn.tool_runs[:_CALLS_IN_LINE]:
+        said += ["  "] if said else []
+        said.append(call_node(tool, _pending(run, turn, tool, now)))
+    if (more := len(turn.tool_runs) - _CALLS_IN_LINE) > 0:
+        said.append(f" and {more} more")
+    if not said and (words := labels.first_words(turn.text)):
+        said.append(words)
+    if failure := one_line(labels.failure_of(turn), 110):
+        said.append(h("b", "nba-err", f" ✕ {failure}"))
+    return said
+
+
+def _pending(run: RunRecord, turn: EngineTurn, tool: ToolRun, now: Now | None) -> str:
+    """What a call without a result waits for."""
+    if now and card_key(turn.id, tool.tool_call_id) in now.asked:
+        return "waiting for you"
+    if run.phase != "Running":
+        return "interrupted"
+    return "running" if tool.started_at else ""
+
+
+def call_node(run: ToolRun, pending: str = "") -> Node:
     """`population(city="Oslo") → 717,710`."""
-    words = labels.call_words(run)
-    end = words.outcome
-    return h(
-        "code",
-        "",
-        h("span", "nba-call", words.name),
-        f"({words.arguments}) {words.decided} ".rstrip() + " ",
-        h("b", "nba-err", end.words) if end.is_bad else h("span", "nba-res", end.words),
-    )
+    name = one_line(visible(run.display_name or run.tool_name), 48)
+    arguments = arguments_in_short(with_texts(run.args, escapes_shown))
+    asked = run.approved_by in ("person", "callback")
+    marks = {"allowed": " ✓ allowed", "edited": " ✎ edited"}
+    decided = marks.get(run.approval or "", "") if asked else ""
+    outcome = outcome_node(labels.outcome(run, pending=pending))
+    return h("code", "", h("span", "nba-call", name), f"({arguments}){decided} ", outcome)
+
+
+def outcome_node(end: labels.Outcome) -> Node:
+    """What became of a call."""
+    if end.is_bad:
+        return h("b", "nba-err", end.words)
+    pending = " nba-pending" if end.words.startswith("…") else ""
+    return h("span", f"nba-res{pending}", end.words)
 
 
 # A tool run
 
 
-def card(turn: EngineTurn, run: ToolRun, place: str, *, now: Now | None = None) -> Node:
-    """A tool run: its arguments, decision, what it printed, result or error, pictures."""
-    key = f"{turn.id}/tool/{run.tool_call_id}"
-    if now and key in now.cards:
-        return now.cards[key]
-    return card_node(key, turn, run, place)
+def card_key(turn_id: str, call_id: str) -> str:
+    """The `data-key` of a call's card."""
+    return f"{turn_id}/tool/{call_id}"
+
+
+def card(
+    run: RunRecord,
+    turn: EngineTurn,
+    place: int,
+    *,
+    now: Now | None = None,
+    below: Collection[int] = (),
+) -> Node:
+    """The card of a call of a turn: a question while it is open, else what is known of its run."""
+    tool = turn.tool_runs[place]
+    key = card_key(turn.id, tool.tool_call_id)
+    path = f"run.turns[{place_in(run, turn)}].tool_runs[{place}]"
+    if now and key in now.asked:
+        question_id, question = now.asked[key]
+        return question_node(question, question_id)
+    return card_node(
+        tool,
+        path,
+        key=key,
+        progress=now.progress.get(key, "") if now else "",
+        pending=_pending(run, turn, tool, now),
+        below=below,
+    )
 
 
 def card_node(
-    key: str, turn: EngineTurn | None, run: ToolRun, place: str, *, progress: str = ""
+    run: ToolRun,
+    place: str,
+    *,
+    key: str = "",
+    progress: str = "",
+    pending: str = "",
+    below: Collection[int] = (),
 ) -> Node:
-    """The card of a tool run; `progress` is what it told last."""
+    """A tool run, at a place in Python: arguments, decision, what it printed, result, pictures."""
     title = one_line(visible(tool_title(run.tool_name, run.display_name)), labels.NAME_CHARS)
-    outcome, result = labels.outcome(run), run.result
-    images, unseen = card_figures(run)
+    outcome, result = labels.outcome(run, pending=pending), run.result
+    images, unseen = card_figures(run, below)
     look = " nba-bad" if outcome.is_bad else "" if result else " nba-busy"
-    state = outcome.words if outcome.is_bad or result is None else ""
-    written = labels.written_by_model(turn, run)
+    arguments = _arguments_text(run.args) if run.args else ""
+    if run.args is None and result is not None:
+        arguments = "not a JSON object"
     holder = f"{place}.result"
     holder += " (itself cut, as the model saw it)" if run.truncated else ""
     return h(
@@ -351,13 +400,13 @@ def card_node(
         f"nba-card{look}",
         h("code", "nba-call", title),
         " ",
-        h("b", "nba-err", f"{state} ") if outcome.is_bad else state and h("span", "nba-res", state),
+        *((outcome_node(outcome), " ") if outcome.is_bad or result is None else ()),
         h("small", "nba-num", labels.where(run)) if labels.where(run) else None,
         line("nba-note", labels.decision_words(run)),
-        *labelled("arguments", arguments_text(run), ARGUMENTS_CHARS, f"{place}.args"),
+        *labelled("arguments", arguments, ARGUMENTS_CHARS, f"{place}.args"),
         *labelled(
             "arguments that the model had written",
-            "" if written is None else as_text(written, enough=ARGUMENTS_CHARS * 2),
+            "" if run.asked_args is None else _arguments_text(run.asked_args),
             ARGUMENTS_CHARS,
             "the call in its turn's response",
         ),
@@ -370,11 +419,8 @@ def card_node(
     )
 
 
-def arguments_text(run: ToolRun) -> str:
-    """The arguments of a call to read; empty when there are none."""
-    if run.args is None:
-        return "" if run.result is None else "not a JSON object"
-    return as_text(labels.escapes_seen(run.args), enough=ARGUMENTS_CHARS * 2) if run.args else ""
+def _arguments_text(args: dict[str, Any]) -> str:
+    return as_text(with_texts(args, escapes_shown), enough=ARGUMENTS_CHARS * 2)
 
 
 def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
@@ -410,13 +456,16 @@ def notices_node(run: RunRecord) -> Node | None:
     return h("div", "nba-end", *lines, data_key="notices") if lines else None
 
 
-def answer_part(run: RunRecord, turn: EngineTurn) -> list[Node]:
-    """The answer, set apart also where there is no style."""
-    text = clean(turn.text)
-    shown, note = cut(text, MAX_CHARS, has_all=f"run.turns[{place_in(run, turn)}].text")
-    blocks = with_figures(nodes_of(shown), figures_of(run))
+def _answer_part(run: RunRecord) -> tuple[list[Node], Collection[int]]:
+    """The answer, set apart also where there is no style, and the figures that stand in it."""
+    turn = labels.answering_turn(run)
+    if turn is None:
+        return [], ()
+    has_all = f"run.turns[{place_in(run, turn)}].text"
+    shown, note = cut(clean(turn.text), MAX_CHARS, has_all=has_all)
+    blocks, below = with_figures(nodes_of(shown), figures_of(run))
     parts = [line("nba-note", labels.answer_note(run)), *blocks, line("nba-note", note)]
-    return [h("hr", "nba-sep"), h("div", "nba-answer", *parts)]
+    return [h("hr", "nba-sep"), h("div", "nba-answer", *parts)], below
 
 
 def action(verb: str, title: str, *, turn: str | None = None) -> Node:
@@ -433,19 +482,18 @@ def foot(run: RunRecord, actions: bool) -> Node:
     buttons = [action(verb, title) for verb, title in verbs.items()] if actions else []
     pieces = timing.bar_of(run.turns)
     words = " · ".join(filter(None, (labels.about(run), timing.bar_words(pieces))))
-    kinds = list(timing.sums_of(pieces))
     about: Node = h("small", "", words)
+    kinds = list(timing.sums_of(pieces))
     if len(run.turns) > 1 and len(kinds) > 1:
-        about = h("details", "", h("summary", "", about), _times(run, kinds), data_key="times")
+        about = h("details", "", h("summary", "", about), *_times(run, kinds), data_key="times")
     return h("div", "nba-foot", *buttons, about)
 
 
-def _times(run: RunRecord, kinds: Sequence[timing.Kind]) -> Node:
+def _times(run: RunRecord, kinds: Sequence[timing.Kind]) -> list[Node]:
     """Where the time went, turn by turn: what the bar says where there is no style."""
-    names = ("turn", *map(timing.kind_word, kinds))
-    rows = [h("tr", "", *(h("th", "", name, scope="col") for name in names))]
-    for turn in run.turns[:100]:
+    rows: list[dict[str, str]] = []
+    for turn in run.turns:
         sums = timing.sums_of(timing.segments_of(turn))
-        cells = [h("td", "", seconds(sums[k]) if sums.get(k) else "") for k in kinds]
-        rows.append(h("tr", "", h("th", "", turn.id, scope="row"), *cells))
-    return h("table", "", *rows)
+        spent = {timing.KIND_WORDS[k]: seconds(sums[k]) if sums.get(k) else "" for k in kinds}
+        rows.append({"turn": turn.id, **spent})
+    return table_of(rows, most_rows=100) or []

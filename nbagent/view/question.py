@@ -15,10 +15,12 @@ from nbagent.contracts.chat import MAX_DEPTH, is_keepable
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.secrets import redact
 from nbagent.view.node import Node, h
-from nbagent.view.words import arguments_in_short, tool_title, visible
+from nbagent.view.words import arguments_in_short, escapes_shown, json_text, tool_title, visible
 
 CHOICES = ("once", "session", "deny")
 REASON_CHARS = 2_000
+_ALL_CHARS = 10**9
+"""Nothing of a call is cut."""
 _SHORT_CHARS = 76
 _LONG_LINES = 14
 """A text of more lines has a bar to scroll it by; its label says how many there are."""
@@ -37,7 +39,7 @@ def whole(text: str) -> str:
     Unlike `visible`, which drops escapes and what they hold (a colour, a title, an address),
     nothing that is written or run is missing from it.
     """
-    return visible(text.replace("\x1b", "⟦U+001B⟧"))
+    return visible(escapes_shown(text))
 
 
 def field_text(value: Any, *, one_line: bool = False) -> str:
@@ -47,7 +49,7 @@ def field_text(value: Any, *, one_line: bool = False) -> str:
     """
     if _is_raw(value):
         return value
-    text = redact(_dumped(value, one_line=one_line))
+    text = redact(json_text(value, enough=0 if one_line else _ALL_CHARS))
     hidden = {c for c in set(text) if c > "~" and visible(c) != c}
     return text.translate({ord(c): json.dumps(c)[1:-1] for c in hidden})
 
@@ -55,16 +57,6 @@ def field_text(value: Any, *, one_line: bool = False) -> str:
 def _is_raw(value: object) -> bool:
     # A text area turns every line end into one newline.
     return isinstance(value, str) and whole(value) == value and "\r" not in value
-
-
-def _dumped(value: Any, *, one_line: bool = False) -> str:
-    try:
-        text = json.dumps(value, ensure_ascii=False, default=str)
-        if one_line or len(text) <= _SHORT_CHARS:
-            return text
-        return json.dumps(value, ensure_ascii=False, default=str, indent=2)
-    except (RecursionError, ValueError, TypeError):
-        return f"(a {type(value).__name__} that cannot be shown as JSON)"
 
 
 def _title(question: Question) -> str:
@@ -79,7 +71,10 @@ def _rows(question: Question) -> list[tuple[str, str]]:
     """The arguments that no piece of the preview shows: strings as text, others as JSON."""
     shown = {name for piece in question.pieces for name in piece.instead_of}
     given = ((name, value) for name, value in question.arguments.items() if name not in shown)
-    return [(whole(n), whole(v if isinstance(v, str) else _dumped(v))) for n, v in given]
+    return [
+        (whole(n), whole(v if isinstance(v, str) else json_text(v, enough=_ALL_CHARS)))
+        for n, v in given
+    ]
 
 
 def _n_lines(text: str) -> int:
@@ -121,10 +116,10 @@ def question_node(question: Question, question_id: str) -> Node:
     )
 
 
-def asks_node(questions: Sequence[tuple[str, Question]]) -> Node | None:
-    """Several open questions in one list, to be allowed together; None for fewer than two."""
+def asks_node(questions: Sequence[tuple[str, Question]]) -> Node:
+    """Several open questions in one list, to be allowed together; empty for fewer than two."""
     if len(questions) < 2:
-        return None
+        return h("div", "nba-asks", data_key="asks")  # it has its place above the turns
     calls = [
         h("li", "", h("code", "nba-call", _title(q)), f"({arguments_in_short(q.arguments)})")
         for _, q in questions

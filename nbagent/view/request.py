@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nbagent.contracts.chat import Message
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import EngineTurn, RunRecord, TurnRequest
 from nbagent.view import labels
 from nbagent.view.images import part_words
 from nbagent.view.node import Node, h, line
@@ -36,34 +36,29 @@ def labelled(label: str, text: str, limit: int, has_all: str) -> list[Node]:
 def request_node(run: RunRecord, turn: EngineTurn, *, is_open: bool = False) -> Node:
     """What the turn sent, the new first; folded."""
     request = turn.request
-    new = labels.own_messages(run, request)
+    # Of its new messages those that the record itself has, not its parent.
+    end = max(0, request.n_messages - run.shared_messages)
+    new = run.messages[max(0, end - request.n_new) : end]
     place = place_in(run, turn)
-    before = run.turns[place - 1].request if place else None
-    same = before is not None and (before.system_sha, before.toolset_sha) == (
-        request.system_sha,
-        request.toolset_sha,
-    )
-    system = run.system_prompts.get(request.system_sha, "")
+    before = run.turns[place - 1] if place else None
+    as_before = f"as in {before.id}" if before and _fixed(before.request) == _fixed(request) else ""
+    shown = [m for m in new if before is None or m.role not in ("assistant", "tool")]
+    system = visible(run.system_prompts.get(request.system_sha, ""))
     names = ", ".join(visible(tool.name) for tool in run.toolsets.get(request.toolset_sha, ()))
-    earlier = run.turns[place - 1].id if place else ""
+    options = ", ".join(f"{visible(k)}={in_short(v)}" for k, v in request.params.items())
+    answers = f"the calls of {before.id} and their results" if before else ""
+    inherited = request.n_new - len(new)
     facts = {
-        "earlier": f"{request.n_new - len(new)} of them from the run before",
-        "answers": f"the calls of {earlier} and their results",
-        "tools": f"as in {earlier}" if same and names else names,
-        "options": ", ".join(f"{visible(k)}={in_short(v)}" for k, v in request.params.items()),
+        "earlier": f"{inherited} of them from the run before" if inherited > 0 else "",
+        "answers": answers if len(shown) < len(new) else "",
+        "tools": names and (as_before or names),
+        "options": options,
+        "system prompt": system and as_before,
     }
-    if request.n_new <= len(new):
-        del facts["earlier"]
-    shown = [m for m in new if not earlier or m.role not in ("assistant", "tool")]
-    if len(shown) == len(new):
-        del facts["answers"]
     rows = [part for message in shown for part in message_nodes(message)]
     rows += [h("div", "nba-note", f"{name}: {text}") for name, text in facts.items() if text]
-    if system and same:
-        rows.append(h("div", "nba-note", f"system prompt: as in {earlier}"))
-    elif system:
-        has_all = f"run.request_of({turn.id!r})"
-        rows += labelled("system prompt", visible(system), _SYSTEM_CHARS, has_all)
+    if not as_before:
+        rows += labelled("system prompt", system, _SYSTEM_CHARS, f"run.request_of({turn.id!r})")
     return h(
         "details",
         "nba-request",
@@ -72,6 +67,10 @@ def request_node(run: RunRecord, turn: EngineTurn, *, is_open: bool = False) -> 
         data_key=f"{turn.id}/request",
         open_="" if is_open else None,
     )
+
+
+def _fixed(request: TurnRequest) -> tuple[str, str]:
+    return request.system_sha, request.toolset_sha
 
 
 def message_nodes(message: Message) -> list[Node]:

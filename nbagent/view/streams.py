@@ -10,13 +10,23 @@ from typing import Any
 
 from nbagent.contracts.secrets import StreamFilter
 from nbagent.view.markdown import MAX_CHARS, Blocks
-from nbagent.view.node import Node, h
-from nbagent.view.picture import ARGUMENTS_CHARS, REASONING_CHARS, reasoning_node
-from nbagent.view.words import clean, visible
+from nbagent.view.node import Node, h, line
+from nbagent.view.request import label_node
+from nbagent.view.words import clean, cut, visible
 
 Op = list[Any]
-"""`["put", key, node, parent]`, `["add", key, text]`, `["drop", key]` or `["done", node]`."""
+"""`["put", key, node, parent]`, `["add", key, text]` or `["done", node]`."""
+ARGUMENTS_CHARS = 4_000
+_REASONING_CHARS = 12_000
 _MOST_DRAFTS = 200
+
+
+def reasoning_node(key: str, text: str, place: str) -> Node:
+    """What the model of a turn thought aloud."""
+    shown, note = cut(text, _REASONING_CHARS, has_all=f"{place}.message.reasoning")
+    thought = h("div", "nba-think", shown, data_key=f"{key}/reasoning/0")
+    parts = [label_node("reasoning"), thought, line("nba-note", note)] if text else []
+    return h("div", "", *parts, data_key=f"{key}/reasoning")
 
 
 class _Stream:
@@ -40,11 +50,6 @@ class _Stream:
         return shown
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing was shown of it."""
-        return not self._pieces
-
-    @property
     def text(self) -> str:
         return "".join(self._pieces)
 
@@ -55,7 +60,7 @@ class Writing:
     def __init__(self, turn_id: str) -> None:
         self.key = turn_id
         self.text = _Stream(MAX_CHARS, clean)
-        self.reasoning = _Stream(REASONING_CHARS, clean)
+        self.reasoning = _Stream(_REASONING_CHARS, clean)
         self._blocks = Blocks()
         self._closed: list[Node] = []
         self._drafts: list[tuple[str, _Stream]] = []
@@ -65,33 +70,26 @@ class Writing:
         shown = self.text.feed(text)
         if not shown:
             return []
-        begins = not self._closed and not self._blocks.tail
+        key, begins = f"{self.key}/text", not self._closed and not self._blocks.tail
         closed = self._blocks.feed(shown)
-        key = f"{self.key}/text"
+        place = f"{key}/{len(self._closed)}"
         if not closed:
-            open_key = f"{key}/{len(self._closed)}"
-            node = ["put", open_key, self._open_block(), key]
-            return [node if begins else ["add", open_key, shown]]
-        place = len(self._closed)
-        self._closed.append(h("div", "", *closed, data_key=f"{key}/{place}"))
-        return [
-            ["put", f"{key}/{place}", self._closed[-1], key],
-            ["put", f"{key}/{place + 1}", self._open_block(), key],
-        ]
+            return [["put", place, self._open_block(), key] if begins else ["add", place, shown]]
+        self._closed.append(h("div", "", *closed, data_key=place))
+        tail = self._open_block()
+        return [["put", place, self._closed[-1], key], ["put", tail[1]["data-key"], tail, key]]
 
-    def _open_block(self) -> Node:
-        place = len(self._closed)
-        return h("div", "nba-plain", self._blocks.tail, data_key=f"{self.key}/text/{place}")
+    def _open_block(self) -> list[Any]:
+        key = f"{self.key}/text/{len(self._closed)}"
+        return ["div", {"class": "nba-plain", "data-key": key}, self._blocks.tail]
 
     def more_reasoning(self, text: str) -> list[Op]:
         """More of what the model thinks aloud."""
-        begins = self.reasoning.is_empty
+        begins = not self.reasoning.text
         shown = self.reasoning.feed(text)
-        if not shown:
-            return []
-        if begins:
+        if shown and begins:
             return [["put", f"{self.key}/reasoning", reasoning_node(self.key, shown, ""), self.key]]
-        return [["add", f"{self.key}/reasoning/0", shown]]
+        return [["add", f"{self.key}/reasoning/0", shown]] if shown else []
 
     def more_call(self, index: int, name: str, text: str) -> list[Op]:
         """More of a call."""
@@ -102,9 +100,8 @@ class Writing:
             self._drafts.append(("", _Stream(ARGUMENTS_CHARS, visible)))
         known, stream = self._drafts[index]
         shown = stream.feed(text)
-        if name:
-            self._drafts[index] = (name, stream)
         if begins or (name and name != known):
+            self._drafts[index] = (name, stream)
             return [["put", f"{self.key}/draft/{index}", self._draft(index), f"{self.key}/tools"]]
         return [["add", f"{self.key}/draft/{index}/text", shown]] if shown else []
 
@@ -120,13 +117,12 @@ class Writing:
             data_key=key,
         )
 
-    def parts(self) -> dict[str, Node]:
-        """The parts of the turn's body as they are now."""
-        key = f"{self.key}/text"
+    def parts(self) -> list[Node]:
+        """Of the turn's body its reasoning, text and calls, as they are now."""
         tail = [self._open_block()] if self._blocks.tail else []
-        parts: dict[str, Node] = {"text": h("div", "nba-text", *self._closed, *tail, data_key=key)}
-        if thought := reasoning_node(self.key, self.reasoning.text, ""):
-            parts["reasoning"] = thought
         drafts = map(self._draft, range(len(self._drafts)))
-        parts["tools"] = h("div", "", *drafts, data_key=f"{self.key}/tools")
-        return parts
+        return [
+            reasoning_node(self.key, self.reasoning.text, ""),
+            h("div", "nba-text", *self._closed, *tail, data_key=f"{self.key}/text"),
+            h("div", "", *drafts, data_key=f"{self.key}/tools"),
+        ]

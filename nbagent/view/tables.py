@@ -17,12 +17,12 @@ _ROWS, _COLUMNS, _CELL_CHARS = 20, 12, 120
 _BAR = re.compile(r"(?<!\\)\|")
 
 
-def table_of(value: Any) -> list[Node] | None:
+def table_of(value: Any, *, most_rows: int = _ROWS) -> list[Node] | None:
     """A list of alike objects, or the text that `shown` makes of a DataFrame, as a table."""
     if isinstance(value, str):
         rows, more = _frame_rows(value)
     elif names := columns_of(value):
-        items = cast("Sequence[dict[str, Any]]", value)[:_ROWS]
+        items = cast("Sequence[dict[str, Any]]", value)[:most_rows]
         rows = [names, *([_cell_text(item[name]) for name in names] for item in items)]
         more = len(value) - len(items)
     else:

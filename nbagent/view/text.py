@@ -20,6 +20,8 @@ from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
 from nbagent.view import labels
+from nbagent.view.node import text_of
+from nbagent.view.picture import call_node, said_nodes
 from nbagent.view.question import question_text
 from nbagent.view.words import as_text, clean, one_line, visible
 
@@ -29,50 +31,45 @@ _PROMPT_CHARS = 200
 
 def plain(run: RunRecord) -> str:
     """A run as text: head, prompt, a line for each turn, the answer, the end."""
-    status = labels.status_of(run)
-    lines = [f"{status.mark} {status.word} · {visible(run.model)} · {labels.facts_line(run)}"]
-    lines += filter(None, [labels.offline_words(run.model)])
-    if prompt := one_line(clean(run.prompt), _PROMPT_CHARS):
-        lines.append(f"> {prompt}")
+    lines = [_state(run, f"{visible(run.model)} · "), labels.offline_words(run.model)]
+    prompt = one_line(clean(run.prompt), _PROMPT_CHARS)
+    lines.append(prompt and f"> {prompt}")
     for turn in run.turns:
-        lines += _turn_lines(turn)
+        said = "".join(map(text_of, said_nodes(run, turn))).strip()
+        numbers = f"  ({labels.numbers(turn)})" if turn.duration_ms else ""
+        lines.append(f"{turn.id}  {said or 'no text'}{numbers}")
+        lines += [f"     {note}" for note in _turn_notes(turn)]
     lines += [f"note: {labels.note_of(notice)}" for notice in run.notices]
+    lines = [text for text in lines if text]
     if answer := labels.answering_turn(run):
         note = labels.answer_note(run)
         lines += ["", *([f"({note})"] if note else []), clean(answer.text).rstrip(), ""]
-    lines += filter(None, [labels.ending(run)])
-    return "\n".join([*lines, _foot(run)])
+    return "\n".join([*lines, *_end(run)])
 
 
-def _foot(run: RunRecord) -> str:
-    step = labels.next_step(run)
-    said = "%agent resume" in labels.ending(run)
-    return " · ".join(filter(None, (labels.about(run), "" if said else step)))
+def _state(run: RunRecord, model: str = "") -> str:
+    status = labels.status_of(run)
+    return f"{status.mark} {status.word} · {model}{labels.facts_line(run)}"
 
 
-def _turn_lines(turn: EngineTurn) -> Iterator[str]:
-    calls = [labels.call_line(run) for run in turn.tool_runs[:4]]
-    more = len(turn.tool_runs) - len(calls)
-    words = [*calls, f"and {more} more"] if more > 0 else calls
-    words = words or [labels.first_words(turn.text)]
-    if failure := one_line(labels.failure_of(turn), 110):
-        words = [*filter(None, words), f"✕ {failure}"]
-    numbers = f"  ({labels.numbers(turn)})" if turn.duration_ms else ""
-    yield f"{turn.id}  {'   '.join(filter(None, words)) or 'no text'}{numbers}"
+def _end(run: RunRecord) -> list[str]:
+    """Why it ended, what run it is, and what to do next."""
+    ending = labels.ending(run)
+    step = "" if "%agent resume" in ending else labels.next_step(run)
+    return [*filter(None, [ending]), " · ".join(filter(None, (labels.about(run), step)))]
+
+
+def _turn_notes(turn: EngineTurn) -> Iterator[str]:
     for run in turn.tool_runs:
         if run.approval:
-            yield f"     {_decision(turn, run)}"
+            words = f"{visible(run.tool_name)}: {_decided(run)}"
+            if run.asked_args is not None:
+                written = one_line(as_text(run.asked_args, enough=600), _REASON_CHARS)
+                words += f"; the model had written {written}"
+            yield words
         if run.printed:
-            yield f"     printed: {one_line(visible(run.printed), _REASON_CHARS)}"
-    yield from (f"     note: {note}" for note in labels.notes_of(turn))
-
-
-def _decision(turn: EngineTurn, run: ToolRun) -> str:
-    words = f"{visible(run.tool_name)}: {_decided(run)}"
-    written = labels.written_by_model(turn, run)
-    if written is not None:
-        words += f"; the model had written {one_line(as_text(written, enough=600), _REASON_CHARS)}"
-    return words
+            yield f"printed: {one_line(visible(run.printed), _REASON_CHARS)}"
+    yield from (f"note: {note}" for note in labels.notes_of(turn))
 
 
 def _decided(run: ToolRun) -> str:
@@ -91,25 +88,18 @@ class PlainPrinter:
     name = "terminal"
 
     def __init__(
-        self,
-        write: Callable[[str], object],
-        *,
-        stream: bool = True,
-        asked_by_input: bool = False,
-        renders: bool = False,
+        self, write: Callable[[str], object], *, asked_by_input: bool = False, renders: bool = False
     ) -> None:
         """Print by `write`, which gets whole lines or pieces of them, `\\n` included.
 
         Args:
             write: for example `sys.stdout.write`.
-            stream: False prints each turn's text when it is whole.
             asked_by_input: a question is printed where it is asked, in another thread: its words
                 here could come between it and what the person types.
             renders: whether Markdown is rendered by `rich` where it is installed.
         """
         self._write = write
         self._renders = renders and find_spec("rich") is not None
-        self._stream = stream and not self._renders
         self._asked_by_input = asked_by_input
         self._open = ""
         """What the unfinished line at the end belongs to: `text`, `reasoning` or nothing."""
@@ -169,7 +159,7 @@ class PlainPrinter:
             self._open = ""
 
     def _piece(self, kind: str, turn_id: str, text: str) -> None:
-        if not self._stream:
+        if self._renders:
             return
         if self._open != kind:
             self._break()
@@ -183,7 +173,8 @@ class PlainPrinter:
         self._ended.add((turn_id, run.tool_call_id))
         clock = (run.started_at or utc_now()).astimezone().strftime("%H:%M:%S")
         where = labels.where(run)
-        self._line(f"{turn_id}  {clock} {labels.call_line(run)}{f'  ({where})' if where else ''}")
+        said = text_of(call_node(run))
+        self._line(f"{turn_id}  {clock} {said}{f'  ({where})' if where else ''}")
         if run.approval:
             self._line(f"     {_decided(run)}")
         for detail in visible(run.error_detail or "").splitlines():
@@ -214,8 +205,5 @@ class PlainPrinter:
         self._line(f"{turn.id}\n{captured.get().rstrip()}")
 
     def _end(self, run: RunRecord) -> None:
-        status = labels.status_of(run)
-        self._line(f"{status.mark} {status.word} · {labels.facts_line(run)}")
-        if ending := labels.ending(run):
-            self._line(ending)
-        self._line(_foot(run))
+        for text in (_state(run), *_end(run)):
+            self._line(text)

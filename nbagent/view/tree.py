@@ -16,6 +16,7 @@ from nbagent.view.words import (
     money,
     one_line,
     seconds,
+    things,
     tool_title,
     visible,
 )
@@ -58,7 +59,7 @@ def _going_on(branch: Branch | None) -> Iterator[tuple[Branch, list[Branch]]]:
 def _run_node(branch: Branch, is_current: bool) -> Node:
     run = branch.run
     here = h("strong", "nba-here", "you are here") if is_current else None
-    facts = [f"{branch.turns} turn{'s' * (branch.turns != 1)}", visible(run.model)]
+    facts = [things(branch.turns, "turn"), visible(run.model)]
     facts += [f"{count(run.usage.total_tokens)} tokens"] if run.usage.total_tokens else []
     facts += [money(run.cost_usd)] if run.cost_usd else []
     facts += [seconds(run.duration_ms)] if run.duration_ms else []

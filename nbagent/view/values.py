@@ -11,14 +11,14 @@ from nbagent.view import labels
 from nbagent.view.images import drawn, with_figures
 from nbagent.view.markdown import nodes_of
 from nbagent.view.node import Node, h
-from nbagent.view.picture import ROOT, card_node, picture, turn_node
+from nbagent.view.picture import ROOT, card_node, picture, row_node, turn_node
 from nbagent.view.request import message_nodes
 from nbagent.view.words import clean, one_line
 
 
 def answer_node(text: str, figures: Mapping[int, ImagePart] | None = None) -> Node:
     """A text that a model wrote, as `run.answer` shows it, with the figures that it names."""
-    blocks = with_figures(nodes_of(clean(text)), figures or {})
+    blocks, _ = with_figures(nodes_of(clean(text)), figures or {})
     return h("div", ROOT, h("div", "nba-answer", *blocks))
 
 
@@ -36,7 +36,7 @@ def value_node(value: object) -> Node | None:
         )
         node = turn_node(run, value, unfolded=frozenset((value.id,)))
     elif isinstance(value, ToolRun):
-        node = card_node("", None, value, "tool_run")
+        node = card_node(value, "tool_run")
     elif isinstance(value, Message):
         node = h("div", "nba-body", *message_nodes(value), *drawn(value.content)[0])
     elif isinstance(value, list | tuple) and value:
@@ -53,16 +53,8 @@ def runs_node(runs: Sequence[RunRecord]) -> Node:
     """Some runs in lines; each of the first twenty unfolds into its picture."""
     rows: list[Node] = []
     for place, run in enumerate(runs):
-        status = labels.status_of(run)
-        words = h(
-            "span",
-            "nba-line",
-            h("code", "nba-id", run.id[:8]),
-            " ",
-            h("span", "nba-sum", f"{status.mark} {one_line(clean(run.prompt), 90)}"),
-            " ",
-            h("small", "nba-num", f"{spark(run)} {labels.facts_line(run)}".strip()),
-        )
+        said = f"{labels.status_of(run).mark} {one_line(clean(run.prompt), 90)}"
+        words = row_node(run.id[:8], [said], f"{spark(run)} {labels.facts_line(run)}".strip())
         inner = picture(run, actions=False) if place < 20 else f"%agent show {run.id[:8]}"
         rows.append(h("details", "nba-turn", h("summary", "", words), inner))
     return h("div", ROOT, *rows)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
+from nbagent.contracts.chat import MAX_DEPTH
 from nbagent.contracts.secrets import redact
 from nbagent.shown import texts
 from nbagent.shown.texts import readable, without_codes
@@ -58,25 +60,35 @@ def as_text(value: Any, *, enough: int) -> str:
     """
     if isinstance(value, str):
         return visible(value)
+    return visible(json_text(with_texts(value, without_codes), enough=enough))
+
+
+def json_text(value: Any, *, enough: int) -> str:
+    """A value as JSON: indented where it is longer than a line and shorter than twice `enough`."""
     try:
-        flat = json.dumps(_stripped(value), ensure_ascii=False, default=str)
-        if len(flat) > _COMPACT_CHARS and len(flat) < enough * 2:
-            flat = json.dumps(_stripped(value), ensure_ascii=False, default=str, indent=2)
+        flat = json.dumps(value, ensure_ascii=False, default=str)
+        if _COMPACT_CHARS < len(flat) < enough * 2:
+            return json.dumps(value, ensure_ascii=False, default=str, indent=2)
     except (RecursionError, ValueError, TypeError):
         return f"(a {type(value).__name__} that cannot be shown as JSON)"
-    return visible(flat)
+    return flat
 
 
-def _stripped(value: Any) -> Any:
-    """The value with ANSI codes taken out of its strings, before JSON writes them as `\\u001b`."""
+def with_texts(value: Any, change: Callable[[str], str], levels: int = MAX_DEPTH) -> Any:
+    """A JSON value with each of its strings changed, keys too; not what is in deeper levels."""
     if isinstance(value, str):
-        return without_codes(value)
-    if isinstance(value, dict):
-        items = cast("dict[Any, Any]", value)
-        return {(without_codes(k) if isinstance(k, str) else k): _stripped(items[k]) for k in items}
-    if isinstance(value, list | tuple):
-        return [_stripped(item) for item in cast("list[Any]", value)]
-    return value
+        return change(value)
+    if isinstance(value, dict) and levels:
+        items = cast("dict[Any, Any]", value).items()
+        return {with_texts(k, change): with_texts(v, change, levels - 1) for k, v in items}
+    if isinstance(value, list | tuple) and levels:
+        return [with_texts(item, change, levels - 1) for item in cast("list[Any]", value)]
+    return cast("Any", value)
+
+
+def escapes_shown(text: str) -> str:
+    """The text with its escape characters as words: a colour code is bytes that are written too."""
+    return text.replace("\x1b", "⟦U+001B⟧")
 
 
 def in_short(value: Any) -> str:
@@ -174,10 +186,6 @@ def seconds(ms: float) -> str:
     if ms >= 600_000:
         return f"{int(ms // 60_000)} min {int(ms % 60_000 // 1000)} s"
     return f"{ms / 1000:.1f} s" if ms < 99_950 else f"{ms / 1000:.0f} s"
-
-
-duration = seconds
-"""A time of one call."""
 
 
 def money(usd: float) -> str:

@@ -56,7 +56,14 @@ def do(notebook: Notebook, n: int, what: str, place: int = 0) -> Locator:
     return runs(notebook, n).nth(place).locator(f"[data-do={what}]")
 
 
+def sides(notebook: Notebook, n: int) -> list[float]:
+    """Where the first run of a cell begins and ends, across."""
+    script = "node => { const r = node.getBoundingClientRect(); return [r.left, r.right]; }"
+    return runs(notebook, n).first.evaluate(script)
+
+
 def test_text_grows_and_folds_stay_as_the_person_left_them(notebook: Notebook) -> None:
+    notebook.page.set_viewport_size({"width": 800, "height": 900})
     notebook.start(SLOW)
     turns = notebook.output(SLOW).locator(".nba-turn")
     first, second = turns.nth(0), turns.nth(1)
@@ -73,6 +80,7 @@ def test_text_grows_and_folds_stay_as_the_person_left_them(notebook: Notebook) -
     first.locator(".nba-request summary").click()
     assert "454.1" in first.locator(".nba-card").inner_text()
     second.locator("summary").first.click()
+    live_sides = sides(notebook, SLOW)
     notebook.page.evaluate(
         """n => {
           const area = nbt.cells()[n].outputArea.node;
@@ -87,6 +95,7 @@ def test_text_grows_and_folds_stay_as_the_person_left_them(notebook: Notebook) -
     assert min(notebook.page.evaluate("() => nbt.heights")) > 60
     expect(notebook.output(SLOW).locator(".nba-phase")).to_have_text("Answered")
     assert do(notebook, SLOW, "stop").count() == 0
+    assert sides(notebook, SLOW) == live_sides, "nothing moves when the picture is swapped"
     assert [turn.evaluate("node => node.open") for turn in turns.all()] == [True, False]
     assert first.locator(".nba-request").evaluate("node => node.open")
     assert notebook.output(SLOW).locator(".nba-answer").inner_text().endswith("word240")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from jupyterlab.commands import get_app_dir
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from stage import CONTRAST, OVERFLOWS, PIECES, Stage, until
 from stories import ANSWER, REASONING, Story, asked, drawn, tool_run
 
@@ -208,8 +208,10 @@ def test_a_stream_is_not_read_out_piece_by_piece(page: Page) -> None:
     error = ErrorInfo("LLM_RATE_LIMITED", "too fast")
     stage.play([events.Retrying("C01", 1, 9.0, error, "again")])
     assert set(page.evaluate("told")) == {
-        "Running: attempt 1 failed, again in 9.0 s · LLM_RATE_LIMITED: too fast"
+        "Running: again in 9.0 s · attempt 1 failed · LLM_RATE_LIMITED: too fast"
     }
+    expect(page.locator(".nba-activity b")).not_to_have_text("9.0")
+    assert float(page.locator(".nba-activity b").inner_text()) < 9, "it counts down"
     stage.play([events.TextDelta("C01", "and on")])
     stage.finish()
     assert page.get_by_role("status").inner_text() == "Answered"

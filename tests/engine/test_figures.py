@@ -13,6 +13,7 @@ from nbagent.contracts.records import ToolResult
 from nbagent.run import Run
 from nbagent.view.images import card_figures, figures_of, with_figures
 from nbagent.view.node import Node, h, html, text_of
+from nbagent.view.picture import picture
 
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
@@ -105,7 +106,7 @@ ANSWERS: dict[str, tuple[Node, list[str]]] = {
 @pytest.mark.parametrize("where", ANSWERS)
 def test_a_figure_stands_where_an_answer_names_it(where: str) -> None:
     block, texts = ANSWERS[where]
-    made = with_figures([block], figures_of(asked(2).record))
+    made, _ = with_figures([block], figures_of(asked(2).record))
     assert [_told(node) for node in made] == texts
     assert block == ANSWERS[where][0], "the nodes that came in may be drawn again"
 
@@ -119,5 +120,18 @@ def _told(node: Node) -> str:
 
 def test_a_figure_stands_once() -> None:
     blocks: list[Node] = [h("p", "", "[figure 1]"), h("p", "", "Again: figure 1.")]
-    made = with_figures(blocks, figures_of(asked(1).record))
+    made, placed = with_figures(blocks, figures_of(asked(1).record))
     assert [_told(node) for node in made] == ["FIGURE 1", "Again: figure 1."]
+    assert placed == {1}
+
+
+def test_the_bytes_of_a_figure_are_in_the_answer_or_in_its_card_and_in_the_rendered_answer() -> (
+    None
+):
+    script = offline.script([offline.call("paint", count=2), "See:\n\n[figure 2]"])
+    run = nbagent.Agent(model=script, tools=[paint]).run("go", quiet=True)
+    shown = html(picture(run.record))
+    assert shown.count(PIXEL) == 2
+    assert "figure 2 · in the answer below" in shown
+    assert shown.index("figure 1 · number 0") < shown.index("nba-answer")
+    assert PIXEL in run.answer._repr_html_()

@@ -306,7 +306,7 @@ def test_a_wait_is_seen_in_every_view_until_the_answer_comes(server: HostileServ
             at["answered"] = time.monotonic()
 
     run = ask(server, then_fine(refusal), on_event=see)
-    assert "attempt 1 failed, again in 0.3 s · LLM_RATE_LIMITED" in shown["Retrying"]
+    assert "again in 0.3 s · attempt 1 failed · LLM_RATE_LIMITED" in shown["Retrying"]
     assert "slow down" in shown["Retrying"]
     assert "attempt 1" not in shown["TextDelta"], "over, it is not said any more"
     assert at["answered"] - at["said"] > 0.2, "printed while it lasts"

@@ -133,10 +133,9 @@ def test_ten_thousand_deltas_stay_small_and_cheap(kind: str) -> None:
         ([["put", "a/1", 1, "a"], ["add", "a/1", "x"], ["put", "a", 2, ""]], "put a2"),
         ([["put", "a", 1, ""], ["add", "a", "x"], ["put", "a", 2, ""]], "put a2"),
         ([["put", "ab", 1, ""], ["put", "a", 2, ""]], "put ab1, put a2"),
-        ([["put", "a", 1, ""], ["drop", "a"]], [["drop", "a"]]),
         ([["put", "a", 1, ""], ["done", 2]], [["done", 2]]),
     ],
-    ids=["more text", "in its place", "its parts", "added before", "other keys", "drop", "done"],
+    ids=["more text", "in its place", "its parts", "added before", "other keys", "done"],
 )
 def test_ops_that_a_later_one_makes_needless_are_not_sent(ops: list[Op], merged: Any) -> None:
     pending: list[Op] = []
@@ -157,9 +156,12 @@ def test_a_question_is_open_until_its_call_begins_and_has_an_id_of_its_own() -> 
     live.fold(question)
     assert live.open_questions() == [("C01/c1/1", question.question)]
     assert "Waiting for you" in text_of(live.picture())
+    assert "write(a=1) … waiting for you" in text_of(live.picture())
     live.fold(story.events[started])
     assert live.asked("C01/c1/1") is None
-    assert "Running" in text_of(live.picture())
+    assert "write(a=1) … running" in text_of(live.picture())
+    killed = live.record().model_copy(update={"phase": "Failed", "error": KILLED})
+    assert words(killed).count("… interrupted") == 2, "in the turn's line and in the card"
     live.fold(question)
     assert live.asked("C01/c1/2") == question.question
 
@@ -247,6 +249,12 @@ def test_a_stop_is_no_failure_and_is_said_in_one_line() -> None:
     assert "nba-error" not in html(picture(run))
     assert "ENGINE_ABORTED" not in words(run)
     assert plain(run).count("%agent resume") == 1
+
+
+def test_what_to_do_about_an_error_is_said_also_where_a_server_speaks_of_commands() -> None:
+    fault = ErrorInfo("LLM_HTTP_ERROR", "the server said: run %agent stop")
+    run = Story().end(phase="Failed", error=fault).run
+    assert "run %agent stop. %agent doctor says what was found" in labels.ending(run)
 
 
 @pytest.mark.parametrize("code", get_args(ModelCode))
@@ -448,7 +456,7 @@ def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
         " · 2.8 s",
         "offline:demo answers by rules, not by a model",
         "> Which is larger?",
-        'C01  population(city="Oslo") → 717,710   population(city="Bergen") → 291,940'
+        'C01  population(city="Oslo") → 717,710  population(city="Bergen") → 291,940'
         "  (428 tok · 1.1 s)",
         'C02  area(city="Bergn") ✕ E_TOOL_FAILED  (428 tok · 1.1 s)',
         "C03  Oslo is larger: 717,710 people against 291,940 in Bergen, "
