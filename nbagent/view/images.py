@@ -16,7 +16,7 @@ from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.markdown import words_of
 from nbagent.view.node import Node, h
-from nbagent.view.words import one_line, visible
+from nbagent.view.words import one_line, size, visible
 
 _IMAGES = 2
 _IMAGE_CHARS = 300_000
@@ -27,15 +27,18 @@ _MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
-    """The pictures to draw, each with its caption, and a line for every other part."""
+    """The pictures to draw, each with its caption, and a line for every other attachment."""
     nodes: list[Node] = []
     unseen: list[str] = []
     for part in parts:
-        size = _size(part) if isinstance(part, ImagePart) and len(nodes) < _IMAGES else ""
-        if size and isinstance(part, ImagePart):
-            nodes.append(figure_node(part, caption=f"{part.alt or 'image'} · {size}"))
-        elif words := one_line(part_words(part), 200):
-            unseen.append(words)
+        pixels = _size(part) if isinstance(part, ImagePart) and len(nodes) < _IMAGES else ""
+        if pixels and isinstance(part, ImagePart):
+            nodes.append(figure_node(part, caption=f"{part.alt or 'image'} · {pixels}"))
+        elif not isinstance(part, TextPart):
+            unseen.append(one_line(part_words(part), 200))
+        elif part.name:
+            content = part.text.partition(":\n")[2].removesuffix("\n")
+            unseen.append(f"[file: {one_line(visible(part.name), 200)}, {size(len(content))}]")
     return nodes, unseen
 
 

@@ -14,7 +14,6 @@ from importlib.resources import files
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.policy import Question
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
@@ -214,12 +213,13 @@ def prompt_node(run: RunRecord) -> Node | None:
     """What the person asked, or how the run came to be."""
     text = clean(run.prompt).strip() or (f"({labels.origin(run)})" if run.parent_id else "")
     shown, note = cut(text, _PROMPT_CHARS, has_all="run.record.prompt")
-    asked = [m.content for m in run.messages if m.role == "user" and m.text == run.prompt]
-    images, _ = drawn([part for part in [(), *asked][-1] if isinstance(part, ImagePart)])
-    if not shown and not images:
+    asked = [m.content for m in run.messages if m.role == "user" and m.words == run.prompt]
+    images, files = drawn([(), *asked][-1])
+    if not shown and not images and not files:
         return None
     lines = [part for row in shown.split("\n") for part in (h("br"), row)][1:]
-    return h("blockquote", "nba-prompt", *lines, line("nba-note", note), *images, data_key="prompt")
+    below = [line("nba-note", words) for words in (note, *files)]
+    return h("blockquote", "nba-prompt", *lines, *below, *images, data_key="prompt")
 
 
 # A turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import threading
@@ -119,9 +120,18 @@ def test_files_go_along_once(stage: Stage) -> None:
     run = stage.run("What is in it?")
     assert "hello file" in run.messages[0].text
     assert run.prompt == "What is in it?"
+    assert "hello file" in run.text
+    assert "[file: a.txt, 10 B]" in text_of(stage.pictures[-1])
     assert stage.state["attached"] == []
     stage.say("attach", name="broken", data="???")
     assert "attach it again" in stage.state["error"]
+
+
+def test_the_rules_do_not_read_a_file_as_the_words_of_the_person(stage: Stage) -> None:
+    cities = base64.b64encode(b"city,people\nBergen,1\n").decode()
+    stage.say("attach", name="att.csv", data=cities)
+    run = stage.run("What is the population of Oslo?")
+    assert [call.args for turn in run.turns for call in turn.tool_runs] == [{"city": "Oslo"}]
 
 
 def test_models_packages_and_runs_are_listed_and_found(stage: Stage) -> None:

@@ -9,11 +9,10 @@ import pytest
 from engine.laws import check_run, check_sent, codes, column, look, results
 
 import nbagent
-from nbagent.contracts.chat import Message, ToolCall
+from nbagent.contracts.chat import CONTINUE, Message, ToolCall
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import TurnFinished
 from nbagent.providers.offline import call, error, script, step
-from nbagent.session.prepare import CONTINUE
 from nbagent.session.stores import close_stores
 
 
