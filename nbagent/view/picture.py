@@ -393,6 +393,10 @@ def card_node(
     arguments = _arguments_text(run.args) if run.args else ""
     if run.args is None and result is not None:
         arguments = "not a JSON object"
+    # What the line of the decision says is not said again.
+    is_denied = run.approval == "denied"
+    shows_outcome = result is None or (outcome.is_bad and not is_denied)
+    is_said = is_denied and run.approved_by == "person" and not run.reason
     holder = f"{place}.result"
     holder += " (itself cut, as the model saw it)" if run.truncated else ""
     return h(
@@ -400,7 +404,7 @@ def card_node(
         f"nba-card{look}",
         h("code", "nba-call", title),
         " ",
-        *((outcome_node(outcome), " ") if outcome.is_bad or result is None else ()),
+        *((outcome_node(outcome), " ") if shows_outcome else ()),
         h("small", "nba-num", labels.where(run)) if labels.where(run) else None,
         line("nba-note", labels.decision_words(run)),
         *labelled("arguments", arguments, ARGUMENTS_CHARS, f"{place}.args"),
@@ -411,7 +415,8 @@ def card_node(
             "the call in its turn's response",
         ),
         *labelled("printed", visible(run.printed), PRINTED_CHARS, f"{place}.printed"),
-        *(_result_nodes(run, holder) if result and result.ok else _error_nodes(run, place)),
+        *(_result_nodes(run, holder) if result and result.ok else ()),
+        *(() if is_said or (result and result.ok) else _error_nodes(run, place)),
         line("nba-note", progress),
         *(line("nba-note", f"note: {note}") for note in (*labels.tool_notes(run), *unseen)),
         *images,
