@@ -54,8 +54,8 @@ def part_words(part: Part) -> str:
 _FIGURES = 8
 """Of one card, and of one answer."""
 _NAMED = re.compile(
-    # As the note of a tool result asks for it, as an image of Markdown, and in plain words.
-    r"\[figure (?P<a>\d{1,4})\]"
+    # As a tool's result names it, as an image of Markdown, and in plain words.
+    r"\[figure (?P<a>\d{1,4})(?:: [^\[\]\n]{0,300})?\]"
     r"|!\[(?P<caption>[^\[\]\n]{0,300})\]\(<?figure[ _]?(?P<b>\d{1,4})>?\)"
     r"|\bfigure (?P<c>\d{1,4})\b",
     re.IGNORECASE,
