@@ -5,7 +5,7 @@ What is compared and how it looks is in `view.compare`; the rows come from the s
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,13 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.frames import runs
 from nbagent.run import Run, open_run
+from nbagent.session.frontend import frontend
 from nbagent.session.stores import current_store
 from nbagent.view.compare import LETTERS, compare_node, compare_text, differences
+from nbagent.view.history import history_node
+from nbagent.view.node import Node
 from nbagent.view.picture import page
-from nbagent.view.values import runs_node, runs_text
+from nbagent.view.values import runs_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -26,28 +29,21 @@ _MOST = 1_000
 """Rows of a list, and runs in which a text is found."""
 
 
-class _Shown(ABC):
-    """Shows itself as a picture in a front end, and as text elsewhere."""
-
-    @abstractmethod
-    def html(self) -> str:
-        """One piece of HTML with its sheet, without a script."""
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"text/html": self.html(), "text/plain": str(self)}
-
-
 @dataclass(frozen=True, repr=False)
-class Comparison(_Shown):
+class Comparison:
     """Two or more runs, aligned turn by turn: same, changed, or only in some of them."""
 
     records: tuple[RunRecord, ...]
 
     def html(self) -> str:
+        """One piece of HTML with its sheet, without a script."""
         return page(compare_node(self.records))
 
     def __str__(self) -> str:
         return compare_text(self.records)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/html": self.html(), "text/plain": str(self)}
 
     def frame(self) -> DataFrame:
         """One row for each thing compared: `turn_A`, `turn_B`, `part`, `status`, texts `A`, `B`."""
@@ -82,16 +78,32 @@ def _record(run: Run | str) -> RunRecord:
 
 
 @dataclass(frozen=True, repr=False)
-class RunHistory(_Shown):
-    """Runs in rows that unfold into their pictures, and as a frame."""
+class RunHistory:
+    """Runs in a table that can be sorted, filtered and searched, and as a frame."""
 
     records: tuple[RunRecord, ...]
+    query: Mapping[str, Any]
+    """What `history` was asked for."""
+
+    def node(self, kernel: str = "") -> Node:
+        """The table; see `view.history`."""
+        return history_node(self.records, kernel, self.query["search"] or "")
 
     def html(self) -> str:
-        return page(runs_node(self.records))
+        """One piece of HTML with its sheet, without a script."""
+        return page(self.node())
+
+    def searched(self, text: str) -> RunHistory:
+        """The same of the runs that have this text."""
+        again: dict[str, Any] = {**self.query, "search": text}
+        return history(**again)
 
     def __str__(self) -> str:
         return runs_text(self.records) or "no runs"
+
+    def _ipython_display_(self) -> None:
+        if not frontend().show_list(self, search=self.searched):
+            print(self)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -120,6 +132,7 @@ def history(
     Raises:
         UsageError: an unknown column or filter, or a limit that does not fit.
     """
+    query: dict[str, Any] = {"search": search, "sort": sort, "limit": limit, **filters}
     if type(limit) is not int or not 0 < limit <= _MOST:
         raise UsageError(f"limit={limit!r} does not fit; take 1 to {_MOST:,}")
     if "store" in filters:
@@ -133,4 +146,5 @@ def history(
     if search:
         found = found[found["run_id"].isin(store.search(search, limit=_MOST))]
     found = found.sort_values(sort, ascending=False, kind="stable")
-    return RunHistory(tuple(store.load(run_id) for run_id in found["run_id"][:limit]))
+    records = tuple(store.load(run_id) for run_id in found["run_id"][:limit])
+    return RunHistory(records, query)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+    from nbagent.view.values import Answer
     from nbagent.workflow.composer import Flow
 
 T = TypeVar("T")
@@ -367,9 +368,7 @@ class Run:
     @property
     def answer(self) -> Answer:
         """`text`, rendered where it is shown as the last value of a cell."""
-        answer = Answer(self.text)
-        answer.run = self.record
-        return answer
+        return import_module("nbagent.view.values").Answer.of(self.record)
 
     def __str__(self) -> str:
         return self.text
@@ -383,23 +382,6 @@ class Run:
     def _ipython_display_(self) -> None:
         if not frontend().show(self.record):
             print(repr(self))
-
-
-class Answer(str):
-    """A text of a model, which a front end shows rendered, with the figures that it names."""
-
-    run: RunRecord
-
-    def _repr_html_(self) -> str:
-        # Late, here and where runs are drawn: the Markdown parser comes with it.
-        from nbagent.view.images import figures_of
-        from nbagent.view.picture import page
-        from nbagent.view.values import answer_node
-
-        return page(answer_node(self, figures_of(self.run)))
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
 
 def _spans(run: Run, record: RunRecord, content: bool) -> Any:

@@ -7,13 +7,12 @@ from typing import Any
 
 from nbagent.contracts.ports import RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook.frontends import TerminalFrontend
 from nbagent.runtime import Courier
-from nbagent.session.frontend import Asker
+from nbagent.session.frontend import Asker, Frontend
 from nbagent.settings import RunOptions
 
 
-class StandIn(TerminalFrontend):
+class StandIn(Frontend):
     """Has a namespace, a view, somebody who types, or a place for `_run`."""
 
     def __init__(

@@ -32,7 +32,7 @@ SIDEWAYS = {
     "archive": {"settings"},
 }
 # The one import up the page, made when a run first needs a place to be shown.
-UPWARD = {("session.frontend", "notebook.frontends")}
+UPWARD = {("session.frontend", "notebook.surface")}
 # A package and the one place (a module or a room) that imports it.
 HOMES = {
     # The mcp package takes a client of it, for headers and proxies.

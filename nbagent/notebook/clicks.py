@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from nbagent.contracts.ports import Capture, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel
-from nbagent.run import Run
+from nbagent.run import Run, open_run
 from nbagent.runtime import Courier
 from nbagent.session.frontend import Cell, Frontend, frontend
 from nbagent.session.prepare import Ask
+from nbagent.session.stores import current_store, note_last
 from nbagent.settings import RunOptions
 
 Show = Callable[[RunRecord, RunControls], Sink]
@@ -49,6 +51,9 @@ class ClickFrontend(Frontend):
         """The notebook alone."""
         return Cell(notebook=self._process.cell().notebook)
 
+    def asker(self) -> None:
+        """Nobody: no thread waits for these runs."""
+
     def adopt(self, courier: Courier) -> None:
         """Let the idle kernel run synchronous tools."""
         self._process.adopt(courier)
@@ -62,6 +67,20 @@ class ClickFrontend(Frontend):
         return self._show(run, controls)
 
 
+def _guarded(work: Callable[[], object], failed: Failed) -> None:
+    try:
+        work()
+    except Exception as error:
+        _log.debug("what a click asked for failed", exc_info=True)
+        failed(error)
+
+
+def aside(work: Callable[[], object], *, failed: Failed, context: contextvars.Context) -> None:
+    """Do this in a thread of its own: it reads and shows, also while a cell runs. As `later`."""
+    run = context.copy().run
+    threading.Thread(target=run, args=(_guarded, work, failed), daemon=True).start()
+
+
 def later(
     work: Callable[[], object], *, failed: Failed, context: contextvars.Context | None = None
 ) -> None:
@@ -73,20 +92,13 @@ def later(
         context: what it prints and displays goes to the cell of this context; else it is lost.
     """
 
-    def guarded() -> None:
-        try:
-            work()
-        except Exception as error:
-            _log.debug("what a click asked for failed", exc_info=True)
-            failed(error)
-
     # Copied, as a context can be entered once at a time only.
     context = (context or contextvars.copy_context()).copy()
     loop = kernel.main_loop()
     if loop is None:
-        context.run(guarded)
+        context.run(_guarded, work, failed)
     else:
-        loop.call_soon_threadsafe(guarded, context=context)
+        loop.call_soon_threadsafe(_guarded, work, failed, context=context)
 
 
 def start_by_click(
@@ -95,6 +107,7 @@ def start_by_click(
     show: Show,
     failed: Failed,
     context: contextvars.Context | None = None,
+    n: int = 1,
 ) -> None:
     """Start a run in the kernel's main thread, as soon as it is free. Any thread; nobody waits.
 
@@ -103,10 +116,17 @@ def start_by_click(
         show: opens the view of the run, which is its sink.
         failed: is told why there is no run.
         context: what its tools print goes to the cell of this context.
+        n: starts so many of it side by side; none of several becomes the last run.
     """
 
     def start() -> None:
-        with Run.starting(ask(), here=ClickFrontend(show)):
-            pass
+        wanted = ask()
+        for _ in range(n):
+            with Run.starting(wanted, here=ClickFrontend(show)):
+                pass
+        if n > 1 and wanted.parent_id:
+            # Until one is chosen, the person goes on with the run that was asked again.
+            note_last(wanted.parent_id, current_store())
+            frontend().set_last(open_run(wanted.parent_id))
 
     later(start, failed=failed, context=context)

@@ -7,7 +7,6 @@ the two is first used.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +24,7 @@ from nbagent.notebook.line import (
     continued,
     help_of,
     parse,
-    split_command,
-    split_words,
-    words_and_options,
+    parse_command,
 )
 from nbagent.notebook.panel import panel
 from nbagent.notebook.template import evaluate, render
@@ -174,65 +171,56 @@ class Commands:
     def _evaluate(self, expression: str) -> object:
         return evaluate(self._shell, expression)
 
-    # Commands
+    # Commands: each is given its words and its options, as `line` has read them.
 
     def _command(self, line: str) -> None:
-        name, rest = split_command(line)
-        if not name:
-            self._cell("", rest)
-            return
-        if rest in ("-h", "--help") and name != "help":
-            name, rest = "help", name
-        commands: dict[str, Callable[[str], object]] = {
-            "help": lambda rest: _say(help_of(rest)),
-            "tools": self._tools,
-            "approvals": self._approvals,
-            "models": self._models,
-            "pull": lambda rest: pull(rest, _say) if rest else _say(SUGGESTED),
-            "runs": self._runs,
-            "history": lambda rest: _say(nbagent.history(search=rest or None)),
-            "show": self._show,
-            "compare": self._compare,
-            "resume": self._resume,
-            "fork": self._fork,
-            "workflow": self._workflow,
-            "stop": self._stop,
-            "config": self._config,
-            "panel": self._panel,
-            "forget": self._forget,
-            "doctor": self._doctor,
-        }
-        commands[name](rest)
+        name, words, options = parse_command(line)
+        if name:
+            getattr(self, f"do_{name}")(words, options)
+        else:
+            self._cell("", words[0])
 
-    def _tools(self, rest: str) -> None:
-        words, options = words_and_options("tools", rest)
-        names = tuple(re.findall(r"[^\s,]+", " ".join(words)))
-        chosen = names[0] if names in (("all",), ("none",)) else names or None
-        _say(reports.tools(chosen, options.run_options()))
+    def do_help(self, words: list[str], options: Line) -> None:
+        _say(help_of(words[0]))
 
-    def _models(self, rest: str) -> None:
-        words, options = words_and_options("models", rest)
+    def do_tools(self, words: list[str], options: Line) -> None:
+        names = Line.tools.checked(" ".join(words) or None, "%agent tools")
+        _say(reports.tools(names, options.run_options()))
+
+    def do_approvals(self, words: list[str], options: Line) -> None:
+        if words:
+            print(f"revoked {things(len(granted), 'approval')}; such calls need approval again")
+            granted.clear()
+        else:
+            _say(reports.approvals())
+
+    def do_models(self, words: list[str], options: Line) -> None:
         if options.given and not words:
-            raise UsageError(f"name the provider: %agent models openai-compatible {rest}")
+            raise UsageError("name the provider, such as: %agent models openai-compatible …")
         _say(reports.models(" ".join(words) or None, options.run_options()))
 
-    def _runs(self, rest: str) -> None:
-        if rest and not (rest.isascii() and rest.isdigit() and 0 < int(rest[:9]) < 10_000):
-            raise UsageError(f"%agent runs takes a number from 1 to 9999, not {rest!r}")
-        _say(reports.runs(int(rest or _LAST_RUNS)))
+    def do_pull(self, words: list[str], options: Line) -> None:
+        _say(pull(" ".join(words), _say) if words else SUGGESTED)
 
-    def _show(self, rest: str) -> None:
-        words, _ = words_and_options("show", rest)
+    def do_runs(self, words: list[str], options: Line) -> None:
+        number = " ".join(words) or str(_LAST_RUNS)
+        if not (number.isascii() and number.isdigit() and 0 < int(number[:9]) < 10_000):
+            raise UsageError(f"%agent runs takes a number from 1 to 9999, not {number!r}")
+        _say(reports.runs(int(number)))
+
+    def do_history(self, words: list[str], options: Line) -> None:
+        _say(nbagent.history(search=words[0] or None))
+
+    def do_tree(self, words: list[str], options: Line) -> None:
+        _say(nbagent.session_tree(" ".join(words) or None))
+
+    def do_show(self, words: list[str], options: Line) -> None:
         surface.show_again(handles.open_run(find_run(" ".join(words) or "last")).record)
 
-    def _compare(self, rest: str) -> None:
-        words, _ = words_and_options("compare", rest)
-        if len(words) < 2:
-            raise UsageError("%agent compare takes two runs or more, such as: first last")
+    def do_compare(self, words: list[str], options: Line) -> None:
         _say(nbagent.compare(*[handles.open_run(find_run(word)) for word in words]))
 
-    def _resume(self, rest: str) -> None:
-        words, options = words_and_options("resume", rest)
+    def do_resume(self, words: list[str], options: Line) -> None:
         ref = " ".join(words) or "last"
         given = self._run_options(options)
         parent_id = None
@@ -246,38 +234,37 @@ class Commands:
             parent_id = find_run(ref)
         self._start(Ask(kind="resume", parent_id=parent_id, options=given), options)
 
-    def _fork(self, rest: str) -> None:
-        words, options = words_and_options("fork", rest)
-        if len(words) < 2:
-            raise UsageError("%agent fork takes a run and one of its turns, such as: last C03")
+    def do_fork(self, words: list[str], options: Line) -> None:
         parent_id, given = find_run(" ".join(words[:-1])), self._run_options(options)
         ask = Ask(kind="fork", parent_id=parent_id, fork_turn=words[-1], options=given)
         self._start(ask, options)
 
-    def _workflow(self, rest: str) -> None:
-        ref = " ".join(words_and_options("workflow", rest)[0])
+    def do_workflow(self, words: list[str], options: Line) -> None:
+        ref = " ".join(words)
         try:
             _say(reports.workflow(ref))
         except PackageError as error:
             _say(Listing(notes=[*map(str, error.faults)]))
             faults = things(len(error.faults), "fault")
-            said = f"{ref} cannot be used: it has {faults}, listed above"
-            raise UsageError(said) from None
+            raise UsageError(f"{ref} cannot be used: it has {faults}, listed above") from None
 
-    def _stop(self, rest: str) -> None:
-        later = _is_word("stop", rest, "--after-turn")
+    def do_stop(self, words: list[str], options: Line) -> None:
         runs = at_work()
         for run in runs:
-            run.stop(after_turn=later)
-        for run in () if later else runs:
-            runtime.wait(run.courier, pump=frontend().pump())
+            run.stop(after_turn=bool(options.after_turn))
         counted = things(len(runs), "run")
-        did = f"{counted} will pause after the present turn" if later else f"stopped {counted}"
-        print(did if runs else "no run is running")
+        if not runs:
+            print("no run is running")
+        elif options.after_turn:
+            print(f"{counted} will pause after the present turn")
+        else:
+            for run in runs:
+                runtime.wait(run.courier, pump=frontend().pump())
+            print(f"stopped {counted}")
 
-    def _config(self, rest: str) -> None:
+    def do_config(self, words: list[str], options: Line) -> None:
         changes: dict[str, Any] = {}
-        for word in split_words(rest):
+        for word in words:
             name, equals, value = word.partition("=")
             if not equals or name in changes:
                 said = "is set twice" if equals else "is no NAME=VALUE"
@@ -290,41 +277,17 @@ class Commands:
             settings.configure(**changes)
         _say(reports.config())
 
-    def _panel(self, rest: str) -> None:
-        _is_word("panel", rest, "")
+    def do_panel(self, words: list[str], options: Line) -> None:
         panel()
 
-    def _approvals(self, rest: str) -> None:
-        if not _is_word("approvals", rest, "clear"):
-            _say(reports.approvals())
-            return
-        n = len(granted)
-        granted.clear()
-        print(f"revoked {things(n, 'approval')}; such calls need approval again")
-
-    def _forget(self, rest: str) -> None:
-        words = split_words(rest)
-        named = [word for word in words if word != "--children"]
-        if len(named) != 1 or named[0].startswith("-"):
-            raise UsageError(
-                "%agent forget takes one run: its name, the start of its id, or last; "
-                "%agent runs lists them"
-            )
-        forgotten = handles.forget(find_run(named[0]), children=len(named) < len(words))
-        n = len(forgotten) - 1
+    def do_forget(self, words: list[str], options: Line) -> None:
+        run_id = find_run(" ".join(words))
+        n = len(handles.forget(run_id, children=bool(options.children))) - 1
         more = f" and {things(n, 'run')} that continued it" if n else ""
-        print(f"deleted run {forgotten[0][:8]}{more}; what a notebook has saved of it stays there")
+        print(f"deleted run {run_id[:8]}{more}; what a notebook has saved of it stays there")
 
-    def _doctor(self, rest: str) -> None:
-        _say(reports.compact() if _is_word("doctor", rest, "compact") else reports.doctor())
-
-
-def _is_word(command: str, rest: str, word: str) -> bool:
-    """Whether the one word stands there that a command takes; False where nothing does."""
-    if rest not in ("", word):
-        takes = f"takes nothing or {word}" if word else "takes nothing"
-        raise UsageError(f"%agent {command} {takes}; remove {rest!r}")
-    return bool(rest)
+    def do_doctor(self, words: list[str], options: Line) -> None:
+        _say(reports.compact() if words else reports.doctor())
 
 
 def _one_line(text: str) -> str:
@@ -353,7 +316,7 @@ def _continued_run(ref: str, session: str | None) -> tuple[str, tuple[str, ...]]
     answer to what is replaced: it stays where it is, and is named.
     """
     run_id = find_run(ref, session=session)
-    here = surface.here_cell()
+    here = kernel.cell_id()
     if here is None or run_id.startswith(ref):
         return run_id, ()  # without a cell's id, or with a run's own, just this one is meant
     store, notebook = current_store(), kernel.notebook()
@@ -372,9 +335,9 @@ def _continued_run(ref: str, session: str | None) -> tuple[str, tuple[str, ...]]
         next_id = run.parent_id
     if not later:
         return found, ()
-    n, names = len(later), ", ".join(one[:8] for one in reversed(later))
+    names = ", ".join(one[:8] for one in reversed(later))
     return found, (
-        f"This cell was run before: it continues run {found[:8]} again. What {n} later "
-        f"run{'s' * (n != 1)} added ({names}) is kept, but is no part of this conversation; "
-        f"`%%agent --continue {run_id[:8]}` continues there.",
+        f"This cell was run before: it continues run {found[:8]} again. What "
+        f"{things(len(later), 'later run')} added ({names}) is kept, but is no part of this "
+        f"conversation; `%%agent --continue {run_id[:8]}` continues there.",
     )

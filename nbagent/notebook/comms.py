@@ -5,10 +5,6 @@ thread does. The pump lets the waiting main thread deliver everybody's. Both use
 ipykernel: what is missing there is found out, and the messages then arrive after the cell.
 """
 
-# ipykernel and pyzmq have no types here; their internals are looked up by name.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import asyncio
@@ -18,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from IPython.core.getipython import get_ipython
 
@@ -97,72 +93,59 @@ def clicks_arrive_by() -> Way:
         return "none"
     if getattr(kernel, _TAPPED, False):
         return "tap"
-    return "none" if _Lines.of(kernel) is None else "pump"
+    return "none" if _pump_of(kernel) is None else "pump"
 
 
 class KernelPump:
     """Delivers comm messages while the main thread waits in a cell; the rest keeps its order.
 
-    For `runtime.wait(pump=…)`. Nested ones share their state. In other threads it does nothing.
+    For `runtime.wait(pump=…)`. There is one for a kernel: nested waits share it.
     """
-
-    def __init__(self) -> None:
-        kernel = this_kernel()
-        main = threading.current_thread() is threading.main_thread()
-        self._lines = _Lines.of(kernel) if kernel is not None and main else None
-
-    def __enter__(self) -> KernelPump:
-        if self._lines is not None:
-            self._lines.enter()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._lines is not None:
-            self._lines.leave()
-
-    def poll(self) -> None:
-        """Deliver what has come."""
-        if self._lines is None:
-            return
-        try:
-            self._lines.poll()
-        except Exception:
-            _log.debug("the pump failed and is off", exc_info=True)
-            self._lines.leave()
-            self._lines = None
-
-
-class _Lines:
-    """What waits for the main thread, of one kernel. One object for all pumps of the process."""
-
-    _of: _Lines | None = None
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
         self.depth = 0
+        self._works = True
 
-    @staticmethod
-    def of(kernel: Any) -> _Lines | None:
-        """The lines of this kernel, if its internals are known."""
-        known = _Lines._of
-        if known is None or known.kernel is not kernel:
-            _Lines._of = known = _SocketLines.find(kernel) or _QueueLines.find(kernel)
-        return known
-
-    def enter(self) -> None:
-        """One more waits."""
+    def __enter__(self) -> KernelPump:
         self.depth += 1
+        self._works = True
+        return self
 
-    def leave(self) -> None:
-        """One less."""
+    def __exit__(self, *exc: object) -> None:
         self.depth -= 1
 
     def poll(self) -> None:
-        """Deliver the comm messages that have come."""
+        """Deliver what has come."""
+        try:
+            if self._works:
+                self._flush()
+        except Exception:
+            _log.debug("the pump failed and is off", exc_info=True)
+            self._works = False
+
+    def _flush(self) -> None:
         raise NotImplementedError
 
 
-class _SocketLines(_Lines):
+_pumps: list[KernelPump | None] = []
+"""That of the kernel, once it was looked for; None if its internals are not known."""
+
+
+def pump() -> KernelPump | None:
+    """What delivers comm messages while this thread waits; None where nothing has to."""
+    kernel = this_kernel()
+    is_main = threading.current_thread() is threading.main_thread()
+    return _pump_of(kernel) if kernel is not None and is_main else None
+
+
+def _pump_of(kernel: Any) -> KernelPump | None:
+    if not _pumps:
+        _pumps.append(_SocketPump.find(kernel) or _QueuePump.find(kernel))
+    return _pumps[0]
+
+
+class _SocketPump(KernelPump):
     """ipykernel >= 7: the main thread's end of the pair of sockets from the receiving thread."""
 
     def __init__(self, kernel: Any, stream: Any) -> None:
@@ -172,28 +155,27 @@ class _SocketLines(_Lines):
         self._original: Any = None
 
     @staticmethod
-    def find(kernel: Any) -> _SocketLines | None:
-        thread = getattr(kernel, "shell_channel_thread", None)
+    def find(kernel: Any) -> _SocketPump | None:
         with suppress(Exception):
-            stream = cast("Any", thread).manager._shell_channel_to_main.to_stream
+            stream = kernel.shell_channel_thread.manager._shell_channel_to_main.to_stream
             wanted = ("flush", "on_recv", "_recv_callback", "_run_callback")
             if all(hasattr(stream, name) for name in wanted):
-                return _SocketLines(kernel, stream)
+                return _SocketPump(kernel, stream)
         return None
 
-    def enter(self) -> None:
-        super().enter()
+    def __enter__(self) -> KernelPump:
         if self._original is None:
             self._original = self._stream._recv_callback
             self._stream.on_recv(self._receive, copy=False)
+        return super().__enter__()
 
-    def leave(self) -> None:
-        super().leave()
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__()
         if self.depth == 0:
             # Not before the loop runs again: the kernel must not see a later message first.
             self.kernel.io_loop.add_callback(self._release)
 
-    def poll(self) -> None:
+    def _flush(self) -> None:
         self._stream.flush(_POLLIN)
 
     def _release(self) -> None:
@@ -211,17 +193,17 @@ class _SocketLines(_Lines):
             self._held.append(frames)
 
 
-class _QueueLines(_Lines):
+class _QueuePump(KernelPump):
     """ipykernel 6: the queue of messages that the dispatcher will take after the cell."""
 
     @staticmethod
-    def find(kernel: Any) -> _QueueLines | None:
+    def find(kernel: Any) -> _QueuePump | None:
         queue = getattr(kernel, "msg_queue", None)
         known = hasattr(queue, "get_nowait") and hasattr(queue, "put_nowait")
         known = known and hasattr(getattr(kernel, "shell_stream", None), "flush")
-        return _QueueLines(kernel) if known else None
+        return _QueuePump(kernel) if known else None
 
-    def poll(self) -> None:
+    def _flush(self) -> None:
         self.kernel.shell_stream.flush(_POLLIN)
         queue = self.kernel.msg_queue
         comms: list[Any] = []
@@ -257,36 +239,37 @@ def _take_ours(kernel: Any, frames: Any) -> bool:
         peeked = kernel.session.deserialize(rest, content=False, copy=False)
         if peeked["msg_type"] != "comm_msg":
             return False
-        found = _handler_for(kernel.session.unpack(peeked["content"]))
-        if found is None:
+        content = kernel.session.unpack(peeked["content"])
+        handler, data = _handlers.get(content["comm_id"]), content["data"]
+        if handler is None or data.get("method") != "custom":
             return False
         # Whole, so that its signature is noted and it cannot be played twice.
         message = kernel.session.deserialize(rest, content=True, copy=False)
     except Exception:
         return False  # The kernel has its own words for a message that is not one.
     with _shown_busy(kernel, message):
-        _call(*found)
+        try:
+            handler(data.get("content"))
+        except Exception:
+            _log.debug("a handler of a comm failed", exc_info=True)
     return True
 
 
 def _deliver(kernel: Any, frames: Any) -> None:
     """Handle a comm message in the main thread, in the middle of a cell, as the kernel would."""
+    if _take_ours(kernel, frames):
+        return
     idents, rest = kernel.session.feed_identities(frames, copy=False)
     try:
         message = kernel.session.deserialize(rest, content=True, copy=False)
     except Exception:
         _log.debug("an invalid comm message", exc_info=True)
         return
-    kind = message["header"]["msg_type"]
-    found = _handler_for(message["content"]) if kind == "comm_msg" else None
     with _shown_busy(kernel, message):
-        if found is not None:
-            _call(*found)
-            return
         parent, ident = kernel.get_parent("shell"), kernel._parent_ident["shell"]
         kernel.set_parent(idents, message, channel="shell")
         try:
-            result = kernel.shell_handlers[kind](None, idents, message)
+            result = kernel.shell_handlers[message["msg_type"]](None, idents, message)
             if inspect.isawaitable(result):
                 _at_work.add(task := asyncio.ensure_future(result))
                 task.add_done_callback(_at_work.discard)
@@ -294,22 +277,6 @@ def _deliver(kernel: Any, frames: Any) -> None:
             kernel.log.error("Exception in message handler:", exc_info=True)
         finally:
             kernel.set_parent(ident, parent, channel="shell")
-
-
-def _handler_for(content: Any) -> tuple[Handler, Any] | None:
-    with suppress(Exception):
-        handler = _handlers.get(content["comm_id"])
-        data = content["data"]
-        if handler is not None and data.get("method") == "custom":
-            return handler, data.get("content")
-    return None
-
-
-def _call(handler: Handler, content: Any) -> None:
-    try:
-        handler(content)
-    except Exception:
-        _log.debug("a handler of a comm failed", exc_info=True)
 
 
 @contextmanager

@@ -29,15 +29,14 @@ from IPython.core.completer import (
 from nbagent.notebook.line import (
     BY_FLAG,
     COMMANDS,
-    CURLY,
-    OPTIONS,
     QUOTES,
     Command,
     Line,
-    goes_on,
+    options_of,
     words_of,
 )
 from nbagent.settings import Settings, effective, project_folder, store_home
+from nbagent.view.cell import quoted
 
 IDENTIFIER = "nbagent.agent_matcher"
 _PRIORITY = 200
@@ -73,8 +72,9 @@ def unregister(ipython: Any) -> None:
 
 def _match(ipython: Any, context: Any) -> dict[str, Any]:
     try:
-        lines = context.full_text.split("\n")
-        found = _typed(lines, context.cursor_line, context.cursor_position, ipython.user_ns)
+        lines = context.full_text.split("\n")[: context.cursor_line + 1]
+        lines[-1] = lines[-1][: context.cursor_position]
+        found = _typed("\n".join(lines), ipython.user_ns)
         if isinstance(found, str):
             return _python(ipython, found)
         if found is not None:
@@ -140,39 +140,25 @@ def _python(ipython: Any, expression: str) -> dict[str, Any]:
 
 # What is being typed
 
+_CELL = re.compile(r"(?:\s*%%(?!agent\b)\w.*\n)*\s*%%agent(?=\s)(.*)(\n[^\0]*)?")
+"""A cell of `%%agent`, also below `%%time`: its options, and its prompt if that has begun."""
 
-def _typed(lines: list[str], line: int, column: int, names: Names) -> Offer | str | None:
-    """What is typed at a place of a cell: an offer, an expression in a prompt, or nothing of ours.
+
+def _typed(before: str, names: Names) -> Offer | str | None:
+    """What is typed in a cell: an offer, an expression in a prompt, or nothing of ours.
 
     Args:
-        lines: of the cell.
-        line: the line of the cursor, from 0.
-        column: its place in the line.
+        before: the cell up to the cursor.
     """
-    first = next((i for i, text in enumerate(lines) if text.strip()), 0)
-    while re.match(r"\s*%%(?!agent\b)\w", lines[first]) and first + 1 < len(lines):
-        first += 1  # %%time above it
-    before = _joined(lines, line, column)
-    if not re.match(r"\s*%%agent(\s|$)", lines[first]):
-        command = re.match(r"\s*%agent\s", before)
-        return _of_command(before[command.end() :], names) if command else None
-    last = first
-    while goes_on(lines[last]) and last + 1 < len(lines):
-        last += 1
-    if line <= last:
-        options = re.match(r"\s*%%agent\s", before)
-        return _of_options(before[options.end() :], names) if options else None
-    prompt = "\n".join([*lines[last + 1 : line], lines[line][:column]])
+    before = re.sub(r"(?<!\\)\\\n", " ", before)  # lines that go on
+    if not (cell := _CELL.match(before)):
+        command = re.match(r"\s*%agent\s(.*)", before.rpartition("\n")[2])
+        return _of_command(command[1], names) if command else None
+    options, prompt = cell.groups()
+    if prompt is None:
+        return _of_options(options, names)
     _, opens, expression = prompt.rpartition("{{")
     return expression.lstrip() if opens and "}}" not in expression else None
-
-
-def _joined(lines: list[str], line: int, column: int) -> str:
-    """The line up to the cursor, with the lines above that go on in it."""
-    begin = line
-    while begin and goes_on(lines[begin - 1]):
-        begin -= 1
-    return " ".join([*(one[:-1] for one in lines[begin:line]), lines[line][:column]])
 
 
 def _split(before: str) -> tuple[list[str], str]:
@@ -199,9 +185,8 @@ def _of_options(before: str, names: Names, command: Command | None = None) -> Of
         return _value(BY_FLAG[flag].name, value, names)
     flags = [
         (fragment if fragment in option.flags else option.flags[-1], "option")
-        for option in OPTIONS
-        if (command is None or option.name in command.options)
-        and (option.many or option.name not in given)
+        for option in options_of(command)
+        if option.many or option.name not in given
     ]
     if waiting is None or fragment.startswith("-"):
         return fragment, flags
@@ -228,23 +213,18 @@ def _of_command(before: str, names: Names) -> Offer | None:
     command = COMMANDS.get(words[0])
     if command is None:
         return None
-    usage = command.usage.partition(" ")[2]
-    if "NAME=VALUE" in usage:
+    if command.name == "config":
         name, equals, value = fragment.partition("=")
         set_already = [word.partition("=")[0] for word in words]
         settings = [(f"{n}=", "setting") for n in Settings.rows() if n not in set_already]
         return _value(name, value, names) if equals else (fragment, settings)
-    most = 99 if "…" in usage else 1
     options = _of_options(before.lstrip()[len(words[0]) :], names, command)
-    if command.options and (fragment.startswith("-") or len(words) > most):
+    if fragment.startswith("-") or (len(words) > 1 and "…" not in command.usage):
         return options
-    bracketed = re.findall(r"\[(?!options)(-*[a-z-]+)\]", usage)
-    known = [(word, "option" if word.startswith("-") else "value") for word in bracketed]
-    if len(words) <= most:
-        for word, values in _ARGUMENTS.items():
-            known += values(names) if word in usage else []
-        known += options[1] if "RUN" in usage and command.options and not fragment else []
-    return fragment, known
+    known = [(word, "value") for word in command.words]
+    for word, values in _ARGUMENTS.items():
+        known += values(names) if word in command.usage else []
+    return fragment, [*known, *(() if fragment else options[1])]
 
 
 def is_typable(text: str) -> bool:
@@ -254,21 +234,6 @@ def is_typable(text: str) -> bool:
     joiners = "\u200c\u200d"  # Invisible, and yet a part of words in Persian, Hindi and emoji.
     unseen = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return all(c in joiners or unicodedata.category(c) not in unseen for c in text)
-
-
-def quoted(text: str, quote: str = "") -> str:
-    """The text as one word of a line: as it is, or in quotes where it needs them.
-
-    Args:
-        quote: the one that it is to begin with, if it can.
-    """
-    special = any(c.isspace() or c in QUOTES or c in CURLY or c == "\\" for c in text)
-    if not quote and not special:
-        return text
-    if quote != '"' and "'" not in text:
-        return f"'{text}'"
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 # What is known. What fails is left out: a broken store, settings that do not fit.
@@ -395,7 +360,7 @@ _ARGUMENTS: dict[str, Callable[[Names], Iterable[Known]]] = {
     "PACKAGE": _VALUES["workflow"],
     "COMMAND": lambda names: [
         *((name, "command") for name in COMMANDS),
-        *((option.flags[-1], "option") for option in OPTIONS),
+        *((option.flags[-1], "option") for option in options_of(None)),
     ],
     "NAMES": _tools,
 }

@@ -1,12 +1,8 @@
 """What nbagent knows of the kernel that it runs in: facts, its namespace, its loop.
 
 Whatever is missing in a kernel reads as "not there" and never raises. The ways of messages are
-in `comms`, and are offered here as well.
+in `comms`.
 """
-
-# IPython and ipykernel have no types here.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -15,44 +11,14 @@ import os
 import sys
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
 from IPython.core.getipython import get_ipython
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError
-from nbagent.notebook.comms import (
-    Handler,
-    KernelPump,
-    clicks_arrive_by,
-    install_tap,
-    register,
-    this_kernel,
-    unregister,
-)
+from nbagent.notebook.comms import clicks_arrive_by, install_tap, this_kernel
 from nbagent.runtime import Courier, use_nested_runner
-
-__all__ = [
-    "Handler",
-    "KernelPump",
-    "adopt",
-    "allow_stdin",
-    "cell_id",
-    "execution_count",
-    "execution_id",
-    "in_kernel",
-    "install_tap",
-    "is_headless",
-    "kernel_facts",
-    "main_loop",
-    "namespace",
-    "notebook",
-    "prepare",
-    "register",
-    "run_nested",
-    "unregister",
-]
 
 _CLICKS = {
     "tap": "arrive while a cell runs, also during a synchronous tool (tap)",
@@ -80,7 +46,7 @@ def namespace() -> Mapping[str, Any]:
 
 def allow_stdin() -> bool:
     """Whether `input()` reaches a person from the cell that runs now."""
-    return bool(_object(_parent().get("content")).get("allow_stdin"))
+    return bool(_parent("content").get("allow_stdin"))
 
 
 def is_headless() -> bool:
@@ -88,13 +54,13 @@ def is_headless() -> bool:
 
     A message of a widget, on the other hand, comes from a front end.
     """
-    kind = _header().get("msg_type")
+    kind = _parent("header").get("msg_type")
     return in_kernel() and (kind is None or (kind == "execute_request" and not allow_stdin()))
 
 
 def cell_id() -> str | None:
     """The id of the cell that runs now, where the front end tells (JupyterLab, VS Code, …)."""
-    metadata = _object(_parent().get("metadata"))
+    metadata = _parent("metadata")
     found = metadata.get("cellId") or metadata.get("cell_id")
     return found if isinstance(found, str) else None
 
@@ -120,7 +86,7 @@ def execution_id() -> str | None:
     if shell is None:
         return None
     if in_kernel():
-        found = _header().get("msg_id")
+        found = _parent("header").get("msg_id")
         return found if isinstance(found, str) else None
     return f"in-{getattr(shell, 'execution_count', 0)}"
 
@@ -175,7 +141,7 @@ def kernel_facts() -> dict[str, str]:
         return {"kernel": where, "clicks": "none: there is no front end", "stop": "Ctrl-C"}
     loop = main_loop()
     facts = {
-        "kernel": f"{type(this_kernel()).__name__}, ipykernel {_version('ipykernel')}",
+        "kernel": type(this_kernel()).__name__,
         "clicks": _CLICKS[clicks_arrive_by()],
         "stdin": "input() reaches you" if allow_stdin() else "no input() here (headless)",
         "interrupts": _interrupts(),
@@ -194,23 +160,9 @@ def _interrupts() -> str:
     return "■ stops a run and interrupts its synchronous tool; twice gets out at once"
 
 
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "(version unknown)"
-
-
-def _parent() -> dict[str, Any]:
-    kernel = this_kernel()
+def _parent(part: str) -> dict[str, Any]:
+    """A part of the message that the kernel works at; empty where there is none."""
     with suppress(Exception):
-        return _object(cast("Any", kernel).get_parent("shell"))
+        message = cast("Any", this_kernel()).get_parent("shell")
+        return json_object(message[part]) or {}
     return {}
-
-
-def _header() -> dict[str, Any]:
-    return _object(_parent().get("header"))
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return json_object(value) or {}

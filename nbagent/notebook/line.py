@@ -7,7 +7,7 @@ alone and the commands are declared here. Nothing is looked up or started.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass
 from difflib import get_close_matches
 from textwrap import wrap
@@ -21,7 +21,7 @@ from nbagent.view.listing import Listing
 
 
 class Line(RunOptions):
-    """What stood on the line of `%%agent`. None = not given."""
+    """What stood on the line of `%%agent` or behind a command of `%agent`. None = not given."""
 
     __slots__ = ()
 
@@ -38,15 +38,15 @@ class Line(RunOptions):
         "ask a turn of a run again, with this prompt: last:C03",
         checks.matching(r".+:C\d{2,}", "a run and its turn, such as last:C03"),
     )
-    with_history = Switch(
-        "--with-history", "after `resume DOCUMENT.md`: continue the conversation, too"
-    )
     into = Option[str | None]("--into NAME", "put the run into this variable", checks.variable_name)
     to = Option[str | None](
         "--to cell", "put the code of the answer into a new cell below", words=("cell",)
     )
     dry_run = Switch("--dry-run", "show what would be sent, and send nothing")
     help = Switch("-h, --help", "show this")
+    with_history = Switch("--with-history", "with a DOCUMENT.md: continue its conversation, too")
+    after_turn = Switch("--after-turn", "pause when the present turn has ended")
+    children = Switch("--children", "also delete the runs that continue it")
 
     def run_options(self) -> RunOptions:
         """What is for the run."""
@@ -58,7 +58,7 @@ class Line(RunOptions):
 
 
 OPTIONS: tuple[Option[Any], ...] = tuple(row for row in Line.rows().values() if row.usage)
-"""What can stand on the line."""
+"""What can stand on a line."""
 BY_FLAG = {flag: option for option in OPTIONS for flag in option.flags}
 
 
@@ -67,22 +67,30 @@ class Command:
     """One command of `%agent`."""
 
     usage: str
-    """Its name and what follows it, in brackets where it may be left out. `RUN`, `PROVIDER`,
-    `PACKAGE`, `NAME=VALUE` and `COMMAND` are completed, and so are words in small letters."""
+    """Its name and what follows it, in brackets where it may be left out. A word in capitals stands
+    for names, one in small letters for itself; lines are checked and completed by that."""
     about: str
     """Its help, of which the list of commands has the first sentence."""
     examples: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    """The options of `%%agent` (by name) that it takes after its argument."""
+    """The options that it takes behind its words, by their names."""
+    takes_text: bool = False
+    """Whether what follows is one text, as it is typed."""
 
     @property
     def name(self) -> str:
         """The first word."""
         return self.usage.split()[0]
 
+    @property
+    def words(self) -> list[str]:
+        """What can follow it as it is."""
+        return [word for word in re.findall(r"\[([a-z]+)\]", self.usage) if word != "options"]
 
-_OF_A_CELL = ("session", "continue_run", "fork", "with_history", "help")
-_RUN_OPTIONS = tuple(option.name for option in OPTIONS if option.name not in _OF_A_CELL)
+
+_OF_CELLS = ("session", "continue_run", "fork", "help")
+_OF_COMMANDS = ("with_history", "after_turn", "children")
+_RUN_OPTIONS = tuple(o.name for o in OPTIONS if o.name not in (*_OF_CELLS, *_OF_COMMANDS))
 
 _COMMANDS = (
     Command(
@@ -99,7 +107,7 @@ _COMMANDS = (
         "ends with the kernel.",
     ),
     Command(
-        "models [PROVIDER [options]]",
+        "models [PROVIDER] [options]",
         "the models that can be asked. Asks the servers; what they list is completed after --model "
         "from then on.",
         ("%agent models openai", "%agent models vllm --base-url http://localhost:9000/v1"),
@@ -119,9 +127,15 @@ _COMMANDS = (
     ),
     Command(
         "history [TEXT]",
-        "the runs with their cost and time. TEXT searches prompts, answers, results; a row opens "
-        "the run; nbagent.history() can also sort.",
+        "the runs in a table with cost and time, to sort, filter and open. TEXT searches prompts, "
+        "answers and results.",
         ("%agent history population",),
+        takes_text=True,
+    ),
+    Command(
+        "tree [SESSION]",
+        "the runs of a session as a tree: which goes on from which. Without a name the session of "
+        "the last run.",
     ),
     Command(
         "show [RUN]",
@@ -163,7 +177,8 @@ _COMMANDS = (
     ),
     Command(
         "stop [--after-turn]",
-        "stop the running run. --after-turn pauses it when its present turn has ended.",
+        "stop the running run.",
+        options=("after_turn",),
     ),
     Command(
         "config [NAME=VALUE …]",
@@ -174,9 +189,10 @@ _COMMANDS = (
     Command("panel", "a panel below this cell, to chat without writing cells"),
     Command(
         "forget RUN [--children]",
-        "delete a run and its texts from the store and the open page. --children also deletes the "
-        "runs that continue it. What a notebook has saved stays in it until the output of the cell "
-        "is cleared.",
+        "delete a run and its texts from the store and the open page. What a notebook has saved "
+        "stays in it until the output of the cell is cleared.",
+        ("%agent forget last --children",),
+        ("children",),
     ),
     Command(
         "doctor [compact]",
@@ -186,9 +202,18 @@ _COMMANDS = (
     Command(
         "help [COMMAND]",
         "the options and commands. Also for one option: %agent help --tools",
+        takes_text=True,
     ),
 )
 COMMANDS = {command.name: command for command in _COMMANDS}
+
+
+def options_of(command: Command | None) -> list[Option[Any]]:
+    """The options that a command takes; of None, the line of `%%agent`."""
+    if command is None:
+        return [option for option in OPTIONS if option.name not in _OF_COMMANDS]
+    return [option for option in OPTIONS if option.name in command.options]
+
 
 # Words
 
@@ -212,45 +237,30 @@ class Word:
     """Why it is not whole: an open quote, a backslash that hides a letter or nothing."""
 
 
-def goes_on(line: str) -> bool:
-    """Whether a backslash at its end lets the line go on in the next one."""
-    return line.endswith("\\") and not line.endswith("\\\\")
+_PIECE = re.compile(r"""(['"])((?:(?!\1)(?:\\["\\]|.))*)(\1?)|\\(.?)|[^\s'"\\]+""", re.DOTALL)
+"""A quote with what is inside and its end, a backslash with what it hides, or plain text."""
 
 
 def words_of(line: str) -> list[Word]:
     """The words of a line. Never raises: an unfinished word is the last one, and says so."""
     found: list[Word] = []
-    place = 0
-    while place < len(line):
-        if line[place].isspace():
-            place += 1
-            continue
-        found.append(_word_at(line, place))
-        place = found[-1].end
+    for piece in _PIECE.finditer(line):
+        quote, inside, closing, hidden = piece.groups()
+        text, problem = piece[0], ""
+        if quote:
+            text = re.sub(r'\\(["\\])', r"\1", inside) if quote == '"' else inside
+            said = f"has an open quote {quote}; close it, or put an apostrophe in double quotes"
+            problem = "" if closing else said
+        elif hidden is not None:
+            text = hidden
+            said = "has a backslash; put a value with backslashes in single quotes"
+            problem = said if not hidden or hidden.isalnum() else ""
+        start = piece.start()
+        if found and found[-1].end == start:
+            before = found.pop()
+            text, start, problem = before.text + text, before.start, problem or before.problem
+        found.append(Word(text, start, piece.end(), problem))
     return found
-
-
-def _word_at(line: str, start: int) -> Word:
-    text, quote, problem, place = "", "", "", start
-    while place < len(line):
-        char, following = line[place], line[place + 1 : place + 2]
-        if not quote and char.isspace():
-            break
-        place += 1
-        if char == quote:
-            quote = ""
-        elif not quote and char in QUOTES:
-            quote = char
-        elif char == "\\" and (not quote or (quote == '"' and following in ('"', "\\"))):
-            if not following or following.isalnum():
-                problem = "has a backslash; put a value with backslashes in single quotes"
-            text += following
-            place += 1
-        else:
-            text += char
-    if quote:
-        problem = f"has an open quote {quote}; close it, or put an apostrophe in double quotes"
-    return Word(text, start, min(place, len(line)), problem)
 
 
 # Lines
@@ -273,33 +283,50 @@ def parse(line: str) -> Line:
 
 def continued(line: str, cell: str) -> tuple[str, str]:
     """The line of `%%agent` and the prompt, where a backslash lets the options go on below."""
-    while goes_on(line) and cell.strip():
+    while line.endswith("\\") and not line.endswith("\\\\") and cell.strip():
         following, _, cell = cell.partition("\n")
         line = f"{line[:-1]} {following.rstrip()}"
     return line, cell
 
 
-def split_command(line: str) -> tuple[str, str]:
-    """The command of a line of `%agent` and the rest, as typed; no command where it is a question.
+def parse_command(line: str) -> tuple[str, list[str], Line]:
+    """Read a line of `%agent`: the command, its words, its options. No command: it is a question.
 
     An empty line and `-h` are `help`.
 
     Raises:
-        UsageError: there is no such command; the message names the nearest one.
+        UsageError: there is no such command (the message names the nearest one), or it does not
+            take what follows.
     """
-    word, rest = [*line.strip().split(maxsplit=1), "", ""][:2]
-    if word in ("", "-h", "--help"):
-        return "help", rest.strip()
-    if word in COMMANDS:
-        return word, rest.strip()
-    if word.rstrip("?") in COMMANDS and not rest:
-        return "help", word.rstrip("?")
     _refuse_keys(line)
+    word, rest = (part.strip() for part in [*line.strip().split(maxsplit=1), "", ""][:2])
+    asks_help = not rest if word.endswith("?") else word != "help" and rest in Line.help.flags
+    if asks_help and word.rstrip("?") in COMMANDS:
+        word, rest = "help", word.rstrip("?")
+    elif word in ("", *Line.help.flags):
+        word = "help"
+    if word not in COMMANDS:
+        return "", [_question(line, word, rest)], Line()
+    command = COMMANDS[word]
+    if command.takes_text:
+        return word, [rest], Line()
+    words, options = _read(rest, command)
+    takes = command.usage.partition(" ")[2]
+    needed = re.findall("[A-Z]+", re.sub(r"\[.*\]", "", takes))
+    if len(words) < len(needed):
+        raise UsageError(f"%agent {word} needs {takes}, such as: {command.examples[0]}")
+    if words and not re.search("[A-Z]", takes) and words not in ([one] for one in command.words):
+        raise UsageError(f"%agent {word} takes {takes or 'nothing'}; remove {words[-1]!r}")
+    return word, words, options
+
+
+def _question(line: str, word: str, rest: str) -> str:
+    """The line, which begins with no command, if it is a sentence."""
     near = get_close_matches(word.lower(), COMMANDS, 1)
     ends = line.strip().endswith(("?", "!", ".", "…", "？", "！", "。"))
-    is_sentence = (ends and bool(rest or not word.isascii())) or (not near and " " in rest.strip())
+    is_sentence = (ends and bool(rest or not word.isascii())) or (not near and " " in rest)
     if is_sentence and not word.startswith("-"):
-        return "", line.strip()
+        return line.strip()
     nearest = f"; the nearest is {near[0]!r}" if near else ""
     raise UsageError(
         f"%agent has no command {word!r}{nearest} (all: {', '.join(COMMANDS)}). To ask a model, "
@@ -307,16 +334,7 @@ def split_command(line: str) -> tuple[str, str]:
     )
 
 
-def words_and_options(name: str, rest: str) -> tuple[list[str], Line]:
-    """The words behind a command, and its options behind these.
-
-    Raises:
-        UsageError: the rest cannot be read, or the command does not take an option.
-    """
-    return _read(rest, COMMANDS[name])
-
-
-def split_words(line: str) -> list[str]:
+def _whole_words(line: str) -> list[str]:
     """The words of a line without their quotes. Raises UsageError for one that is not whole."""
     _refuse_keys(line)
     words = words_of(line)
@@ -339,29 +357,26 @@ def _refuse_keys(line: str) -> None:
 
 def _read(line: str, command: Command | None) -> tuple[list[str], Line]:
     """The words before the first option, and the options."""
-    words = split_words(line)
+    words = _whole_words(line)
     first = next((i for i, word in enumerate(words) if _OPTION.match(word)), len(words))
+    rest = deque(words[first:])
     found: dict[str, Any] = {}
-    place = first
-    while place < len(words):
-        if not (match := _OPTION.match(words[place])):
-            raise UsageError(_unexpected(words[place]))
-        flag, equals, attached = words[place].partition("=")
+    while rest:
+        word = rest.popleft()
+        if not (match := _OPTION.match(word)):
+            raise UsageError(_unexpected(word))
+        flag, equals, attached = word.partition("=")
         option = _option(match[0], command)
         if option.name in found and not option.many:
             raise UsageError(f"{flag} stands on the line twice; keep one of them.")
-        if not equals and _takes(option, words[place + 1 : place + 2]):
-            place += 1
-            equals, attached = "=", words[place]
-        value = _checked(option, flag, attached if equals else None, words[place + 1 : place + 2])
+        value = _value(option, flag, attached if equals else None, rest)
         found[option.name] = (*found.get(option.name, ()), *value) if option.many else value
-        place += 1
     return words[:first], Line(**found)
 
 
 def _option(flag: str, command: Command | None) -> Option[Any]:
     option = BY_FLAG.get(flag)
-    known = [o.flags[-1] for o in OPTIONS if command is None or o.name in command.options]
+    known = [option.flags[-1] for option in options_of(command)]
     if option is not None and option.flags[-1] in known:
         return option
     if option is None:
@@ -373,21 +388,18 @@ def _option(flag: str, command: Command | None) -> Option[Any]:
     raise UsageError(f"unknown option {flag!r}; the nearest is {near!r}. All of them: %agent help")
 
 
-def _takes(option: Option[Any], following: Sequence[str]) -> bool:
-    """Whether the next word is the value of the option."""
-    if not option.metavar or not following:
-        return False
-    # Where the value may be left out, a dash always begins the next option.
-    return not (following[0].startswith("-") if option.bare else _OPTION.match(following[0]))
-
-
-def _checked(option: Option[Any], flag: str, text: str | None, following: Sequence[str]) -> Any:
+def _value(option: Option[Any], flag: str, text: str | None, rest: deque[str]) -> Any:
+    """The checked value of an option: attached to it, or the first word of the rest."""
     if not option.metavar and text is not None:
         raise UsageError(f"{flag} takes no value, but was given {text!r}; remove it.")
+    if text is None and option.metavar and rest:
+        # Where the value may be left out, a dash always begins the next option.
+        is_next = rest[0].startswith("-") if option.bare else _OPTION.match(rest[0])
+        text = None if is_next else rest.popleft()
     if text is None and option.bare is not None:
         return option.bare
     if text is None:
-        hint = f", or {flag}={following[0]} for a value with a dash" if following else ""
+        hint = f", or {flag}={rest[0]} for a value with a dash" if rest else ""
         raise UsageError(f"{flag} needs a value: {flag} {option.metavar}{hint}.")
     return option.checked((text,) if option.many else text, flag)
 
@@ -453,7 +465,7 @@ def _everything() -> Listing:
     commands = [(c.usage, c.about.partition(". ")[0]) for c in _COMMANDS]
     return Listing(
         title="%%agent [options]: ask a model; the prompt stands on the next lines",
-        rows=[(option.usage, option.help) for option in OPTIONS],
+        rows=[(option.usage, option.help) for option in options_of(None)],
         parts=[
             Listing(title="Prompts and values", notes=[_NOTES]),
             Listing(title="%agent COMMAND, or %agent and a question in one line", rows=commands),
@@ -463,7 +475,7 @@ def _everything() -> Listing:
 
 
 def _command_help(command: Command) -> Listing:
-    options = [(o.usage, o.help) for o in OPTIONS if o.name in command.options]
+    options = [(option.usage, option.help) for option in options_of(command)]
     parts = [Listing(title="Options", rows=options)] if options else []
     parts += [Listing(title="Examples", notes=command.examples)] if command.examples else []
     return Listing(
@@ -474,11 +486,12 @@ def _command_help(command: Command) -> Listing:
 
 
 def _option_help(option: Option[Any]) -> Listing:
-    taken = [command.name for command in _COMMANDS if option.name in command.options]
+    takers = [None, *_COMMANDS] if option.name != "help" else [None]
+    of = [f"%agent {c.name}" if c else "%%agent" for c in takers if option in options_of(c)]
     notes = [option.help]
-    notes += ["It may stand several times."] if option.many and option.usage else []
-    notes += [f"Also with %agent {', '.join(taken)}."] if taken and option.name != "help" else []
+    notes += ["It may stand several times."] if option.many and of else []
+    notes += [f"Also with {', '.join(of[1:])}."] if of[1:] else []
     if option.name in Settings.rows():
         notes.append(f"For all runs: %agent config {option.name}=…, or {option.variables[-1]}")
-    title = f"%%agent {option.usage}" if option.usage else f"%agent config {option.name}=…"
+    title = f"{of[0]} {option.usage}" if of else f"%agent config {option.name}=…"
     return Listing(title=title, notes=notes)

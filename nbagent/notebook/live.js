@@ -8,8 +8,8 @@
 // The closed lists of view/node.py. What is not in them is not built.
 const TAGS = new Set((
   "div span p b i em strong s small sub sup del ins code pre kbd h3 h4 h5 h6 ul ol li " +
-  "blockquote a br hr img table caption thead tbody tr th td details summary progress section header footer " +
-  "button textarea input select option label"
+  "blockquote a br hr img table caption thead tbody tr th td details summary progress section " +
+  "header footer button textarea input select option label"
 ).split(" "));
 const ATTRIBUTES = new Set((
   "class title role open hidden disabled checked selected start align scope colspan alt value " +
@@ -31,7 +31,6 @@ const PREVIEW_MS = 300;
 const MOVING_MS = 50;
 const SAID_MS = 2000;
 const TICK_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 100;
-const FORMS = new Set(["continue", "retry", "fork"]);
 /** @type {Record<string, string>} */
 const SENT = { once: "Allowed once", session: "Allowed for this session", deny: "Denied" };
 /** @type {Record<string, string>} */
@@ -112,55 +111,64 @@ function watchKernel(model, gone) {
 
 // What a person does to a run that is over: the same in a live view, the panel and static outputs.
 
-/** A button of a finished run was clicked. @param {any} button @param {Shared["send"]} send */
+/** A button was clicked. The first click of one with a form brings it: the kernel sends it.
+ * @param {any} button @param {Shared["send"]} send */
 function act(button, send) {
   const root = button.closest("[data-run]");
   const form = button.closest(".nba-words");
-  const what = form?.dataset.do ?? button.dataset.do;
+  const { do: what, turn } = (form ?? button).dataset;
+  if (what === "sort") return sortRows(button.closest("th"));
   if (what === "copy") return copy(root, button);
   if (button.dataset.do === "cancel") return form.remove();
-  if (FORMS.has(what) && !form) return askForWords(root, button);
-  const { run, kernel } = root.dataset;
-  const turn = (form ?? button).dataset.turn;
-  const prompt = form?.querySelector("textarea").value.trim() || undefined;
   if (form) button.disabled = true;
-  send({ kind: "act", do: what, run, at: kernel, turn, prompt });
+  const fields = form ? fieldsOf(form) : undefined;
+  const { kernel: at } = root.closest("[data-kernel]").dataset;
+  send({ kind: "act", do: what, run: root.dataset.run, at, turn, fields });
 }
 
-/** Copy the code beside a button, else the answer. @param {any} root @param {any} button */
+/** @param {any} form @returns {Record<string, string>} */
+function fieldsOf(form) {
+  const fields = [...form.querySelectorAll("[data-field]")];
+  return Object.fromEntries(fields.map(({ dataset, value }) => [dataset.field, value]));
+}
+
+/** Copy what is beside a button, else the answer. @param {any} root @param {any} button */
 async function copy(root, button) {
-  const code = button.closest(".nba-code")?.querySelector("pre");
-  const source = code ?? root.querySelector(".nba-answer");
+  const code = button.closest(".nba-code");
+  const source = code?.querySelector("pre, table") ?? root.querySelector(".nba-answer");
   const isCopied = await toClipboard(source.innerText, source);
-  say(root, isCopied ? `Copied the ${code ? "code" : "answer"}` : "Selected: press Ctrl+C");
+  say(root, isCopied ? `Copied ${code ? "it" : "the answer"}` : "Selected: press Ctrl+C");
 }
 
-/** A small form for other words, below the button. @param {any} root @param {any} button */
-function askForWords(root, button) {
-  root.querySelector(".nba-words")?.remove();
-  const { do: what, turn } = button.dataset;
-  const given = { class: "nba-words", "data-do": what, "data-lm-suppress-shortcuts": "true" };
-  const form = build(["div", turn ? { ...given, "data-turn": turn } : given,
-    ["label", { class: "nba-lab" }, "What else should the model be told? (may stay empty)",
-      ["textarea", { rows: "2", spellcheck: "false" }]],
-    ["button", { class: "nba-go", type: "button", "data-do": "go" }, button.title],
-    ["button", { type: "button", "data-do": "cancel" }, "Cancel"]]);
-  (button.closest(".nba-foot") ?? button).after(form);
-  form.querySelector("textarea").focus();
-}
-
-/** What the kernel answers to a click: words, or a text for the clipboard.
- * @param {ParentNode} place @param {any} message */
-async function reply(place, { run, at, said, text }) {
-  const which = `[data-run="${CSS.escape(run)}"]${at ? `[data-kernel="${CSS.escape(at)}"]` : ""}`;
-  const root = place.querySelector(which);
+/** What the kernel answers: words, a text for the clipboard, a form to fill in, a list of runs.
+ * @param {any} message */
+async function reply({ run, at, said, text, form, list }) {
+  const kernel = `[data-kernel="${CSS.escape(at)}"]`;
+  const which = `:is(${kernel}[data-run="${CSS.escape(run)}"], ${kernel}:not([data-run]))`;
+  // A docked output shows the same run once more.
+  const root = document.querySelector(`${which}:focus-within`) ?? document.querySelector(which);
   if (!root) return;
-  for (const button of root.querySelectorAll(".nba-words button")) button.disabled = false;
+  if (form) return ask(root, build(form));
+  if (list) return root.querySelector(".nba-scrolls").replaceWith(
+    build(list).querySelector(".nba-scrolls"));
+  const filled = root.querySelector(".nba-words");
+  if (!said) return filled?.remove();
+  for (const button of filled?.querySelectorAll("button") ?? []) button.disabled = false;
   const line = say(root, said);
   if (!text) return;
   const source = line.appendChild(build(["pre", {}, text]));
   if (await toClipboard(text, source)) source.remove();
   else line.firstChild.data = "Selected: press Ctrl+C";
+}
+
+/** Put a form below the button that wants it. @param {any} root @param {any} form */
+function ask(root, form) {
+  root.querySelector(".nba-words")?.remove();
+  const { do: what, turn } = form.dataset;
+  const of = turn ? `[data-turn="${CSS.escape(turn)}"]` : ":not([data-turn])";
+  const button = root.querySelector(`[data-do="${what}"]${of}`);
+  (button.closest(".nba-foot") ?? button).after(form);
+  form.querySelector("[data-field]").focus();
 }
 
 /** @param {any} root @param {string} words */
@@ -169,6 +177,31 @@ function say(root, words) {
   line ??= root.appendChild(build(["div", { class: "nba-said", "aria-live": "polite" }]));
   line.textContent = words;
   return line;
+}
+
+/** Sort a table by a column: the largest first, then the smallest. @param {any} head */
+function sortRows(head) {
+  const isDown = head.ariaSort !== "descending";
+  for (const one of head.parentElement.children) one.ariaSort = null;
+  head.ariaSort = isDown ? "descending" : "ascending";
+  const body = head.closest("table").tBodies[0];
+  const of = (/** @type {any} */ row) => {
+    const cell = row.cells[head.cellIndex];
+    return cell.getAttribute("value") ?? cell.textContent;
+  };
+  const by = new Intl.Collator().compare;
+  const order = (/** @type {any} */ a, /** @type {any} */ b) => of(a) - of(b) || by(of(a), of(b));
+  const rows = [...body.rows].sort(order);
+  body.append(...(isDown ? rows.reverse() : rows));
+}
+
+/** Show the rows that have the words of a field. @param {any} field */
+function filterRows(field) {
+  const words = field.value.toLowerCase().split(/\s+/);
+  for (const row of field.closest("[data-kernel]").querySelectorAll("tbody tr")) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !words.every((/** @type {string} */ word) => text.includes(word));
+  }
 }
 
 // The live view.
@@ -303,12 +336,6 @@ function createView(shared, el) {
     setSent(ask, true);
   }
 
-  /** @param {any} form @returns {Record<string, string>} */
-  function fieldsOf(form) {
-    const fields = [...form.querySelectorAll("[data-field]")];
-    return Object.fromEntries(fields.map(({ dataset, value }) => [dataset.field, value]));
-  }
-
   /** @param {any} ask @param {any} button */
   function answer(ask, button) {
     const choice = button.dataset.do;
@@ -362,10 +389,7 @@ function createView(shared, el) {
       shared.send({ kind: "answer_all", run: runOf(button), questions });
       for (const one of all) sent(one, "once");
       button.disabled = true;
-    } else if (!ask) {
-      // With a kernel's name on it, it is the page actions' own.
-      if (!button.closest("[data-kernel]")) act(button, shared.send);
-    } else if (ask.matches(".nba-armed:not(.nba-sent)")) {
+    } else if (ask?.matches(".nba-armed:not(.nba-sent)")) {
       answer(ask, button);
     }
     settle();
@@ -513,23 +537,34 @@ function pageActions() {
     initialize({ model }) {
       const ours = `[data-kernel^="${CSS.escape(model.get("kernel"))}-"]`;
       const sheet = document.head.appendChild(document.createElement("style"));
-      sheet.textContent = `${ours} .nba-do { display: inline-block !important; } ${FORM_STYLE}`;
-      const clicked = (/** @type {any} */ { target, detail }) => {
-        const button = target.closest("button[data-do]");
-        if (button?.closest(ours) && detail < 2 && button.matches(".nba-do, .nba-words button")) {
-          act(button, (message) => model.send(message));
-        }
+      sheet.textContent = `${ours} .nba-do { display: inline-block !important; }
+        ${ours} .nba-scrolls { max-height: 420px; overflow: auto; } ${FORM_STYLE}`;
+      const heard = {
+        click(/** @type {any} */ { target, detail }) {
+          const button = target.closest(".nba-do[data-do], .nba-words [data-do]");
+          if (button?.matches("button") && button.closest(ours) && detail < 2) {
+            act(button, (message) => model.send(message));
+          }
+        },
+        input(/** @type {any} */ { target }) {
+          if (target.matches(`${ours} [type="search"]`)) filterRows(target);
+        },
+        keydown(/** @type {any} */ { target, key }) {
+          if (key !== "Enter" || !target.matches(`${ours} [type="search"]`)) return;
+          const { kernel: at } = target.closest(ours).dataset;
+          model.send({ kind: "act", do: "search", at, fields: { search: target.value } });
+        },
       };
-      const heard = (/** @type {any} */ message) => reply(document, message);
-      document.addEventListener("click", clicked, true);
-      model.on("msg:custom", heard);
+      const all = Object.entries(heard);
+      for (const [kind, hears] of all) document.addEventListener(kind, hears, true);
+      model.on("msg:custom", reply);
       const end = () => {
-        document.removeEventListener("click", clicked, true);
+        for (const [kind, hears] of all) document.removeEventListener(kind, hears, true);
         sheet.remove();
       };
       const leave = watchKernel(model, end);
       return () => {
-        model.off("msg:custom", heard);
+        model.off("msg:custom", reply);
         leave();
         end();
       };

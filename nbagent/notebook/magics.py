@@ -1,7 +1,11 @@
-"""`%%agent` and `%agent`, as `%load_ext nbagent` registers them. What they do is in `commands`."""
+"""What `%load_ext nbagent` registers: `%%agent` and `%agent`, completion, pictures of values.
+
+What the magics do is in `commands`.
+"""
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -10,32 +14,53 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 
 from nbagent.contracts.errors import NbagentError
 from nbagent.notebook import complete
-from nbagent.notebook.formatters import register_formatters, unregister_formatters
 from nbagent.notebook.interrupt import Interrupt
 from nbagent.notebook.line import help_of
 
+_DRAWN: tuple[Any, ...] = (
+    "nbagent.contracts.records.EngineTurn",
+    "nbagent.contracts.records.ToolRun",
+    "nbagent.contracts.chat.Message",
+    *(list, tuple),
+)
+"""Values that are shown as pictures where they are the last of a cell."""
+
 
 def register(ipython: Any) -> None:
-    """Register the magics and their completion; called by `%load_ext nbagent`."""
+    """Register all of it; called by `%load_ext nbagent`."""
     unregister(ipython)
     ipython.register_magics(AgentMagics)
     ipython.input_transformers_cleanup.append(mended)
     ipython.input_transformer_manager.token_transformers.append(AgentLine)
     ipython.events.register("post_run_cell", note_error)
     complete.register(ipython)
-    register_formatters(ipython)
+    for kind in _DRAWN:
+        ipython.display_formatter.formatters["text/html"].for_type(kind, drawn)
 
 
 def unregister(ipython: Any) -> None:
     """Take all of it back; called by `%unload_ext nbagent`."""
     complete.unregister(ipython)
-    unregister_formatters(ipython)
+    for kind in _DRAWN:
+        ipython.display_formatter.formatters["text/html"].pop(kind, None)
     manager = ipython.input_transformer_manager
     callbacks = ipython.events.callbacks["post_run_cell"]
     for hooks in (manager.cleanup_transforms, manager.token_transformers, callbacks):
         hooks[:] = [one for one in hooks if getattr(one, "__module__", "") != __name__]
     for kind in ("line", "cell"):
         ipython.magics_manager.magics[kind].pop("agent", None)
+
+
+def drawn(value: Any) -> str | None:
+    """The picture of a value; None leaves a list that holds other things than runs as it is."""
+    if isinstance(value, list | tuple):
+        run = getattr(sys.modules.get("nbagent.run"), "Run", None)
+        if not value or not all(type(one) is run for one in value):
+            return None
+        value = [one.record for one in value]
+    # Late: what draws takes longer to import than the extension may.
+    node = import_module("nbagent.view.values").value_node(value)
+    return None if node is None else import_module("nbagent.view.picture").page(node)
 
 
 def note_error(result: Any) -> None:

@@ -1,15 +1,17 @@
-// The panel: a conversation, a prompt box, a form. Appended to `live.js`, whose views draw the runs.
-// What is typed leaves as messages, never as a trait: no saved widget state holds it.
+// The panel: a conversation, a prompt box, a form. Appended to `live.js`, whose views draw the runs
+// and whose page actions answer the buttons below them. What is typed leaves as messages, never as
+// a trait: no saved widget state holds it.
 
 /** @typedef {{ name: string, label: string, hint: string, help: string }} Field */
 /** @typedef {{ working: string, can_continue: boolean, goes_on: boolean, status: string,
- *   error: string, totals: string, values: Record<string, string>,
+ *   error: string, totals: string, usual: string, values: Record<string, string>,
  *   tools: [string, string, boolean][], attached: [string, number][] }} PanelState */
 
 const DRAFT_MS = 400;
 const FIND_MS = 200;
 const LATE_MS = 700;
 const SILENT_MS = 4000;
+const LOOK_MS = 500;
 // A message of the page has to fit into 10 MiB, as base64.
 const FILE_BYTES = 7000000;
 const WAITS =
@@ -18,14 +20,14 @@ const SILENT =
   "No answer from a kernel yet. If it was restarted, run the cell again for a new panel.";
 const GONE =
   "The kernel of this panel is gone. Run the cell again for a new one; runs that ended are kept.";
-const EXPORTS = { md: "Markdown", html: "HTML", jsonl: "JSON Lines" };
+const EXPORTS = { md: "Markdown", html: "HTML", jsonl: "JSON Lines", openai: "Fine-tuning" };
 const OPTIONS = ["temperature", "max_tokens", "reasoning", "max_turns", "max_total_tokens",
   "max_cost_usd", "base_url", "session"];
 const WORKFLOW = ["workflow", "document", "agent", "autopilot"];
 
-/** @param {string} what @param {string} label @param {string} title @param {string} cls */
-function panelButton(what, label, title = "", cls = "") {
-  return ["button", { type: "button", class: cls, "data-do": what, title }, label];
+/** @param {string} what @param {string} label @param {Record<string, string>} more */
+function panelButton(what, label, more = {}) {
+  return ["button", { type: "button", "data-do": what, ...more }, label];
 }
 
 /** @param {string} key @param {string} label @param {...any} children */
@@ -34,48 +36,49 @@ function panelFold(key, label, ...children) {
   return ["details", { class: `nba-fold nba-fold-${key}`, "data-key": key }, words, ...children];
 }
 
-/** @param {Field} field */
-function panelField({ name, label, hint, help }) {
-  const input = { type: "text", "data-field": name, placeholder: hint, title: help };
-  return ["label", { class: `nba-field nba-field-${name}` }, ["span", {}, label],
-    ["input", { ...input, spellcheck: "false" }]];
+/** A place for what the kernel lists. @param {string} key */
+function panelList(key) {
+  return ["div", { "data-key": `${key}/list` }, "Asking…"];
 }
 
 /** All that does not change. @param {Field[]} fields */
 function panelLayout(fields) {
-  const of = (/** @type {string[]} */ names) =>
-    fields.filter(({ name }) => names.includes(name)).map(panelField);
+  const of = (/** @type {string[]} */ names) => ["div", { class: "nba-fields" }, ...fields
+    .filter(({ name }) => names.includes(name)).map(({ name, label, hint, help }) =>
+      ["label", { class: "nba-field" }, ["span", {}, label], ["input", { type: "text",
+        "data-field": name, placeholder: hint, title: help, spellcheck: "false" }]])];
   const exports = Object.entries(EXPORTS).map(([value, label]) =>
-    ["button", { type: "button", "data-do": "export", value }, label]);
-  const search = { type: "search", "aria-label": "Search the runs", placeholder:
-    "name, words of the prompt, model, state" };
+    panelButton("export", label, { value }));
   return ["div", { class: "nba-panel", "data-lm-suppress-shortcuts": "true" },
     ["div", { class: "nba-panel-head" },
       ["span", { class: "nba-totals" }],
-      panelFold("runs", "Runs", ["input", search], ["div", { "data-key": "runs/list" }]),
-      panelFold("export", "Export", ["div", { class: "nba-row" }, ...exports]),
+      panelFold("runs", "Runs", ["input", { type: "search", "aria-label": "Search the runs",
+        placeholder: "words of prompts, answers or results; a name, a model, a state" }],
+        panelList("runs")),
+      panelFold("session", "Session", panelList("session")),
+      panelFold("export", "Export", ["div", { class: "nba-row" },
+        ["select", { "aria-label": "Run to export" }], ...exports]),
       panelButton("new", "New conversation")],
-    panelButton("more", "", "Show the whole conversation", "nba-more"),
+    panelButton("more", "", { title: "Show the whole conversation" }),
     ["div", { class: "nba-thread", role: "group", "aria-label": "Conversation", tabindex: "0" }],
     ["div", { class: "nba-wrong", role: "alert" }],
     ["div", { class: "nba-box" },
       ["textarea", { rows: "3", "aria-label": "Prompt", "data-field": "prompt" }],
       ["div", { class: "nba-chips" }],
       ["div", { class: "nba-row" },
-        panelButton("send", "Send", "Ctrl+Enter", "nba-go"),
-        panelButton("continue", "Continue", "Go on from where the run stopped"),
-        panelButton("stop", "■ Stop", "Stop the run of this panel"),
-        panelButton("pause", "Pause", "Pause after this turn"),
-        panelButton("files", "Attach…", "Files and images; they can be dropped or pasted, too"),
+        panelButton("send", "Send", { title: "Ctrl+Enter", class: "nba-go" }),
+        panelButton("files", "Attach…", { title: "Files and images; dropped or pasted, too" }),
+        panelButton("continue", "Continue", { title: "Go on from where the run stopped" }),
+        panelButton("stop", "■ Stop", { title: "Stop the run of this panel" }),
+        panelButton("pause", "‖ Pause", { title: "Pause when this turn is over" }),
         ["span", { class: "nba-status", role: "status", "aria-live": "polite" }]]],
-    ["div", { class: "nba-form" }, ...of(["model"]),
-      panelFold("models", "Choose a model", ["div", { "data-key": "models/list" }, "Asking…"]),
+    ["div", { class: "nba-form" },
+      panelFold("models", "Model", of(["model"]), panelList("models")),
       panelFold("tools", "Tools", ["div", { class: "nba-ticks" }]),
       panelFold("system", "System prompt",
         ["textarea", { rows: "4", "aria-label": "System prompt", "data-field": "system" }]),
-      panelFold("options", "Options and limits", ["div", { class: "nba-fields" }, ...of(OPTIONS)]),
-      panelFold("workflow", "Workflow", ["div", { class: "nba-fields" }, ...of(WORKFLOW)],
-        ["div", { "data-key": "packages/list" }])]];
+      panelFold("options", "Options and limits", of(OPTIONS)),
+      panelFold("packages", "Workflow", of(WORKFLOW), panelList("packages"))]];
 }
 
 /** One view of the panel. @param {any} shared @param {HTMLElement} el */
@@ -83,27 +86,22 @@ function createPanel(shared, el) {
   const root = el.appendChild(build(panelLayout(shared.fields)));
   const find = (/** @type {string} */ what) => /** @type {any} */ (root.querySelector(what));
   const thread = find(".nba-thread");
-  const prompt = find('.nba-box [data-field="prompt"]');
-  const search = find(".nba-fold-runs input");
-  const buttons = Object.fromEntries(["new", "more", "send", "continue", "stop", "pause", "files"].map(
-    (what) => [what, find(`[data-do="${what}"]`)]));
+  const prompt = find('[data-field="prompt"]');
+  const search = find("[type=search]");
   const page = Math.random().toString(36).slice(2);
   const picker = Object.assign(document.createElement("input"), { type: "file", multiple: true });
-  /** @type {any[]} */
-  let pictures = [];
-  const runs = { pictures: () => pictures, send: act };
-  let view = createView(runs, thread);
-  let isAtEnd = true;
+  const send = (/** @type {any} */ message) => shared.send({ ...message, page });
+  const labels = Object.fromEntries(
+    shared.fields.map((/** @type {Field} */ { name, label }) => [name, label.toLowerCase()]));
+  /** @type {ReturnType<typeof createView> | null} */
+  let view = null;
   let wait = 0;
 
-  const growth = new ResizeObserver(() => {
-    if (isAtEnd) thread.scrollTop = thread.scrollHeight;
-  });
-
-  /** What the views of the runs say. @param {any} message */
-  function act(message) {
-    const begins = message.kind === "act" && FORMS.has(message.do);
-    shared.send({ ...message, page, ...(begins ? { id: shared.wait("") } : {}) });
+  /** The conversation is another one, or this view has none yet. @param {any[]} pictures */
+  function begin(pictures) {
+    view?.close();
+    view = createView({ pictures: () => pictures, send }, thread);
+    thread.scrollTop = 0;
   }
 
   /** @param {any} event */
@@ -114,18 +112,21 @@ function createPanel(shared, el) {
     const what = dataset.do;
     if (what === "files") picker.click();
     else if (what === "send" || what === "continue") shared.ask(what);
-    else if (what === "set") shared.send({ kind: "field", name: dataset.field, value });
-    else shared.send({ kind: what, value, page });
-    if (["set", "open", "export"].includes(what)) button.closest("details").open = false;
+    else if (what === "set") send({ kind: "field", name: dataset.field, value });
+    else if (what === "show") send({ kind: "open", value: dataset.run });
+    else if (what === "export") send({ kind: what, value, run: find("select").value });
+    else send({ kind: what, name: dataset.field, value });
+    if (["set", "open", "show", "export"].includes(what)) button.closest(".nba-fold").open = false;
   }
 
   /** @param {any} event */
   function changed({ target }) {
     const { field } = target.dataset;
     if (target.type === "checkbox") {
-      shared.send({ kind: "tick", name: target.value, on: target.checked });
-    } else if (field && field !== "prompt" && !target.closest(".nba-view")) {
-      shared.send({ kind: "field", name: field, value: target.value });
+      const ticked = [...root.querySelectorAll(".nba-ticks :checked")].map(({ value }) => value);
+      send({ kind: "field", name: "tools", value: ticked.join(",") });
+    } else if (field && target !== prompt && !target.closest(".nba-view")) {
+      send({ kind: "field", name: field, value: target.value });
     }
   }
 
@@ -134,7 +135,7 @@ function createPanel(shared, el) {
     if (target === prompt) shared.type(prompt.value);
     if (target !== search) return;
     clearTimeout(wait);
-    wait = setTimeout(() => shared.send({ kind: "runs", text: search.value }), FIND_MS);
+    wait = setTimeout(() => ask("runs"), FIND_MS);
   }
 
   /** JupyterLab's own keys would act on the cell. @param {any} event */
@@ -146,11 +147,22 @@ function createPanel(shared, el) {
     shared.ask("send");
   }
 
+  /** Have the kernel list something. @param {string} name */
+  function ask(name) {
+    send({ kind: "list", name, value: name === "runs" ? search.value : "" });
+  }
+
   /** @param {any} event */
   function unfolded({ target }) {
-    const lists = /** @type {any} */ ({ runs: "runs", models: "models", workflow: "packages" });
-    const kind = lists[target.dataset?.key ?? ""];
-    if (kind && target.open) shared.send({ kind, text: search.value });
+    const { key } = target.dataset;
+    if (!target.matches(".nba-fold") || !target.open) return;
+    if (keyed(target, `${key}/list`)) ask(key);
+    if (key !== "export") return;
+    const runs = [...thread.querySelectorAll("[data-run]")].reverse();
+    list("select", runs.map((run) => {
+      const words = run.querySelector(".nba-prompt")?.textContent ?? "";
+      return ["option", { value: run.dataset.run }, words.slice(0, 80) || run.dataset.run];
+    }));
   }
 
   /** @param {any} event */
@@ -164,130 +176,109 @@ function createPanel(shared, el) {
   /** Draw what the kernel or the person changed. */
   function patch() {
     const { state, waiting, gone } = shared;
+    const { values } = state;
     const isFree = !state.working && !waiting && !gone;
-    const canBegin = shared.draft.trim() || state.attached.length || state.values.workflow ||
-      state.values.document;
+    const isAny = shared.draft.trim() || state.attached.length || values.workflow ||
+      values.document;
+    const isAtWork = !gone && Boolean(state.working || waiting);
+    /** What can be clicked, and what is there at all. @type {Record<string, any[]>} */
+    const buttons = {
+      send: [isFree && isAny], files: [!gone], new: [isFree], more: [!gone, shared.more],
+      continue: [isFree, state.can_continue && !isAtWork],
+      stop: [shared.stopping !== "stop", isAtWork],
+      pause: [!shared.stopping, state.working && !gone],
+    };
+    for (const [what, [can, isThere = true]] of Object.entries(buttons)) {
+      const button = find(`:not(.nba-view *)[data-do="${what}"]`);
+      button.disabled = !can;
+      button.hidden = !isThere;
+    }
     if (prompt.value !== shared.draft) prompt.value = shared.draft;
     prompt.readOnly = Boolean(waiting);
     prompt.placeholder = state.goes_on ? "Say more…" : "Ask something…";
-    buttons.send.disabled = !isFree || !canBegin;
-    buttons.continue.disabled = !isFree;
-    buttons.continue.hidden = !state.can_continue;
-    buttons.new.disabled = !isFree;
-    buttons.files.disabled = gone;
-    const isStoppable = !gone && Boolean(state.working || waiting);
-    buttons.stop.disabled = !isStoppable || shared.stopping === "stop";
-    buttons.pause.disabled = !isStoppable || !state.working || Boolean(shared.stopping);
-    buttons.more.textContent = `Show ${shared.more} earlier runs`;
-    buttons.more.hidden = !shared.more;
-    say_(".nba-status", shared.words());
-    say_(".nba-wrong", gone ? GONE : shared.error || state.error);
-    say_(".nba-totals", state.totals || "nbagent panel");
+    find('input[data-field="model"]').placeholder = state.usual;
+    write('[data-do="more"]', `Show ${shared.more} earlier runs`);
+    write(".nba-status", shared.words());
+    write(".nba-wrong", gone ? GONE : shared.error || state.error);
+    write(".nba-totals", state.totals || "nbagent panel");
     for (const field of root.querySelectorAll(".nba-form [data-field]:not(button)")) {
-      const value = state.values[field.dataset.field] ?? "";
+      const value = values[field.dataset.field] ?? "";
       if (field !== root.getRootNode().activeElement && field.value !== value) field.value = value;
     }
-    find('input[data-field="model"]').placeholder = state.usual;
-    patchTools();
-    list(".nba-chips", state.attached.map((/** @type {[string, number]} */ [name, size]) => {
-      const given = { type: "button", "data-do": "detach", value: name };
-      return ["span", { class: "nba-chip" }, `${name} · ${Math.ceil(size / 1000)} kB `,
-        ["button", { ...given, "aria-label": `Remove ${name}` }, "×"]];
-    }));
-    brief("system", state.values.system.trim().slice(0, 120));
-    const set = OPTIONS.filter((name) => state.values[name] && name !== "session");
-    const words = set.map((name) => `${name.replaceAll("_", " ")} ${state.values[name]}`);
-    brief("options", words.join(" · "));
-    brief("workflow", state.values.workflow || state.values.document || "");
-    root.classList.toggle("nba-gone", gone);
-  }
-
-  function patchTools() {
-    /** @type {[string, string, boolean][]} */
-    const tools = shared.state.tools;
-    const ticked = tools.filter(([, , on]) => on).map(([name]) => name);
-    brief("tools", ticked.join(", ") || "none");
-    list(".nba-ticks", tools.map(([name, about, on]) =>
+    list(".nba-ticks", state.tools.map((/** @type {any[]} */ [name, about, on]) =>
       ["label", { class: "nba-tick", title: about },
         ["input", { type: "checkbox", value: name, ...(on ? { checked: "" } : {}) }], name]));
+    list(".nba-chips", state.attached.map((/** @type {any[]} */ [name, size]) =>
+      ["span", { class: "nba-chip" }, `${name} · ${Math.ceil(size / 1000)} kB `,
+        panelButton("detach", "×", { value: name, "aria-label": `Remove ${name}` })]));
+    const ticked = state.tools.filter((/** @type {any[]} */ [, , on]) => on);
+    const set = OPTIONS.filter((name) => values[name] && name !== "session");
+    brief("models", values.model || state.usual);
+    brief("tools", ticked.map((/** @type {any[]} */ [name]) => name).join(", ") || "none");
+    brief("system", values.system.trim().slice(0, 120));
+    brief("options", set.map((name) => `${labels[name]} ${values[name]}`).join(" · "));
+    brief("packages", values.workflow || values.document);
+    root.classList.toggle("nba-gone", gone);
   }
 
   /** Children, built anew only where they changed. @param {string} what @param {any[]} nodes */
   function list(what, nodes) {
-    const place = find(what);
-    const now = JSON.stringify(nodes);
-    if (place.now === now) return;
-    const { activeElement } = /** @type {any} */ (root.getRootNode());
-    const at = [...place.querySelectorAll("input, button")].indexOf(activeElement);
-    place.now = now;
-    place.replaceChildren(...nodes.map(build));
-    if (at >= 0) place.querySelectorAll("input, button")[at]?.focus();
+    const old = find(what);
+    const fresh = old.cloneNode();
+    fresh.append(...nodes.map(build));
+    if (!fresh.isEqualNode(old)) replace(old, fresh);
   }
 
   /** @param {string} what @param {string} text */
-  function say_(what, text) {
+  function write(what, text) {
     const node = find(what);
     if (node.textContent !== text) node.textContent = text;
-    node.hidden = !text;
+    if (node.localName !== "button") node.hidden = !text;
   }
 
   /** @param {string} key @param {string} text */
   function brief(key, text) {
-    say_(`.nba-fold-${key} .nba-brief`, text);
+    write(`.nba-fold-${key} .nba-brief`, text);
   }
 
-  root.addEventListener("click", clicked);
-  root.addEventListener("change", changed);
-  root.addEventListener("input", typed);
-  root.addEventListener("keydown", pressed);
+  const heard = { click: clicked, change: changed, input: typed, keydown: pressed, paste: given,
+    drop: given, dragover: (/** @type {Event} */ event) => event.preventDefault() };
+  for (const [name, hears] of Object.entries(heard)) root.addEventListener(name, hears);
   root.addEventListener("toggle", unfolded, { capture: true });
-  root.addEventListener("paste", given);
-  root.addEventListener("drop", given);
-  root.addEventListener("dragover", (event) => event.preventDefault());
   picker.addEventListener("change", () => {
     shared.attach(picker.files);
     picker.value = "";
   });
-  thread.addEventListener("scroll", () => {
-    isAtEnd = thread.scrollHeight - thread.scrollTop - thread.clientHeight < 40;
-  });
-  growth.observe(view.place);
+  begin([]);
   patch();
   return {
-    root, page, patch,
+    root, page, patch, begin,
     get view() { return view; },
-    /** The conversation is another one, or this view has none yet. @param {any[]} given */
-    begin(given) {
-      view.close();
-      growth.disconnect();
-      pictures = given;
-      view = createView(runs, thread);
-      growth.observe(view.place);
-      isAtEnd = true;
+    /** A run begins: it is in sight, and what asked for it is done. */
+    follow() {
+      for (const one of thread.querySelectorAll(".nba-words, .nba-run > .nba-said")) one.remove();
+      thread.scrollTop = 0;
     },
     close() {
-      view.close();
-      growth.disconnect();
+      view?.close();
       root.remove();
-    },
-    /** @param {string} key @param {any} node */
-    put(key, node) {
-      root.querySelector(`[data-key="${CSS.escape(key)}"]`)?.replaceChildren(build(node));
     },
   };
 }
 
 /** What all views of the panel in a page share. @param {any} model */
 function createShared(model) {
+  let typing = 0;
+  let since = performance.now();
   const shared = {
     /** @type {PanelState} */ state: model.get("state"),
     /** @type {Field[]} */ fields: model.get("fields"),
     /** @type {ReturnType<typeof createPanel>[]} */ panels: [],
-    draft: "", error: "", stopping: "", waiting: "", more: 0,
-    isLate: false, isSilent: true, gone: false, isClearing: false, timer: 0,
-    begun: performance.now(),
+    draft: "", error: "", stopping: "", more: 0,
+    /** What was sent and is not taken yet. */ waiting: "",
+    isClearing: false, isSilent: true, gone: false,
     send(/** @type {any} */ message) {
-      if (message.kind === "stop" || message.kind === "pause") shared.stopping = message.kind;
+      if (message.kind in STOPS) shared.stopping = message.kind;
       model.send(message);
       shared.patch();
     },
@@ -296,49 +287,40 @@ function createShared(model) {
     },
     words() {
       const { state } = shared;
+      const ms = performance.now() - since;
       if (shared.gone) return "";
-      if (shared.waiting) return shared.isLate ? WAITS : "Sending…";
-      if (shared.isSilent && performance.now() - shared.begun > SILENT_MS) return SILENT;
-      if (shared.stopping && state.working) return STOPS[shared.stopping];
-      return state.status || "Ctrl+Enter sends";
+      if (shared.waiting) return ms > LATE_MS ? WAITS : "Sending…";
+      if (shared.isSilent && ms > SILENT_MS) return SILENT;
+      return (state.working && STOPS[shared.stopping]) || state.status || "Ctrl+Enter sends";
     },
     type(/** @type {string} */ text) {
       shared.draft = text;
-      clearTimeout(shared.timer);
-      shared.timer = setTimeout(() => shared.send({ kind: "draft", text }), DRAFT_MS);
+      clearTimeout(typing);
+      typing = setTimeout(() => shared.send({ kind: "draft", text }), DRAFT_MS);
       shared.patch();
-    },
-    /** From now until the kernel takes or refuses it. @param {string} kind */
-    wait(kind) {
-      shared.isClearing = kind === "send";
-      const id = Math.random().toString(36).slice(2);
-      shared.waiting = id;
-      shared.isLate = false;
-      setTimeout(() => {
-        shared.isLate = shared.waiting === id;
-        shared.patch();
-      }, LATE_MS);
-      return id;
     },
     ask(/** @type {string} */ kind) {
       const [panel] = shared.panels;
       if (shared.waiting || panel.root.querySelector(`[data-do="${kind}"]`).disabled) return;
-      clearTimeout(shared.timer);
-      shared.send({ kind, id: shared.wait(kind), prompt: kind === "send" ? shared.draft : "" });
+      clearTimeout(typing);
+      since = performance.now();
+      shared.isClearing = kind === "send";
+      shared.waiting = Math.random().toString(36).slice(2);
+      const text = shared.isClearing ? shared.draft : "";
+      shared.send({ kind, id: shared.waiting, prompt: text });
     },
-    async attach(/** @type {any} */ files) {
+    attach(/** @type {any} */ files) {
       for (const file of files) {
         const isLarge = file.size > FILE_BYTES;
         shared.error = isLarge ? `${file.name} is larger than 7 MB; attach less of it` : "";
         shared.patch();
         if (shared.error) return;
         const reader = new FileReader();
-        await new Promise((done) => {
-          reader.onloadend = done;
-          reader.readAsDataURL(file);
-        });
-        const data = String(reader.result ?? "").split(",")[1] ?? "";
-        shared.send({ kind: "attach", name: file.name, data });
+        reader.onload = () => {
+          const data = String(reader.result).split(",")[1] ?? "";
+          shared.send({ kind: "attach", name: file.name, data });
+        };
+        reader.readAsDataURL(file);
       }
     },
   };
@@ -347,35 +329,27 @@ function createShared(model) {
 
 /** What the kernel says. @param {any} shared @param {any} message */
 function hear(shared, message) {
-  const { kind, id, page, run } = message;
+  const { kind, id, page } = message;
+  const isOurs = Boolean(id) && id === shared.waiting;
   const panels = shared.panels.filter((/** @type {any} */ one) => !page || page === one.page);
   shared.isSilent = false;
+  if (isOurs) shared.waiting = "";
   if (kind === "thread") {
+    shared.state = message.state;
     shared.more = message.more;
     shared.draft ||= message.draft;
     for (const panel of panels) panel.begin(message.pictures);
-  } else if (kind === "run") {
-    if (id === shared.waiting) {
-      if (shared.isClearing) shared.draft = "";
-      shared.waiting = "";
-    }
+  } else if (kind === "taken") {
+    const isSame = shared.draft.trim() === message.prompt.trim();
+    if (isOurs ? shared.isClearing : isSame) shared.draft = "";
     shared.stopping = shared.error = "";
-    for (const { root, view } of panels) {
-      for (const form of root.querySelectorAll(".nba-words")) form.remove();
-      view.take({ run, ops: [["done", message.node]] });
-    }
-    // Somebody is here to be asked.
-    if (panels.length) shared.send({ kind: "ready", run });
+    for (const panel of panels) panel.follow();
   } else if (kind === "refused") {
-    if (id === shared.waiting) shared.waiting = "";
     shared.draft ||= message.prompt;
-    for (const { root } of panels) {
-      for (const button of root.querySelectorAll(".nba-words button")) button.disabled = false;
-    }
   } else if (kind === "list") {
-    for (const panel of panels) panel.put(`${message.key}/list`, message.node);
-  } else if (kind === "reply") {
-    for (const { root } of panels) reply(root, message);
+    for (const { root } of panels) {
+      keyed(root, `${message.key}/list`)?.replaceChildren(build(message.node));
+    }
   } else if (kind === "file" && panels.length) {
     const blob = new Blob([message.text], { type: "text/plain" });
     const link = document.createElement("a");
@@ -408,10 +382,13 @@ KINDS.panel = () => {
         for (const { view } of shared.panels) view.gone();
         shared.patch();
       });
+      // What changes by the time alone.
+      const timer = setInterval(shared.patch, LOOK_MS);
       model.on("msg:custom", heard);
       model.on("change:state", changed);
       return () => {
         leave();
+        clearInterval(timer);
         model.off("msg:custom", heard);
         model.off("change:state", changed);
       };
@@ -421,7 +398,6 @@ KINDS.panel = () => {
       const panel = createPanel(shared, el);
       shared.panels.push(panel);
       shared.send({ kind: "ready", page: panel.page });
-      setTimeout(() => shared.patch(), SILENT_MS);
       return () => {
         shared.panels.splice(shared.panels.indexOf(panel), 1);
         panel.close();

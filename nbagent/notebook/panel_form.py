@@ -1,4 +1,4 @@
-"""What the panel's form says: texts and ticks to plain options, and a run's options back to texts.
+"""What the panel's form says: its fields to the options of a run, and a run's options back.
 
 Knows no widget. Its fields are rows of the table of options, checked there as they are for a cell.
 """
@@ -17,7 +17,6 @@ from nbagent.contracts.chat import FilePart, Part
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact, register_environment
-from nbagent.session.clients import Listing
 from nbagent.session.hosts import words_of_all
 from nbagent.settings import RunOptions, effective
 from nbagent.settings.checks import Tools
@@ -25,8 +24,6 @@ from nbagent.shown import shown_in_prompt
 from nbagent.shown.pictures import encoded_image
 from nbagent.tools.base import OWN, host_of
 from nbagent.tools.function_tool import FunctionHost
-from nbagent.view.node import Node, h
-from nbagent.view.words import visible
 
 FIELDS = (
     *("model", "system", "temperature", "max_tokens", "reasoning"),
@@ -37,6 +34,7 @@ _GOES_ON = ("model", "session", "workflow", "document", "agent", "autopilot")
 """Left empty, the conversation's own; of the others the settings then hold."""
 _AT_FIRST = ("workflow", "document")
 """A conversation that is there has its own."""
+_LABELS = {"base_url": "Server", "max_cost_usd": "Max cost (USD)"}
 HOSTS = {
     "fs": "files of the project: read, search, list; writing asks first",
     "skills": "skills of the project and your own, and their scripts",
@@ -55,22 +53,16 @@ def filtered(text: object) -> str:
     return redact(str(text))
 
 
-_MODELS = 200
-"""Of one provider's list."""
-
-
 class Form:
     """What stands in the fields, which tools are ticked, what is attached."""
 
     def __init__(self) -> None:
         """Begin as the settings say."""
-        self.values = _usual()
-        self.tools: dict[str, str] = {}
+        self._values = _usual()
+        self._offered: dict[str, str] = {}
         """What can be ticked: names, and what each does."""
-        self.unticked: frozenset[str] = frozenset()
-        self.attached: dict[str, tuple[Part, ...]] = {}
-        self._sizes: dict[str, int] = {}
-        self._extra: tuple[str, ...] = ()
+        self._tools = effective().tools
+        self._attached: dict[str, tuple[int, tuple[Part, ...]]] = {}
 
     @staticmethod
     def fields() -> list[dict[str, str]]:
@@ -83,18 +75,19 @@ class Form:
 
     def state(self) -> dict[str, Any]:
         """For the page: what it says now, without any key."""
-        ticks = [[n, about, n not in self.unticked] for n, about in self.tools.items()]
-        attached = [[name, self._sizes[name]] for name in self.attached]
-        return {"values": dict(self.values), "tools": ticks, "attached": attached}
+        ticked = self._ticked(self._tools)
+        tools = [[name, about, name in ticked] for name, about in self._offered.items()]
+        attached = [[name, size] for name, (size, _) in self._attached.items()]
+        return {"values": dict(self._values), "tools": tools, "attached": attached}
 
     def set(self, name: str, text: str) -> None:
-        """A field was changed."""
-        if name in self.values:
-            self.values[name] = filtered(text[:_CHARS])
-
-    def tick(self, name: str, on: bool) -> None:
-        """A tool was ticked, or no longer is."""
-        self.unticked = self.unticked - {name} if on else self.unticked | {name}
+        """A field was changed; `tools` are the ticked names with commas between."""
+        if name in self._values:
+            self._values[name] = filtered(text[:_CHARS])
+        elif name == "tools":
+            ticked = tuple(tool for tool in self._offered if tool in text.split(","))
+            usual = effective().tools
+            self._tools = usual if ticked == self._ticked(usual) else ticked or "none"
 
     def attach(self, name: str, data: str) -> None:
         """Take a file. Raises UsageError where it is too large or no file."""
@@ -105,24 +98,24 @@ class Form:
             found = base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError):
             raise UsageError(f"{name} did not arrive whole; attach it again") from None
-        if len(found) + sum(self._sizes[it] for it in self.attached) > FILES_BYTES:
+        if len(found) + sum(size for size, _ in self._attached.values()) > FILES_BYTES:
             raise UsageError(f"{name}: more than {FILES_BYTES:,} bytes are attached; remove some")
-        self._sizes[name] = len(found)
-        self.attached[name] = _parts_of(name, found)
+        self._attached[name] = len(found), _parts_of(name, found)
 
-    def detach(self, name: str) -> None:
-        """Take a file out again."""
-        self.attached.pop(name, None)
+    def detach(self, name: str | None = None) -> None:
+        """Take a file out again; without a name, all."""
+        for one in [*self._attached] if name is None else [name]:
+            self._attached.pop(one, None)
 
-    def detach_all(self) -> None:
-        """The files went out."""
-        self.attached.clear()
+    def attached(self) -> list[Part]:
+        """The files as a prompt carries them."""
+        return [part for _, parts in self._attached.values() for part in parts]
 
     def options(self, parent: RunRecord | None) -> tuple[RunOptions, tuple[str, ...]]:
         """The options, and which of the parent's do not go on. Raises UsageError."""
         settings, given = effective(), dict[str, Any]()
         for name in FIELDS:
-            text = self.values[name]
+            text = self._values[name]
             if parent is not None and (
                 # The parent's own model goes on with the server that it was asked at.
                 name in _AT_FIRST or (name == "model" and text.strip() == parent.model)
@@ -131,19 +124,22 @@ class Form:
             value = RunOptions.row(name).checked(text, label(name)) if text.strip() else None
             if value is not None and value != getattr(settings, name, None):
                 given[name] = value
-        if not self.values["system"] and settings.system:
+        if not self._values["system"] and settings.system:
             given["system"] = ""
-        if (tools := self._chosen(settings.tools)) is not None:
-            given["tools"] = tools
+        if self._tools != settings.tools:
+            given["tools"] = self._ticked(self._tools) or "none"
         shown = [name for name in (*FIELDS, "tools") if name not in _GOES_ON]
         return RunOptions(**given), tuple(name for name in shown if name not in given)
 
-    def _chosen(self, usual: Tools | None) -> Tools | None:
-        ticked = tuple(name for name in self.tools if name not in self.unticked)
-        whole = tuple(self.tools) if usual == "all" else _functions(self.tools)
-        if not self.tools or (ticked == whole and usual in (None, "all")):
-            return None
-        return ticked or "none"
+    def _ticked(self, chosen: Tools | None) -> tuple[str, ...]:
+        """What a choice (of the settings, of a run, of the person) ticks."""
+        if chosen == "all":
+            return tuple(self._offered)
+        names = _names(chosen)
+        takes_own = chosen is None or OWN in names
+        return tuple(
+            name for name in self._offered if name in names or (takes_own and _is_function(name))
+        )
 
     def offer(self, namespace: Mapping[str, Any]) -> None:
         """List the notebook's tools as they are now; new ones are ticked as the settings say.
@@ -151,10 +147,10 @@ class Form:
         Raises:
             UsageError: two tools have one name.
         """
-        usual, before = effective().tools, {*self.tools}
+        usual, before = effective().tools, self._offered
         found = _listed(namespace, None)
         found |= {word: about for word, about in HOSTS.items() if word not in found}
-        for name in (*_words(usual), *self._extra):
+        for name in (*_names(usual), *_names(self._tools)):
             if name in found or name == OWN:
                 continue
             if name not in namespace and host_of(name):
@@ -162,29 +158,27 @@ class Form:
             else:
                 with suppress(NbagentError):  # it is gone from the notebook
                     found |= _listed(namespace, (name,))
-        self.tools = found
-        self.unticked |= _left_out(found, usual) - before
+        self._offered = found
+        if self._tools != usual and before and self._tools != "all":
+            new = [name for name in self._ticked(usual) if name not in before]
+            self._tools = (*self._ticked(self._tools), *new) or "none"
 
     def fill(self, run: RunRecord, namespace: Mapping[str, Any]) -> None:
         """Say what a run was asked with, to go on with it."""
         usual, kept = _usual(), run.options
-        self.values = {name: _text(kept.get(name)) or usual[name] for name in FIELDS}
-        self.values |= {"model": run.model, "session": run.session}
+        self._values = {name: _text(kept.get(name)) or usual[name] for name in FIELDS}
+        self._values |= {"model": run.model, "session": run.session}
         if kept.get("system") is not None:
-            self.values["system"] = str(kept["system"])
+            self._values["system"] = str(kept["system"])
         tools = kept.get("tools")
-        chosen: Tools | None = tuple(cast("list[str]", tools)) if isinstance(tools, list) else tools
-        self._extra = _words(chosen)
+        self.offer(namespace)  # what is new since then is not the run's
+        self._tools = tuple(cast("list[str]", tools)) if isinstance(tools, list) else tools
         self.offer(namespace)
-        self.unticked = _left_out(self.tools, chosen)
 
 
 def label(name: str) -> str:
-    """What a field is called: as its option on a line."""
-    row = RunOptions.row(name)
-    words = row.flags[-1].removeprefix("--") if row.usage else name
-    unit = " (USD)" if row.metavar == "USD" else ""
-    return words.replace("-", " ").replace("_", " ").capitalize() + unit
+    """What a field is called: mostly as its option."""
+    return _LABELS.get(name) or name.replace("_", " ").capitalize()
 
 
 def _usual() -> dict[str, str]:
@@ -215,42 +209,17 @@ def _parts_of(name: str, data: bytes) -> tuple[Part, ...]:
         return (FilePart(name=name, media_type=kind, data=base64.b64encode(data).decode()),)
 
 
-def _words(chosen: Tools | None) -> tuple[str, ...]:
+def _names(chosen: Tools | None) -> tuple[str, ...]:
     """The names that a choice of tools has beside the notebook's own functions."""
     if chosen == "all":
         return words_of_all()
     return chosen if isinstance(chosen, tuple) else ()
 
 
-def _left_out(offered: Mapping[str, str], chosen: Tools | None) -> frozenset[str]:
-    """The tools that a choice (of the settings, of a run) leaves out."""
-    if chosen == "all":
-        return frozenset()
-    kept = _words(chosen)
-    if chosen is None or OWN in kept:
-        kept += _functions(offered)
-    return frozenset(name for name in offered if name not in kept)
-
-
-def _functions(names: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name not in HOSTS and ":" not in name)
+def _is_function(name: str) -> bool:
+    return name not in HOSTS and ":" not in name
 
 
 def _listed(namespace: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, str]:
     host = FunctionHost((), namespace=lambda: namespace, names=names)
     return {it.name: next(iter(it.description.strip().splitlines()), "") for it in host.specs}
-
-
-def setter(field: str, value: str, words: str) -> Node:
-    """A button that writes a value into a field."""
-    return h("button", "", words, type="button", data_do="set", data_field=field, value=value)
-
-
-def models_row(listing: Listing) -> Node:
-    """A provider, and its models as buttons; or what keeps it from being asked."""
-    name = listing.provider
-    shown = [setter("model", f"{name}:{model.id}", model.id) for model in listing.models[:_MODELS]]
-    if not listing.reachable:
-        return h("div", "nba-off", h("strong", "", name), " ", visible(listing.why))
-    more = h("button", "", "List all", type="button", data_do="models", value=name)
-    return h("div", "", h("strong", "", name), " ", *shown, more if len(shown) < 2 else None)

@@ -38,7 +38,7 @@ from nbagent.settings import RunOptions, Settings, effective, origins, store_hom
 from nbagent.settings.checks import Tools
 from nbagent.tools.base import HostSet, host_words
 from nbagent.view.listing import Listing
-from nbagent.view.words import one_line, visible
+from nbagent.view.words import one_line, things, visible
 from nbagent.workflow.listing import workflow_text
 
 _WORTH_BYTES = 100_000
@@ -115,7 +115,7 @@ def _files() -> Iterator[Row]:
 
 def _store() -> Iterator[Row]:
     store = current_store()
-    kept = [_counted(n, name) for name, n in store.counts().items()]
+    kept = [things(n, name[:-1].replace("_", " ")) for name, n in store.counts().items()]
     size, empty = store.database.sizes()
     place = store_home() if store.path is not None else "in memory only"
     yield "store", f"{place}: {', '.join(kept)}, {_megabytes(size)}"
@@ -129,11 +129,8 @@ def _store() -> Iterator[Row]:
         yield "warning", store.warning
     if store.path is not None and (store.path.parent / AUDIT_FILE).exists():
         found = verify_audit(store.path.parent)
-        yield (
-            "audit",
-            f"{_counted(found.lines, 'lines')}, "
-            + ("whole" if found else f"NOT WHOLE: {found.why}"),
-        )
+        whole = "whole" if found else f"NOT WHOLE: {found.why}"
+        yield "audit", f"{things(found.lines, 'line')}, {whole}"
 
 
 def compact() -> str:
@@ -156,11 +153,6 @@ def compact() -> str:
 
 def _megabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:,.1f} MB"
-
-
-def _counted(n: int, table: str) -> str:
-    words = table.replace("_", " ")
-    return f"{n:,} {words[:-1] if n == 1 else words}"
 
 
 def tools(names: Tools | None = None, given: RunOptions | None = None) -> Listing:

@@ -6,10 +6,6 @@ printed, the hook for the value, the publisher. Leaves no trace in `In`, `Out` a
 reads of the outcome is the tool's.
 """
 
-# IPython has no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import asyncio
@@ -17,7 +13,7 @@ import base64
 import re
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -62,31 +58,41 @@ async def _run(shell: Any, code: str, keep_bytes: int, turn: Any) -> CodeOutcome
         values: list[Any] = []
         displays = _Displays(shell.display_pub)
         figures = _open_figures()
-        stdout, stderr = _Tee(sys.stdout, keep_bytes), _Tee(sys.stderr, keep_bytes)
-        try:
-            with (
-                shell.builtin_trap,
-                _instead(sys, stdout=stdout, stderr=stderr, displayhook=values.append),
-                # The error of the code is the model's; the person's cell goes on.
-                _instead(shell, showtraceback=lambda *args, **options: None),
-                _instead(shell.display_pub, publish=displays.publish),
-            ):
-                nodes = compiler.ast_parse(code, file).body
-                await shell.run_ast_nodes(nodes, file, compiler=compiler, result=result)
-                _show_pictures(shell, values[-1:], displays, figures)
-        finally:
-            stdout.end()
-            stderr.end()
+        stdout, stderr = Output(keep_bytes), Output(keep_bytes)
+        with (
+            shell.builtin_trap,
+            _streams(
+                _Stream(sys.stdout, stdout.add, _up_to(keep_bytes, sys.stdout)),
+                _Stream(sys.stderr, stderr.add, _up_to(keep_bytes, sys.stderr)),
+            ),
+            _instead(sys, displayhook=values.append),
+            # The error of the code is the model's; the person's cell goes on.
+            _instead(shell, showtraceback=lambda *args, **options: None),
+            _instead(shell.display_pub, publish=displays.publish),
+        ):
+            nodes = compiler.ast_parse(code, file).body
+            await shell.run_ast_nodes(nodes, file, compiler=compiler, result=result)
+            made = _finish_figures(figures, in_window=displays.keep_figure)
+            if values and not any(values[-1] is figure for figure in made):
+                _show_picture(shell, values[-1])
     error = result.error_in_exec or result.error_before_exec
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
         raise error
     return CodeOutcome(
         value=values[-1] if values and error is None else None,
-        stdout=stdout.kept.text,
-        stderr=stderr.kept.text,
+        stdout=stdout.text,
+        stderr=stderr.text,
         displays=tuple(displays.kept),
         error=error and _from_the_code_on(error, file),
     )
+
+
+def _show_picture(shell: Any, value: object) -> None:
+    """Show a value that has a picture."""
+    with suppress(Exception):
+        data, metadata = shell.display_formatter.format(value, include=_PICTURES)
+        if data:
+            shell.display_pub.publish(data=data, metadata=metadata)
 
 
 @contextmanager
@@ -110,16 +116,27 @@ def _from_the_code_on(error: BaseException, file: str) -> BaseException:
     return error.with_traceback(trace or error.__traceback__)
 
 
-class _Tee:
-    """A stream that keeps the start and the end of what is written, and hands it on.
+@contextmanager
+def _streams(stdout: _Stream, stderr: _Stream) -> Generator[None]:
+    """Other streams for a while."""
+    try:
+        with _instead(sys, stdout=stdout, stderr=stderr):
+            yield
+    finally:
+        stdout.end()
+        stderr.end()
 
-    Code may keep it and write to it later: it then only hands on.
+
+class _Stream:
+    """Stands for a stream: keeps what is written, and hands it on without the secrets in it.
+
+    Code may keep it and write to it later: that goes to the stream itself.
     """
 
-    def __init__(self, stream: Any, keep_bytes: int) -> None:
-        self.kept = Output(keep_bytes)
-        self._stream = stream
-        self._left_chars = keep_bytes
+    def __init__(
+        self, stream: Any, keep: Callable[[bytes], object], hand_on: Callable[[str], object]
+    ) -> None:
+        self._stream, self._keep, self._hand_on = stream, keep, hand_on
         self._filter = StreamFilter()
         self._lock = threading.RLock()
         self._is_over = False
@@ -128,7 +145,6 @@ class _Tee:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Keep it and hand it on, without the secrets in it."""
         data = str.encode(text, "utf-8", "replace")
         with self._lock:
             if self._is_over:
@@ -139,29 +155,33 @@ class _Tee:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Keep them and hand them on."""
         for line in lines:
             self.write(line)
 
     def close(self) -> None:
-        """The cell's own stream stays open: the code did not open it."""
+        # The stream stays open: the code did not open it.
         self._stream.flush()
 
     def end(self) -> None:
-        """From now on it only hands on."""
+        """From now on it is the stream itself."""
         with self._lock:
             self._hand_on(self._filter.flush())
             self._is_over = True
 
-    def _keep(self, data: bytes) -> None:
-        self.kept.add(data)
 
-    def _hand_on(self, text: str) -> None:
-        if text and self._left_chars > 0:
-            self._stream.write(text[: self._left_chars])
-            self._left_chars -= len(text)
-            if self._left_chars <= 0:
-                self._stream.write("\n… the rest of this output is not shown …\n")
+def _up_to(most_chars: int, stream: Any) -> Callable[[str], None]:
+    """Writes the first characters to a stream, and says that there were more."""
+    left = most_chars
+
+    def write(text: str) -> None:
+        nonlocal left
+        if text and left > 0:
+            stream.write(text[:left])
+            left -= len(text)
+            if left <= 0:
+                stream.write("\n… the rest of this output is not shown …\n")
+
+    return write
 
 
 class _Displays:
@@ -187,6 +207,11 @@ class _Displays:
         if len(self.kept) <= _MOST_DISPLAYS:
             self.kept.append(dict(data))
 
+    def keep_figure(self, figure: object) -> None:
+        """For the model alone: its window or widget shows it already."""
+        if isinstance(image := image_of(figure), ImagePart):
+            self.keep({"image/png": image.data})
+
 
 # Of a tool, for its card
 
@@ -208,22 +233,19 @@ def capture(
     taken = _Taken(shell.display_pub, say)
     output.read = taken.read
     figures, returned = _open_figures(), list[Any]()
-    stdout, stderr = _TakenStream(sys.stdout, taken), _TakenStream(sys.stderr, taken)
-    instead = {"publish": taken.publish, "clear_output": taken.clear}
-    try:
-        with _instead(sys, stdout=stdout, stderr=stderr), _instead(shell.display_pub, **instead):
-            try:
-                yield lambda value: returned.extend(figures_in(value))
-            except KeyboardInterrupt:
-                raise  # A stop does not wait for figures to be drawn.
-            except BaseException:
-                _take_figures(figures, returned)
-                raise
-            else:
-                _take_figures(figures, returned)
-    finally:
-        stdout.end()
-        stderr.end()
+    with (
+        _streams(*(_Stream(it, taken.keep, taken.say) for it in (sys.stdout, sys.stderr))),
+        _instead(shell.display_pub, publish=taken.publish, clear_output=taken.clear),
+    ):
+        try:
+            yield lambda value: returned.extend(figures_in(value))
+        except KeyboardInterrupt:
+            raise  # A stop does not wait for figures to be drawn.
+        except BaseException:
+            _finish_figures(figures, returned)
+            raise
+        else:
+            _finish_figures(figures, returned)
 
 
 class _Taken:
@@ -273,20 +295,6 @@ class _Taken:
         self._kept, self._images = Output(_PRINTED_BYTES), []
 
 
-class _TakenStream(_Tee):
-    """A stream of which nothing reaches the cell, until the tool is over."""
-
-    def __init__(self, stream: Any, taken: _Taken) -> None:
-        super().__init__(stream, _PRINTED_BYTES)
-        self._taken = taken
-
-    def _keep(self, data: bytes) -> None:
-        self._taken.keep(data)
-
-    def _hand_on(self, text: str) -> None:
-        self._taken.say(text)
-
-
 def _image_in(data: dict[str, Any]) -> ImagePart | str | None:
     form = next((data[kind] for kind in _PICTURES if kind in data), b"")
     with suppress(ValueError):
@@ -300,19 +308,29 @@ def _last_line(text: str) -> str:
     return redact(lines[-1])[:_LINE_CHARS]
 
 
-def _take_figures(before: list[Any], returned: list[Any]) -> None:
-    """Show the figures that a tool made and left open, as at the end of a cell, and close them.
+def _finish_figures(
+    before: list[Any],
+    returned: Sequence[Any] = (),
+    in_window: Callable[[Any], None] = lambda figure: None,
+) -> list[Any]:
+    """Show the figures that were made since and left open, as at the end of a cell; close them.
 
-    A figure that it returned is in its result already.
+    Args:
+        before: the person's own, which stay theirs.
+        returned: those that a result has already.
+        in_window: is given each that a window or a widget shows; it stays open.
     """
-    for figure in _open_figures():
+    made = [figure for figure in _open_figures() if not any(figure is old for old in before)]
+    for figure in made:
         pyplot: Any = sys.modules["matplotlib.pyplot"]
-        is_inline = "inline" in str(pyplot.get_backend()).lower()
-        if is_inline and not any(figure is old for old in before):
-            with suppress(Exception):
-                if not any(figure is it for it in returned):
-                    display(figure)
-                pyplot.close(figure)
+        if "inline" not in str(pyplot.get_backend()).lower():
+            in_window(figure)
+            continue
+        with suppress(Exception):
+            if not any(figure is it for it in returned):
+                display(figure)
+            pyplot.close(figure)
+    return made
 
 
 def _open_figures() -> list[Any]:
@@ -321,26 +339,3 @@ def _open_figures() -> list[Any]:
     if helpers is None or "matplotlib.pyplot" not in sys.modules:
         return []
     return [manager.canvas.figure for manager in helpers.Gcf.get_all_fig_managers()]
-
-
-def _show_pictures(shell: Any, values: list[Any], displays: _Displays, before: list[Any]) -> None:
-    """Show the figures that the code made, as at the end of a cell, and a value that is a picture.
-
-    A figure of the person's own stays theirs.
-    """
-    made = [figure for figure in _open_figures() if not any(figure is old for old in before)]
-    for figure in made:
-        pyplot: Any = sys.modules["matplotlib.pyplot"]
-        if "inline" in str(pyplot.get_backend()).lower():
-            display(figure)
-            pyplot.close(figure)
-        elif isinstance(image := image_of(figure), ImagePart):
-            # Its window or widget shows it already.
-            displays.keep({"image/png": image.data})
-    for value in values:
-        if value is None or any(value is figure for figure in made):
-            continue
-        with suppress(Exception):
-            data, metadata = shell.display_formatter.format(value, include=_PICTURES)
-            if data:
-                shell.display_pub.publish(data=data, metadata=metadata)

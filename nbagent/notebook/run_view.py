@@ -3,16 +3,12 @@
 Owns the widget, the batches and what a message of the page means. The page's half is `live.js`.
 """
 
-# ipywidgets and anywidget have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownParameterType=false, reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from importlib.resources import files
 from typing import Any, cast
 
@@ -24,7 +20,7 @@ from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook import kernel
+from nbagent.notebook import comms
 from nbagent.notebook.outputs import Output
 from nbagent.view.live import LivePicture, Op, merge
 from nbagent.view.node import Node, h
@@ -46,13 +42,11 @@ def _text(name: str) -> str:
     return files("nbagent.notebook").joinpath(name).read_text("utf-8")
 
 
-@cache
 def script(*more: str) -> str:
     """`live.js`, with other files behind it: one module for a widget."""
     return "\n".join(_text(name) for name in ("live.js", *more))
 
 
-@cache
 def sheet(*more: str) -> str:
     """The sheet of living pictures, with other files behind it."""
     return "\n".join([live_sheet(), *(_text(name) for name in more)])
@@ -84,6 +78,12 @@ def comm_id(widget: object) -> str:
     return str(cast("Any", widget).model_id)
 
 
+def listen(widget: Any, heard: Callable[[object], object]) -> None:
+    """Hand what a page says to `heard`, also while a cell runs; see `comms.register`."""
+    widget.on_msg(lambda _widget, content, _buffers: heard(content))
+    comms.register(comm_id(widget), heard)
+
+
 class Batcher:
     """Collects ops and sends them at most every `interval_s`; the first ones at once.
 
@@ -91,22 +91,18 @@ class Batcher:
     """
 
     def __init__(self, send: Callable[[list[Op]], None], *, interval_s: float = INTERVAL_S) -> None:
+        """Send by `send`, which does not raise: in a timer nobody would see it."""
         self._send = send
         self._interval_s = interval_s
         self._pending: list[Op] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._failure: Exception | None = None
 
     def add(self, ops: list[Op]) -> None:
-        """Take ops. Raises what sending the batch before has raised."""
-        if self._failure is not None:
-            raise self._failure
+        """Take ops."""
         for op in ops:
             merge(self._pending, op)
-        if self._pending and self._timer is None:
-            self._flush()
-            if self._failure is not None:
-                raise self._failure
+        if self._timer is None:
+            self.flush()
 
     def drop(self) -> None:
         """Forget what waits."""
@@ -117,23 +113,11 @@ class Batcher:
 
     def flush(self) -> None:
         """Send what waits now."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._flush()
-
-    def _flush(self) -> None:
-        self._timer = None
-        if not self._pending:
-            return
-        ops, self._pending = self._pending, []
-        try:
+        ops = self._pending
+        self.drop()
+        if ops:
             self._send(ops)
-        except Exception as error:
-            # In a timer nobody would see it; the sink that adds next is the one to be detached.
-            self._failure = error
-            return
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._interval_s, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.flush)
 
 
 class LiveView:
@@ -147,7 +131,7 @@ class LiveView:
         controls: RunControls,
         *,
         send: Callable[[dict[str, Any]], object],
-        ended: Callable[[RunRecord], object] | None = None,
+        ended: Callable[[RunRecord], object] = lambda run: None,
         kernel_id: str = "",
     ) -> None:
         """Follow a run.
@@ -163,7 +147,7 @@ class LiveView:
         """Whether a page has said that it is there: its answers come the same way."""
         self.unfolded: set[str] = set()
         """Keys of what the person reads."""
-        self._run_id, self._kernel_id = run.id, kernel_id
+        self.run_id, self._kernel_id = run.id, kernel_id
         self._controls, self._send, self._ended = controls, send, ended
         self._live = LivePicture(run)
         self._batcher = Batcher(self._send_ops)
@@ -176,19 +160,30 @@ class LiveView:
         """The picture as it is now. Any thread."""
         return self._live.picture(frozenset(self.unfolded), self._kernel_id)
 
+    def saved_picture(self) -> Node:
+        """What a file that is saved now keeps: the run as far as it goes, without buttons."""
+        run = self._live.record()
+        note = f"saved while the run was at work; %agent show {run.id[:8]} has all of it"
+        run = run.model_copy(update={"notices": (*run.notices, note)})
+        return picture(run, unfolded=frozenset(self.unfolded), actions=False)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question is open."""
+        return bool(self._live.open_questions())
+
     def handle(self, event: Event) -> None:
         """Fold one event, and send what it changed soon. On the engine's loop."""
         self._loop = self._loop or asyncio.get_running_loop()
-        try:
-            if self._failure is None:
+        if self._failure is None:
+            try:
                 ops = self._live.fold(event)
                 if isinstance(event, RunFinished):
                     self._batcher.drop()
-                    self._send_ops([["done", self.picture()]])
-                else:
-                    self._batcher.add(ops)
-        except Exception as error:
-            self._failure, self.can_answer = error, False
+                    ops = [["done", self.picture()]]
+                self._batcher.add(ops)
+            except Exception as error:
+                self._fail(error)
         if isinstance(event, RunFinished):
             self._end(event.run)
             if self._failure is not None:
@@ -202,15 +197,17 @@ class LiveView:
     def _end(self, run: RunRecord) -> None:
         if not self._is_over:
             self._is_over = True
-            if self._ended is not None:
-                self._ended(run)
+            self._ended(run)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure, self.can_answer = error, False
 
     # What the page says. Any thread; hostile until it was checked.
 
     def heard(self, message: object) -> None:
         """Do what a person clicked or typed, or greet a page."""
         told = json_object(message) or {}
-        if told.get("run", self._run_id) != self._run_id:
+        if told.get("run", self.run_id) != self.run_id:
             return
         match told:
             case {"kind": "ready"}:
@@ -227,10 +224,9 @@ class LiveView:
                 for question_id, question in self._live.open_questions():
                     if question_id in shown:
                         self._controls.answer(question.tool_call_id, PersonAnswer(choice="once"))
-            case {"kind": "answer" | "preview" as kind, "question": str(question_id)}:
+            case {"kind": "answer" | "preview", "question": str(question_id)}:
                 if question := self._live.asked(question_id):
-                    do = self._answer if kind == "answer" else self._preview
-                    do(told, question_id, question)
+                    self._on_answer(told, question_id, question)
             case _:
                 pass
 
@@ -247,23 +243,21 @@ class LiveView:
         """Give one page the picture, which has all in it that was sent before."""
         if not self._is_over:
             self._batcher.flush()
-        with suppress(Exception):  # if nothing can be sent, the next batch says so
-            self._send_ops([["done", self.picture()]], page=page)
+        self._send_ops([["done", self.picture()]], page=page)
 
-    def _answer(self, told: dict[str, Any], question_id: str, question: Question) -> None:
-        answer = read_answer(told, question)
-        if isinstance(answer, str):
-            self._say(question_id, answer)
-        elif answer is not None:
-            self._controls.answer(question.tool_call_id, answer)
-
-    def _preview(self, told: dict[str, Any], question_id: str, question: Question) -> None:
-        arguments = read_fields(told.get("fields", {}), question)
-        if isinstance(arguments, str):
-            self._say(question_id, arguments)
-        elif arguments is not None:
+    def _on_answer(self, told: dict[str, Any], question_id: str, question: Question) -> None:
+        """An answer, or other arguments of which a preview is wanted."""
+        if told["kind"] == "answer":
+            read = read_answer(told, question)
+        else:
+            read = read_fields(told.get("fields", {}), question)
+        if isinstance(read, str):
+            self._say(question_id, read)
+        elif isinstance(read, PersonAnswer):
+            self._controls.answer(question.tool_call_id, read)
+        elif read is not None:
             show = partial(self._show_pieces, question_id)
-            self._controls.preview(question.tool_call_id, arguments, show)
+            self._controls.preview(question.tool_call_id, read, show)
 
     def _show_pieces(self, question_id: str, why: str, pieces: Sequence[PreviewPiece]) -> None:
         self._say(question_id, "")
@@ -276,111 +270,100 @@ class LiveView:
     # Sending
 
     def _tell(self, ops: list[Op]) -> None:
-        self._soon(self._add, ops)
-
-    def _add(self, ops: list[Op]) -> None:
-        with suppress(Exception):  # the next event raises it again
-            self._batcher.add(ops)
+        self._soon(self._batcher.add, ops)
 
     def _soon(self, work: Callable[..., object], *given: object) -> None:
         if self._loop is not None:
             with suppress(RuntimeError):  # the kernel is going down
                 self._loop.call_soon_threadsafe(work, *given)
 
-    def saved_picture(self) -> Node:
-        """What a file that is saved now keeps: the run as far as it goes, without buttons."""
-        run = self._live.record()
-        note = f"saved while the run was at work; %agent show {run.id[:8]} has all of it"
-        run = run.model_copy(update={"notices": (*run.notices, note)})
-        return picture(run, unfolded=frozenset(self.unfolded), actions=False)
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether a question is open."""
-        return bool(self._live.open_questions())
-
     def _send_ops(self, ops: list[Op], page: int | str | None = None) -> None:
-        message: dict[str, Any] = {"run": self._run_id, "ops": ops}
-        self._send(message if page is None else {**message, "page": page})
+        message: dict[str, Any] = {"run": self.run_id, "ops": ops}
+        try:
+            self._send(message if page is None else {**message, "page": page})
+        except Exception as error:
+            self._fail(error)
 
 
 class OutputView:
-    """The live view in an output, and its swap to the saved picture at the end."""
+    """The live views in an output, and their swap to the saved pictures at the end.
 
-    name = "live view"
+    Of one run, or of several that answer one request again, side by side.
+    """
 
-    def __init__(self, output: Output, run: RunRecord, controls: RunControls) -> None:
-        """Show a run below what the output holds."""
-        self._output = output
+    def __init__(self, output: Output, n: int = 1) -> None:
+        """Show `n` runs below what the output holds; `open` begins each."""
+        self._output, self._n = output, n
+        self._lives: list[LiveView] = []
+        self._over: list[RunRecord] = []
         self._saved, self._unsaved = _FIRST_SAVE, 0
         """Characters of the picture in the output, and of what was sent since."""
-        self._earlier = output.nodes()
-        self._live = LiveView(run, controls, send=self._send, ended=self._swap, kernel_id=output.id)
-        self._widget = RunWidget(lambda: [*self._earlier, self._live.picture()])
-        output.at_work = run.id
-        output.add(run.id)
-        self._run_ids = {run_id for part in output.parts for run_id in part}
-        self._widget.on_msg(lambda _widget, content, _buffers: self._live.heard(content))
-        kernel.register(comm_id(self._widget), self._live.heard)
-        output.show_live(comm_id(self._widget))
 
-    @property
-    def can_answer(self) -> bool:
-        """Whether a front end with buttons is there."""
-        return self._live.can_answer
-
-    def handle(self, event: Event) -> None:
-        """Feed the view."""
-        self._live.handle(event)
-
-    def close(self) -> None:
-        """Stop feeding the view. Its model stays open, so that a reloaded page can show it."""
-        self._live.close()
-        kernel.unregister(comm_id(self._widget))
-        _replaced.append(self)
-        while len(_replaced) > _KEPT_OPEN:
-            _replaced.pop(0).forget()
+    def open(self, run: RunRecord, controls: RunControls) -> LiveView:
+        """The view of a run that begins, which is its sink."""
+        ended, kernel_id = self._ended, self._output.id
+        live = LiveView(run, controls, send=self._send, ended=ended, kernel_id=kernel_id)
+        earlier = self._output.nodes() if not self._lives else []
+        self._output.at_work = run.id
+        self._output.add(run.id)
+        self._lives.append(live)
+        if len(self._lives) > 1:
+            self.widget.send({"run": run.id, "ops": [["done", live.picture()]]})
+        else:
+            self._earlier = earlier
+            self.widget = RunWidget(lambda: [*earlier, *(one.picture() for one in self._lives)])
+            listen(self.widget, self._heard)
+            self._output.show_live(comm_id(self.widget))
+        return live
 
     def shows(self, run_id: str) -> bool:
         """Whether a run's picture is in it."""
-        return run_id in self._run_ids
+        return any(run_id in part for part in self._output.parts)
 
-    def forget(self) -> None:
-        """Close the widget's model, which holds whole pictures."""
-        self._widget.close()
+    def _heard(self, message: object) -> None:
+        for live in self._lives:
+            live.heard(message)
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._widget.send(message)
-        if "page" not in message:
-            self._unsaved += sum(map(_weight, message["ops"]))
+        self.widget.send(message)
+        if message["ops"][0][0] != "done":
+            self._unsaved += len(str(message["ops"]))
             if self._unsaved > self._saved:
                 self._save()
 
     def _save(self) -> None:
         """Keep the picture so far in the output, when it has doubled: a file may be saved now."""
         # Drawn anew, an output may move: not under the mouse of a person who is asked.
-        if self._output.at_work == "" or self._live.is_asking:
+        if not self._output.at_work or any(live.is_asking for live in self._lives):
             return
         self._unsaved = 0
-        made = page(h("div", "", *self._earlier, self._live.saved_picture()))
+        made = page(h("div", "", *self._earlier, *(live.saved_picture() for live in self._lives)))
         if len(made) > 2 * self._saved:
             self._saved = len(made)
-            self._output.show_live(comm_id(self._widget), made)
+            self._output.show_live(comm_id(self.widget), made)
 
-    def _swap(self, run: RunRecord) -> None:
+    def _ended(self, run: RunRecord) -> None:
+        """A run is over; after the last one the pictures are saved."""
+        self._over.append(run)
+        if len(self._over) < self._n:
+            return
         self._output.at_work = ""
-        self._output.show_saved(run, unfolded=frozenset(self._live.unfolded))
+        for live in self._lives:
+            self._output.unfolded[live.run_id] = frozenset(live.unfolded)
+        if self._n > 1:
+            ids = [live.run_id for live in self._lives]
+            place = self._output.parts.index((ids[0],))
+            self._output.parts.insert(place, (run.parent_id or "", *ids))
+        self._output.show_saved(*self._over)
+        # The model stays open, so that a reloaded page can show it.
+        comms.unregister(comm_id(self.widget))
+        _replaced.append(self)
+        while len(_replaced) > _KEPT_OPEN:
+            _replaced.pop(0).widget.close()
 
 
 def forget_views(run_id: str) -> None:
-    """Close what still shows a run that was deleted."""
+    """Close what still shows a run that was deleted: a widget's model holds whole pictures."""
     for view in [view for view in _replaced if view.shows(run_id)]:
         _replaced.remove(view)
-        view.forget()
-
-
-def _weight(node: Any) -> int:
-    """About how many characters a node or an op has."""
-    if isinstance(node, dict):
-        return _weight([*cast("dict[str, Any]", node).values()])
-    return len(node) if isinstance(node, str) else sum(map(_weight, node))
+        view.widget.close()

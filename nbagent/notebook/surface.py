@@ -3,96 +3,68 @@
 Chooses the form for each run. The live view is in `run_view`, the buttons below a run in `actions`.
 """
 
-# IPython's display functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 from __future__ import annotations
 
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from IPython.core.getipython import get_ipython
+from IPython.display import display
 
 from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook import actions, kernel
-from nbagent.notebook.frontends import TerminalFrontend
-from nbagent.notebook.outputs import Output, display_once, forget_run
+from nbagent.notebook import actions, comms, kernel
+from nbagent.notebook.outputs import ListOutput, Output, display_once, forget_run
 from nbagent.notebook.run_code import capture, run_code
 from nbagent.notebook.run_view import OutputView, forget_views
 from nbagent.runtime import Courier, Pump
-from nbagent.session.frontend import Asker, Cell, NoticePrinter
+from nbagent.session.frontend import Asker, Cell, Frontend, NoticePrinter, RunList
 from nbagent.settings import RunOptions
 from nbagent.view import labels
+from nbagent.view.picture import page
 from nbagent.view.question import ask_by_input
 
-
-@dataclass(slots=True)
-class _Shown:
-    """What the present execution of a cell has shown, so that nothing is shown twice."""
-
-    execution: str | None = None
-    runs: set[str] = field(default_factory=set[str])
-
-    def note(self, run_id: str) -> None:
-        now = kernel.execution_id()
-        if now != self.execution:
-            self.execution, self.runs = now, set()
-        self.runs.add(run_id)
-
-    def has(self, run_id: str) -> bool:
-        return kernel.execution_id() == self.execution and run_id in self.runs
-
-    def forget(self) -> None:
-        self.execution = None
-        self.runs.clear()
-
-
-_shown = _Shown()
-_hearers_of_forgotten: list[Callable[[tuple[str, ...]], None]] = []
-
-
-def here_cell() -> str | None:
-    """The id of the cell that is running, where the front end tells."""
-    return kernel.cell_id()
+_shown: dict[str, str | None] = {}
+"""The runs that were made or shown last, and by which execution of a cell: none is shown twice."""
 
 
 def was_shown_here(run_id: str) -> bool:
     """Whether the execution of the cell that is running now made or showed this run."""
-    return _shown.has(run_id)
+    return run_id in _shown and _shown[run_id] == kernel.execution_id()
 
 
-class NotebookFrontend(TerminalFrontend):
+def _note(run_id: str) -> None:
+    execution = kernel.execution_id()
+    if execution not in _shown.values():
+        _shown.clear()
+    _shown[run_id] = execution
+
+
+class NotebookFrontend(Frontend):
     """An IPython: a kernel's, or a terminal's."""
 
     def __init__(self) -> None:
         """Begin with nothing shown."""
-        _shown.forget()
+        _shown.clear()
         if kernel.in_kernel():
             kernel.prepare()
 
     def namespace(self) -> Mapping[str, Any]:
-        """The names of the notebook."""
         return kernel.namespace()
 
     def run_code(self) -> RunCode | None:
-        """Runs Python as a cell does."""
         return partial(run_code, get_ipython())
 
     def capture(self, options: RunOptions) -> Capture | None:
-        """Takes what tools print and display, where a view of the run is in the cell."""
         if options.quiet or options.raw or not kernel.in_kernel():
             return None
         return partial(capture, get_ipython())
 
     def cell(self) -> Cell:
-        """The cell that runs now."""
         return Cell(
             cell_id=kernel.cell_id(),
             execution_count=kernel.execution_count(),
@@ -100,31 +72,26 @@ class NotebookFrontend(TerminalFrontend):
         )
 
     def execution_id(self) -> str | None:
-        """Tells one execution of a cell from the next."""
         return kernel.execution_id()
 
     def asker(self) -> Asker | None:
-        """What asks by `input()`: from a cell with stdin, or in a terminal."""
         if not kernel.in_kernel():
             return super().asker()
         return ask_by_input if kernel.allow_stdin() else None
 
     def pump(self) -> Pump | None:
-        """Delivers the front end's messages while the main thread waits; None in a terminal."""
-        return kernel.KernelPump() if kernel.in_kernel() else None
+        return comms.pump()
 
     def adopt(self, courier: Courier) -> None:
-        """Let the idle kernel run synchronous tools."""
         kernel.adopt(courier)
 
     def set_last(self, run: object) -> None:
-        """Put a handle into `_run`."""
         if (shell := get_ipython()) is not None:
             shell.user_ns["_run"] = run
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
         """The view that fits: none when quiet, the text when raw, else by what is there."""
-        _shown.note(run.id)
+        _note(run.id)
         if options.quiet:
             return None
         if options.raw:
@@ -135,7 +102,7 @@ class NotebookFrontend(TerminalFrontend):
             return HeadlessSink()
         try:
             actions.offer()
-            return OutputView(Output(), run, controls)
+            return OutputView(Output()).open(run, controls)
         except Exception:
             # A front end or kernel without working widgets: the picture at the end is better
             # than nothing, and the run itself does not depend on it.
@@ -144,18 +111,27 @@ class NotebookFrontend(TerminalFrontend):
 
     def show(self, run: RunRecord) -> bool:
         """The last expression of a cell that is a run shows itself, unless the cell did so."""
-        if not _shown.has(run.id):
+        if not was_shown_here(run.id):
             show_again(run)
+        return True
+
+    def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
+        """The list, and a place below for the run that is clicked."""
+        if not kernel.in_kernel():
+            return False
+        if kernel.is_headless():
+            display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
+        else:
+            actions.offer()
+            ListOutput(runs, search)
         return True
 
     def forget(self, run_ids: tuple[str, ...]) -> None:
         """Empty the open pages' outputs of these runs, and drop what this kernel holds of them."""
         for run_id in run_ids:
-            forget_run(run_id)
             forget_views(run_id)
-            _shown.runs.discard(run_id)
-        for hear in _hearers_of_forgotten:
-            hear(run_ids)
+            forget_run(run_id)
+            _shown.pop(run_id, None)
         shell = get_ipython()
         if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
             del shell.user_ns["_run"]
@@ -196,7 +172,7 @@ class HeadlessSink:
 
 def show_again(run: RunRecord) -> None:
     """`%agent show`: the picture of a run as it is saved, so that it outlives the kernel."""
-    _shown.note(run.id)
+    _note(run.id)
     if kernel.is_headless():
         display_once(run)
         return
@@ -204,8 +180,3 @@ def show_again(run: RunRecord) -> None:
     output = Output()
     output.add(run.id)
     output.show_saved(run)
-
-
-def when_forgotten(hear: Callable[[tuple[str, ...]], None]) -> None:
-    """Call back with the ids of runs that were deleted."""
-    _hearers_of_forgotten.append(hear)

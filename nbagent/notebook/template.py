@@ -12,19 +12,20 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any, cast
 
 from nbagent.contracts.chat import Part, TextPart
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import UsageError, described
 from nbagent.contracts.secrets import redact_cut, register_named
 from nbagent.files.mounts import PROJECT, Mount, parse_mount
 from nbagent.settings import effective, project_folder
 from nbagent.shown.texts import cut_middle, without_codes
 
-_OPEN, _CLOSE = "{{", "}}"
+_OPEN, _CLOSINGS = "{{", re.compile("(?=}})")
 _AWAIT = "await it in a cell above, and use the result's name here."
 _MOST_CLOSINGS = 64
 """How many `}}` are tried as the end of one expression. Keeps a long LaTeX text from being slow."""
@@ -64,7 +65,7 @@ def render(template: str, evaluate: Callable[[str], object]) -> Rendered:
     for expression, text in zip(expressions, texts[1:], strict=True):
         parts += [*_value_parts(expression, evaluate), TextPart(text=text)]
     prompt = "".join(_as_text(part) for part in parts)
-    return Rendered(prompt, _joined(parts), tuple(expressions))
+    return Rendered(prompt, tuple(_joined(parts)), tuple(expressions))
 
 
 def _split(template: str) -> tuple[list[str], list[str]]:
@@ -81,22 +82,18 @@ def _split(template: str) -> tuple[list[str], list[str]]:
 
 def _expression_at(template: str, start: int) -> tuple[str, int]:
     """The expression that opens here and where the text goes on: the shortest that compiles."""
-    end = start + 1
-    shortest: str | None = None
-    for _ in range(_MOST_CLOSINGS):
-        end = template.find(_CLOSE, max(end + 1, start + len(_OPEN)))
-        if end < 0:
-            break
-        typed = template[start + len(_OPEN) : end].strip()
-        shortest = typed if shortest is None else shortest
+    tried: list[str] = []
+    for closing in islice(_CLOSINGS.finditer(template, start + len(_OPEN)), _MOST_CLOSINGS):
+        typed = template[start + len(_OPEN) : closing.start()].strip()
         if typed and _compiles(_whole(typed), "eval"):
-            return typed, end + len(_CLOSE)
-    if shortest is None:
+            return typed, closing.start() + len("}}")
+        tried.append(typed)
+    if not tried:
         raise UsageError(
             f"{_shortened(template[start:])!r} opens an expression and has no closing }}}}."
             f" Close it, or: {_LITERAL}"
         )
-    raise UsageError(f"{{{{ {_shortened(shortest)} }}}} {_why_not(shortest)} {_LITERAL}")
+    raise UsageError(f"{{{{ {_shortened(tried[0])} }}}} {_why_not(tried[0])} {_LITERAL}")
 
 
 def _whole(typed: str) -> str:
@@ -136,8 +133,9 @@ def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Pa
         remedy = "Try the expression in a cell of its own, and correct it."
         if isinstance(error, NameError):
             remedy = f"Run the cell that defines the name, or correct it. {_LITERAL}"
+        said = _shortened(described(error)).rstrip(": .")
         raise UsageError(
-            f"{name} failed: {_described(error)}. {remedy} Nothing was sent.",
+            f"{name} failed: {said}. {remedy} Nothing was sent.",
             details={"expression": expression, "error": type(error).__name__},
         ) from error
     kind = type(value)
@@ -156,14 +154,6 @@ def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Pa
     return shown_in_prompt(value)
 
 
-def _described(error: Exception) -> str:
-    try:
-        said = str(error).strip().rstrip(".")
-    except Exception:
-        said = ""
-    return f"{type(error).__name__}: {_shortened(said)}" if said else type(error).__name__
-
-
 def _shortened(text: str, limit: int = 200) -> str:
     text = redact_cut(text)
     return text if len(text) <= limit else f"{text[:limit]}…"
@@ -177,15 +167,13 @@ def _as_text(part: Part) -> str:
     return f"[file: {part.name}]"
 
 
-def _joined(parts: list[Part]) -> tuple[Part, ...]:
-    joined: list[Part] = []
-    for part in parts:
-        last = joined[-1] if joined else None
-        if isinstance(part, TextPart) and isinstance(last, TextPart):
-            joined[-1] = TextPart(text=last.text + part.text)
-        elif not isinstance(part, TextPart) or part.text:
-            joined.append(part)
-    return tuple(joined)
+def _joined(parts: list[Part]) -> Iterator[Part]:
+    """The parts with neighbouring texts as one, and without empty ones."""
+    for is_text, some in groupby(parts, lambda part: isinstance(part, TextPart)):
+        if not is_text:
+            yield from some
+        elif text := "".join(map(_as_text, some)):
+            yield TextPart(text=text)
 
 
 # The names of a prompt

@@ -173,7 +173,7 @@ class WireClient:
         if self._key_variables and not self._http.has_key:
             raise ModelError(
                 f"there is no key for {self._http.address.server}; set"
-                f" {' or '.join(self._key_variables)}, or name another server with --base-url.",
+                f" {' or '.join(self._key_variables)}, or name another server (base_url).",
                 code="LLM_AUTH_FAILED",
             )
         deadline = asyncio.get_running_loop().time() + self._config.timeout_s

@@ -72,8 +72,8 @@ class Provider:
         if base_url is None and self.wires is not None:
             variables = " or ".join(self.base_url_variables) or "LLM_BASE_URL"
             raise UsageError(
-                f"{self.name} needs to know its server: add --base-url URL (base_url=… in Python),"
-                f" or set {variables}."
+                f"{self.name} needs to know its server: give its URL (base_url=…; in the panel the"
+                f" field “Server”), or set {variables}."
             )
         return replace(
             overrides,

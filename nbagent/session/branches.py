@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, overload
 
 from nbagent.archive.frames import frame_of
 from nbagent.archive.reading import Branch
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import RunRecord
+from nbagent.session.frontend import frontend
 from nbagent.session.stores import current_store, find_run
 from nbagent.view.listing import Listing
-from nbagent.view.node import Node
-from nbagent.view.tree import answers_listing, calls_of, different_answers, tree_lines, tree_node
+from nbagent.view.node import Node, h
+from nbagent.view.tree import (
+    answers_listing,
+    answers_of,
+    calls_of,
+    different_answers,
+    tree_lines,
+    tree_node,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -55,7 +63,7 @@ class Spread(Sequence[R], Generic[R]):
 
         `answer` counts the different ones (text and calls) from 1; `calls` is what it asks for.
         """
-        answers = self._answers()
+        answers = answers_of(self._records())
         numbers = different_answers([turn for _, turn in answers])
         return frame_of(
             [
@@ -75,18 +83,19 @@ class Spread(Sequence[R], Generic[R]):
             ]
         )
 
-    def _answers(self) -> list[tuple[RunRecord, EngineTurn]]:
-        records = [run.record for run in (self.of, *self.runs)]
-        return [(it, turn) for it in records for turn in it.turns if turn.id == self.turn_id]
+    def _records(self) -> list[RunRecord]:
+        return [run.record for run in (self.of, *self.runs)]
 
     def _listing(self) -> Listing:
-        return answers_listing(self._answers())
+        return answers_listing(*self._records())
 
     def __repr__(self) -> str:
         return str(self._listing())
 
     def _repr_html_(self) -> str:
-        return _page(self._listing().node())
+        from nbagent.view.picture import ROOT
+
+        return _page(h("div", ROOT, self._listing().node()))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -99,11 +108,22 @@ class SessionTree:
     current: str | None
     """The id of the run that began last."""
 
+    def node(self, kernel: str = "") -> Node:
+        """The drawing; each run opens, and with a kernel it is shown below."""
+        from nbagent.view.picture import ROOT
+
+        tree = tree_node(self.branches, current=self.current)
+        return h("div", ROOT, tree, data_kernel=kernel or None)
+
     def __repr__(self) -> str:
         return "\n".join(tree_lines(self.branches, current=self.current))
 
     def _repr_html_(self) -> str:
-        return _page(tree_node(self.branches, current=self.current))
+        return _page(self.node())
+
+    def _ipython_display_(self) -> None:
+        if not frontend().show_list(self):
+            print(self)
 
 
 def _page(node: Node) -> str:

@@ -92,7 +92,7 @@ def choose(asked: Settings, *, need_key: bool = True) -> Chosen:
     if missing and need_key:
         raise UsageError(
             f"{name} needs a key: set {missing} in the environment before the kernel starts, "
-            "or use --base-url for another server, or --model offline:demo to go on without one",
+            "or choose another server (base_url) or another model: offline:demo needs no key",
             code="LLM_AUTH_FAILED",
         )
     return Chosen(

@@ -1,6 +1,6 @@
 """What the process offers a run: a view, the notebook's names, a thread that waits.
 
-A script offers the least of it. The rooms that know more (a terminal, a kernel) subclass.
+A script offers the least of it; IPython's frontend is in the room `notebook`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 from nbagent.contracts.events import Event, Notice, RunStarted
 from nbagent.contracts.policy import PersonAnswer, Question
@@ -16,6 +16,7 @@ from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier, Pump
 from nbagent.settings import RunOptions
+from nbagent.view.node import Node
 
 Asker = Callable[[Question], PersonAnswer]
 
@@ -30,8 +31,16 @@ class Cell:
     """Path of the notebook's file."""
 
 
+class RunList(Protocol):
+    """Runs in a table or a tree."""
+
+    def node(self, kernel: str = "") -> Node:
+        """Its picture; `kernel` names the output that its buttons belong to."""
+        ...
+
+
 class Frontend:
-    """What a script has."""
+    """What a script has: plain lines where it wants them, questions where somebody types."""
 
     waits_for = "a free thread: run.wait() runs it here"
     """What a tool is said to wait for when nobody waits for its run."""
@@ -58,7 +67,13 @@ class Frontend:
 
     def asker(self) -> Asker | None:
         """What asks by `input()` in the thread that waits; None where nobody types."""
-        return None
+        stdin: Any = sys.stdin
+        if stdin is None or stdin.closed or not stdin.isatty():
+            return None
+        # Late, here and below: a script that shows nothing needs none of it.
+        from nbagent.view.question import ask_by_input
+
+        return ask_by_input
 
     def pump(self) -> Pump | None:
         """Delivers the front end's messages while the main thread waits."""
@@ -72,10 +87,28 @@ class Frontend:
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
         """A view of a run that begins, in the thread that starts it; None where none is wanted."""
-        return None if options.quiet else NoticePrinter()
+        if options.quiet:
+            return None
+        return self.printer() if options.echo else NoticePrinter()
+
+    def printer(self) -> Sink:
+        """Prints events as plain lines while they happen."""
+        from nbagent.view.text import PlainPrinter
+
+        write, asks = sys.stdout.write, self.asker() is not None
+        return PlainPrinter(write, asked_by_input=asks, renders=sys.stdout.isatty())
 
     def show(self, run: RunRecord) -> bool:
         """Show a run where it was not shown yet; False where nothing can be shown."""
+        return False
+
+    def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
+        """Show runs of which each can be opened below them; False where nothing can be shown.
+
+        Args:
+            runs: the list.
+            search: those of it that have a text.
+        """
         return False
 
     def forget(self, run_ids: tuple[str, ...]) -> None:
@@ -114,8 +147,12 @@ def frontend() -> Frontend:
     """The frontend of this process, chosen when a run first needs it."""
     global _frontend
     if _frontend is None:
-        # The one import up the page (DESIGN 3): runs show themselves without %load_ext, too.
-        from nbagent.notebook.frontends import chosen_frontend
+        ipython = sys.modules.get("IPython")
+        if ipython is None or cast("Any", ipython).get_ipython() is None:
+            _frontend = Frontend()
+        else:
+            # The one import up the page (DESIGN 3): runs show themselves without %load_ext, too.
+            from nbagent.notebook.surface import NotebookFrontend
 
-        _frontend = chosen_frontend()
+            _frontend = NotebookFrontend()
     return _frontend

@@ -30,6 +30,7 @@ from nbagent.session.recorded import AnswersFirst, HoldingHost, RecordedHost, re
 from nbagent.settings import RunOptions, Settings, check_limits, effective, without_secrets
 from nbagent.tools.base import HostSet
 from nbagent.view.graph import Plan, Step, Way
+from nbagent.view.labels import stand_in_words
 
 if TYPE_CHECKING:
     from nbagent.session.guide import Guide
@@ -164,7 +165,7 @@ def prepare(
             limits=limits,
             started_at=utc_now(),
             notices=(
-                *([f"{chosen.model_id} was chosen: {chosen.why}."] if chosen.why else ()),
+                *([_why_chosen(chosen)] if chosen.why else ()),
                 *([store.warning] if store.warning else ()),
                 *(_changes(options, chosen, parent, base, ask) if parent else ()),
                 *([f"{held.id} has the answer of run {held.run_id[:8]}."] if held else ()),
@@ -320,6 +321,11 @@ def _kept(
     return {
         k: list(cast("Sequence[Any]", v)) if isinstance(v, tuple) else v for k, v in kept.items()
     }
+
+
+def _why_chosen(chosen: Chosen) -> str:
+    said = stand_in_words(chosen.model_id) or f"{chosen.model_id} was chosen"
+    return f"{said}: {chosen.why}."
 
 
 def _marks(ask: Ask) -> dict[str, Any]:

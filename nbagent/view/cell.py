@@ -9,7 +9,8 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.records import RunRecord
 from nbagent.settings import RunOptions
 
-_BARE = re.compile(r"[\w./:@*+-]+")
+_SPECIAL = re.compile(r"[\s'\"\\\u2018-\u201f\u00ab\u00bb]")
+"""A line has quotes of many kinds: typed on a phone, pasted from a text."""
 _LONG = 400
 """A value of more characters, or of several lines, cannot stand on the line: it is left out."""
 
@@ -39,13 +40,19 @@ def _flag(flag: str, value: Any, *, is_repeated: bool) -> list[str]:
         texts = [",".join(texts)]
     if any(len(text) > _LONG or len(text.splitlines()) > 1 for text in texts):
         return []
-    return [word for text in texts for word in (flag, _quoted(text))]
+    return [word for text in texts for word in (flag, quoted(text))]
 
 
-def _quoted(text: str) -> str:
-    if _BARE.fullmatch(text):
+def quoted(text: str, quote: str = "") -> str:
+    """The text as one word of a line: as it is, or in quotes where it needs them.
+
+    Args:
+        text: on one line.
+        quote: the one that it is to begin with, if it can.
+    """
+    if text and not quote and not _SPECIAL.search(text):
         return text
-    if "'" not in text:
+    if quote != '"' and "'" not in text:
         return f"'{text}'"
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

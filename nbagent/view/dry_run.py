@@ -15,8 +15,9 @@ from nbagent.contracts.chat import ChatRequest, ImagePart, Message, TextPart
 from nbagent.contracts.records import RunRecord
 from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
 from nbagent.view.images import drawn, part_words
+from nbagent.view.labels import Status
 from nbagent.view.node import Node, h, line, text_of
-from nbagent.view.picture import ROOT, page, row_node
+from nbagent.view.picture import ROOT, head_row, page, row_node
 from nbagent.view.words import as_text, cut, one_line, things, visible, with_texts
 
 _MOST = 20_000
@@ -91,16 +92,8 @@ def _node(dry: DryRun) -> Node:
         h("tr", "", h("th", "", name, scope="row"), h("td", "", value))
         for name, value in _facts(dry)
     ]
-    tone = "bad" if dry.key == "missing" else "waits"
-    head = h(
-        "div",
-        "nba-head",
-        h("span", f"nba-mark nba-{tone}", "○ ", aria_hidden="true"),
-        h("strong", "nba-phase", "Dry run"),
-        " ",
-        h("code", "nba-chip", visible(dry.run.model)),
-        h("span", "nba-facts", " nothing was sent, nothing is kept"),
-    )
+    status = Status("Dry run", "bad" if dry.key == "missing" else "waits", "○")
+    head = head_row(status, dry.run.model, ["nothing was sent, nothing is kept"])
     body = json.dumps(with_texts(dry.body, _without_data), ensure_ascii=False, indent=2)
     shown, note = cut(visible(body), _MOST_BODY, has_all=_ALL)
     pieces = [*_pieces(dry), _Piece("body", f"{dry.body_bytes:,} bytes", shown, note)]

@@ -18,7 +18,6 @@ from nbagent.view.markdown import words_of
 from nbagent.view.node import Node, h
 from nbagent.view.words import one_line, size, visible
 
-_IMAGES = 2
 _IMAGE_CHARS = 300_000
 _MAX_PIXELS = 40_000_000
 """A few kB can unpack to gigabytes in the page."""
@@ -26,20 +25,47 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-def drawn(parts: Sequence[Part]) -> tuple[list[Node], list[str]]:
-    """The pictures to draw, each with its caption, and a line for every other attachment."""
+def drawn(
+    parts: Sequence[Part], *, most: int = 2, first: int = 0, below: Collection[int] = ()
+) -> tuple[list[Node], list[str]]:
+    """The pictures to draw, each with its caption, and a line for every other part.
+
+    Args:
+        parts: of a message or a tool result.
+        most: pictures that are drawn.
+        first: the number of the first part, where they are figures.
+        below: numbers of figures that stand in the answer: their bytes are not repeated.
+    """
     nodes: list[Node] = []
     unseen: list[str] = []
-    for part in parts:
-        pixels = _size(part) if isinstance(part, ImagePart) and len(nodes) < _IMAGES else ""
-        if pixels and isinstance(part, ImagePart):
-            nodes.append(figure_node(part, caption=f"{part.alt or 'image'} · {pixels}"))
-        elif not isinstance(part, TextPart):
-            unseen.append(one_line(part_words(part), 200))
-        elif part.name:
-            content = part.text.partition(":\n")[2].removesuffix("\n")
-            unseen.append(f"[file: {one_line(visible(part.name), 200)}, {size(len(content))}]")
+    for number, part in enumerate(parts, first):
+        if first and number in below:
+            nodes.append(h("div", "nba-note", f"figure {number} · in the answer below"))
+        elif isinstance(part, ImagePart) and len(nodes) < most and _size(part):
+            nodes.append(figure_node(part, number if first else 0))
+        elif words := one_line(_in_a_line(part), 200):
+            unseen.append(words)
     return nodes, unseen
+
+
+def card_figures(run: ToolRun, below: Collection[int] = ()) -> tuple[list[Node], list[str]]:
+    """What stands in a tool's card: its pictures, and a line for each other attachment."""
+    attached = run.result.attachments if run.result else ()
+    nodes, unseen = drawn(run.images, most=_FIGURES, first=run.first_figure, below=below)
+    return nodes, unseen + drawn([it for it in attached if it not in run.images], most=0)[1]
+
+
+def attached(run: RunRecord) -> tuple[list[Node], list[str]]:
+    """What came with the words of the person, in the same way."""
+    asked = [it.content for it in run.messages if it.role == "user" and it.words == run.prompt]
+    return drawn([it for it in [(), *asked][-1] if not isinstance(it, TextPart) or it.name])
+
+
+def _in_a_line(part: Part) -> str:
+    if not isinstance(part, TextPart) or not part.name:
+        return part_words(part)
+    content = part.text.partition(":\n")[2].removesuffix("\n")
+    return f"[file: {visible(part.name)}, {size(len(content))}]"
 
 
 def part_words(part: Part) -> str:
@@ -76,29 +102,12 @@ def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
     if not size:
         why = f"{len(image.data or '') * 3 // 4 // 1000:,} kB, not drawn here"
         return h("div", "nba-note", " · ".join(filter(None, (name, part_words(image), why))))
-    # What has no words of its own is described by its size.
-    own = "" if " px" in image.alt else image.alt
-    words = " · ".join(filter(None, (name, visible(caption or own) or size)))
+    own = visible(caption) or ("" if " px" in image.alt else visible(image.alt))
+    # A figure that has words of its own is not described by its size, too.
+    words = " · ".join(filter(None, (name, own, "" if name and own else size)))
     source = f"data:{image.media_type};base64,{image.data}"
     picture = h("img", "nba-img", alt=words, src=source)
     return h("div", "nba-figure", picture, h("div", "nba-note", words))
-
-
-def card_figures(run: ToolRun, below: Collection[int] = ()) -> tuple[list[Node], list[str]]:
-    """What stands in a tool's card: its pictures, and a line for each other attachment.
-
-    The bytes of those in `below`, which stand in the answer, are not repeated.
-    """
-    images = list(run.images)
-    others = [part for part in run.result.attachments if part not in images] if run.result else []
-    first, nodes = run.first_figure, list[Node]()
-    for number, image in enumerate(images[:_FIGURES], first):
-        if number in below:
-            nodes.append(h("div", "nba-note", f"figure {number} · in the answer below"))
-        else:
-            nodes.append(figure_node(image, number if first else 0))
-    words = [one_line(part_words(part), 200) for part in (*images[_FIGURES:], *others)]
-    return nodes, [text for text in words if text]
 
 
 def with_figures(

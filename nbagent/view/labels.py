@@ -111,13 +111,24 @@ def is_unfinished(run: RunRecord) -> bool:
     return run.phase == "Failed"
 
 
-def offline_words(model: str) -> str:
+def stand_in_words(model: str) -> str:
     """Says that no model answers, where none does."""
     if not model.startswith("offline:"):
         return ""
     if model == "offline:demo":
         return f"{visible(model)} answers by rules, not by a model"
     return f"{visible(model)} plays a script; no model is asked"
+
+
+def offline_words(run: RunRecord) -> str:
+    """The same of a run, with the reason where nobody chose this."""
+    words = stand_in_words(run.model)
+    return next((note for note in map(note_of, run.notices) if words and words in note), words)
+
+
+def run_notes(run: RunRecord) -> list[str]:
+    """What the person should know beside that."""
+    return [note for note in map(note_of, run.notices) if note != offline_words(run)]
 
 
 def place_of(run: RunRecord, turn: EngineTurn | None) -> str:

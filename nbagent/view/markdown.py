@@ -189,10 +189,15 @@ def is_tex(source: str) -> bool:
 # Code
 
 _LANGUAGES = named(
-    "python py python3 javascript js typescript ts bash sh shell console yaml json sql html css r"
-    " julia toml diff rust rs"
+    "python py python3 javascript js bash sh shell yaml json sql html css r julia toml diff rust rs"
 )
-"""Names that Pygments knows; the others are never looked up."""
+"""Names that Pygments knows, each of a lexer whose time is bounded; all others are text."""
+_ALIASES = {
+    **dict.fromkeys(("typescript", "ts"), "javascript"),
+    "console": "bash",
+    "ipython": "python",
+    "yml": "yaml",
+}
 _MAX_CODE = 6_000
 """Some lexers need the square of it for a hostile text: half a second. That of C, its cube."""
 _LOOKS = {
@@ -214,7 +219,7 @@ def code_node(text: str, language: str = "") -> Node:
 
 def highlighted(text: str, language: str) -> list[Node]:
     """Code as spans with a class for each kind of word; text where the language is unknown."""
-    name = {"ipython": "python", "yml": "yaml"}.get(language.lower(), language.lower())
+    name = _ALIASES.get(language.lower(), language.lower())
     if name not in _LANGUAGES or len(text) > _MAX_CODE:
         return [text]
     # Late, and untyped: most answers hold no code.

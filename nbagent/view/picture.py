@@ -18,12 +18,12 @@ from nbagent.contracts.policy import Question
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
 from nbagent.view.graph import graph_of
-from nbagent.view.images import card_figures, drawn, figures_of, with_figures
+from nbagent.view.images import attached, card_figures, figures_of, with_figures
 from nbagent.view.labels import Status
 from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
 from nbagent.view.question import asks_node, question_node
-from nbagent.view.request import label_node, labelled, place_in, request_node
+from nbagent.view.request import copied, label_node, labelled, place_in, request_node
 from nbagent.view.streams import ARGUMENTS_CHARS, Writing, reasoning_node
 from nbagent.view.tables import table_of
 from nbagent.view.words import (
@@ -40,8 +40,8 @@ from nbagent.view.words import (
     with_texts,
 )
 
-RESULT_CHARS = 3_000
-PRINTED_CHARS = 3_000
+_RESULT_CHARS = 3_000
+"""Also of what was printed."""
 _PROMPT_CHARS = 2_000
 _CALLS_IN_LINE = 4
 STOPPING, PAUSING = "Stopping…", "Pausing after this turn…"
@@ -79,14 +79,10 @@ def picture(
     kernel: str = "",
     actions: bool = True,
 ) -> Node:
-    """The whole run.
+    """The whole run, with `now` while it is at work.
 
-    Args:
-        run: the record, as far as it goes.
-        now: while it is at work.
-        unfolded: keys of what a person has open: `C01`, `C01/request`.
-        kernel: id of the kernel whose page actions answer the buttons.
-        actions: whether there are buttons at all.
+    What a person has unfolded are keys as `C01`, `C01/request`; the page actions of that kernel
+    answer the buttons, if there are any.
     """
     has_actions = actions and now is None and run.phase != "Running"
     answer, below = _answer_part(run)
@@ -144,34 +140,37 @@ def page(node: Node) -> str:
 def head(run: RunRecord, now: Now | None) -> Node:
     """State, model, numbers, the time bar, what it waits for, Stop and Pause."""
     status = labels.status_of(run)
-    if now is not None:
-        status = Status("Waiting for you", "waits", "?") if now.asked else _RUNNING
+    if now and now.asked:
+        status = Status("Waiting for you", "waits", "?")
     clock = f"{now.elapsed_ms:.0f}" if now else None
     *facts, time = labels.facts_of(run, elapsed_ms=now.elapsed_ms if now else None)
     shown: list[Node] = [node for fact in facts for node in (_fact(fact), " · ")]
+    shown.append(_fact(time, clock))
     return h(
         "div",
         "nba-top",
-        h(
-            "div",
-            "nba-head",
-            h("span", f"nba-mark nba-{status.tone}", status.mark, " ", aria_hidden="true"),
-            h("strong", "nba-phase", status.word),
-            " ",
-            h("code", "nba-chip", visible(run.model)),
-            " ",
-            h("span", "nba-facts", *shown, _fact(time, clock)),
-            *(_stop_buttons(now) if now else ()),
-        ),
+        head_row(status, run.model, shown, *(_stop_buttons(now) if now else ())),
         _bar(run, now),
-        line("nba-wide nba-note", labels.offline_words(run.model)),
+        line("nba-wide nba-note", labels.offline_words(run)),
         _activity(now) if now else None,
         data_key="head",
         data_since="" if now else None,
     )
 
 
-_RUNNING = Status("Running", "live", "…")
+def head_row(status: Status, model: str, facts: Sequence[Node], *buttons: Node) -> Node:
+    """State, model, facts, buttons."""
+    return h(
+        "div",
+        "nba-head",
+        h("span", f"nba-mark nba-{status.tone}", status.mark, " ", aria_hidden="true"),
+        h("strong", "nba-phase", status.word),
+        " ",
+        h("code", "nba-chip", visible(model)),
+        " ",
+        h("span", "nba-facts", *facts),
+        *buttons,
+    )
 
 
 def _fact(fact: labels.Fact, clock: str | None = None) -> Node:
@@ -213,8 +212,7 @@ def prompt_node(run: RunRecord) -> Node | None:
     """What the person asked, or how the run came to be."""
     text = clean(run.prompt).strip() or (f"({labels.origin(run)})" if run.parent_id else "")
     shown, note = cut(text, _PROMPT_CHARS, has_all="run.record.prompt")
-    asked = [m.content for m in run.messages if m.role == "user" and m.words == run.prompt]
-    images, files = drawn([(), *asked][-1])
+    images, files = attached(run)
     if not shown and not images and not files:
         return None
     lines = [part for row in shown.split("\n") for part in (h("br"), row)][1:]
@@ -393,12 +391,8 @@ def card_node(
     arguments = _arguments_text(run.args) if run.args else ""
     if run.args is None and result is not None:
         arguments = "not a JSON object"
-    # What the line of the decision says is not said again.
-    is_denied = run.approval == "denied"
-    shows_outcome = result is None or (outcome.is_bad and not is_denied)
-    is_said = is_denied and run.approved_by == "person" and not run.reason
-    holder = f"{place}.result"
-    holder += " (itself cut, as the model saw it)" if run.truncated else ""
+    holder = f"{place}.result{' (itself cut, as the model saw it)' if run.truncated else ''}"
+    shows_outcome = result is None or (outcome.is_bad and run.approval != "denied")
     return h(
         "div",
         f"nba-card{look}",
@@ -407,16 +401,15 @@ def card_node(
         *((outcome_node(outcome), " ") if shows_outcome else ()),
         h("small", "nba-num", labels.where(run)) if labels.where(run) else None,
         line("nba-note", labels.decision_words(run)),
-        *labelled("arguments", arguments, ARGUMENTS_CHARS, f"{place}.args"),
+        *labelled("arguments", arguments, ARGUMENTS_CHARS, f"{place}.args", copies=True),
         *labelled(
             "arguments that the model had written",
             "" if run.asked_args is None else _arguments_text(run.asked_args),
             ARGUMENTS_CHARS,
             "the call in its turn's response",
         ),
-        *labelled("printed", visible(run.printed), PRINTED_CHARS, f"{place}.printed"),
-        *(_result_nodes(run, holder) if result and result.ok else ()),
-        *(() if is_said or (result and result.ok) else _error_nodes(run, place)),
+        *labelled("printed", visible(run.printed), _RESULT_CHARS, f"{place}.printed"),
+        *(_result_nodes(run, holder) if result and result.ok else _error_nodes(run, place)),
         line("nba-note", progress),
         *(line("nba-note", f"note: {note}") for note in (*labels.tool_notes(run), *unseen)),
         *images,
@@ -438,18 +431,21 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
         data = {name: it for name, it in told.items() if name not in ("stdout", "stderr")}
     made = table_of(data)
     if made is not None:
-        return [label_node(f"result · {in_short(data)}"), *made]
-    return labelled("result", as_text(data, enough=RESULT_CHARS * 2), RESULT_CHARS, holder)
+        return [label_node(f"result · {in_short(data)}"), copied(made[0]), *made[1:]]
+    text = as_text(data, enough=_RESULT_CHARS * 2)
+    return labelled("result", text, _RESULT_CHARS, holder, copies=True)
 
 
 def _error_nodes(run: ToolRun, place: str) -> list[Node]:
+    if run.approval == "denied" and run.approved_by == "person" and not run.reason:
+        return []  # the line of the decision says it
     error = run.result.error if run.result else None
     words = visible(error.message if error and error.code == "E_DENIED" else str(error or ""))
     detail = visible(run.error_detail or "")
     words = "" if detail and (words.partition(": ")[2] or words) in detail else words
-    shown = labelled("error", words, RESULT_CHARS, f"{place}.result.error")
+    shown = labelled("error", words, _RESULT_CHARS, f"{place}.result.error")
     label = "where it failed" if words else "error"
-    return [*shown, *labelled(label, detail, RESULT_CHARS, f"{place}.error_detail")]
+    return [*shown, *labelled(label, detail, _RESULT_CHARS, f"{place}.error_detail")]
 
 
 # The end
@@ -457,7 +453,7 @@ def _error_nodes(run: ToolRun, place: str) -> list[Node]:
 
 def notices_node(run: RunRecord) -> Node | None:
     """What the person should know of the run."""
-    lines = [h("div", "nba-note", f"note: {labels.note_of(text)}") for text in run.notices]
+    lines = [h("div", "nba-note", f"note: {note}") for note in labels.run_notes(run)]
     return h("div", "nba-end", *lines, data_key="notices") if lines else None
 
 

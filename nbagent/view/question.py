@@ -17,7 +17,6 @@ from nbagent.contracts.secrets import redact
 from nbagent.view.node import Node, h, line
 from nbagent.view.words import arguments_in_short, escapes_shown, json_text, tool_title, visible
 
-CHOICES = ("once", "session", "deny")
 REASON_CHARS = 2_000
 _ALL_CHARS = 10**9
 """Nothing of a call is cut."""
@@ -210,17 +209,17 @@ def _field(name: str, value: Any) -> Node:
 # Answers
 
 
-def read_answer(message: Mapping[str, Any], question: Question | None) -> PersonAnswer | str | None:
+def read_answer(message: Mapping[str, Any], question: Question) -> PersonAnswer | str | None:
     """What a page's `answer` message says: an answer, what is wrong with its arguments, or None.
 
     Args:
         message: `{"choice": …, "reason"?: text, "fields"?: {argument: text}}`, from anybody.
-        question: the one that it names; None where it is not asked (any more).
+        question: the one that it names.
     """
-    choice, reason = message.get("choice"), message.get("reason", "")
-    if question is None or choice not in CHOICES or not isinstance(reason, str):
-        return None
-    if choice == "session" and not question.scope:
+    choice: Any = message.get("choice")
+    reason = message.get("reason", "")
+    offered = ("once", "session", "deny") if question.scope else ("once", "deny")
+    if choice not in offered or not isinstance(reason, str):
         return None
     if choice == "deny":
         return PersonAnswer(choice="deny", reason=_said_reason(reason))

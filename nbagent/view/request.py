@@ -24,12 +24,20 @@ def label_node(text: str) -> Node:
     return h("div", "nba-lab", h("small", "", text))
 
 
-def labelled(label: str, text: str, limit: int, has_all: str) -> list[Node]:
-    """A text under its label, within its limit."""
+def copied(node: Node) -> Node:
+    """A text or a table with a button that copies it."""
+    return h("div", "nba-code", h("button", "nba-do", data_do="copy", title="Copy"), node)
+
+
+def labelled(
+    label: str, text: str, limit: int, has_all: str, *, copies: bool = False
+) -> list[Node]:
+    """A text under its label, within its limit; with a button that copies it."""
     if not text:
         return []
     shown, note = cut(text, limit, has_all=has_all)
-    parts = (label_node(label), h("pre", "", shown), line("nba-note", note))
+    code = h("pre", "", shown)
+    parts = (label_node(label), copied(code) if copies else code, line("nba-note", note))
     return [part for part in parts if part is not None]
 
 

@@ -31,7 +31,7 @@ _PROMPT_CHARS = 200
 
 def plain(run: RunRecord) -> str:
     """A run as text: head, prompt, a line for each turn, the answer, the end."""
-    lines = [_state(run, f"{visible(run.model)} · "), labels.offline_words(run.model)]
+    lines = [_state(run, f"{visible(run.model)} · "), labels.offline_words(run)]
     prompt = one_line(clean(run.prompt), _PROMPT_CHARS)
     lines.append(prompt and f"> {prompt}")
     for turn in run.turns:
@@ -39,7 +39,7 @@ def plain(run: RunRecord) -> str:
         numbers = f"  ({labels.numbers(turn)})" if turn.duration_ms else ""
         lines.append(f"{turn.id}  {said or 'no text'}{numbers}")
         lines += [f"     {note}" for note in _turn_notes(turn)]
-    lines += [f"note: {labels.note_of(notice)}" for notice in run.notices]
+    lines += [f"note: {note}" for note in labels.run_notes(run)]
     lines = [text for text in lines if text]
     if answer := labels.answering_turn(run):
         note = labels.answer_note(run)
@@ -144,10 +144,10 @@ class PlainPrinter:
     def _begin(self, run: RunRecord) -> None:
         place = labels.place_of(run, None)
         self._line(f"… Running · {visible(run.model)}{f' · {place}' if place else ''}")
-        if words := labels.offline_words(run.model):
+        if words := labels.offline_words(run):
             self._line(words)
-        for text in run.notices:
-            self._line(f"     note: {visible(text)}")
+        for note in labels.run_notes(run):
+            self._line(f"     note: {note}")
 
     def _line(self, text: str) -> None:
         self._break()

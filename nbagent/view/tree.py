@@ -116,8 +116,15 @@ def calls_of(turn: EngineTurn) -> str:
     )
 
 
-def answers_listing(answers: Sequence[tuple[RunRecord, EngineTurn]]) -> Listing:
+def answers_of(records: Sequence[RunRecord]) -> list[tuple[RunRecord, EngineTurn]]:
+    """The answers to one request: of the run that was asked again, and of those that did it."""
+    asked = records[-1].forked_from
+    return [(run, turn) for run in records for turn in run.turns if turn.id == asked]
+
+
+def answers_listing(*records: RunRecord) -> Listing:
     """The answers to one request, each of a run: which are the same, what they say and cost."""
+    answers = answers_of(records)
     numbers = different_answers([turn for _, turn in answers])
     rows: list[tuple[str, ...]] = []
     for (run, turn), number in zip(answers, numbers, strict=True):

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from nbagent.contracts.chat import ImagePart, Message
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels
-from nbagent.view.images import drawn, with_figures
+from nbagent.view.images import drawn, figures_of, with_figures
 from nbagent.view.markdown import nodes_of
 from nbagent.view.node import Node, h
-from nbagent.view.picture import ROOT, card_node, picture, row_node, turn_node
+from nbagent.view.picture import ROOT, card_node, page, picture, row_node, turn_node
 from nbagent.view.request import message_nodes
 from nbagent.view.words import clean, one_line
+
+
+class Answer(str):
+    """A text of a model, which a front end shows rendered, with the figures that it names."""
+
+    figures: Mapping[int, ImagePart]
+
+    @classmethod
+    def of(cls, run: RunRecord) -> Answer:
+        """The answer of a run."""
+        answer = cls(run.text)
+        answer.figures = figures_of(run)
+        return answer
+
+    def _repr_html_(self) -> str:
+        return page(answer_node(self, self.figures))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
 
 def answer_node(text: str, figures: Mapping[int, ImagePart] | None = None) -> Node:

@@ -18,6 +18,7 @@ offline.script([words], name="short", delay_ms=12)
 offline.script([words * 50], name="endless", delay_ms=12)
 offline.script([look, look, "Done."], name="paused", delay_ms=150)
 offline.script([look, "First answer.", "Second answer.", "Third answer."], name="several")
+offline.script(["None.", look, "Two.", look, "454 km²."], name="spread")
 """
 )
 RUNS = [
@@ -32,8 +33,13 @@ RUNS = [
     "import ipywidgets\nwith (place := ipywidgets.Output()):\n"
     "    nbagent.Agent(model='offline:demo', tools=[]).run('Hello')\n"
     "ipywidgets.Tab([ipywidgets.VBox([place])])",
+    "%%agent --model offline:spread --tools area\nHow large is Oslo?",
+    "agent = nbagent.Agent(model='offline:short', tools=[], session='tree-APP')\n"
+    "_ = agent.run('Talk a little').fork('C01', 'Talk of APP', model='offline:demo')",
+    "%agent tree tree-APP",
+    "%agent history",
 ]
-SLOW, SHORT, ENDLESS, KILL, PAUSED, SEVERAL, SHOW, BOX = range(1, 9)
+SLOW, SHORT, ENDLESS, KILL, PAUSED, SEVERAL, SHOW, BOX, SPREAD, FORK, TREE, TABLE = range(1, 13)
 
 
 @pytest.fixture(scope="module", params=["lab", "notebook"])
@@ -41,7 +47,8 @@ def notebook(
     request: pytest.FixtureRequest, chromium: Browser, server: Server
 ) -> Iterator[Notebook]:
     app: App = request.param
-    name = server.write(f"live-{app}.ipynb", [SETUP, *RUNS])
+    cells = [cell.replace("APP", app) for cell in (SETUP, *RUNS)]
+    name = server.write(f"live-{app}.ipynb", cells)
     with opened(chromium, server, name, app) as notebook:
         notebook.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         notebook.run(0)
@@ -120,7 +127,7 @@ def test_every_button_of_a_finished_run_works_in_its_cell_and_where_it_is_shown_
     notebook.run(SEVERAL, SHOW)
     answers = notebook.output(SEVERAL).locator(".nba-answer")
     assert answers.all_inner_texts() == ["First answer."]
-    do(notebook, SEVERAL, "copy").click()
+    do(notebook, SEVERAL, "copy").last.click()
     expect(runs(notebook, SEVERAL).locator(".nba-said")).to_have_text("Copied the answer")
     read = "() => navigator.clipboard.readText()"
     assert notebook.page.evaluate(read) == "First answer."
@@ -133,10 +140,21 @@ def test_every_button_of_a_finished_run_works_in_its_cell_and_where_it_is_shown_
     assert {"--model offline:several", "--tools area"} <= {
         " ".join(pair) for pair in zip(cell.split(), cell.split()[1:], strict=False)
     }
+    runs(notebook, SEVERAL).locator(".nba-turn summary").first.click()
+    copies = do(notebook, SEVERAL, "copy")
+    for place, words in enumerate(['{"city": "Oslo"}', "454.1"]):
+        copies.nth(place).click()
+        notebook.page.wait_for_function(f"async () => (await ({read})()).trim() === '{words}'")
     do(notebook, SEVERAL, "retry").click()
     runs(notebook, SEVERAL).locator(".nba-words .nba-go").click()
     expect(answers).to_have_text(["First answer.", "Second answer."])
     do(notebook, SEVERAL, "compare", 1).click()
+    do(notebook, SEVERAL, "cancel", 1).click()
+    expect(do(notebook, SEVERAL, "cancel", 1)).to_have_count(0)
+    do(notebook, SEVERAL, "compare", 1).click()
+    chosen = runs(notebook, SEVERAL).nth(1).get_by_role("combobox")
+    assert "How large is Oslo?" in chosen.locator("option").first.inner_text()
+    runs(notebook, SEVERAL).locator(".nba-words .nba-go").click()
     expect(notebook.output(SEVERAL)).to_contain_text("1 changed")
     # The first of them is below `%agent show` as well, where a click shows what follows too.
     runs(notebook, SHOW).locator(".nba-turn summary").nth(2).click()
@@ -148,6 +166,61 @@ def test_every_button_of_a_finished_run_works_in_its_cell_and_where_it_is_shown_
     (output,) = notebook.outputs(SEVERAL)
     assert sorted(output["data"]) == ["text/html", "text/plain"]
     assert len(output["metadata"]["nbagent"]) == 2
+    assert notebook.console == []
+
+
+def test_several_answers_are_shown_beside_each_other_and_the_chosen_one_goes_on(
+    notebook: Notebook,
+) -> None:
+    notebook.run(SPREAD)
+    place = notebook.output(SPREAD)
+    do(notebook, SPREAD, "retry").click()
+    place.get_by_role("combobox").select_option("3")
+    place.locator(".nba-words .nba-go").click()
+    table = place.locator(".nba-list")
+    expect(table).to_contain_text("4 answers, 3 different")
+    expect(table.locator("tbody tr")).to_have_count(4)
+    answers = place.locator("[data-run]")
+    expect(answers).to_have_count(4)
+    assert [answer.locator(".nba-turn").count() for answer in answers.all()] == [1, 1, 1, 1]
+    # No call has run: the one that is chosen runs its own.
+    held = answers.filter(has_text="waits").or_(answers.filter(has_text="Paused"))
+    held.first.locator("[data-do=continue]").click()
+    place.locator(".nba-words .nba-go").click()
+    expect(answers).to_have_count(5)
+    expect(answers.last).to_contain_text("454.1")
+    assert notebook.console == []
+
+
+def test_a_tree_and_a_table_of_runs_open_them_below(notebook: Notebook) -> None:
+    notebook.run(FORK, TREE, TABLE)
+    tree, table = notebook.cell(TREE), notebook.cell(TABLE)
+    branches = tree.locator(".nba-branch")
+    expect(branches).to_have_count(2)
+    branches.last.locator("summary").click()
+    branches.last.locator("[data-do=show]").click()
+    expect(tree.locator(".nba-prompt")).to_have_text(f"Talk of {notebook.app}")
+    expect(tree.locator("[data-do=retry]")).to_be_visible()
+    rows = table.locator("tbody tr:visible")
+    table.get_by_role("button", name="Sort by tokens").click()
+    tokens = [int(it.get_attribute("value") or 0) for it in table.locator("td:nth-child(6)").all()]
+    assert tokens == sorted(tokens, reverse=True)
+    table.get_by_role("button", name="Sort by tokens").click()
+    tokens = [int(it.get_attribute("value") or 0) for it in table.locator("td:nth-child(6)").all()]
+    assert tokens == sorted(tokens)
+    field = table.get_by_role("searchbox")
+    field.fill(f"TALK OF {notebook.app}")
+    expect(rows).to_have_count(1)
+    # Of the runs with these words in their answer, one is of this notebook.
+    field.fill("word239 word240")
+    expect(rows).to_have_count(0)
+    field.press("Enter")
+    expect(rows.first).to_contain_text("Talk a little")
+    rows.first.locator("[data-do=show]").click()
+    expect(table.locator(".nba-answer")).to_contain_text("word240")
+    assert field.input_value() == "word239 word240"
+    data = [output["data"] for output in notebook.outputs(TABLE)]
+    assert [sorted(one) for one in data] == [["text/html", "text/plain"]] * 2
     assert notebook.console == []
 
 

@@ -11,6 +11,7 @@ from stage import Stage, load_views, until
 from stories import ANSWER, Story, drawn
 
 from nbagent.contracts import events
+from nbagent.notebook.actions import Click, form_of
 from nbagent.notebook.run_view import script
 from nbagent.view import node
 from nbagent.view.picture import picture
@@ -124,6 +125,7 @@ def test_a_view_that_comes_later_asks_for_the_whole_and_takes_nobody_elses(page:
 
 def test_buttons_of_static_pictures_work_while_their_kernel_lives(page: Page) -> None:
     run = drawn().run
+    fork = form_of(Click("fork", run.id, "C01"), run)
     made = node.html(picture(run, kernel="k1-1")) + node.html(picture(run, kernel="k2-1"))
     page.set_content(f"<!doctype html><body>{made}")
     page.evaluate("history.replaceState(null, '', '/')")
@@ -135,13 +137,15 @@ def test_buttons_of_static_pictures_work_while_their_kernel_lives(page: Page) ->
     ours.get_by_role("button", name="Compare").click()
     ours.locator(".nba-turn summary").first.click()
     ours.get_by_role("button", name="Fork").first.click()
+    page.evaluate("m => stub.hear(m)", {"run": run.id, "at": "k1-1", "form": fork})
     ours.get_by_role("textbox").fill("In a <b>sentence</b>.")
     ours.locator(".nba-words .nba-go").dblclick()
     ours.locator(".nba-words .nba-go").click(force=True)
     base = {"kind": "act", "run": run.id, "at": "k1-1"}
-    forked = {**base, "do": "fork", "turn": "C01", "prompt": "In a <b>sentence</b>."}
+    wish = {**base, "do": "fork", "turn": "C01"}
+    filled = {**wish, "fields": {"prompt": "In a <b>sentence</b>."}}
     sent = page.evaluate("JSON.parse(JSON.stringify(stub.model.sent))")
-    assert sent == [{**base, "do": "compare"}, forked]
+    assert sent == [{**base, "do": "compare"}, wish, filled]
     # The kernel could not, and says why; the words can be mended and sent again.
     said = {"run": run.id, "at": "k1-1", "said": "<i>busy</i>", "text": ""}
     page.evaluate("m => stub.hear(m)", said)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,9 +43,18 @@ def send_mail(to: str, text: str) -> str:
 mail = offline.call("send_mail", to="a@b.c", text="Hi")
 offline.script([offline.step(calls=[mail]), "Sent it."], name="mails")
 """
-CELLS = [SETUP, "nbagent.panel()", "time.sleep(3); print('cell done')"]
-PANEL, BUSY = 1, 2
+BOXES = """
+import ipywidgets
+out = ipywidgets.Output()
+with out:
+    nbagent.panel()
+ipywidgets.Tab([ipywidgets.VBox([nbagent.panel(show=False)]), out])
+"""
+CELLS = [SETUP, "nbagent.panel()", "time.sleep(3); print('cell done')", BOXES]
+PANEL, BUSY, BOXED = 1, 2, 3
+PACKAGE = Path(__file__).parents[2] / "notebooks" / "packages" / "table-review"
 SOON_MS = 5_000
+DRAFT_MS = 800
 BOTH = pytest.mark.parametrize("desk", ["notebook", "lab"], indirect=True)
 LAB = pytest.mark.parametrize("desk", ["lab"], indirect=True)
 """For what is the same in both apps, or in JupyterLab alone."""
@@ -93,6 +104,8 @@ class Desk:
 
     def write(self, label: str, text: str) -> None:
         """Type into a field of the form, and leave it."""
+        if not self.field(label).is_visible():
+            self.field(label).locator("xpath=ancestor::details/summary").click()
         self.field(label).fill(text)
         self.field(label).press("Tab")
 
@@ -104,7 +117,7 @@ class Desk:
     def ends(self, *words: str) -> None:
         """Wait until the runs on the page have ended so, and the box is free again."""
         expect(self.phases).to_have_text([*words], timeout=20_000)
-        expect(self.stop).to_be_disabled(timeout=20_000)
+        expect(self.stop).to_be_hidden(timeout=20_000)
 
 
 def begin(notebook: Notebook) -> Desk:
@@ -118,6 +131,7 @@ def desk(request: pytest.FixtureRequest, chromium: Browser, server: Server) -> I
     app: App = request.param
     server.setting("@jupyter-widgets/jupyterlab-manager:plugin", {"saveState": True})
     name = server.write(f"panel-{app}.ipynb", CELLS)
+    shutil.copytree(PACKAGE, server.folder / PACKAGE.name, dirs_exist_ok=True)
     try:
         with opened(chromium, server, name, app) as notebook:
             yield begin(notebook)
@@ -149,6 +163,12 @@ def test_a_person_types_sends_stops_and_goes_on(desk: Desk, figures: list[str]) 
     desk.ends("Stopped", "Answered", "Answered")
     assert "717,710" in desk.root.locator(".nba-answer").last.inner_text()
     assert desk.root.locator(".nba-totals").inner_text().startswith("3 runs · 4 turns · ")
+    desk.say("Use nap with 1 seconds")
+    desk.root.locator(".nba-card.nba-busy").wait_for()
+    desk.do("pause", within=desk.root.locator(".nba-box"))
+    desk.ends("Stopped", "Answered", "Answered", "Paused")
+    desk.do("continue", within=desk.root.locator(".nba-box"))
+    desk.ends("Stopped", "Answered", "Answered", "Paused", "Answered")
     assert desk.notebook.console == []
 
 
@@ -176,7 +196,9 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     forked = desk.root.locator("[data-run]").last
     assert "291,940" in forked.locator(".nba-answer").inner_text()
     desk.do("compare", within=forked)
-    expect(forked.locator(".nba-compared")).to_contain_text("C03 | C03")
+    desk.do("go", within=forked)
+    expect(desk.root.get_by_role("group", name="comparison of runs")).to_contain_text("C03 | C03")
+    expect(desk.root.locator(".nba-words")).to_have_count(0)
     with desk.notebook.page.expect_file_chooser() as chooser:
         desk.do("files")
     chooser.value.set_files(FilePayload(name="a.txt", mimeType="text/plain", buffer=b"hello"))
@@ -185,13 +207,59 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     expect(desk.root.locator(".nba-chips .nba-chip")).to_have_count(0)
     desk.do("new")
     runs = desk.fold("runs")
-    runs.get_by_role("searchbox").fill("bergen answered")
+    runs.get_by_role("searchbox").fill("291,940 bergen answered")
     found = runs.get_by_role("button", name="What is the population of Bergen?")
     found.first.click()
     expect(desk.phases).to_have_text(["Answered"])
+    tree = desk.fold("session")
+    here = tree.locator(".nba-branch:has(> details .nba-here)").last
+    expect(here.locator("summary").first).to_contain_text("C03 again: What is the population of B")
+    branch = tree.locator(
+        ".nba-branch > details", has_text="continued: What is the population"
+    ).last
+    branch.locator("summary").click()
+    branch.get_by_role("button").click()
+    expect(desk.phases).to_have_text(["Answered", "Answered"])
+    export = desk.fold("export")
+    export.get_by_role("combobox").select_option(label="Mail it")
     with desk.notebook.page.expect_download() as download:
-        desk.fold("export").get_by_role("button", name="Markdown").click()
-    assert "291,940" in download.value.path().read_text()
+        export.get_by_role("button", name="Markdown").click()
+    assert "sent to a@b.c" in download.value.path().read_text()
+    assert desk.notebook.console == []
+
+
+@BOTH
+def test_a_person_starts_answers_and_resumes_a_workflow(desk: Desk) -> None:
+    desk.do("new")
+    packages = desk.fold("packages")
+    packages.get_by_role("button", name="table-review").click()
+    desk.button("Send").click()
+    desk.ends("Waiting for you")
+    graph = desk.root.locator(".nba-flow").last
+    expect(graph.locator("summary")).to_contain_text("step-01-scope")
+    desk.say("For a talk; the last column.")
+    expect(desk.phases).to_have_count(2)
+    expect(desk.stop).to_be_hidden()
+    run = desk.root.locator(".nba-run").last.get_attribute("data-run")
+    desk.do("new")
+    runs = desk.fold("runs")
+    runs.get_by_role("searchbox").fill("last column")
+    runs.locator(f'[value="{run}"]').click()
+    expect(desk.phases).to_have_count(2)
+    desk.say("Go on.")
+    question = desk.root.locator("[data-question].nba-armed").first
+    expect(question).to_contain_text("needs your approval", timeout=20_000)
+    desk.stop.click()
+    expect(desk.phases.last).to_have_text("Stopped")
+    desk.do("continue", within=desk.root.locator(".nba-box"))
+    expect(desk.phases).to_have_count(4)
+    expect(desk.stop).to_be_visible()
+    desk.stop.click()
+    expect(desk.stop).to_be_hidden()
+    expect(desk.root.locator(".nba-flow").last).to_contain_text("step-01-scope")
+    desk.do("new")
+    for label in ("Workflow", "Document"):
+        desk.write(label, "")
 
 
 @LAB
@@ -242,8 +310,7 @@ def test_a_reopened_notebook_has_the_runs_and_words_and_no_key(
     notebook = desk.notebook
     desk.write("Model", f"x{KEY}")
     expect(desk.field("Model")).to_have_value("x[redacted]")
-    desk.fold("system")
-    desk.root.get_by_role("textbox", name="System prompt").fill(f"Never say {KEY}.")
+    desk.write("System prompt", f"Never say {KEY}.")
     desk.box.fill(f"What opens {KEY}?")
     document = notebook.save()
     text = json.dumps(document)
@@ -261,7 +328,7 @@ def test_a_reopened_notebook_has_the_runs_and_words_and_no_key(
     with opened(chromium, server, "panel-again.ipynb") as reopened:
         output = reopened.output(PANEL)
         output.locator(".nba-panel-saved").wait_for()
-        expect(output.locator(".nba-panel-words")).to_contain_text("run this cell again")
+        expect(output.locator(".nba-notes")).to_contain_text("run this cell again")
         expect(output.locator(".nba-panel-saved")).to_contain_text("291,940")
         assert not output.locator(".nba-panel").is_visible()
         assert "Error displaying widget" not in output.inner_text()
@@ -290,3 +357,28 @@ def _gone_after_a_restart(desk: Desk) -> None:
     desk.ends("Answered")
     answers: Any = desk.root.locator(".nba-answer")
     assert "717,710" in answers.last.inner_text()
+
+
+@BOTH
+def test_a_page_loaded_anew_in_mid_run_has_all_and_two_panels_are_in_step(desk: Desk) -> None:
+    desk.do("new")
+    desk.notebook.run(BOXED)
+    boxed = desk.notebook.output(BOXED)
+    panels = [boxed.locator(".nba-panel").nth(n) for n in (0, 1)]
+    expect(panels[0]).to_be_visible()
+    desk.say("Use nap with 6 seconds")
+    for panel in panels:
+        expect(panel.locator(".nba-card.nba-busy")).to_have_count(1)
+    desk.write("System prompt", "Be brief.")
+    desk.box.fill("A thought")
+    boxed.get_by_role("tab").nth(1).click()
+    expect(panels[1].get_by_role("textbox", name="Prompt", exact=True)).to_have_value("A thought")
+    desk.notebook.page.wait_for_timeout(DRAFT_MS)
+    desk.notebook.save()
+    desk.notebook.load(kernel=False)
+    desk.root.wait_for()
+    expect(desk.box).to_have_value("A thought")
+    expect(desk.root.get_by_label("System prompt")).to_have_value("Be brief.")
+    desk.ends("Answered")
+    for panel in panels:
+        expect(panel.locator(".nba-phase")).to_have_text(["Answered"])

@@ -152,4 +152,4 @@ def test_the_bytes_of_a_figure_are_in_the_answer_or_in_its_card_and_in_the_rende
     assert shown.count(PIXEL) == 2
     assert "figure 2 · in the answer below" in shown
     assert shown.index("figure 1 · number 0") < shown.index("nba-answer")
-    assert PIXEL in run.answer._repr_html_()
+    assert PIXEL in run.answer._repr_html_()  # pyright: ignore[reportPrivateUsage]

@@ -6,17 +6,21 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import comm
 import pytest
 from comm.base_comm import BaseComm
 from frontends import StandIn
+from IPython.core.events import EventManager
 
 from nbagent import tool
 from nbagent.archive.store import Store
 from nbagent.contracts.records import RunRecord
+from nbagent.notebook import actions
 from nbagent.notebook import panel as room
+from nbagent.notebook.outputs import forget_run
 from nbagent.notebook.panel import Panel
 from nbagent.runtime import Courier
 from nbagent.session.frontend import use_frontend
@@ -70,6 +74,11 @@ class Stage:
         self.namespace: dict[str, Any] = {"population": population, "nap": nap}
         monkeypatch.setattr(comm, "create_comm", wire.open)
         monkeypatch.setattr(room, "display", self._display)
+        monkeypatch.setattr(actions, "_actions", None)
+        names = {"user_ns": self.namespace, "user_global_ns": self.namespace}
+        events = EventManager(None, {"post_run_cell": lambda result: None})
+        shell = SimpleNamespace(events=events, **names)
+        monkeypatch.setattr(room, "get_ipython", lambda: shell)
         use_frontend(StandIn(self.namespace, adopt=_drained, set_last=self.handles.append))
         self.panel = Panel()
         self.panel.show()
@@ -89,7 +98,7 @@ class Stage:
     @property
     def told(self) -> list[Message]:
         """What became of the prompts that were sent."""
-        return self.wire.of("run", "refused")
+        return self.wire.of("taken", "refused")
 
     @property
     def pictures(self) -> list[Any]:
@@ -101,17 +110,31 @@ class Stage:
         """A message of the page."""
         self.panel.heard({"kind": kind, **more})
 
+    def click(self, do: str, run: RunRecord, **more: Any) -> None:
+        """A button below a run of the panel."""
+        actions.heard({"kind": "act", "do": do, "run": run.id, "at": self.panel.id, **more})
+
+    def forget(self, run: RunRecord, *, children: bool = False) -> None:
+        for run_id in self.store.forget(run.id, children=children):
+            forget_run(run_id)
+
     def set(self, name: str, value: str) -> None:
         self.say("field", name=name, value=value)
+
+    def tick(self, name: str, *, on: bool) -> None:
+        ticked = {**self.ticked(hosts=True), name: on}
+        self.set("tools", ",".join(tool for tool, is_on in ticked.items() if is_on))
 
     def ticked(self, *, hosts: bool = False) -> dict[str, bool]:
         """The tools of the form and whether they are ticked."""
         found = {name: on for name, _, on in self.state["tools"]}
         return {name: on for name, on in found.items() if hosts or name in self.namespace}
 
-    def listed(self, key: str) -> Any:
-        """The list that the page asked for last."""
-        until(lambda: [one for one in self.wire.of("list") if one["key"] == key])
+    def listed(self, key: str, text: str = "") -> Any:
+        """What there is to choose from."""
+        n = len(self.wire.of("list"))
+        self.say("list", name=key, value=text)
+        until(lambda: len(self.wire.of("list")) > n or self.state["error"])
         return self.wire.of("list")[-1]["node"]
 
     def ask(self, prompt: str, *, kind: str = "send", **more: Any) -> str:
@@ -123,7 +146,11 @@ class Stage:
     def run(self, prompt: str = "", *, kind: str = "send", **more: Any) -> RunRecord:
         before = len(self.handles)
         self.ask(prompt, kind=kind, **more)
-        assert len(self.handles) == before + 1, self.state["error"]
+        return self.ended(before + 1)
+
+    def ended(self, n: int) -> RunRecord:
+        """The run that was begun last, of `n`, when it is over."""
+        assert len(self.handles) == n, self.state["error"]
         self.handles[-1].wait(LONG_S)
         self.settle()
         return self.handles[-1].record

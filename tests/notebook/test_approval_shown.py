@@ -140,8 +140,7 @@ def test_an_odd_message_answers_nothing(odd: dict[str, Any]) -> None:
     assert read_answer(odd, question(GIVEN)) is None
 
 
-def test_nothing_is_answered_where_nothing_is_asked_or_offered() -> None:
-    assert read_answer({"choice": "once"}, None) is None
+def test_an_answer_for_the_session_counts_only_where_it_is_offered() -> None:
     assert read_answer({"choice": "session"}, question(scope="")) is None
 
 

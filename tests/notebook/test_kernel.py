@@ -39,14 +39,14 @@ kernel.prepare()
 class Cell(cells.Cell):
     def __init__(self):
         super().__init__()
-        kernel.register(click.comm_id, self.clicked)
+        comms.register(click.comm_id, self.clicked)
 
     def clicked(self, content):
         if content["kind"] == "stop":
             self.cancel.set()
 
     def run(self, body):
-        return wait(self.start(body), pump=kernel.KernelPump())
+        return wait(self.start(body), pump=comms.pump())
 
 def spin(seconds=10):
     end = time.monotonic() + seconds
@@ -199,7 +199,7 @@ def test_stop_ends_a_run_under_await(quiet: Kernel, way: str) -> None:
     body, log = BODIES["loop" if way == "interrupt" else "model"]
     msg_id = quiet.send(
         "print('go'); "
-        f"print(await await_here(Cell().start({body}), pump=kernel.KernelPump())); "
+        f"print(await await_here(Cell().start({body}), pump=comms.pump())); "
         "print(await asyncio.sleep(0, 'next'))"
     )
     quiet.wait_for("go", msg_id)

@@ -337,7 +337,7 @@ def test_approvals_of_the_session_are_shown_and_taken_back(shell: MagicShell) ->
     assert "nothing is allowed" in shell.said("%agent approvals")
     run()
     assert answer.paths == ["a.txt"] * 2, "it is asked about again"
-    assert "takes nothing or clear" in str(shell.refused("%agent approvals all"))
+    assert "takes [clear]; remove 'all'" in str(shell.refused("%agent approvals all"))
 
 
 GRAPH: dict[str, Any] = {

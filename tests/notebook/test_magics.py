@@ -83,6 +83,13 @@ SHOWN: dict[str, Callable[[str], bool]] = {
 }
 
 
+def test_what_answers_without_a_key_is_said_once_with_the_reason(shell: MagicShell) -> None:
+    said = shell.said("%%agent", "Hello?")
+    line = "offline:demo answers by rules, not by a model: no key and no local server was found."
+    assert said.splitlines()[1] == line
+    assert (said.count("not by a model"), said.count("no local server")) == (1, 1)
+
+
 @pytest.mark.parametrize("line", SHOWN, ids=lambda line: line or "(nothing)")
 def test_terminal_shows_what_was_asked_for(
     shell: MagicShell, capsys: pytest.CaptureFixture[str], line: str

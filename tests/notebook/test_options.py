@@ -115,7 +115,7 @@ WRONG_WORDS: dict[str, tuple[str, ...]] = {
     "show last --raw": ("show does not take --raw", "no options"),
     "stop population": ("--after-turn", "remove 'population'"),
     "panel now": ("takes nothing", "'now'"),
-    "compare last": ("two runs",),
+    "compare last": ("needs RUN RUN", "compare first last"),
     "fork last": ("C03",),
     "help modle": ("'modle'", "'models'"),
 }

@@ -9,7 +9,9 @@ import pytest
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook import actions
-from nbagent.notebook.outputs import Output
+from nbagent.notebook.outputs import Output, output_of
+from nbagent.session.prepare import Ask
+from nbagent.view import node
 from nbagent.view.cell import cell_text
 
 BAD: dict[str, dict[str, Any]] = {
@@ -18,8 +20,9 @@ BAD: dict[str, dict[str, Any]] = {
     "no verb": {"do": None},
     "an approval": {"do": "answer", "choice": "once"},
     "a list": {"do": ["retry"]},
-    "words that are no text": {"prompt": {"a": 1}},
-    "endless words": {"prompt": "x" * 200_000},
+    "words that are no text": {"fields": {"prompt": {"a": 1}}},
+    "endless words": {"fields": {"prompt": "x" * 200_000}},
+    "an endless verb": {"do": "retry" * 1_000},
     "a turn that is no text": {"turn": 5},
 }
 
@@ -43,8 +46,9 @@ def test_a_message_that_is_not_whole_does_nothing(
         done.append(work)
 
     monkeypatch.setattr(actions, "start_by_click", note)
-    monkeypatch.setattr(actions, "later", note)
-    fine = {"kind": "act", "do": "retry", "at": output.id, "run": output.run_ids[0]}
+    monkeypatch.setattr(actions, "aside", note)
+    fine: dict[str, Any] = {"do": "retry", "at": output.id, "run": output.run_ids[0]}
+    fine |= {"kind": "act", "fields": {"n": "3"}}
     actions.heard({**fine, **change})
     actions.heard([fine])
     assert done == []
@@ -52,19 +56,66 @@ def test_a_message_that_is_not_whole_does_nothing(
     assert len(done) == 1
 
 
+def test_only_the_last_thousand_outputs_are_remembered(output: Output) -> None:
+    others = [Output() for _ in range(1_000)]
+    assert output_of(output.id) is None
+    assert [output_of(one.id) for one in others] == others
+
+
 def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Output) -> None:
-    (run_id,) = output.run_ids
-    retry = actions.asked("retry", output, run_id, "", "")
+    run = output.load(output.run_ids[0])
+
+    def ask(do: str, turn: str = "", **fields: str) -> Ask:
+        return actions.asked(actions.Click(do, run.id, turn, fields), output)
+
+    retry = ask("retry", n="3")
     assert (retry.kind, retry.fork_turn, retry.prompt) == ("fork", "C01", None)
-    fork = actions.asked("fork", output, run_id, "C01", " in short ")
-    assert (fork.fork_turn, fork.prompt, fork.parent_id) == ("C01", "in short", run_id)
-    assert actions.asked("continue", output, run_id, "", "").kind == "resume"
-    assert actions.asked("continue", output, run_id, "", "more").kind == "continue"
+    assert retry.holds_calls
+    fork = ask("fork", "C01", prompt=" in short ")
+    assert (fork.fork_turn, fork.prompt, fork.parent_id) == ("C01", "in short", run.id)
+    assert not fork.holds_calls
+    assert ask("continue", prompt=" ").kind == "resume"
+    assert ask("continue", prompt="more").kind == "continue"
     with pytest.raises(UsageError, match="has no turn 'C09'"):
-        actions.asked("fork", output, run_id, "C09", "")
+        ask("fork", "C09")
     output.at_work = "another"
     with pytest.raises(UsageError, match="still running"):
-        actions.asked("retry", output, run_id, "", "")
+        ask("retry")
+
+
+TIMES = {
+    "as chosen": ("4", 4),
+    "none chosen": ("", 1),
+    "too many": ("50", 1),
+    "no number": ("x", 1),
+}
+
+
+@pytest.mark.parametrize(("said", "n"), TIMES.values(), ids=TIMES)
+def test_a_page_asks_for_five_answers_at_most(said: str, n: int) -> None:
+    click = actions.read_click({"do": "retry", "run": "a", "fields": {"n": said}})
+    assert click is not None
+    assert click.n == n
+
+
+def test_comparing_offers_the_run_before_then_the_session_then_the_last_ones() -> None:
+    agent = nbagent.Agent(model="offline:demo", tools=[])
+    elsewhere = agent.run("Elsewhere", session="other")
+    first = agent.run("First", session="one")
+    second = first.resume("Second")
+    third = agent.run("Third", session="one")
+    fork = second.fork("C02")
+    expected = {
+        second.id: [first, fork, third, elsewhere],
+        fork.id: [second, third, first, elsewhere],
+    }
+    for run_id, others in expected.items():
+        run = nbagent.open_run(run_id).record
+        assert [it.id for it in actions.others_of(run)] == [it.id for it in others]
+        form = actions.form_of(actions.Click("compare", run.id), run)
+        assert form is not None
+        words = node.text_of(form)
+        assert f"{others[0].id[:8]} · {others[0].record.prompt}" in words
 
 
 def test_a_run_as_a_cell_asks_the_same(output: Output) -> None:

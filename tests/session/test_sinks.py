@@ -210,7 +210,7 @@ def test_a_script_prints_what_the_person_should_know_and_with_echo_plain_lines(
     assert capsys.readouterr() == ("", "")
     nbagent.Agent(tools=[]).run("Hello.")
     said = capsys.readouterr()
-    assert (said.out, "offline:demo was chosen" in said.err) == ("", True)
+    assert (said.out, "not by a model: no key and no local server" in said.err) == ("", True)
     cut = step(calls=call("look", place="a").calls, finish_reason="length")
     model = script([call("look", place="a"), cut, "Done."])
     nbagent.Agent(model=model, tools=[look], echo=True).run("Go.")
