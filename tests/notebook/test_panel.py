@@ -112,10 +112,12 @@ def test_a_button_begins_a_run_as_the_form_says(stage: Stage, case: str) -> None
 def test_a_comparison_stands_below_and_stays(stage: Stage) -> None:
     first = stage.run("What is the population of Oslo?")
     second = stage.run("And of Bergen?")
-    stage.click("compare", second, fields={"other": first.id})
+    stage.click("compare", first, fields={"other": second.id})
     until(lambda: stage.wire.of("thread"))
     assert len(stage.pictures) == 3
-    assert "Comparison" in text_of(stage.pictures[2])
+    shown = text_of(stage.pictures[2])
+    assert "Comparison" in shown
+    assert shown.index(first.id[:8]) < shown.index(second.id[:8]), "the older run is A"
     assert stage.run("And of Oslo?").parent_id == second.id
     stage.panel.drop(first.id)
     assert len(stage.pictures) == 2
