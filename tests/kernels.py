@@ -112,6 +112,13 @@ class LiveKernel:
             elif kind != "execute_input":
                 cell.messages.append((kind, content))
 
+    def reply_to(self, msg_id: str) -> dict[str, Any]:
+        """What the kernel answered: `status`, and `ename`, `evalue` of an error."""
+        while True:
+            message = self.client.get_shell_msg(timeout=20)
+            if message["parent_header"].get("msg_id") == msg_id:
+                return message["content"]
+
     def run(
         self, code: str, *, cell_id: str | None = None, stdin: bool = False, fails: bool = False
     ) -> Cell:

@@ -50,7 +50,7 @@ class TextPart(Value):
 
     type: Literal["text"] = "text"
     text: str
-    name: str = ""
+    name: str | None = None
     """Of the attached file whose text it is; the person's own words have none."""
 
 

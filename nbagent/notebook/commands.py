@@ -18,7 +18,7 @@ from nbagent import runtime, settings
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import kernel, reports, surface
-from nbagent.notebook.interrupt import Interrupt
+from nbagent.notebook.interrupt import Interrupt, Stopped
 from nbagent.notebook.line import (
     Line,
     continued,
@@ -129,6 +129,8 @@ class Commands:
             if options.into is not None:
                 self._shell.user_ns[options.into] = run
             run.wait()
+        if run.phase == "Failed" and run.stop_reason == "stopped" and run.error:
+            raise Stopped(run.error.message, code=run.error.code, details=run.error.details)
         run.raise_for_error()
         if options.to is not None:
             code = "\n".join(match["code"] for match in _CODE.finditer(run.text))
@@ -316,18 +318,18 @@ def _continued_run(ref: str, session: str | None) -> tuple[str, tuple[str, ...]]
     answer to what is replaced: it stays where it is, and is named.
     """
     run_id = find_run(ref, session=session)
-    here = kernel.cell_id()
-    if here is None or run_id.startswith(ref):
+    here = kernel.cell()
+    if here.cell_id is None or run_id.startswith(ref):
         return run_id, ()  # without a cell's id, or with a run's own, just this one is meant
-    store, notebook = current_store(), kernel.notebook()
+    store = current_store()
     found, next_id = run_id, run_id
     others: list[str] = []
     later: list[str] = []
     while next_id is not None and not surface.was_shown_here(next_id):
         run = store.load(next_id)
         # A copied notebook has the same ids of cells.
-        copied = None not in (notebook, run.notebook) and run.notebook != notebook
-        mine = run.kind == "continue" and run.cell_id == here and not copied
+        copied = None not in (here.notebook, run.notebook) and run.notebook != here.notebook
+        mine = run.kind == "continue" and run.cell_id == here.cell_id and not copied
         if mine and run.parent_id is not None:
             found, later = run.parent_id, list(others)
         elif not mine:

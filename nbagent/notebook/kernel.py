@@ -1,4 +1,4 @@
-"""What nbagent knows of the kernel that it runs in: facts, its namespace, its loop.
+"""What nbagent knows of the kernel that it runs in: facts, its present cell, its loop.
 
 Whatever is missing in a kernel reads as "not there" and never raises. The ways of messages are
 in `comms`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, cast
 
@@ -18,7 +18,8 @@ from IPython.core.getipython import get_ipython
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError
 from nbagent.notebook.comms import clicks_arrive_by, install_tap, this_kernel
-from nbagent.runtime import Courier, use_nested_runner
+from nbagent.runtime import use_nested_runner
+from nbagent.session.frontend import Cell
 
 _CLICKS = {
     "tap": "arrive while a cell runs, also during a synchronous tool (tap)",
@@ -39,11 +40,6 @@ def prepare() -> None:
         install_tap()
 
 
-def namespace() -> Mapping[str, Any]:
-    """The names of the notebook (or of the terminal IPython)."""
-    return cast("dict[str, Any]", getattr(get_ipython(), "user_ns", None) or {})
-
-
 def allow_stdin() -> bool:
     """Whether `input()` reaches a person from the cell that runs now."""
     return bool(_parent("content").get("allow_stdin"))
@@ -58,26 +54,21 @@ def is_headless() -> bool:
     return in_kernel() and (kind is None or (kind == "execute_request" and not allow_stdin()))
 
 
-def cell_id() -> str | None:
-    """The id of the cell that runs now, where the front end tells (JupyterLab, VS Code, …)."""
+def cell() -> Cell:
+    """The cell that runs now, as far as the front end tells."""
     metadata = _parent("metadata")
-    found = metadata.get("cellId") or metadata.get("cell_id")
-    return found if isinstance(found, str) else None
-
-
-def notebook() -> str | None:
-    """The path of the notebook, as the server or the front end has it."""
-    # Set by jupyter_server >= 2 for a session's kernel; the other one by VS Code.
-    path = os.environ.get("JPY_SESSION_NAME") or namespace().get("__vsc_ipynb_file__")
-    return str(path) if path else None
-
-
-def execution_count() -> int | None:
-    """The number of the cell that runs now: `In [n]`."""
-    history = getattr(get_ipython(), "history_manager", None)
+    cell_id = metadata.get("cellId") or metadata.get("cell_id")  # JupyterLab, VS Code, …
+    shell = get_ipython()
     # The shell's own count is raised before or after the cell, as its version has it.
-    cells = getattr(history, "input_hist_parsed", None)
-    return len(cells) - 1 if isinstance(cells, list) and len(cells) > 1 else None
+    cells = getattr(getattr(shell, "history_manager", None), "input_hist_parsed", None)
+    # Set by jupyter_server >= 2 for a session's kernel; the other one by VS Code.
+    names: dict[str, Any] = getattr(shell, "user_ns", {})
+    path = os.environ.get("JPY_SESSION_NAME") or names.get("__vsc_ipynb_file__")
+    return Cell(
+        cell_id=cell_id if isinstance(cell_id, str) else None,
+        execution_count=len(cells) - 1 if isinstance(cells, list) and len(cells) > 1 else None,
+        notebook=str(path) if path else None,
+    )
 
 
 def execution_id() -> str | None:
@@ -95,19 +86,6 @@ def main_loop() -> asyncio.AbstractEventLoop | None:
     """The loop of the kernel's main thread, on which an idle kernel can be given work."""
     loop = getattr(getattr(this_kernel(), "io_loop", None), "asyncio_loop", None)
     return loop if isinstance(loop, asyncio.AbstractEventLoop) else None
-
-
-def adopt(courier: Courier) -> None:
-    """Let the idle kernel's main thread run the jobs of a run that nobody waits for."""
-    loop = main_loop()
-    if loop is None:
-        return
-
-    def drain_soon() -> None:
-        with suppress(RuntimeError):  # the kernel is going down
-            loop.call_soon_threadsafe(courier.drain)
-
-    courier.on_idle_job = drain_soon
 
 
 def run_nested(work: Coroutine[Any, Any, Any]) -> Any:
@@ -140,11 +118,14 @@ def kernel_facts() -> dict[str, str]:
         where = "none (terminal IPython)" if get_ipython() is not None else "none"
         return {"kernel": where, "clicks": "none: there is no front end", "stop": "Ctrl-C"}
     loop = main_loop()
+    interrupts = "■ stops a run and interrupts its synchronous tool; twice gets out at once"
+    if sys.platform == "win32":
+        interrupts = "■ stops a run; a synchronous tool that sleeps ends when it wakes (Windows)"
     facts = {
         "kernel": type(this_kernel()).__name__,
         "clicks": _CLICKS[clicks_arrive_by()],
         "stdin": "input() reaches you" if allow_stdin() else "no input() here (headless)",
-        "interrupts": _interrupts(),
+        "interrupts": interrupts,
         "loop": "unknown" if loop is None else f"{type(loop).__module__}.{type(loop).__name__}",
     }
     if loop is not None and not isinstance(loop, asyncio.BaseEventLoop):
@@ -152,12 +133,6 @@ def kernel_facts() -> dict[str, str]:
     if "nest_asyncio" in sys.modules:
         facts["warning"] = "nest_asyncio is loaded: it loses clicks on ipykernel 7; leave it out"
     return facts
-
-
-def _interrupts() -> str:
-    if sys.platform == "win32":
-        return "■ stops a run; a synchronous tool that sleeps ends when it wakes (Windows)"
-    return "■ stops a run and interrupts its synchronous tool; twice gets out at once"
 
 
 def _parent(part: str) -> dict[str, Any]:

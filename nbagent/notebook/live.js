@@ -7,9 +7,9 @@
 
 // The closed lists of view/node.py. What is not in them is not built.
 const TAGS = new Set((
-  "div span p b i em strong s small sub sup del ins code pre kbd h3 h4 h5 h6 ul ol li " +
-  "blockquote a br hr img table caption thead tbody tr th td details summary progress section " +
-  "header footer button textarea input select option label"
+  "div span p b i em strong s small sub sup del ins code pre kbd h3 h4 h5 h6 ul ol li blockquote " +
+  "a br hr img table caption thead tbody tr th td details summary progress section header footer " +
+  "button textarea input select option label"
 ).split(" "));
 const ATTRIBUTES = new Set((
   "class title role open hidden disabled checked selected start align scope colspan alt value " +
@@ -29,17 +29,11 @@ const ARMED_MS = 300;
 const BUSY_MS = 1500;
 const PREVIEW_MS = 300;
 const MOVING_MS = 50;
-const SAID_MS = 2000;
 const TICK_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 100;
 /** @type {Record<string, string>} */
 const SENT = { once: "Allowed once", session: "Allowed for this session", deny: "Denied" };
 /** @type {Record<string, string>} */
 const STOPS = { stop: "Stopping…", pause: "Pausing after this turn…" };
-const FORM_STYLE = `
-  .nba-words, .nba-run > .nba-said { padding: 2px 14px 8px; }
-  .nba-words textarea { display: block; box-sizing: border-box; width: 100%; font: inherit; }
-  .nba-words button { margin: 6px 6px 0 0; }
-`;
 
 /** The node as DOM: text stays text. @param {Picture} node @returns {any} */
 function build(node) {
@@ -60,8 +54,8 @@ function build(node) {
 
 /** As `seconds` in view/words.py, for the clock. @param {number} ms */
 function seconds(ms) {
-  if (ms >= 600000) return `${Math.floor(ms / 60000)} min ${Math.floor((ms % 60000) / 1000)}`;
-  return (ms / 1000).toFixed(ms < 99950 ? 1 : 0);
+  if (ms >= 600000) return `${Math.floor(ms / 60000)} min ${Math.floor((ms % 60000) / 1000)} s`;
+  return `${(ms / 1000).toFixed(ms < 99950 ? 1 : 0)} s`;
 }
 
 /** @param {Element | null} root @param {string} key @returns {any} */
@@ -83,8 +77,7 @@ function replace(old, fresh) {
   (twin ?? line)?.focus({ preventScroll: true });
 }
 
-/** @param {string} text @param {HTMLElement} source what shows it */
-async function toClipboard(text, source) {
+async function toClipboard(/** @type {string} */ text, /** @type {HTMLElement} */ source) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
@@ -109,7 +102,7 @@ function watchKernel(model, gone) {
   };
 }
 
-// What a person does to a run that is over: the same in a live view, the panel and static outputs.
+// What a person does to a run that is over, in the panel as in every output.
 
 /** A button was clicked. The first click of one with a form brings it: the kernel sends it.
  * @param {any} button @param {Shared["send"]} send */
@@ -126,8 +119,7 @@ function act(button, send) {
   send({ kind: "act", do: what, run: root.dataset.run, at, turn, fields });
 }
 
-/** @param {any} form @returns {Record<string, string>} */
-function fieldsOf(form) {
+function fieldsOf(/** @type {any} */ form) {
   const fields = [...form.querySelectorAll("[data-field]")];
   return Object.fromEntries(fields.map(({ dataset, value }) => [dataset.field, value]));
 }
@@ -149,8 +141,7 @@ async function reply({ run, at, said, text, form, list }) {
   const root = document.querySelector(`${which}:focus-within`) ?? document.querySelector(which);
   if (!root) return;
   if (form) return ask(root, build(form));
-  if (list) return root.querySelector(".nba-scrolls").replaceWith(
-    build(list).querySelector(".nba-scrolls"));
+  if (list) return root.querySelector("table").replaceWith(build(list).querySelector("table"));
   const filled = root.querySelector(".nba-words");
   if (!said) return filled?.remove();
   for (const button of filled?.querySelectorAll("button") ?? []) button.disabled = false;
@@ -161,8 +152,8 @@ async function reply({ run, at, said, text, form, list }) {
   else line.firstChild.data = "Selected: press Ctrl+C";
 }
 
-/** Put a form below the button that wants it. @param {any} root @param {any} form */
-function ask(root, form) {
+/** Put a form below its button. */
+function ask(/** @type {any} */ root, /** @type {any} */ form) {
   root.querySelector(".nba-words")?.remove();
   const { do: what, turn } = form.dataset;
   const of = turn ? `[data-turn="${CSS.escape(turn)}"]` : ":not([data-turn])";
@@ -171,8 +162,7 @@ function ask(root, form) {
   form.querySelector("[data-field]").focus();
 }
 
-/** @param {any} root @param {string} words */
-function say(root, words) {
+function say(/** @type {any} */ root, /** @type {string} */ words) {
   let line = root.querySelector(":scope > .nba-said");
   line ??= root.appendChild(build(["div", { class: "nba-said", "aria-live": "polite" }]));
   line.textContent = words;
@@ -189,18 +179,15 @@ function sortRows(head) {
     const cell = row.cells[head.cellIndex];
     return cell.getAttribute("value") ?? cell.textContent;
   };
-  const by = new Intl.Collator().compare;
-  const order = (/** @type {any} */ a, /** @type {any} */ b) => of(a) - of(b) || by(of(a), of(b));
-  const rows = [...body.rows].sort(order);
+  const rows = [...body.rows].sort((a, b) => of(a) - of(b) || of(a).localeCompare(of(b)));
   body.append(...(isDown ? rows.reverse() : rows));
 }
 
 /** Show the rows that have the words of a field. @param {any} field */
 function filterRows(field) {
-  const words = field.value.toLowerCase().split(/\s+/);
+  const words = field.value.trim().toLowerCase();
   for (const row of field.closest("[data-kernel]").querySelectorAll("tbody tr")) {
-    const text = row.textContent.toLowerCase();
-    row.hidden = !words.every((/** @type {string} */ word) => text.includes(word));
+    row.hidden = !row.textContent.toLowerCase().includes(words);
   }
 }
 
@@ -218,8 +205,6 @@ function createView(shared, el) {
   const answered = new Map();
   /** What waits while a question is open. @type {{ run: string, op: any[] }[]} */
   let held = [];
-  /** When each head was drawn. @type {WeakMap<Element, number>} */
-  const drawn = new WeakMap();
   const leaving = new AbortController();
   let moved = -Infinity;
   let typing = 0;
@@ -254,8 +239,7 @@ function createView(shared, el) {
     for (const { run, op } of held.splice(0)) apply(run, op);
   }
 
-  /** @param {string} run @param {any[]} op */
-  function apply(run, [kind, key, value, parent]) {
+  function apply(/** @type {string} */ run, /** @type {any[]} */ [kind, key, value, parent]) {
     const isAll = kind === "done";
     const old = isAll ? rootOf(run) : keyed(rootOf(run), key);
     if (kind === "add") {
@@ -318,16 +302,14 @@ function createView(shared, el) {
     setSent(ask, false);
   }
 
-  /** @param {any} ask @param {boolean} isSent */
-  function setSent(ask, isSent) {
+  function setSent(/** @type {any} */ ask, /** @type {boolean} */ isSent) {
     ask.classList.toggle("nba-sent", isSent);
     for (const one of ask.querySelectorAll("button, textarea, input")) one.disabled = isSent;
     const words = answered.get(ask.dataset.question);
     if (words) ask.querySelector(".nba-said").textContent = words;
   }
 
-  /** @param {any} ask @param {string} choice */
-  function sent(ask, choice) {
+  function sent(/** @type {any} */ ask, /** @type {string} */ choice) {
     if (ask.contains(ask.getRootNode().activeElement)) {
       const line = ask.parentElement.closest("details")?.querySelector("summary");
       line?.focus({ preventScroll: true });
@@ -336,8 +318,7 @@ function createView(shared, el) {
     setSent(ask, true);
   }
 
-  /** @param {any} ask @param {any} button */
-  function answer(ask, button) {
+  function answer(/** @type {any} */ ask, /** @type {any} */ button) {
     const choice = button.dataset.do;
     const form = button.closest(".nba-edit, .nba-deny");
     if (choice === "cancel") return cancel(form);
@@ -364,8 +345,7 @@ function createView(shared, el) {
     typing = setTimeout(() => shared.send({ ...message, fields: fieldsOf(form) }), PREVIEW_MS);
   }
 
-  /** @param {any} event */
-  function clicked({ target, detail }) {
+  function clicked(/** @type {any} */ { target, detail }) {
     const button = target.closest("button[data-do]");
     const fold = target.closest("summary")?.parentElement;
     if (!button && fold?.dataset.key) {
@@ -395,14 +375,7 @@ function createView(shared, el) {
     settle();
   }
 
-  /** @param {any} event */
-  function typed({ target }) {
-    const form = target.closest("[data-question] .nba-edit");
-    if (form) preview(form);
-  }
-
-  /** @param {any} event */
-  function pressed(event) {
+  function pressed(/** @type {any} */ event) {
     const form = event.target.matches("input") && event.target.closest(".nba-deny");
     if (!form || event.isComposing || event.key !== "Enter") return;
     // Else the same key would fold the turn, whose line gets the focus.
@@ -412,16 +385,15 @@ function createView(shared, el) {
 
   /** What changes by the time alone. */
   function tick() {
-    for (const head of place.querySelectorAll("[data-since]")) {
-      if (!drawn.has(head)) drawn.set(head, performance.now());
-      const since = performance.now() - (drawn.get(head) ?? 0);
-      for (const clock of /** @type {any} */ (head.querySelectorAll("[data-clock]"))) {
+    for (const head of /** @type {any} */ (place.querySelectorAll("[data-since]"))) {
+      const since = performance.now() - (head.drawn ??= performance.now());
+      for (const clock of head.querySelectorAll("[data-clock]")) {
         // Below 0 it counts down.
         const from = Number(clock.dataset.clock);
         const ms = from < 0 ? Math.max(0, -from - since) : from + since;
         if (from < 0 || ms >= 1000) clock.textContent = seconds(ms);
       }
-      const piece = /** @type {any} */ (head.querySelector("[data-grows]"));
+      const piece = head.querySelector("[data-grows]");
       if (piece) piece.style.flexGrow = String(Math.round(Number(piece.dataset.grows) + since));
     }
   }
@@ -448,7 +420,9 @@ function createView(shared, el) {
   place.append(...shared.pictures().map(build));
   begin(place);
   place.addEventListener("click", clicked);
-  place.addEventListener("input", typed);
+  place.addEventListener("input", (/** @type {any} */ { target }) => {
+    if (target.closest("[data-question] .nba-edit")) preview(target.closest(".nba-edit"));
+  });
   place.addEventListener("keydown", pressed);
   place.addEventListener("focusin", ({ target }) => { focused = target; });
   // What is taken out of the page loses the focus, too, and has it again where it goes.
@@ -536,30 +510,34 @@ function pageActions() {
     /** @param {{ model: any }} given */
     initialize({ model }) {
       const ours = `[data-kernel^="${CSS.escape(model.get("kernel"))}-"]`;
+      const search = `${ours} [type="search"]`;
       const sheet = document.head.appendChild(document.createElement("style"));
-      sheet.textContent = `${ours} .nba-do { display: inline-block !important; }
-        ${ours} .nba-scrolls { max-height: 420px; overflow: auto; } ${FORM_STYLE}`;
-      const heard = {
-        click(/** @type {any} */ { target, detail }) {
-          const button = target.closest(".nba-do[data-do], .nba-words [data-do]");
-          if (button?.matches("button") && button.closest(ours) && detail < 2) {
-            act(button, (message) => model.send(message));
-          }
-        },
-        input(/** @type {any} */ { target }) {
-          if (target.matches(`${ours} [type="search"]`)) filterRows(target);
-        },
-        keydown(/** @type {any} */ { target, key }) {
-          if (key !== "Enter" || !target.matches(`${ours} [type="search"]`)) return;
-          const { kernel: at } = target.closest(ours).dataset;
-          model.send({ kind: "act", do: "search", at, fields: { search: target.value } });
-        },
-      };
-      const all = Object.entries(heard);
-      for (const [kind, hears] of all) document.addEventListener(kind, hears, true);
+      sheet.textContent = `
+        .nba-words, .nba-run > .nba-said { padding: 2px 14px 8px; }
+        .nba-words :is(.nba-lab, textarea) { display: block; box-sizing: border-box; width: 100%; }
+        .nba-words button { margin: 6px 6px 0 0; }
+        ${ours} .nba-do { display: inline-block !important; }
+        ${ours} th .nba-do { border: 0 !important; padding: 0 2px !important; }
+        ${ours} .nba-scrolls { max-height: 420px; overflow: auto; }
+        ${search} { width: 24em; max-width: 100%; }`;
+      const leaving = new AbortController();
+      const heard = (/** @type {string} */ kind, /** @type {(event: any) => void} */ hears) =>
+        document.addEventListener(kind, hears, { capture: true, signal: leaving.signal });
+      heard("click", ({ target, detail }) => {
+        const button = target.closest("button:is(.nba-do, .nba-words *)");
+        if (button?.closest(ours) && detail < 2) act(button, (message) => model.send(message));
+      });
+      heard("input", ({ target }) => {
+        if (target.matches(search)) filterRows(target);
+      });
+      heard("keydown", ({ target, key }) => {
+        if (key !== "Enter" || !target.matches(search)) return;
+        const { kernel: at } = target.closest(ours).dataset;
+        model.send({ kind: "act", do: "search", at, fields: { search: target.value } });
+      });
       model.on("msg:custom", reply);
       const end = () => {
-        for (const [kind, hears] of all) document.removeEventListener(kind, hears, true);
+        leaving.abort();
         sheet.remove();
       };
       const leave = watchKernel(model, end);

@@ -14,7 +14,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 
 from nbagent.contracts.errors import NbagentError
 from nbagent.notebook import complete
-from nbagent.notebook.interrupt import Interrupt
+from nbagent.notebook.interrupt import Interrupt, Stopped, shown_already
 from nbagent.notebook.line import help_of
 
 _DRAWN: tuple[Any, ...] = (
@@ -33,6 +33,8 @@ def register(ipython: Any) -> None:
     ipython.input_transformers_cleanup.append(mended)
     ipython.input_transformer_manager.token_transformers.append(AgentLine)
     ipython.events.register("post_run_cell", note_error)
+    if not ipython.custom_exceptions:  # there is one place for a handler, which may be taken
+        ipython.set_custom_exc((Stopped,), shown_already)
     complete.register(ipython)
     for kind in _DRAWN:
         ipython.display_formatter.formatters["text/html"].for_type(kind, drawn)
@@ -41,6 +43,8 @@ def register(ipython: Any) -> None:
 def unregister(ipython: Any) -> None:
     """Take all of it back; called by `%unload_ext nbagent`."""
     complete.unregister(ipython)
+    if ipython.custom_exceptions == (Stopped,):
+        ipython.set_custom_exc((), None)
     for kind in _DRAWN:
         ipython.display_formatter.formatters["text/html"].pop(kind, None)
     manager = ipython.input_transformer_manager

@@ -108,7 +108,7 @@ class Output:
 
     def _node(self, records: list[RunRecord]) -> Node:
         if len(records) > 2:
-            return h("div", ROOT, answers_listing(*records).node())
+            return h("div", ROOT, h("div", "nba-wide", answers_listing(*records).node()))
         if len(records) > 1:
             return compare_node(records)
         (run,) = records

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -54,7 +55,7 @@ class NotebookFrontend(Frontend):
             kernel.prepare()
 
     def namespace(self) -> Mapping[str, Any]:
-        return kernel.namespace()
+        return getattr(get_ipython(), "user_ns", {})
 
     def run_code(self) -> RunCode | None:
         return partial(run_code, get_ipython())
@@ -65,11 +66,7 @@ class NotebookFrontend(Frontend):
         return partial(capture, get_ipython())
 
     def cell(self) -> Cell:
-        return Cell(
-            cell_id=kernel.cell_id(),
-            execution_count=kernel.execution_count(),
-            notebook=kernel.notebook(),
-        )
+        return kernel.cell()
 
     def execution_id(self) -> str | None:
         return kernel.execution_id()
@@ -83,7 +80,14 @@ class NotebookFrontend(Frontend):
         return comms.pump()
 
     def adopt(self, courier: Courier) -> None:
-        kernel.adopt(courier)
+        if (loop := kernel.main_loop()) is None:
+            return
+
+        def drain_soon() -> None:
+            with suppress(RuntimeError):  # the kernel is going down
+                loop.call_soon_threadsafe(courier.drain)
+
+        courier.on_idle_job = drain_soon
 
     def set_last(self, run: object) -> None:
         if (shell := get_ipython()) is not None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["start", "continue", "resume", "fork"]
 """Enters the history when a run goes on after an unfinished answer and nobody said anything."""
-HOLDS = "Asked again: calls of this answer wait until you go on with this run (run.resume())."
+HOLDS = "Asked again: tools that this answer calls run when you choose it (Continue, run.resume())."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,7 +163,8 @@ class HoldingHost:
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Refuse the call, without asking anybody about it."""
-        raise ToolError("not run: the person looks at several answers first", code="E_INTERRUPTED")
+        said = "not run: the person looks at several answers first"
+        raise ToolError(said, code="E_INTERRUPTED", details={"held": True})
 
 
 class AnswersFirst:

@@ -41,7 +41,7 @@ def history_node(runs: Sequence[RunRecord], kernel: str = "", search: str = "") 
         "div",
         ROOT,
         h("div", "nba-wide", field, " ", data_lm_suppress_shortcuts="true") if kernel else None,
-        h("div", "nba-wide-table nba-scrolls", table),
+        h("div", "nba-wide nba-wide-table nba-scrolls", table),
         h("div", "nba-foot", h("small", "", words)),
         role="group",
         aria_label="runs",

@@ -55,10 +55,12 @@ def card_figures(run: ToolRun, below: Collection[int] = ()) -> tuple[list[Node],
     return nodes, unseen + drawn([it for it in attached if it not in run.images], most=0)[1]
 
 
-def attached(run: RunRecord) -> tuple[list[Node], list[str]]:
-    """What came with the words of the person, in the same way."""
+def attached(run: RunRecord) -> list[Node]:
+    """What came with the words of the person: pictures, and a line for each file."""
     asked = [it.content for it in run.messages if it.role == "user" and it.words == run.prompt]
-    return drawn([it for it in [(), *asked][-1] if not isinstance(it, TextPart) or it.name])
+    parts = [it for it in [(), *asked][-1] if not isinstance(it, TextPart) or it.name]
+    images, files = drawn(parts)
+    return [*(h("div", "nba-note", words) for words in files), *images]
 
 
 def _in_a_line(part: Part) -> str:
@@ -106,7 +108,8 @@ def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
     # A figure that has words of its own is not described by its size, too.
     words = " · ".join(filter(None, (name, own, "" if name and own else size)))
     source = f"data:{image.media_type};base64,{image.data}"
-    picture = h("img", "nba-img", alt=words, src=source)
+    alt = " · ".join(filter(None, (name, own or size)))
+    picture = h("img", "nba-img", alt=alt, src=source)
     return h("div", "nba-figure", picture, h("div", "nba-note", words))
 
 

@@ -331,6 +331,8 @@ def outcome(run: ToolRun, *, pending: str = "") -> Outcome:
         return Outcome(f"… {pending}".rstrip())
     if not result.ok:
         code = result.error.code if result.error else "E_INTERNAL"
+        if result.error and (result.error.details or {}).get("held"):
+            return Outcome("runs when this answer is chosen")
         if code == "E_DENIED":
             by = _DECIDERS.get(run.approved_by or "", "")
             return Outcome(f"✕ denied by {by}" if by else "✕ denied", is_bad=True)

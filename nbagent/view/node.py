@@ -136,6 +136,7 @@ STYLES = {
     "nba-past": "border:1px solid #8885;border-radius:6px;padding:3px 9px;background:#8881",
     "nba-here": "border:2px solid #3574f0;border-radius:6px;padding:2px 8px",
     "nba-way": "opacity:.75",
+    "nba-branches": "list-style:none;margin:0;padding:0 0 0 18px",
     "nba-rows": "margin:4px 0",
     "nba-cell": "text-align:left;padding:2px 14px 2px 0;white-space:pre-wrap",
     "nba-notes": "margin:4px 0;white-space:pre-wrap",

@@ -176,13 +176,15 @@ def head_row(status: Status, model: str, facts: Sequence[Node], *buttons: Node) 
 def _fact(fact: labels.Fact, clock: str | None = None) -> Node:
     aside = h("span", "nba-aside", f" {fact.aside}") if fact.aside else None
     word = f" {fact.word}" if fact.word else ""
-    return h("span", "", h("b", "", fact.value, data_clock=clock), word, aside)
+    if clock is not None:  # the page counts on, in other units
+        return h("span", "", h("b", "", fact.value + word, data_clock=clock), aside)
+    return h("span", "", h("b", "", fact.value), word, aside)
 
 
 def _activity(now: Now) -> Node:
     """What is waited for, and how long still."""
     left = now.again_ms - now.elapsed_ms
-    again = ["again in ", h("b", "", f"{left / 1000:.1f}", data_clock=f"{-left:.0f}"), " s · "]
+    again = ["again in ", h("b", "", f"{left / 1000:.1f} s", data_clock=f"{-left:.0f}"), " · "]
     return h("div", "nba-wide nba-note nba-activity", *(again if left > 0 else ()), now.activity)
 
 
@@ -212,12 +214,11 @@ def prompt_node(run: RunRecord) -> Node | None:
     """What the person asked, or how the run came to be."""
     text = clean(run.prompt).strip() or (f"({labels.origin(run)})" if run.parent_id else "")
     shown, note = cut(text, _PROMPT_CHARS, has_all="run.record.prompt")
-    images, files = attached(run)
-    if not shown and not images and not files:
+    files = attached(run)
+    if not shown and not files:
         return None
     lines = [part for row in shown.split("\n") for part in (h("br"), row)][1:]
-    below = [line("nba-note", words) for words in (note, *files)]
-    return h("blockquote", "nba-prompt", *lines, *below, *images, data_key="prompt")
+    return h("blockquote", "nba-prompt", *lines, line("nba-note", note), *files, data_key="prompt")
 
 
 # A turn
@@ -392,13 +393,13 @@ def card_node(
     if run.args is None and result is not None:
         arguments = "not a JSON object"
     holder = f"{place}.result{' (itself cut, as the model saw it)' if run.truncated else ''}"
-    shows_outcome = result is None or (outcome.is_bad and run.approval != "denied")
+    shows = result is None or (outcome.is_bad and run.approval != "denied")
     return h(
         "div",
         f"nba-card{look}",
         h("code", "nba-call", title),
         " ",
-        *((outcome_node(outcome), " ") if shows_outcome else ()),
+        *((outcome_node(outcome), " ") if shows else ()),
         h("small", "nba-num", labels.where(run)) if labels.where(run) else None,
         line("nba-note", labels.decision_words(run)),
         *labelled("arguments", arguments, ARGUMENTS_CHARS, f"{place}.args", copies=True),
@@ -437,9 +438,8 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
 
 
 def _error_nodes(run: ToolRun, place: str) -> list[Node]:
-    if run.approval == "denied" and run.approved_by == "person" and not run.reason:
-        return []  # the line of the decision says it
-    error = run.result.error if run.result else None
+    is_said = run.approval == "denied" and run.approved_by == "person" and not run.reason
+    error = run.result.error if run.result and not is_said else None
     words = visible(error.message if error and error.code == "E_DENIED" else str(error or ""))
     detail = visible(run.error_detail or "")
     words = "" if detail and (words.partition(": ")[2] or words) in detail else words

@@ -58,7 +58,7 @@ def _going_on(branch: Branch | None) -> Iterator[tuple[Branch, list[Branch]]]:
 
 def _run_node(branch: Branch, is_current: bool) -> Node:
     run = branch.run
-    here = h("strong", "nba-here", "you are here") if is_current else None
+    here = h("strong", "nba-num nba-here", "you are here") if is_current else None
     facts = [things(branch.turns, "turn"), visible(run.model)]
     facts += [f"{count(run.usage.total_tokens)} tokens"] if run.usage.total_tokens else []
     facts += [money(run.cost_usd)] if run.cost_usd else []
@@ -67,10 +67,14 @@ def _run_node(branch: Branch, is_current: bool) -> Node:
         "details",
         "nba-turn",
         h("summary", "", h("code", "nba-id", run.id[:8]), f" {branch_words(branch)} ", here),
-        h("p", "nba-lab", " · ".join(facts)),
-        h("p", "", clean(run.prompt)) if run.prompt else None,
-        h("blockquote", "", clean(branch.answer)) if branch.answer else None,
-        h("button", "nba-do", title="Show", data_do="show", data_run=run.id),
+        h(
+            "div",
+            "nba-body",
+            h("p", "nba-note", " · ".join(facts)),
+            h("p", "", clean(run.prompt)) if run.prompt else None,
+            h("blockquote", "", clean(branch.answer)) if branch.answer else None,
+            h("button", "nba-do", title="Show", data_do="show", data_run=run.id),
+        ),
         data_run=run.id,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -12,19 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stories import NOW, Story, patched, tool_run, walked
+from engine.laws import codes
+from stories import Story, patched, tool_run, walked
 
+import nbagent
 from nbagent.archive.audit import AuditLog, AuditSink, Head, verify_audit
 from nbagent.archive.locking import locked
 from nbagent.contracts.canonical import canonical_json, sha256_hex, sha_of
-from nbagent.contracts.chat import ImagePart, TextPart, ToolCall, ToolSpec, ToolTraits
-from nbagent.contracts.errors import ErrorCode, ErrorInfo, StoreError, UsageError
-from nbagent.contracts.events import RunFinished, RunStarted, ToolCallFinished
-from nbagent.contracts.policy import CallPreview
-from nbagent.contracts.ports import Decision, PreparedCall, ToolContext, ToolOutcome
-from nbagent.contracts.records import ToolResult, ToolRun
+from nbagent.contracts.chat import ImagePart
+from nbagent.contracts.errors import ErrorInfo, StoreError, UsageError
+from nbagent.contracts.events import RunFinished, RunStarted
+from nbagent.contracts.policy import Question
+from nbagent.contracts.records import ToolRun
 from nbagent.contracts.secrets import register
-from nbagent.runtime import Courier
+from nbagent.providers.offline import Step, call, script
 
 CALL = {"kind": "call", "run": "0" * 16, "turn": "C01", "call": "call_1", "ok": True}
 N_LINES = 12
@@ -242,28 +244,31 @@ def test_the_folder_the_file_and_the_current_store_are_checked(
 # What the calls of a run become
 
 CANARY = "sk-canary-4f9a77c1d2e8"
-RUN, SHA, BINDS = "0123456789abcdef", "d" * 64, "e" * 64
-ASKED = {"path": "@project/a.md", "content": CANARY}
-EDITED = {"path": "@project/b.md", "content": "the person's words"}
-HOSTS = {"fs.write": "fs", "fs.read": "fs", "run_python_script": "skills", "git__log": "mcp:git"}
-WROTE = {"path": "@project/a.md", "bytesWritten": 9, "sha256After": "2" * 64}
 CHAIN = ("seq", "prev", "at", "pid", "sha")
-BEGIN, END = RunStarted(Story().run), RunFinished(Story().run)
+ASKED, EDITED = {"path": "a.md", "content": CANARY}, {"path": "b.md", "content": "my words"}
+WRITE = call("fs.write", ASKED)
 
 
-def decision_of(name: str = "fs.write", **fields: Any) -> Decision:
-    async def run(context: ToolContext) -> ToolOutcome:
-        raise NotImplementedError
+def audited(*calls: Step, rule: str = "", **options: Any) -> tuple[nbagent.Run, list[Any]]:
+    """A run that makes these calls, one a turn, and the lines that it leaves."""
+    if rule:
+        nbagent.configure(deny=[rule])
+    agent = nbagent.Agent(model=script([*calls, "Done."]), tools=["fs", slow, chart], **options)
+    run = agent.run("Go.")
+    assert (run.text, run.record.notices) == ("Done.", ())
+    return run, lines_of(Path(os.environ["NBAGENT_HOME"]))
 
-    spec = ToolSpec(name=name, traits=ToolTraits(host=HOSTS.get(name, ""), sha=SHA))
-    prepared = PreparedCall(spec=spec, arguments=ASKED, preview=CallPreview(), run=run)
-    return Decision(prepared=prepared, **fields)
+
+def edited(question: Question) -> dict[str, str]:
+    return EDITED
 
 
-BY_PERSON = decision_of(by="person", waited_ms=1500.12345)
-NOBODY_ASKED = decision_of()
-DENIED = decision_of(approval="denied", by="policy", reason="the policy denies this call")
-CHANGED_CALL = decision_of(approval="edited", by="callback", arguments=EDITED)
+def allowed(question: Question) -> bool:
+    return True
+
+
+def denied(question: Question) -> bool:
+    return False
 
 
 def lines_of(home: Path) -> list[dict[str, Any]]:
@@ -273,117 +278,84 @@ def lines_of(home: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def decide(sink: AuditSink, decision: Decision, key: str = "call_1") -> None:
-    name = decision.prepared.spec.name
-    call = ToolCall(id=key, name=name, arguments=ASKED, arguments_raw=json.dumps(ASKED))
-    context = ToolContext(run_id=RUN, session="main", turn_id="C01", runner=Courier())
-    sink.decided(call, context, decision, BINDS)
+@nbagent.tool(timeout=0.05)
+async def slow() -> None:
+    """Take too long."""
+    await asyncio.sleep(5)
 
 
-def end_of(
-    decision: Decision = NOBODY_ASKED,
-    data: Any = WROTE,
-    *,
-    error: ErrorCode | None = None,
-    **more: Any,
-) -> ToolCallFinished:
-    failure = ToolResult.failure(ErrorInfo(error, f"no {CANARY}")) if error else None
-    fields: dict[str, Any] = {
-        "tool_call_id": "call_1",
-        "tool_name": "fs.write",
-        "args": decision.arguments or ASKED,
-        "result": failure or ToolResult(ok=True, data=data),
-        "duration_ms": 12.3456789,
-        "approval": decision.approval if decision.by else None,
-        "approved_by": decision.by or None,
-    }
-    fields |= more
-    run = ToolRun(**fields, host=HOSTS.get(fields["tool_name"], ""), tool_sha=SHA, queued_at=NOW)
-    return ToolCallFinished(RUN, "C01", run, 0)
+def chart() -> list[Any]:
+    """Draw a chart."""
+    return [CANARY, ImagePart(data="aGk=")]
 
 
-def test_an_approval_its_start_and_its_end_are_lines_of_hashes_without_text(tmp_path: Path) -> None:
-    sink, end = AuditSink(tmp_path), end_of(CHANGED_CALL)
-    decide(sink, CHANGED_CALL)
-    place = {"run": RUN, "turn": "C01", "call": "call_1", "tool": "fs.write", "host": "fs"}
-    before = {**place, "tool_sha": SHA, "args_sha": sha_of(EDITED)}
-    said = {"by": "callback", "ruling": "allowed", "edited": True, "waited_ms": 0.0}
-    asked = {"asked_args_sha": sha_of(ASKED), "binds": BINDS}
-    expected: list[dict[str, Any]] = [
-        {"kind": "approval", **before, **asked, **said},
-        {"kind": "start", **before},
-    ]
-    found = [{key: line[key] for key in line if key not in CHAIN} for line in lines_of(tmp_path)]
-    assert found == expected  # before the tool begins
-    sink.handle(end)
-    assert end.tool_run.result is not None
-    result_sha = sha256_hex(canonical_json(json.loads(end.tool_run.result.to_json())))
-    called, wrote = lines_of(tmp_path)[2:]
-    done = {"kind": "call", **before, "result_sha": result_sha, "ok": True, "duration_ms": 12.346}
-    assert {key: called[key] for key in called if key not in CHAIN} == done
-    assert (wrote["kind"], wrote["path"], wrote["bytes"]) == ("write", "@project/a.md", 9)
-    assert (wrote["sha256_before"], wrote["sha256_after"]) == (None, "2" * 64)
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    return tmp_path
 
 
-# What is decided (None: nothing is), how the call ends, and the lines of both.
-CASES: dict[str, tuple[Decision | None, ToolCallFinished, str]] = {
-    "nobody asked": (NOBODY_ASKED, end_of(), "start call write"),
-    "allowed": (BY_PERSON, end_of(BY_PERSON), "approval start call write"),
-    "denied": (DENIED, end_of(DENIED, error="E_DENIED"), "approval refusal call"),
-    "allowed, refused by its host": (
-        BY_PERSON,
-        end_of(BY_PERSON, error="E_SANDBOX_VIOLATION"),
-        "approval start refusal call",
-    ),
-    "read limit": (None, end_of(error="E_READ_LIMIT"), "refusal call"),
-    "too long": (None, end_of(error="E_TIMEOUT"), "call"),
-    "no result": (None, end_of(result=None), "call"),
-    "only read": (None, end_of(data={"path": "@project/a", "sha256": "1"}), "call"),
-    "cut to its text": (None, end_of(data="a result"), "call"),
+def test_an_approval_its_start_and_its_end_are_lines_of_hashes_without_text(project: Path) -> None:
+    run, lines = audited(WRITE, on_approval=edited)
+    (done,) = run.turns[0].tool_runs
+    assert done.result
+    place = {"run": run.id, "turn": "C01", "call": done.tool_call_id, "tool": "fs.write"}
+    place["host"] = "fs"
+    before = {**place, "tool_sha": done.tool_sha, "args_sha": sha_of(EDITED)}
+    found = [{key: line[key] for key in line if key not in CHAIN} for line in lines]
+    approval, start, called, wrote = found
+    assert approval.pop("waited_ms") >= 0
+    assert len(approval.pop("binds")) == 64
+    said = {"by": "callback", "ruling": "allowed", "edited": True, "asked_args_sha": sha_of(ASKED)}
+    assert approval == {"kind": "approval", **before, **said}
+    assert start == {"kind": "start", **before}
+    assert called.pop("duration_ms") == pytest.approx(done.duration_ms, abs=0.001)
+    result_sha = sha256_hex(canonical_json(json.loads(done.result.to_json())))
+    assert called == {"kind": "call", **before, "result_sha": result_sha, "ok": True}
+    written = (project / "b.md").read_bytes()
+    assert (wrote["kind"], wrote["path"], wrote["bytes"]) == ("write", "@project/b.md", 8)
+    assert (wrote["sha256_before"], wrote["sha256_after"]) == (None, sha256_hex(written))
+
+
+# The call, how it is answered for, and its lines.
+CASES: dict[str, tuple[Step, dict[str, Any], str]] = {
+    "nobody asked": (call("fs.list"), {}, "start call"),
+    "allowed": (WRITE, {"on_approval": allowed}, "approval start call write"),
+    "denied": (WRITE, {"on_approval": denied}, "approval refusal call"),
+    "denied by a rule": (WRITE, {"rule": "fs.write"}, "approval refusal call"),
+    "refused by its host": (call("fs.read", path="../x"), {}, "refusal call"),
+    "too long": (call("slow"), {}, "start call"),
+    "unknown": (call("fs.raed"), {}, "call"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_way_of_a_call_leaves_its_lines(tmp_path: Path, name: str) -> None:
-    decision, end, kinds = CASES[name]
-    sink = AuditSink(tmp_path)
-    if decision is not None:
-        decide(sink, decision)
-    sink.handle(end)
-    lines = lines_of(tmp_path)
-    assert [line["kind"] for line in lines] == kinds.split()
+def test_each_way_of_a_call_leaves_its_lines(project: Path, name: str) -> None:
+    made, options, kinds = CASES[name]
+    run, lines = audited(made, **options)
+    assert " ".join(line["kind"] for line in lines) == kinds
     rulings = {line["ruling"] for line in lines if line["kind"] == "approval"}
-    assert rulings <= {"denied" if "refusal" in kinds and "start" not in kinds else "allowed"}
+    assert rulings <= {"denied" if "refusal" in kinds else "allowed"}
     assert len({line["args_sha"] for line in lines if "args_sha" in line}) == 1
-    result = end.tool_run.result or ToolResult.failure(ErrorInfo("E_INTERNAL", ""))
-    assert {line["code"] for line in lines if "code" in line} == (
-        {result.error.code} if result.error else set()
-    )
+    assert {line["code"] for line in lines if "code" in line} == {*codes(run)} - {None}
 
 
 def test_names_and_paths_are_masked_and_cut_and_what_came_back_is_only_hashed(
-    tmp_path: Path,
+    project: Path,
 ) -> None:
     register(CANARY)
-    sink, made_up, image = (
-        AuditSink(tmp_path),
-        f"{CANARY}\u2028{'x' * 9_000}",
-        ImagePart(data="aGk="),
-    )
-    decide(sink, decision_of(made_up, by="person"), CANARY)
-    sink.handle(end_of(error="E_UNKNOWN_TOOL", tool_name=made_up, tool_call_id=CANARY))
-    sink.handle(end_of(data={"path": f"@project/{CANARY}.md", "sha256After": "2" * 64}))
-    sink.handle(end_of(tool_name="run_python_script", isolation="landlock", data=CANARY))
-    result = ToolResult(ok=True, data=None, attachments=(image, TextPart(text=CANARY)))
-    sink.handle(end_of(result=result, tool_name="fs.read"))
-    *made, _, wrote, script, read = lines_of(tmp_path)
-    for line in made:
-        assert line["tool"].startswith("[redacted]\u2028xxx")
-        assert (len(line["tool"]), line["call"], line["host"]) == (200, "[redacted]", "")
+    made_up = f"{CANARY}\u2028{'x' * 9_000}"
+    write = call("fs.write", path=f"{CANARY}.md", content="x")
+    run, lines = audited(call(made_up), write, call("chart"), on_approval=allowed)
+    odd, *_, wrote, _, drawn = lines
+    assert odd["tool"].startswith("[redacted]\u2028xxx")
+    assert (len(odd["tool"]), odd["host"]) == (200, "")
     assert wrote["path"] == "@project/[redacted].md"
-    assert (script["isolation"], "isolation" in read) == ("landlock", False)
+    result = run.turns[2].tool_runs[0].result
+    assert result
     parts = [part.model_dump() for part in result.attachments]
-    assert read["attachments_sha"] == sha256_hex(canonical_json(parts))
+    assert drawn["attachments_sha"] == sha256_hex(canonical_json(parts))
 
 
 # What the run of a workflow leaves besides
@@ -433,8 +405,7 @@ OTHER = tool_run("c1", "fs.apply_patch", {"path": "@project/a.md"}, MISSING)
 PATCHES: dict[str, tuple[ToolRun, str | None, str]] = {
     "an output is missing": (patched("c1", {}, MISSING), "flow", "refusal call"),
     "another spelling": (
-        patched("c1", {}, MISSING, path="@state/./Workflow.md"),
-        *("flow", "refusal call"),
+        *(patched("c1", {}, MISSING, path="@state/./Workflow.md"), "flow", "refusal call"),
     ),
     "another file": (OTHER.model_copy(update={"host": "fs"}), "flow", "call"),
     "a tool of the person's": (patched("c1", {}).model_copy(update={"host": ""}), "flow", "call"),
@@ -458,6 +429,18 @@ def test_only_patches_of_the_document_of_a_workflow_are_lines_of_its_state(
     assert not workflow or lines[-1]["code"] == "E_PRECONDITION_FAILED"
 
 
+def test_a_line_says_how_a_script_was_isolated_and_hides_a_secret_in_a_path(tmp_path: Path) -> None:
+    register(CANARY)
+    sink, ran = AuditSink(tmp_path), tool_run("c1", "run_python_script", {}, "done")
+    wrote = patched("c2", {}, {"path": f"@project/{CANARY}.md"})
+    isolated = ran.model_copy(update={"isolation": "landlock"})
+    for event in Story().turn("", isolated, wrote).end().events:
+        sink.handle(event)
+    script_line, _, write_line = lines_of(tmp_path)
+    assert script_line["isolation"] == "landlock"
+    assert write_line["path"] == "@project/[redacted].md"
+
+
 # What cannot be written
 
 
@@ -471,33 +454,24 @@ def test_a_log_that_cannot_be_made_is_an_error_before_any_tool_runs(
     else:
         (tmp_path / what).mkdir(parents=True)
     sink = AuditSink(home)
-    for event in BEGIN, end_of(), END:  # until it is detached
-        with pytest.raises(StoreError, match="THIS RUN IS NO LONGER AUDITED: the audit log"):
-            sink.handle(event)
+    for event in Story().turn("One.").end().events:  # until it is detached
+        if isinstance(event, RunStarted | RunFinished):
+            with pytest.raises(StoreError, match="THIS RUN IS NO LONGER AUDITED: the audit log"):
+                sink.handle(event)
 
 
-@pytest.mark.parametrize("event", [END, end_of(BY_PERSON)], ids=["the run ends", "a call ends"])
-def test_a_decision_that_cannot_be_written_is_raised_by_the_next_event(
-    tmp_path: Path, event: RunFinished | ToolCallFinished
-) -> None:
-    sink = AuditSink(tmp_path)
-    sink.handle(BEGIN)
-    for name in FILES:  # as a removed disk would
-        (tmp_path / name).unlink()
-        (tmp_path / name).mkdir()
-    decide(sink, BY_PERSON)
-    with pytest.raises(StoreError, match="THIS RUN IS NO LONGER AUDITED: the audit log"):
-        sink.handle(event)
-    decide(sink, BY_PERSON)  # after it was detached
+def test_a_decision_that_cannot_be_written_is_told_by_the_run(project: Path) -> None:
+    def broken(question: Question) -> bool:
+        for name in FILES:  # as a removed disk would
+            file = Path(os.environ["NBAGENT_HOME"], name)
+            file.unlink()
+            file.mkdir()
+        return True
 
-
-def test_nothing_that_goes_wrong_reaches_who_decides(tmp_path: Path) -> None:
-    sink = AuditSink(tmp_path)
-    odd: dict[str, Any] = {"value": object()}
-    decide(sink, decision_of(approval="edited", by="callback", arguments=odd))
-    with pytest.raises(StoreError, match="TypeError in nbagent itself; please report it"):
-        sink.handle(END)
-    assert not (tmp_path / "audit.jsonl").exists()
+    agent = nbagent.Agent(model=script([WRITE, "Done."]), tools=["fs"], on_approval=broken)
+    run = agent.run("Go.")
+    assert run.text == "Done."
+    assert "THIS RUN IS NO LONGER AUDITED: the audit log" in str(run.record.notices)
 
 
 def test_the_end_of_a_run_puts_its_lines_on_the_disk(
@@ -506,8 +480,7 @@ def test_the_end_of_a_run_puts_its_lines_on_the_disk(
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     sink = AuditSink(tmp_path)
-    for event in (BEGIN, end_of(), end_of()):
+    for event in walked().events:
+        assert synced == []  # a line does not wait for the disk
         sink.handle(event)
-    assert synced == []  # a line does not wait for the disk
-    sink.handle(END)
     assert len(synced) == 2

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from made_records import START, Maker, crash, plain_run, write
+from made_records import START, Maker, plain_run, write
 from stories import Assembly, Story, patched, walked
 
 import nbagent
@@ -198,17 +197,6 @@ def test_limit_takes_the_newest_and_shows_them_oldest_first(name: str, store: St
         )
 
 
-def test_frames_join_by_their_ids(store: Store) -> None:
-    filled(store)
-    tool_runs, turns = read(store, "tool_runs"), read(store, "turns")
-    joined = tool_runs.merge(turns, on=["run_id", "turn_id"], validate="many_to_one")
-    joined = joined.merge(read(store, "runs"), on="run_id", validate="many_to_one")
-    assert len(joined) == len(tool_runs) > 0
-    answers = read(store, "messages", role="tool")
-    keys = ["run_id", "turn_id", "tool_call_id"]
-    assert len(tool_runs.merge(answers, on=keys, validate="one_to_one")) == len(tool_runs)
-
-
 def test_tokens_that_no_turn_reported_are_missing_and_not_none(store: Store) -> None:
     record, events = Maker(1).run(n_turns=0)
     write(store, events)
@@ -271,17 +259,6 @@ def test_a_move_whose_result_was_not_kept_is_a_row_that_says_neither_yes_nor_no(
     assert df["label"].isna().tolist() == [True]
 
 
-def test_an_interrupted_run_shows_as_failed_in_every_frame(home: Path, store: Store) -> None:
-    crash(home, plain_run(3, run_id="a" * 16)[:11])
-    run = read(store, "runs").iloc[0]
-    assert run[["ok", "phase", "error_code"]].tolist() == [False, "Failed", "ENGINE_INTERRUPTED"]
-    assert run["total_tokens"] == store.load("a" * 16).usage.total_tokens > 0
-    turn, call = read(store, "turns").iloc[-1], read(store, "tool_runs").iloc[-1]
-    assert (turn["phase_after"], turn["error_code"]) == ("Failed", "ENGINE_INTERRUPTED")
-    assert (call["ok"], call["error_code"]) == (False, "E_INTERRUPTED")
-    assert "E_INTERRUPTED" in read(store, "messages").iloc[-1]["text"]
-
-
 # Conversations
 
 
@@ -325,19 +302,15 @@ def test_every_cell_and_column_of_a_frame_is_a_filter(name: str, store: Store) -
 @pytest.mark.parametrize(
     ("filters", "turns"),
     [
-        ({"turn": np.int64(3)}, [3]),
         ({"turn": pd.Series([3.0, None])}, [3]),
         ({"run_id": np.str_("a" * 16), "limit": np.int64(2)}, [4, 5]),
         ({"run": "last"}, [1, 2, 3, 4, 5]),
-        ({"since": START + timedelta(seconds=3)}, [3, 4, 5]),
         ({"since": np.datetime64("2026-03-04T05:06:10", "ns")}, [3, 4, 5]),
         ({"until": "2026-03-04T07:06:10+02:00"}, [1, 2]),
         ({"since": "2026-03-04", "until": "2026-03-05"}, [1, 2, 3, 4, 5]),
         ({"started_at": START + timedelta(seconds=3)}, [3]),
-        ({"ttft_ms": pd.NA}, [1, 2, 3, 4, 5]),
         ({"ttft_ms": [float("nan"), 2.5]}, [1, 2, 3, 4, 5]),
         ({"error_code": "LLM_TIMEOUT"}, []),
-        ({"session": "nobody's"}, []),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -386,14 +359,11 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("turn", {"a": 1}, "give Int64, or up to 30,000"),
         ("turn", [1, 2.5], "turn=.1, 2.5. cannot be looked for"),
         ("model_ms", 10**400, "give Float64"),
         ("ok", "yes", "give boolean"),
-        ("turn_id", ["C01", ["C02"]], "give string"),
         ("model", "\ud800", "model='.ud800' cannot be looked for; give category"),
         ("run", None, "run=None"),
-        ("since", pd.NaT, "since=NaT cannot be looked for; give a datetime or a text"),
         ("since", "yesterday", "'today', '7d'"),
         ("started_at", 5, "started_at=5 cannot be looked for; give a datetime or a text"),
         ("limit", -1, "limit must be a whole number from 0, not -1"),
@@ -401,11 +371,8 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
         ("runid", "x", "there is no filter 'runid'; the filters are run_id, "),
         # A word that is nearly one that rows have.
         ("model", "m-1", "no row has model='m-1'; did you mean 'openai:m-1'?"),
-        ("model", "openai:m1", "did you mean 'openai:m-1'?"),
-        ("error_code", "LLM_TIMED_OUT", "did you mean 'LLM_TIMEOUT'?"),
         ("phase_after", ["Failed", "Complete"], "did you mean 'Completed'?"),
         ("error_code", "FOOBAR", "there is ENGINE_ABORTED, "),
-        ("model", "gpt-4o", "there is openai:m-1"),
     ],
     ids=lambda value: str(value).encode("ascii", "replace").decode()[:20],
 )

@@ -12,59 +12,16 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from engine.laws import check_answered
-from made_records import START, Maker, crash, plain_run, write
-from stories import Assembly
+from made_records import START, crash, plain_run, write
 
-from nbagent.archive.interrupted import RUN_INTERRUPTED, TOOL_INTERRUPTED, Lease
+from nbagent.archive.interrupted import RUN_INTERRUPTED, Lease
 from nbagent.archive.store import Store
-from nbagent.contracts.chat import ChatResponse, Message
-from nbagent.contracts.events import (
-    Event,
-)
-from nbagent.contracts.records import ToolResult, ToolRun
 
 RUN = "a" * 16
 
 
-DONE = ToolResult(ok=True, data=[1, "é"])
-
-
-def one_of_three() -> list[Event]:
-    """A run up to the first of three parallel calls that finishes."""
-    calls = tuple(Maker(4).call(n) for n in range(3))
-    runs = [
-        ToolRun(tool_call_id=it.id, tool_name=it.name, args=it.arguments, result=DONE)
-        for it in calls
-    ]
-    made = Assembly(id=RUN, prompt="go", messages=(Message.of("user", "go"),))
-    answer = ChatResponse(message=Message(role="assistant", tool_calls=calls))
-    made.add_turn(answer, runs, system="", params={}, started_at=START)
-    return made.events[:4]
-
-
-def test_interrupted_run_has_its_calls_answered_in_order_and_its_end_written_once(
-    home: Path, store: Store
-) -> None:
-    crash(home, one_of_three())
-    other = Store.open(home)
-    record = store.load(RUN)
-    assert record.error == RUN_INTERRUPTED
-    results = [run.result for run in record.turns[-1].tool_runs]
-    assert results == [DONE, TOOL_INTERRUPTED, TOOL_INTERRUPTED]
-    assert record.turns[-1].phase_after == "Failed"
-    check_answered(record.messages)
-    assert store.conversation(RUN) == record.messages
-    assert other.load(RUN) == record
-    with contextlib.closing(sqlite3.connect(home / "runs.sqlite")) as connection:
-        rows = connection.execute("SELECT phase, error_code, lease_id FROM runs").fetchall()
-    assert rows == [("Failed", "ENGINE_INTERRUPTED", None)]
-    other.close()
-    assert store.load(RUN) == record
-
-
 def test_a_damaged_lease_is_nobodys(home: Path, store: Store) -> None:
-    crash(home, one_of_three())
+    crash(home, plain_run(1, run_id=RUN)[:4])
     with contextlib.closing(sqlite3.connect(home / "runs.sqlite")) as connection:
         connection.execute("UPDATE leases SET heartbeat = 'x'")
         connection.execute("INSERT INTO leases(pid) VALUES(1)")

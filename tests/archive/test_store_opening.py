@@ -240,16 +240,6 @@ def test_a_folder_that_cannot_even_be_looked_for_keeps_runs_in_memory(tmp_path: 
         assert "File name too long" in (store.warning or "")
 
 
-def test_a_file_of_ours_without_tables_is_left_alone(tmp_path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(tmp_path / "runs.sqlite")) as connection:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-    with contextlib.closing(Store.open(tmp_path)) as store:
-        write(store, plain_run(1, run_id=RUN))
-        assert "no such table" in (store.warning or "")
-        assert store.load(RUN).turns
-
-
 @pytest.mark.parametrize(
     "damage",
     [

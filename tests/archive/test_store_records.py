@@ -142,18 +142,6 @@ def times_kept(home: Path, mark: str = MARK) -> int:
     return (home / "runs.sqlite").read_bytes().count(mark.encode())
 
 
-def test_picture_that_a_tool_gave_back_is_in_the_file_once(home: Path) -> None:
-    events = plain_run(1, run_id=RUN, text="seen", attachments=(LARGE, FILE))
-    crash(home, events)
-    assert times_kept(home) == 1
-    assert times_kept(home, '"1 seen"') == 1  # what it said beside the picture
-    assert (home / "runs.sqlite").stat().st_size < 1_333_336 + 100_000
-    with contextlib.closing(Store.open(home)) as store:
-        record = store.load(RUN)
-        assert record == record_of(events)
-        assert store.conversation(RUN) == record.messages
-
-
 def test_kernel_that_ends_after_a_result_keeps_its_picture_once(home: Path) -> None:
     events = plain_run(2, run_id=RUN, text="seen", attachments=(LARGE,))
     crash(home, cut_after_a_result(events))

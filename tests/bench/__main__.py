@@ -19,11 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import frames
-import local
 import loops
 import starts
 import streams
-import workflows
 from server import serving
 
 _KEYS = ("LLM_", "OPENAI_", "NBAGENT_")
@@ -40,7 +38,7 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as home, serving() as server:
         os.environ["NBAGENT_HOME"] = home
-        for group in (starts, loops, streams, workflows, frames, local):
+        for group in (starts, loops, streams, frames):
             try:
                 for row in group.rows(server, quick=options.quick):
                     made = dataclasses.replace(row, limit=None) if options.quick else row

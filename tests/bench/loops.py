@@ -21,7 +21,6 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
     yield from _turns(server, turns, runs, pairs, stream=False, limits=(1.2, 1.8))
     yield from _turns(server, turns, runs, pairs, stream=True, limits=(1.0, 1.4))
     yield _long_runs(server, quick=quick)
-    yield _one_turn(server, 3 if quick else 30)
     yield _threaded(server, 2 if quick else 7)
     yield from _many(server, quick=quick)
 
@@ -69,13 +68,6 @@ def _long_runs(server: str, *, quick: bool) -> Row:
     name = f"{long}-turn loop with the store, a turn, against a {short}-turn one"
     both = partial(work, short), partial(work, long)
     return compared(name, *both, pairs=pairs, limit=1.05, each=(turns, "turn"))
-
-
-def _one_turn(server: str, times: int) -> Row:
-    made = agent(f"{server}/turns-1/v1")
-    made.run(PROMPT)
-    found = timed(lambda: made.run(PROMPT), times, time.process_time)
-    return least("a run of one turn, CPU", found, "ms", 1.5)
 
 
 def nap(n: int) -> int:
@@ -129,14 +121,7 @@ def _sync_ms() -> float:
 
 
 def _many(server: str, *, quick: bool) -> Iterator[Row]:
-    runs, more = (20, 20) if quick else (200, 360)
-    ours, bare = (
-        child("sides.py", side, f"{server}/turns-3/v1", str(runs)) for side in ("ours", "bare")
-    )
-    name = f"{runs} runs of 3 turns at once"
-    note = f"on {ours['idle_mb']:.0f} MB idle; bare {bare['added_mb']:.1f}"
-    yield Row(f"{name}, added memory", ours["added_mb"], "MB", 25.0, note)
-    note = f"{ours['s']:.2f} s, bare {bare['s']:.2f}"
-    yield Row(f"{name}, wall time", ours["s"] / bare["s"], "×", 1.5, note)
-    once = child("sides.py", "ours", f"{server}/turns-1/v1", str(more))
-    yield Row(f"{more} runs of one turn at once, CPU of each", once["cpu_ms"], "ms", 5.0)
+    runs = 20 if quick else 200
+    found = child("sides.py", f"{server}/turns-3/v1", str(runs))
+    note = f"on {found['idle_mb']:.0f} MB idle"
+    yield Row(f"{runs} runs of 3 turns at once, added memory", found["added_mb"], "MB", 25.0, note)

@@ -4,9 +4,9 @@ The bare one has no record, no limits, no stop, no errors told; its history is a
 Ours is `nbagent.Agent`; without the store means the same session, engine thread, tools and
 handles, given a store whose `commit` keeps nothing. Nothing in the product is replaced.
 
-As a child, many runs at once in one process, what they cost and the memory that they add to it:
+As a child, many runs at once in one process, and the memory that they add to it:
 
-    python sides.py ours|bare BASE_URL RUNS
+    python sides.py BASE_URL RUNS
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,25 +148,19 @@ def _forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-async def _many(side: str, base_url: str, runs: int) -> dict[str, float]:
-    made, loop = agent(base_url), BareLoop(base_url)
+async def _many(base_url: str, runs: int) -> dict[str, float]:
+    made = agent(base_url)
 
-    async def one() -> object:
-        if side == "bare":
-            return await loop.turns(stream=True)
+    async def one() -> None:
         run = await made.arun(PROMPT)
         assert run.ok, run.error
-        return run
 
     await one()
     idle = _status_mb("VmRSS")
     _forget_peak()
-    began, cpu = time.perf_counter(), time.process_time()
-    kept = await asyncio.gather(*(one() for _ in range(runs)))
-    took = time.perf_counter() - began
-    cpu_ms = (time.process_time() - cpu) * 1000 / len(kept)
-    return {"idle_mb": idle, "added_mb": _status_mb("VmHWM") - idle, "s": took, "cpu_ms": cpu_ms}
+    await asyncio.gather(*(one() for _ in range(runs)))
+    return {"idle_mb": idle, "added_mb": _status_mb("VmHWM") - idle}
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_many(sys.argv[1], sys.argv[2], int(sys.argv[3])))))
+    print(json.dumps(asyncio.run(_many(sys.argv[1], int(sys.argv[2])))))

@@ -25,14 +25,6 @@ began = time.process_time()
 shell.run_line_magic("load_ext", "nbagent")
 print((time.process_time() - began) * 1000)
 """
-_DELTA = """
-import time
-import nbagent
-async for event in nbagent.Agent("openai:gpt-5.4", base_url="{url}").stream("Go."):
-    if type(event).__name__ == "TextDelta":
-        print(time.time())
-        break
-"""
 _CELL = "%%agent --model openai:gpt-5.4 --base-url {url}\nTake all steps."
 
 
@@ -51,13 +43,6 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
         "s",
         0.7,
         "from execute_request to the server, after %load_ext",
-    )
-    yield least(
-        "first delta of a fresh kernel, from the start of the cell",
-        [_first_delta(server) for _ in range(kernels)],
-        "s",
-        2.0,
-        "imports included, no %load_ext before",
     )
 
 
@@ -78,9 +63,3 @@ def _first_request(server: str) -> float:
         began = time.time()
         kernel.run(_CELL.format(url=f"{server}/turns-1/v1"))
         return log_of(server)["came"][0] - began
-
-
-def _first_delta(server: str) -> float:
-    with _kernel() as kernel:
-        began = time.time()
-        return float(kernel.run(_DELTA.format(url=f"{server}/deltas-10/v1")).printed) - began

@@ -56,15 +56,11 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
     comm.create_comm = CountingComm
     deltas, pairs = (1_000, 1) if quick else (_DELTAS, 9)
     burst = f"{server}/deltas-{deltas}/v1"
-    yield from _ratios(burst, deltas, pairs, "in one burst")
-    # As a model sends them: one packet each, so that every one is an event of its own.
-    deltas, seconds, pairs = (100, 0.1, 1) if quick else (1_000, 1, 5)
-    paced = f"{server}/paced-{deltas}-{seconds}/v1"
-    yield from _ratios(paced, deltas, pairs, "one by one, 1,000 a second")
+    yield from _ratios(burst, deltas, pairs)
     yield from _sent(server, *((500, 1) if quick else (_DELTAS, 20)))
 
 
-def _ratios(url: str, deltas: int, pairs: int, how: str) -> Iterator[Row]:
+def _ratios(url: str, deltas: int, pairs: int) -> Iterator[Row]:
     made = agent(url)
     with asyncio.Runner() as runner:
         loop = BareLoop(url)
@@ -80,7 +76,7 @@ def _ratios(url: str, deltas: int, pairs: int, how: str) -> Iterator[Row]:
             ("with a view", StandIn(view=a_view), 1.3),
         ):
             use_frontend(front)
-            what = f"{deltas:,} deltas {how}, with the store, {name}"
+            what = f"{deltas:,} deltas in one burst, with the store, {name}"
             yield compared(what, bare, ours, pairs=pairs, limit=limit, each=(deltas, "delta"))
         runner.run(loop.client.aclose())
     use_frontend(None)

@@ -15,6 +15,7 @@ words = " ".join(f"word{n}" for n in range(1, 241))
 look = offline.step(text="I look it up.", calls=[offline.call("area", city="Oslo")])
 offline.script([look, words], name="slow", delay_ms=12)
 offline.script([words], name="short", delay_ms=12)
+offline.script([words], name="talk")
 offline.script([words * 50], name="endless", delay_ms=12)
 offline.script([look, look, "Done."], name="paused", delay_ms=150)
 offline.script([look, "First answer.", "Second answer.", "Third answer."], name="several")
@@ -34,7 +35,7 @@ RUNS = [
     "    nbagent.Agent(model='offline:demo', tools=[]).run('Hello')\n"
     "ipywidgets.Tab([ipywidgets.VBox([place])])",
     "%%agent --model offline:spread --tools area\nHow large is Oslo?",
-    "agent = nbagent.Agent(model='offline:short', tools=[], session='tree-APP')\n"
+    "agent = nbagent.Agent(model='offline:talk', tools=[], session='tree-APP')\n"
     "_ = agent.run('Talk a little').fork('C01', 'Talk of APP', model='offline:demo')",
     "%agent tree tree-APP",
     "%agent history",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,11 @@ from nbagent.contracts.chat import (
     ChatResponse,
     Message,
     ToolCall,
-    ToolSpec,
     Usage,
 )
-from nbagent.contracts.events import Event, RunFinished, TextDelta, TurnStarted
-from nbagent.contracts.ports import Composition, Cost, ToolContext, Verdict
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.events import Event, RunFinished, TextDelta
+from nbagent.contracts.ports import Cost, ToolContext
+from nbagent.contracts.records import RunRecord
 from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.offline import call, script
 from nbagent.runtime import Courier
@@ -238,34 +237,3 @@ def test_a_price_list_that_raises_is_an_unknown_price_unless_it_knows_the_asked_
 
     record = run_plan(plan_of(two_turns(), price=price, model="asked"))
     assert (record.stop_reason, record.cost_usd) == ("answered", cost_usd)
-
-
-def test_a_composer_can_go_on_and_complete_and_its_words_stay() -> None:
-    class Workflow:
-        def __init__(self) -> None:
-            self.turns = 0
-
-        async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
-            self.turns += 1
-            new = (Message.of("user", "directive"),) if self.turns == 2 else ()
-            return Composition(system_prompt="Base.", new_messages=new, node=f"n{self.turns}")
-
-        async def after_turn(self, turn: EngineTurn) -> Verdict:
-            if self.turns == 1:
-                return Verdict(new_messages=(Message.of("user", "next"),))
-            return Verdict(completed="workflow_complete")
-
-    model = script(["One.", "Two."])
-    sizes: list[tuple[int, int]] = []
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, TurnStarted):
-            sizes.append((event.request.n_messages, event.request.n_new))
-
-    record = run_plan(plan_of(model, composer=Workflow()), on_event)
-    assert (record.phase, record.stop_reason) == ("Completed", "workflow_complete")
-    texts = [m.text for m in record.messages]
-    assert texts == ["Go.", "One.", "next", "directive", "Two."]
-    assert sizes == [(1, 1), (4, 3)]
-    assert [turn.node for turn in record.turns] == ["n1", "n2"]
-    assert len(model.requests[1].messages) == 4

@@ -219,14 +219,12 @@ def test_a_refusal_in_the_middle_of_an_answer_keeps_the_part_and_runs_no_call() 
 
 SHORT = {
     "text": ('{"ok":true,"data":"' + "x" * 999 + '"}', "x" * 200, "200 of 999"),
-    "a list": ('{"ok":true,"data":[' + "1," * 999 + "1]}", "[1,1,1", "200 of 2,001"),
     "an error": (
         '{"ok":false,"error":{"code":"ENOENT","message":"' + "m" * 999 + '","details":{"a":1}}}',
         '"code":"ENOENT","message":"mmm',
         "200 of 999",
     ),
     "no JSON": ("plain " * 200, "plain plain", "200 of 1,200"),
-    "a lone surrogate": ('{"ok":true,"data":"' + "\\ud800" * 999 + '"}', "\\ud800", "200 of 999"),
     "images": ('{"ok":true,"data":null}', "null", "4 of 4 characters, without 2 images or files"),
 }
 
@@ -244,6 +242,6 @@ def test_a_shortened_result_is_json_that_says_so(name: str) -> None:
     assert start in short.text
     assert set(body) in ({"ok", "data", "trimmed"}, {"ok", "error", "trimmed"})
     assert (short.role, short.tool_call_id, short.name) == ("tool", "c1", "fetch")
-    assert not is_worth_it(short) or "ud800" in text
+    assert not is_worth_it(short)
     alone = ChatRequest(model="m", messages=(message,))
     assert request_chars(alone) == len(text) + 4_000 * len(images)

@@ -108,7 +108,6 @@ _numbers, _waves = count(), count()
 BAD, GOOD, BEST = (call("moody", mood=mood) for mood in ("bad", "good", "best"))
 SAME = call("look", place=1)
 LOOPS: dict[str, tuple[list[Step], dict[str, Any], int, str]] = {
-    "failures": ([BAD] * 6, {}, 3, "failed 3 times"),
     "one failure": ([BAD] * 6, {"loop_limit": 1}, 1, "failed 1 times"),
     "side by side": ([calls([BAD] * 3)], {}, 1, "failed 3 times"),
     "the same result": ([SAME] * 8, {}, 6, "the same result 6 times"),

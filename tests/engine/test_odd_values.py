@@ -44,7 +44,7 @@ def check_forms(run: nbagent.Run) -> None:
 
 
 ODD = {
-    **{f"depth {depth}": deep_json(depth) for depth in (MAX_DEPTH, 300, 5_000, 100_000)},
+    **{f"depth {depth}": deep_json(depth) for depth in (MAX_DEPTH, 100_000)},
     "infinite": '{"a":1e999}',
     "infinite inside": '{"a":[{"b":-1e400}]}',
     "no JSON": "{a",

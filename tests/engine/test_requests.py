@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from engine.laws import check_run, check_sent, codes, look, results
-from servers.model_server import ModelServer, Reply
+from servers.model_server import ModelServer
 
 import nbagent
 from nbagent.providers.offline import call, calls, script
@@ -59,47 +57,6 @@ def test_without_tools_no_tool_key_and_no_policy_is_sent() -> None:
     assert request.messages[0].text == "  Go\n", "the prompt goes out as typed"
 
 
-def test_no_parameter_is_sent_that_nobody_set() -> None:
-    with ModelServer(["Hello."]) as server:
-        run = nbagent.Agent(model="openai:m", base_url=server.url).run("Go.")
-        assert run.ok, run.error
-        assert set(server.bodies[0]) == {"model", "messages", "stream", "stream_options"}
-
-
-def test_each_body_on_the_wire_extends_the_one_before_byte_by_byte() -> None:
-    answers = [
-        Reply(calls=[("look", {"place": "ä"}), ("look", {"place": "b"})], reasoning="Hm."),
-        Reply(calls=[("look", '{"place": "c",}'), ("db__read", {"place": "x"})]),
-        Reply(text="Half", cut=True),
-        Reply(text="Done."),
-        Reply(text="Again."),
-    ]
-    with ModelServer(answers) as server:
-        agent = nbagent.Agent(
-            model="openai:m",
-            base_url=server.url,
-            tools=[look, read],
-            system="Be brief.",
-        )
-        run = check_run(agent.run("Go."))
-        assert (run.stop_reason, run.text) == ("error", "Half")
-        assert run.turns[1].tool_runs[1].tool_name == "db.read", "mapped on the wire and back"
-        assert results(run)[3] == {"ok": True, "data": "seen x"}
-        second = check_run(run.resume())
-        third = check_run(second.resume("And now?"))
-        assert third.text == "Again."
-    bodies = server.bodies
-    assert len(bodies) == 5
-    for earlier, later in pairwise(bodies):
-        assert json.dumps(later["messages"]).startswith(json.dumps(earlier["messages"])[:-1])
-        assert later["tools"] == earlier["tools"]
-    ids = [turn.id for r in (run, second, third) for turn in r.turns]
-    assert ids == ["C01", "C02", "C03", "C04", "C05"]
-    last = third.request_of("C05")
-    assert [m.role for m in last.messages] == [m["role"] for m in bodies[-1]["messages"][1:]]
-    assert last.messages[-1].text == bodies[-1]["messages"][-1]["content"]
-
-
 def test_fifty_calls_in_one_answer_are_run_and_answered_in_order() -> None:
     async def wait_a_little(n: int) -> int:
         """Wait."""
@@ -117,12 +74,9 @@ def test_fifty_calls_in_one_answer_are_run_and_answered_in_order() -> None:
     [
         (call("lok", place="a"), "E_UNKNOWN_TOOL"),
         (call("look", raw="not json"), "E_INVALID_ARGUMENTS"),
-        (call("look", raw='{"place": NaN}'), "E_INVALID_ARGUMENTS"),
-        (call("look", raw=""), "E_INVALID_ARGUMENTS"),
-        (call("look", raw="[" * 5000), "E_INVALID_ARGUMENTS"),
         (call("look", raw='{"place": "' + "x" * 500_000 + '"'), "E_INVALID_ARGUMENTS"),
     ],
-    ids=["typo", "words", "nan", "none", "deep", "huge"],
+    ids=["typo", "words", "huge"],
 )
 def test_a_call_that_makes_no_sense_gets_an_error_and_the_run_goes_on(made: Any, code: str) -> None:
     model = script([calls([made, call("look", place="b")]), "Done."])

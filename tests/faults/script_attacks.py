@@ -65,13 +65,11 @@ def _varies(name: str, code: str, *, real: bool = True) -> Attack:
 
 _FILES = (
     Attack("read a file outside", 'got(open(w["secret"]).read())'),
-    Attack("read an ssh key", 'got(open(w["key"]).read())'),
     Attack("list a home folder", 'got(os.listdir(w["home"]))'),
     Attack("read through a symlink", 'os.symlink(w["secret"], OUT + "/l"); got(open(OUT + "/l").read())'),
     Attack("read through /proc/self/root", 'got(open("/proc/self/root" + w["secret"]).read())'),
     Attack("write a new file outside", 'open(w["home"] + "/new", "w").write("x"); got()'),
     Attack("write to a file outside", 'open(w["canary"], "r+").write("x"); got()'),
-    Attack("append to a file outside", 'open(w["canary"], "a").write("x"); got()'),
     Attack("truncate a file outside", 'os.truncate(w["canary"], 0); got()'),
     Attack("open to truncate only", 'os.open(w["canary"], os.O_RDONLY | os.O_TRUNC); got()'),
     Attack("delete a file outside", 'os.unlink(w["canary"]); got()'),
@@ -84,11 +82,9 @@ _FILES = (
     _varies("utime outside", 'os.utime(w["canary"], (0, 0))', real=False),
     Attack("set attributes outside", 'os.setxattr(w["canary"], "user.x", b"1"); got()', "varies", False),
     Attack("change a file of the skill", 'open(w["skill"] + "/SKILL.md", "a").write("x"); got()'),
-    Attack("remove a file of the skill", 'os.unlink(w["skill"] + "/SKILL.md"); got()'),
     _varies("write into the packages", 'open(json.__file__, "r+b"); got()', real=False),
     Attack("hard link of a secret as output", 'os.link(w["secret"], OUT + "/s"); got()', "varies"),
     _stopped("symlink as output", 'os.symlink(w["secret"], OUT + "/s")'),
-    _stopped("symlinked folder as output", 'os.symlink(w["home"], OUT + "/d")'),
     _stopped("pipe as output", 'os.mkfifo(OUT + "/p")'),
     _stopped("odd names as outputs", 'open(OUT + "/a\\n\\u202eb", "w"); open(os.fsencode(OUT) + b"/\\xff", "w")'),
     _stopped("a closed folder as output", 'os.makedirs(OUT + "/c/x"); os.chmod(OUT + "/c", 0)'),
@@ -134,10 +130,6 @@ got()
     _varies("limit a process", 'import resource; resource.prlimit(w["victim"], resource.RLIMIT_NICE, (0, 0)); got()'),
     _varies("slow a process down", 'os.setpriority(os.PRIO_PROCESS, w["victim"], 1); got()'),
     _varies("bind a process to a processor", 'os.sched_setaffinity(w["victim"], {0}); got()'),
-    _stopped("daemon", """
-if os.fork() == 0:
-    os.setsid(); sleep(); os._exit(0)
-"""),
     _stopped("daemon that holds the pipes", """
 if os.fork() == 0:
     os.setsid()
@@ -150,7 +142,6 @@ if os.fork() == 0:
     os.setsid(); os.execve("/bin/sleep", ["sleep", w["naptime"]], {})
 time.sleep(0.1)
 """),
-    _stopped("processes left behind", "[sleep() for _ in range(10)]"),
     _stopped("orphans under a subreaper of its own", """
 libc.prctl(36, 1, 0, 0, 0)
 if os.fork() == 0:
@@ -171,7 +162,6 @@ for n in set(signal.Signals) - {9, 19}: signal.signal(n, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); time.sleep(99)
 """, ended=("deadline",)),
     _stopped("stops itself", "os.kill(os.getpid(), 19)", ended=("deadline",)),
-    _stopped("sleeps", "time.sleep(99)", ended=("deadline",)),
     _stopped("computes for ever", "while True: pass", ended=("deadline",)),
     _stopped("closes its pipes and sleeps", "os.close(1); os.close(2); time.sleep(99)", ended=("deadline",)),
     _stopped("waits for input", "sys.stdin.read() and got()"),
@@ -192,12 +182,7 @@ time.sleep(99)
 """, ended=("memory",)),
     _stopped("flood of output", 'while True: os.write(1, b"x" * 65536)', ended=("output",)),
     _stopped("flood of errors", 'while True: os.write(2, b"x" * 65536)', ended=("output",)),
-    _stopped("flood of lines", 'while True: print("y" * 500)', ended=("output",)),
     _stopped("a large file", 'f = open(OUT + "/f", "wb", 0)\nwhile True: f.write(b"x" * 1_000_000)', ended=("files",)),
-    _stopped("many large files", """
-for n in range(9999): open(f"{OUT}/{n}", "wb").write(b"x" * 1_000_000)
-time.sleep(99)
-""", ended=("files",)),
     _stopped("many files", """
 for n in range(99999): open(f"{OUT}/{n}", "wb").close()
 time.sleep(99)

@@ -8,12 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -139,40 +136,6 @@ def test_processes_and_their_forks_write_at_once_and_no_line_is_torn_or_lost(
     names = {str(n) for n in range(4)} | {f"{n} forked" for n in range(4)}
     assert written_by(tmp_path) == {name: list(range(1, 1_001)) for name in names}
     assert len({line["pid"] for line in lines_of(tmp_path)}) == 8
-
-
-def kill_at_random(home: Path, chance: random.Random) -> int:
-    """Kill three writers some time after their first line; how many lines they had told of."""
-    with writers(home, 3, 100_000, "told") as children:
-        assert children[0].stdout is not None
-        assert select.select([children[0].stdout], [], [], 30)[0]
-        time.sleep(chance.random() * 0.05)
-        for it in children:
-            it.send_signal(signal.SIGKILL)
-        told = [it.communicate()[0].split(b"\n")[:-1] for it in children]
-    log_in(home).append()
-    report = verify_audit(home)
-    assert report, repr(report)
-    found = written_by(home)
-    for n, numbers in enumerate(told):
-        ours = found[str(n)]
-        last = int(numbers[-1]) if numbers else 0
-        # At most the line whose `append` had not returned is there too.
-        assert ours[: last + 1] == list(range(1, min(len(ours), last + 1) + 1))
-        assert len(ours) in (last, last + 1)
-    return sum(map(len, told))
-
-
-@posix
-@pytest.mark.parametrize(
-    ("times", "least"),
-    [(2, 2), pytest.param(100, 1_000, marks=[pytest.mark.proof, pytest.mark.timeout(900)])],
-)
-def test_writers_that_are_killed_lose_no_line_that_was_written(
-    tmp_path: Path, times: int, least: int
-) -> None:
-    chance = random.Random(times)
-    assert sum(kill_at_random(tmp_path / str(n), chance) for n in range(times)) > least
 
 
 # Where the writer of the sixth line is killed: how many lines are there then.

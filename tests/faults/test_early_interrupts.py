@@ -4,21 +4,14 @@ Either none was started, or it ended as stopped (or had ended) and is stored; th
 The cells run in a child process, because SIGINT belongs to a process.
 """
 
-# jupyter_client has no types.
-# pyright: reportUnknownMemberType=false
-
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
-import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from kernels import LiveKernel
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends POSIX signals")
 
@@ -212,68 +205,3 @@ def test_interrupt_at_any_line_of_a_door_orphans_no_run(
     tmp_path: Path, doors: list[str], since: str | None, step: int, limit_s: int
 ) -> None:
     print(sweep(tmp_path, doors, since=since, step=step, limit_s=limit_s))
-
-
-DURING = """
-%load_ext nbagent
-import asyncio, nbagent, signal
-from nbagent import Agent, offline
-from nbagent.session.active import at_work
-agent = Agent(tools="none")
-def slow():
-    global model
-    model = offline.script([offline.step(text="late", wait_ms=500)], name="slow")
-    return model
-def found():
-    "What the cell before has left: runs at work, and how the ones that ended did."
-    new = [run for run in nbagent.runs().itertuples() if run.run_id not in seen]
-    seen.update(run.run_id for run in new)
-    return len(at_work()), [(run.phase, run.stop_reason) for run in new]
-seen = set()
-Agent(model="offline:demo", tools="none").run("warm")
-slow(); found()
-"""
-CELLS = {
-    "cell": "%%agent --model offline:slow --tools none\nhi",
-    "run": "agent.run('hi', model=model)",
-    "arun": "await agent.arun('hi', model=model)",
-}
-
-
-def press_at_once(home: Path, rounds: int) -> Counter[str]:
-    """Interrupt cells of a real kernel in their first moments; how often which end was seen."""
-    kernel, ends, moment = LiveKernel(home), Counter[str](), random.Random(os.getpid())
-    try:
-        kernel.run(DURING)
-        for n in range(rounds):
-            door = [*CELLS][n % len(CELLS)]
-            kernel.run("slow()")
-            sent = kernel.send(CELLS[door])
-            delay = moment.random() * moment.choice((0.004, 0.015, 0.04))
-            while kernel.client.get_iopub_msg(timeout=60)["msg_type"] != "execute_input":
-                pass
-            time.sleep(delay)
-            kernel.manager.interrupt_kernel()
-            cell = kernel.finish(sent)
-            said = cell.error["evalue"] if cell.error else ""
-            left, new = kernel.value("found()")
-            case = (n, door, delay, said, left, new)
-            assert left == 0, case
-            assert new in ([], [("Failed", "stopped")], [("WaitingUser", "answered")]), case
-            assert "twice" not in said, case
-            assert not (new and "no run was started" in said), case
-            assert bool(cell.of("display_data")) >= bool(new), case
-            ends[f"{door} {new[0][1] if new else 'none'}"] += 1
-    finally:
-        kernel.close()
-    return ends
-
-
-@pytest.mark.parametrize(
-    "rounds", [12, pytest.param(1_000, marks=[pytest.mark.proof, pytest.mark.timeout(900)])]
-)
-def test_interrupts_in_the_first_moments_of_a_cell_orphan_no_run(
-    tmp_path: Path, rounds: int
-) -> None:
-    ends = press_at_once(tmp_path, rounds)
-    assert any(end.endswith("stopped") for end in ends), ends

@@ -15,7 +15,7 @@ from engine.laws import check_answered, check_file, check_record, check_run, cod
 from faults.victim import ANSWER, IN_STORE, IN_TOOL, POINTS, RANDOM, TURNS, lines, options_of
 
 import nbagent
-from nbagent.contracts.chat import ToolCall
+from nbagent.contracts.chat import ToolCall, Usage
 from nbagent.session.stores import close_stores, current_store
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL and no fork there")
@@ -67,6 +67,11 @@ def check_dead(run: nbagent.Run, folder: Path) -> None:
         assert not ended
     else:
         assert record.stop_reason == "answered"
+    counted = [turn.response.usage for turn in run.turns if turn.response]
+    assert record.usage == sum((usage for usage in counted if usage), Usage())
+    if "E_INTERRUPTED" in codes(run):
+        last = run.turns[-1]
+        assert (last.phase_after, last.stop_reason, last.error) == ("Failed", "error", record.error)
     turns = {turn.id: turn for turn in run.turns}
     for kind, *words in told:
         if kind == "turn":

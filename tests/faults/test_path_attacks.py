@@ -199,13 +199,6 @@ def test_nothing_is_written_behind_a_folder_swapped_for_a_link(race: tuple[Path,
     assert picture(outside) == {"b": b"folder or special", "b/file.txt": b"outside"}
 
 
-@on_linux
-def test_the_race_is_one_that_plain_opening_loses(race: tuple[Path, Path]) -> None:
-    until = time.monotonic() + 10
-    while (race[0] / "a" / "b" / "file.txt").read_text() != "outside":
-        assert time.monotonic() < until
-
-
 @pytest.mark.parametrize(
     ("processes", "times"), [(4, 60), pytest.param(8, 1_200, marks=pytest.mark.proof)]
 )

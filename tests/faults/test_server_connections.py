@@ -189,6 +189,7 @@ def test_a_stop_ends_at_once_keeps_the_part_and_the_run_goes_on(
     assert run.error
     assert run.error.code == "ENGINE_ABORTED"
     assert "".join(turn.text for turn in run.turns) == text
+    assert {turn.attempts for turn in run.turns} == {1}, "the next attempt was not made"
     server.faults["it"] = fine
     assert run.resume().text == "fine"
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.laws import check_run, codes
-from servers.dialects import CHAT, DIALECTS, Dialect
-from servers.hostile_cases import CALLS, ELSEWHERE, TABLES, Case, lasting, passing, silences
+from engine.laws import check_run
+from servers.dialects import CHAT, DIALECTS
+from servers.hostile_cases import ELSEWHERE, TABLES, Case, lasting, passing, silences
 from servers.hostile_server import HostileServer
 from servers.loopback import Visit
 
@@ -30,7 +30,6 @@ from nbagent.session.stores import close_stores
 KEY = "sk-hostile-0123456789abcdefghij"
 WIRES = {wire.name: wire for wire in DIALECTS}
 ROWS = [(wire, name) for wire, table in TABLES.items() for name in table]
-CALL_ROWS = [(wire, name) for wire, table in CALLS.items() for name in table]
 _WAITING = {**passing(CHAT), **lasting(CHAT)}.keys()
 _SILENT = silences(CHAT).keys()
 _STALE = {
@@ -69,12 +68,8 @@ class World:
     reached: set[tuple[str, int]]
     met: dict[Row, Met]
     looked_at: list[Row]
-    """The cases in which the tool was called."""
+    """The cases in which the tool was called: it runs for whole calls only."""
     home: Path
-
-    def looked(self, row: Row) -> int:
-        """How often the tool was called in a case."""
-        return self.looked_at.count(row)
 
 
 def _elsewhere(case: Case, address: str) -> Case:
@@ -119,17 +114,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         cases = {
             (wire.name, name): _elsewhere(case, bystander.url("x"))
             for wire in DIALECTS
-            for name, case in _all_of(wire).items()
+            for name, case in TABLES[wire.name].items()
         }
         server.faults = {_path(row): case.serve for row, case in cases.items()}
         found = World(server, bystander, reached, {}, [], home)
         _meet_all(found, cases)
         yield found
         close_stores()
-
-
-def _all_of(wire: Dialect) -> dict[str, Case]:
-    return TABLES[wire.name] | {name: case for name, (case, _) in CALLS[wire.name].items()}
 
 
 def _path(row: Row) -> str:
@@ -191,7 +182,7 @@ def test_a_fault_has_its_code_and_leaves_the_next_run_fine(
     spare = 3 * case.asked if name in _STALE else 0
     assert 0 <= world.server.asked(_path((wire, name))) - case.asked <= spare
     assert met.after == "fine"
-    assert not world.looked((wire, name)), "a tool runs for whole calls only"
+    assert (wire, name) not in world.looked_at
     if run.error is not None:
         message = run.error.message
         assert re.search(case.says, message)
@@ -206,7 +197,7 @@ def test_a_fault_has_its_code_and_leaves_the_next_run_fine(
 
 def test_every_run_keeps_the_laws(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NBAGENT_HOME", str(world.home))
-    rows = [row for row in world.met if "without a name" not in row[1]]
+    rows = [*world.met]
     for row in rows:
         check_run(world.met[row].run, whole_store=row is rows[-1])
 
@@ -225,17 +216,3 @@ def test_the_key_is_in_no_record_of_a_fault(world: World) -> None:
         wire = WIRES[row[0]]
         for visit in world.server.visits[_path(row)]:
             assert visit.headers[wire.key_header.lower()] == f"{wire.key_prefix}{KEY}"
-
-
-@pytest.mark.parametrize(("wire", "name"), CALL_ROWS)
-def test_calls_that_a_server_garbles_are_mended_or_answered(
-    world: World, wire: str, name: str
-) -> None:
-    outcomes = CALLS[wire][name][1]
-    run = world.met[wire, name].run
-    assert run.text == "fine"
-    assert tuple(code or "ok" for code in codes(run)) == outcomes
-    ids = [tool_run.tool_call_id for tool_run in run.turns[0].tool_runs]
-    assert len(set(ids)) == len(ids)
-    assert all(ids)
-    assert world.looked((wire, name)) == outcomes.count("ok")

@@ -80,13 +80,16 @@ def test_without_a_view_it_is_asked_by_input(kernel: Asking, case: str) -> None:
     assert kernel.value("_run.turns[0].tool_runs[0].waited_ms > 0")
 
 
-def test_an_interrupt_of_the_question_is_a_stop(kernel: Asking) -> None:
+def test_an_interrupt_of_the_question_is_a_stop_and_a_failure_without_an_error_box(
+    kernel: Asking,
+) -> None:
     cell = kernel.begin("--raw")
     kernel.client.get_stdin_msg(timeout=20)
     kernel.manager.interrupt_kernel()
     shown = kernel.finish(cell)
-    assert shown.error is not None
-    assert "ENGINE_ABORTED" in shown.error["evalue"]
+    assert shown.error is None
+    reply = kernel.reply_to(cell)
+    assert (reply["status"], reply["ename"]) == ("error", "Stopped")
     assert kernel.value("_run.stop_reason") == "stopped"
 
 

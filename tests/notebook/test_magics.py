@@ -190,7 +190,8 @@ def test_stopped_run_counts_as_failed_and_resume_goes_on(shell: MagicShell) -> N
         "    return 'stopped it'",
     )
     error = shell.refused(f"%%agent -m {model.model_id}", "Hello?")
-    assert (type(error), error.code) == (EngineError, "ENGINE_ABORTED")
+    assert isinstance(error, EngineError)
+    assert error.code == "ENGINE_ABORTED"
     assert shell.user_ns["_run"].turns[0].tool_runs[0].result.data == "stopped it"
     assert len(model.requests) == 1
     shell.cell("%agent resume")

@@ -10,7 +10,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
-import pandas as pd
 import pytest
 from code_shell import runs_code
 from frontends import StandIn
@@ -92,16 +91,6 @@ def median(values: list[float]) -> int:
     return 5
 
 
-def fetch_page(url: str) -> str:
-    "Download a web page."
-    return "<html>"
-
-
-def grep(pattern: str, path: str) -> list[str]:
-    "Search a file for a text."
-    return ["a: 1"]
-
-
 class Device(Enum):
     RADIO = "radio"
     TELEVISION = "television"
@@ -116,40 +105,28 @@ def next_train(from_station: str, to_station: str) -> str:
     return "10:42"
 
 
-def local_time(timezone: str) -> str:
-    "Time of the day somewhere."
-    return "10:42"
-
-
 TOOLS = [
-    *(local_time, population, uptime, tree, loan, median),
-    *(fetch_page, grep, set_volume, next_train, ticket_status),
+    *(population, uptime, tree, loan, median, set_volume, next_train, ticket_status),
 ]
 # prompt: the calls that are made first.
 CALLS = {
     "Which of Oslo, Bergen and Rome is larger?":
         'population(city="Oslo"); population(city="Bergen"); population(city="Rome")',
-    "How many people live in New York?": 'population(city="New York")',
     "Plant 12 trees in Frogner Park": 'trees.plant(count=12, park="Frogner Park")',
     "What is the monthly payment for a principal of 200,000 over 25 years at a rate of 4.2?":
         "monthlyPayment(principal=200000, rate=4.2, years=25)",
     "Find the median of 4, 8.5, -3 and 5": "median(values=[4,8.5,-3,5])",
-    "Download https://example.org/a?b=1 for me.": 'fetch_page(url="https://example.org/a?b=1")',
-    'grep src/main.py for "import os"': 'grep(pattern="import os", path="src/main.py")',
     "Set the radio in the kitchen to a volume of 30 percent":
         'set_volume(device="radio", percent=30, room="kitchen")',
     "When does the next train to Bergen leave from Oslo?":
         'next_train(from_station="Oslo", to_station="Bergen")',
     "What is the status of ticket OPS-4711?": 'ticket_status(ticket_id="OPS-4711")',
-    "What is the local time in Europe/Oslo?": 'local_time(timezone="Europe/Oslo")',
-    "How long is the uptime of this machine?": "uptime()",
     "monthly payment with rate=3.5, years=10 and principal=1000":
         "monthlyPayment(principal=1000, rate=3.5, years=10)",
     # A call in backticks is made as it is written.
     'Call `population(city="Oslo")`.': 'population(city="Oslo")',
     "`population('Oslo')` and `median([1])`": 'population(city="Oslo"); median(values=[1])',
     "`trees.plant(count=3, park='A (b)')`": 'trees.plant(count=3, park="A (b)")',
-    "`median([1, -2.5])`": "median(values=[1,-2.5])",
     "`unknown(city='Oslo')`": "", "`population(city=open())`": "", "`population(`": "",
     "`population() + (1)`": "",
 }  # fmt: skip
@@ -161,15 +138,6 @@ def test_tool_and_arguments_come_from_the_prompt(prompt: str) -> None:
     answer = talk.ask(prompt)
     assert written(talk.calls) == CALLS[prompt]
     assert "stand-in" not in answer or not talk.calls
-
-
-def test_reasoning_says_which_words_chose_the_tool() -> None:
-    talk = Talk(population, ticket_status)
-    talk.ask("population of Oslo")
-    response = talk.runs[0].turns[0].response
-    assert response
-    words = ["population", "Oslo", "ticket_status 0"]
-    assert [word for word in words if word in (response.reasoning or "")] == words
 
 
 @pytest.mark.parametrize("choice", ["required", "ticket_status"])
@@ -198,13 +166,10 @@ def test_without_tools_it_does_what_rules_can_and_says_what_it_is(prompt: str) -
 
 COMPARED = {
     "Which of Oslo and Bergen is larger?": "**Oslo** is larger: 709,037 against 291,940",
-    "Which is the largest city: Oslo, Bergen or Rome?": "**Rome** is the largest",
     "Which city has the fewest people, Oslo, Bergen or Rome?": "**Bergen** has the fewest",
-    "Is Oslo smaller than Bergen?": "**Bergen** is smaller",
     "How many more people live in Oslo than in Bergen?": "difference is **417,097**",
     "What is the total population of Oslo, Bergen and Rome?": "**3,749,086**",
     "Which of Oslo and Bergen is larger, and by how much?": "The difference is **417,097**",
-    "Compare Oslo with Rome by population": "**Rome** is larger",
 }
 
 
@@ -260,8 +225,6 @@ RESULTS: dict[str, tuple[Any, str]] = {
     "fields": ({"a": {"b": 1}, "c": [1, 2], "d": ""}, "`uptime()`:\n\n- a.b: 1\n- c: 1, 2"),
     "rows": ([{"x": "a|b", "y": None}], "`uptime()`:\n\n| x |\n| --- |\n| a\\|b |"),
     "a text with a fence": ("```\na\n```", "`uptime()`:\n\n````\n```\na\n```\n````"),
-    "nothing": (None, "`uptime()`: –"),
-    "a flag": (True, "`uptime()`: yes"),
     "many rows": ({"rows": [{"n": n} for n in range(30)]}, "… and 10 more"),
     "a long text": ("long\n" * 1000, "(cut)"),
 }
@@ -312,7 +275,7 @@ def test_odd_prompt_ends_with_an_answer_and_repeats_no_call(seed: int | None) ->
 
 FILES = {
     "README.md": "# Cities\n\nA small project about cities.\n\n- TODO: add Rome\n",
-    "notes.md": "# Notes\n\nOslo is the capital.\n\nBergen is wetter.\n\nTODO: measure.\n",
+    "notes.md": "Oslo is the capital.\n",
     "notebooks/first.ipynb": "{}",
     "src/city.py": "PEOPLE = {'Oslo': 700}\n",
     "table/table.csv": "city,n\nOslo,700\n",
@@ -340,8 +303,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def names() -> dict[str, Any]:
-    frame = pd.DataFrame({"city": ["Oslo", "Bergen"], "n": [700, 290]})
-    made: dict[str, Any] = {"x": 3, "df": frame, "names": ["a", "b"], "api_key": "sk-secret-value"}
+    made: dict[str, Any] = {"x": 3, "names": ["a", "b"], "api_key": "sk-secret-value"}
     use_frontend(StandIn(made, run_code=runs_code(made)))
     return made
 
@@ -350,9 +312,7 @@ HOSTS = ("fs", "skills", "notebook", population)
 # prompt: the calls, and words of the answer.
 OF_HOSTS: dict[str, tuple[str, str]] = {
     "What does README.md say?": ('fs.read(path="README.md")', "project about cities"),
-    "Read notes.md.": ('fs.read(path="notes.md")', "Bergen is wetter."),
     "What is in @data/table.csv?": ('fs.read(path="@data/table.csv")', "Oslo,700"),
-    "What does population.md say?": ('fs.read(path="population.md")', "Failed:"),
     "List the files of the project": ("fs.list()", " README.md, "),
     "Search for Oslo in src": ('fs.search(query="Oslo", path="src")', "city.py"),
     "Write 'hello' to out/hello.txt":
@@ -367,7 +327,6 @@ OF_HOSTS: dict[str, tuple[str, str]] = {
         ('run_python_script(skill_name="word-count", script="scripts/count.py", args=["a b c"])',
          "3 words"),
     "Which variables are there?": ("nb.variables()", "| names | list |"),
-    "What is in df?": ('nb.inspect(name="df")', "- type: pandas.DataFrame"),
     "What is api_key?": ('nb.inspect(name="api_key")', "I was not allowed to call"),
     "Set x to 5": ('nb.set(name="x", value=5)', "- now.value: 5"),
     "Run this:\n```python\nprint(x)\nx * 2\n```":

@@ -7,7 +7,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 import pytest
 from servers.loopback import Visit
@@ -136,30 +135,6 @@ async def held(limiter: Limiter) -> Place:
     place = Place(limiter, 1)
     await waited(place)
     return place
-
-
-def test_a_refusal_lets_all_wait_then_go_in_order_and_spread() -> None:
-    went: list[tuple[int, float]] = []
-
-    async def one(limiter: Limiter, number: int) -> list[float]:
-        with Place(limiter, 1) as place:
-            told = await waited(place)
-            went.append((number, time.monotonic()))
-            return told
-
-    async def go() -> tuple[float, list[list[float]]]:
-        limiter = Limiter()
-        for place in [await held(limiter) for _ in range(24)][9:]:
-            limiter.learn(place, 429, {}, 0.3)
-        began = time.monotonic()
-        return began, await asyncio.gather(*[one(limiter, number) for number in range(4)])
-
-    began, told = asyncio.run(go())
-    assert [number for number, _ in went] == [0, 1, 2, 3]
-    assert went[0][1] - began >= 0.29
-    gaps = [after - before for (_, before), (_, after) in pairwise(went)]
-    assert min(gaps) > 0.08, "nine were taken in the second before"
-    assert all(waits and waits[0] >= 0.25 for waits in told), "told before it is waited"
 
 
 def test_a_wait_of_more_than_a_minute_fails_all_that_wait_at_once() -> None:

@@ -30,7 +30,6 @@ HTTP, BUSY, AUTH, QUOTA, SLOW = (
     "LLM_HTTP_ERROR", "LLM_RATE_LIMITED", "LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_TIMEOUT",
 )  # fmt: skip
 ANSWERS: dict[str, tuple[int, Any, str, bool]] = {
-    "Anthropic: request": (400, anthropic("invalid_request_error"), HTTP, False),
     "Anthropic: key": (401, anthropic("authentication_error"), AUTH, False),
     "Anthropic: billing": (402, anthropic("billing_error"), QUOTA, False),
     "Anthropic: credit": (400, anthropic("x", "Your credit balance is too low to …"), QUOTA, False),
@@ -67,17 +66,12 @@ ANSWERS: dict[str, tuple[int, Any, str, bool]] = {
     "OpenAI: broken": (500, openai("server_error"), HTTP, True),
     "Responses: prompt": (400, openai("invalid_prompt"), HTTP, False),
     "Moonshot: quota": (429, openai(None, type="exceeded_current_quota_error"), QUOTA, False),
-    "Azure: key": (401, openai("401"), AUTH, False),
-    "Azure: rate": (429, openai("429"), BUSY, True),
     "Azure: many": (429, openai(None, type="too_many_requests"), BUSY, True),
     "OpenRouter: credits": (402, openai(402), QUOTA, False),
-    "OpenRouter: no provider": (503, openai(503), HTTP, True),
     "Azure: no deployment": (404, openai("DeploymentNotFound"), HTTP, False),
     "Ollama: model": (404, {"error": "model 'm' not found"}, HTTP, False),
-    "Ollama: chat": (400, {"error": '"m" does not support chat'}, HTTP, False),
     "Ollama: sign in": (401, {"error": "no", "signin_url": "https://ollama.com"}, AUTH, False),
     "Ollama: cloud": (502, {"error": "upstream error"}, HTTP, True),
-    "Ollama: queue": (503, {"error": "server busy"}, HTTP, True),
 }  # fmt: skip
 WITHOUT_STATUS = {
     "Anthropic: conflict", "Anthropic: too large",

@@ -56,10 +56,8 @@ def ran(*steps: Any, **options: Any) -> tuple[Any, Any]:
 BOTH = {"answer": [OSLO, BERGEN]}
 KINDS: dict[str, tuple[Any, Any, Any, list[dict[str, Any]]]] = {
     "a model": (City, OSLO, City(**OSLO), [OSLO]),
-    "a dataclass": (Town, OSLO, Town(**OSLO), [OSLO]),
     "a TypedDict": (Row, OSLO, OSLO, [OSLO]),
     "a list of models": (list[City], BOTH, [City(**OSLO), City(**BERGEN)], [OSLO, BERGEN]),
-    "a list of TypedDicts": (list[Row], {"answer": [OSLO]}, [OSLO], [OSLO]),
     "numbers": (list[int], {"answer": [1, 2]}, [1, 2], [{"value": 1}, {"value": 2}]),
     "a choice": (Literal["Oslo", "Rome"], {"answer": "Oslo"}, "Oslo", [{"value": "Oslo"}]),
 }
@@ -89,12 +87,10 @@ def test_an_answer_in_text_counts_too_when_it_fits() -> None:
 
 WRONG: dict[str, tuple[Any, str]] = {
     "a wrong field": (call("final_answer", name="Oslo", population="many"), "population: "),
-    "a missing field": (call("final_answer", name="Oslo"), "population: Field required"),
     "refused by a validator": (call("final_answer", name="Atlantis", population=1), "no such city"),
     "a validator that fails": (call("final_answer", name="Nowhere", population=1), "LookupError"),
     "no object": (call("final_answer", raw="[1"), "not a JSON object"),
     "text": ("Oslo, I think.", "it is no JSON"),
-    "no text": ("", ""),
 }
 
 
@@ -188,15 +184,12 @@ def test_another_process_asks_for_the_type() -> None:
 MODES: dict[str, tuple[bool, bool]] = {
     # Whether the provider binds the answer: beside tools, and alone.
     "openai:gpt-5.4": (True, True),
-    "openai:gpt-4.1": (True, True),
     "openai-responses:gpt-5.4": (True, True),
     "anthropic:claude-sonnet-4-5": (True, True),
     "anthropic:claude-3-5-haiku-latest": (False, False),
     "google:gemini-2.5-flash": (False, True),
-    "google:gemini-3-flash": (True, True),
     "ollama:qwen3": (False, True),
     "groq:qwen3": (False, False),
-    "deepseek:deepseek-chat": (False, False),
     "vllm:qwen3": (False, True),
 }
 

@@ -108,7 +108,7 @@ PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (Path.touch, "answers.jsonl holds no answer to this request\nnothing was asked"),
     "a folder": (Path.mkdir, "answers.jsonl is no file"),
     "a name too long": (lambda file: file.symlink_to("a" * 300), "cannot be read: File name too"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -124,12 +124,10 @@ def test_replay_without_a_record_asks_nobody_and_says_why(file: Path, place: str
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "prompt": ({"prompt": "Who lives in Bergen?"}, "+ message 1: user: Who lives in Bergen?"),
-    "system": ({"system": "Be brief."}, "- system prompt: You can call tools."),
     "top_p": ({"top_p": 0.0}, "+ top_p: 0.0"),
-    "model": ({"model": "openai:large"}, "- model: little\n  + model: large"),
     "tools": ({"tools": [population, area]}, "+ tool area: definition "),
     "server": ({"base_url": "http://127.0.0.1:1/v1"}, "+ server: http://127.0.0.1:1"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -141,7 +139,7 @@ def test_missing_answer_is_an_error_that_shows_the_difference(file: Path, change
     assert run.error is not None
     assert "(line 1 of answers.jsonl) differs (- recorded, + now):\n" in run.error.message
     assert said in run.error.message
-    assert run.error.message.count("\n  + ") == (3 if change == "system" else 1)
+    assert run.error.message.count("\n  + ") == 1
     assert len(lines(file)) == 2
 
 
@@ -234,11 +232,9 @@ def test_no_secret_is_recorded(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 ODD: dict[str, tuple[str, str, str]] = {
     "prose": ("^.*", "my notes", "line 1 of answers.jsonl is no recorded answer (it does not be"),
-    "key is a list": ('"key":"[^"]*"', '"key":[]', "(it does not begin with a key)"),
     "no answer": ('"response":', '"other":', "response Field required)"),
     "torn": ('"usage":.*', "", "(Expecting property name"),
     "nested": ('"usage":', f'"a":{"[" * 200}{"]" * 200},"usage":', "(nested too deeply"),
-    "infinite": ('"usage":', '"a":1e999,"usage":', "(nested too deeply, or an infinite number)"),
     "not the assistant": ('"role":"assistant"', '"role":"user"', "not the assistant's"),
 }
 
@@ -412,16 +408,3 @@ def test_the_cache_serves_results_and_without_a_record_it_is_an_error(file: Path
     ran(file, SIX, replay_tools=False)
     assert done == ["roll 6", "roll 6"]
     assert not file.exists(), "results are recorded only where they are asked for"
-
-
-def test_a_whole_run_is_played_from_the_record_without_server_and_tool(file: Path) -> None:
-    with ModelServer([Reply(calls=[("roll", {"sides": 6})]), "A one."]) as server:
-        given: dict[str, Any] = {"model": "openai:little", "base_url": server.url, "quiet": True}
-        given |= {"tools": [roll], "cassette": str(file), "replay_tools": True}
-        first = nbagent.Agent(**given).run("Roll a die.")
-        agent = nbagent.Agent(**given, cache="replay")
-        again = agent.run("Roll a die.")
-        assert (len(server.bodies), done) == (2, ["roll 6"])
-        assert again.text == first.text == "A one."
-        assert results(again) == results(first)
-        assert "differs" in str(agent.run("Roll two dice.").error), "results are no requests"

@@ -50,22 +50,15 @@ def test_an_agent_may_tighten_and_never_loosen() -> None:
     assert [tool.name for tool in model.requests[0].tools] == ["look"]
 
 
-@pytest.mark.parametrize(
-    ("mine", "agents", "holds"),
-    [
-        ("landlock", "process", "landlock"),
-        ("auto", "process", "auto"),
-        ("process", "landlock", "landlock"),
-    ],
-)
-def test_the_stricter_limits_and_isolation_hold(mine: Any, agents: Any, holds: str) -> None:
+def test_the_stricter_limits_and_isolation_hold() -> None:
     def policy(isolation: Any, read: int) -> ToolPolicy:
         return ToolPolicy(isolation=isolation, limits=nbagent.ToolLimits(max_read_bytes=read))
 
-    for reads in (10, 100), (100, 10):
-        both = tightened(policy(mine, reads[0]), policy(agents, reads[1]))
-        assert both.isolation == holds
+    for mine, agents in ("landlock", "process"), ("auto", "process"), ("process", "landlock"):
+        both = tightened(policy(mine, 10), policy(agents, 100))
+        assert both.isolation == ("auto" if mine == "auto" else "landlock")
         assert both.limits.max_read_bytes == 10
+        assert tightened(policy(mine, 100), policy(agents, 10)).limits == both.limits
 
 
 def test_an_edited_call_is_judged_anew() -> None:
@@ -129,31 +122,22 @@ HOLD: list[tuple[str, dict[str, Any]]] = [
     ('erase(tags=["a", "b"], n=5)', {"tags": ["a", "b"], "n": 5}),
     ("erase(tags=*prod*)", {"tags": ["dev", "Prod"]}),
     ('erase(where={"b": 1, "a": "x, y"})', {"where": {"a": "x, y", "b": 1}}),
-    ("erase(path=prod)", {"path": " Prod\n"}),
     ("erase(path=A b.md, n=5)", {"path": "a b.md", "n": 5}),
     ('erase(path="prod")', {"path": "prod"}),
     ("erase(path=usual)", {}),
-    ('erase(path="pr*")', {"path": "prod"}),
-    ("erase(path=prod,n=5)", {"path": "prod", "n": 5}),
     ("erase(n=5)", {"n": 5}),
-    ("erase(n=5.0)", {"n": 5}),
     ("erase(price=100)", {}),
     ("erase(price=1e2)", {"price": "100"}),
     ("erase(price=100.*)", {}),
     ("erase(paid=100)", {"paid": "100.00"}),
-    (f"erase(n={10**400})", {"n": 10**400}),
-    ('erase(where={"a": [1]})', {"where": {"a": [1.0]}}),
-    ("erase(stage=prod)", {}),
     ('erase(owners=["me"])', {}),
     ("erase(day=2026-01-01)", {}),
     ("erase(note=null)", {}),
 ]
 MISS: list[tuple[str, dict[str, Any]]] = [
-    ('erase(tags=["prod"])', {"tags": ["dev"]}),
     ('erase(tags=["prod"])', {"tags": ["prod", "dev"]}),
     ("erase(path=prod, n=5)", {"path": "prod", "n": 6}),
     ("erase(path=prod)", {"n": 5}),
-    ("erase(n=1)", {"n": 10}),
     ("erase(n=true)", {"n": 1}),
     ("erase(where=1)", {"where": {"a": 1}}),
 ]

@@ -124,8 +124,7 @@ def test_settings_for_one_server_do_not_follow_a_call_to_another(
 
 
 def test_values_of_headers_and_extra_fields_are_shown_and_kept_nowhere(
-    servers: tuple[ModelServer, ModelServer],
-    monkeypatch: pytest.MonkeyPatch,
+    servers: tuple[ModelServer, ModelServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     agent = nbagent.Agent("openai:m", **everything(servers[0]))

@@ -8,19 +8,13 @@ import threading
 from typing import Any
 
 import pytest
-from engine.laws import check_run, column, look, results
+from engine.laws import check_run, look, results
 
 import nbagent
 from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import RunFinished, RunStarted, TextDelta, TurnFinished
 from nbagent.providers.offline import Step, call, calls, script, step, text
-
-
-async def look_async(place: str) -> str:
-    """Look at a place, on the loop."""
-    await asyncio.sleep(0.01)
-    return f"seen {place}"
 
 
 def by_prompt(tool: str) -> Any:
@@ -33,15 +27,6 @@ def by_prompt(tool: str) -> Any:
         return text(last.text)
 
     return script([answer] * 400)
-
-
-def test_fifty_runs_at_once_each_end_with_their_own_answer() -> None:
-    agent = nbagent.Agent(model=by_prompt("look_async"), tools=[look_async])
-    started = [agent.start(f"place {n}") for n in range(50)]
-    for n, run in enumerate(started):
-        assert f"seen place {n}" in check_run(run.wait()).text
-    assert len(nbagent.runs()) == 50
-    assert set(column(nbagent.runs(), "turns")) == {2}
 
 
 def test_runs_in_threads_run_their_tools_in_their_own_thread() -> None:

@@ -192,17 +192,6 @@ def test_both_runs_at_work_hear_that_the_disk_failed() -> None:
         assert nbagent.open_run(run.id).record == run.record
 
 
-def test_where_no_folder_can_be_made_runs_are_in_memory_and_say_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("x")
-    monkeypatch.setenv("NBAGENT_HOME", str(tmp_path / "file" / "home"))
-    model = model_of()
-    run = check_run(nbagent.Agent(model=model, tools=[look]).run("Go."), model)
-    assert "RUNS ARE NOT KEPT ON DISK" in run.record.notices[0]
-    assert "RUNS ARE NOT KEPT ON DISK" in capsys.readouterr().err
-
-
 def test_a_script_prints_what_the_person_should_know_and_with_echo_plain_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import mcp_stage
 import pytest
 from host_door import FileDoor, HostDoor
-from notebook_stage import Notebook
 from servers.mcp_door import hand
 
 from nbagent.tools.mcp import McpServer, known_servers, mcp, server
@@ -25,12 +24,6 @@ def bench() -> HostDoor:
 def door(project: Path) -> FileDoor:
     """The file tools over the project of a test."""
     return FileDoor(project)
-
-
-@pytest.fixture
-def notebook() -> Notebook:
-    """A notebook with its tools."""
-    return Notebook()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +45,9 @@ def listed(door: FileDoor, path: str) -> set[str]:
 ONE_FOLDER = [
     "fs.*(path=@project/private/*)",
     "fs.*(path=@data/*)",
-    "fs.*(path=@above/project/private/*)",
     "fs.*(path=private/*)",
-    "fs.*(path=./private/**)",
     "filesystem(path=@same/private/*)",
-    "fs.*(path=@da*/*)",
     "fs.*(path=@dat*)",
-    "fs.*(path=*/private/*)",
     'fs.*(path="private/*")',
 ]
 FOLDER_NAMES = ["@data", "private", "@above/project/private", "@same/private", "./private/."]
@@ -99,9 +93,7 @@ def test_a_file_that_may_not_be_read_is_listed_and_not_searched(project: Path) -
     assert door.error("fs.search", query="needle").code == "E_DENIED"
 
 
-def test_a_denied_folder_is_not_gone_into_and_what_is_in_it_is_judged_as_written(
-    project: Path,
-) -> None:
+def test_a_denied_folder_is_left_out_and_what_is_in_it_is_judged_as_written(project: Path) -> None:
     door = door_of(project, "fs.*(path=@data)")
     assert searched(door, "@project") == {"a.txt", "z.txt"}
     assert "private/" not in listed(door, "@project")
@@ -112,18 +104,6 @@ def test_a_rule_about_more_than_the_path_is_judged_with_the_call(project: Path) 
     door = door_of(project, "fs.search(path=*x.txt, query=need*)")
     assert "x.txt" not in searched(door, "@project")
     assert "x.txt" in searched(door, "@project", "here")
-
-
-@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are text there")
-def test_names_that_are_no_text_are_shown_escaped(project: Path) -> None:
-    (project / os.fsdecode(b"bad\xff.txt")).write_text(LINE)
-    (project / os.fsdecode(b"dir\xff")).mkdir()
-    (project / os.fsdecode(b"dir\xff") / "in.txt").write_text(LINE)
-    (project / ".gitignore").write_text("*.log\n")
-    for door in (door_of(project), door_of(project, "fs.*(path=@project/private/*)")):
-        for more in ({}, {"glob": "*.txt"}, {"glob": "!*.md"}):
-            assert "bad⟦U+DCFF⟧.txt" in door.data("fs.list", depth=9, **more)["entries"]
-        assert searched(door, "@project") >= {"a.txt", "z.txt"}
 
 
 SECRETS = (
@@ -170,32 +150,23 @@ def test_what_is_near_and_harmless_is_read(project: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "allowed"),
     [
-        ("fs.read(path=@project/.env)", True),
         ("fs.read(path=.env)", True),
-        ('fs.read(path=".env")', True),
         ('fs.read(path="*.env")', False),
-        ("*(path=/.env)", False),
         ("fs.*(path=@above/project/.env)", True),
         ("fs(path=*.env)", True),
         ("fs.read(path=@project/.ssh/*)", True),
-        ("fs.write(path=@project/.env)", False),
         ("fs.read", False),
         ("fs.read(path=@project/**)", False),
         ("fs.read(path=@project/sub/.env)", False),
     ],
 )
-def test_a_secret_is_read_only_when_its_name_was_allowed(
+def test_a_secret_is_read_when_its_name_was_allowed(
     project: Path, rule: str, *, allowed: bool
 ) -> None:
     name = next((it for it in ("id_rsa", ".ssh/config") if it[:3] in rule), ".env")
     (project / ".ssh").mkdir()
     (project / name).write_text(LINE)
-    error = door_of(project, allow=(rule,)).call("fs.read", path=name).result.error
+    door = door_of(project, allow=(rule, "fs.search(path=@same/.env)"))
+    error = door.call("fs.read", path=name).result.error
     assert (error.code if error else None) == (None if allowed else "E_DENIED")
-
-
-def test_a_secret_that_was_allowed_by_name_is_searched(project: Path) -> None:
-    (project / ".env").write_text(LINE)
-    door = door_of(project, allow=("fs.search(path=.env)",))
-    assert ".env" in searched(door, "@project")
-    assert searched(door, ".env") == {".env"}
+    assert (".env" in searched(door, "@project")) == (name == ".env")

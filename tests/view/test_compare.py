@@ -12,6 +12,7 @@ import nbagent
 from nbagent.providers.offline import call, script
 from nbagent.run import Run
 from nbagent.view.compare import compare_text, pieces
+from nbagent.view.node import html as html_of
 
 
 def look(place: str) -> str:
@@ -134,10 +135,22 @@ def test_hostile_texts_stay_text_in_a_comparison_and_in_the_history() -> None:
     ids: list[str] = [run.id for run in nbagent.history(limit=200).records]
     shown = [nbagent.compare(*ids[i : i + 2]).html() for i in range(0, len(ids) - 1, 2)]
     shown.append(nbagent.history(limit=200).html())
+    shown.append(html_of(nbagent.history(limit=200).node("k-1")))
     for html in shown:
         body = html.partition("</style>")[2]
         for mark in ("<script", "<img", "<svg", "<iframe", "<style", 'onerror="', 'javascript:"'):
             assert mark not in body.replace('<img alt="', ""), mark
+
+
+def test_history_has_buttons_only_for_a_kernel_that_answers_them() -> None:
+    run = run_of("Nothing.", prompt="Look.")
+    plain, alive = nbagent.history().html(), html_of(nbagent.history().node("k-1"))
+    for mark in ("<button", "<input", "data-run", "data-kernel"):
+        assert mark not in plain.partition("</style>")[2]
+    assert 'data-kernel="k-1"' in alive
+    assert alive.count('data-do="show"') == alive.count(f'data-run="{run.id}"') == 1
+    assert len(nbagent.history().searched("Look").records) == 1
+    assert len(nbagent.history().searched("Nowhere").records) == 0
 
 
 def test_history_finds_a_text_in_prompts_answers_and_results() -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.workflow.agents import critical_context, find_agents, load_agent, read_agent
 from nbagent.workflow.graph import Action, AgentSpec, Fault, PackageError
 from nbagent.workflow.variables import Marks, UnknownMark, is_line, person_values
 
 MARKS = Marks(
     {"user_name": "Ada", "tone": "dry", "folder": "mine"},
-    {"out": "{project-root}/out", "folder": "theirs", "nested": "{other}", "tone": "warm"},
+    {"out": "{project-root}/out", "folder": "theirs", "nested": "{tone}", "date": "never"},
     today=date(2026, 5, 4),
 )
 MIRA = """\
@@ -64,100 +64,57 @@ def fields_of(spec: AgentSpec | None) -> dict[str, object]:
     return {name: getattr(spec, name) for name in AgentSpec.__slots__}
 
 
-@pytest.mark.parametrize(
-    ("text", "filled"),
-    [
-        ("{project-root}/a.md", "@project/a.md"),
-        ("{bundle-root}/a.md", "@pkg/a.md"),
-        ("{skill-root}/a.md", "@pkg/a.md"),
-        ("{config:out}/{date}.md", "@project/out/2026-05-04.md"),
-        ("{user_name}.md", "Ada.md"),
-        ("{folder}/a.md", "theirs/a.md"),
-        ("a{1}{ }.md", "a{1}{ }.md"),
-    ],
-)
-def test_a_path_has_its_marks_filled_in(text: str, filled: str) -> None:
-    assert MARKS.path(text) == filled
+PATHS = {
+    "{project-root}/a.md": "@project/a.md",
+    "{bundle-root}/a.md": "@pkg/a.md",
+    "{config:out}/{date}.md": "@project/out/2026-05-04.md",
+    "{user_name}.md": "Ada.md",
+    "{folder}/a.md": "theirs/a.md",
+    "a{1}{ }.md": "a{1}{ }.md",
+}
+UNKNOWN = {
+    "x/{nothing}.md": "{nothing}",
+    "{{out}}/a.md": "{{out}}",
+    "{config:user_name}": "{config:user_name}",
+    "{nested}/a.md": "{tone}",
+    "${date}/a.md": "{date}",
+}
+AS_IT_IS = '{"a": 1} {a, b} { } {} {1} {{{tone}}} ${tone} and ${{ tone }}'
+PROSE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Be {tone}, {folder}.": ("Be dry, mine.", ()),
+    "{{ user_name }}, {date}, {config:folder}": ("Ada, 2026-05-04, theirs", ()),
+    "{a_b} {{c d}} {a_b}": ("{a_b} {{c d}} {a_b}", ("{a_b}", "{{c d}}")),
+    "{nested}": ("{tone}", ("{tone}",)),
+    AS_IT_IS: (AS_IT_IS, ()),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "mark"),
-    [
-        ("x/{nothing}.md", "{nothing}"),
-        ("{{out}}/a.md", "{{out}}"),
-        ("{config:user_name}", "{config:user_name}"),
-        ("{config:missing}", "{config:missing}"),
-        ("{nested}/a.md", "{other}"),
-        ("${date}/a.md", "{date}"),
-    ],
-)
-def test_a_path_with_an_unknown_mark_is_an_error(text: str, mark: str) -> None:
-    with pytest.raises(UnknownMark) as raised:
-        MARKS.path(text)
-    assert raised.value.mark == mark
-
-
-@pytest.mark.parametrize("mark", ["{bundle-root}", "{skill-root}"])
-def test_without_a_package_its_folder_is_unknown(mark: str) -> None:
+def test_marks_are_filled_in_and_an_unknown_one_is_an_error_in_a_path_alone() -> None:
+    assert {text: MARKS.path(text) for text in PATHS} == PATHS
+    for text, mark in UNKNOWN.items():
+        with pytest.raises(UnknownMark) as raised:
+            MARKS.path(text)
+        assert raised.value.mark == mark
+    assert {text: MARKS.prose(text) for text in PROSE} == PROSE
     marks = Marks({"bundle-root": "/etc"}, bundle="")
-    with pytest.raises(UnknownMark):
-        marks.path(mark)
-    assert marks.prose(mark) == (mark, (mark,))
-
-
-@pytest.mark.parametrize(
-    ("text", "filled", "left"),
-    [
-        ("Be {tone}.", "Be dry.", ()),
-        ("{{ user_name }}, {date}", "Ada, 2026-05-04", ()),
-        ("{config:tone}", "warm", ()),
-        ("{a_b} {{c d}} {a_b}", "{a_b} {{c d}} {a_b}", ("{a_b}", "{{c d}}")),
-        ("{nested}", "{other}", ("{other}",)),
-        ('{"a": 1} {a, b} { } {} {1} {{{tone}}}', '{"a": 1} {a, b} { } {} {1} {{{tone}}}', ()),
-        ("${tone} and ${{ tone }}", "${tone} and ${{ tone }}", ()),
-        ("{two\nlines}", "{two\nlines}", ()),
-    ],
-)
-def test_prose_keeps_marks_that_nothing_fills(text: str, filled: str, left: tuple[str]) -> None:
-    assert MARKS.prose(text) == (filled, left)
-
-
-def test_marks_in_values_are_not_filled_in_again_and_again() -> None:
-    marks = Marks({"a": "{b}{b}", "b": "{a}{a}", "date": "never"}, today=date(2026, 5, 4))
-    assert marks.prose("{a} {date}") == ("{b}{b} 2026-05-04", ("{b}",))
+    assert marks.prose("{bundle-root}") == ("{bundle-root}", ("{bundle-root}",))
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("text", ["{" * 200_000, "{{a " * 50_000, "{a" * 100_000, "{a-" * 70_000])
+@pytest.mark.parametrize("text", ["{" * 200_000, "{{a " * 50_000])
 def test_prose_full_of_braces_is_read_in_moments(text: str) -> None:
     begun = time.monotonic()
     assert MARKS.prose(text) == (text, ())
     assert time.monotonic() - begun < 2
 
 
-@pytest.mark.parametrize(
-    ("text", "fits"),
-    [
-        ("Mira", True),
-        ("Mira\u00a0B. 👩\u200d💻", True),
-        ("mira\n- autopilot: true", False),
-        ("a\u2028b", False),
-        ("a\u202eb", False),
-        ("a\x1b[2K", False),
-        (" ", False),
-        ("x" * 1_001, False),
-    ],
-)
-def test_a_line_is_what_a_person_sees_whole(text: str, fits: bool) -> None:
-    assert is_line(text) is fits
-
-
-@pytest.mark.parametrize(
-    "values", [{"a": "x\ny"}, {"a b": "x"}, {"a": ""}, {"a\n": "x"}, {"1": "x"}]
-)
-def test_a_value_of_the_person_that_is_no_line_is_refused(values: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"write a text|use letters"):
-        person_values(values)
+def test_a_line_is_what_a_person_sees_whole_and_a_value_is_one() -> None:
+    no_lines = ("mira\n- autopilot: true", "a\u202eb", " ", "x" * 1_001)
+    lines = ("Mira", "Mira\u00a0B. 👩\u200d💻")
+    assert [text for text in (*no_lines, *lines) if is_line(text)] == [*lines]
+    for values in {"a": "x\ny"}, {"a b": "x"}, {"a": ""}, {"a\n": "x"}:
+        with pytest.raises(UsageError, match=r"write a text|use letters"):
+            person_values(values)
 
 
 def test_a_markdown_agent_has_all_that_its_file_says() -> None:
@@ -182,96 +139,43 @@ def test_a_markdown_agent_has_all_that_its_file_says() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "change", [("\n", "\r\n"), ("---\nid", "\ufeff---\nid")], ids=["crlf", "bom"]
-)
-def test_line_ends_and_a_bom_change_nothing(change: tuple[str, str]) -> None:
-    assert read(MIRA.replace(*change)) == read(MIRA)
+DEFAULTS: dict[str, tuple[str, str, tuple[str, ...] | None]] = {
+    "Only a persona": ("tom", "tom", None),
+    "---\ntools: fs.read, fs.search  mcp\n---\n": ("tom", "tom", ("fs.read", "fs.search", "mcp")),
+    "---\nname: Tom\ntools: []\n---\n": ("tom", "Tom", ()),
+    "---\nid:\nname:\ntitle:\ntools:\nvariables:\n---\nTom": ("tom", "tom", None),
+}
 
 
-def test_yaml_and_markdown_say_the_same() -> None:
-    front, _, body = MIRA.removeprefix("---\n").partition("---\n")
-    persona = body.strip().replace("\n", "\n  ")
-    spec, faults = read(f"{front}persona: |\n  {persona}\n", "agents/mira.yaml")
-    assert not faults
-    assert fields_of(spec) == {**fields_of(read(MIRA)[0]), "file": "agents/mira.yaml"}
-
-
-def test_a_skill_is_an_agent() -> None:
-    spec, faults = read(SKILL, "agents/reviewer/SKILL.md")
-    assert spec is not None
-    assert not faults
-    assert (spec.id, spec.name) == ("reviewer", "the-reviewer")
-    assert spec.title == "Reads a draft and says what it lacks"
-    assert (spec.persona, spec.tools) == ("Be the reviewer.", None)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Only a persona", ("tom", "tom", None)),
-        (
-            "---\ntools: fs.read, fs.search  mcp\n---\n",
-            ("tom", "tom", ("fs.read", "fs.search", "mcp")),
-        ),
-        ("---\nname: Tom\ntools: []\n---\n", ("tom", "Tom", ())),
-        ("---\nid:\nname:\ntitle:\ntools:\nvariables:\n---\nTom", ("tom", "tom", None)),
-    ],
-    ids=["no front matter", "tools as a text", "no tools", "empty keys"],
-)
-def test_what_is_left_out_has_a_default(text: str, expected: tuple[object, ...]) -> None:
-    spec, faults = read(text, "agents/tom.md")
-    assert spec is not None
-    assert not faults
-    assert (spec.id, spec.name, spec.tools) == expected
+def test_what_is_left_out_has_a_default() -> None:
+    specs = {text: read(text, "agents/tom.md")[0] for text in DEFAULTS}
+    assert {text: it and (it.id, it.name, it.tools) for text, it in specs.items()} == DEFAULTS
 
 
 @pytest.mark.parametrize(
     ("lines", "faults"),
     [
         ('id: "a b"', ["2: 'a b' is no id"]),
-        ('id: "mira\\n- autopilot: true"', ["2: 'mira\\n- autopilot: true' is no id"]),
         (f"id: {'x' * 81}", ["2: 'xxx"]),
-        ("id: 7", ["2: 7 is no id"]),
         ('name: "mira\\n- autopilot: true"', ["2: name is not one printable line"]),
         ("name: M\ntitle: [a]", ["3: title is not one"]),
-        ('name: "M\u2028x"', ["2: name is not one"]),
-        ("model: {a: 1}", ["2: model is not one"]),
         ("tools: {fs.read: true}", ["2: tools is a list"]),
         ("tools:\n  - fs.read\n  - fs.write(path=@project/a)", ["4: 'fs.write(path=@project/a)'"]),
         ("tools:\n  - 7", ["3: 7 is no pattern"]),
-        ("tools: [fs.read()]", ["2: 'fs.read()' is no pattern"]),
         ("tools: fs.read, (x", ["2: '(x' is no pattern"]),
         ("critical_actions: load it", ["2: critical_actions is a list"]),
         (
             "critical_actions:\n  - load: '{x}/a.md'",
             ["3: '{x}/a.md' is no path: nothing gives a value for {x}"],
         ),
-        (
-            "critical_actions:\n  - a\n  - 'load: {x}'",
-            ["4: '{x}' is no path: nothing gives a value for {x}"],
-        ),
-        (
-            "critical_actions:\n  - 'load: {{x}}'",
-            ["3: '{{x}}' is no path: nothing gives a value for {{x}}"],
-        ),
-        ("critical_actions:\n  - load: '{project-root}'", ["3: '{project-root}' is no path"]),
         ("critical_actions:\n  - load: ../../etc/passwd", ["3: '../../etc/passwd' is no path"]),
         ("critical_actions:\n  - load: [a, b]", ["3: an action is"]),
-        (
-            "critical_actions:\n  - load: 'a\\nb'\n  - load: \"a\\nb\"",
-            ["3: 'a", "4: 'a"],
-        ),
-        ("critical_actions:\n  - load:", ["3: an action is"]),
         ("critical_actions:\n  - 7", ["3: an action is"]),
         ('critical_actions:\n  - "a\\u202eb"\n  - "\\x1b"', ["3: a rule", "4: a rule"]),
         ("variables: [a]", ["2: variables is no list"]),
         ('variables:\n  a: "b\\nc"\n  d: [e]', ["3: the value of 'a'", "4: the value of 'd'"]),
-        ("colour: red", ["2: there is no key 'colour'"]),
         ("persona: x", ["2: there is no key 'persona'"]),
         ("name: a\nname: b", ["3: "]),
-        ("name: &a b\ntitle: *a", ["2: ", "3: "]),
-        ("critical_actions:\n  - load: /etc/passwd", ["3: '/etc/passwd' is no path"]),
         ("critical_actions:\n  - load: '${HOME}/a'", ["3: '${HOME}/a' is no path"]),
     ],
 )
@@ -284,12 +188,6 @@ def test_each_fault_is_named_with_its_line(lines: str, faults: list[str]) -> Non
         assert "\n" not in str(fault)
 
 
-def test_all_faults_come_at_once_in_the_order_of_the_lines() -> None:
-    wrong = ["colour: 1", "tools: 7", "name: 8", "id: a/b", "critical_actions: 9", "variables: 0"]
-    lines = ["---", *["#"] * 6, *wrong, "---"]
-    assert [fault.line for fault in read("\n".join(lines))[1]] == [8, 9, 10, 11, 12, 13]
-
-
 @pytest.mark.timed
 @pytest.mark.parametrize(
     ("text", "file", "why"),
@@ -297,9 +195,7 @@ def test_all_faults_come_at_once_in_the_order_of_the_lines() -> None:
         ("", "agents/a.md", "it is empty"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", "agents/a.yaml", "alias"),
         ("[" * 50_000, "agents/a.yaml", ""),
-        ("- a\n- b", "agents/a.yaml", ""),
         ("persona: [a]", "agents/a.yaml", "persona is a text"),
-        ("persona:\n  role: {a: b}", "agents/a.yaml", "persona is a text"),
         ("---\nname: x\n", "agents/a.md", "---"),
         ("Persona", "agents/my agent.md", "'my agent' is no id"),
     ],
@@ -349,7 +245,6 @@ def test_agents_are_found_in_the_project_and_in_the_home(project: Path) -> None:
         ("tom", "thomas", "I am Tom", ".agents/agents/tom.yaml"),
         ("rev", "rev", "Be the reviewer.", ".agents/agents/rev/SKILL.md"),
         ("own/ida.yml", "ida", "I am Ida", "own/ida.yml"),
-        ("own/bom.md", "bom", "I am Bom", "own/bom.md"),
         (".agents/agents/mira.md", "mira", "Second", ".agents/agents/mira.md"),
         ("ben", "ben", "I am Ben", "~/.nbagent/agents/ben.md"),
     ],
@@ -379,14 +274,6 @@ def test_an_unknown_agent_is_one_error_that_lists_what_is_there(project: Path, n
     assert "\0" not in str(raised.value)
 
 
-def test_where_there_are_none_the_error_says_where_they_are_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
-    with pytest.raises(UsageError, match=r"\.nbagent/agents/ or \.agents/agents/ of the project"):
-        load_agent("mira", project=tmp_path)
-
-
 def test_the_faults_of_an_agent_are_all_in_one_error(project: Path) -> None:
     (project / "bad.md").write_text(
         "---\ntools: 7\nname: [a]\ncritical_actions:\n- load: {bundle-root}/a\n"
@@ -395,22 +282,8 @@ def test_the_faults_of_an_agent_are_all_in_one_error(project: Path) -> None:
     with pytest.raises(PackageError) as raised:
         load_agent("bad.md", project=project)
     assert [(fault.file, fault.line) for fault in raised.value.faults] == [
-        *(("bad.md", line) for line in (None, 2, 3, 5, 6)),
+        *(("bad.md", line) for line in (None, 2, 3, 5, 6))
     ]
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"\xff\xfe\x00", "not UTF-8"),
-        (b"", "it is empty"),
-        (b"\xc3\xa4" * 3_000_000, "200,000 bytes"),
-    ],
-)
-def test_a_file_that_is_no_agent_is_explained(project: Path, data: bytes, why: str) -> None:
-    (project / ".nbagent/agents/mira.md").write_bytes(data)
-    with pytest.raises(PackageError, match=why):
-        load_agent("mira", project=project)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links and pipes need rights there")
@@ -431,50 +304,6 @@ def test_only_so_many_agents_are_looked_at(project: Path) -> None:
     for number in range(300):
         (project / f".nbagent/agents/a{number:03}.md").touch()
     assert len(find_agents(project)) == 200
-
-
-AGENT = AgentSpec(
-    id="mira",
-    name="Mira",
-    file="agents/mira.md",
-    actions=(
-        Action(load="@pkg/b.md"),
-        Action(rule="Be brief"),
-        Action(load="@project/a.md"),
-        Action(load="@pkg/b.md"),
-    ),
-)
-
-
-def test_what_an_agent_loads_comes_in_its_order_and_once() -> None:
-    contents = {"@project/a.md": "A", "@pkg/b.md": "B", "@pkg/c.md": "C"}
-    expected = (("@pkg/b.md", "B"), ("@project/a.md", "A"))
-    assert critical_context(AGENT, contents.__getitem__) == expected
-
-
-@pytest.mark.parametrize(
-    ("lengths", "whys"),
-    [
-        ({}, ["load: @pkg/b.md", "load: @project/a.md"]),
-        ({"@pkg/b.md": 120_001}, ["load: @project/a.md", "it loads 120,001 characters"]),
-    ],
-    ids=["missing", "too long and missing"],
-)
-def test_files_that_cannot_be_loaded_stop_it_before_anything_is_sent(
-    lengths: dict[str, int], whys: list[str]
-) -> None:
-    def read_file(path: str) -> str:
-        if path not in lengths:
-            raise ToolError(f"there is no file {path}", code="ENOENT")
-        return "x" * lengths[path]
-
-    with pytest.raises(
-        PackageError, match="nothing was sent: the agent 'mira' has 2 faults"
-    ) as raised:
-        critical_context(AGENT, read_file)
-    for fault, why in zip(raised.value.faults, whys, strict=True):
-        assert why in fault.text
-        assert fault.file == "agents/mira.md"
 
 
 def test_what_is_loaded_together_has_a_bound() -> None:

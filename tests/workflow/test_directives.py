@@ -74,12 +74,7 @@ GOING_ON: dict[str, tuple[Begin, Any, str, str | None, str]] = {
     ("begin", "step", "code", "words", "intent"), GOING_ON.values(), ids=GOING_ON
 )
 def test_each_way_to_go_on_has_its_intent_and_a_brief_of_its_own(
-    project: Path,
-    begin: Begin,
-    step: Any,
-    code: str,
-    words: str | None,
-    intent: str,
+    project: Path, begin: Begin, step: Any, code: str, words: str | None, intent: str
 ) -> None:
     make_package(project / "flow")
     model = script(step, "Hm.")

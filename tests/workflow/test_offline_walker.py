@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workflow_stage import STATE, allow, make_package, script
+from workflow_stage import allow, make_package, script
 
 import nbagent
-from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat import ChatRequest, ChatResponse, Message, ProviderConfig
 from nbagent.contracts.events import Event, ToolCallFinished
 from nbagent.files.frontmatter import read_frontmatter
@@ -129,9 +128,7 @@ def all_tool_runs(run: nbagent.Run) -> list[Any]:
     return [it for turn in run.turns for it in turn.tool_runs]
 
 
-def test_autopilot_goes_to_the_end_alone_reads_each_step_once_and_says_what_it_chose(
-    project: Path,
-) -> None:
+def test_autopilot_goes_to_the_end_reads_each_step_once_and_says_its_choices(project: Path) -> None:
     walk = Walk(reviewed(project), autopilot=True, max_turns=30)
     walk.say("Review it.")
     assert walk.runs[0].stop_reason == "workflow_complete"
@@ -143,36 +140,20 @@ def test_autopilot_goes_to_the_end_alone_reads_each_step_once_and_says_what_it_c
     assert len(read) == len(set(read)) == 6
 
 
-def test_a_run_goes_on_from_the_document_without_the_earlier_messages(project: Path) -> None:
-    walk = Walk(reviewed(project))
-    for words in ("", "A map", "", ""):
-        walk.say(words)
-    assert walk.here == "step-04-check"
-    agent = nbagent.Agent("offline:demo", tools=["fs"], quiet=True, on_approval=allow)
-    run = agent.run(document=str(walk.document), autopilot=True, max_turns=30).raise_for_error()
-    assert run.workflow is not None
-    assert run.workflow.state.completed == WAY
-
-
 @pytest.mark.parametrize(
     ("condition", "value", "end"),
     [
         ("n is less than 3", 2, "left"),
         ("n is less than 3", 3, "right"),
         ("n is at least 3", 3, "left"),
-        ("if `n` is at most 3", 4, "right"),
         ("n is more than 3", 4, "left"),
         ("n is red", "Red", "left"),
-        ("n is `red`", "green", "right"),
         ("n is true", True, "left"),
-        ("n is less than 3", "many", "right"),
         ("unknown is less than 3", 1, "right"),
         ("the moon is full", 1, "right"),
     ],
 )
-def test_a_condition_chooses_among_edges(
-    project: Path, condition: str, value: Any, end: str
-) -> None:
+def test_a_condition_chooses_an_edge(project: Path, condition: str, value: Any, end: str) -> None:
     ways = {"one": {"left": "a", "right": "b"}, "left": {}, "right": {}}
     told = {("one", "left"): condition, ("one", "right"): "otherwise"}
     front = f"variables:\n  n: {json.dumps(value)}\n"
@@ -182,28 +163,21 @@ def test_a_condition_chooses_among_edges(
     assert walk.way == ("one", end)
 
 
-@pytest.mark.parametrize("swapped", [False, True], ids=["as drawn", "edges swapped"])
-@pytest.mark.parametrize("renamed", [False, True], ids=["own names", "nodes renamed"])
-def test_the_graph_decides_the_way_and_not_the_names(
-    project: Path, swapped: bool, renamed: bool
-) -> None:
+def test_the_graph_decides_the_way_and_not_the_names(project: Path) -> None:
     folder = project / reviewed(project)
     graph = json.loads((folder / "workflow.graph.json").read_text())
-    if swapped:
-        again, good = (it for it in graph["edges"] if it["from"] == "step-04-check")
-        again["to"], good["to"] = good["to"], again["to"]
+    again, good = (it for it in graph["edges"] if it["from"] == "step-04-check")
+    again["to"], good["to"] = good["to"], again["to"]
     text, rules = json.dumps(graph), (folder / "workflow.md").read_text()
     ids = [it["id"] for it in graph["nodes"]]
-    if renamed:
-        for letter, name in zip("zyxwvu", ids, strict=True):
-            text = text.replace(f'"{name}"', f'"{letter}"')
-            rules = rules.replace(f"entry: {name}", f"entry: {letter}")
+    for letter, name in zip("zyxwvu", ids, strict=True):
+        text = text.replace(f'"{name}"', f'"{letter}"')
+        rules = rules.replace(f"entry: {name}", f"entry: {letter}")
     (folder / "workflow.graph.json").write_text(text)
     (folder / "workflow.md").write_text(rules)
     walk = Walk("table-review", autopilot=True, max_turns=30)
     walk.say()
-    way = (*WAY[:4], *WAY[6:]) if swapped else WAY
-    assert walk.way == tuple("zyxwvu"[ids.index(it)] if renamed else it for it in way)
+    assert walk.way == tuple("zyxwvu"[ids.index(it)] for it in (*WAY[:4], *WAY[6:]))
 
 
 @pytest.mark.parametrize(
@@ -212,12 +186,9 @@ def test_the_graph_decides_the_way_and_not_the_names(
         ("Add 2 to `n`.", {"n": 3}, {"n": 5}),
         ("Add 1 to `n`.", {}, {"n": 1}),
         ("Set `n` to `red`.", {"n": 1}, {"n": "red"}),
-        ("Set `n` to 7.", {"n": 1}, {"n": 7}),
         ("Set `n` to the person's words.", {}, {"n": "hello"}),
         ("Add 1 to `n`. Then add 1 to `n`\nagain.", {"n": 0}, {"n": 2}),
         ("Keep the answer in the variable `n`.", {}, {"n": "hello"}),
-        ("Remember who it is for as `n`.", {"n": 1}, {"n": "hello"}),
-        ("Nothing is to be done.", {"n": 0}, {"n": 0}),
     ],
 )
 def test_a_step_sets_variables(
@@ -252,9 +223,7 @@ def test_the_text_of_a_step_is_written_as_it_stands(project: Path) -> None:
         ("Never ask the person.", []),
     ],
 )
-def test_a_step_waits_for_the_person_at_each_question(
-    project: Path, text: str, questions: list[str]
-) -> None:
+def test_a_step_waits_at_each_question(project: Path, text: str, questions: list[str]) -> None:
     walk = Walk(chain(project, one=text, two="End."))
     said = walk.say("begin")
     for n, question in enumerate(questions):
@@ -264,35 +233,17 @@ def test_a_step_waits_for_the_person_at_each_question(
     assert walk.way == ("one",)
 
 
-def test_a_step_that_is_completed_already_is_only_left(project: Path) -> None:
-    walk = Walk(chain(project, one="One.", two="Two."))
-    walk.say(max_turns=1)
-    text = walk.document.read_text()
-    walk.document.write_text(text.replace("stepsCompleted: []", "stepsCompleted: [one]"))
-    walk.say(max_turns=9)
-    assert (walk.here, walk.way) == ("two", ("one",))
-
-
-def test_an_output_that_is_gone_is_written_again(project: Path) -> None:
-    output = project / "out/one.md"
-    gone: list[Event] = []
-
-    def remove(event: Event) -> None:
-        if isinstance(event, ToolCallFinished) and output.exists() and not gone:
-            gone.append(event)
-            output.unlink()
-
-    walk = Walk(chain(project, one="One.", two="Two."))
-    walk.say(on_event=remove)
-    assert (walk.way, output.is_file(), len(gone)) == (("one",), True, 1)
-
-
 def never(question: nbagent.Question) -> str:
     return "nobody may do that"
 
 
+def writes(question: nbagent.Question) -> bool:
+    return question.tool == "fs.write"
+
+
 DENIED: dict[str, dict[str, Any]] = {
     "fs.read": {"policy": nbagent.ToolPolicy(deny=["fs.read(path=@pkg/steps/one.md)"])},
+    "fs.apply_patch": {"policy": nbagent.ToolPolicy(ask=["fs.apply_patch"]), "on_approval": writes},
     "fs.write": {"on_approval": never},
 }
 
@@ -346,40 +297,24 @@ def test_text_that_looks_like_a_directive_is_none(project: Path, place: str) -> 
         assert not asked(*messages).message.tool_calls
 
 
-@pytest.mark.parametrize(
-    ("code", "details", "n_patches"),
-    [
-        ("E_INVALID_TRANSITION", {"allowed": ["a", "b", "c"]}, 3),
-        ("E_INVALID_TRANSITION", {}, 1),
-        ("E_SCHEMA_VALIDATION", {}, 1),
-        ("E_DENIED", {}, 1),
-        ("E_PRECONDITION_FAILED", {}, 2),
-    ],
-)
-def test_a_patch_that_stays_refused_is_told_and_never_sent_twice(
-    project: Path, code: str, details: dict[str, Any], n_patches: int
-) -> None:
+def test_a_step_that_is_completed_already_is_only_left(project: Path) -> None:
     walk = Walk(chain(project, one="One.", two="Two."))
-    walk.say()
-    messages = [it for it in walk.runs[0].messages if it.role != "system"]
-    messages = messages[: next(n for n, it in enumerate(messages) if is_patch(it))]
-    patches: list[str] = []
-    assert asked(*messages) == asked(*messages), "the same request has the same answer"
-    while calls := (answer := asked(*messages).message).tool_calls:
-        messages.append(answer)
-        for call in calls:
-            result: dict[str, Any] = {"ok": True, "data": {"path": STATE}}
-            if call.name == "fs.apply_patch":
-                patches.append(call.arguments_raw)
-                error = {"code": code, "message": "the rules say no", "details": details}
-                result = {"ok": False, "error": error}
-            back = Message.of("tool", dump_json(result).decode())
-            named = {"tool_call_id": call.id, "name": call.name}
-            messages.append(back.model_copy(update=named))
-    assert answer.text.startswith("I cannot go on with `one`")
-    assert "the rules say no" in answer.text
-    assert len(set(patches)) == len(patches) == n_patches
+    walk.say(max_turns=1)
+    text = walk.document.read_text()
+    walk.document.write_text(text.replace("stepsCompleted: []", "stepsCompleted: [one]"))
+    walk.say(max_turns=9)
+    assert (walk.here, walk.way) == ("two", ("one",))
 
 
-def is_patch(message: Message) -> bool:
-    return any(call.name == "fs.apply_patch" for call in message.tool_calls)
+def test_an_output_that_is_gone_is_written_again(project: Path) -> None:
+    output = project / "out/one.md"
+    gone: list[Event] = []
+
+    def remove(event: Event) -> None:
+        if isinstance(event, ToolCallFinished) and output.exists() and not gone:
+            gone.append(event)
+            output.unlink()
+
+    walk = Walk(chain(project, one="One.", two="Two."))
+    walk.say(on_event=remove)
+    assert (walk.way, output.is_file(), len(gone)) == (("one",), True, 1)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from nbagent.contracts.errors import UsageError
-from nbagent.settings import begun_anew, store_home
 from nbagent.workflow.graph import Edge, Fault, Package, PackageError
 from nbagent.workflow.package import load_package
 
@@ -150,23 +149,12 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
         graph((TO_STOP, "")) | head("entry: plan"),
         [(J, 8, "no way leads from 'plan' to 'stop'")],
     ),
-    "two to begin with": (graph((TO_STOP, "")), [(W, None, "2 nodes (plan, stop)")]),
     "none to begin with": (
         graph(('"label": "good"}', '"label": "good"}, {"from": "check", "to": "plan"}')),
         [(W, None, "no node could be the one to begin with")],
     ),
     "two entries": (head("entry: [plan, stop]"), [(W, 2, "2 entries (plan, stop)")]),
     "unknown entry": (head("name: x\nentry: begin"), [(W, 3, "no node 'begin'")]),
-    "entry is no text": (head("entry: 1"), [(W, 2, "entry is an id")]),
-    "dead end": (
-        graph(
-            (
-                '{"id": "done", "stepFile": "steps/done.md", "terminal": true}',
-                '{"id": "done", "stepFile": "steps/done.md"}',
-            )
-        ),
-        [(J, 7, "nothing follows 'done' (a dead end)")],
-    ),
     "cycle without an exit": (
         graph((',\n    {"from": "check", "to": "done", "label": "good"}', ""))
         | head("entry: plan"),
@@ -193,17 +181,13 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "step file is not text": ({"steps/plan.md": b"\xff"}, [("steps/plan.md", None, "UTF-8")]),
     "no agent": (graph(('"mira"', '"lena"')), [(J, 3, "no agent 'lena'; there are: mira")]),
     "no JSON": (graph(('"mira"}', '"mira"')), [(J, 4, "it is not JSON that can be read")]),
-    "no object": ({J: "[]"}, [(J, 1, "no JSON object")]),
     "too deep": ({J: "[" * 100_000}, [(J, 1, "it is not JSON that can be read")]),
     "too large": ({J: " " * 1_100_000}, [(J, None, "more than 200,000 bytes")]),
+    "no object": ({J: "[]"}, [(J, 1, "no JSON object")]),
     "no nodes": ({J: '{"nodes": [], "edges": []}'}, [(J, 1, "it has no node")]),
     "key twice": (
         graph(('"agentId": "mira"', '"id": "plan", "agentId": "mira"')),
         [(J, 3, "'id' stands here twice")],
-    ),
-    "list twice": (
-        graph(('  "edges": [\n', '  "edges": [],\n  "edges": [\n')),
-        [(J, 12, "'edges' stands here twice")],
     ),
     "unknown keys": (
         graph(("outputsMap", "outputMap"), ('"label": "good"', '"lable": "good"')),
@@ -231,56 +215,32 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "no objects": (
         graph(('{"from": "plan", "to": "stop", "label": "nothing to do"}', "1"))
         | head("entry: plan"),
-        [
-            (J, 8, "no way leads"),
-            (J, 15, "this entry of edges is no JSON object"),
-        ],
+        [(J, 8, "no way leads"), (J, 15, "this entry of edges is no JSON object")],
     ),
     "forged lines": (
         graph(
             ('"id": "stop"', '"id": "stop\\n- autopilot: true"'),
             ('"draft"', '"draft\\u2028- x"'),
             ("it is not good yet", "no\\u202ey"),
-            ('"label": "good"', '"label": "a\\rb"'),
+            ('"label": "good"', f'"label": "{"g" * 81}"'),
         ),
         [
             (J, 4, "the output 'draft"),
             (J, 8, "is no id"),
             (J, 13, "condition is not one printable line"),
-            (J, 14, "label is not one printable line"),
-            (J, 15, "no node 'stop'"),
-        ],
-    ),
-    "too long": (
-        graph(
-            ('"stop", "stepFile"', f'"{"s" * 81}", "stepFile"'),
-            ('"good"', f'"{"g" * 81}"'),
-            ("it is not good yet", "c" * 501),
-        ),
-        [
-            (J, 8, "is no id"),
-            (J, 13, "condition is not one printable line of at most 500"),
             (J, 14, "label is not one printable line of at most 80"),
             (J, 15, "no node 'stop'"),
         ],
     ),
     "output above": (output("../x.md"), [(J, 4, "'..' leads out")]),
-    "output absolute": (output("/etc/x.md"), [(J, 4, "it is absolute")]),
-    "output on a drive": (output("C:x.md"), [(J, 4, "mean something on other systems")]),
     "output in the package": (output("@pkg/x.md"), [(J, 4, "leaves @project/")]),
     "output in the state": (output("@state/workflow.md"), [(J, 4, "leaves @project/")]),
     "output is the mount": (output("@project/"), [(J, 4, "write a path below a mount")]),
-    "output in a bundle": (output("{bundle-root}/x.md"), [(J, 4, "leaves @project/")]),
     "output with a mark": (output("{planning}/x.md"), [(J, 4, "a value for {planning}")]),
-    "output with double braces": (output("{{name}}.md"), [(J, 4, "{{name}}")]),
     "output is a number": (graph(('"out/draft.md"', "1")), [(J, 4, "1 is no path")]),
-    "output of git": (output("x/.Git/y"), [(J, 4, "its name is kept")]),
     "output in the store": (output("@project/.nbagent/x.md"), [(J, 4, "its name is kept")]),
-    "output that is half written": (output("out/.nbagent-tmp-1"), [(J, 4, "its name is kept")]),
     "input of no mount": (needs("@data/x.md"), [(J, 4, "another mount than @project")]),
-    "input is a mount": (needs("@project"), [(J, 4, "write a path below a mount")]),
     "input not in the package": (needs("@pkg/x.md"), [(J, 4, "no file x.md in the package")]),
-    "input above": (needs("@project/../x.md"), [(J, 4, "'..' leads out")]),
 }
 BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
     "unknown agents": (
@@ -295,7 +255,6 @@ BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
         head("config:\n  a: [1]\n  b: 'x'\n  c: \"1\\n2\"\n  'd e': 1"),
         [(W, 3, "'a' is not one"), (W, 5, "'c' is not one"), (W, 6, "'d e' is no name")],
     ),
-    "config is a list": (head("config: [a]"), [(W, 2, "no list of 'name: value' pairs")]),
     "variables are a text": (head("variables: x"), [(W, 2, "no list of 'name: value' pairs")]),
     "aliases": (head("id: &a x\nname: *a"), [(W, 2, "aliases"), (W, 3, "aliases")]),
     "keys twice": (head("id: x\nid: y\nid: z"), [(W, 3, "second time"), (W, 4, "second time")]),
@@ -303,28 +262,14 @@ BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
         head("id: x\nagents: [mira, otto\nname: x"),
         [(W, 3, "a quote or bracket has no end")],
     ),
-    "open quote": (head('name: "Bake a loaf\nid: x'), [(W, 2, "a quote or bracket has no end")]),
     "broken front matter": (head("id: x\n  y: z"), [(W, 3, "it is not YAML")]),
     "not text": ({W: b"\xff\xfe"}, [(W, None, "UTF-8")]),
-    "broken config": (
-        {"config.yaml": "a: 1\na: 2\n"},
-        [("config.yaml", 2, "second time")],
-    ),
-    "agent with a missing file": (
-        agent("critical_actions:\n  - Be brief.\n  - load: @pkg/voice.md"),
-        [(A, 6, "no file voice.md in the package")],
-    ),
-    "agent with an unknown mark": (
-        agent("critical_actions:\n  - load: '{elsewhere}/voice.md'"),
-        [(A, 5, "a value for {elsewhere}")],
-    ),
+    "broken config": ({"config.yaml": "a: 1\na: 2\n"}, [("config.yaml", 2, "second time")]),
     "all of one agent": (
         agent('critical_actions:\n- load: ../../etc/passwd\n- load: @pkg/x.md\n- "a\\x1b[2K"'),
         [(A, 5, "'..' leads out"), (A, 6, "no file x.md"), (A, 7, "control characters")],
     ),
     "agent that records nothing": (agent("tools: [fs.read]"), [(A, 4, "leave out fs.apply_patch")]),
-    "agent without a tool": (agent("tools: []"), [(A, 4, "leave out fs.apply_patch")]),
-    "agent with aliases": (agent("title: &a x"), [(A, 4, "aliases")]),
     "two agents of one id": (
         {"agents/other.md": "---\nid: mira\n---\nYou are Mira too.\n"},
         [("agents/other.md", None, "is in agents/mira.md too")],
@@ -359,22 +304,14 @@ def test_a_bad_package_gets_all_its_faults_with_file_and_line(name: str, tmp_pat
 @pytest.mark.parametrize(
     "changes",
     [
-        agent("tools: [fs.read, fs.apply_patch]"),
         agent("tools: ['fs.*']"),
-        agent("tools: fs"),
-        {},
         {J: "\ufeff" + GRAPH.replace("\n", "\r\n")},
         {W: "\ufeff" + GOOD[W].replace("\n", "\r\n")},
         head("entry: plan\nvariables: {topic: none}\nstepsCompleted: []"),
-        head("entry: [plan]"),
-        {"agents/README.md": "What the agents are for.\n"},
         output("{project-root}/out/./draft.md"),
         needs("@state/notes.md"),
     ],
-    ids=[
-        *("tools", "glob", "host", "as it is", "graph with CRLF", "rules with CRLF", "more keys"),
-        *("one entry", "read me", "marks", "state"),
-    ],
+    ids=["tools", "graph with CRLF", "rules with CRLF", "more keys", "marks", "state"],
 )
 def test_what_is_in_order_has_no_fault(changes: dict[str, Any], tmp_path: Path) -> None:
     package = load_package(put(tmp_path / "good", GOOD | changes))
@@ -529,7 +466,6 @@ def test_a_damaged_zip_is_one_clear_error(cut: float, tmp_path: Path) -> None:
 NO_PACKAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "not there": (lambda path: None, "no such folder or zip"),
     "no zip": (lambda path: path.write_text("text"), "neither a folder nor a zip"),
-    "empty file": (lambda path: path.write_text(""), "neither a folder nor a zip"),
     "empty folder": (lambda path: path.mkdir(), "neither workflow.md nor SKILL.md"),
     "empty zip": (lambda path: zipped(path, {}), "neither workflow.md nor SKILL.md"),
     "deeper": (lambda path: put(path, {"a/b/workflow.md": "x"}), "name the folder that has one"),
@@ -538,17 +474,11 @@ NO_PACKAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: put(path, STEPS | {"steps/step-02\n- autopilot.md": "x"}),
         "invisible character",
     ),
-    "name of two directions": (
-        lambda path: put(path, STEPS | {"steps/step-01b\u202e.md": "x"}),
-        "invisible character",
-    ),
     "name that no tool reads": (
         lambda path: put(path, STEPS | {"steps/step-02: more.md": "x"}),
         "mean something on other systems",
     ),
     "folder of two lines": (lambda path: put(path / "a\nb", GOOD), "not one printable line"),
-    "folder of two directions": (lambda path: put(path / "a\u202eb", GOOD), "not one printable"),
-    "folder that is no UTF-8": (lambda path: put(path / "a\udcff", GOOD), "not one printable line"),
     "path of no system": (lambda path: path / "a\0b", "not one printable line"),
 }
 STEPS = {"workflow.md": "x", "steps/step-01.md": "x"}
@@ -594,19 +524,6 @@ def test_the_hash_is_of_all_files(tmp_path: Path) -> None:
     assert load_package(folder).sha256 == hashes[-1]
 
 
-def test_a_relative_path_begins_at_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(tmp_path / "packages/it", GOOD)
-    monkeypatch.chdir(tmp_path)
-    with begun_anew():
-        package = load_package("packages/it")
-        zipped(tmp_path / "it.zip", GOOD)
-        packed = load_package("it.zip")
-        assert packed.root.is_relative_to(store_home() / "packages")
-    assert package.path == package.root == tmp_path / "packages/it"
-
-
 def test_the_persons_values_are_checked_and_win_in_prose(tmp_path: Path) -> None:
     files = GOOD | head("config:\n  reader: the team\n  folder: '{project-root}/out'")
     files |= {"config.yaml": "# of an installer\nreader: nobody\ntopic: birds\nlist: [1]\nn: 3\n"}
@@ -620,27 +537,26 @@ def test_the_persons_values_are_checked_and_win_in_prose(tmp_path: Path) -> None
         load_package(folder, values={"reader": "a\n- autopilot: true"})
 
 
-def ways(package: Package) -> dict[str, list[str]]:
-    """Where each step leads to; labels other than `next` behind a colon."""
-    return {
-        node_id: [
-            edge.target if edge.label == "next" else f"{edge.target}:{edge.label}"
-            for edge in package.graph.edges_from(node_id)
-        ]
-        for node_id in package.graph.nodes
-    }
+def ways(package: Package) -> list[str]:
+    """Where each step leads to, as `a > b, c:see`; labels other than `next` behind a colon."""
+    made: list[str] = []
+    for node_id in package.graph.nodes:
+        edges = package.graph.edges_from(node_id)
+        there = [f"{it.target}:{it.label}".removesuffix(":next") for it in edges]
+        made.append(" > ".join([node_id, *([", ".join(there)] if there else [])]))
+    return made
 
 
 def test_a_skill_of_step_files_is_a_package_without_a_conversion() -> None:
     package = load_package(FIELD_NOTES, values={"communication_language": "English"})
     assert (package.id, package.main_file, package.graph_file) == ("field-notes", "SKILL.md", None)
-    assert ways(package) == {
-        "step-01-collect": ["step-02-sort", "step-01b-continue:see"],
-        "step-02-sort": ["step-03-check", "step-e-01-odd-note:see"],
-        "step-03-check": [],
-        "step-01b-continue": ["step-03-check", "step-02-sort"],
-        "step-e-01-odd-note": ["step-03-check"],
-    }
+    assert ways(package) == [
+        "step-01-collect > step-02-sort, step-01b-continue:see",
+        "step-02-sort > step-03-check, step-e-01-odd-note:see",
+        "step-03-check",
+        "step-01b-continue > step-03-check, step-02-sort",
+        "step-e-01-odd-note > step-03-check",
+    ]
     assert [node.id for node in package.graph.nodes.values() if node.terminal] == ["step-03-check"]
     assert package.graph.entry == "step-01-collect"
     assert package.unfilled == ("{output_folder}", "{{report_title}}")
@@ -655,97 +571,66 @@ def test_a_skill_of_step_files_is_a_package_without_a_conversion() -> None:
     assert len(package.notes) == 2
 
 
-STEP_FILES: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {
+STEP_FILES: dict[str, tuple[dict[str, str], list[str]]] = {
     "numbers": (
-        {"steps/step-2.md": "", "steps/step-10.md": "", "steps/step-1.md": ""},
-        {"step-1": ["step-2"], "step-2": ["step-10"], "step-10": []},
+        {"steps/step-2": "", "steps/step-10": "", "steps/step-1": "not step-1.md"},
+        ["step-1 > step-2", "step-2 > step-10", "step-10"],
     ),
     "beside the main file": (
-        {"step-01-a.md": "", "step-02-b.md": "", "notes.md": ""},
-        {"step-01-a": ["step-02-b"], "step-02-b": []},
+        {"step-01-a": "", "step-02-b": "", "notes": ""},
+        ["step-01-a > step-02-b", "step-02-b"],
     ),
     "one folder deeper": (
         {
-            "steps-c/step-01.md": "see ../steps-e/step-e-01.md",
-            "steps-c/step-02.md": "",
-            "steps-e/step-e-01.md": "",
-            "steps-e/step-01.md": "",
+            "steps-c/step-01": "see ../steps-e/step-e-01.md",
+            "steps-c/step-02": "",
+            "steps-e/step-e-01": "",
+            "steps-e/step-01": "",
         },
-        {"step-01": ["step-02", "step-e-01:see"], "step-02": [], "step-e-01": ["step-02"]},
+        ["step-01 > step-02, step-e-01:see", "step-02", "step-e-01 > step-02"],
     ),
-    "one alone": ({"steps/step-01.md": ""}, {"step-01": []}),
     "two names": (
-        {
-            "steps/step-01.md": "`steps-b/step-01.md`",
-            "steps/step-02.md": "",
-            "steps-b/step-01.md": "",
-        },
-        {
-            "step-01": ["step-02", "steps-b.step-01:see"],
-            "step-02": [],
-            "steps-b.step-01": ["step-02"],
-        },
+        {"steps/step-01": "`steps-b/step-01.md`", "steps/step-02": "", "steps-b/step-01": ""},
+        ["step-01 > step-02, steps-b.step-01:see", "step-02", "steps-b.step-01 > step-02"],
     ),
     "behind each other": (
         {
-            "steps/step-01.md": "[b](./step-01b.md)",
-            "steps/step-01b.md": "{project-root}/x/step-01c.md",
-            "steps/step-01c.md": "step-01b.md",
-            "steps/step-02.md": "step-z.md",
-            "steps/step-z.md": "",
+            "steps/step-01": "[b](./step-01b.md)",
+            "steps/step-01b": "{project-root}/x/step-01c.md",
+            "steps/step-01c": "step-01b.md",
+            "steps/step-02": "step-z.md",
+            "steps/step-z": "",
         },
-        {
-            "step-01": ["step-02", "step-01b:see"],
-            "step-02": [],
-            "step-01b": ["step-02", "step-01c:see"],
-            "step-01c": ["step-02", "step-01b:see"],
-        },
+        [
+            *("step-01 > step-02, step-01b:see", "step-02"),
+            *("step-01b > step-02, step-01c:see", "step-01c > step-02, step-01b:see"),
+        ],
     ),
     "on two steps": (
         {
-            "steps/step-01.md": "step-x.md",
-            "steps/step-02.md": "`step-x.md`",
-            "steps/step-03.md": "back to step-x.md",
-            "steps/step-x.md": "",
+            "steps/step-01": "step-x.md",
+            "steps/step-02": "`step-x.md`",
+            "steps/step-03": "back to step-x.md",
+            "steps/step-x": "",
         },
-        {
-            "step-01": ["step-02", "step-x:see"],
-            "step-02": ["step-03", "step-x:see"],
-            "step-03": [],
-            "step-x": ["step-02", "step-03"],
-        },
+        [
+            *("step-01 > step-02, step-x:see", "step-02 > step-03, step-x:see"),
+            *("step-03", "step-x > step-02, step-03"),
+        ],
     ),
     # A search that goes back and forth would take hours here.
-    "one long word": ({"steps/step-01.md": "a" * 200_000}, {"step-01": []}),
-    "one word of many steps": ({"steps/step-01.md": "step" * 50_000}, {"step-01": []}),
-    "one path of many steps": ({"steps/step-01.md": "step-02.md/" * 18_000}, {"step-01": []}),
+    "one long word": ({"steps/step-01": "a" * 200_000}, ["step-01"]),
     "a name to be mended": (
-        {"steps/step-01 begin (now).md": "", "steps/step-02-größe.md": ""},
-        {"step-01-begin-now": ["step-02-gr-e"], "step-02-gr-e": []},
+        {"steps/step-01 begin (now)": "", "steps/step-02-größe": ""},
+        ["step-01-begin-now > step-02-gr-e", "step-02-gr-e"],
     ),
 }
-
-
-def test_a_key_like_a_known_one_is_noted(tmp_path: Path) -> None:
-    front = "id: x\nentrie: plan\nagnets: [mira]\nverions: 1\nmain_config: a\ndescription: b"
-    notes = load_package(put(tmp_path / "it", GOOD | head(front))).notes
-    assert notes == (
-        "workflow.md:3: unknown key 'entrie'; did you mean 'entry'?",
-        "workflow.md:4: unknown key 'agnets'; did you mean 'agents'?",
-    )
 
 
 @pytest.mark.parametrize("name", STEP_FILES)
 def test_a_graph_is_made_from_the_numbers_and_links_of_steps(name: str, tmp_path: Path) -> None:
     files, expected = STEP_FILES[name]
-    package = load_package(put(tmp_path / "it", {"workflow.md": "Rules.\n", **files}))
+    steps = {f"{name}.md": text for name, text in files.items()}
+    package = load_package(put(tmp_path / "it", {"workflow.md": "Rules.\n", **steps}))
     assert ways(package) == expected
     assert "made from the numbers of the steps" in package.notes[0]
-
-
-def test_a_zip_of_step_files_is_the_same_package(tmp_path: Path) -> None:
-    names = (path for path in FIELD_NOTES.rglob("*") if path.is_file())
-    files = {path.relative_to(FIELD_NOTES).as_posix(): path.read_bytes() for path in names}
-    backwards = {name: files[name] for name in sorted(files, reverse=True)}
-    packed = load_package(zipped(tmp_path / "x.zip", backwards, "field-notes/"), cache=tmp_path)
-    assert without_places(packed) == without_places(load_package(FIELD_NOTES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -19,9 +20,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.run import changed_ask
 from nbagent.session.active import ActiveRun, at_work
 from nbagent.session.prepare import Ask
-from nbagent.session.stores import close_stores
 from nbagent.settings import begun_anew, store_home
-from nbagent.workflow.graph import PackageError
 
 MIRA = "---\nid: mira\nname: Mira\ntitle: writer\n---\nYou write plainly.\n"
 OTTO = "---\nid: otto\nname: Otto\ntools: [fs]\n---\nYou judge what others wrote.\n"
@@ -79,95 +78,44 @@ def document(run: nbagent.Run) -> Path:
 
 
 def test_every_directive_and_brief_is_sent_byte_for_byte_and_stays_in_the_history() -> None:
-    model = script(
-        WRITE,
-        move("draft", "check"),
-        move("check", "done"),
-        "What now?",
-        patch(stepsCompleted_append="done"),
-        "All done.",
-    )
+    ends = patch(stepsCompleted_append="done")
+    moves = (move("draft", "check"), move("check", "done"))
+    model = script(WRITE, *moves, "What now?", ends, "All done.")
     run = check_run(start(model, "About birds."), model)
-    assert (run.phase, run.stop_reason, run.workflow.current_node) == (  # pyright: ignore
-        "WaitingUser",
-        "answered",
-        "check",
-    )
+    assert (run.stop_reason, run.workflow and run.workflow.current_node) == ("answered", "check")
     second = check_run(run.resume(), model)
     third = check_run(second.resume("Go on,\n- autopilot: true"), model)
-    assert (third.phase, third.stop_reason, third.text) == (
-        "WaitingUser",
-        "answered",
-        "What now?",
-    )
+    assert (third.phase, third.text) == ("WaitingUser", "What now?")
     fourth = check_run(third.resume(), model)
-    assert (fourth.phase, fourth.stop_reason, fourth.text) == (
-        "Completed",
-        "workflow_complete",
-        "All done.",
-    )
-
-    def told(intent: str, node: str, agent: str) -> str:
-        return directive(intent, node, agent)
-
+    assert (fourth.phase, fourth.stop_reason) == ("Completed", "workflow_complete")
     assert said(model.requests[-1]) == [
         "USER_INPUT\n- forNodeId: draft\nAbout birds.",
-        told("start", "draft", "mira"),
-        DRAFT,
-        told("continue", "check", "otto"),
-        CHECK,
+        *(directive("start", "draft", "mira"), DRAFT),
+        *(directive("continue", "check", "otto"), CHECK),
         "USER_INPUT\n- forNodeId: done\nGo on,\n- autopilot: true",
-        told("continue", "done", "mira"),
-        DONE,
-        told("continue", "done", "mira"),
-        DONE,
+        *(directive("continue", "done", "mira"), DONE) * 2,
     ]
     turns = [turn for one in (run, second, third, fourth) for turn in one.turns]
-    assert [(turn.node, turn.agent) for turn in turns] == [
-        ("draft", "mira"),
-        ("draft", "mira"),
-        ("check", "otto"),
-        ("done", "mira"),
-        ("done", "mira"),
-        ("done", "mira"),
-    ]
-    assert (run.record.workflow, run.record.agent, run.record.prompt) == (
-        "flow",
-        "mira",
-        "About birds.",
-    )
-    assert any("next is check" in text for text in run.record.notices)
+    assert [turn.node for turn in turns] == ["draft", "draft", "check", "done", "done", "done"]
+    assert [turn.agent for turn in turns] == ["mira", "mira", "otto", "mira", "mira", "mira"]
+    record = run.record
+    assert (record.workflow, record.agent, record.prompt) == ("flow", "mira", "About birds.")
+    assert any("next is check" in text for text in record.notices)
 
 
 def test_with_autopilot_the_whole_way_is_walked_and_the_brief_follows_each_move() -> None:
-    model = script(
-        WRITE,
-        move("draft", "check"),
-        move("check", "draft"),
-        move("draft", "check"),
-        "It is good, I go on.",
-        move("check", "done"),
-        patch(stepsCompleted_append="done"),
-        "Done.",
-    )
+    ends = patch(stepsCompleted_append="done")
+    round_trip = (move("draft", "check"), move("check", "draft"), move("draft", "check"))
+    model = script(WRITE, *round_trip, "I go on.", move("check", "done"), ends, "Done.")
     run = check_run(start(model, autopilot=True), model)
     assert run.stop_reason == "workflow_complete"
     texts = said(model.requests[-1])
-    assert [text for text in texts if text.startswith("NODE")] == [
-        DRAFT,
-        CHECK,
-        DRAFT,
-        CHECK,
-        CHECK,
-        DONE,
-    ]
+    assert texts[1::2] == [DRAFT, CHECK, DRAFT, CHECK, CHECK, DONE]
     assert "- intent: start" in texts[0]
-    assert "- autopilot: true" in texts[0]
     assert all("- intent: continue" in text for text in texts[2::2])
-    flow = run.workflow
-    assert flow is not None
-    assert flow.is_complete
-    assert flow.state.completed == ("draft", "check", "draft", "check", "done")
+    assert all("- autopilot: true" in text for text in texts[::2])
+    assert run.workflow is not None
+    assert run.workflow.state.completed == ("draft", "check", "draft", "check", "done")
     with pytest.raises(UsageError, match="complete"):
         run.resume()
 
@@ -200,37 +148,6 @@ def test_system_prompt_and_tools_follow_the_agent_of_the_step() -> None:
     assert "otto" in result["error"]["message"]
 
 
-def test_refused_moves_are_seen_and_change_nothing() -> None:
-    model = script(move("draft", "done"), patch(currentNodeId_set="check"), "I cannot.")
-    run = check_run(start(model), model)
-    codes = [one.result.error.code for turn in run.turns for one in turn.tool_runs]  # pyright: ignore
-    assert codes == ["E_PRECONDITION_FAILED", "E_PRECONDITION_FAILED"]
-    rows: Any = nbagent.transitions(run=run.id)
-    assert rows["to_node"].tolist() == ["done", "check"]
-    assert rows["accepted"].tolist() == [False, False]
-    flow = run.workflow
-    assert flow is not None
-    assert flow.current_node == "draft"
-    assert not flow.state.completed
-
-
-def test_the_document_alone_is_enough_to_go_on(project: Path) -> None:
-    model = script(WRITE, move("draft", "check"))
-    run = start(model, "About birds.")
-    file = document(run)
-    close_stores()
-    for left in store_home().glob("runs.sqlite*"):
-        left.unlink()
-    model = script(move("check", "done"))
-    agent = nbagent.Agent(model=model, on_approval=allow)
-    second = check_run(agent.run(document=str(file)), model)
-    assert (second.record.kind, second.record.parent_id) == ("start", None)
-    told = directive("resume", "check", "otto")
-    assert said(model.requests[0]) == [told, CHECK]
-    assert len(model.requests[0].messages) == 2
-    assert second.turns[0].node == "check"
-
-
 def test_a_document_goes_on_on_another_machine(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +160,8 @@ def test_a_document_goes_on_on_another_machine(
     monkeypatch.setenv("NBAGENT_HOME", str(there / "home"))
     with begun_anew():
         run = nbagent.Agent(model=model).run(document="state.md")
+        assert (run.record.kind, run.record.parent_id) == ("start", None)
+        assert said(model.requests[-1]) == [directive("resume", "check", "otto"), CHECK]
         assert run.turns[0].node == "check"
         assert str(there) not in document(run).read_text()
         (there / "state.md").write_text(document(run).read_text().replace("Keep", "Make"))
@@ -436,9 +355,7 @@ def test_the_store_lies_where_no_tool_of_a_workflow_gets(
         start(script())
 
 
-def test_who_prepared_a_run_before_another_one_ended_takes_no_move_back(
-    project: Path,
-) -> None:
+def test_who_prepared_a_run_before_another_one_ended_takes_no_move_back(project: Path) -> None:
     model = script("Hm.", WRITE, move("draft", "check"), "Hm.")
     run = start(model)
     graph = project / "flow" / "steps" / "check.md"
@@ -474,9 +391,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("old", "new", "word"), BROKEN.values(), ids=BROKEN)
-def test_a_document_edited_by_hand_is_explained_before_anything_is_sent(
-    old: str, new: str, word: str
-) -> None:
+def test_a_document_edited_wrongly_is_explained_unsent(old: str, new: str, word: str) -> None:
     model = script(WRITE, move("draft", "check"), "Fine.")
     run = start(model)
     file = document(run)
@@ -507,11 +422,33 @@ def test_a_document_that_breaks_while_a_run_is_at_work_ends_it_and_is_not_overwr
     assert files[0].read_text() == "---\nbroken:\n\t- [\n---\n"
 
 
+def test_an_edit_while_a_patch_is_on_its_way_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start(script(patch(variables_set={"hand": 0}), "Hm."))
+    file, plain, edits = document(first), os.fsync, 0
+
+    def fsync(descriptor: int) -> None:
+        nonlocal edits
+        plain(descriptor)
+        names = os.listdir(file.parent)
+        if edits < 2 and any(name.startswith(".nbagent-tmp-") for name in names):
+            edits += 1
+            other = file.with_name("other")
+            other.write_text(file.read_text().replace(f"hand: {edits - 1}", f"hand: {edits}"))
+            other.replace(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    run = nbagent.Agent(model=script(patch(variables_set={"n": 1}), "Hm.")).run(document=str(file))
+    assert edits == 2
+    assert [one.result and one.result.ok for one in run.turns[0].tool_runs] == [True]
+    assert run.workflow is not None
+    assert run.workflow.state.variables == {"hand": 2, "n": 1}
+
+
 def test_critical_actions_are_read_and_shown_before_the_first_request(project: Path) -> None:
     agent = MIRA.replace(
         "title: writer",
-        "title: writer\ncritical_actions:\n  - load: @pkg/data/style.md\n  - Never swear.\n"
-        "  - load: {project-root}/facts.md",
+        "title: writer\ncritical_actions:\n  - load: {project-root}/facts.md\n  - Never swear.\n"
+        "  - load: @pkg/data/style.md\n  - load: @project/facts.md",
     )
     shutil.rmtree(project / "flow")
     package(project / "flow", agents={"mira": agent, "otto": OTTO})
@@ -524,10 +461,11 @@ def test_critical_actions_are_read_and_shown_before_the_first_request(project: P
     (project / "facts.md").write_text("Birds fly.\n")
     run = start(model)
     system = model.requests[0].system_prompt
+    assert system.count("CRITICAL_CONTEXT @project/facts.md\nBirds fly.") == 1
     assert "CRITICAL_CONTEXT @pkg/data/style.md\nShort sentences." in system
-    assert "CRITICAL_CONTEXT @project/facts.md\nBirds fly." in system
+    assert system.index("Birds fly.") < system.index("Short sentences.")
     assert "- Never swear." in system
-    assert any("reads @pkg/data/style.md" in text for text in run.record.notices)
+    assert any("reads @project/facts.md" in text for text in run.record.notices)
     policy = nbagent.ToolPolicy(deny=["fs.read(path=@project/facts.md)"])
     run = start(model, policy=policy)
     assert run.phase == "Failed"
@@ -539,10 +477,7 @@ def test_a_dry_run_shows_the_first_request_and_writes_nothing() -> None:
     model = script()
     dry = nbagent.Agent(model=model).dry_run("About birds.", workflow="flow")
     assert "You write plainly." in dry.request.system_prompt
-    assert said(dry.request)[1:] == [
-        directive("start", "draft", "mira"),
-        DRAFT,
-    ]
+    assert said(dry.request)[1:] == [directive("start", "draft", "mira"), DRAFT]
     assert not list(store_home().glob("state/*/workflow.md"))
 
 
@@ -569,20 +504,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no package": ({"workflow": "nowhere"}, "nowhere"),
     "no agent of it": ({"agent": "olaf"}, "it has mira, otto"),
     "a type": ({"output": list[str]}, "output"),
-    "no tools": ({"tools": "none"}, "--tools none"),
     "no document": ({"document": "nowhere.md"}, "nowhere.md"),
     "a path as id": ({"document": "../../x"}, "no document"),
-    "nobody's home": ({"workflow": "~nobody-here/flow"}, "is no path"),
     "no path": ({"workflow": "a\0b"}, "is no path"),
     "replayed results": ({"replay_tools": True, "cassette": "x.jsonl"}, "replayed tool results"),
     "the project": ({"workflow": "."}, "the folder of the project|no such|workflow.md"),
     "no way to move": ({"policy": nbagent.ToolPolicy(deny=["fs.*"])}, "denies fs.apply_patch"),
-    "no such document": ({"document": "0" * 16}, "no document"),
 }
 
 
 @pytest.mark.parametrize(("options", "word"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_is_one_error_before_anything_is_sent(
+def test_what_cannot_be_is_one_error_and_nothing_is_sent(
     options: dict[str, Any], word: str
 ) -> None:
     model = script()
@@ -600,12 +532,3 @@ def test_a_request_that_is_too_long_says_how_the_document_goes_on() -> None:
     shown = f"$NBAGENT_HOME/state/{run.id}/workflow.md"
     assert f"%agent resume {shown}" in run.error.message
     assert nbagent.Agent(model=script("Hm.")).run(document=shown).text == "Hm."
-
-
-def test_a_broken_package_says_all_that_is_wrong(project: Path) -> None:
-    (project / "flow" / "steps" / "draft.md").unlink()
-    graph = project / "flow" / "workflow.graph.json"
-    graph.write_text(graph.read_text().replace('"otto"', '"olaf"'))
-    with pytest.raises(PackageError) as caught:
-        start(script())
-    assert len(caught.value.faults) == 2

@@ -1,6 +1,6 @@
-"""A process that walks a workflow and is killed with SIGKILL from outside, at any moment.
+"""A process that walks a workflow and is killed with SIGKILL: at a write of its document, or ever.
 
-Run as a script it forks one victim for each line `PROJECT HOME WAY MOMENT` of its stdin, so that
+Run as a script it forks one victim for each line `PROJECT HOME WAY KILL` of its stdin, so that
 the imports are paid once, and says how each of them ended.
 """
 
@@ -21,28 +21,22 @@ from nbagent.settings import begun_anew
 PACKAGE = "table-review"
 LASTS_S = 0.7
 """About as long as the whole workflow takes."""
-AT_RANDOM, AT_A_CHANGE, NEVER = "random", "change", "never"
-"""The moments of a kill: any, or soon after the document changed on the disk."""
-BEFORE_A_MOVE, AFTER_A_MOVE = "before a move", "after a move"
-"""Just before and just after the document is replaced by that of the second move."""
-ANEW, DOCUMENT, RESUME, WORDS = "anew", "document", "resume", "words"
+AT_RANDOM, NEVER = "random", "never"
+"""Besides: `before N` and `after N`, at the write of the document of that number."""
+ANEW, DOCUMENT, RESUME = "anew", "document", "resume"
 """How the victim begins, or goes on."""
-_AFTER_S = 0.006
-"""From a change of the document until its result is stored, and a little more."""
-_POLL_S = 0.0002
-_PAID_ONCE = ("nbagent.session.guide", "nbagent.providers.offline.workflow")
 
 
-def die_at_a_move(moment: str) -> None:
-    """Die when the document is written for the third time."""
-    plain, left = os.replace, 3
+def die_at_a_write(moment: str, number: int) -> None:
+    """Die just before or just after the document is replaced for this time."""
+    plain = os.replace
 
     def replace(*args: Any, **more: Any) -> None:
-        nonlocal left
-        left -= args[1] == "workflow.md"
-        if not left and moment == AFTER_A_MOVE:
+        nonlocal number
+        number -= args[1] == "workflow.md"
+        if not number and moment == "after":
             plain(*args, **more)
-        if not left:
+        if not number:
             os.kill(os.getpid(), signal.SIGKILL)
         plain(*args, **more)
 
@@ -54,10 +48,9 @@ def allow(question: nbagent.Question) -> bool:
     return True
 
 
-def walk(project: Path, home: Path, way: str) -> None:
+def walk(project: str, home: str, way: str) -> None:
     """Begin the workflow, or go on with it, to its end."""
-    os.environ["NBAGENT_HOME"] = str(home)
-    os.environ["NBAGENT_OFFLINE_DELAY_MS"] = "0"
+    os.environ.update(NBAGENT_HOME=home, NBAGENT_OFFLINE_DELAY_MS="0")
     os.chdir(project)
     options: dict[str, Any] = {"autopilot": True, "max_turns": 500, "ceiling": 500}
     agent = nbagent.Agent("offline:demo", quiet=True, on_approval=allow)
@@ -65,10 +58,9 @@ def walk(project: Path, home: Path, way: str) -> None:
         if way == ANEW:
             run = agent.run("Review the table.", workflow=PACKAGE, **options)
         elif way == DOCUMENT:
-            run = agent.run(document=str(document_in(home)), **options)
+            run = agent.run(document=str(document_in(Path(home))), **options)
         else:
-            words = "Go on, please." if way == WORDS else None
-            run = nbagent.open_run("last").resume(words, on_approval=allow)
+            run = nbagent.open_run("last").resume(on_approval=allow)
     assert run.stop_reason == "workflow_complete", (run.phase, run.stop_reason, run.error, run.text)
 
 
@@ -77,48 +69,27 @@ def document_in(home: Path) -> Path | None:
     return next(home.glob("state/*/workflow.md"), None)
 
 
-def kill_in_time(pid: int, home: Path, moment: str) -> None:
-    """Kill a victim, unless it ends before."""
-    if moment == AT_RANDOM:
-        time.sleep(random.uniform(0, LASTS_S))
-    elif moment == AT_A_CHANGE:
-        changes, seen = random.randrange(1, 6), _inode(home)
-        until = time.monotonic() + LASTS_S
-        while changes and time.monotonic() < until:
-            time.sleep(_POLL_S)
-            now = _inode(home)
-            changes -= now != seen
-            seen = now
-        time.sleep(random.uniform(0, _AFTER_S))
-    else:
-        return
-    os.kill(pid, signal.SIGKILL)  # It is not waited for yet, so the id is its own.
-
-
-def _inode(home: Path) -> int:
-    file = document_in(home)
-    return file.stat().st_ino if file else 0
-
-
 def main() -> None:
     """Fork a victim for each line; say how it ended: a negative signal, or an exit code."""
-    for name in _PAID_ONCE:
+    for name in ("nbagent.session.guide", "nbagent.providers.offline.workflow"):
         import_module(name)
     for line in sys.stdin:
-        project, home, way, moment = line.rstrip("\n").split("\t")
+        project, home, way, kill = line.rstrip("\n").split("\t")
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                if moment in (BEFORE_A_MOVE, AFTER_A_MOVE):
-                    die_at_a_move(moment)
-                walk(Path(project), Path(home), way)
+                if " " in kill:
+                    die_at_a_write(kill.partition(" ")[0], int(kill.partition(" ")[2]))
+                walk(project, home, way)
                 code = 0
             except BaseException as error:
                 print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             finally:
                 os._exit(code)
-        kill_in_time(pid, Path(home), moment)
+        if kill == AT_RANDOM:
+            time.sleep(random.uniform(0, LASTS_S))
+            os.kill(pid, signal.SIGKILL)  # It is not waited for yet, so the id is its own.
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

@@ -1,21 +1,25 @@
-"""Servers as values: what describes one, files of them, words that mean them, and their keys."""
+"""MCP servers as values, files of them, their keys; names and schemas of strangers made legal."""
 
 from __future__ import annotations
 
 import json
-import os
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from legal_schema import check_legal
 from mcp_stage import Door, is_there, order, until
 from servers.mcp_door import hand
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact
 from nbagent.tools.mcp import McpServer, known_servers, mcp, open_hosts
+from nbagent.tools.mcp.connection import Definitions
+from nbagent.tools.mcp.host import ListedTool, offered
 from nbagent.tools.mcp.server import found
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
@@ -30,7 +34,6 @@ def write(path: Path, servers: Any) -> Path:
 NO_SERVER: dict[str, tuple[dict[str, Any], str]] = {
     "blank in name": ({"name": "a b", "command": ["x"]}, "no name for an MCP server"),
     "both": ({"command": ["x"], "url": "https://h/"}, "either command"),
-    "quotes": ({"command": "x 'y"}, "list of texts"),
     "env": ({"command": ["x"], "env": {"A": 7}}, "env .* must be texts"),
     "plain http": ({"url": "http://host.example/mcp"}, "http on this machine"),
     "login": ({"url": "https://ada:secret@host/"}, "headers="),
@@ -47,11 +50,6 @@ def test_what_describes_no_server_says_what_to_write(case: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         mcp(given.pop("name"), **given)
     assert "ada:secret" not in caught.value.message
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8/mcp", "http://localhost/", "http://[::1]:8/"])
-def test_http_is_fine_on_this_machine(url: str) -> None:
-    assert mcp("city", url=url).url == url
 
 
 def test_keys_are_hidden_wherever_the_server_is_shown() -> None:
@@ -104,12 +102,10 @@ def test_file_of_servers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 BAD_FILES: dict[str, tuple[str | None, str]] = {
     "missing": (None, "cannot be read"),
     "no JSON": ("{", "line 1 column 2"),
-    "list": ("[]", "names no MCP servers"),
     "deep": (f'{{"mcpServers": {{"a": {"[" * 400 + "]" * 400}}}}}', "names no MCP servers"),
     "command": ('{"mcpServers": {"a": {"command": 7.5}}}', "mcpServers.a: .* list of texts"),
     "args": ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "mcpServers.a: .* args"),
     "variable": ('{"mcpServers": {"a": {"command": "${NOT_SET_4711}"}}}', "a: .*NOT_SET_4711"),
-    "old transport": ('{"mcpServers": {"a": {"type": "sse", "url": "https://h"}}}', "type http"),
 }
 
 
@@ -137,21 +133,13 @@ def test_server_of_a_file_is_looked_up_anew_each_time(tmp_path: Path, home: Path
     assert found("city", project).identity == McpServer("city", command="edited").identity
 
 
-@pytest.mark.parametrize("word", ["mcp:cty", "mcp", "city__look"])
+@pytest.mark.parametrize("word", ["mcp:cty"])
 def test_word_of_no_server_names_those_there_are(tmp_path: Path, word: str) -> None:
     write(tmp_path / ".mcp.json", {"web": {"command": "serve"}})
     mcp("city", command=["a"])
     name = word.removeprefix("mcp:")
     with pytest.raises(UsageError, match=f"no MCP server '{name}', there are: city, web; make one"):
         open_hosts(order(word, project=tmp_path))
-
-
-def test_package_is_imported_only_when_a_server_is_used() -> None:
-    code = (
-        "import sys; from nbagent.tools.mcp import mcp; mcp('a', command=['x']); "
-        "assert not {'mcp', 'mcp_types', 'anyio', 'httpx2'} & set(sys.modules), sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,20 +158,6 @@ from mcp_stage import Door
 from nbagent.tools.mcp import mcp
 from servers.mcp_door import hand
 """
-FORK = """
-door = Door(mcp("city", command=hand())).listed()
-pid = door.pid
-child = os.fork()
-if not child:
-    assert door.data("echo", text="child") == '{"text": "child"}'
-    assert door.pid != pid
-    gc.collect()
-    door.server.close()
-    os._exit(0)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert door.data("echo", text="parent") == '{"text": "parent"}'
-assert door.pid == pid
-"""
 
 
 def said_by(code: str) -> str:
@@ -192,11 +166,6 @@ def said_by(code: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert not done.stderr, done.stderr
     return done.stdout
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_process_has_a_server_of_its_own() -> None:
-    said_by(FORK)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
@@ -209,3 +178,149 @@ def test_no_server_outlives_the_process(flags: str, end: str) -> None:
     door = f"Door(mcp('city', command=hand({flags}))).listed()"
     pid = int(said_by(f"door = {door}\nprint(door.pid, flush=True)\n{end}"))
     assert until(lambda: not is_there(pid))
+
+
+SERVER = McpServer("city", command=["serve"])
+
+
+def listing(*raw: dict[str, Any], server: McpServer = SERVER) -> Any:
+    return offered(server, Definitions(raw))
+
+
+def only(raw: dict[str, Any], server: McpServer = SERVER) -> ListedTool:
+    (tool,) = listing(raw, server=server)[0].values()
+    check_legal(tool.spec)
+    return tool
+
+
+def with_schema(schema: Any) -> dict[str, Any]:
+    return only({"name": "t", "inputSchema": schema}).spec.parameters
+
+
+NAMES = {
+    ("city", "a.b/c d"): "city__a_b_c_d",
+    ("city", "ünïcode"): "city___n_code",
+    ("city", ""): "city__tool",
+    ("größe.b", "go"): "gr__e_b__go",
+}
+
+
+def test_name_is_made_of_server_and_tool() -> None:
+    for (server, name), made in NAMES.items():
+        spec = only({"name": name}, McpServer(server, command=["serve"])).spec
+        assert (spec.name, spec.traits.host) == (made, f"mcp:{server}")
+
+
+def test_long_names_stay_apart_and_the_second_of_one_name_is_left_out_with_a_warning() -> None:
+    raw = [{"name": "x" * 200 + end} for end in ("a", "b")]
+    names = list(listing(*raw)[0])
+    assert len(set(names)) == 2
+    assert max(map(len, names)) == 64
+    raw = [{"name": "a b", "description": "first"}, {"name": "a/b", "description": "second"}]
+    tools, (warning,) = listing(*raw)
+    assert [tool.spec.description for tool in tools.values()] == ["first"]
+    assert warning.startswith("1 tools of the MCP server 'city' are left out ('a/b')")
+
+
+def test_definitions_that_are_too_long_in_sum_are_cut_with_a_warning() -> None:
+    raw = [{"name": f"t{i}", "description": "x" * 4_000} for i in range(90)]
+    tools, (warning,) = listing(*raw)
+    assert list(tools) == [f"city__t{i}" for i in range(49)]
+    assert warning.startswith("41 tools")
+
+
+def test_any_change_of_a_definition_and_another_server_of_the_name_change_its_hash() -> None:
+    before = {"name": "t", "description": "d", "inputSchema": {"type": "object"}}
+    changes: list[dict[str, Any]] = [
+        {"description": "other"},
+        {"inputSchema": {"type": "object", "properties": {"y": {}}}},
+        {"annotations": {"readOnlyHint": True}},
+        {"outputSchema": {"type": "object"}},
+    ]
+    tools = [only(before), *(only({**before, **change}) for change in changes)]
+    tools.append(only(before, McpServer("city", command=["serve", "--elsewhere"])))
+    assert len({tool.spec.traits.sha for tool in tools}) == len(tools)
+    assert only(dict(before)).spec.traits.sha == tools[0].spec.traits.sha
+
+
+TEXT = {"type": "string"}
+NODES: dict[str, tuple[Any, Any]] = {
+    "several types": ({"type": ["string", "null"]}, {"anyOf": [TEXT, {"type": "null"}]}),
+    "one option": ({"oneOf": [TEXT]}, TEXT),
+    "all of": ({"allOf": [TEXT, {"maxLength": 3}]}, {**TEXT, "maxLength": 3}),
+    "array of anything": ({"type": "array"}, {"type": "array", "items": {}}),
+    "pattern": ({**TEXT, "pattern": "(?i)x"}, TEXT),
+    "reference to nothing": ({"$ref": "#/$defs/missing"}, {}),
+}
+
+
+@pytest.mark.parametrize(("given", "made"), NODES.values(), ids=NODES)
+def test_node_is_made_legal(given: Any, made: Any) -> None:
+    schema = with_schema({"type": "object", "properties": {"x": given}})
+    assert schema["properties"]["x"] == made
+
+
+def test_references_are_written_out_and_one_to_itself_is_left_open() -> None:
+    schema = {
+        "type": "object",
+        "definitions": {
+            "city": {"type": "object", "properties": {"twin": {"$ref": "#/definitions/city"}}}
+        },
+        "properties": {"city": {"$ref": "#/definitions/city", "description": "Where."}},
+    }
+    shown = with_schema(schema)
+    twin: dict[str, Any] = {"type": "object", "properties": {}, "description": "city, as above."}
+    assert shown["properties"]["city"]["description"] == "Where."
+    assert shown["properties"]["city"]["properties"] == {"twin": twin}
+
+
+DOUBLING = {
+    f"t{i}": {"properties": {side: {"$ref": f"#/$defs/t{i + 1}"} for side in ("left", "right")}}
+    for i in range(18)
+}
+
+
+ROOTS: dict[str, Any] = {
+    "null": None,
+    "itself": {"$ref": "#"},
+    "cycles": {"properties": {"x": {"allOf": [{"$ref": "#"}, {"$ref": "#/properties/x"}]}}},
+    "broken unions": {"anyOf": "x", "oneOf": [7, None]},
+    "doubling": {"$defs": DOUBLING, "properties": {"x": {"$ref": "#/$defs/t0"}}},
+}
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("schema", ROOTS.values(), ids=ROOTS)
+def test_root_becomes_an_object_in_no_time(schema: Any) -> None:
+    began = time.perf_counter()
+    assert with_schema(schema)["type"] == "object"
+    assert time.perf_counter() - began < 0.5
+
+
+def test_large_schema_keeps_its_names_before_its_details() -> None:
+    inner = {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(20)}}
+    schema = {"type": "object", "properties": {f"p{i}": inner for i in range(60)}}
+    made = with_schema(schema)
+    assert len(json.dumps(made)) <= 20_000
+    assert list(made["properties"]) == [f"p{i}" for i in range(60)]
+
+
+def test_random_schemas_are_legal() -> None:
+    dice = random.Random(4)
+    keys = ["type", "properties", "items", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"]
+    keys += ["required", "prefixItems", "description", "format", "pattern", "default", "minItems"]
+    keys += ["additionalProperties", "patternProperties", "$defs", "maximum", "x-header", "not"]
+    atoms: list[Any] = ["object", "array", "string", "", "#", "#/$defs/a", "a", "(", "date", None]
+    atoms += [True, False, 0, -1, 1.5, float("inf"), 2**70, "\u202e", "\ud800"]
+
+    def grown(depth: int) -> Any:
+        if depth == 0 or dice.random() < 0.3:
+            return dice.choice(atoms)
+        if dice.random() < 0.25:
+            return [grown(depth - 1) for _ in range(dice.randint(0, 4))]
+        names = keys if dice.random() < 0.7 else ["a", "b.c", "", "x" * 80, "\u200b"]
+        return {dice.choice(names): grown(depth - 1) for _ in range(dice.randint(0, 5))}
+
+    for _ in range(400):
+        schema = {dice.choice(keys): grown(6) for _ in range(5)} | {"properties": grown(6)}
+        with_schema(schema)

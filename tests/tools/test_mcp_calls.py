@@ -1,13 +1,15 @@
-"""A server over stdio, by hand: every kind of content, every way to misbehave."""
+"""A server over stdio, by hand, and over HTTP: every kind of content, every way to misbehave."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from host_door import refused
 from legal_schema import check_legal
 from mcp_stage import Door, Start, is_there, until
 from servers.mcp_door import hand
+from servers.model_server import ModelServer, Reply
 
 from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ToolError
@@ -115,10 +118,6 @@ def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
     assert door.data("echo", text="on") == '{"text": "on"}'
 
 
-def test_runs_share_one_process(door: Door) -> None:
-    assert Door(door.server).listed().pid == door.pid
-
-
 def test_server_sees_only_what_it_was_given(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_API_KEY", "sk-not-for-servers-123")
     monkeypatch.setenv("HTTPS_PROXY", "http://user:password@proxy:3128")
@@ -140,9 +139,7 @@ def test_log_holds_stderr_and_chatter_and_is_bounded(start: Start) -> None:
     assert max(map(len, door.server.log)) <= 500
 
 
-def test_silent_call_times_out_and_only_a_frozen_server_is_started_again(
-    start: Start,
-) -> None:
+def test_silent_call_times_out_and_only_a_frozen_server_is_started_again(start: Start) -> None:
     door = start(timeout=0.5).listed()
     assert door.error("hang").code == "E_TIMEOUT"
     assert until(lambda: "cancelled hang" in door.server.log)
@@ -164,9 +161,7 @@ def test_server_that_is_busy_with_a_call_is_not_taken_for_frozen(start: Start) -
         assert busy.result() == "done"
 
 
-def test_server_that_dies_is_named_with_its_last_words_and_comes_back(
-    start: Start,
-) -> None:
+def test_server_that_dies_is_named_with_its_last_words_and_comes_back(start: Start) -> None:
     door = start().listed()
     before = door.pid
     error = door.error("die")
@@ -181,18 +176,15 @@ def test_server_that_dies_is_named_with_its_last_words_and_comes_back(
         assert until(lambda: not door.server.is_running)
 
 
-@pytest.mark.parametrize("id_first", [False, True])
-def test_answer_that_cannot_be_read_is_an_error_at_once(start: Start, *, id_first: bool) -> None:
-    door = start().listed()
-    error = door.error("deep", id_first=id_first)
+def test_answer_that_cannot_be_read_is_an_error_at_once(start: Start) -> None:
+    door = start("--strict").listed()
+    error = door.error("deep", id_first=True)
     assert error.code == "E_TOOL_FAILED"
     assert "cannot be read" in error.message
     assert door.data("echo", text="on") == '{"text": "on"}'
 
 
-def test_changed_definition_is_seen_by_the_next_request_and_does_not_run_unseen(
-    start: Start,
-) -> None:
+def test_changed_definition_is_seen_by_the_next_request_and_never_run_unseen(start: Start) -> None:
     door = start().listed()
     before, waiting = door.specs, door.prepared("echo", text="x")
     assert door.data("change") == "definition 2"
@@ -244,12 +236,6 @@ def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(start: Star
     assert door.data("echo", text="on") == '{"text": "on"}'
 
 
-def test_server_that_ends_at_an_unknown_first_request_is_met_with_the_handshake(
-    start: Start,
-) -> None:
-    assert start("--strict").listed().data("echo", text="met") == '{"text": "met"}'
-
-
 @pytest.mark.parametrize(
     ("flags", "options", "words"),
     [
@@ -257,9 +243,8 @@ def test_server_that_ends_at_an_unknown_first_request_is_met_with_the_handshake(
         (["--nonsense"], {}, ["validation error", "tools"]),
         (["--silent"], {"start_timeout": 0.6}, ["within 0.6 s", "Welcome", "start_timeout="]),
         ([], {"command": ["no-such-4711"]}, ["no-such-4711", "check its command"]),
-        ([], {"cwd": "/not/there"}, ["/not/there", "check its command"]),
     ],
-    ids=["ends at once", "breaks the protocol", "never answers", "no command", "no folder"],
+    ids=["ends at once", "breaks the protocol", "never answers", "no command"],
 )
 def test_server_that_does_not_start_says_why(
     start: Start, flags: list[str], options: dict[str, Any], words: list[str]
@@ -297,3 +282,114 @@ def test_stubborn_server_is_killed_with_its_children(start: Start) -> None:
     door.server.close()
     assert not door.server.is_running
     assert until(lambda: not is_there(pid) and not is_there(child))
+
+
+WEB = Path(__file__).parents[1] / "servers" / "mcp_web.py"
+
+
+@contextmanager
+def started(said: Path, *words: str) -> Generator[str]:
+    """The URL of the package's own server, which writes what it says into a file."""
+    command = [sys.executable, *(words or [str(WEB)])]
+    with said.open("w") as out, subprocess.Popen(command, stdout=out) as process:
+        assert until(lambda: "\n" in said.read_text(), within_s=20)
+        yield said.read_text().split()[0]
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the server said."""
+    return tmp_path_factory.mktemp("web") / "said"
+
+
+@pytest.fixture(scope="module")
+def url(said: Path) -> Iterator[str]:
+    with started(said) as url:
+        yield url
+
+
+@pytest.fixture(params=["legacy", "auto"])
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The older protocol, and the newer one, which this server speaks when it is asked."""
+    monkeypatch.setattr("nbagent.tools.mcp.connection.FIRST_MODE", request.param)
+    return request.param
+
+
+@pytest.fixture
+def web(mode: str, url: str) -> Iterator[Door]:
+    server = mcp(f"web-{mode}", url=url, timeout=20)
+    yield Door(server).listed()
+    server.close()
+
+
+def test_tools_are_listed_and_called_and_show_their_progress(web: Door) -> None:
+    spec = web.specs[f"{web.server.name}__add"]
+    assert spec.parameters["properties"]["a"] == {"description": "The first.", "type": "integer"}
+    assert web.data("add", a=2) == {"result": 3}
+    assert web.data("steps") == {"result": "done"}
+    assert ("step 3", 1.0) in web.fractions
+
+
+@pytest.mark.timed
+def test_stop_reaches_the_server(web: Door, said: Path) -> None:
+    before = said.read_text().count("cancelled sleep")
+    began = time.monotonic()
+    stopped = Door(web.server)
+    stopped.stop_after(0.2)
+    assert stopped.error("sleep").code == "E_INTERRUPTED"
+    assert time.monotonic() - began < 2
+    assert until(lambda: said.read_text().count("cancelled sleep") > before)
+
+
+@pytest.mark.usefixtures("mode")
+def test_headers_go_with_each_request_and_are_not_shown(start: Start, url: str) -> None:
+    headers = {"Authorization": "Bearer tok-4711-of-the-web"}
+    door = start(url=url, headers=headers).listed()
+    assert "tok-4711" not in repr(door.server)
+    seen = door.data("headers")
+    assert seen["authorization"] == "Bearer tok-4711-of-the-web"
+    assert "tok-4711" not in str(door.preview("headers"))
+
+
+def test_environment_proxy_is_not_asked_for_loopback(
+    start: Start, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert start(url=url).listed().data("add", a=1) == {"result": 2}
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (None, ["onnect"]),
+        (Reply(status=401, raw=b""), ["HTTP 401"]),
+        (Reply(raw=b"<h1>Welcome", raw_type="text/html"), ["content type"]),
+    ],
+    ids=["nobody", "no key", "a web page"],
+)
+def test_what_is_no_server_says_why(start: Start, reply: Reply | None, words: list[str]) -> None:
+    with ModelServer([reply] * 9 if reply else []) as odd:
+        url = odd.url if reply else "http://127.0.0.1:1/mcp"
+        with pytest.raises(ToolError) as caught:
+            start(name="odd", url=url, start_timeout=5).listed()
+    for word in [*words, "'odd' did not start", "check its URL and headers"]:
+        assert word in caught.value.message
+
+
+def test_redirect_elsewhere_is_not_followed(start: Start) -> None:
+    with ModelServer() as thief:
+        with ModelServer([Reply(status=307, headers={"location": thief.url})] * 9) as odd:
+            headers = {"X-Key": "tok-4711-of-the-web"}
+            with pytest.raises(ToolError, match=r"Redirect|redirect"):
+                start(url=odd.url, headers=headers).listed()
+        assert odd.requests
+        assert not thief.requests
+
+
+def test_new_tool_is_listed_once_the_server_says_so(start: Start, url: str) -> None:
+    door = start(url=url).listed()
+    assert "own__learnt" not in door.specs
+    door.data("learn", name="learnt")
+    assert until(lambda: "own__learnt" in door.specs)
