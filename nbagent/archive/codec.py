@@ -216,7 +216,7 @@ def tool_run_row(run: ToolRun, turn: int, position: int, model: str) -> Row:
 def message_row(message: Message, position: int, source: str, at: int) -> Row:
     """A message that is no tool's answer, or not the answer that its tool run gives."""
     content, text = message.content, message.text
-    plain = not content or (len(content) == 1 and isinstance(content[0], TextPart) and text)
+    plain = not content or (text and content == (TextPart(text=text),))
     return {
         **vars(message),
         "position": position,

@@ -20,6 +20,8 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"
 
 FINAL_ANSWER = "final_answer"
 """The tool that takes the answer of a type, where the provider does not bind answers to one."""
+CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
+"""What the model is told to end its last answer."""
 MAX_DEPTH = 100
 """Levels of lists and objects. Deeper values cannot be encoded by everything that keeps them."""
 
@@ -48,6 +50,8 @@ class TextPart(Value):
 
     type: Literal["text"] = "text"
     text: str
+    name: str | None = None
+    """Of the attached file whose text it is; the person's own words have none."""
 
 
 class ImagePart(Value):
@@ -106,6 +110,12 @@ class Message(Value):
     def text(self) -> str:
         """All text parts, joined."""
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def words(self) -> str:
+        """The same without the texts of attached files."""
+        texts = (part for part in self.content if isinstance(part, TextPart) and not part.name)
+        return "".join(part.text for part in texts)
 
     @classmethod
     def of(cls, role: Role, text: str) -> Message:

@@ -317,7 +317,8 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-ShowPieces = Callable[[Sequence[PreviewPiece]], object]
+ShowPieces = Callable[[str, Sequence[PreviewPiece]], object]
+"""Takes `why` and `pieces` of a question."""
 
 
 class RunControls(Protocol):

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
-from nbagent.contracts.canonical import dump_json, monotonic_ms, utc_now
+from nbagent.contracts.canonical import dump_json, load_json, monotonic_ms, utc_now
 from nbagent.contracts.chat import (
     MAX_DEPTH,
+    ImagePart,
     Message,
     TextPart,
     ToolCall,
@@ -83,8 +85,19 @@ class Figures:
             how = f"write [figure {first}] or another in your answer to show it there"
         note = f"the person sees {which}; {how}"
         note = f"{result.note}; {note}" if result.note else note
-        told = result.model_copy(update={"note": note})
+        told = result.model_copy(update={"note": note, "data": _with_numbers(result, first)})
         return run.model_copy(update={"result": told, "first_figure": first})
+
+
+def _with_numbers(result: ToolResult, first: int) -> Any:
+    """The data, in which `[image 1: …]` has the number by which the answer names it."""
+    text, number = dump_json(result.data).decode(), first
+    for place, part in enumerate(result.attachments, 1):
+        if isinstance(part, ImagePart) and part.data:
+            alt = dump_json(part.alt).decode()[1:-1]
+            text = text.replace(f"[image {place}: {alt}]", f"[figure {number}: {alt}]")
+            number += 1
+    return load_json(text)
 
 
 def _last_figure(message: Message) -> int:

@@ -226,7 +226,8 @@ def _do(output: Output, click: Click, reply: Callable[..., None]) -> None:
         reply(form=form_of(click, run))
     elif click.do == "compare":
         _free(output, run.id)
-        output.add(current_store().load(click.fields.get("other", "")).id, run.id)
+        both = [current_store().load(click.fields.get("other", "")), run]
+        output.add(*(it.id for it in sorted(both, key=lambda it: it.started_at)))
         output.show_saved()
 
 

@@ -202,7 +202,8 @@ def _parts_of(name: str, data: bytes) -> tuple[Part, ...]:
     if image is not None:
         return (image,)
     try:
-        return shown_in_prompt(f"\n\nFile {name}:\n{data.decode('utf-8')}\n")
+        shown = shown_in_prompt(f"\n\nFile {name}:\n{data.decode('utf-8')}\n")
+        return tuple(part.model_copy(update={"name": name}) for part in shown)
     except UnicodeDecodeError:
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         return (FilePart(name=name, media_type=kind, data=base64.b64encode(data).decode()),)

@@ -25,7 +25,7 @@ from nbagent.notebook.outputs import Output, Part
 from nbagent.view.live import LivePicture, Op, merge
 from nbagent.view.node import Node, h
 from nbagent.view.picture import PAUSING, STOPPING, live_sheet, page, picture
-from nbagent.view.question import preview_node, read_answer, read_fields, said_node
+from nbagent.view.question import preview_node, read_answer, read_fields, said_node, why_node
 
 INTERVAL_S = 0.05
 """20 batches a second."""
@@ -259,9 +259,10 @@ class LiveView:
             show = partial(self._show_pieces, question_id)
             self._controls.preview(question.tool_call_id, read, show)
 
-    def _show_pieces(self, question_id: str, pieces: Sequence[PreviewPiece]) -> None:
+    def _show_pieces(self, question_id: str, why: str, pieces: Sequence[PreviewPiece]) -> None:
         self._say(question_id, "")
-        self._tell([["put", f"{question_id}/pieces", preview_node(question_id, pieces), ""]])
+        made = {"why": why_node(question_id, why), "pieces": preview_node(question_id, pieces)}
+        self._tell([["put", f"{question_id}/{part}", node, ""] for part, node in made.items()])
 
     def _say(self, question_id: str, words: str) -> None:
         self._tell([["put", f"{question_id}/said", said_node(question_id, words), ""]])

@@ -284,13 +284,15 @@ class SessionApprover:
             try:
                 prepared = await self.host.prepare(call, asked.context)
                 hit, pieces = self._hit(call, prepared), _pieces(prepared)
+                why = redact(_why(hit, prepared))
                 if hit.ruling == "deny":
                     pieces = (PreviewPiece("with these arguments", f"denied: {hit.why}"), *pieces)
             except Exception as error:
                 words = error.message if isinstance(error, ToolError) else described(error)
+                why = ""
                 pieces = (PreviewPiece("with these arguments", f"refused: {redact(words)}"),)
             if not asked.answer.done():
-                show(pieces)
+                show(why, pieces)
 
     async def _ask(
         self,
@@ -362,7 +364,7 @@ def _bound(call: ToolCall, prepared: PreparedCall) -> str:
 
 def _why(hit: RuleHit, prepared: PreparedCall) -> str:
     """What the call would do, and the rule that asks, when one does."""
-    rule = f"the rule {hit.why} asks" if hit.rule else ""
+    rule = f"your rule {hit.why}" if hit.rule else ""
     return "; ".join(filter(None, (prepared.preview.why, rule)))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from nbagent import __version__
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import dump_json, load_json, new_id, utc_now
-from nbagent.contracts.chat import ChatRequest, Message, Part, TextPart, Usage, redacted
+from nbagent.contracts.chat import CONTINUE, ChatRequest, Message, Part, TextPart, Usage, redacted
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolContext
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from nbagent.workflow.composer import Flow
 
 Kind = Literal["start", "continue", "resume", "fork"]
-CONTINUE = "Your last answer was cut off. Go on exactly where it stopped."
 """Enters the history when a run goes on after an unfinished answer and nobody said anything."""
 HOLDS = "Asked again: tools that this answer calls run when you choose it (Continue, run.resume())."
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from nbagent.contracts.canonical import canonical_json
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.contracts.canonical import canonical_json, json_object
+from nbagent.contracts.chat import parse_arguments
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
 from nbagent.view import words
 from nbagent.view.node import Node, h, text_of
 from nbagent.view.picture import ROOT
@@ -37,7 +39,8 @@ _MOST_EFFORT = 1_000_000
 _MOST_RECOGNISED = 4_000
 """Bytes of a turn or a call that say which other it is like."""
 _WORD = re.compile(r"\w+")
-_TOKEN = re.compile(r"\w+\s*|[^\w\s]\s*|\s+")
+_TOKEN = re.compile(r"(?:\d+(?:[.,]\d+)*|\w+)\s*|[^\w\s]\s*|\s+")
+"""A number is one word, with its points and commas."""
 _SENTENCE = re.compile(r"[^\n.]*[\n.]\s*|[^\n.]+")
 T = TypeVar("T")
 Pieces = list[tuple[str, str]]
@@ -87,8 +90,37 @@ def _turns(run: RunRecord, records: Sequence[RunRecord]) -> list[EngineTurn]:
     if parent is not None:
         asked = [turn.index for turn in parent.turns if turn.id == run.forked_from]
         first = next(iter([turn.index for turn in run.turns] + asked), 10**9)
-        shared = [turn for turn in _turns(parent, others) if turn.index < first]
+        before = [turn for turn in _turns(parent, others) if turn.index < first]
+        shared = [it for turn in before if (it := _as_kept(turn, run)) is not None]
     return [*shared, *run.turns][:_MOST_TURNS]
+
+
+def _as_kept(turn: EngineTurn, run: RunRecord) -> EngineTurn | None:
+    """A turn of the parent with what the run changed in it; None where it left the turn out."""
+    if not run.copied or turn.response is None:
+        return turn
+    copied = zip(run.messages, run.copied, strict=False)
+    copies = [message for message, turn_id in copied if turn_id == turn.id]
+    results = {it.tool_call_id: it.text for it in copies if it.role == "tool"}
+    answer = next((it for it in copies if it.role == "assistant"), turn.response.message)
+    if not copies and turn.request.n_messages >= run.shared_messages:
+        return None
+    calls = {call.id for call in answer.tool_calls}
+    kept = [_with_result(it, results) for it in turn.tool_runs if it.tool_call_id in calls]
+    response = turn.response.model_copy(update={"message": answer})
+    return turn.model_copy(update={"response": response, "tool_runs": tuple(kept)})
+
+
+def _with_result(call: ToolRun, results: Mapping[str | None, str]) -> ToolRun:
+    """The call with the result that its message says."""
+    said = results.get(call.tool_call_id)
+    if said is None or call.result is None or said == call.result.to_json().decode():
+        return call
+    body = parse_arguments(said) or {}
+    failed = json_object(body.get("error")) or {}
+    error = ErrorInfo("E_TOOL_FAILED", str(failed.get("message")))
+    made = ToolResult(ok=not failed, data=body.get("data"), error=error if failed else None)
+    return call.model_copy(update={"result": made})
 
 
 # What is compared of a turn

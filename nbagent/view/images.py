@@ -16,7 +16,7 @@ from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.markdown import words_of
 from nbagent.view.node import Node, h
-from nbagent.view.words import one_line, visible
+from nbagent.view.words import one_line, size, visible
 
 _IMAGE_CHARS = 300_000
 _MAX_PIXELS = 40_000_000
@@ -43,7 +43,7 @@ def drawn(
             nodes.append(h("div", "nba-note", f"figure {number} · in the answer below"))
         elif isinstance(part, ImagePart) and len(nodes) < most and _size(part):
             nodes.append(figure_node(part, number if first else 0))
-        elif words := one_line(part_words(part), 200):
+        elif words := one_line(_in_a_line(part), 200):
             unseen.append(words)
     return nodes, unseen
 
@@ -53,6 +53,21 @@ def card_figures(run: ToolRun, below: Collection[int] = ()) -> tuple[list[Node],
     attached = run.result.attachments if run.result else ()
     nodes, unseen = drawn(run.images, most=_FIGURES, first=run.first_figure, below=below)
     return nodes, unseen + drawn([it for it in attached if it not in run.images], most=0)[1]
+
+
+def attached(run: RunRecord) -> list[Node]:
+    """What came with the words of the person: pictures, and a line for each file."""
+    asked = [it.content for it in run.messages if it.role == "user" and it.words == run.prompt]
+    parts = [it for it in [(), *asked][-1] if not isinstance(it, TextPart) or it.name]
+    images, files = drawn(parts)
+    return [*(h("div", "nba-note", words) for words in files), *images]
+
+
+def _in_a_line(part: Part) -> str:
+    if not isinstance(part, TextPart) or not part.name:
+        return part_words(part)
+    content = part.text.partition(":\n")[2].removesuffix("\n")
+    return f"[file: {visible(part.name)}, {size(len(content))}]"
 
 
 def part_words(part: Part) -> str:
@@ -67,8 +82,8 @@ def part_words(part: Part) -> str:
 _FIGURES = 8
 """Of one card, and of one answer."""
 _NAMED = re.compile(
-    # As the note of a tool result asks for it, as an image of Markdown, and in plain words.
-    r"\[figure (?P<a>\d{1,4})\]"
+    # As a tool's result names it, as an image of Markdown, and in plain words.
+    r"\[figure (?P<a>\d{1,4})(?:: [^\[\]\n]{0,300})?\]"
     r"|!\[(?P<caption>[^\[\]\n]{0,300})\]\(<?figure[ _]?(?P<b>\d{1,4})>?\)"
     r"|\bfigure (?P<c>\d{1,4})\b",
     re.IGNORECASE,

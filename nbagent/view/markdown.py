@@ -90,6 +90,8 @@ def _nodes(it: SyntaxTreeNode) -> list[Node]:
         return [code_node(it.content, it.info.split()[0] if it.info.strip() else "")]
     if it.type == "image":
         return [f"[image: {it.content} — {it.attrs.get('src', '')}]"]
+    if it.type == "table":
+        _align(it)
     children = [node for child in it.children for node in _nodes(child)]
     tag = _LOWER.get(it.tag, it.tag)
     if it.type in ("td", "th"):
@@ -99,6 +101,24 @@ def _nodes(it: SyntaxTreeNode) -> list[Node]:
         return children
     kept = {name: str(it.attrs[name]) for name in ("href", "start") if name in it.attrs}
     return [h(tag, "", *children, **kept)]
+
+
+def _align(table: SyntaxTreeNode) -> None:
+    """Numbers right, in columns of which the text does not say it."""
+    rows = [row.children for part in table.children for row in part.children]
+    for head, *cells in zip(*rows, strict=False):
+        texts = [it.children[0].content.strip("*_`") for it in cells if it.children]
+        if "style" not in head.attrs and are_numbers(texts):
+            for it in (head, *cells):
+                it.attrs["style"] = "text-align:right"
+
+
+_NUMBER = re.compile(r"\s*(?:[-+−]?[\d,.]+(?:e[-+]?\d+)?%?|nan|NaN|null|)\s*")
+
+
+def are_numbers(texts: Sequence[str]) -> bool:
+    """Whether the cells of a column of a table are numbers or missing."""
+    return all(map(_NUMBER.fullmatch, texts)) and any(map(str.strip, texts))
 
 
 def cell(tag: str, children: Sequence[Node], *, right: bool = False) -> Node:

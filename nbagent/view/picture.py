@@ -14,12 +14,11 @@ from importlib.resources import files
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.policy import Question
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
 from nbagent.view.graph import graph_of
-from nbagent.view.images import card_figures, drawn, figures_of, with_figures
+from nbagent.view.images import attached, card_figures, figures_of, with_figures
 from nbagent.view.labels import Status
 from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
@@ -215,12 +214,11 @@ def prompt_node(run: RunRecord) -> Node | None:
     """What the person asked, or how the run came to be."""
     text = clean(run.prompt).strip() or (f"({labels.origin(run)})" if run.parent_id else "")
     shown, note = cut(text, _PROMPT_CHARS, has_all="run.record.prompt")
-    asked = [m.content for m in run.messages if m.role == "user" and m.text == run.prompt]
-    images, _ = drawn([it for it in (asked[-1] if asked else ()) if isinstance(it, ImagePart)])
-    if not shown and not images:
+    files = attached(run)
+    if not shown and not files:
         return None
     lines = [part for row in shown.split("\n") for part in (h("br"), row)][1:]
-    return h("blockquote", "nba-prompt", *lines, line("nba-note", note), *images, data_key="prompt")
+    return h("blockquote", "nba-prompt", *lines, line("nba-note", note), *files, data_key="prompt")
 
 
 # A turn
@@ -395,12 +393,13 @@ def card_node(
     if run.args is None and result is not None:
         arguments = "not a JSON object"
     holder = f"{place}.result{' (itself cut, as the model saw it)' if run.truncated else ''}"
+    shows = result is None or (outcome.is_bad and run.approval != "denied")
     return h(
         "div",
         f"nba-card{look}",
         h("code", "nba-call", title),
         " ",
-        *((outcome_node(outcome), " ") if outcome.is_bad or result is None else ()),
+        *((outcome_node(outcome), " ") if shows else ()),
         h("small", "nba-num", labels.where(run)) if labels.where(run) else None,
         line("nba-note", labels.decision_words(run)),
         *labelled("arguments", arguments, ARGUMENTS_CHARS, f"{place}.args", copies=True),
@@ -439,7 +438,8 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
 
 
 def _error_nodes(run: ToolRun, place: str) -> list[Node]:
-    error = run.result.error if run.result else None
+    is_said = run.approval == "denied" and run.approved_by == "person" and not run.reason
+    error = run.result.error if run.result and not is_said else None
     words = visible(error.message if error and error.code == "E_DENIED" else str(error or ""))
     detail = visible(run.error_detail or "")
     words = "" if detail and (words.partition(": ")[2] or words) in detail else words

@@ -14,7 +14,7 @@ from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.chat import MAX_DEPTH, is_keepable
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.secrets import redact
-from nbagent.view.node import Node, h
+from nbagent.view.node import Node, h, line
 from nbagent.view.words import arguments_in_short, escapes_shown, json_text, tool_title, visible
 
 REASON_CHARS = 2_000
@@ -104,7 +104,8 @@ def question_node(question: Question, question_id: str) -> Node:
         "div",
         "nba-card nba-ask",
         h("div", "nba-top", name, h("span", "nba-num", host) if host else None),
-        *(h("div", "nba-why", words) for words in _reasons(question)),
+        line("nba-why", whole(question.summary)),
+        why_node(question_id, question.why),
         *(answers + texts if is_long else texts + answers),
         data_key=f"{question.turn_id}/tool/{question.tool_call_id}",
         data_question=question_id,
@@ -127,6 +128,11 @@ def asks_node(questions: Sequence[tuple[str, Question]]) -> Node:
     allow = h("button", "", "Allow all", data_do="answer_all", title="each of them, this time")
     row = h("div", "nba-row", words, allow)
     return h("div", "nba-asks", row, h("ul", "", *calls), data_key="asks", role="group")
+
+
+def why_node(question_id: str, why: str) -> Node:
+    """What the call would do in one line, and the rule that asks."""
+    return h("div", "nba-why", whole(why), data_key=f"{question_id}/why")
 
 
 def preview_node(question_id: str, pieces: Sequence[PreviewPiece]) -> Node:
@@ -165,12 +171,12 @@ def _block(label: str, text: str, *, is_diff: bool = False) -> Node:
 def _diff_lines(text: str) -> list[Node]:
     """The lines of a diff: the signs stay, the colours only help. Neighbours of a kind are one."""
     found: list[tuple[str, list[str]]] = []
-    for line in text.removesuffix("\n").split("\n"):
-        is_head = line.startswith(("@@", "+++ ", "--- "))
-        look = "nba-hunk" if is_head else {"+": "nba-plus", "-": "nba-minus"}.get(line[:1], "")
+    for row in text.removesuffix("\n").split("\n"):
+        is_head = row.startswith(("@@", "+++ ", "--- "))
+        look = "nba-hunk" if is_head else {"+": "nba-plus", "-": "nba-minus"}.get(row[:1], "")
         if not found or found[-1][0] != look:
             found.append((look, []))
-        found[-1][1].append(f"{line}\n")
+        found[-1][1].append(f"{row}\n")
     return [h("span", look, "".join(lines)) for look, lines in found]
 
 
@@ -182,7 +188,8 @@ def _answers(question: Question) -> Node:
     edit = _form("nba-edit", "Edit…", fields, "once", "Allow with these arguments")
     reason = h("label", "", "reason, which the model is told", h("input", "", data_field="reason"))
     deny = _form("nba-deny", "Deny…", [reason], "deny", "Deny")
-    return h("div", "nba-row", once, session, edit if fields else None, deny)
+    covers = h("small", "", scope) if scope else None
+    return h("div", "nba-row", once, session, covers, edit if fields else None, deny)
 
 
 def _form(cls: str, name: str, fields: Sequence[Node], do: str, words: str) -> Node:

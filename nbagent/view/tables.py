@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from nbagent.view.markdown import cell
+from nbagent.view.markdown import are_numbers, cell
 from nbagent.view.node import Node, h, line
 from nbagent.view.words import FRAME, columns_of, in_short, one_line, visible
 
@@ -30,7 +30,7 @@ def table_of(value: Any, *, most_rows: int = _ROWS) -> list[Node] | None:
     if len(rows) < 2:
         return None
     width = min(len(rows[0]), _COLUMNS)
-    right = [all(_is_number(row[i]) for row in rows[1:] if i < len(row)) for i in range(width)]
+    right = [are_numbers([row[i] for row in rows[1:] if i < len(row)]) for i in range(width)]
     made: list[Node] = []
     for n, row in enumerate(rows):
         cells = [one_line(visible(text), _CELL_CHARS) for text in row[:width]]
@@ -56,7 +56,3 @@ def _frame_rows(text: str) -> tuple[list[list[str]], int]:
 
 def _cell_text(value: Any) -> str:
     return value if isinstance(value, str) else in_short(value)
-
-
-def _is_number(text: str) -> bool:
-    return bool(re.fullmatch(r"[-+−]?[\d,.]+(?:e[-+]?\d+)?%?|nan|NaN|null|", text.strip()))

@@ -104,7 +104,7 @@ def in_short(value: Any) -> str:
         shape = table_shape(value)
         if shape or len(value) <= 200:
             return shape or f'"{one_line(visible(value), 40)}"'
-        return f'"{one_line(visible(value[:200]), 24)}" ({_size(len(value))})'
+        return f'"{one_line(visible(value[:200]), 24)}" ({size(len(value))})'
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
         return _small_json(items) or table_shape(items) or things(len(items), "item")
@@ -151,7 +151,8 @@ def _small_json(value: Any) -> str:
     return text if len(text) <= 48 and "\n" not in text else ""
 
 
-def _size(characters: int) -> str:
+def size(characters: int) -> str:
+    """A number of characters or bytes: `2.1 kB`."""
     if characters < 1000:
         return f"{characters} B"
     return f"{characters / 1e3:,.1f} kB" if characters < 1e6 else f"{characters / 1e6:,.1f} MB"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from laws import check_run
+from PIL import Image
 
 import nbagent
 from nbagent import offline
@@ -56,6 +57,22 @@ def test_the_model_is_told_the_numbers_of_figures_and_a_script_prints_as_ever(
     assert {tool.printed for turn in run.turns for tool in turn.tool_runs} == {""}
 
 
+def test_a_result_names_its_figures_by_their_numbers() -> None:
+    def draw() -> list[object]:
+        """Draw two pictures."""
+        return ["a", Image.new("RGB", (3, 2)), {"b": Image.new("RGB", (4, 2))}]
+
+    script = offline.script([offline.call("draw"), offline.call("draw"), "done"])
+    run = nbagent.Agent(model=script, tools=[draw]).run("go", quiet=True)
+    check_run(run)
+    for first, turn in zip((1, 3), run.turns, strict=False):
+        result = turn.tool_runs[0].result
+        a, b = (f"[figure {first + i}: picture, {3 + i}×2 px]" for i in (0, 1))
+        assert result
+        assert result.data == ["a", a, {"b": b}]
+        assert f'"{a}"' in result.as_content()[0].model_dump()["text"]
+
+
 def test_numbers_go_on_in_the_conversation_and_begin_anew_in_a_fork() -> None:
     script = offline.script([offline.call("paint"), "done"] * 3)
     first = nbagent.Agent(model=script, tools=[paint]).run("go", quiet=True)
@@ -91,6 +108,7 @@ def test_a_card_has_its_figures_with_their_numbers() -> None:
 
 ANSWERS: dict[str, tuple[Node, list[str]]] = {
     "alone": (h("p", "", "[figure 1]"), ["FIGURE 1"]),
+    "as its result names it": (h("p", "", "[figure 2: figure, 30×20 px]"), ["FIGURE 2"]),
     "with a caption": (h("p", "", "![By city](figure 2)"), ["FIGURE 2 By city"]),
     "in a sentence": (h("p", "", "See [Figure 1]."), ["See figure 1.", "FIGURE 1"]),
     "in plain words": (h("p", "", "As figure 2 shows"), ["As figure 2 shows", "FIGURE 2"]),

@@ -12,7 +12,7 @@ from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.records import ToolRun
 from nbagent.view.node import html, text_of
-from nbagent.view.picture import page, picture
+from nbagent.view.picture import card_node, page, picture
 from nbagent.view.question import (
     asks_node,
     field_text,
@@ -223,6 +223,16 @@ def test_every_form_says_what_was_decided_and_by_whom(case: str) -> None:
     assert words.partition(":")[0].partition(";")[0] in html
     assert ("arguments that the model had written" in html) == (tool.approval == "edited")
     assert "<b>this" not in html
+
+
+def test_a_card_says_once_that_a_call_was_denied() -> None:
+    error = "the person denied this call"
+    tool = decided(approval="denied", approved_by="person", denied=error, waited_ms=900.0)
+    card = text_of(card_node(tool, "run"))
+    assert card.count("denied") == 1
+    assert "denied by you after 900 ms" in card
+    tool = decided(approval="denied", approved_by="person", denied="too long", reason="too long")
+    assert text_of(card_node(tool, "run")).count("too long") == 1
 
 
 def test_plain_lines_print_a_question_unless_it_is_asked_there() -> None:

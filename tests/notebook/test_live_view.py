@@ -39,7 +39,7 @@ class Controls:
 
     def preview(self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces) -> bool:
         self.previews.append(arguments)
-        show(())
+        show("create b.md", ())
         return True
 
 
@@ -173,7 +173,9 @@ def test_a_preview_and_a_stop_are_passed_on_and_shown() -> None:
             stage.view.handle(event)
         await stage.hear(kind="preview", question="C01/c1/1", fields={"path": "b.md"})
         assert stage.controls.previews == [{"path": "b.md", "n": 3}]
-        assert "C01/c1/1/pieces" in [op[1] for op in stage.ops]
+        shown = {op[1]: op[2] for op in stage.ops}
+        assert text_of(shown["C01/c1/1/why"]) == "create b.md"
+        assert "C01/c1/1/pieces" in shown
         await stage.hear(kind="pause")
         await stage.hear(kind="stop")
         assert stage.controls.stops == [True, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import threading
@@ -129,10 +130,12 @@ def test_a_retry_asks_several_times_and_shows_the_spread(stage: Stage) -> None:
 def test_a_comparison_stands_below_and_stays(stage: Stage) -> None:
     first = stage.run("What is the population of Oslo?")
     second = stage.run("And of Bergen?")
-    stage.click("compare", second, fields={"other": first.id})
+    stage.click("compare", first, fields={"other": second.id})
     until(lambda: stage.wire.of("thread"))
     assert len(stage.pictures) == 3
-    assert "Comparison" in text_of(stage.pictures[2])
+    shown = text_of(stage.pictures[2])
+    assert "Comparison" in shown
+    assert shown.index(first.id[:8]) < shown.index(second.id[:8]), "the older run is A"
     assert stage.run("And of Oslo?").parent_id == second.id
     stage.panel.drop({first.id})
     assert len(stage.pictures) == 2
@@ -146,9 +149,18 @@ def test_files_go_along_once(stage: Stage) -> None:
     run = stage.run("What is in it?")
     assert "hello file" in run.messages[0].text
     assert run.prompt == "What is in it?"
+    assert "hello file" in run.text
+    assert "[file: a.txt, 10 B]" in text_of(stage.pictures[-1])
     assert stage.state["attached"] == []
     stage.say("attach", name="broken", data="???")
     assert "attach it again" in stage.state["error"]
+
+
+def test_the_rules_do_not_read_a_file_as_the_words_of_the_person(stage: Stage) -> None:
+    cities = base64.b64encode(b"city,people\nBergen,1\n").decode()
+    stage.say("attach", name="att.csv", data=cities)
+    run = stage.run("What is the population of Oslo?")
+    assert [call.args for turn in run.turns for call in turn.tool_runs] == [{"city": "Oslo"}]
 
 
 FOUND = {

@@ -26,20 +26,30 @@ def shown(notebook: Any) -> str:
     return "\n".join(texts)
 
 
-@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)
-def test_notebook_shows_what_it_was_saved_with(notebook: Path, tmp_path: Path) -> None:
-    arguments = ["--nbval", "--nbval-sanitize-with", "tests/nbval.cfg", str(notebook)]
-    plain = ["-p", "no:cacheprovider", "-p", "no:warnings", "-q", "-o", "addopts="]
+def checked(home: Path, *arguments: str) -> None:
+    """`pytest --nbval` with the options of pyproject.toml and the store in `home` passes."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments, *plain],
+        [sys.executable, "-m", "pytest", "--nbval", *arguments],
         cwd=ROOT,
-        env=clean_environment(tmp_path),
+        env=clean_environment(home),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, f"{REMAKE}\n{done.stdout[-8000:]}\n{done.stderr[-2000:]}"
     assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)
+def test_notebook_shows_what_it_was_saved_with(notebook: Path, tmp_path: Path) -> None:
+    checked(tmp_path, str(notebook), "-n", "0", "-p", "no:cacheprovider")
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+def test_all_notebooks_pass_in_one_go_in_any_order_and_beside_older_runs(tmp_path: Path) -> None:
+    checked(tmp_path, "notebooks")
+    checked(tmp_path, *map(str, sorted(NOTEBOOKS.glob("*.ipynb"), reverse=True)))
 
 
 @pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)

@@ -362,3 +362,20 @@ def test_refusal_is_told_and_nothing_more_is_asked(
     assert answer.endswith("not today")
     assert not (project / "out").exists()
     assert names["x"] == 3
+
+
+def test_file_that_changed_is_read_again(project: Path) -> None:
+    talk = Talk("fs")
+    talk.ask("Read notes.md")
+    (project / "notes.md").write_text("It is new.")
+    assert "It is new." in talk.ask("Read notes.md")
+
+
+@pytest.mark.parametrize("prompt", ["Count to 90", "Write a story of 100 words"])
+def test_an_answer_that_was_cut_off_goes_on_where_it_stopped(prompt: str) -> None:
+    cut = [nbagent.Agent("offline:demo", tools="none", quiet=True, max_tokens=30).run(prompt)]
+    while cut[-1].stop_reason == "length":
+        cut.append(cut[-1].resume())
+    assert len(cut) > 2
+    assert "".join(run.text for run in cut) == Talk().ask(prompt)
+    assert cut[-1].stop_reason == "answered"

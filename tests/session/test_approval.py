@@ -250,8 +250,8 @@ def test_edited_arguments_are_previewed_and_nothing_runs_meanwhile(
     def press(controls: RunControls, event: ApprovalRequested) -> None:
         call_id, shown = event.tool_call_id, threading.Event()
 
-        def show(pieces: Sequence[PreviewPiece]) -> None:
-            seen.append([f"{piece.label}: {piece.text}" for piece in pieces])
+        def show(why: str, pieces: Sequence[PreviewPiece]) -> None:
+            seen.append([why, *(f"{piece.label}: {piece.text}" for piece in pieces)])
             shown.set()
 
         for path, content in (("a.md", "new\n"), ("b.md", "b\n"), ("../c", "")):
@@ -269,10 +269,11 @@ def test_edited_arguments_are_previewed_and_nothing_runs_meanwhile(
     write = call("fs.write", path="a.md", content="x")
     run, _ = ran(write, tools=["fs.write"])
     changed, made, outside = seen
-    assert changed[0].startswith("change of @project/a.md: --- @project/a.md (old)")
-    assert "-old\n+new\n" in changed[0]
-    assert made == ["new file @project/b.md: b\n"]
-    assert outside[0].startswith("with these arguments: refused: ")
+    assert changed[1].startswith("change of @project/a.md: --- @project/a.md (old)")
+    assert "-old\n+new\n" in changed[1]
+    assert made == ["create @project/b.md (2 bytes)", "new file @project/b.md: b\n"]
+    assert outside[0] == ""
+    assert outside[1].startswith("with these arguments: refused: ")
     assert (tmp_path / "a.md").read_text() == "x"
     assert only(run).reason == "for the session (this very call)"
 

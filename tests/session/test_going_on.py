@@ -12,12 +12,12 @@ from engine.laws import check_run, check_sent, codes, column, look, results
 import nbagent
 from nbagent.archive.codec import packed
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import ChatRequest, Message, ToolCall
+from nbagent.contracts.chat import CONTINUE, ChatRequest, Message, ToolCall
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.events import TurnFinished
 from nbagent.contracts.records import ToolResult
 from nbagent.providers.offline import Step, call, calls, error, reasoning, script, step
-from nbagent.session.prepare import CONTINUE, HOLDS
+from nbagent.session.prepare import HOLDS
 from nbagent.session.stores import close_stores
 from nbagent.view.node import html, text_of
 from nbagent.view.tree import tree_node

@@ -81,6 +81,13 @@ def test_a_rule_that_asks_does_not_loosen_what_a_host_denies() -> None:
     assert (only(run).approval, only(run).approved_by) == ("denied", "policy")
 
 
+def test_a_question_names_the_rule_that_asks() -> None:
+    asked = Asked(True)
+    host = Shifting(["one"], CallPreview(why="it shifts"))
+    ran(call("shift"), tools=[host], policy=ToolPolicy(ask=["shift"]), answer=asked)
+    assert [it.why for it in asked.questions] == ["it shifts; your rule ask='shift'"]
+
+
 @pytest.mark.parametrize("path", ["x", "@a/x"])
 def test_rules_that_forbid_hold_for_every_form_of_a_call(path: str) -> None:
     nbagent.configure(deny=[f"shift(path={path})"])

@@ -70,6 +70,38 @@ def test_a_fork_is_compared_with_the_turns_that_it_shares() -> None:
     assert found.loc["answer", "status"] == "changed"
 
 
+@pytest.mark.parametrize(
+    ("change", "statuses"),
+    [
+        ({"edits": {"C01": "Hm."}}, {"text": "changed", "look: result": "same"}),
+        ({"edits": {"call_1_1": 99.0}}, {"look: result": "changed", "answer": "same"}),
+        ({"edits": {"call_1_1": ValueError("no")}}, {"look: result": "changed", "answer": "same"}),
+        ({"drop": ["C01"]}, {"look: result": "only in A", "answer": "same"}),
+        (
+            {"drop": ["call_1_1"], "edits": {"C01": "Hm."}},
+            {"look": "only in A", "look: result": "only in A"},
+        ),
+    ],
+    ids=["words", "a result", "a failure", "without a turn", "without a call"],
+)
+def test_a_comparison_sees_what_a_fork_changed(
+    change: dict[str, Any], statuses: dict[str, str]
+) -> None:
+    first = run_of(A, B, END, END)
+    frame: Any = nbagent.compare(first, first.fork("C03", **change)).frame()
+    found = frame[(frame["turn_A"] != "C02") & (frame["turn_B"] != "C02")].set_index("part")
+    assert {part: found.loc[part, "status"] for part in statuses} == statuses
+
+
+def test_a_number_is_one_word() -> None:
+    found = pieces("It is 4.50 against 7.90, or 214,565.", "It is 7.90, or 291,940.")
+    assert [piece for piece in found if piece[0] != "="] == [
+        ("-", "4.50 against "),
+        ("-", "214,565"),
+        ("+", "291,940"),
+    ]
+
+
 @pytest.mark.parametrize("n", [0, 1, 9])
 def test_a_comparison_takes_two_to_eight_runs(n: int) -> None:
     run = run_of(END)

@@ -368,6 +368,9 @@ def test_values_show_themselves_as_nodes() -> None:
         ("# Title\n\n**b** *i* ~~s~~ `c`", "<h3>Title</h3><p><strong>b</strong> <em>i</em>"),
         ("3. one\n4. two\n   - deep", '<ol start="3"><li>one</li><li>two<ul><li>deep</li>'),
         ("|a|n|\n|-|-:|\n|x|1|", '<td class="nba-r" align="right"'),
+        ("|a|n|\n|-|-|\n|x|**1,000**|\n|y|-2.5|", '<th class="nba-r" align="right"'),
+        ("|n|\n|-|\n|1|\n|two|", '<td class="nba-l"'),
+        ("|n|\n|:-|\n|1|", '<td class="nba-l"'),
         ("```python\ndef f(): return 1 # c\n```", '<span class="nba-kk">def</span>'),
         ("```wat\n<b>\n```", "<pre>&lt;b&gt;&#10;</pre>"),
         ("Euler: $e^{i\\pi}$", 'tex2jax_process">$e^{i\\pi}$</span>'),
@@ -376,7 +379,21 @@ def test_values_show_themselves_as_nodes() -> None:
         ("a\n\n\n![i](http://evil.test/i.png)", "<p>[image: i — http://evil.test/i.png]</p>"),
         ("[a](javascript:x) [b](https://b.c)", '[a](javascript:x) <a href="https://b.c" rel="noo'),
     ],
-    ids=["inline", "lists", "table", "code", "unknown", "tex", "[", "$$", "image", "links"],
+    ids=[
+        "inline",
+        "lists",
+        "table",
+        "numbers",
+        "no numbers",
+        "left",
+        "code",
+        "unknown",
+        "tex",
+        "[",
+        "$$",
+        "image",
+        "links",
+    ],
 )
 def test_markdown_becomes_allowed_nodes(source: str, made: str) -> None:
     shown = html(picture(Story().turn(source).end().run))

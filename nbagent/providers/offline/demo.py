@@ -10,11 +10,19 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nbagent.contracts.canonical import canonical_json, dump_json, json_object, load_json
-from nbagent.contracts.chat import FINAL_ANSWER, ChatRequest, Message, ToolCall, ToolSpec
+from nbagent.contracts.chat import (
+    CONTINUE,
+    FINAL_ANSWER,
+    ChatRequest,
+    Message,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+)
 from nbagent.providers.offline.filling import (
     composed,
     fill,
@@ -92,6 +100,18 @@ class _Plan:
 
 def decide(request: ChatRequest) -> Step:
     """What the rules say to a request: calls, the text of the answer, or the call that gives it."""
+    messages, said = list(request.messages), ""
+    while messages and messages[-1].words == CONTINUE:
+        messages.pop()
+        while messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
+            said = messages.pop().text + said
+    step = _answered(request.model_copy(update={"messages": tuple(messages)}))
+    if not (said and step.text.startswith(said)):
+        return step
+    return replace(step, text=step.text[len(said) :] or "That was the whole answer.")
+
+
+def _answered(request: ChatRequest) -> Step:
     final = next((tool for tool in request.tools if tool.name == FINAL_ANSWER), None)
     if final is None:
         return _decided(request)
@@ -125,7 +145,7 @@ def _decided(request: ChatRequest) -> Step:
     results = [known[one.key] for one in plan.wishes if one.key in known] or now
     if not results and _compared(prompt, earlier):
         results = earlier
-    text = _told(prompt, results) if results else _by_itself(prompt)
+    text = _told(prompt, results) if results else _by_itself(prompt) or _attached(request)
     return Step(reasoning=plan.why, text=text or _introduction(tools.values(), plan.note))
 
 
@@ -138,7 +158,7 @@ def _read(messages: Sequence[Message]) -> tuple[str, list[Made], list[Made]]:
     for message in messages:
         if message.role == "user":
             earlier += [one for one in now if one.ok]
-            prompt, now = message.text, []
+            prompt, now = message.words, []
         for one in message.tool_calls:
             now.append(made_call(one, results.get(one.id, "")))
     return prompt[:_LONGEST_PROMPT], now, earlier
@@ -240,6 +260,13 @@ def _by_itself(prompt: str) -> str:
         wanted = int(asked[1]) if asked else 400
         return " ".join((_FILLER * (wanted // 10 + 1)).split()[:wanted])
     return ""
+
+
+def _attached(request: ChatRequest) -> str:
+    """The beginning of the text files that came with the last words."""
+    last = [one.content for one in request.messages if one.role == "user"][-1:]
+    files = [part for part in last[0] if isinstance(part, TextPart) and part.name] if last else []
+    return "\n\n".join(f"Attached is `{file.name}`:\n\n{_long_text(file.text)}" for file in files)
 
 
 def _introduction(tools: Iterable[ToolSpec], note: str) -> str:
