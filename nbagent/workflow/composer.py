@@ -278,7 +278,8 @@ class Flow:
 
 
 def _go_on(state: State) -> str:
-    return f"`%%agent --continue` goes on; what you write there is for {state.node}."
+    where = "in the panel or in a `%%agent --continue` cell"
+    return f"To go on, write {where}; what you write is for {state.node}."
 
 
 def directive(flow: Flow, intent: Intent) -> str:

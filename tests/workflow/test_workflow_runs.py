@@ -124,7 +124,8 @@ def test_under_autopilot_a_second_answer_in_one_step_waits_for_the_person() -> N
     model = script("Which birds?", "I must know: which birds?")
     run = check_run(start(model, autopilot=True), model)
     assert (run.phase, run.stop_reason, len(run.turns)) == ("WaitingUser", "answered", 2)
-    assert "draft waits for you" in run.record.notices[-1]
+    said = "draft waits for you. To go on, write in the panel or in a `%%agent --continue` cell;"
+    assert said in run.record.notices[-1]
 
 
 def test_system_prompt_and_tools_follow_the_agent_of_the_step() -> None:
