@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nbagent.workflow.composer import Flow
 
 T = TypeVar("T")
-_MOST_ANSWERS = 50
+MOST_ANSWERS = 50
 """To one request, in one retry."""
 
 
@@ -202,9 +202,9 @@ class Run:
         Raises:
             UsageError: there is no such format, or the run has nothing for it.
         """
-        record, make = redacted(self.record), _FORMATS.get(format)
+        record, make = redacted(self.record), FORMATS.get(format)
         if make is None:
-            raise UsageError(f"format={format!r} is unknown; take one of {', '.join(_FORMATS)}")
+            raise UsageError(f"format={format!r} is unknown; take one of {', '.join(FORMATS)}")
         # Half a character (a lone surrogate) cannot be written.
         text = make(self, record, content).encode("utf-8", "replace").decode()
         if path is not None:
@@ -319,8 +319,8 @@ class Run:
         Raises:
             UsageError: there is no such turn, or it cannot start as asked.
         """
-        if not 1 <= n <= _MOST_ANSWERS:
-            raise UsageError(f"n={n!r}: one to {_MOST_ANSWERS} answers can be asked for")
+        if not 1 <= n <= MOST_ANSWERS:
+            raise UsageError(f"n={n!r}: one to {MOST_ANSWERS} answers can be asked for")
         of = turn_of(self.record, turn)
         ask = self._ask("fork", options, fork_turn=of.id, holds_calls=True)
         with ExitStack() as stack:
@@ -411,7 +411,7 @@ def _of_record(module: str, name: str) -> Callable[[Run, RunRecord, bool], str]:
     return lambda run, record, content: getattr(import_module(module), name)(record)
 
 
-_FORMATS: dict[str, Callable[[Run, RunRecord, bool], str]] = {
+FORMATS: dict[str, Callable[[Run, RunRecord, bool], str]] = {
     "md": _of_record("nbagent.view.documents", "markdown_document"),
     "html": _of_record("nbagent.view.documents", "html_document"),
     "jsonl": _of_record("nbagent.archive.export", "json_lines"),

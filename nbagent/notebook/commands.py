@@ -39,7 +39,8 @@ from nbagent.view.listing import Listing
 from nbagent.view.words import things, visible
 from nbagent.workflow.graph import PackageError
 
-_LAST_RUNS = 10
+_ID_CHARS = 4
+"""So much of an id has to be written: less is a run by chance, where a name was meant."""
 _CODE = re.compile(
     r"^ {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?:i?python3?|py)?[ \t]*\n(?P<code>.*?)^ {0,3}(?P=fence)",
     re.MULTILINE | re.DOTALL | re.IGNORECASE,
@@ -99,11 +100,12 @@ class Commands:
             raise UsageError("--continue and --fork exclude each other; keep one of them")
         if options.continue_run is not None:
             kind = "continue"
-            parent_id, left_out = _continued_run(options.continue_run, options.session)
+            run_id = self._run_id(options.continue_run, options.session)
+            parent_id, left_out = _continued_run(options.continue_run, run_id)
         elif options.fork is not None:
             kind = "fork"
             ref, _, turn_id = options.fork.rpartition(":")
-            parent_id = find_run(ref)
+            parent_id = self._run_id(ref)
         ask = Ask(
             prompt=rendered.prompt,
             parts=rendered.parts,
@@ -170,6 +172,19 @@ class Commands:
                 "notebook, or list[CLASS]"
             ) from None
 
+    def _run_id(self, ref: str, session: str | None = None) -> str:
+        """The run that a line means: `last`, a variable that holds one, its name, or its id."""
+        held = self._shell.user_ns.get(ref)
+        if ref != "last" and type(held) is Run:
+            return find_run(held.id)  # it may have been deleted
+        run_id = find_run(ref, session=session)
+        if len(ref) < _ID_CHARS and ref != "last" and current_store().load(run_id).name != ref:
+            raise UsageError(
+                f"{ref!r} is no variable that holds a run, and no run's name; of an id write at "
+                f"least {_ID_CHARS} characters (%agent runs lists them)"
+            )
+        return run_id
+
     def _evaluate(self, expression: str) -> object:
         return evaluate(self._shell, expression)
 
@@ -205,10 +220,7 @@ class Commands:
         _say(pull(" ".join(words), _say) if words else SUGGESTED)
 
     def do_runs(self, words: list[str], options: Line) -> None:
-        number = " ".join(words) or str(_LAST_RUNS)
-        if not (number.isascii() and number.isdigit() and 0 < int(number[:9]) < 10_000):
-            raise UsageError(f"%agent runs takes a number from 1 to 9999, not {number!r}")
-        _say(reports.runs(int(number)))
+        _say(reports.runs(_number("runs", words or ["10"], 9999)))
 
     def do_history(self, words: list[str], options: Line) -> None:
         _say(nbagent.history(search=words[0] or None))
@@ -217,10 +229,10 @@ class Commands:
         _say(nbagent.session_tree(" ".join(words) or None))
 
     def do_show(self, words: list[str], options: Line) -> None:
-        surface.show_again(handles.open_run(find_run(" ".join(words) or "last")).record)
+        surface.show_again(handles.open_run(self._run_id(" ".join(words) or "last")).record)
 
     def do_compare(self, words: list[str], options: Line) -> None:
-        _say(nbagent.compare(*[handles.open_run(find_run(word)) for word in words]))
+        _say(nbagent.compare(*[handles.open_run(self._run_id(word)) for word in words]))
 
     def do_resume(self, words: list[str], options: Line) -> None:
         ref = " ".join(words) or "last"
@@ -233,13 +245,24 @@ class Commands:
 
                 parent_id = last_run_of(ref)
         else:
-            parent_id = find_run(ref)
+            parent_id = self._run_id(ref)
         self._start(Ask(kind="resume", parent_id=parent_id, options=given), options)
 
     def do_fork(self, words: list[str], options: Line) -> None:
-        parent_id, given = find_run(" ".join(words[:-1])), self._run_options(options)
+        parent_id, given = self._run_id(" ".join(words[:-1])), self._run_options(options)
         ask = Ask(kind="fork", parent_id=parent_id, fork_turn=words[-1], options=given)
         self._start(ask, options)
+
+    def do_retry(self, words: list[str], options: Line) -> None:
+        run = handles.open_run(self._run_id(words[0]))
+        n = _number("retry", words[1:] or ["1"], handles.MOST_ANSWERS)
+        _say(run.retry(n, tools=self._given_tools(run.id, options)))
+
+    def do_export(self, words: list[str], options: Line) -> None:
+        ref, format, *rest = words
+        run, path = handles.open_run(self._run_id(ref)), " ".join(rest) or None
+        text = run.export(format, path)
+        _say(text if path is None else f"wrote run {run.id[:8]} to {path}")
 
     def do_workflow(self, words: list[str], options: Line) -> None:
         ref = " ".join(words)
@@ -283,13 +306,20 @@ class Commands:
         panel()
 
     def do_forget(self, words: list[str], options: Line) -> None:
-        run_id = find_run(" ".join(words))
+        run_id = self._run_id(" ".join(words))
         n = len(handles.forget(run_id, children=bool(options.children))) - 1
         more = f" and {things(n, 'run')} that continued it" if n else ""
         print(f"deleted run {run_id[:8]}{more}; what a notebook has saved of it stays there")
 
     def do_doctor(self, words: list[str], options: Line) -> None:
         _say(reports.compact() if words else reports.doctor())
+
+
+def _number(command: str, words: list[str], most: int) -> int:
+    text = " ".join(words)
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= most):
+        raise UsageError(f"%agent {command} takes a number from 1 to {most}, not {text!r}")
+    return int(text)
 
 
 def _one_line(text: str) -> str:
@@ -309,7 +339,7 @@ def _say(said: object) -> None:
 # Which run a cell continues
 
 
-def _continued_run(ref: str, session: str | None) -> tuple[str, tuple[str, ...]]:
+def _continued_run(ref: str, run_id: str) -> tuple[str, tuple[str, ...]]:
     """The run that a `--continue` cell continues, and what the person should know about it.
 
     Running such a cell again replaces what it added before. So this is the run before the first one
@@ -317,9 +347,9 @@ def _continued_run(ref: str, session: str | None) -> tuple[str, tuple[str, ...]]
     has added (a loop over `run_cell_magic`) stays. What other cells added after it was said in
     answer to what is replaced: it stays where it is, and is named.
     """
-    run_id = find_run(ref, session=session)
     here = kernel.cell()
-    if here.cell_id is None or run_id.startswith(ref):
+    is_id = len(ref) >= _ID_CHARS and run_id.startswith(ref)
+    if here.cell_id is None or is_id:
         return run_id, ()  # without a cell's id, or with a run's own, just this one is meant
     store = current_store()
     found, next_id = run_id, run_id

@@ -219,11 +219,14 @@ def _of_command(before: str, names: Names) -> Offer | None:
         settings = [(f"{n}=", "setting") for n in Settings.rows() if n not in set_already]
         return _value(name, value, names) if equals else (fragment, settings)
     options = _of_options(before.lstrip()[len(words[0]) :], names, command)
-    if fragment.startswith("-") or (len(words) > 1 and "…" not in command.usage):
-        return options
-    known = [(word, "value") for word in command.words]
+    takes = command.usage.split()[1:]
+    # What its usage says of this word; with "…" the same for each.
+    place = takes[0] if "…" in takes else "".join(takes[len(words) - 1 : len(words)])
+    known = [(word, "value") for word in command.words if word in place]
     for word, values in _ARGUMENTS.items():
-        known += values(names) if word in command.usage else []
+        known += values(names) if word in place else []
+    if fragment.startswith("-") or not known:
+        return options
     return fragment, [*known, *(() if fragment else options[1])]
 
 
@@ -309,12 +312,14 @@ def _holders(names: Names) -> Iterator[Known]:
 
 
 def _runs(names: Names) -> Iterator[Known]:
-    recent = _recent()
+    recent, held = _recent(), list(_holders(names))
     yield from [("last", "run")] if recent else ()
+    yield from held
+    # These come before the name of another run.
+    taken = {"last", *(name for name, _ in held)}
     for run in recent:
         if run.name:
-            # `last` is the last run, whatever the name of another one is.
-            by_name = is_typable(run.name) and run.name.strip() != "last"
+            by_name = is_typable(run.name) and run.name.strip() not in taken
             yield (run.name if by_name else run.id[:8]), "run"
     yield from ((run.id[:8], "run") for run in recent[:_IDS])
 
@@ -356,6 +361,7 @@ _VALUES: dict[str, Callable[[Names], Iterable[Known]]] = {
 """By option, what its value can be beside the words of its row."""
 _ARGUMENTS: dict[str, Callable[[Names], Iterable[Known]]] = {
     "RUN": _runs,
+    "FORMAT": lambda names: ((word, "format") for word in import_module("nbagent.run").FORMATS),
     "PROVIDER": lambda names: ((name, "provider") for name in _providers()),
     "PACKAGE": _VALUES["workflow"],
     "COMMAND": lambda names: [

@@ -29,7 +29,7 @@ class Line(RunOptions):
     deny = Settings.deny
     continue_run = Option[str | None](
         "-c, --continue [RUN]",
-        "continue a run: its name or id; without one, the last run",
+        "continue a run: a variable, its name or id; without one, the last run",
         checks.text,
         bare="last",
     )
@@ -137,10 +137,7 @@ _COMMANDS = (
         "the runs of a session as a tree: which goes on from which. Without a name the session of "
         "the last run.",
     ),
-    Command(
-        "show [RUN]",
-        "show a run again: its name, the start of its id, or last",
-    ),
+    Command("show [RUN]", "show a run again: a variable, its name, its id's start, or last"),
     Command(
         "compare RUN RUN …",
         "what is the same and what differs in two or more runs. A name with spaces stands in "
@@ -168,6 +165,18 @@ _COMMANDS = (
         _RUN_OPTIONS,
     ),
     Command(
+        "retry RUN [N]",
+        "ask the last turn again, N times side by side, and list the answers. Calls of an answer "
+        "run when you resume its run. A name with spaces stands in quotes.",
+        ("%agent retry last 3",),
+    ),
+    Command(
+        "export RUN FORMAT [FILE]",
+        "a run as a file: md, html, jsonl, openai, cell or otel. Without FILE the text is printed; "
+        "a FILE that exists is replaced. A name with spaces stands in quotes.",
+        ("%agent export last html run.html", "%agent export first md"),
+    ),
+    Command(
         "workflow [PACKAGE]",
         "a package: its agents, its steps, and the path of its last run. PACKAGE is a folder with "
         "workflow.md or SKILL.md, or a zip of one (.bmad); what is wrong with it is listed with "
@@ -175,11 +184,7 @@ _COMMANDS = (
         "Without PACKAGE, the packages of this folder are listed.",
         ("%agent workflow story-flow", "%agent workflow .nbagent/state/3fa81c02/workflow.md"),
     ),
-    Command(
-        "stop [--after-turn]",
-        "stop the running run.",
-        options=("after_turn",),
-    ),
+    Command("stop [--after-turn]", "stop the running run.", options=("after_turn",)),
     Command(
         "config [NAME=VALUE …]",
         "show or set defaults for this notebook. NAME= takes a value back. Options on the line of "
@@ -478,11 +483,7 @@ def _command_help(command: Command) -> Listing:
     options = [(option.usage, option.help) for option in options_of(command)]
     parts = [Listing(title="Options", rows=options)] if options else []
     parts += [Listing(title="Examples", notes=command.examples)] if command.examples else []
-    return Listing(
-        title=f"%agent {command.usage}",
-        notes=wrap(command.about, 96),
-        parts=parts,
-    )
+    return Listing(title=f"%agent {command.usage}", notes=wrap(command.about, 96), parts=parts)
 
 
 def _option_help(option: Option[Any]) -> Listing:

@@ -71,6 +71,14 @@ OFFERED = {
     "%agent fork last C01 --max-tu|": ["%agent fork last C01 --max-turns"],
     "%agent doctor |": ["%agent doctor compact"],
     "%agent stop |": ["%agent stop --after-turn"],
+    "%agent export last |": [
+        f"%agent export last {word}" for word in ("md", "html", "jsonl", "openai", "cell", "otel")
+    ],
+    "%agent export last md |": [],
+    "%agent retry last |": [],
+    "%agent resume last --trim |": [
+        f"%agent resume last --trim {word}" for word in RunOptions.rows()["trim"].words
+    ],
     "%agent forget x --ch|": ["%agent forget x --children"],
     "%%agent --to |": ["%%agent --to cell"],
     "%%agent --raw --raw|": [],
@@ -114,10 +122,11 @@ def test_tab_completes_runs_packages_and_variables(typist: MagicShell, tmp_path:
     model = offline.script(["One.", "Two."], name="completed")
     unnamed = offline.script(["One."])
     first = typist.agent(f"-m {model.model_id} --quiet --name 'my run' --session study --into kept")
-    second = typist.agent(f"-m {model.model_id} --quiet")
-    runs = ["last", "'my run'", second.id[:8], first.id[:8]]
+    second = typist.agent(f"-m {model.model_id} --quiet --name taken")
+    typist.user_ns["taken"] = first
+    runs = ["last", "kept", "taken", second.id[:8], "'my run'", first.id[:8]]
     assert words(typist, "%agent show |") == runs
-    assert words(typist, "%%agent --continue |")[:4] == runs
+    assert words(typist, "%%agent --continue |")[:6] == runs
     assert words(typist, f"%agent compare {first.id} |") == runs
     assert "--model" in words(typist, "%%agent --continue |")
     assert tab(typist, "%%agent -c my|") == ["%%agent -c 'my run'"]

@@ -19,16 +19,19 @@ import nbagent
 from nbagent import offline
 from nbagent.notebook.complete import IDENTIFIER
 from nbagent.notebook.magics import register
+from nbagent.run import FORMATS
 from nbagent.session.stores import current_store
 
 
 def test_every_command_answers(shell: MagicShell) -> None:
-    model = offline.script(["Hello."] * 2, name="kept")
+    model = offline.script(["Hello."] * 3, name="kept")
     shell.agent(f"-m {model.model_id} --quiet")
     arguments = {
         "%agent forget": " last",
         "%agent fork": " last C01",
         "%agent compare": " last last",
+        "%agent export": " last md",
+        "%agent retry": " last",
     }
     # One has nothing to go on with here, the other needs a notebook.
     left_out = {"%agent resume", "%agent panel"}
@@ -110,6 +113,79 @@ def test_turn_is_forked_with_other_options_and_with_other_words(shell: MagicShel
     assert roles[2] == roles[1] == ["user", "assistant", "tool"]
     assert roles[3] == [*roles[1], "user"]
     assert "no turn 'C09'" in str(shell.refused("%agent fork last C09"))
+
+
+MEANT = {
+    "a": "in a",
+    "b": "named b",
+    "both": "in both",
+    "my run": "named my run",
+    "last": "the last",
+    "_run": "the last",
+}
+LINES = (
+    *("%agent show '{}'", "%agent export '{}' md", "%agent compare '{}' '{}'"),
+    *("%agent retry '{}'", "%agent fork '{}' C01 --quiet", "%agent forget '{}'"),
+    *("%%agent --continue '{}' --quiet", "%%agent --fork '{}:C01' --quiet"),
+)
+
+
+@pytest.mark.parametrize("word", MEANT)
+@pytest.mark.parametrize("line", LINES)
+def test_run_of_a_line_is_first_a_variable_then_a_name(
+    shell: MagicShell, line: str, word: str
+) -> None:
+    model = offline.script(["Hello."] * 8, name="meant")
+    asked = {
+        "in a": "--into a",
+        "named b": "--name b",
+        "named both": "--name both",
+        "in both": "--into both",
+        "named my run": "--name 'my run'",
+        "named last": "--name last --into last",
+        "the last": "",
+    }
+    ids = {
+        prompt: shell.agent(f"-m {model.model_id} --quiet {options}", prompt).id
+        for prompt, options in asked.items()
+    }
+    shell.user_ns["b"] = "no run"
+    said = shell.said(line.replace("{}", word), *["More?"] * line.startswith("%%"))
+    runs = nbagent.runs()
+    started = runs[~runs["run_id"].isin([*ids.values()])]
+    assert ids[MEANT[word]][:8] in said or [*started["parent_id"]] == [ids[MEANT[word]]]
+    others = {run_id for prompt, run_id in ids.items() if prompt != MEANT[word]}
+    assert not [run_id for run_id in others if run_id[:8] in said]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_start_of_an_id_has_four_characters(shell: MagicShell, line: str) -> None:
+    run = shell.agent("-m offline:demo --quiet")
+    body = ["More?"] * line.startswith("%%")
+    error = shell.refused(line.replace("{}", run.id[:3]), *body)
+    assert "at least 4 characters (%agent runs lists them)" in error.message
+    assert len(nbagent.runs()) == 1
+    shell.cell(line.replace("{}", run.id[:4]), *body)
+
+
+def test_export_prints_a_run_or_writes_a_file(shell: MagicShell, tmp_path: Path) -> None:
+    run = shell.agent("-m offline:demo --quiet --name 'my run'")
+    assert shell.said("%agent export last jsonl").strip() == run.export("jsonl").strip()
+    said = shell.said("%agent export 'my run' html my out.html")
+    assert said == f"wrote run {run.id[:8]} to my out.html\n"
+    assert (tmp_path / "my out.html").read_text("utf-8") == run.export("html")
+    assert all(f in shell.said("%agent help export") for f in FORMATS)
+
+
+def test_retry_asks_again_with_the_functions_of_the_run_and_lists_the_answers(
+    shell: MagicShell,
+) -> None:
+    shell.user_ns["model"] = model = offline.script(["One.", "Two.", "Three."])
+    shell.cell(TOOLS, "run = nbagent.Agent(model, tools=[area]).run('How large?', quiet=True)")
+    said = shell.said("%agent retry last 2")
+    assert [word for word in ("One.", "Two.", "Three.") if word not in said] == []
+    assert [[tool.name for tool in one.tools] for one in model.requests] == [["area"]] * 3
+    assert shell.user_ns["_run"].id == shell.user_ns["run"].id
 
 
 CODE = "Do this:\n```python\nx = 1\nprint(x)\n```\nthen\n~~~\ny = 2\n~~~\n```bash\nls\n```\n"

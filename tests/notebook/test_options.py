@@ -117,6 +117,12 @@ WRONG_WORDS: dict[str, tuple[str, ...]] = {
     "panel now": ("takes nothing", "'now'"),
     "compare last": ("needs RUN RUN", "compare first last"),
     "fork last": ("C03",),
+    "retry": ("needs RUN", "retry last 3"),
+    "retry last x": ("from 1 to 50", "'x'"),
+    "retry last 51": ("from 1 to 50", "'51'"),
+    "export last": ("needs RUN FORMAT", "last html"),
+    "export last pdf": ("'pdf' is unknown", "html"),
+    "export last md nothere/run.md": ("cannot be written",),
     "help modle": ("'modle'", "'models'"),
 }
 
