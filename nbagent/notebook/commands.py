@@ -135,7 +135,7 @@ class Commands:
         if options.to is not None:
             code = "\n".join(match["code"] for match in _CODE.finditer(run.text))
             if code.strip():
-                self._shell.set_next_input(code.rstrip())
+                self._shell.set_next_input(visible(code.rstrip()))
             else:
                 print("the answer has no Python code block; no cell was added")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import re
 import sys
 import traceback
@@ -15,13 +16,14 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
+from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any, cast
 
 from nbagent.contracts.chat import Part, TextPart
 from nbagent.contracts.errors import UsageError, described
 from nbagent.contracts.secrets import redact_cut, register_named
-from nbagent.files.mounts import PROJECT, Mount, parse_mount
+from nbagent.files.mounts import PROJECT, parse_mount
 from nbagent.settings import effective, project_folder
 from nbagent.shown.texts import cut_middle, without_codes
 
@@ -256,10 +258,21 @@ class Cells:
         return _within("\n".join(pieces), _CELL_CHARS)
 
 
+_FOLDERS = re.compile(
+    r"(?<![\w@~.:/])//?(?:[\w.+-]+/)+(?=[\w.+-])"
+    r"|(?<!\w)[A-Za-z]:[\\/]+(?:[^\\/\s:*?\"<>|]+[\\/]+)*(?=[^\\/\s])"
+)
+"""Of a path, also as Windows writes it: all but its last name."""
+
+
 def _within(text: str, budget_chars: int) -> str:
     """The text within a budget, without secrets and without the folders of this machine."""
-    mounts = [Mount(PROJECT, project_folder()), *map(parse_mount, effective().mounts)]
-    for mount in sorted(mounts, key=lambda one: len(str(one.root)), reverse=True):
-        text = re.sub(rf"(?<![\w/]){re.escape(str(mount.root))}(?![\w.-])", mount.name, text)
-    text = re.sub(r"(?<![\w@~.:/])/(?:[\w.+-]+/)+(?=[\w.+-])", "…/", text)
+    mounts = map(parse_mount, effective().mounts)
+    named = [(project_folder(), PROJECT), *((mount.root, mount.name) for mount in mounts)]
+    home = Path(os.path.expanduser("~"))
+    named += [(home, "~")] if len(home.parts) > 1 else []
+    text = re.sub(r"\bfile:/+(?=\w)", "/", text)
+    for root, name in sorted(named, key=lambda one: len(str(one[0])), reverse=True):
+        text = re.sub(rf"(?<![\w/]){re.escape(str(root))}(?![\w.-])", name, text)
+    text = _FOLDERS.sub("…/", text)
     return cut_middle(redact_cut(text), budget_chars)

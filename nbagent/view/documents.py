@@ -25,7 +25,7 @@ _HEAD = (
 _LEFT_OUT = ("button", "i", "progress", "input", "textarea", "select")
 _INLINE = INLINE | {"br", "img", "ins", "del", "kbd", "label"}
 _MARK = re.compile(r"[`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_LINE_START = re.compile(r"[-+#=]")
+_LINE_START = re.compile(r"(?=[-+#=])|\d{1,9}(?=[.)])")
 _NO_CODE = re.compile(r"[`<>|&]|://")
 _NO_MATH = re.compile(r"[<>&`\[\]|!:\n]")
 _MARKS = {"em": "*", "strong": "**", "b": "**", "s": "~~", "del": "~~", "ins": "**"}
@@ -147,7 +147,7 @@ def _escaped(text: str) -> str:
     """Text that stays text: no HTML, no mark-up, no link, no formula, on one line."""
     lead, tail = " " * text[:1].isspace(), " " * text[-1:].isspace()
     line = escape(" ".join(text.split()), quote=False).replace("\\", "&#92;")
-    if _LINE_START.match(line):  # it may begin a paragraph, and would make a list or a heading
-        line = f"\\{line}"
+    if start := _LINE_START.match(line):  # of a paragraph, it would make a list or a heading
+        line = f"{start[0]}\\{line[start.end() :]}"
     marked = _MARK.sub(lambda it: f"\\{it[0]}", line)
     return f"{lead}{marked.replace('://', ':&#8203;//')}{tail}" if line else lead

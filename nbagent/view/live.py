@@ -30,7 +30,7 @@ from nbagent.view.picture import (
     turn_node,
 )
 from nbagent.view.question import asks_node
-from nbagent.view.streams import Op, Writing
+from nbagent.view.streams import Op, Writing, progress_node
 from nbagent.view.words import one_line, visible
 
 
@@ -260,8 +260,9 @@ class LivePicture:
     def _progress(self, event: events.ToolProgress) -> list[Op]:
         part = "" if event.fraction is None else f"{event.fraction:.0%} "
         key = card_key(event.turn_id, event.tool_call_id)
-        self._now.progress[key] = one_line(f"{part}{visible(event.text)}", 300)
-        return self._put_call(event.turn_id, self._known(event.turn_id, event.tool_call_id))[:1]
+        words = one_line(f"{part}{visible(event.text)}", 300)
+        self._now.progress[key] = words
+        return [["put", f"{key}/progress", progress_node(key, words), key]]
 
     def _call_changed(self, turn_id: str, run: ToolRun, doing: timing.Kind) -> list[Op]:
         key = card_key(turn_id, run.tool_call_id)

@@ -116,8 +116,7 @@ STYLES = {
     "nba-i-wait": "height:4px;background:#c9ced6",
     "nba-i-bad": "height:4px;background:#c8372d",
     "nba-turn": "padding:3px 12px",
-    "nba-line": "display:inline-flex;flex-wrap:wrap;gap:0 9px;align-items:baseline;"
-    "width:calc(100% - 24px)",
+    "nba-line": "display:inline-flex;flex-wrap:wrap;gap:0 9px;width:calc(100% - 24px)",
     "nba-sum": "flex:1 1 180px;overflow:hidden",
     "nba-end": "padding:5px 14px",
     "nba-num": "float:right;margin-left:auto;opacity:.7",

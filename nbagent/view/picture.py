@@ -24,7 +24,7 @@ from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
 from nbagent.view.question import asks_node, question_node
 from nbagent.view.request import copied, label_node, labelled, place_in, request_node
-from nbagent.view.streams import ARGUMENTS_CHARS, Writing, reasoning_node
+from nbagent.view.streams import ARGUMENTS_CHARS, Writing, progress_node, reasoning_node
 from nbagent.view.tables import table_of
 from nbagent.view.words import (
     arguments_in_short,
@@ -411,7 +411,7 @@ def card_node(
         ),
         *labelled("printed", visible(run.printed), _RESULT_CHARS, f"{place}.printed"),
         *(_result_nodes(run, holder) if result and result.ok else _error_nodes(run, place)),
-        line("nba-note", progress),
+        progress_node(key, progress) if progress else None,
         *(line("nba-note", f"note: {note}") for note in (*labels.tool_notes(run), *unseen)),
         *images,
         data_key=key,

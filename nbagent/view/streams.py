@@ -29,6 +29,11 @@ def reasoning_node(key: str, text: str, place: str) -> Node:
     return h("div", "", *parts, data_key=f"{key}/reasoning")
 
 
+def progress_node(card: str, words: str) -> Node:
+    """How far the call of a card is, as its tool says."""
+    return h("div", "nba-note", words, data_key=f"{card}/progress")
+
+
 class _Stream:
     """A text that arrives in pieces: secrets hidden, bounded."""
 

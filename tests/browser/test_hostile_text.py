@@ -142,7 +142,11 @@ def test_the_panel_shows_it_as_text(
         current_store().add(run)
     models = tuple(ModelInfo(id=text) for text in texts)
     offers = [Listing(text, models, reachable=False, why=text) for text in texts]
-    monkeypatch.setattr(panel_lists, "listings", lambda _: [*offers, Listing(texts[0], models)])
+
+    def all_of_them(_: object) -> list[Listing]:
+        return [*offers, Listing(texts[0], models)]
+
+    monkeypatch.setattr(panel_lists, "listings", all_of_them)
     monkeypatch.setattr(panel_lists, "package_names", lambda: texts)
     all_of_it = "".join(text[:500] for text in texts)
     said = dict.fromkeys(("status", "error", "totals", "usual"), all_of_it)

@@ -120,7 +120,8 @@ def test_a_view_that_comes_later_asks_for_the_whole_and_takes_nobody_elses(page:
     assert page.locator(".nba-phase").inner_text() == "Running"
     page.evaluate(send, {"run": stage.story.run.id, "page": ready[1]["page"], "ops": [whole]})
     assert page.locator(".nba-phase").inner_text() == "Answered"
-    page.evaluate(send, {"run": stage.story.run.id, "ops": [["done", ["div", {}]]]})
+    nothing: list[Any] = ["done", ["div", {}]]
+    page.evaluate(send, {"run": stage.story.run.id, "ops": [nothing]})
     assert page.locator(".nba-run").count() == 0
     page.evaluate("stub.leave()")
     assert page.locator(".nba-view").count() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,23 @@ def test_last_error_is_the_exception_of_a_cell_with_the_lines_that_led_to_it(
     with pytest.raises(RecursionError):
         named.cell("def f(n):", "    return f('x' * 5000)", "f(1)")
     assert len(named.agent("--quiet", "{{ _error }}").record.prompt) < 4_100
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("file:///srv/secret/a.txt", "…/a.txt"),
+        ("//server/share/x.csv", "…/x.csv"),
+        ("C:\\Users\\bob\\k.txt", "…/k.txt"),
+        ("{home}/x y/z", "~/x y/z"),
+        ("{home}", "~"),
+        ("https://a.b/c/d", "https://a.b/c/d"),
+        ("a/b/c", "a/b/c"),
+    ],
+)
+def test_cells_name_no_folder_of_this_machine(named: MagicShell, path: str, shown: str) -> None:
+    named.cell(f"# {path.format(home=os.path.expanduser('~'))}")
+    assert named.agent("--quiet", "{{ _cells[-1] }}").record.prompt.endswith(f"# {shown}")
 
 
 def test_cells_before_give_their_sources_and_outputs_within_a_budget(named: MagicShell) -> None:

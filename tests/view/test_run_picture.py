@@ -125,6 +125,17 @@ def test_ten_thousand_deltas_stay_small_and_cheap(kind: str) -> None:
     assert sum(len(json.dumps(message)) for message in sent) < 400_000
 
 
+def test_how_far_a_call_is_does_not_send_its_card_again() -> None:
+    live = begun(Story())
+    story = Story().turn("", tool_run("c1", "copy", {"text": "word " * 800}, "Done."))
+    kinds = [type(event) for event in story.events]
+    started = story.events[: 1 + kinds.index(events.ToolCallStarted)]
+    told = [events.ToolProgress("C01", "c1", f"{i} of 9,999", i / 9_999) for i in range(10_000)]
+    sent = ops_of(live, [*started, *told], batch=50)
+    assert sum(len(json.dumps(message)) for message in sent) < 100_000
+    assert "100% 9999 of 9,999" in text_of(live.picture())
+
+
 @pytest.mark.parametrize(
     ("ops", "merged"),
     [
