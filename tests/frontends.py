@@ -8,7 +8,7 @@ from typing import Any
 from nbagent.contracts.ports import RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier
-from nbagent.session.frontend import Asker, Frontend
+from nbagent.session.frontend import Asker, Cell, Frontend
 from nbagent.settings import RunOptions
 
 
@@ -25,13 +25,18 @@ class StandIn(Frontend):
         adopt: Callable[[Courier], None] = lambda courier: None,
         set_last: Callable[[object], object] = lambda run: None,
         show: Callable[[RunRecord], bool] = lambda run: False,
+        cell: Callable[[], Cell] = Cell,
     ) -> None:
         self._namespace, self._view, self._ask = namespace or {}, view, ask
         self._run_code = run_code
         self._calls = (adopt, set_last, show)
+        self._cell = cell
 
     def namespace(self) -> Mapping[str, Any]:
         return self._namespace
+
+    def cell(self) -> Cell:
+        return self._cell()
 
     def run_code(self) -> RunCode | None:
         return self._run_code

@@ -24,7 +24,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook.clicks import aside, start_by_click
-from nbagent.notebook.outputs import KERNEL, ListOutput, Output, output_of
+from nbagent.notebook.outputs import KERNEL, ListOutput, Output, loaded_anew, output_of
 from nbagent.notebook.run_view import OutputView, listen, script
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
@@ -171,6 +171,8 @@ class PageActions(anywidget.AnyWidget):
     _esm = script()
     kind = traitlets.Unicode("actions").tag(sync=True)
     kernel = traitlets.Unicode(KERNEL).tag(sync=True)
+    was_ready = False
+    """Whether a page has it, or had."""
 
 
 _actions: PageActions | None = None
@@ -187,6 +189,10 @@ def offer() -> None:
 def heard(message: object) -> None:
     """A button was clicked. In whichever thread the message arrives: it only asks."""
     told = json_object(message) or {}
+    if told.get("kind") == "ready" and _actions is not None:
+        if _actions.was_ready:
+            loaded_anew()
+        _actions.was_ready = True
     output, click = output_of(told.get("at")), read_click(told)
     if output is None or click is None:
         return
@@ -199,10 +205,12 @@ def heard(message: object) -> None:
     failed, context = partial(_failed, reply), output.context
     if is_known and click.do in _STARTS and click.has_form:
         reply(said="Starts as soon as the kernel is free")
+        views = output.view(click.n) if output.view else OutputView(output, click.n)
         start_by_click(
             lambda: asked(click, output),
-            show=output.view(click.n) if output.view else OutputView(output, click.n).open,
+            show=views.open,
             n=click.n,
+            no_more=views.no_more,
             failed=failed,
             context=context,
         )
@@ -210,8 +218,18 @@ def heard(message: object) -> None:
         aside(lambda: do(click, reply), failed=failed, context=context)
 
 
+def _check_updates(output: Output, run_id: str) -> None:
+    """Nothing is asked whose result could not be shown."""
+    if not output.takes_updates:
+        raise UsageError(
+            f"this page was loaded anew: %agent show {visible(run_id[:8])} in a cell gives the run "
+            "with buttons that work"
+        )
+
+
 def _free(output: Output, run_id: str) -> RunRecord:
     """One of the runs of an output in which nothing is at work."""
+    _check_updates(output, run_id)
     if output.at_work:
         raise UsageError("a run in this output is still running; stop it or wait for its end")
     return output.load(run_id)
@@ -223,6 +241,7 @@ def _do(output: Output, click: Click, reply: Callable[..., None]) -> None:
     if click.do == "cell":
         reply(said="Copied: paste it into a cell", text=cell_text(run))
     elif click.do in _TITLES and not click.has_form:
+        _check_updates(output, run.id)
         reply(form=form_of(click, run))
     elif click.do == "compare":
         _free(output, run.id)
@@ -233,6 +252,7 @@ def _do(output: Output, click: Click, reply: Callable[..., None]) -> None:
 
 def _do_in_list(output: ListOutput, click: Click, reply: Callable[..., None]) -> None:
     if click.do == "show":
+        _check_updates(output, click.run_id)
         output.open(click.run_id)
         reply(said="")
     elif click.do == "search" and output.search:

@@ -108,6 +108,7 @@ def start_by_click(
     failed: Failed,
     context: contextvars.Context | None = None,
     n: int = 1,
+    no_more: Callable[[], object] = lambda: None,
 ) -> None:
     """Start a run in the kernel's main thread, as soon as it is free. Any thread; nobody waits.
 
@@ -117,13 +118,18 @@ def start_by_click(
         failed: is told why there is no run.
         context: what its tools print goes to the cell of this context.
         n: starts so many of it side by side; none of several becomes the last run.
+        no_more: is called where fewer begin, before `failed`.
     """
 
     def start() -> None:
         wanted = ask()
-        for _ in range(n):
-            with Run.starting(wanted, here=ClickFrontend(show)):
-                pass
+        try:
+            for _ in range(n):
+                with Run.starting(wanted, here=ClickFrontend(show)):
+                    pass
+        except Exception:
+            no_more()
+            raise
         if n > 1 and wanted.parent_id:
             # Until one is chosen, the person goes on with the run that was asked again.
             note_last(wanted.parent_id, current_store())

@@ -538,6 +538,7 @@ function pageActions() {
         model.send({ kind: "act", do: "search", at, fields: { search: target.value } });
       });
       model.on("msg:custom", reply);
+      model.send({ kind: "ready" });
       const end = () => {
         leaving.abort();
         sheet.remove();

@@ -9,6 +9,7 @@ import contextvars
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -42,6 +43,16 @@ Part = tuple[str, ...]
 """Ids: of one run, its picture; of two, how they differ; of more, the answers to one request, first
 of the run that was asked again."""
 
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Of runs that a button starts side by side."""
+
+    open: Callable[[RunRecord, RunControls], Sink]
+    no_more: Callable[[], object]
+    """Fewer begin than were wanted."""
+
+
 _outputs: dict[str, Output] = {}
 _numbers = count(1)
 
@@ -56,16 +67,17 @@ class Output:
         self.context = contextvars.copy_context()
         """A click has no cell: what is displayed and printed for it goes to the one of this."""
         boxes = [it for it in [*_instances.values()] if isinstance(it, OutputWidget)]
-        self.is_boxed = any(it.msg_id and it.msg_id == kernel.execution_id() for it in boxes)
-        """In an `ipywidgets.Output`, which takes no updates: the live view stays."""
+        is_boxed = any(it.msg_id and it.msg_id == kernel.execution_id() for it in boxes)
+        self.takes_updates = not is_boxed
+        """Not in an `ipywidgets.Output` or a page that was loaded anew: a live view stays."""
         self.parts: list[Part] = []
         """What it shows; of a run that was deleted, here or elsewhere, nothing is drawn."""
         self.at_work = ""
         """The id of the run that it shows live."""
         self.take_out: Callable[[Sequence[Part]], object] | None = None
         """Takes parts out of its live view, while there is one."""
-        self.view: Callable[[int], Callable[[RunRecord, RunControls], Sink]] | None = None
-        """Views of so many runs that a button starts here, where it is not an `OutputView`."""
+        self.view: Callable[[int], Views] | None = None
+        """Opens so many runs that a button starts here, where it is not an `OutputView`."""
         self.unfolded: dict[str, frozenset[str]] = {}
         """By run, the keys of what a person has open in its picture."""
         self._store: Store = current_store()
@@ -177,6 +189,13 @@ def _text(records: list[RunRecord]) -> str:
 def output_of(output_id: object) -> Output | None:
     """The output of that id."""
     return _outputs.get(output_id) if isinstance(output_id, str) else None
+
+
+def loaded_anew() -> None:
+    """A page was loaded once more: a front end updates only what it was sent, not what it read."""
+    for output in list(_outputs.values()):
+        # A widget of its own is fed by messages.
+        output.takes_updates = output.view is not None
 
 
 def forget_runs(run_ids: Collection[str]) -> None:

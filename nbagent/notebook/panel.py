@@ -32,7 +32,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import actions, kernel, panel_lists
 from nbagent.notebook.clicks import aside, later, start_by_click
-from nbagent.notebook.outputs import Output
+from nbagent.notebook.outputs import Output, Views
 from nbagent.notebook.panel_form import Form, filtered
 from nbagent.notebook.run_view import LiveView, comm_id, listen, script, sheet
 from nbagent.notebook.template import evaluate, render
@@ -83,7 +83,7 @@ class Panel(Output):
         self._error = self._told = self._draft = self._usual = ""
         self._asked: dict[str, str] = {}
         """What was sent and has not begun yet: prompts by the ids of the messages."""
-        self.view = lambda n: partial(self._open, "", "", n)
+        self.view = lambda n: Views(partial(self._open, "", "", n), partial(self._no_more, n))
         self.widget = PanelWidget(fields=Form.fields())
         listen(self.widget, self.heard)
         shell: Any = get_ipython()
@@ -282,13 +282,8 @@ class Panel(Output):
     def _ended(self, prompt: str, controls: RunControls, run: RunRecord) -> None:
         """The run that was at work is over, or broke before it had begun. Any thread."""
         with self._lock:
-            self._left -= 1
             self._known[run.id] = run
-            if self._left == 0:
-                answers, self._lives, self.at_work = [*self._lives], {}, ""
-                if len(answers) > 1:
-                    self.add(run.parent_id or "", *answers)
-                    self._thread()
+            self._fewer_left(1)
             if run.phase == "Running":  # nothing of it is kept, and only its controls know why
                 run = getattr(controls, "record", run)
                 self._leave_out({run.id})
@@ -298,6 +293,23 @@ class Panel(Output):
             else:
                 self._push("")
         self._later(self._settle)
+
+    def _no_more(self, n: int) -> None:
+        """Fewer than `n` answers to one request begin."""
+        with self._lock:
+            if self._lives:
+                self._fewer_left(n - len(self._lives))
+        self._later(self._settle)
+
+    def _fewer_left(self, n: int) -> None:
+        """So many ended, or never began; after the last one nothing is at work."""
+        self._left -= n
+        if self._left == 0:
+            answers, self._lives, self.at_work = [*self._lives], {}, ""
+            if len(answers) > 1:
+                asked = next(run.parent_id for i in answers if (run := self._known.get(i)))
+                self.add(asked or "", *answers)
+                self._thread()
 
     def _settle(self) -> None:
         self.refresh()

@@ -299,7 +299,7 @@ class OutputView:
         self._over: list[RunRecord] = []
         self._saved, self._unsaved = _FIRST_SAVE, 0
         """Characters of the picture in the output, and of what was sent since."""
-        self._was_asking = False
+        self._was_asking = self._is_over = False
 
     def open(self, run: RunRecord, controls: RunControls) -> LiveView:
         """The view of a run that begins, which is its sink."""
@@ -359,22 +359,32 @@ class OutputView:
         self._save()
 
     def _ended(self, run: RunRecord) -> None:
-        """A run is over; after the last one the pictures are saved."""
         self._over.append(run)
-        if len(self._over) < self._n:
+        self._end()
+
+    def no_more(self) -> None:
+        """Fewer runs begin than were wanted. Any thread."""
+        self._n = len(self._lives)
+        for live in self._lives[:1]:
+            live.soon(self._end)
+
+    def _end(self) -> None:
+        """After the last run the pictures are saved. On the engine's loop."""
+        if self._is_over or len(self._over) < self._n:
             return
+        self._is_over = True
         self._output.at_work, self._output.take_out = "", None
         for live in self._lives:
             self._output.unfolded[live.run_id] = frozenset(live.unfolded)
         if self._n > 1:
             ids = [live.run_id for live in self._lives]
             place = self._output.parts.index((ids[0],))
-            self._output.parts.insert(place, (run.parent_id or "", *ids))
+            self._output.parts.insert(place, (self._over[0].parent_id or "", *ids))
         self._output.show_saved(*self._over)
         # The model stays open, so that a reloaded page can show it.
         comms.unregister(comm_id(self.widget))
         _replaced.append(self)
-        spare = [view for view in _replaced if not view._output.is_boxed]
+        spare = [view for view in _replaced if view._output.takes_updates]
         for view in spare[:-_KEPT_OPEN]:
             _replaced.remove(view)
             view.widget.close()

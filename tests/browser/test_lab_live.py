@@ -248,6 +248,31 @@ def test_a_page_that_is_loaded_anew_shows_the_run_and_its_buttons(notebook: Note
     expect(do(notebook, SEVERAL, "retry").first).to_be_visible()
 
 
+def test_what_the_page_read_from_the_file_starts_nothing_that_it_could_not_show(
+    notebook: Notebook,
+) -> None:
+    # What was said while the page was loaded in mid-run is not about the buttons.
+    notebook.console.clear()
+    notebook.run(SHOW)
+    before = runs(notebook, SEVERAL).count()
+    said = runs(notebook, SEVERAL).first.locator(".nba-said")
+    for verb in ("retry", "compare"):
+        do(notebook, SEVERAL, verb).first.click()
+        expect(said).to_contain_text("in a cell gives the run with buttons that work")
+        expect(runs(notebook, SEVERAL).locator(".nba-words")).to_have_count(0)
+        do(notebook, SEVERAL, "cell").first.click()
+        expect(said).to_have_text("Copied: paste it into a cell")
+    do(notebook, SHORT, "retry").click()
+    expect(runs(notebook, SHORT).locator(".nba-said")).to_contain_text("%agent show")
+    notebook.cell(TABLE).locator("tbody [data-do=show]").first.click()
+    expect(notebook.cell(TABLE).locator(".nba-said")).to_contain_text("%agent show")
+    assert runs(notebook, SEVERAL).count() == before
+    do(notebook, SHOW, "retry").click()
+    runs(notebook, SHOW).locator(".nba-words .nba-go").click()
+    expect(runs(notebook, SHOW)).to_have_count(2)
+    assert notebook.console == []
+
+
 def test_a_view_whose_kernel_was_killed_says_so_and_buttons_go(notebook: Notebook) -> None:
     notebook.run(KILL)
     notebook.start(ENDLESS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from jupyter_apps import AREA_TOOL, App, Notebook, Server, opened
@@ -21,7 +22,9 @@ WATCH = """
   const area = nbt.cells()[1].outputArea.node;
   const view = area.querySelector(".nba-view");
   view.querySelectorAll(".nba-turn > summary")[0].focus();
-  const seen = nbt.seen = { view, moves: 0, lowest: Infinity, loading: 0 };
+  // The text grows meanwhile: what counts is the height at this moment.
+  const height = area.offsetHeight;
+  const seen = nbt.seen = { view, height, moves: 0, lowest: Infinity, loading: 0 };
   new MutationObserver((all) => {
     seen.moves += all.filter((one) => [...one.addedNodes].some((n) => n.contains(view))).length;
   }).observe(area, { childList: true, subtree: true });
@@ -35,10 +38,10 @@ WATCH = """
 """
 SEEN = """
 () => {
-  const { view, moves, lowest, loading } = nbt.seen;
+  const { view, height, moves, lowest, loading } = nbt.seen;
   const { activeElement } = document;
   const hasFocus = view.contains(activeElement) && activeElement.localName === "summary";
-  return { moves, lowest, loading, hasFocus, isShown: view.isConnected };
+  return { moves, height, lowest, loading, hasFocus, isShown: view.isConnected };
 }
 """
 
@@ -62,17 +65,19 @@ def test_a_file_saved_in_mid_run_has_the_picture_so_far_and_the_view_does_not_mo
         output.locator(".nba-plain:has-text('word9')").wait_for()
         output.locator(".nba-turn summary").first.click()
         notebook.page.evaluate(WATCH)
-        height = output.evaluate("node => node.offsetHeight")
         notebook.page.wait_for_function("() => nbt.seen.moves > 0")
         notebook.page.wait_for_timeout(200)
         seen = notebook.page.evaluate(SEEN)
-        assert seen["lowest"] >= height
+        assert seen["lowest"] >= seen["height"]
         assert (seen["loading"], seen["hasFocus"], seen["isShown"]) == (0, True, True)
         assert output.locator(".nba-turn").first.evaluate("node => node.open")
         html = saved_html(notebook)
         assert "word99" in html
         assert "454.1" in html
-        assert "<button" not in html
+        # Nothing dead is seen: no kernel's sheet shows what a saved picture hides.
+        assert "data-kernel" not in html
+        buttons = re.findall("<button[^>]*>", html)
+        assert all('class="nba-do"' in one and 'data-do="copy"' in one for one in buttons)
         assert "saved while the run was at work" in html
         # The view that moved is fed on, and its buttons work.
         length = output.locator(".nba-plain").evaluate("node => node.textContent.length")

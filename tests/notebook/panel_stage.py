@@ -16,13 +16,14 @@ from frontends import StandIn
 
 from nbagent import tool
 from nbagent.archive.store import Store
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions
 from nbagent.notebook import panel as room
 from nbagent.notebook.outputs import forget_runs
 from nbagent.notebook.panel import Panel
 from nbagent.runtime import Courier
-from nbagent.session.frontend import use_frontend
+from nbagent.session.frontend import Cell, use_frontend
 from nbagent.session.stores import current_store
 
 Message = dict[str, Any]
@@ -62,6 +63,12 @@ class Wire:
         found = [sent["content"] for sent in self.sent if sent.get("method") == "custom"]
         return [one for one in found if (one.get("kind") in kinds if kinds else "ops" in one)]
 
+    @property
+    def replies(self) -> list[Message]:
+        """What was answered to the buttons below runs."""
+        found = [sent["content"] for sent in self.sent if sent.get("method") == "custom"]
+        return [one for one in found if "at" in one]
+
 
 class Stage:
     """A panel, what it sent, and hands to use it."""
@@ -77,10 +84,21 @@ class Stage:
         names = {"user_ns": self.namespace, "user_global_ns": self.namespace}
         shell = SimpleNamespace(events=SimpleNamespace(register=_no_cells), **names)
         monkeypatch.setattr(room, "get_ipython", lambda: shell)
-        use_frontend(StandIn(self.namespace, adopt=_drained, set_last=self.handles.append))
+        self.fail_after(1_000)
         self.panel = Panel()
         self.panel.show()
         self._n = 0
+
+    def fail_after(self, most: int) -> None:
+        """Have a kernel in which no run can begin after so many."""
+
+        def cell() -> Cell:
+            if len(self.handles) >= most:
+                raise UsageError("no more than that")
+            return Cell()
+
+        keep = self.handles.append
+        use_frontend(StandIn(self.namespace, adopt=_drained, set_last=keep, cell=cell))
 
     def _display(self, data: Any, **how: Any) -> None:
         self.shown.append((data, how))

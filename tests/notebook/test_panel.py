@@ -127,6 +127,20 @@ def test_a_retry_asks_several_times_and_shows_the_spread(stage: Stage) -> None:
     assert stage.run("And of Bergen?").parent_id == first.id
 
 
+@pytest.mark.parametrize("begun", [0, 1, 2])
+def test_answers_that_cannot_begin_are_not_waited_for(stage: Stage, begun: int) -> None:
+    first = stage.run("What is the population of Oslo?")
+    stage.fail_after(1 + begun)
+    stage.click("retry", first, fields={"n": "4"})
+    stage.settle()
+    assert len(stage.store.runs()) == 1 + begun
+    has_spread = begun > 1
+    assert len(stage.pictures) == 1 + begun + has_spread
+    assert has_spread == ("3 answers, 1 different" in text_of(stage.pictures[-1]))
+    stage.fail_after(10)
+    assert "291,940" in stage.run("Population of Bergen?").text
+
+
 def test_a_comparison_stands_below_and_stays(stage: Stage) -> None:
     first = stage.run("What is the population of Oslo?")
     second = stage.run("And of Bergen?")

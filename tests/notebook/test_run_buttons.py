@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import comm
 import pytest
+from frontends import StandIn
+from panel_stage import Wire, until
 
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook import actions
 from nbagent.notebook.outputs import Output, output_of
+from nbagent.session.frontend import Cell, use_frontend
 from nbagent.session.prepare import Ask
 from nbagent.view import node
 from nbagent.view.cell import cell_text
@@ -25,6 +29,15 @@ BAD: dict[str, dict[str, Any]] = {
     "an endless verb": {"do": "retry" * 1_000},
     "a turn that is no text": {"turn": 5},
 }
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """A front end with widgets, whose messages are kept."""
+    made = Wire()
+    monkeypatch.setattr(comm, "create_comm", made.open)
+    monkeypatch.setattr(actions, "_actions", None)
+    return made
 
 
 @pytest.fixture
@@ -81,6 +94,53 @@ def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Outp
     output.at_work = "another"
     with pytest.raises(UsageError, match="still running"):
         ask("retry")
+
+
+@pytest.mark.parametrize("begun", [0, 1, 2])
+def test_answers_that_cannot_begin_are_not_waited_for(output: Output, begun: int) -> None:
+    handles: list[Any] = []
+
+    def cell() -> Cell:
+        if len(handles) >= begun:
+            raise UsageError("no more than that")
+        return Cell()
+
+    use_frontend(StandIn(cell=cell, set_last=handles.append))
+    (asked,) = output.run_ids
+    click = {"kind": "act", "do": "retry", "at": output.id, "run": asked, "fields": {"n": "4"}}
+    actions.heard(click)
+    for handle in handles:
+        handle.wait(20)
+    until(lambda: not output.at_work)
+    answers = [handle.id for handle in handles]
+    spread = [(asked, *answers)] if begun > 1 else []
+    assert output.parts == [(asked,), *spread, *((one,) for one in answers)]
+
+
+def test_buttons_of_a_page_that_was_loaded_anew_start_nothing_and_say_what_to_do(
+    output: Output, wire: Wire
+) -> None:
+    actions.offer()
+
+    def said(at: Output, do: str, **more: Any) -> str:
+        before = len(wire.replies)
+        told = {"kind": "act", "do": do, "at": at.id, "run": at.run_ids[0], **more}
+        actions.heard(told)
+        until(lambda: len(wire.replies) > before)
+        return wire.replies[-1].get("said", "")
+
+    actions.heard({"kind": "ready"})
+    assert said(output, "retry") == ""
+    actions.heard({"kind": "ready"})
+    advice = f"%agent show {output.run_ids[0][:8]} in a cell"
+    for do in ("retry", "fork", "continue", "compare"):
+        assert advice in said(output, do)
+        assert advice in said(output, do, fields={"n": "1"}), "the form was open already"
+    assert said(output, "cell") == "Copied: paste it into a cell"
+    assert len(nbagent.runs()) == 1
+    again = Output()
+    again.add(output.run_ids[0])
+    assert said(again, "retry") == ""
 
 
 TIMES = {
