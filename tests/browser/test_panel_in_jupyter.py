@@ -193,7 +193,7 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     run.locator(".nba-words textarea").fill("What is the population of Bergen?")
     desk.do("go", within=run)
     desk.ends("Answered", "Answered", "Answered")
-    forked = desk.root.locator("[data-run]").last
+    forked = desk.root.locator("[data-run][data-kernel]").last
     assert "291,940" in forked.locator(".nba-answer").inner_text()
     desk.do("compare", within=forked)
     desk.do("go", within=forked)

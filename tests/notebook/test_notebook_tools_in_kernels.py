@@ -89,7 +89,7 @@ def test_a_picture_is_shown_once_in_the_cell_and_attached_once(
     text = f"import matplotlib.pyplot as plt\n{PICTURES[kind]}"
     cell = kernel.run(f"t = code({text!r})\nleft = plt.get_fignums()")
     assert len(images_in(cell)) == 1
-    assert "image 1" in str(told(kernel)["displayed"])
+    assert "figure 1" in str(told(kernel)["displayed"])
     assert kernel.value("(kinds(t), left)") == (["image/png"], [])
     assert kernel.run("1").kinds == ["execute_result"]
 

@@ -132,7 +132,8 @@ def test_an_interrupted_cell_does_not_end_the_panels_next_run(kernel: PanelKerne
     cell = kernel.send("%%agent --model offline:demo --tools nap\nUse nap with 30 seconds")
     time.sleep(1.0)
     kernel.manager.interrupt_kernel()
-    assert kernel.finish(cell).error is not None
+    assert kernel.finish(cell).error is None
+    assert kernel.reply_to(cell)["ename"] == "Stopped"
     kernel.ask("Say hello")
     kernel.heard(kernel.says("working", ""))
     assert kernel.value("_run.ok") is True

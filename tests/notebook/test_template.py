@@ -134,6 +134,8 @@ def test_last_error_is_the_exception_of_a_cell_with_the_lines_that_led_to_it(
     ],
 )
 def test_cells_name_no_folder_of_this_machine(named: MagicShell, path: str, shown: str) -> None:
+    history: Any = named.history_manager
+    history.outputs.clear()  # IPython keeps those of another shell of this process
     named.cell(f"# {path.format(home=os.path.expanduser('~'))}")
     assert named.agent("--quiet", "{{ _cells[-1] }}").record.prompt.endswith(f"# {shown}")
 
