@@ -98,7 +98,8 @@ class Form:
             found = base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError):
             raise UsageError(f"{name} did not arrive whole; attach it again") from None
-        if len(found) + sum(size for size, _ in self._attached.values()) > FILES_BYTES:
+        others = sum(size for other, (size, _) in self._attached.items() if other != name)
+        if len(found) + others > FILES_BYTES:
             raise UsageError(f"{name}: more than {FILES_BYTES:,} bytes are attached; remove some")
         self._attached[name] = len(found), _parts_of(name, found)
 

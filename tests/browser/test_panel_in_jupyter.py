@@ -206,8 +206,12 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     expect(desk.stop).to_be_hidden()
     with desk.notebook.page.expect_file_chooser() as chooser:
         desk.do("files")
-    chooser.value.set_files(FilePayload(name="a.txt", mimeType="text/plain", buffer=b"hello"))
-    expect(desk.root.locator(".nba-chips .nba-chip")).to_contain_text("a.txt")
+    names = ("a.txt", "b.csv")
+    chooser.value.set_files(
+        [FilePayload(name=name, mimeType="text/plain", buffer=b"hello") for name in names]
+    )
+    expect(desk.root.locator(".nba-chips .nba-chip")).to_contain_text(names)
+    desk.do("detach")
     desk.do("detach")
     expect(desk.root.locator(".nba-chips .nba-chip")).to_have_count(0)
     desk.do("new")
