@@ -37,6 +37,7 @@ from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions, Settings, effective, origins, store_home
 from nbagent.settings.checks import Tools
 from nbagent.tools.base import HostSet, host_words
+from nbagent.view import labels
 from nbagent.view.listing import Listing
 from nbagent.view.words import one_line, things, visible
 from nbagent.workflow.listing import workflow_text
@@ -247,7 +248,7 @@ def runs(limit: int) -> Listing:
             run.id[:8],
             one_line(run.name or "", 24),
             run.started_at.astimezone().strftime("%d %b %H:%M"),
-            run.stop_reason or run.phase,
+            labels.status_of(run).word,
             run.model,
             one_line(run.prompt, 48),
         )

@@ -281,7 +281,7 @@ def test_runs_lists_the_last_ones(shell: MagicShell) -> None:
     shell.refused(f"%%agent -m {model.model_id} --quiet", "More!")
     heads, newest, second, oldest = shell.said("%agent runs").splitlines()
     assert heads.split() == ["run", "name", "began", "state", "model", "prompt"]
-    assert [word in newest for word in ("error", model.model_id, "More!")] == [True] * 3
+    assert [word in newest for word in ("Failed", model.model_id, "More!")] == [True] * 3
     assert "And ⟦U+202E⟧ now?" in second
     assert oldest.startswith(f"{first.id[:8]}  my run  ")
     assert oldest.endswith("Which is larger?")
