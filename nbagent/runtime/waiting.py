@@ -295,7 +295,14 @@ async def follow(
     Closing this waits for the end; leaving early stops the run. What `ending`
     raises is raised after the last event.
     """
-    waiter = asyncio.ensure_future(ending())
+    waiting: Coroutine[object, object, object] | None = None
+    try:
+        waiting = ending()
+        waiter = asyncio.ensure_future(waiting)
+    except BaseException:  # an interrupt between the two
+        if waiting and all(task.get_coro() is not waiting for task in asyncio.all_tasks()):
+            waiting.close()
+        raise
     waiter.add_done_callback(lambda _: channel.put(None))
     loop, failed = waiter.get_loop(), None
     try:

@@ -56,8 +56,8 @@ def test_nothing_overflows_and_text_stands_out_from_its_ground(
                 root.evaluate(UNFOLD)
                 over = root.evaluate(OVERFLOWS, ["*", ".nba-sum, pre, .nba-wide-table"])
                 assert over == [], selector
-            text, ground = map(brightness, root.evaluate(COLORS))
-            assert (text > ground) == dark
+                text, ground = map(brightness, root.evaluate(COLORS))
+                assert (text > ground) == dark, selector
             notebook.output(ASKED).get_by_role("button", name="Allow once", exact=True).click()
             notebook.wait(ASKED)
     finally:
