@@ -35,11 +35,12 @@ def segments_of(turn: EngineTurn) -> list[Segment]:
         model = turn.duration_ms - turn.retry_wait_ms
     rest = max(0.0, turn.duration_ms - model - turn.retry_wait_ms) if runs else 0.0
     # All calls of a turn begin together, so their waits lie upon one another.
-    waited = min(max((run.waited_ms for run in runs), default=0.0), rest)
+    waits = [run.waited_ms for run in runs if run.waited_ms and run.approved_by != "nobody"]
+    waited = min(max(waits, default=0.0), rest)
     retried = turn.attempts > 1 or turn.retry_wait_ms
     pieces = [Segment("bad", turn.retry_wait_ms)] if retried else []
     pieces.append(Segment("bad" if is_failure(turn.error) else "model", model))
-    pieces += [Segment("wait", waited)] if waited else []
+    pieces += [Segment("wait", waited)] if waits else []
     pieces += _tool_segments(runs, rest - waited)
     return [Segment(kind, round(max(0.0, ms), 1)) for kind, ms in pieces]
 
