@@ -34,10 +34,11 @@ _FIND = (
 )
 _MOST_SOUGHT = 1_000
 _SEARCH = (
-    "SELECT run_id FROM runs x WHERE x.prompt LIKE ?1 ESCAPE '\\' OR x.name LIKE ?1 ESCAPE '\\' "
-    "OR EXISTS (SELECT 1 FROM messages m WHERE m.run = x.n AND m.text LIKE ?1 ESCAPE '\\') "
-    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE ?1 ESCAPE '\\') "
-    "ORDER BY n DESC LIMIT ?2"
+    "SELECT run_id FROM runs x WHERE x.prompt LIKE :like ESCAPE '\\' "
+    "OR x.name LIKE :like ESCAPE '\\' "
+    "OR EXISTS (SELECT 1 FROM messages m WHERE m.run = x.n AND m.text LIKE :like ESCAPE '\\') "
+    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE :like ESCAPE '\\') "
+    "ORDER BY n DESC LIMIT :limit"
 )
 
 _NEWEST = (
@@ -189,7 +190,7 @@ class Reading(ABC):
             raise UsageError(f"a search takes up to {_MOST_SOUGHT:,} characters, and whole ones")
         pattern = "".join(f"\\{c}" if c in "\\%_" else c for c in text)
         with self.reading() as c:
-            return [row[0] for row in c.execute(_SEARCH, (f"%{pattern}%", limit))]
+            return [row[0] for row in c.execute(_SEARCH, {"like": f"%{pattern}%", "limit": limit})]
 
     def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
         """The id of the run that began last, in a session, in a notebook, or of all."""
