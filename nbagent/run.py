@@ -429,6 +429,15 @@ def drawing() -> Any:
         raise UsageError("figures need a package: pip install 'nbagent[plot]'") from None
 
 
+def tools_given_to(run_id: str | None, names: Mapping[str, Any]) -> tuple[object, ...] | None:
+    """The functions that a run was given by hand, if `_run` among these names is its handle.
+
+    No name in its options says which; as in `run.resume()` they go on with it.
+    """
+    last = names.get("_run")
+    return last.given_tools if isinstance(last, Run) and last.id == run_id else None
+
+
 def open_run(ref: str) -> Run:
     """A run of the store: `"last"`, its name, or a unique start of its id.
 

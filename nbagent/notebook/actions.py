@@ -26,14 +26,14 @@ from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook.clicks import aside, start_by_click
 from nbagent.notebook.outputs import KERNEL, ListOutput, Output, loaded_anew, output_of
 from nbagent.notebook.run_view import OutputView, listen, script
-from nbagent.run import Run
+from nbagent.run import tools_given_to
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
 from nbagent.settings import RunOptions
 from nbagent.view.cell import cell_text
 from nbagent.view.node import Node, h
-from nbagent.view.words import clean, one_line, visible
+from nbagent.view.words import began, clean, one_line, visible
 
 FIELD_CHARS = 100_000
 _WORD_CHARS = 200
@@ -121,9 +121,8 @@ def _chooser(name: str, options: Sequence[tuple[str, str]], label: str) -> Node:
 
 
 def _about(run: RunRecord) -> str:
-    began = run.started_at.astimezone().strftime("%d %b %H:%M")
     prompt = one_line(clean(run.prompt), _PROMPT_CHARS) or "(no prompt)"
-    return f"{run.id[:8]} · {prompt} · {visible(run.model)} · {began}"
+    return f"{run.id[:8]} · {prompt} · {visible(run.model)} · {began(run.started_at)}"
 
 
 def others_of(run: RunRecord) -> list[RunRecord]:
@@ -149,9 +148,7 @@ def asked(click: Click, output: Output) -> Ask:
     turns = [turn.id for turn in run.turns]
     if click.turn_id and click.turn_id not in turns:
         raise UsageError(f"run {run.id[:8]} has no turn {visible(click.turn_id[:20])!r}")
-    # The functions that it was given by hand, as far as a handle of this kernel knows them.
-    last = frontend().namespace().get("_run")
-    tools = last.given_tools if isinstance(last, Run) and last.id == run.id else None
+    tools = tools_given_to(run.id, frontend().namespace())
     words = click.fields.get("prompt", "").strip() or None
     # Another answer to the same question: the next options of the panel are not meant.
     options, dropped = (RunOptions(), ()) if click.do == "retry" else output.options(run)

@@ -29,7 +29,7 @@ from nbagent.notebook.line import (
 from nbagent.notebook.panel import panel
 from nbagent.notebook.template import evaluate, render
 from nbagent.providers.local import SUGGESTED, pull
-from nbagent.run import Run
+from nbagent.run import Run, tools_given_to
 from nbagent.session.active import at_work, dry_run
 from nbagent.session.approval import granted
 from nbagent.session.frontend import frontend
@@ -150,14 +150,8 @@ class Commands:
         return f"interrupted twice; run {run.id[:8]} ends by itself, %agent stop waits for that"
 
     def _given_tools(self, run_id: str | None, options: Line) -> tuple[object, ...] | None:
-        """The functions that `agent.run(tools=[…])` was given: no name in the options says which.
-
-        They go on with the run, as in `run.resume()`, unless the line names others.
-        """
-        last = self._shell.user_ns.get("_run")
-        if options.tools is not None or not isinstance(last, Run) or last.id != run_id:
-            return None
-        return last.given_tools
+        """The functions that go on with a run, unless the line names others."""
+        return None if options.tools is not None else tools_given_to(run_id, self._shell.user_ns)
 
     def _run_options(self, options: Line) -> settings.RunOptions:
         """What is for the run, with the type that `--output` names."""

@@ -17,7 +17,7 @@ from nbagent.view.node import Node, h, html
 from nbagent.view.picture import ROOT, page, picture
 from nbagent.view.text import plain
 from nbagent.view.tree import tree_node
-from nbagent.view.words import clean, count, money, one_line, seconds, things, visible
+from nbagent.view.words import began, clean, count, money, one_line, seconds, things, visible
 
 SAVED_BYTES = 2_000_000
 """Of the conversation in the saved file."""
@@ -98,7 +98,7 @@ def _facts(run: RunRecord) -> list[str]:
 def _run_row(run: RunRecord) -> Node:
     """A button that opens a run."""
     prompt = one_line(visible(run.prompt), 120) or "(no prompt)"
-    when = run.started_at.astimezone().strftime("%d %b %H:%M")
+    when = began(run.started_at)
     about = h("small", "", " · ".join(visible(fact) for fact in (when, *_facts(run)) if fact))
     return h("button", "nba-open", prompt, about, type="button", data_do="open", value=run.id)
 

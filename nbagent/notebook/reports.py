@@ -39,7 +39,7 @@ from nbagent.settings.checks import Tools
 from nbagent.tools.base import HostSet, host_words
 from nbagent.view import labels
 from nbagent.view.listing import Listing
-from nbagent.view.words import one_line, things, visible
+from nbagent.view.words import began, one_line, things, visible
 from nbagent.workflow.listing import workflow_text
 
 _WORTH_BYTES = 100_000
@@ -247,7 +247,7 @@ def runs(limit: int) -> Listing:
         (
             run.id[:8],
             one_line(run.name or "", 24),
-            run.started_at.astimezone().strftime("%d %b %H:%M"),
+            began(run.started_at),
             labels.status_of(run).word,
             run.model,
             one_line(run.prompt, 48),

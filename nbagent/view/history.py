@@ -10,7 +10,7 @@ from nbagent.view.markdown import cell
 from nbagent.view.node import Node, h
 from nbagent.view.picture import ROOT, action
 from nbagent.view.values import spark
-from nbagent.view.words import clean, count, money, one_line, seconds, things, visible
+from nbagent.view.words import began, clean, count, money, one_line, seconds, things, visible
 
 _PROMPT_CHARS = 90
 _HEADS = ("run", "began", "state", "prompt", "turns", "tokens", "by turn", "cost", "time", "model")
@@ -57,11 +57,10 @@ def _sorter(name: str, kernel: str) -> list[Node]:
 def _row(run: RunRecord, kernel: str) -> Node:
     """A run; each cell with the value that its column is sorted by, where its text is none."""
     status, usage, cost = labels.status_of(run), run.usage.total_tokens, run.cost_usd or 0
-    began = run.started_at.astimezone()
     n, time = len(run.turns), run.duration_ms
     shown: dict[str, tuple[str, float | str | None]] = {
         "run": (visible(run.name or run.id[:8]), None),
-        "began": (began.strftime("%d %b %H:%M"), began.isoformat()),
+        "began": (began(run.started_at), run.started_at.astimezone().isoformat()),
         "state": (f"{status.mark} {status.word}", status.word),
         "prompt": (one_line(clean(run.prompt), _PROMPT_CHARS), None),
         "turns": (str(n), None),

@@ -13,7 +13,7 @@ from nbagent.view.markdown import nodes_of
 from nbagent.view.node import Node, h
 from nbagent.view.picture import ROOT, card_node, page, picture, row_node, turn_node
 from nbagent.view.request import message_nodes
-from nbagent.view.words import clean, one_line
+from nbagent.view.words import began, clean, one_line
 
 
 class Answer(str):
@@ -84,8 +84,8 @@ def runs_text(runs: Sequence[RunRecord]) -> str:
     lines: list[str] = []
     for run in runs:
         mark = labels.status_of(run).mark
-        began = run.started_at.astimezone().strftime("%d %b %H:%M")
-        words = f"{run.id[:8]}  {began}  {mark} {one_line(clean(run.prompt), 60)}"
+        when = began(run.started_at)
+        words = f"{run.id[:8]}  {when}  {mark} {one_line(clean(run.prompt), 60)}"
         lines.append(f"{words}  {spark(run)}  {labels.facts_line(run)}".rstrip())
     return "\n".join(lines)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, cast
 
 from nbagent.contracts.chat import MAX_DEPTH
@@ -187,6 +188,11 @@ def seconds(ms: float) -> str:
     if ms >= 600_000:
         return f"{int(ms // 60_000)} min {int(ms % 60_000 // 1000)} s"
     return f"{ms / 1000:.1f} s" if ms < 99_950 else f"{ms / 1000:.0f} s"
+
+
+def began(at: datetime) -> str:
+    """When a run began, by the clock here: `23 Nov 14:05`."""
+    return at.astimezone().strftime("%d %b %H:%M")
 
 
 def money(usd: float) -> str:
