@@ -20,7 +20,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "nbagent.run": ("Run", "open_run", "forget"),
     "nbagent.session.branches": ("session_tree",),
     "nbagent.frames": (
-        *("runs", "turns", "tool_runs", "transitions", "messages", "prompts"),
+        *("runs", "turns", "tool_runs", "transitions", "messages", "prompts", "scores"),
         *("read_notebook", "models"),
     ),
     "nbagent.overview": ("compare", "history"),
@@ -53,7 +53,7 @@ __all__ += ["Message", "PersonAnswer", "Question", "events", "offline"]
 __all__ += ["EngineError", "ModelError", "NbagentError", "StoreError", "ToolError", "UsageError"]
 __all__ += ["compare", "history", "plot"]
 __all__ += ["expand", "load_agent", "load_package", "messages", "models", "prompts"]
-__all__ += ["read_notebook", "runs", "session_tree", "tool_runs", "transitions", "turns"]
+__all__ += ["read_notebook", "runs", "scores", "session_tree", "tool_runs", "transitions", "turns"]
 
 if TYPE_CHECKING:
     from nbagent import charts as plot
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         prompts,
         read_notebook,
         runs,
+        scores,
         tool_runs,
         transitions,
         turns,

@@ -78,6 +78,14 @@ class History:
         """
         return self._read("messages", filters)
 
+    def scores(self, **filters: Any) -> DataFrame:
+        """One row for what a scorer, a judge or a person says of a run.
+
+        `value` has numbers, and 1 or 0 for true and false; `label` has words; where a scorer
+        failed both are missing, and `error` says why. Join on `run_id`. Filters as in `runs`.
+        """
+        return self._read("scores", filters)
+
     def prompts(self, **filters: Any) -> DataFrame:
         """One row for each different template and system prompt, and when it was in use.
 
@@ -99,6 +107,7 @@ class History:
 _history = History()
 runs, turns, tool_runs = _history.runs, _history.turns, _history.tool_runs
 transitions, messages, prompts = _history.transitions, _history.messages, _history.prompts
+scores = _history.scores
 
 
 class SavedNotebook(History):

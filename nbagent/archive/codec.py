@@ -115,6 +115,7 @@ def run_row(run: RunRecord) -> Row:
         "template_sha": sha256_hex(redact(version)) if version else None,
         "server": run.base_url,
         "started_at": to_us(run.started_at),
+        **({**vars(run.case), "case_sha": run.case.sha} if run.case else {}),
         **_error_cells(run.error),
         "doc": _doc(
             options=run.options,
@@ -361,6 +362,7 @@ def record_of(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
         **_fields(run),
         "id": run["run_id"],
         "base_url": run.get("server"),
+        "case": {**run, "sha": run["case_sha"]} if "batch" in run else None,
         "usage": _usage(run) or Usage(),
         "messages": tuple(messages[place] for place in sorted(messages) if place >= 0),
         "turns": tuple(turns),

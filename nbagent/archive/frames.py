@@ -70,7 +70,7 @@ def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _refuse_unknown(name: str, filters: dict[str, Any]) -> None:
-    more = [] if name == "prompts" else ["run", "session", "model"]
+    more = [] if name == "prompts" else ["run", "session", "batch", "model"]
     more += ["since", "until", "limit", "store"] + ["whole"] * (name == "messages")
     known = dict.fromkeys((*FRAMES[name].columns, *more))
     for given in filters:

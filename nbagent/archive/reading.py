@@ -42,7 +42,7 @@ _SEARCH = (
 )
 
 _NEWEST = (
-    "WHERE (? IS NULL OR workflow = ?) AND (? IS NULL OR json_valid(doc) "
+    "WHERE batch IS NULL AND (? IS NULL OR workflow = ?) AND (? IS NULL OR json_valid(doc) "
     "AND json_extract(doc, '$.options.document') = ?) ORDER BY n DESC LIMIT ?"
 )
 
@@ -197,7 +197,8 @@ class Reading(ABC):
         with self.reading() as c:
             row = c.execute(
                 "SELECT run_id FROM runs WHERE (:session IS NULL OR session = :session) "
-                "AND (:notebook IS NULL OR notebook = :notebook) ORDER BY n DESC LIMIT 1",
+                "AND (:notebook IS NULL OR notebook = :notebook) AND batch IS NULL "
+                "ORDER BY n DESC LIMIT 1",
                 {"session": session, "notebook": notebook},
             ).fetchone()
         return None if row is None else row[0]

@@ -162,12 +162,17 @@ class Store(Reading):
             message_row(it, i, "copy" if i < copied else "person", at)
             for i, it in enumerate(run.messages)
         ]
-        _put(c, "messages", words, run=row["n"])
+        put(c, "messages", words, run=row["n"])
         return _Live(row, len(run.messages), at)
 
-    def add(self, run: RunRecord) -> None:
-        """Write a whole run that ended elsewhere, after the one that it goes on from."""
-        self.database.transact(lambda c: _put_whole(c, self._begin(c, run), run))
+    def add(self, *runs: RunRecord) -> None:
+        """Write whole runs that ended elsewhere, each after the one that it goes on from."""
+
+        def work(c: Connection) -> None:
+            for run in runs:
+                _put_whole(c, self._begin(c, run), run)
+
+        self.database.transact(work)
 
     def release(self, run_id: str) -> None:
         """Let go of a run that this process will not finish; it reads as interrupted then."""
@@ -193,7 +198,7 @@ class Store(Reading):
         return True
 
     def _put_lease(self, c: Connection) -> None:
-        _put(c, "leases", [asdict(self._lease)])
+        put(c, "leases", [asdict(self._lease)])
 
     def _take_lease(self, c: Connection) -> None:
         # The heartbeat of a dead kernel tells when its runs ended: kept as long as it has some.
@@ -269,7 +274,7 @@ class Store(Reading):
 def _respond(live: _Live, event: ResponseReceived, c: Connection) -> _Live:
     """Write a turn whose calls begin now, all of it in one row."""
     _put_texts(live, event, c)
-    _put(c, "open", [{"doc": event.turn.model_dump()}], run=live.row["n"])
+    put(c, "open", [{"doc": event.turn.model_dump()}], run=live.row["n"])
     return live._replace(open=event.turn)
 
 
@@ -280,7 +285,7 @@ def _put_result(live: _Live, run: ToolRun, c: Connection) -> _Live:
         calls = [call.id for call in turn.response.message.tool_calls]
         model = f"{live.provider}:{turn.request.model}"
         row = tool_run_row(run, turn.index, calls.index(run.tool_call_id), model)
-        _put(c, "tool_runs", [row], run=live.row["n"])
+        put(c, "tool_runs", [row], run=live.row["n"])
     return live
 
 
@@ -288,7 +293,7 @@ def _end_turn(live: _Live, event: TurnFinished, c: Connection) -> _Live:
     turn, messages = event.turn, event.messages
     texts = _put_texts(live, event, c)
     for table, rows in turn_rows(turn, messages, live.provider, live.messages).items():
-        _put(c, table, rows, run=live.row["n"])
+        put(c, table, rows, run=live.row["n"])
     return live._replace(
         open=None,
         texts=texts,
@@ -303,7 +308,7 @@ def _add_messages(live: _Live, event: MessagesAdded, c: Connection) -> _Live:
         message_row(message, place, "directive", live.at)
         for place, message in enumerate(event.messages, live.messages)
     ]
-    _put(c, "messages", rows, run=live.row["n"])
+    put(c, "messages", rows, run=live.row["n"])
     return live._replace(messages=live.messages + len(rows))
 
 
@@ -324,11 +329,12 @@ def _put_texts(
     new = {system, toolset} - live.texts
     if new:
         rows = text_rows({system: event.system_prompt}, {toolset: event.tools})
-        _put(c, "texts", [row for row in rows if row["sha"] in new])
+        put(c, "texts", [row for row in rows if row["sha"] in new])
     return live.texts | new
 
 
-def _put(c: Connection, table: str, rows: Iterable[Row], **more: Any) -> None:
+def put(c: Connection, table: str, rows: Iterable[Row], **more: Any) -> None:
+    """Write rows of a table; those of the same key are replaced."""
     c.executemany(_PUT[table], [encoded(table, {**row, **more}) for row in rows])
 
 
@@ -336,7 +342,7 @@ def _put_run(c: Connection, live: _Live, row: Row) -> None:
     """Write the row of a run anew; it has ended, and nobody holds it any more."""
     c.execute("DELETE FROM open WHERE run = ?", (live.row["n"],))
     same = {name: live.row[name] for name in ("n", "root_id", "conversation_id")}
-    _put(c, "runs", [row], **same, lease_id=None)
+    put(c, "runs", [row], **same, lease_id=None)
 
 
 def _put_whole(c: Connection, live: _Live, run: RunRecord) -> None:
@@ -344,8 +350,8 @@ def _put_whole(c: Connection, live: _Live, run: RunRecord) -> None:
     rows, n = rows_of(run), live.row["n"]
     for table in _OF_RUNS:
         c.execute(f"DELETE FROM {table} WHERE run = ?", (n,))
-        _put(c, table, rows.get(table, ()), run=n)
-    _put(c, "texts", rows["texts"])
+        put(c, table, rows.get(table, ()), run=n)
+    put(c, "texts", rows["texts"])
     _put_run(c, live, rows["runs"][0])
 
 
@@ -372,7 +378,7 @@ def _delete(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:
                 f"run {row['run_id'][:8]} is at work; stop it or wait for its end, then forget it"
             )
     for row in rows:
-        for table in _OF_RUNS:
+        for table in (*_OF_RUNS, "scores"):
             c.execute(f"DELETE FROM {table} WHERE run = ?", (row["n"],))
         c.execute("DELETE FROM runs WHERE n = ?", (row["n"],))
     c.execute(

@@ -16,8 +16,8 @@ from nbagent.contracts.records import Phase, RanIn, StopReason
 
 APPLICATION_ID = 0x6E626167
 """`nbag`: tells our file from any other SQLite database."""
-VERSION = 5
-"""Of the tables. 1 to 4 were written by earlier versions of nbagent."""
+VERSION = 6
+"""Of the tables. 1 to 5 were written by earlier versions of nbagent."""
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What reading raises where a row does not hold what was written."""
 
@@ -34,7 +34,7 @@ _COUNTS = frozenset(
     (
         *("execution_count", "turns", "turn", "tool_calls", "tool_errors", "n_unpriced"),
         *("attempts", "n_messages", "n_new", "trimmed", "position", "result_chars"),
-        *("result_tokens_est", "repeat_n", "chars", "runs", *TOKENS),
+        *("result_tokens_est", "repeat_n", "chars", "runs", "attempt", "version", *TOKENS),
     )
 )
 _WORDS = frozenset(
@@ -44,6 +44,7 @@ _WORDS = frozenset(
         *("model", "served_model", "source", "host", "tool_name", "role", "approval"),
         *("approved_by", "ran_in", "isolation", "template_sha", "system_sha", "toolset_sha"),
         *("tool_sha", "nbagent_version", "from_node", "to_node", "label"),
+        *("batch", "scorer", "by"),
     )
 )
 VOCABULARY: dict[str, tuple[str, ...]] = {
@@ -96,13 +97,14 @@ class Frame:
             return "boolean"
         if name in _WORDS:
             return "category"
-        if name.endswith(("_ms", "_usd")):
+        if name.endswith(("_ms", "_usd")) or name == "value":
             return "Float64"
         return WHEN if name.endswith(("_at", "_seen")) or name == "at" else "string"
 
 
 _TURN_ID = {"turn_id": "CASE WHEN x.turn > 0 THEN printf('C%02d', x.turn) END"}
-_OF_RUN = {"run_id": "r.run_id", "session": "r.session"}
+_OF_RUN = {"run_id": "r.run_id", "session": "r.session", "batch": "r.batch"}
+_OF_CASE = {name: f"r.{name}" for name in ("batch", "row_key", "variant", "attempt")}
 _PROVIDER = {"provider": "substr(x.model, 1, instr(x.model, ':') - 1)"}
 _ANSWER = (
     "(SELECT m.text FROM turns t JOIN messages m ON m.run = t.run AND m.position = t.message_at "
@@ -168,6 +170,7 @@ FRAMES = {
         columns=(
             *("run_id", "session", "conversation_id", "root_id", "parent_id", "kind"),
             *("forked_from", "name", "tags", "notebook", "cell_id", "execution_count"),
+            *("batch", "row_key", "variant", "attempt"),
             *("template", "template_sha", "prompt", "text", "ok", "phase", "stop_reason"),
             *("error_code", "error", "agent", "workflow", "provider", "server", "model", "params"),
             *("system_sha", "toolset_sha", "turns", "tool_calls", "tool_errors"),
@@ -186,13 +189,14 @@ FRAMES = {
             "ok": "CASE WHEN x.phase <> 'Running' "
             "THEN coalesce(x.stop_reason IN ('answered', 'workflow_complete'), 0) END",
         },
-        json=("tags", "params", "doc"),
+        json=("tags", "params", "variant", "doc"),
         # `n`: the order in which they began. `lease_id`: who is at work on it; NULL at its end.
-        more=("n", "shared_messages", "cache_write_tokens", "lease_id"),
+        # `case_sha`: of what decides the answer of a case of a batch.
+        more=("n", "shared_messages", "cache_write_tokens", "lease_id", "case_sha"),
     ),
     "turns": Frame(  # without long texts: a frame of all turns is one quick scan
         columns=(
-            *("run_id", "turn_id", "turn", "session", "provider", "server", "model"),
+            *("run_id", "turn_id", "turn", "session", "batch", "provider", "server", "model"),
             *("served_model", "workflow", "agent", "node", "ok", "phase_before", "phase_after"),
             *("stop_reason", "finish_reason", "error_code", "error", "text", "reasoning"),
             *("attempts", "retry_wait_ms", "source", "n_messages", "n_new", "tool_calls"),
@@ -222,7 +226,7 @@ FRAMES = {
     ),
     "tool_runs": Frame(
         columns=(
-            *("run_id", "turn_id", "turn", "tool_call_id", "position", "session", "model"),
+            *("run_id", "turn_id", "turn", "tool_call_id", "position", "session", "batch", "model"),
             *("workflow", "agent", "node"),
             *("host", "tool_name", "ok", "error_code", "error", "args", "args_sha", "asked_args"),
             *("reason", "result", "result_chars", "result_tokens_est", "truncated", "notes"),
@@ -278,6 +282,19 @@ FRAMES = {
             "label": _of_move(".label"),
         },
     ),
+    "scores": Frame(
+        columns=(
+            *("run_id", "batch", "row_key", "variant", "attempt", "model", "scorer", "version"),
+            *("kind", "value", "label", "reason", "by", "error", "at", "judge_run_id"),
+        ),
+        source="scores x JOIN runs r ON r.n = x.run",
+        order="x.run, x.scorer, x.version",
+        when="x.at",
+        # `by` is a word of SQL.
+        values={**_OF_RUN, **_OF_CASE, "model": "r.model", "by": "x.scored_by"},
+        json=("variant",),
+        more=("run", "scored_by"),
+    ),
     "prompts": Frame(
         columns=("sha", "kind", "text", "first_seen", "last_seen", "runs"),
         source=_PROMPTS,
@@ -286,7 +303,8 @@ FRAMES = {
     ),
 }
 STORED = {
-    **{name: FRAMES[name].stored for name in ("runs", "turns", "tool_runs", "messages")},
+    **{name: FRAMES[name].stored for name in ("runs", "turns", "tool_runs", "messages", "scores")},
+    "batches": ("name", "doc"),  # of which data and template a batch was made, as JSON
     "texts": ("sha", "kind", "text"),  # system prompts, and toolsets as JSON, each once
     "open": ("run", "doc"),  # the last turn of a run at work whose calls began, as JSON
     # One row for each process that may have runs at work.
@@ -297,6 +315,8 @@ _KEYS = {
     "turns": "PRIMARY KEY(run, turn)) WITHOUT ROWID",
     "tool_runs": "PRIMARY KEY(run, turn, position))",
     "messages": "PRIMARY KEY(run, position))",
+    "scores": "PRIMARY KEY(run, scorer, version)) WITHOUT ROWID",
+    "batches": "PRIMARY KEY(name))",
     "texts": "PRIMARY KEY(sha))",
     "open": "PRIMARY KEY(run))",
     "leases": "PRIMARY KEY(id))",
@@ -311,6 +331,7 @@ def statements() -> list[str]:
         *(f"CREATE TABLE {it}({', '.join(STORED[it])}, {key}" for it, key in _KEYS.items()),
         "CREATE UNIQUE INDEX runs_by_id ON runs(run_id)",
         "CREATE INDEX runs_by_name ON runs(name) WHERE name IS NOT NULL",
+        "CREATE INDEX runs_by_batch ON runs(batch) WHERE batch IS NOT NULL",
         "CREATE INDEX runs_at_work ON runs(phase) WHERE phase = 'Running'",
         "CREATE INDEX runs_by_parent ON runs(parent_id) WHERE parent_id IS NOT NULL",
     ]

@@ -236,6 +236,38 @@ class EngineTurn(Value):
         return self.response.message.text if self.response else ""
 
 
+class Case(Value):
+    """What a run of a batch answers: one row of its table, in one variant, for the nth time."""
+
+    batch: str
+    """The batch's name; of a judge's run it ends with `/judge`."""
+    row_key: str
+    variant: dict[str, str] = Field(default_factory=dict[str, str])
+    """The label of each axis, by its name."""
+    attempt: int = 1
+    """Counts the repeats from 1."""
+    sha: str = ""
+    """Hash of all that decides the answer: a finished run of the same hash is not asked again."""
+
+
+class ScoreRecord(Value):
+    """What a scorer, a judge or a person says of a run; one for each run, scorer and version."""
+
+    run_id: str
+    scorer: str
+    version: int = 1
+    value: bool | float | str | None = None
+    """An assertion, a number or a label; None where the scorer failed."""
+    reason: str | None = None
+    by: str
+    """`function`, `person`, or the model id of a judge."""
+    error: str | None = None
+    """What the scorer raised."""
+    at: datetime
+    judge_run_id: str | None = None
+    """The run in which a model judged."""
+
+
 class RunRecord(Value):
     """One run, whole. It never changes after it ended.
 
@@ -252,6 +284,8 @@ class RunRecord(Value):
     kind: Literal["start", "continue", "resume", "fork"] = "start"
     forked_from: str | None = None
     """The turn of the parent that a fork asks anew."""
+    case: Case | None = None
+    """Of a run that is one of a batch."""
     copied: tuple[str, ...] = ()
     """Of a fork that changed the conversation before it: its first messages are that conversation
     from the first change on. For each the id of the turn that had added it, or nothing."""

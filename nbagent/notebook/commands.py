@@ -27,7 +27,7 @@ from nbagent.notebook.line import (
     parse_command,
 )
 from nbagent.notebook.panel import panel
-from nbagent.notebook.template import evaluate, render
+from nbagent.notebook.prompt_names import evaluate
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run, tools_given_to
 from nbagent.session.active import at_work, dry_run
@@ -35,6 +35,7 @@ from nbagent.session.approval import granted
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store, find_run
+from nbagent.session.template import render
 from nbagent.view.listing import Listing
 from nbagent.view.words import things, visible
 from nbagent.workflow.graph import PackageError

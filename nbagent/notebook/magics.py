@@ -73,7 +73,7 @@ def note_error(result: Any) -> None:
     ours = isinstance(error, NbagentError | Interrupt) and "%agent" in str(result.info.raw_cell)
     if error is not None and not ours:
         # Late, as all that a cell without an error does not need.
-        import_module("nbagent.notebook.template").note_error(error)
+        import_module("nbagent.notebook.prompt_names").note_error(error)
 
 
 def mended(lines: list[str]) -> list[str]:

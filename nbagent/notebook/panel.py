@@ -34,13 +34,14 @@ from nbagent.notebook import actions, kernel, panel_lists
 from nbagent.notebook.clicks import aside, later, start_by_click
 from nbagent.notebook.outputs import Output, Views
 from nbagent.notebook.panel_form import Form, filtered
+from nbagent.notebook.prompt_names import evaluate
 from nbagent.notebook.run_view import LiveView, comm_id, listen, script, sheet
-from nbagent.notebook.template import evaluate, render
 from nbagent.providers.choice import choose_model
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
+from nbagent.session.template import render
 from nbagent.settings import RunOptions, effective
 from nbagent.view.labels import is_unfinished
 from nbagent.view.node import Node

@@ -16,6 +16,7 @@ from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier, Pump
 from nbagent.settings import RunOptions
+from nbagent.view.batch import BatchProgress
 from nbagent.view.node import Node
 
 Asker = Callable[[Question], PersonAnswer]
@@ -36,6 +37,26 @@ class RunList(Protocol):
 
     def node(self, kernel: str = "") -> Node:
         """Its picture; `kernel` names the output that its buttons belong to."""
+        ...
+
+
+class BatchControls(Protocol):
+    """What the buttons of a batch do. Any thread."""
+
+    def stop(self, *, after_rows: bool = False) -> None:
+        """Stop at once; `after_rows`: when the runs at work have ended."""
+        ...
+
+
+class BatchView(Protocol):
+    """Shows a batch while it is at work."""
+
+    def update(self, progress: BatchProgress) -> None:
+        """Show how far it is. On the engine thread, a few times a second."""
+        ...
+
+    def close(self, progress: BatchProgress) -> None:
+        """Show its end, as it is to be saved. Once, on the engine thread."""
         ...
 
 
@@ -90,6 +111,10 @@ class Frontend:
         if options.quiet:
             return None
         return self.printer() if options.echo else NoticePrinter()
+
+    def open_batch(self, progress: BatchProgress, controls: BatchControls) -> BatchView | None:
+        """A view of a batch that begins, in the thread that starts it; None: none is wanted."""
+        return None
 
     def printer(self) -> Sink:
         """Prints events as plain lines while they happen."""

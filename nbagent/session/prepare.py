@@ -17,7 +17,7 @@ from nbagent.contracts.chat import CONTINUE, ChatRequest, Message, Part, TextPar
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import Limits
 from nbagent.contracts.ports import ToolContext
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import Case, EngineTurn, RunRecord
 from nbagent.engine import EnginePlan
 from nbagent.runtime import Courier
 from nbagent.session.approval import OnApproval, Rules
@@ -67,6 +67,8 @@ class Ask:
     """The calls of its answer wait until the run is resumed: a person chooses between answers."""
     dry_run: bool = False
     """Only to be looked at: a key may be missing."""
+    case: Case | None = None
+    """Of a batch, which it answers."""
     dropped: tuple[str, ...] = ()
     """Options of the run before that do not go on, also where `options` says nothing."""
     notices: tuple[str, ...] = ()
@@ -150,6 +152,7 @@ def prepare(
             shared_messages=len(base.history) if parent else 0,
             kind=ask.kind,
             forked_from=ask.fork_turn,
+            case=ask.case,
             copied=tuple(turn for _, turn in base.copies),
             agent=guide.agent_id if guide else None,
             workflow=flow.package.id if flow else None,

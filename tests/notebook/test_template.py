@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 def test_unusable_expression_is_refused_with_a_message_that_helps(
     named: MagicShell, monkeypatch: pytest.MonkeyPatch, template: str
 ) -> None:
-    monkeypatch.setattr("nbagent.notebook.template._last_error", None)
+    monkeypatch.setattr("nbagent.notebook.prompt_names._last_error", None)
     monkeypatch.delattr("sys.last_value", raising=False)
     message = named.refused("%%agent", template).message
     assert [words for words in REFUSED[template] if words not in message] == [], message

@@ -1,0 +1,98 @@
+"""What the store keeps of batches: their runs in short, what they were made of, and scores.
+
+A score is a row of its own beside a run, which never changes. Its frame is in `tables`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nbagent.archive.codec import Row, from_us, record_of, text_cell, to_us
+from nbagent.archive.database import Connection
+from nbagent.archive.reading import select
+from nbagent.archive.store import Store, put
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.records import Case, RunRecord, ScoreRecord
+
+JUDGE = "/judge"
+"""What the name of a batch ends with whose runs judge those of another one."""
+_OF_IDS = (
+    "SELECT r.run_id, s.* FROM scores s JOIN runs r ON r.n = s.run "
+    "WHERE r.run_id IN (SELECT value FROM json_each(?)) ORDER BY s.at, s.version"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRun:
+    """A run of a batch; of its record no turn and no message is loaded."""
+
+    case: Case
+    run: RunRecord
+
+
+def runs_of_batch(store: Store, name: str) -> list[CaseRun]:
+    """The runs of a batch, in the order in which they began."""
+    with store.reading() as c:
+        rows = select(c, "runs", "WHERE batch = ? ORDER BY n", (text_cell(name),))
+    runs = (record_of(defaultdict(list, runs=[row])) for row in rows)
+    return [CaseRun(run.case, run) for run in runs if run.case is not None]
+
+
+def batch_doc(store: Store, name: str) -> dict[str, Any] | None:
+    """What `keep_batch` wrote last of a batch; None where there is none of that name."""
+    with store.reading() as c:
+        found = select(c, "batches", "WHERE name = ?", (text_cell(name),))
+    return found[0].get("doc", {}) if found else None
+
+
+def keep_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
+    """Write what a batch is made of: JSON values."""
+    row: Row = {"name": name, "doc": dict(doc)}
+    store.database.transact(lambda c: put(c, "batches", [row]), durable=False)
+
+
+def keep_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
+    """Write scores; one of the same run, scorer and version is replaced.
+
+    Those of a run that is not there (any more) are dropped.
+    """
+    find = "SELECT n FROM runs WHERE run_id = ?"
+
+    def work(c: Connection) -> None:
+        for score in scores:
+            for (n,) in c.execute(find, (text_cell(score.run_id),)).fetchall():
+                put(c, "scores", [_row(score)], run=n)
+
+    store.database.transact(work, durable=False)
+
+
+def scores_of(store: Store, run_ids: Collection[str]) -> list[ScoreRecord]:
+    """The scores of runs, oldest first."""
+    with store.reading() as c:
+        cursor = c.execute(_OF_IDS, (dump_json([*run_ids]).decode(),))
+        names = [column[0] for column in cursor.description]
+        rows = [dict(zip(names, cells, strict=True)) for cells in cursor]
+    return [_score(row) for row in rows]
+
+
+def _row(score: ScoreRecord) -> Row:
+    value = score.value
+    kind = "bool" if isinstance(value, bool) else "label" if isinstance(value, str) else "number"
+    return {
+        **vars(score),
+        "kind": None if value is None else kind,
+        "value": None if value is None or kind == "label" else float(value),
+        "label": value if kind == "label" else None,
+        "scored_by": score.by,
+        "at": to_us(score.at),
+    }
+
+
+def _score(row: Row) -> ScoreRecord:
+    value: Any = row["label"] if row["kind"] == "label" else row["value"]
+    value = bool(value) if row["kind"] == "bool" else value
+    times = {"value": value, "by": row["scored_by"], "at": from_us(row["at"])}
+    return ScoreRecord.model_validate({**row, **times})

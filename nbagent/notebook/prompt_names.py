@@ -1,0 +1,122 @@
+"""The names that a prompt of the notebook may use in `{{ expression }}`.
+
+The notebook's own, and two of a prompt's: `_error`, the last exception of a cell, and `_cells`, the
+cells before.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from nbagent.contracts.secrets import redact_cut, register_named
+from nbagent.files.mounts import PROJECT, parse_mount
+from nbagent.settings import effective, project_folder
+from nbagent.shown.texts import cut_middle, without_codes
+
+_ERROR_CHARS = 4_000
+_CELL_CHARS = 4_000
+_CELLS_CHARS = 20_000
+_FRAMES = 3
+
+
+def evaluate(shell: Any, expression: str) -> object:
+    """The value of an expression in the notebook, with the prompt's own names.
+
+    These are in no namespace that the notebook keeps.
+    """
+    code = compile(expression, "<prompt>", "eval")
+    meant = set(re.findall(r"\b_(?:error|cells)\b", expression)) - set(shell.user_ns)
+    if meant:
+        register_named(shell.user_ns)
+        own = {name: error_text(shell) if name == "_error" else Cells(shell) for name in meant}
+        # As globals: what stands in a lambda or a comprehension sees no locals.
+        return eval(code, {**shell.user_global_ns, **own})
+    return eval(code, shell.user_global_ns, shell.user_ns)
+
+
+_last_error: BaseException | None = None
+
+
+def note_error(error: BaseException) -> None:
+    """Keep the exception of a cell: it is `_error` from now on."""
+    global _last_error
+    _last_error = error
+
+
+def error_text(shell: Any) -> str:
+    """The last exception of a cell: type, message, and the lines of the cells that led to it."""
+    error = _last_error or getattr(sys, "last_value", None)
+    if error is None:
+        raise LookupError("no cell of this notebook has failed yet")
+    label = shell.compile.format_code_name  # ("Cell", "In[3]"), None for code of no cell
+    said = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, SyntaxError) and (cell := label(error.filename)):
+        said = said.replace(f'File "{error.filename}"', cell[1])
+    frames: list[str] = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if cell := label(file):
+            around = [(n, linecache.getline(file, n)) for n in range(max(line - 2, 1), line + 2)]
+            lines = [f"{'->' if n == line else '  '} {n} {text}" for n, text in around if text]
+            frames.append(f"{cell[1]}, line {line}, in {name}\n" + "".join(lines).rstrip())
+    return _within("\n".join([said, *frames[-_FRAMES:]]), _ERROR_CHARS)
+
+
+class Cells:
+    """The cells before this one: `_cells[-1]` is the source and the outputs of the last one."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._history = shell.history_manager
+        self._numbers = range(1, len(self._history.input_hist_raw) - 1)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, place: int | slice) -> str:
+        numbers = self._numbers[place]
+        chosen = [numbers] if isinstance(numbers, int) else list(numbers)
+        return _within("\n\n".join(map(self._text, chosen)), _CELLS_CHARS)
+
+    def __repr__(self) -> str:
+        return self[:]
+
+    def _text(self, number: int) -> str:
+        history = self._history
+        pieces = [f"In[{number}]:", history.input_hist_raw[number].rstrip()]
+        outputs: list[Any] = getattr(history, "outputs", {}).get(number, [])
+        bundles = [output.bundle for output in outputs]
+        if not outputs and number in history.output_hist:  # of an IPython before 9
+            bundles = [{"text/plain": repr(history.output_hist[number])}]
+        texts = ["".join(b.get("stream", "")) or str(b.get("text/plain", "")) for b in bundles]
+        if error := getattr(history, "exceptions", {}).get(number):
+            texts.append(f"{error.get('ename')}: {error.get('evalue')}")
+        if said := "\n".join(text.rstrip() for text in texts if text.strip()):
+            pieces += [f"Out[{number}]:", without_codes(said)]
+        return _within("\n".join(pieces), _CELL_CHARS)
+
+
+_FOLDERS = re.compile(
+    r"(?<![\w@~.:/])//?(?:[\w.+-]+/)+(?=[\w.+-])"
+    r"|(?<!\w)[A-Za-z]:[\\/]+(?:[^\\/\s:*?\"<>|]+[\\/]+)*(?=[^\\/\s])"
+)
+"""Of a path, also as Windows writes it: all but its last name."""
+
+
+def _within(text: str, budget_chars: int) -> str:
+    """The text within a budget, without secrets and without the folders of this machine."""
+    mounts = map(parse_mount, effective().mounts)
+    named = [(project_folder(), PROJECT), *((mount.root, mount.name) for mount in mounts)]
+    home = Path(os.path.expanduser("~"))
+    named += [(home, "~")] if len(home.parts) > 1 else []
+    text = re.sub(r"\bfile:/+(?=\w)", "/", text)
+    for root, name in sorted(named, key=lambda one: len(str(one[0])), reverse=True):
+        text = re.sub(rf"(?<![\w/]){re.escape(str(root))}(?![\w.-])", name, text)
+    text = _FOLDERS.sub("…/", text)
+    return cut_middle(redact_cut(text), budget_chars)

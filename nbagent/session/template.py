@@ -1,0 +1,182 @@
+"""`{{ expression }}` in a prompt: finds the expressions, evaluates them, puts the values in.
+
+Which names an expression may use is its caller's to say; what a value looks like in a prompt
+belongs to `nbagent.shown`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, islice
+from types import AsyncGeneratorType, CoroutineType
+from typing import Any, cast
+
+from nbagent.contracts.chat import Part, TextPart
+from nbagent.contracts.errors import UsageError, described
+from nbagent.contracts.secrets import redact_cut
+
+_OPEN, _CLOSINGS = "{{", re.compile("(?=}})")
+_AWAIT = "await it in a cell above, and use the result's name here."
+_MOST_CLOSINGS = 64
+"""How many `}}` are tried as the end of one expression. Keeps a long LaTeX text from being slow."""
+_LITERAL = "To write two literal braces, type {{ '{{' }}."
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A template with its expressions replaced by their values."""
+
+    prompt: str
+    """As one text; an image stands in it as `[image: …]`."""
+    parts: tuple[Part, ...]
+    """What a message carries: neighbouring texts joined, images and files at their places."""
+    expressions: tuple[str, ...]
+    """The expressions in order, as typed. Empty when the template had none."""
+
+
+class Template:
+    """A text with its `{{ expressions }}`, which are all found before one is evaluated.
+
+    All else stays as typed: single braces, `$`, JSON.
+
+    Raises:
+        UsageError: an expression is unfinished, or is not Python.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._texts, expressions = _split(text)
+        self.expressions = tuple(expressions)
+        """In order, as typed."""
+
+    def render(self, evaluate: Callable[[str], object]) -> Rendered:
+        """Put the values of all expressions in. A value is not scanned for expressions.
+
+        Args:
+            evaluate: gives the value of one Python expression; it is only handed text that
+                compiles.
+
+        Raises:
+            UsageError: an expression raised.
+        """
+        parts: list[Part] = [TextPart(text=self._texts[0])]
+        for expression, text in zip(self.expressions, self._texts[1:], strict=True):
+            parts += [*_value_parts(expression, evaluate), TextPart(text=text)]
+        prompt = "".join(_as_text(part) for part in parts)
+        return Rendered(prompt, tuple(_joined(parts)), self.expressions)
+
+
+def render(template: str, evaluate: Callable[[str], object]) -> Rendered:
+    """`Template.render` of a text that is used once."""
+    return Template(template).render(evaluate)
+
+
+def _split(template: str) -> tuple[list[str], list[str]]:
+    """The texts around the expressions, and these as typed; one text more than expressions."""
+    texts: list[str] = []
+    expressions: list[str] = []
+    position = 0
+    while (start := template.find(_OPEN, position)) >= 0:
+        texts.append(template[position:start])
+        expression, position = _expression_at(template, start)
+        expressions.append(expression)
+    return [*texts, template[position:]], expressions
+
+
+def _expression_at(template: str, start: int) -> tuple[str, int]:
+    """The expression that opens here and where the text goes on: the shortest that compiles."""
+    tried: list[str] = []
+    for closing in islice(_CLOSINGS.finditer(template, start + len(_OPEN)), _MOST_CLOSINGS):
+        typed = template[start + len(_OPEN) : closing.start()].strip()
+        if typed and _compiles(_whole(typed), "eval"):
+            return typed, closing.start() + len("}}")
+        tried.append(typed)
+    if not tried:
+        raise UsageError(
+            f"{_shortened(template[start:])!r} opens an expression and has no closing }}}}."
+            f" Close it, or: {_LITERAL}"
+        )
+    raise UsageError(f"{{{{ {_shortened(tried[0])} }}}} {_why_not(tried[0])} {_LITERAL}")
+
+
+def _whole(typed: str) -> str:
+    """What is compiled: an expression over several lines needs parentheses."""
+    return f"({typed}\n)" if "\n" in typed else typed
+
+
+def _compiles(source: str, mode: str, flags: int = 0) -> bool:
+    with warnings.catch_warnings():
+        # Python says what it thinks of odd escapes when the expression is evaluated.
+        warnings.simplefilter("ignore")
+        try:
+            compile(source, "<prompt>", mode, flags)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+            return False
+    return True
+
+
+def _why_not(typed: str) -> str:
+    """Say why a text is no expression, for the sentence that starts with the text."""
+    if not typed:
+        return "is empty; put a Python expression between the braces."
+    if typed[0] in "%!" or typed.endswith("?"):
+        return "is for IPython; only Python expressions are evaluated here, no magics or shell."
+    if _compiles(typed, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
+        return f"has to be awaited; {_AWAIT}"
+    if _compiles(typed, "exec"):
+        return "is a statement; put it in a cell above, and use the name or an expression here."
+    return "is not a Python expression."
+
+
+def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Part, ...]:
+    name = f"{{{{ {_shortened(expression)} }}}}"
+    try:
+        value = evaluate(_whole(expression))
+    except Exception as error:
+        remedy = "Try the expression in a cell of its own, and correct it."
+        if isinstance(error, NameError):
+            remedy = f"Run the cell that defines the name, or correct it. {_LITERAL}"
+        said = _shortened(described(error)).rstrip(": .")
+        raise UsageError(
+            f"{name} failed: {said}. {remedy} Nothing was sent.",
+            details={"expression": expression, "error": type(error).__name__},
+        ) from error
+    kind = type(value)
+    if issubclass(kind, Awaitable | AsyncGeneratorType):
+        called = isinstance(ast.parse(_whole(expression), mode="eval").body, ast.Call)
+        if called and isinstance(value, CoroutineType):
+            # Nobody else has it: without this Python warns of it later, out of place.
+            cast("CoroutineType[Any, Any, Any]", value).close()
+        raise UsageError(
+            f"{name} gives a value of type {kind.__name__!r}, which has to be awaited; {_AWAIT} "
+            "Nothing was sent."
+        )
+    # Only a prompt with values needs this room; most have none.
+    from nbagent.shown import shown_in_prompt
+
+    return shown_in_prompt(value)
+
+
+def _shortened(text: str, limit: int = 200) -> str:
+    text = redact_cut(text)
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _as_text(part: Part) -> str:
+    if isinstance(part, TextPart):
+        return part.text
+    if part.type == "image":
+        return f"[image: {part.alt}]" if part.alt else "[image]"
+    return f"[file: {part.name}]"
+
+
+def _joined(parts: list[Part]) -> Iterator[Part]:
+    """The parts with neighbouring texts as one, and without empty ones."""
+    for is_text, some in groupby(parts, lambda part: isinstance(part, TextPart)):
+        if not is_text:
+            yield from some
+        elif text := "".join(map(_as_text, some)):
+            yield TextPart(text=text)
