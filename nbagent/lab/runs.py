@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from nbagent.archive.store import Store
-from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.ports import RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier
@@ -51,21 +50,46 @@ class Unattended(Frontend):
         return None
 
 
-async def run_to_end(
-    ask: Ask,
-    *,
-    store: Store,
-    here: Unattended,
-    cancel: CancelToken,
-    on_event: OnEvent | None = None,
-) -> RunRecord:
-    """Run and give the record at the end; a stop of `cancel` stops it. On the engine thread.
+class Executor(Protocol):
+    """Where the runs of a batch are made. All of it on the engine thread."""
 
-    Raises:
-        UsageError: it cannot start as asked; there is no run.
-    """
-    active = ActiveRun(ask, store=store, here=here)
-    active.start(on_event)
-    cancel.on_set(active.stop)
-    await asyncio.wrap_future(active.courier.future)
-    return active.record
+    async def run(self, ask: Ask, on_event: OnEvent | None = None) -> RunRecord:
+        """Run to a stop point; the run is in the batch's store when this returns.
+
+        Raises:
+            UsageError: it cannot start as asked; there is no run.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Stop all that is at work; each `run` then returns soon."""
+        ...
+
+    async def close(self) -> None:
+        """The batch has ended: give back what it held."""
+        ...
+
+
+class Local:
+    """In this process."""
+
+    def __init__(self, store: Store, here: Unattended) -> None:
+        self._store, self._here = store, here
+        self._at_work: set[ActiveRun] = set()
+
+    async def run(self, ask: Ask, on_event: OnEvent | None = None) -> RunRecord:
+        active = ActiveRun(ask, store=self._store, here=self._here)
+        self._at_work.add(active)
+        try:
+            active.start(on_event)
+            await asyncio.wrap_future(active.courier.future)
+        finally:
+            self._at_work.discard(active)
+        return active.record
+
+    def stop(self) -> None:
+        for active in tuple(self._at_work):
+            active.stop()
+
+    async def close(self) -> None:
+        """Nothing is held."""
