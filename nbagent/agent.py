@@ -5,10 +5,10 @@ Thin: what an agent does is in the session and the engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nbagent import runtime
 from nbagent.contracts.chat import Message
@@ -21,6 +21,9 @@ from nbagent.session.prepare import Ask
 from nbagent.settings import RunOptions, without_secrets
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from nbagent.lab.batch import Batch
     from nbagent.view.dry_run import DryRun
 
 
@@ -110,6 +113,75 @@ class Agent:
                     yield event
         finally:
             run.stop()
+
+    def map(
+        self,
+        data: DataFrame,
+        template: str = "",
+        *,
+        key: str | None = None,
+        vary: Mapping[str, Any] | None = None,
+        repeat: int = 1,
+        name: str | None = None,
+        concurrency: int = 16,
+        max_cost_usd: float | None = None,
+        max_failed: float | None = None,
+        score: Sequence[Any] | Any = (),
+        stale: Literal["run", "keep"] | None = None,
+        executor: Any = None,
+        start: bool = True,
+        names: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Batch:
+        """Run it for each row of a table, in each variant; returns at once.
+
+        The same call goes on: what is answered is not asked again, what was stopped is resumed.
+
+        Args:
+            data: the table. Its columns are the names of the template.
+            template: the prompt, with `{{ column }}`; `{{ row["a column"] }}` for other names.
+            key: the column that tells rows apart; else the index. No two rows may have the same.
+            vary: by option of a run, or `prompt`, the values to try: a list, or a dict by label;
+                all combinations are asked.
+            repeat: how often each case is asked.
+            name: of the batch; else one that follows from the call.
+            concurrency: most runs at a time.
+            max_cost_usd: of the whole batch, judges included; it then stops.
+            max_failed: so many failed cases stop it; below 1, this share of all cases.
+            score: functions of a row and a run, scorers and judges.
+            stale: where the table changed: `run` asks the changed rows anew, `keep` takes their
+                old answers, also after a change of prompt or options; else an error says so.
+            executor: a `dask.distributed.Client`, to run on a cluster.
+            start: whether to begin; else `dry_run()` tells what it would be, and `start()` begins.
+            names: further names for the template.
+            options: as in `run`.
+
+        Raises:
+            UsageError: something cannot be done as asked; nothing was sent.
+        """
+        from nbagent.lab.batch import planned_batch
+
+        batch = planned_batch(
+            changed_ask(self._base, options),
+            data,
+            template,
+            key=key,
+            vary=vary,
+            repeat=repeat,
+            name=name,
+            concurrency=concurrency,
+            max_cost_usd=max_cost_usd,
+            max_failed=max_failed,
+            score=score,
+            stale=stale,
+            executor=executor,
+            names=names or {},
+        )
+        return batch.start() if start else batch
+
+    async def amap(self, data: DataFrame, template: str = "", **how: Any) -> Batch:
+        """As `map`, for `await`: returns at its end; synchronous tools run on the loop here."""
+        return await self.map(data, template, **how).await_end()
 
     def dry_run(self, prompt: str = "", **options: Any) -> DryRun:
         """What `run` would send first: messages, tools, the body. Sends and keeps nothing.

@@ -56,7 +56,7 @@ def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.Data
     cells = zip(*rows, strict=True) if rows else ((),) * len(frame.columns)
     columns = zip(frame.columns, cells, strict=True)
     try:
-        arrays = {column: _array(frame.dtype(column), values) for column, values in columns}
+        arrays = {column: array_of(frame.dtype(column), values) for column, values in columns}
     except DAMAGE as error:
         files = ", ".join(str(store.path) for store in stores)
         said = f"a cell in {files} is damaged ({error}); move a damaged file away"
@@ -209,7 +209,7 @@ def _moment(value: Any) -> int | None:
 # Cells → arrays
 
 
-def _array(dtype: Dtype, cells: Sequence[Any]) -> Any:
+def array_of(dtype: Dtype, cells: Sequence[Any]) -> Any:
     """The cells as an array of a dtype."""
     import numpy as np
 

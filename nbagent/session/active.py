@@ -102,6 +102,7 @@ class ActiveRun:
             buttons=self._buttons,
             by_input=self._here.asker(),
             audit=self._audit(),
+            pauses=ask.case is not None,
         )
         self.store.database.on_warning = self._warn_all
 
@@ -284,16 +285,23 @@ def at_work() -> list[ActiveRun]:
 _INTERNAL = {"tools": {"__all__": {"traits"}}}
 
 
-def dry_run(ask: Ask) -> DryRun:
-    """What the run would send first; a missing key alone is no error."""
+def look_ahead(
+    ask: Ask, *, store: Store | None = None, here: Frontend | None = None
+) -> tuple[ActiveRun, ChatRequest, WireRequest]:
+    """A run that is not begun, and what it would send first: for its model, and on the wire."""
     if on_engine_thread():
         raise UsageError("an async tool cannot wait for a dry run; do it before the run")
-    active = ActiveRun(ask)
+    active = ActiveRun(ask, store=store, here=here)
     future = asyncio.run_coroutine_threadsafe(_first(active), engine_loop())
     try:
-        request, wire = future.result()
+        return active, *future.result()
     finally:
         future.cancel()
+
+
+def dry_run(ask: Ask) -> DryRun:
+    """What the run would send first; a missing key alone is no error."""
+    active, request, wire = look_ahead(ask)
     # With it comes all that draws.
     from nbagent.view.dry_run import DryRun
 

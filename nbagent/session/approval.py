@@ -183,6 +183,8 @@ class SessionApprover:
     by_input: OnApproval | None
     """Asks in the thread that waits, where somebody types."""
     audit: AuditSink | None
+    pauses: bool = False
+    """Whether the run pauses after a turn in which nobody could be asked: as a case of a batch."""
     _open: dict[str, _Asked] = field(default_factory=dict[str, _Asked], init=False)
 
     async def review(
@@ -309,6 +311,7 @@ class SessionApprover:
         self._open[call_id] = _Asked(call=call, context=context, answer=answered)
         try:
             if self.callback is None and not await self._somebody_is_there():
+                cancel.after_turn |= self.pauses
                 reason = _NOBODY
                 if not prepared.preview.firm:  # else no rule can allow it
                     reason += ", in an unattended notebook allow it with nbagent.configure(allow=…)"

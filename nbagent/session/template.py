@@ -48,6 +48,7 @@ class Template:
     """
 
     def __init__(self, text: str) -> None:
+        self.text = text
         self._texts, expressions = _split(text)
         self.expressions = tuple(expressions)
         """In order, as typed."""

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-BatchState = Literal["Running", "Paused", "Stopped", "Finished"]
+from nbagent.view.node import Node, h
+
+BatchState = Literal["Ready", "Running", "Paused", "Stopped", "Finished"]
+"""`Ready`: not begun. `Paused` and `Stopped` ended before all cases were done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +71,14 @@ class BatchProgress:
     failures: tuple[FailedCase, ...]
     """The first ones."""
     variants: tuple[VariantSummary, ...]
+
+
+def batch_text(progress: BatchProgress) -> str:
+    """How far it is, in a line."""
+    done = progress.ok + progress.failed
+    return f"{progress.name}: {done} of {progress.total}, {progress.state}"
+
+
+def batch_node(progress: BatchProgress, *, kernel: str = "", buttons: bool = False) -> Node:
+    """The same as a picture."""
+    return h("div", "", batch_text(progress), data_kernel=kernel or None)

@@ -1,0 +1,457 @@
+"""A batch: the handle that a person holds of many runs; live, and what they tell as frames.
+
+Thin: what its cases are is in `cases`, how they are asked in `driver`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from nbagent import runtime
+from nbagent.archive.batches import (
+    JUDGE,
+    CaseRun,
+    batch_doc,
+    keep_batch,
+    runs_of_batch,
+)
+from nbagent.archive.store import Store
+from nbagent.contracts.canonical import sha_of
+from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.policy import CallPreview
+from nbagent.contracts.records import toolset_sha
+from nbagent.lab import statistics
+from nbagent.lab.cases import (
+    PlannedCase,
+    Table,
+    Variant,
+    ask_of,
+    cases_of,
+    columns_used,
+    option_error,
+    refuse_other_data,
+    row_shas,
+    table_of,
+    variants_of,
+)
+from nbagent.lab.driver import Drive, Limits
+from nbagent.lab.entries import Entry, note_earlier
+from nbagent.lab.runs import Executor, Local, Unattended
+from nbagent.lab.scorers import as_scorers
+from nbagent.lab.tables import Ahead, cells_of_batch, estimate, frame_of_batch
+from nbagent.run import Run, open_run
+from nbagent.session.active import look_ahead
+from nbagent.session.frontend import BatchView, frontend
+from nbagent.session.prepare import Ask
+from nbagent.session.stores import current_store
+from nbagent.view.batch import BatchProgress, batch_node, batch_text
+from nbagent.view.listing import Listing
+from nbagent.view.node import Node
+from nbagent.view.words import things
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Stale = Literal["run", "keep"]
+_MOST = 10_000
+_at_work: dict[str, Batch] = {}
+_lock = threading.Lock()
+
+
+class Batch:
+    """Many runs of one agent: each row of a table, in each variant, so many times.
+
+    It is at work in the background; `wait()` waits and runs synchronous tools in this thread.
+    """
+
+    def __init__(
+        self,
+        base: Ask,
+        table: Table,
+        variants: Sequence[Variant],
+        *,
+        name: str | None,
+        repeat: int,
+        limits: Limits,
+        scorers: Any,
+        stale: Stale | None,
+        executor: Any,
+        names: Mapping[str, Any],
+    ) -> None:
+        """Plan all cases, and find what is done of them already. Sends and keeps nothing.
+
+        Raises:
+            UsageError: something cannot be done as asked.
+        """
+        self._store, self._here = current_store(), Unattended(frontend())
+        self._table, self._limits, self._session = table, limits, base.options.session
+        self._scorers = as_scorers(scorers)
+        self._ahead = [self._look_ahead(one, names) for one in variants]
+        ready = [one.variant for one in self._ahead]
+        self.name = name or _name_of(table, ready, repeat)
+        """What it goes on by: the same name and data."""
+        self._executor = _executor_of(executor, self._store, self._here)
+        for one in ready:
+            if check := getattr(self._executor, "check", None):
+                check(one.ask)
+        used = columns_used(ready, table.columns)
+        self._doc = {"columns": used, "rows": row_shas(table, used)}
+        if stale is None:
+            refuse_other_data(self.name, batch_doc(self._store, self.name), self._doc)
+        planned = cases_of(table, ready, repeat, self.name, names)
+        self._entries = [Entry(one) for one in planned]
+        note_earlier(self._entries, self._earlier(), keep=stale == "keep")
+        judges = runs_of_batch(self._store, self.name + JUDGE)
+        self._judged_usd = sum(one.run.cost_usd or 0.0 for one in judges)
+        self._courier: runtime.Courier | None = None
+        self._view: BatchView | None = None
+        self._drive = self._new_drive(asks=True)
+
+    def _look_ahead(self, variant: Variant, names: Mapping[str, Any]) -> Ahead:
+        """Check that a variant can be asked, and what it would send."""
+        first = replace(self._table, keys=self._table.keys[:1], rows=self._table.rows[:1])
+        ((planned),) = cases_of(first, [variant], 1, "", names)
+        ask = ask_of(planned, max_cost_usd=self._limits.max_cost_usd, session="batch")
+        try:
+            active, request, wire = look_ahead(ask, store=self._store, here=self._here)
+        except NbagentError as error:
+            raise option_error(variant, error) from None
+        chosen, rules = active.prepared.chosen, active.prepared.rules
+        params = request.model_dump(
+            mode="json", exclude={"messages", "tools", "system_prompt", "model"}, exclude_none=True
+        )
+        identity = sha_of(
+            [
+                *(chosen.model_id, chosen.base_url, request.system_prompt),
+                *(toolset_sha(tuple(request.tools)), params),
+            ]
+        )
+        unasked = [
+            spec.name
+            for spec in request.tools
+            if variant.ask.on_approval is None
+            and rules.says(spec, CallPreview(ruling=spec.traits.ruling)).ruling == "ask"
+        ]
+        return Ahead(
+            replace(variant, identity=identity),
+            active,
+            len(wire.body),
+            len(planned.rendered.prompt),
+            tuple(unasked),
+        )
+
+    def _earlier(self) -> list[CaseRun]:
+        """The runs of this name; of those that may wait for an approval with their turns."""
+        found = runs_of_batch(self._store, self.name)
+        if any(one.run.phase == "Running" for one in found):
+            raise UsageError(
+                f"batch {self.name!r} is at work, here or in another process; wait for it, or stop "
+                "it there"
+            )
+        return [
+            replace(one, run=self._store.load(one.run.id))
+            if (one.run.phase, one.run.stop_reason) == ("WaitingUser", "stopped")
+            else one
+            for one in found
+        ]
+
+    def _new_drive(self, *, asks: bool) -> Drive:
+        return Drive(
+            self.name,
+            self._entries,
+            executor=self._executor,
+            judges=Local(self._store, self._here),
+            judged_usd=self._judged_usd,
+            store=self._store,
+            scorers=self._scorers,
+            limits=self._limits,
+            asks=asks,
+            session=self.name,
+            show=lambda progress: self._view and self._view.update(progress),
+        )
+
+    # At work
+
+    def start(self, *, asks: bool = True) -> Batch:
+        """Begin with what is missing, and return at once.
+
+        Raises:
+            UsageError: it is at work.
+        """
+        with _lock:
+            if self.name in _at_work:
+                raise UsageError(f"batch {self.name!r} is at work; wait() for it, or stop() it")
+            _at_work[self.name] = self
+        try:
+            self._judged_usd = self._drive.progress().judge_cost_usd
+            drive = self._drive = self._new_drive(asks=asks)
+            keep_batch(self._store, self.name, self._doc)
+            self._view = _opened(drive.progress(), self)
+            courier = self._courier = runtime.Courier()
+            loop = runtime.engine_loop()
+            courier.cancel.on_set(lambda: loop.call_soon_threadsafe(drive.stop))
+            courier.start(lambda: self._go(drive))
+        except BaseException:
+            _at_work.pop(self.name, None)
+            raise
+        return self
+
+    async def _go(self, drive: Drive) -> None:
+        try:
+            await drive.run()
+        finally:
+            _at_work.pop(self.name, None)
+            if self._view is not None:
+                self._view.close(drive.progress())
+
+    def wait(self, timeout: float | None = None) -> Batch:
+        """Wait for its end; a stop or an interrupt returns it with what is there.
+
+        Raises:
+            TimeoutError: `timeout` seconds are over; it goes on.
+            NbagentError: the store failed.
+        """
+        if self._courier is None:
+            self.start()
+        here, courier = frontend(), self._courier
+        assert courier is not None
+        runtime.wait(courier, pump=here.pump(), timeout=timeout, execution=here.execution_id())
+        return self
+
+    async def await_end(self) -> Batch:
+        """`wait()` for `await`. Leaving it before the end stops the batch."""
+        if self._courier is None:
+            self.start()
+        here, courier = frontend(), self._courier
+        assert courier is not None
+        await runtime.await_here(courier, pump=here.pump(), execution=here.execution_id())
+        return self
+
+    def stop(self, *, after_rows: bool = False) -> None:
+        """Stop at once, or pause when the runs at work have ended. Any thread.
+
+        Nothing is lost: `resume()`, or the same call again, goes on.
+        """
+        if self._courier is None or self._courier.future.done():
+            return
+        if after_rows:
+            runtime.engine_loop().call_soon_threadsafe(self._drive.end, "Paused", "paused")
+        else:
+            self._courier.stop()
+
+    def resume(self) -> Batch:
+        """Go on with what is missing, and wait."""
+        return self.start().wait()
+
+    def score(self, *scorers: Any) -> Batch:
+        """Score the answers that are there; no model but a judge's is asked.
+
+        What a scorer of this name and version has scored stays.
+        """
+        given = as_scorers(scorers)
+        names = {one.name for one in given}
+        self._scorers = (*(one for one in self._scorers if one.name not in names), *given)
+        return self.start(asks=False).wait()
+
+    @property
+    def progress(self) -> BatchProgress:
+        """How far it is."""
+        return self._drive.progress()
+
+    # What came of it
+
+    def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
+        """The run that answered a row, in the variant of these labels.
+
+        Raises:
+            UsageError: there is none (yet), or several.
+        """
+        found = [entry for entry in self._entries if _fits(entry.planned, key, attempt, variant)]
+        if len(found) != 1 or not found[0].run_id:
+            said = "no run" if len(found) < 2 else "runs of several variants"
+            raise UsageError(
+                f"there is {said} of row {key!r}, attempt {attempt}"
+                f"{''.join(f', {axis}={label}' for axis, label in variant.items())}; the axes are "
+                f"{', '.join(self.axes) or 'none'}"
+            )
+        return open_run(found[0].run_id)
+
+    @property
+    def axes(self) -> dict[str, list[str]]:
+        """The labels of each axis."""
+        labels = [one.variant.labels for one in self._ahead]
+        return {axis: [*dict.fromkeys(one[axis] for one in labels)] for axis in labels[0]}
+
+    def frame(self) -> DataFrame:
+        """One row a case: the table's columns, the variant, the run, its answer and scores.
+
+        `run_id`, `ok`, `stop_reason`, `error`, `text`, `turns`, `total_tokens`, `cost_usd` (of all
+        runs of the case, USD), `duration_ms`, `output_…` for the fields of an answer of a type,
+        `score_…`. A column of the table that has one of these names is called `row_…`.
+        """
+        return frame_of_batch(self._store, self._table, self._entries)
+
+    def cells(self, score: str | None = None) -> DataFrame:
+        """One row a case with one score: `row_key`, axes, `attempt`, `run_id`, `state`, `value`,
+        `cost_usd`, `text`. `state` is `scored`, `failed` or `missing`."""
+        return cells_of_batch(self._store, self._entries, score, [*self.axes])
+
+    def compare(
+        self,
+        score: str | None = None,
+        over: str | None = None,
+        by: str | Sequence[str] | None = None,
+        baseline: str | None = None,
+        failed: Literal["leave out", "zero"] = "leave out",
+    ) -> DataFrame:
+        """The mean score of each variant with its interval, and the differences row by row.
+
+        Args:
+            score: the scorer; may be left out where there is one.
+            over: the axis whose labels are compared; else the first with several labels.
+            by: axes that are looked at one by one; else all others.
+            baseline: the label that the others are compared with; else the first.
+            failed: what a case without an answer counts: nothing, or 0.
+
+        Returns:
+            see `lab.statistics.compare`.
+        """
+        axes = self.axes
+        over = over or next((axis for axis, labels in axes.items() if len(labels) > 1), None)
+        over = over or next(iter(axes), None)
+        if over is None:
+            raise UsageError("the batch has one variant; compare needs an axis: vary={…}")
+        if over not in axes:
+            raise UsageError(f"over={over!r} is no axis; the axes are {', '.join(axes)}")
+        return statistics.compare(
+            self.cells(score),
+            [*axes],
+            over=over,
+            by=by,
+            baseline=baseline or axes[over][0],
+            failed=failed,
+        )
+
+    def diff(
+        self,
+        a: str,
+        b: str,
+        score: str | None = None,
+        only: Literal["changed", "better", "worse", "all"] = "changed",
+        over: str | None = None,
+    ) -> DataFrame:
+        """The rows whose score differs between two labels, with both answers and runs."""
+        return statistics.flips(self.cells(score), [*self.axes], a, b, only=only, over=over)
+
+    def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
+        """Let a person label the answers from 1 to `scale`, one by one, without the variant."""
+        cases = [(it.planned.row, it.run_id) for it in self._entries if it.standing == "ok"]
+        review = import_module("nbagent.lab.review").Review
+        review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
+
+    def dry_run(self) -> Listing:
+        """How many requests, tokens and USD are to be expected, and which calls would ask."""
+        return estimate(self._store, self.name, self._entries, self._ahead)
+
+    # How it shows itself
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        it = self.progress
+        done = f"{it.ok + it.failed} of {things(it.total, 'case')} done"
+        return f"<Batch {self.name} {it.state}, {done}>"
+
+    def __str__(self) -> str:
+        return batch_text(self.progress)
+
+    def node(self, kernel: str = "") -> Node:
+        """Its picture; see `view.batch`."""
+        return batch_node(self.progress, kernel=kernel)
+
+    def _ipython_display_(self) -> None:
+        if not frontend().show_list(self):
+            print(self)
+
+
+def planned_batch(
+    base: Ask,
+    data: Any,
+    template: Any,
+    *,
+    key: str | None,
+    vary: Any,
+    repeat: int,
+    name: str | None,
+    concurrency: int,
+    max_cost_usd: Any,
+    max_failed: Any,
+    score: Any,
+    stale: Stale | None,
+    executor: Any,
+    names: Mapping[str, Any],
+) -> Batch:
+    """A batch that is not begun; see `Agent.map`."""
+    for said, number in (("repeat", repeat), ("concurrency", concurrency)):
+        if type(number) is not int or not 1 <= number <= _MOST:
+            raise UsageError(f"{said}={number!r} does not fit; take a whole number from 1")
+    for said, most in (("max_cost_usd", max_cost_usd), ("max_failed", max_failed)):
+        if most is not None and not (isinstance(most, int | float) and most > 0):
+            raise UsageError(f"{said}={most!r} does not fit; take a number above 0")
+    if stale not in (None, "run", "keep"):
+        raise UsageError(f"stale={stale!r} does not fit; take 'run' or 'keep'")
+    if name is not None and (not name.strip() or len(name) > 200 or name.endswith(JUDGE)):
+        raise UsageError(f"name={name!r} does not fit; take up to 200 characters, not …{JUDGE}")
+    if not isinstance(template, str):
+        raise UsageError(f"the template is a {type(template).__name__}; write it as text")
+    # Nobody watches the answers come.
+    options = base.options if "stream" in base.options.given else base.options.changed(stream=False)
+    base = replace(base, options=options)
+    return Batch(
+        base,
+        table_of(data, key),
+        variants_of(base, template, vary),
+        name=name,
+        repeat=repeat,
+        limits=Limits(concurrency=concurrency, max_cost_usd=max_cost_usd, max_failed=max_failed),
+        scorers=score,
+        stale=stale,
+        executor=executor,
+        names=names,
+    )
+
+
+def _opened(progress: BatchProgress, batch: Batch) -> BatchView | None:
+    try:
+        return frontend().open_batch(progress, batch)
+    except Exception:
+        # A batch does not depend on being shown.
+        logging.getLogger("nbagent").debug("no view of the batch", exc_info=True)
+        return None
+
+
+def _executor_of(given: Any, store: Store, here: Unattended) -> Executor:
+    if given is None:
+        return Local(store, here)
+    if type(given).__module__.partition(".")[0] == "distributed":
+        return import_module("nbagent.lab.dask").OnDask(given, store)
+    raise UsageError(f"executor={given!r} is none; give a dask.distributed.Client")
+
+
+def _name_of(table: Table, variants: Sequence[Variant], repeat: int) -> str:
+    """A name that the same call has again."""
+    prompts = [one.template.text for one in variants]
+    identities = [one.identity for one in variants]
+    return f"batch-{sha_of([prompts, identities, repeat, list(table.keys)])[:8]}"
+
+
+def _fits(planned: PlannedCase, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
+    case = planned.case
+    labels = all(case.variant.get(axis) == str(label) for axis, label in variant.items())
+    return case.row_key == str(key) and case.attempt == attempt and labels

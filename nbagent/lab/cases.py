@@ -1,0 +1,303 @@
+"""The cases of a batch: the rows of a table × variants × repeats, each with its prompt and hash.
+
+Reads what a person gives and refuses what does not fit; starts nothing and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, cast
+
+from nbagent.contracts.canonical import sha_of
+from nbagent.contracts.chat import TextPart
+from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.records import Case
+from nbagent.run import changed_ask
+from nbagent.session.prepare import Ask
+from nbagent.session.template import Rendered, Template
+from nbagent.settings import RunOptions
+from nbagent.view.words import things
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PROMPT = "prompt"
+"""The axis whose values are templates."""
+_FIXED = ("name", "session", "raw", "quiet", "echo", "document", "max_cost_usd")
+_LABEL_CHARS = 60
+_SHA_CHARS = 32
+MOST_CASES = 1_000_000
+
+
+class Row(Mapping[str, Any]):
+    """A row of the person's table: `row["n"]`, or `row.n` where no method has that name."""
+
+    def __init__(self, cells: Mapping[str, Any]) -> None:
+        self._cells = cells
+
+    def __getitem__(self, column: str) -> Any:
+        return self._cells[column]
+
+    def __getattr__(self, column: str) -> Any:
+        if column.startswith("__") or column not in self.__dict__.get("_cells", ()):
+            raise AttributeError(f"the row has no column {column!r}")
+        return self._cells[column]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __repr__(self) -> str:
+        return f"Row({dict(self._cells)!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows with their keys, which differ."""
+
+    data: DataFrame
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One label for each axis, and what these mean."""
+
+    labels: dict[str, str]
+    ask: Ask
+    """What all cases of it share."""
+    template: Template
+    identity: str = ""
+    """Hash of all but the prompt that decides an answer."""
+
+    @property
+    def name(self) -> str:
+        """Its labels."""
+        return " · ".join(self.labels.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCase:
+    """A case as it is to be asked."""
+
+    place: int
+    """Of its row in the table, from 0."""
+    row: Row
+    variant: Variant
+    case: Case
+    rendered: Rendered
+
+
+def table_of(data: Any, key: str | None) -> Table:
+    """The table that a person gives: a DataFrame, and the column that tells its rows apart.
+
+    Raises:
+        UsageError: it is none, it is empty, or keys are missing or double.
+    """
+    if not hasattr(data, "iloc") or not hasattr(data, "columns"):
+        raise UsageError(
+            f"the table is a {type(data).__name__}; give a DataFrame, such as "
+            "pandas.DataFrame({'n': [1, 2]})"
+        )
+    columns = tuple(map(str, data.columns))
+    if not len(data) or len(set(columns)) < len(columns):
+        said = "has no rows" if not len(data) else "has two columns of one name"
+        raise UsageError(f"the table {said}; give one with rows, and a name for each column")
+    if key is not None and key not in columns:
+        raise UsageError(f"key={key!r} is no column; the columns are {', '.join(columns)}")
+    found: list[Any] = data.index.tolist() if key is None else data[key].tolist()
+    if any(one is None or one != one for one in found):
+        raise UsageError(f"{_key_words(key)} has missing values; each row needs a key")
+    keys = tuple(str(one) for one in found)
+    if doubles := [one for one, n in Counter(keys).items() if n > 1][:3]:
+        raise UsageError(
+            f"{_key_words(key)} has {', '.join(map(repr, doubles))} more than once; name a column "
+            "whose values differ (key=…), or use df.reset_index(drop=True)"
+        )
+    cells = zip(*(data.iloc[:, i].tolist() for i in range(len(columns))), strict=True)
+    rows = tuple(Row(dict(zip(columns, one, strict=True))) for one in cells)
+    return Table(data, columns, keys, rows or tuple(Row({}) for _ in keys))
+
+
+def _key_words(key: str | None) -> str:
+    return "the index" if key is None else f"the key column {key!r}"
+
+
+# Variants
+
+
+def variants_of(base: Ask, template: str, vary: Any) -> list[Variant]:
+    """Each combination of the axes' labels.
+
+    Args:
+        base: what all have in common.
+        template: the prompt, unless the axis `prompt` says it.
+        vary: by axis (an option of a run, or `prompt`) the values: a list, or a dict by label.
+
+    Raises:
+        UsageError: an axis is no option of a run, has no values, or labels are double.
+    """
+    if vary is not None and not isinstance(vary, Mapping):
+        raise UsageError(f"vary={reprlib.repr(vary)}; write vary={{'model': ['a', 'b']}}")
+    given = cast("Mapping[str, Any]", vary or {})
+    axes = {name: _values(name, values) for name, values in given.items()}
+    if not template.strip() and PROMPT not in axes and not base.options.workflow:
+        raise UsageError("the template is empty; write what you want to ask about each row")
+    templates = {text: Template(text) for text in axes.get(PROMPT, {"": template}).values()}
+    variants: list[Variant] = []
+    for chosen in product(*(axis.items() for axis in axes.values())):
+        named = dict(zip(axes, chosen, strict=True))
+        changes = {axis: value for axis, (_, value) in named.items() if axis != PROMPT}
+        text = named[PROMPT][1] if PROMPT in named else template
+        labels = {axis: label for axis, (label, _) in named.items()}
+        variants.append(Variant(labels, changed_ask(base, changes), templates[text]))
+    return variants
+
+
+def _values(axis: str, given: Any) -> dict[str, Any]:
+    """The values of an axis by their labels."""
+    known = [name for name in RunOptions.rows() if name not in _FIXED]
+    if axis not in (PROMPT, *known):
+        raise UsageError(f"vary: {axis!r} is no option of a run; known: prompt, {', '.join(known)}")
+    if isinstance(given, Mapping):
+        values = {str(k): one for k, one in cast("Mapping[Any, Any]", given).items()}
+        n = len(cast("Mapping[Any, Any]", given))
+    elif isinstance(given, list | tuple):
+        several = cast("Sequence[Any]", given)
+        values, n = {_label(one): one for one in several}, len(several)
+    else:
+        raise UsageError(f"vary: {axis}={reprlib.repr(given)} is no list; give [a, b] or a dict")
+    if len(values) < max(n, 1):
+        said = "has no values" if not n else "has two values with one label"
+        raise UsageError(f"vary: {axis} {said}; write {axis}={{'v1': …, 'v2': …}}")
+    if axis == PROMPT and not all(isinstance(one, str) and one.strip() for one in values.values()):
+        raise UsageError("vary: the values of prompt are templates; write them as text")
+    return values
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_label, cast("Sequence[Any]", value))) or "none"
+    said = getattr(value, "model_id", None) or getattr(value, "__name__", None) or value
+    return " ".join(str(said).split())[:_LABEL_CHARS]
+
+
+# Cases
+
+
+def columns_used(variants: Iterable[Variant], columns: Sequence[str]) -> list[str]:
+    """The columns that the templates of variants name; all where one names `row`."""
+    used: set[str] = set()
+    for text in {one for variant in variants for one in variant.template.expressions}:
+        used |= {it.id for it in ast.walk(ast.parse(f"({text}\n)")) if isinstance(it, ast.Name)}
+    return [name for name in columns if name in used or "row" in used]
+
+
+def cases_of(
+    table: Table, variants: Sequence[Variant], repeat: int, batch: str, names: Mapping[str, Any]
+) -> list[PlannedCase]:
+    """The cases, row by row.
+
+    Args:
+        table: its columns are the names of the templates; `row` is the whole row.
+        variants: with their identities.
+        repeat: how often each is asked.
+        batch: the batch's name.
+        names: what a template may use besides: the notebook's own names.
+
+    Raises:
+        UsageError: an expression of a template fails, or there are too many cases.
+    """
+    if len(table.rows) * len(variants) * repeat > MOST_CASES:
+        raise UsageError(f"more than {MOST_CASES:,} cases; take fewer rows, variants or repeats")
+    cases: list[PlannedCase] = []
+    for place, (key, row) in enumerate(zip(table.keys, table.rows, strict=True)):
+        evaluate, rendered = _evaluator(row, names), dict[int, Rendered]()
+        for variant in variants:
+            template = variant.template
+            if id(template) not in rendered:
+                try:
+                    rendered[id(template)] = template.render(evaluate)
+                except UsageError as error:
+                    raise _unfilled(error, key, table.columns) from None
+            one = rendered[id(template)]
+            for attempt in range(1, repeat + 1):
+                sha = sha_of([_said(one), variant.identity, attempt])[:_SHA_CHARS]
+                case = Case(
+                    batch=batch, row_key=key, variant=variant.labels, attempt=attempt, sha=sha
+                )
+                cases.append(PlannedCase(place, row, variant, case, one))
+    return cases
+
+
+def _evaluator(row: Row, names: Mapping[str, Any]) -> Callable[[str], object]:
+    # As globals: what stands in a lambda or a comprehension sees no locals.
+    held = {**names, "row": row, **row}
+    return lambda expression: eval(expression, held)
+
+
+def _unfilled(error: UsageError, key: str, columns: Sequence[str]) -> UsageError:
+    if "NameError" in str(error.details.get("error", "")):
+        said = f"{error.message.partition(': ')[2].partition('. ')[0]}"
+        return UsageError(f"the template: {said}; the columns are {', '.join(columns)}")
+    return UsageError(f"the template, in row {key}: {error.message}")
+
+
+def _said(rendered: Rendered) -> Any:
+    """A prompt as it counts for the hash."""
+    if all(isinstance(part, TextPart) for part in rendered.parts):
+        return rendered.prompt
+    return [part.model_dump(mode="json") for part in rendered.parts]
+
+
+def ask_of(planned: PlannedCase, *, max_cost_usd: float | None = None, session: str) -> Ask:
+    """What asks a case for the first time."""
+    rendered, ask = planned.rendered, planned.variant.ask
+    options = ask.options.changed(session=ask.options.session or session)
+    if max_cost_usd is not None:
+        options = options.changed(max_cost_usd=max_cost_usd)
+    return replace(
+        ask,
+        prompt=rendered.prompt,
+        parts=rendered.parts,
+        options=options,
+        case=planned.case,
+    )
+
+
+def row_shas(table: Table, columns: Sequence[str]) -> dict[str, str]:
+    """By key, a short hash of what a row has in these columns."""
+    return {
+        key: sha_of([repr(row[name]) for name in columns])[:12]
+        for key, row in zip(table.keys, table.rows, strict=True)
+    }
+
+
+def refuse_other_data(batch: str, doc: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
+    """Raise UsageError where a row of the same key had other values in the same columns."""
+    if doc is None or doc.get("columns") != now["columns"]:
+        return
+    before: dict[str, str] = doc.get("rows", {})
+    rows: dict[str, str] = now["rows"]
+    changed = [key for key, sha in rows.items() if before.get(key, sha) != sha]
+    if changed:
+        raise UsageError(
+            f"batch {batch!r} was made with other data: {things(len(changed), 'row')} of the same "
+            f"key changed (first: {changed[0]}); give this table another name=…, or say "
+            "stale='run' to ask the changed rows anew, stale='keep' to keep their answers"
+        )
+
+
+def option_error(variant: Variant, error: NbagentError) -> UsageError:
+    """A refusal of a variant, with its name."""
+    of = f"variant {variant.name}: " if variant.labels else ""
+    return UsageError(f"{of}{error.message}", code=error.code)

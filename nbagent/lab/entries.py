@@ -1,0 +1,159 @@
+"""How far each case of a batch is: what answered it, what that cost, what it scored.
+
+Values and rules only; nothing is started or kept here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
+
+from nbagent.archive.batches import CaseRun
+from nbagent.contracts.records import Case, EngineTurn, RunRecord, ScoreRecord
+from nbagent.lab.cases import PlannedCase
+from nbagent.view.batch import FailedCase, VariantSummary
+
+Standing = Literal["missing", "unfinished", "failed", "ended", "ok"]
+"""Of a case: not asked; stopped, to be resumed; ended by an error, to be resumed; ended without an
+answer; answered."""
+_FIRST = 10
+_OPENED = 5
+
+
+@dataclass(slots=True)
+class Entry:
+    """A case, and how far it is."""
+
+    planned: PlannedCase
+    standing: Standing = "missing"
+    run_id: str = ""
+    """Of its last run."""
+    cost_usd: float | None = None
+    """Of all of its runs."""
+    why: str = ""
+    """Why there is no answer: the code and the message."""
+    scores: dict[str, float] = field(default_factory=dict[str, float])
+
+    def take(self, run: RunRecord) -> None:
+        """Its last run is this one."""
+        self.run_id = run.id
+        if run.cost_usd is not None:
+            self.cost_usd = (self.cost_usd or 0.0) + run.cost_usd
+        self.standing, self.why = standing_of(run)
+
+
+def standing_of(run: RunRecord) -> tuple[Standing, str]:
+    """How far a case is whose last run this is, and why it has no answer."""
+    if run.stop_reason in ("answered", "workflow_complete"):
+        return "ok", ""
+    asked = run.turns and unasked_call(run.turns[-1])
+    if asked:
+        return "failed", f"E_DENIED: {asked} needs approval; allow it, or give on_approval=…"
+    why = f"{run.error.code}: {run.error.message}" if run.error else f"ended: {run.stop_reason}"
+    if run.stop_reason == "stopped" or run.phase == "Running":
+        return "unfinished", why
+    return ("failed" if run.stop_reason == "error" else "ended"), why
+
+
+def unasked_call(turn: EngineTurn) -> str:
+    """The tool of a call that was denied because nobody could be asked; empty: none."""
+    calls = (it for it in turn.tool_runs if (it.approval, it.approved_by) == ("denied", "nobody"))
+    return next((call.tool_name for call in calls), "")
+
+
+def note_earlier(entries: Iterable[Entry], runs: Sequence[CaseRun], *, keep: bool) -> None:
+    """Give each case the runs that answered it before; of `keep`, also those of other prompts."""
+    lines: dict[tuple[str, ...], list[list[RunRecord]]] = defaultdict(list)
+    line_of: dict[str, list[RunRecord]] = {}
+    for one in runs:
+        line = line_of.get(one.run.parent_id or "")
+        if line is None:
+            line = list[RunRecord]()
+            for name in _names(one.case):
+                lines[name].append(line)
+        line.append(one.run)
+        line_of[one.run.id] = line
+    taken: set[int] = set()
+    for entry in entries:
+        case = entry.planned.case
+        names = _names(case) if keep else _names(case)[:1]
+        found = [line for name in names for line in lines.get(name, ()) if id(line) not in taken]
+        # Two variants may be the same: each has a run of its own, if it can be one of its labels.
+        found.sort(key=lambda line: line[0].case is None or line[0].case.variant != case.variant)
+        for line in found[:1]:
+            taken.add(id(line))
+            for run in line:
+                entry.take(run)
+
+
+def _names(case: Case) -> list[tuple[str, ...]]:
+    """What a case is found by: its hash, or, where an old answer is kept, its labels."""
+    labels = (f"{axis}={label}" for axis, label in sorted(case.variant.items()))
+    return [("sha", case.row_key, case.sha), ("place", case.row_key, str(case.attempt), *labels)]
+
+
+def is_scored(held: Iterable[ScoreRecord], name: str, version: int) -> bool:
+    """Whether this version of a scorer has scored the run without an error."""
+    return any(
+        it.error is None
+        and it.version == version
+        and (it.scorer == name or it.scorer.startswith(f"{name}."))
+        for it in held
+    )
+
+
+def newest(held: Iterable[ScoreRecord]) -> dict[str, ScoreRecord]:
+    """Of each scorer its highest version; of equal ones the last."""
+    found: dict[str, ScoreRecord] = {}
+    for score in held:
+        if score.scorer not in found or score.version >= found[score.scorer].version:
+            found[score.scorer] = score
+    return found
+
+
+def means(held: Iterable[ScoreRecord]) -> dict[str, float]:
+    """The numbers among scores; true is 1."""
+    values = {name: it.value for name, it in newest(held).items()}
+    return {name: float(it) for name, it in values.items() if isinstance(it, bool | int | float)}
+
+
+def failures_of(entries: Iterable[Entry]) -> tuple[FailedCase, ...]:
+    """The first cases that ended without an answer."""
+    failed = (entry for entry in entries if entry.standing in ("failed", "ended"))
+    return tuple(
+        FailedCase(
+            run_id=entry.run_id,
+            row_key=entry.planned.case.row_key,
+            variant=entry.planned.variant.name,
+            why=entry.why,
+        )
+        for entry in islice(failed, _FIRST)
+    )
+
+
+def summaries_of(entries: Iterable[Entry]) -> tuple[VariantSummary, ...]:
+    """What is known of each variant."""
+    by_variant: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        by_variant[entry.planned.variant.name].append(entry)
+    return tuple(_summary(name, some) for name, some in by_variant.items())
+
+
+def _summary(name: str, entries: Sequence[Entry]) -> VariantSummary:
+    costs = [entry.cost_usd for entry in entries if entry.cost_usd is not None]
+    scores: dict[str, list[float]] = defaultdict(list)
+    for entry in entries:
+        for scorer, value in entry.scores.items():
+            scores[scorer].append(value)
+    return VariantSummary(
+        variant=name,
+        total=len(entries),
+        ok=sum(entry.standing == "ok" for entry in entries),
+        failed=sum(entry.standing in ("failed", "ended") for entry in entries),
+        cost_usd=sum(costs) if costs else None,
+        scores={scorer: sum(values) / len(values) for scorer, values in scores.items()},
+        run_ids=tuple(entry.run_id for entry in entries if entry.run_id)[:_OPENED],
+    )
