@@ -5,6 +5,7 @@ Thin: what an agent does is in the session and the engine.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -181,7 +182,9 @@ class Agent:
 
     async def amap(self, data: DataFrame, template: str = "", **how: Any) -> Batch:
         """As `map`, for `await`: returns at its end; synchronous tools run on the loop here."""
-        return await self.map(data, template, **how).await_end()
+        # A large table takes a while to plan, and tools may have to be listed: not on the loop here.
+        batch = await asyncio.to_thread(self.map, data, template, **how, start=False)
+        return await batch.await_end()
 
     def dry_run(self, prompt: str = "", **options: Any) -> DryRun:
         """What `run` would send first: messages, tools, the body. Sends and keeps nothing.

@@ -131,8 +131,10 @@ class Drive:
             await _all_or_first_error(tasks, self.stop)
         finally:
             self._ended_s = time.monotonic() - self._began
-            if self.state == "Running":
-                self.state = "Stopped" if self.why else "Finished"
+            if not (self._counts["missing"] or self._counts["unfinished"]):
+                self.state, self.why = "Finished", ""
+            elif self.state == "Running":  # it was only scored
+                self.state, self.why = "Paused", "some cases were not asked yet"
             for made in (self._executor, self._judges):
                 with suppress(Exception):
                     await made.close()
