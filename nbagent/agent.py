@@ -182,7 +182,7 @@ class Agent:
 
     async def amap(self, data: DataFrame, template: str = "", **how: Any) -> Batch:
         """As `map`, for `await`: returns at its end; synchronous tools run on the loop here."""
-        # A large table takes a while to plan, and tools may have to be listed: not on the loop here.
+        # To plan a large table, and to list tools, takes a while: not on the loop here.
         batch = await asyncio.to_thread(self.map, data, template, **how, start=False)
         return await batch.await_end()
 

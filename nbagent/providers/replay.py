@@ -254,8 +254,11 @@ class ReplayClient:
         mode: Mode,
         cassette: Cassette,
         extra_body: Mapping[str, Any] | None = None,
+        earlier: int = 0,
     ) -> None:
         """Wrap a client for one run.
+
+        Of equal requests the first `earlier` ones belong to other runs: repeats of a case.
 
         Mode `replay` never asks `inner`, whose origin is `server`; `auto` asks and records what is
         missing, `refresh` always. What `inner` adds to a request (`extra_body`) is kept as a hash.
@@ -267,6 +270,7 @@ class ReplayClient:
         self._cassette = cassette
         self._extra = {"extra_body": sha_of(dict(extra_body))[:12]} if extra_body else {}
         self._answered: Counter[str] = Counter()
+        self._earlier = earlier
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
         """As the client within."""
@@ -338,13 +342,13 @@ class ReplayClient:
     async def _recorded(self, key: str, asked: Asked) -> ChatResponse | None:
         if self._mode == "refresh":
             return None
-        n = self._answered[key] + 1
+        n = self._earlier + self._answered[key] + 1
         found = await asyncio.to_thread(self._cassette.find, key, n)
         if found is None:
             if self._mode == "replay":
                 raise await asyncio.to_thread(_missing, self._cassette, asked, n)
             return None
-        self._answered[key] = n
+        self._answered[key] += 1
         meta = ResponseMeta(attempts=0, source="hit" if self._mode == "auto" else "replay")
         return found.response.model_copy(update={"meta": meta})
 
@@ -352,7 +356,8 @@ class ReplayClient:
         """Record an answer; what the person should know of it. No answer is lost by it."""
         if response.finish_reason == "error":
             return None
-        self._answered[key] = n = self._answered[key] + 1
+        self._answered[key] += 1
+        n = self._earlier + self._answered[key]
         cassette, refresh = self._cassette, self._mode == "refresh"
         exchange = Exchange(key=key, n=n, request=asked, response=response)
         try:

@@ -184,7 +184,9 @@ def prepare(
     if not_kept and not ask.dry_run:
         remembered[run_id] = not_kept
     same_model = parent and (parent.model, parent.base_url) == (record.model, record.base_url)
-    client = recording.client(chosen) if recording and not ask.dry_run else chosen.client
+    client = chosen.client
+    if recording and not ask.dry_run:
+        client = recording.client(chosen, attempt=ask.case.attempt if ask.case else 1)
     if held is not None and held.response is not None:
         client = cast("Any", AnswersFirst(held.response, client))
     plan = EnginePlan(

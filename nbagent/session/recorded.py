@@ -40,8 +40,11 @@ class Recording:
     mode: Mode
     cassette: Cassette
 
-    def client(self, chosen: Chosen) -> ChatClient:
-        """The client of one run, which answers from the record. Offline models are as cheap."""
+    def client(self, chosen: Chosen, *, attempt: int = 1) -> ChatClient:
+        """The client of one run, which answers from the record. Offline models are as cheap.
+
+        Each repeat of a case (`attempt`, from 1) has answers of its own.
+        """
         if chosen.provider == "offline":
             return chosen.client
         # The port of a local server is another one each time.
@@ -52,6 +55,7 @@ class Recording:
             mode=self.mode,
             cassette=self.cassette,
             extra_body=chosen.extra_body,
+            earlier=attempt - 1,
         )
 
 
