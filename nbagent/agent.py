@@ -160,12 +160,11 @@ class Agent:
         Raises:
             UsageError: something cannot be done as asked; nothing was sent.
         """
-        from nbagent.lab.batch import planned_batch
+        # Late: most agents are never asked a whole table.
+        from nbagent.lab.batch import Batch
+        from nbagent.lab.cases import How
 
-        batch = planned_batch(
-            changed_ask(self._base, options),
-            data,
-            template,
+        how = How(
             key=key,
             vary=vary,
             repeat=repeat,
@@ -178,6 +177,7 @@ class Agent:
             executor=executor,
             names=names or {},
         )
+        batch = Batch(changed_ask(self._base, options), data, template, how)
         return batch.start() if start else batch
 
     async def amap(self, data: DataFrame, template: str = "", **how: Any) -> Batch:

@@ -27,6 +27,7 @@ from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.records import toolset_sha
 from nbagent.lab import statistics
 from nbagent.lab.cases import (
+    How,
     PlannedCase,
     Table,
     Variant,
@@ -39,7 +40,7 @@ from nbagent.lab.cases import (
     table_of,
     variants_of,
 )
-from nbagent.lab.driver import Drive, Limits
+from nbagent.lab.driver import Drive
 from nbagent.lab.entries import Entry, note_earlier
 from nbagent.lab.runs import Executor, Local, Unattended
 from nbagent.lab.scorers import as_scorers
@@ -57,8 +58,6 @@ from nbagent.view.words import things
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Stale = Literal["run", "keep"]
-_MOST = 10_000
 _at_work: dict[str, Batch] = {}
 _lock = threading.Lock()
 
@@ -69,43 +68,42 @@ class Batch:
     It is at work in the background; `wait()` waits and runs synchronous tools in this thread.
     """
 
-    def __init__(
-        self,
-        base: Ask,
-        table: Table,
-        variants: Sequence[Variant],
-        *,
-        name: str | None,
-        repeat: int,
-        limits: Limits,
-        scorers: Any,
-        stale: Stale | None,
-        executor: Any,
-        names: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, base: Ask, data: Any, template: Any, how: How) -> None:
         """Plan all cases, and find what is done of them already. Sends and keeps nothing.
+
+        Args:
+            base: what all runs have in common.
+            data: the DataFrame.
+            template: the prompt, unless `how` varies it.
+            how: see `Agent.map`.
 
         Raises:
             UsageError: something cannot be done as asked.
         """
+        # Nobody watches the answers come.
+        if "stream" not in base.options.given:
+            base = replace(base, options=base.options.changed(stream=False))
         self._store, self._here = current_store(), Unattended(frontend())
-        self._table, self._limits, self._session = table, limits, base.options.session
-        self._scorers = as_scorers(scorers)
-        self._ahead = [self._look_ahead(one, names) for one in variants]
+        table = self._table = table_of(data, how.key)
+        self._how, names = how, how.names
+        self._scorers = as_scorers(how.score)
+        self._ahead = [
+            self._look_ahead(one, names) for one in variants_of(base, template, how.vary)
+        ]
         ready = [one.variant for one in self._ahead]
-        self.name = name or _name_of(table, ready, repeat)
+        self.name = how.name or _name_of(table, ready, how.repeat)
         """What it goes on by: the same name and data."""
-        self._executor = _executor_of(executor, self._store, self._here)
+        self._executor = _executor_of(how.executor, self._store, self._here)
         for one in ready:
             if check := getattr(self._executor, "check", None):
                 check(one.ask)
         used = columns_used(ready, table.columns)
         self._doc = {"columns": used, "rows": row_shas(table, used)}
-        if stale is None:
+        if how.stale is None:
             refuse_other_data(self.name, batch_doc(self._store, self.name), self._doc)
-        planned = cases_of(table, ready, repeat, self.name, names)
+        planned = cases_of(table, ready, how.repeat, self.name, names)
         self._entries = [Entry(one) for one in planned]
-        note_earlier(self._entries, self._earlier(), keep=stale == "keep")
+        note_earlier(self._entries, self._earlier(), keep=how.stale == "keep")
         judges = runs_of_batch(self._store, self.name + JUDGE)
         self._judged_usd = sum(one.run.cost_usd or 0.0 for one in judges)
         self._courier: runtime.Courier | None = None
@@ -116,7 +114,7 @@ class Batch:
         """Check that a variant can be asked, and what it would send."""
         first = replace(self._table, keys=self._table.keys[:1], rows=self._table.rows[:1])
         ((planned),) = cases_of(first, [variant], 1, "", names)
-        ask = ask_of(planned, max_cost_usd=self._limits.max_cost_usd, session="batch")
+        ask = ask_of(planned, max_cost_usd=self._how.max_cost_usd, session="batch")
         try:
             active, request, wire = look_ahead(ask, store=self._store, here=self._here)
         except NbagentError as error:
@@ -169,7 +167,7 @@ class Batch:
             judged_usd=self._judged_usd,
             store=self._store,
             scorers=self._scorers,
-            limits=self._limits,
+            how=self._how,
             asks=asks,
             session=self.name,
             show=lambda progress: self._view and self._view.update(progress),
@@ -378,53 +376,6 @@ class Batch:
     def _ipython_display_(self) -> None:
         if not frontend().show_list(self):
             print(self)
-
-
-def planned_batch(
-    base: Ask,
-    data: Any,
-    template: Any,
-    *,
-    key: str | None,
-    vary: Any,
-    repeat: int,
-    name: str | None,
-    concurrency: int,
-    max_cost_usd: Any,
-    max_failed: Any,
-    score: Any,
-    stale: Stale | None,
-    executor: Any,
-    names: Mapping[str, Any],
-) -> Batch:
-    """A batch that is not begun; see `Agent.map`."""
-    for said, number in (("repeat", repeat), ("concurrency", concurrency)):
-        if type(number) is not int or not 1 <= number <= _MOST:
-            raise UsageError(f"{said}={number!r} does not fit; take a whole number from 1")
-    for said, most in (("max_cost_usd", max_cost_usd), ("max_failed", max_failed)):
-        if most is not None and not (isinstance(most, int | float) and most > 0):
-            raise UsageError(f"{said}={most!r} does not fit; take a number above 0")
-    if stale not in (None, "run", "keep"):
-        raise UsageError(f"stale={stale!r} does not fit; take 'run' or 'keep'")
-    if name is not None and (not name.strip() or len(name) > 200 or name.endswith(JUDGE)):
-        raise UsageError(f"name={name!r} does not fit; take up to 200 characters, not …{JUDGE}")
-    if not isinstance(template, str):
-        raise UsageError(f"the template is a {type(template).__name__}; write it as text")
-    # Nobody watches the answers come.
-    options = base.options if "stream" in base.options.given else base.options.changed(stream=False)
-    base = replace(base, options=options)
-    return Batch(
-        base,
-        table_of(data, key),
-        variants_of(base, template, vary),
-        name=name,
-        repeat=repeat,
-        limits=Limits(concurrency=concurrency, max_cost_usd=max_cost_usd, max_failed=max_failed),
-        scorers=score,
-        stale=stale,
-        executor=executor,
-        names=names,
-    )
 
 
 def _opened(progress: BatchProgress, batch: Batch) -> BatchView | None:

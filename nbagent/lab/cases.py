@@ -6,13 +6,15 @@ Reads what a person gives and refuses what does not fit; starts nothing and keep
 from __future__ import annotations
 
 import ast
+import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
+from nbagent.archive.batches import JUDGE
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import TextPart
 from nbagent.contracts.errors import NbagentError, UsageError
@@ -31,7 +33,54 @@ PROMPT = "prompt"
 _FIXED = ("name", "session", "raw", "quiet", "echo", "document", "max_cost_usd")
 _LABEL_CHARS = 60
 _SHA_CHARS = 32
-MOST_CASES = 1_000_000
+_MOST = 10_000
+_MOST_CASES = 1_000_000
+_NAME = re.compile(rf"(?=.*\S)(?!.*{JUDGE}$).{{1,200}}")
+_EXPECTED = {
+    **dict.fromkeys(("repeat", "concurrency"), f"a whole number from 1 to {_MOST:,}"),
+    **dict.fromkeys(("max_cost_usd", "max_failed"), "a number above 0"),
+    "stale": "'run' or 'keep'",
+    "name": f"up to 200 characters in one line, which do not end with {JUDGE}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How a person wants a table asked; see `Agent.map`."""
+
+    key: str | None = None
+    vary: Any = None
+    repeat: int = 1
+    name: str | None = None
+    concurrency: int = 16
+    max_cost_usd: float | None = None
+    max_failed: float | None = None
+    score: Any = ()
+    stale: str | None = None
+    executor: Any = None
+    names: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        fits = {
+            "repeat": _is_count(self.repeat),
+            "concurrency": _is_count(self.concurrency),
+            "max_cost_usd": self.max_cost_usd is None or _is_positive(self.max_cost_usd),
+            "max_failed": self.max_failed is None or _is_positive(self.max_failed),
+            "stale": self.stale in (None, "run", "keep"),
+            "name": self.name is None or bool(_NAME.fullmatch(str(self.name))),
+        }
+        for option, is_right in fits.items():
+            if not is_right:
+                value = reprlib.repr(getattr(self, option))
+                raise UsageError(f"{option}={value} does not fit; expected {_EXPECTED[option]}")
+
+
+def _is_count(given: Any) -> bool:
+    return type(given) is int and 1 <= given <= _MOST
+
+
+def _is_positive(given: Any) -> bool:
+    return isinstance(given, int | float) and 0 < given < float("inf")
 
 
 class Row(Mapping[str, Any]):
@@ -135,7 +184,7 @@ def _key_words(key: str | None) -> str:
 # Variants
 
 
-def variants_of(base: Ask, template: str, vary: Any) -> list[Variant]:
+def variants_of(base: Ask, template: Any, vary: Any) -> list[Variant]:
     """Each combination of the axes' labels.
 
     Args:
@@ -150,6 +199,8 @@ def variants_of(base: Ask, template: str, vary: Any) -> list[Variant]:
         raise UsageError(f"vary={reprlib.repr(vary)}; write vary={{'model': ['a', 'b']}}")
     given = cast("Mapping[str, Any]", vary or {})
     axes = {name: _values(name, values) for name, values in given.items()}
+    if not isinstance(template, str):
+        raise UsageError(f"the template is a {type(template).__name__}; write it as text")
     if not template.strip() and PROMPT not in axes and not base.options.workflow:
         raise UsageError("the template is empty; write what you want to ask about each row")
     templates = {text: Template(text) for text in axes.get(PROMPT, {"": template}).values()}
@@ -217,8 +268,8 @@ def cases_of(
     Raises:
         UsageError: an expression of a template fails, or there are too many cases.
     """
-    if len(table.rows) * len(variants) * repeat > MOST_CASES:
-        raise UsageError(f"more than {MOST_CASES:,} cases; take fewer rows, variants or repeats")
+    if len(table.rows) * len(variants) * repeat > _MOST_CASES:
+        raise UsageError(f"more than {_MOST_CASES:,} cases; take fewer rows, variants or repeats")
     cases: list[PlannedCase] = []
     for place, (key, row) in enumerate(zip(table.keys, table.rows, strict=True)):
         evaluate, rendered = _evaluator(row, names), dict[int, Rendered]()

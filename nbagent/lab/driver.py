@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nbagent.archive.batches import keep_scores, scores_of
 from nbagent.archive.store import Store
@@ -19,7 +19,7 @@ from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import NbagentError, StoreError
 from nbagent.contracts.events import Event, TurnFinished
 from nbagent.contracts.records import RunRecord, ScoreRecord
-from nbagent.lab.cases import ask_of
+from nbagent.lab.cases import How, ask_of
 from nbagent.lab.entries import Entry, failures_of, is_scored, means, summaries_of
 from nbagent.lab.runs import Executor
 from nbagent.lab.scorers import Judging, Scorer
@@ -29,17 +29,6 @@ from nbagent.session.prepare import Ask
 from nbagent.view.batch import BatchProgress, BatchState
 
 _SHOWN_S = 0.25
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """When a batch ends before all of its cases are done."""
-
-    concurrency: int = 16
-    max_cost_usd: float | None = None
-    """Of all of its runs and judges, also of earlier goes."""
-    max_failed: float | None = None
-    """Of this go: so many cases, or, below 1, this share of all."""
 
 
 class _Judges:
@@ -68,7 +57,7 @@ class Drive:
         judged_usd: float,
         store: Store,
         scorers: Sequence[Scorer],
-        limits: Limits,
+        how: How,
         asks: bool = True,
         session: str,
         show: Callable[[BatchProgress], object],
@@ -83,7 +72,7 @@ class Drive:
             judged_usd: what judges cost in earlier goes.
             store: keeps runs and scores.
             scorers: score the answers, also those that are there.
-            limits: when to end.
+            how: how many at a time, and when to end.
             asks: whether models are asked for what is missing; else answers are only scored.
             session: of its runs.
             show: is given the progress a few times a second, and at the end.
@@ -93,7 +82,7 @@ class Drive:
         self.why = ""
         """Why it ended before all cases were done."""
         self._executor, self._judges, self._store = executor, _Judges(judges, judged_usd), store
-        self._scorers, self._limits, self._asks, self._session = scorers, limits, asks, session
+        self._scorers, self._how, self._asks, self._session = scorers, how, asks, session
         self._show = show
         self._was_in_memory = store.path is None
         self._began, self._started_at = time.monotonic(), utc_now()
@@ -124,9 +113,9 @@ class Drive:
             self.state = "Running"
         try:
             # What a case costs is known when the first one has ended: it goes alone.
-            if self._limits.max_cost_usd is not None and self._asks:
+            if self._how.max_cost_usd is not None and self._asks:
                 await self._worker(queue, most=1)
-            n = min(self._limits.concurrency, len(todo))
+            n = min(self._how.concurrency, len(todo))
             tasks = [asyncio.ensure_future(self._worker(queue)) for _ in range(n)]
             await _all_or_first_error(tasks, self.stop)
         finally:
@@ -172,7 +161,7 @@ class Drive:
 
     def _may_begin(self) -> bool:
         """Whether what is left of the budget is enough for one more case."""
-        most = self._limits.max_cost_usd
+        most = self._how.max_cost_usd
         if most is None or not self._asks:
             return True
         mean = self._spent_usd / max(self._counts.total() - self._counts["missing"], 1)
@@ -208,7 +197,7 @@ class Drive:
 
     def _ask_of(self, entry: Entry) -> Ask:
         """What asks a case: anew, or from where its last run ended."""
-        planned, most = entry.planned, self._limits.max_cost_usd
+        planned, most = entry.planned, self._how.max_cost_usd
         left = None if most is None else max(most - self._spent_usd, 1e-9)
         ask = ask_of(planned, max_cost_usd=left, session=self._session)
         if not entry.run_id:
@@ -220,17 +209,17 @@ class Drive:
         return replace(ask, kind="fork", fork_turn=turn.id)
 
     def _look_at_limits(self) -> None:
-        limits, failed = self._limits, self._failed
-        if limits.max_cost_usd is not None:
+        how, failed = self._how, self._failed
+        if how.max_cost_usd is not None:
             spent = self._spent_usd + sum(self._at_work.values()) + self._judges.cost_usd
-            if spent >= limits.max_cost_usd and self.state == "Running":
-                self.end("Stopped", f"max_cost_usd={limits.max_cost_usd:g} is used up")
+            if spent >= how.max_cost_usd and self.state == "Running":
+                self.end("Stopped", f"max_cost_usd={how.max_cost_usd:g} is used up")
                 self._executor.stop()
-        if limits.max_failed is not None:
-            share = limits.max_failed < 1
-            most = limits.max_failed * (len(self.entries) if share else 1)
+        if how.max_failed is not None:
+            share = how.max_failed < 1
+            most = how.max_failed * (len(self.entries) if share else 1)
             if failed > most:
-                self.end("Stopped", f"{failed} cases failed (max_failed={limits.max_failed:g})")
+                self.end("Stopped", f"{failed} cases failed (max_failed={how.max_failed:g})")
         if self._store.warning and self._store.path is None and not self._was_in_memory:
             self.end("Stopped", self._store.warning)
 

@@ -475,7 +475,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "repeat": (lambda: agent().map(TABLE, TEMPLATE, repeat=0), "repeat=0 does not fit"),
     "concurrency": (lambda: agent().map(TABLE, TEMPLATE, concurrency=0), "concurrency=0"),
     "stale": (lambda: agent().map(TABLE, TEMPLATE, stale="x"), "stale='x'"),  # pyright: ignore
-    "judge's name": (lambda: agent().map(TABLE, TEMPLATE, name="b/judge"), "name='b/judge'"),
+    "judge's name": (
+        lambda: agent().map(TABLE, TEMPLATE, name="b/judge"),
+        "name='b/judge' does not fit",
+    ),
     "executor": (lambda: agent().map(TABLE, TEMPLATE, executor=5), "executor=5 is none"),
     "at work": (_busy, "batch 'busy' is at work"),
 }

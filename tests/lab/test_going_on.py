@@ -16,18 +16,15 @@ import nbagent
 
 ROWS = 40
 TABLE: Any = pd.DataFrame({"n": range(ROWS)})
-PROCESS = (
-    """
+PROCESS = f"""
 import sys
 import pandas as pd
 import nbagent
 agent = nbagent.Agent(model="openai-compatible:little", base_url=sys.argv[1], tools="none")
-batch = agent.map(pd.DataFrame({"n": range(%d)}), "Number {{ n }}", name="b", concurrency=4)
+batch = agent.map(pd.DataFrame({"n": range({ROWS})}}), "Number {{{{ n }}}}", name="b", concurrency=4)
 batch.wait()
 print(batch.progress.ok)
 """
-    % ROWS
-)
 
 
 def slowly(visit: Visit) -> Reply:
@@ -62,7 +59,11 @@ def test_a_killed_process_loses_no_finished_row_and_none_is_asked_twice(
 def test_each_repeat_is_recorded_and_replayed_as_its_own(tmp_path: Path) -> None:
     answers = iter(range(100))
     cassette = str(tmp_path / "answers.jsonl")
-    with ModelServer([lambda visit: f"answer {next(answers)}"] * 100) as server:
+
+    def answer(visit: Visit) -> str:
+        return f"answer {next(answers)}"
+
+    with ModelServer([answer] * 100) as server:
         how: dict[str, Any] = {"model": "openai-compatible:little", "base_url": server.url}
         agent = nbagent.Agent(**how, tools="none", cassette=cassette)
         first: Any = agent.map(TABLE.head(3), "Number {{ n }}", repeat=2, name="one").wait().frame()
