@@ -16,14 +16,13 @@ import nbagent
 
 ROWS = 40
 TABLE: Any = pd.DataFrame({"n": range(ROWS)})
-PROCESS = f"""
+PROCESS = """
 import sys
 import pandas as pd
 import nbagent
 agent = nbagent.Agent(model="openai-compatible:little", base_url=sys.argv[1], tools="none")
-batch = agent.map(pd.DataFrame({"n": range({ROWS})}}), "Number {{{{ n }}}}", name="b", concurrency=4)
-batch.wait()
-print(batch.progress.ok)
+table = pd.DataFrame({"n": range(int(sys.argv[2]))})
+print(agent.map(table, "Number {{ n }}", name="b", concurrency=4).wait().progress.ok)
 """
 
 
@@ -37,7 +36,7 @@ def test_a_killed_process_loses_no_finished_row_and_none_is_asked_twice(
     after: int, tmp_path: Path
 ) -> None:
     with ModelServer([slowly] * 200) as server:
-        command = [sys.executable, "-c", PROCESS, server.url]
+        command = [sys.executable, "-c", PROCESS, server.url, str(ROWS)]
         with subprocess.Popen(command) as process:
             while len(server.requests) < after:
                 time.sleep(0.002)
