@@ -23,6 +23,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
         *("runs", "turns", "tool_runs", "transitions", "messages", "prompts", "scores"),
         *("read_notebook", "models"),
     ),
+    "nbagent.lab.scorers": ("scorer", "Score"),
+    "nbagent.lab.judges": ("judge",),
+    "nbagent.lab.review": ("score",),
     "nbagent.overview": ("compare", "history"),
     "nbagent.settings": ("configure",),
     "nbagent.notebook.panel": ("panel",),
@@ -52,6 +55,7 @@ __all__ += ["ToolContext", "ToolLimits", "ToolPolicy", "mcp", "tool", "verify_au
 __all__ += ["Message", "PersonAnswer", "Question", "events", "offline"]
 __all__ += ["EngineError", "ModelError", "NbagentError", "StoreError", "ToolError", "UsageError"]
 __all__ += ["compare", "history", "plot"]
+__all__ += ["Score", "judge", "score", "scorer"]
 __all__ += ["expand", "load_agent", "load_package", "messages", "models", "prompts"]
 __all__ += ["read_notebook", "runs", "scores", "session_tree", "tool_runs", "transitions", "turns"]
 
@@ -83,6 +87,9 @@ if TYPE_CHECKING:
         transitions,
         turns,
     )
+    from nbagent.lab.judges import judge
+    from nbagent.lab.review import score
+    from nbagent.lab.scorers import Score, scorer
     from nbagent.notebook.panel import panel
     from nbagent.overview import compare, history
     from nbagent.providers import offline

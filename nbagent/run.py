@@ -453,6 +453,8 @@ def open_run(ref: str) -> Run:
 def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
     """Delete a run and its texts: from the store's files, the frames, `_run`, its open view.
 
+    Its scores go with it, and the runs of the judges that quote its answer.
+
     What a notebook has saved of it stays there until the cell's output is cleared, and a handle of
     it that you keep in a variable keeps what it holds.
 

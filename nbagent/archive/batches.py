@@ -15,10 +15,9 @@ from nbagent.archive.database import Connection
 from nbagent.archive.reading import select
 from nbagent.archive.store import Store, put
 from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.records import JUDGE as JUDGE
 from nbagent.contracts.records import Case, RunRecord, ScoreRecord
 
-JUDGE = "/judge"
-"""What the name of a batch ends with whose runs judge those of another one."""
 _OF_IDS = (
     "SELECT r.run_id, s.* FROM scores s JOIN runs r ON r.n = s.run "
     "WHERE r.run_id IN (SELECT value FROM json_each(?)) ORDER BY s.at, s.version"

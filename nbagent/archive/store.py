@@ -40,7 +40,7 @@ from nbagent.contracts.events import (
     ToolCallFinished,
     TurnFinished,
 )
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.contracts.records import JUDGE, EngineTurn, RunRecord, ToolRun
 
 _OF_RUNS = ("turns", "tool_runs", "messages", "open")
 _WHOLE_LEASE = (
@@ -60,6 +60,12 @@ _PUT = {
     for table in STORED
 }
 _BEGIN = _sql("runs", "INSERT")
+_JUDGES = (
+    "WHERE run_id IN (SELECT judge_run_id FROM scores WHERE run = :n) "
+    "OR (batch, row_key, variant, attempt, case_sha) = (SELECT batch || :judge, row_key, variant, "
+    "attempt, case_sha FROM runs WHERE n = :n) ORDER BY n"
+)
+"""The runs that judged a run, also those whose verdict was replaced: they quote its answer."""
 
 
 class _Live(NamedTuple):
@@ -235,7 +241,7 @@ class Store(Reading):
     # Deleting
 
     def forget(self, run_id: str, *, children: bool = False) -> tuple[str, ...]:
-        """Delete a run and its texts; with `children` also the runs that go on from it.
+        """Delete a run, its texts and its judges; with `children` also the runs that go on from it.
 
         Deleted bytes are overwritten (`secure_delete`), and the write-ahead log is folded in and
         emptied. Returns the ids of what was deleted, the run's own first.
@@ -364,11 +370,13 @@ def _delete(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:
     rows = [row_of_run(c, run_id)]
     for row in rows:  # grows: parents first
         rows += select(c, "runs", "WHERE parent_id = ? ORDER BY n", (row["run_id"],))
+        rows += select(c, "runs", _JUDGES, {"n": row["n"], "judge": JUDGE})
     ids = [row["run_id"] for row in rows]
-    if len(ids) > 1 and not children:
+    going_on = [row["run_id"] for row in rows[1:] if row.get("parent_id")]
+    if going_on and not children:
         raise UsageError(
             f"other runs go on from run {ids[0][:8]} and would lose the beginning: "
-            f"{', '.join(it[:8] for it in ids[1:])}; to forget these too write "
+            f"{', '.join(it[:8] for it in going_on)}; to forget these too write "
             f"nbagent.forget({ids[0][:8]!r}, children=True), or %agent forget {ids[0][:8]} "
             "--children"
         )

@@ -236,11 +236,15 @@ class EngineTurn(Value):
         return self.response.message.text if self.response else ""
 
 
+JUDGE = "/judge"
+"""What the name of a batch ends with whose runs judge those of another one."""
+
+
 class Case(Value):
     """What a run of a batch answers: one row of its table, in one variant, for the nth time."""
 
     batch: str
-    """The batch's name; of a judge's run it ends with `/judge`."""
+    """The batch's name; of a judge's run it ends with `JUDGE`."""
     row_key: str
     variant: dict[str, str] = Field(default_factory=dict[str, str])
     """The label of each axis, by its name."""

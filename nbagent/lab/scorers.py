@@ -33,6 +33,7 @@ from nbagent.tools.arguments import function_of
 
 ScoreFunction = Callable[..., Any]
 """Of a row and its run, sync or async."""
+_GRACE_S = 1.0
 _LABEL_CHARS = 200
 TEXT_CHARS = 2_000
 """Of a reason, and of what a scorer raised."""
@@ -130,18 +131,16 @@ class FunctionScorer(Scorer):
     def __init__(self, function: ScoreFunction, *, name: str | None, version: int) -> None:
         if not callable(function):
             raise UsageError(f"{plain_repr(function, 200)} is no function of a row and its run")
-        name = getattr(function, "__name__", "<lambda>") if name is None else name
-        if name == "<lambda>":
-            raise UsageError(
-                "a scorer without a name: write nbagent.scorer(name='…')(function), or def it"
-            )
-        super().__init__(str(name), version)
+        own: str = getattr(function, "__name__", "<lambda>")
+        if name is None and own == "<lambda>":
+            raise UsageError("a scorer without a name: write nbagent.scorer(name='…')(function)")
+        super().__init__(own if name is None else name, version)
         try:
             inspect.signature(function).bind("row", "run")
         except ValueError:
             pass  # Of C, without a signature.
         except TypeError as error:
-            raise UsageError(f"scorer {name!r} has to take a row and its run: {error}") from None
+            raise UsageError(f"scorer {own!r} has to take a row and its run: {error}") from None
         self._function = function
         functools.update_wrapper(self, function, updated=())
 
@@ -159,10 +158,15 @@ class FunctionScorer(Scorer):
         # hold the engine, or one of the few threads that the store and the models wait for.
         courier = Courier()
         if inspect.iscoroutinefunction(function_of(self._function)):
-            said, _ = await courier.run(work_async, where="tool loop", label=self.name)
+            job = courier.run(work_async, where="tool loop", label=self.name)
         else:
-            said, _ = await courier.run(work, where="worker thread", label=self.name)
-        return Verdict(said, self.by)
+            job = courier.run(work, where="worker thread", label=self.name)
+        # A stop of the batch leaves it behind.
+        cancel = courier.outer.cancel if courier.outer else courier.cancel
+        task = await cancel.finished(job, _GRACE_S)
+        if task.cancelled() or not task.done():
+            return Verdict([Said(self.name, error="stopped before it had ended")], self.by)
+        return Verdict(task.result()[0], self.by)
 
     def _raised(self, error: Exception) -> str:
         """The error and the last line of the scorer's own file that led to it."""

@@ -60,6 +60,31 @@ class BatchView(Protocol):
         ...
 
 
+class PersonReview(Protocol):
+    """Answers that a person labels one by one, without the names of their variants. Any thread."""
+
+    title: str
+    place: int
+    """Number of the case that is shown, from 1."""
+    total: int
+
+    def shown(self) -> tuple[tuple[str, str], ...]:
+        """Headings and texts of the case that waits for a label; empty at the end."""
+        ...
+
+    def label(self, value: int) -> None:
+        """Keep the label of the case that is shown, and go to the next."""
+        ...
+
+    def skip(self) -> None:
+        """Go to the next case; this one gets no label."""
+        ...
+
+    def back(self) -> None:
+        """Show the case before, to label it again."""
+        ...
+
+
 class Frontend:
     """What a script has: plain lines where it wants them, questions where somebody types."""
 
@@ -133,6 +158,14 @@ class Frontend:
         Args:
             runs: the list.
             search: those of it that have a text.
+        """
+        return False
+
+    def review(self, review: PersonReview) -> bool:
+        """Let a person label answers by buttons and keys, and return at once.
+
+        Returns:
+            Whether this can be shown; where not, the caller asks by `input()`.
         """
         return False
 

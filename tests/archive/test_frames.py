@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from itertools import cycle
 from operator import attrgetter
 from typing import Any
 
@@ -19,11 +20,12 @@ from stories import Assembly, Story, patched, walked
 
 import nbagent
 from nbagent.archive import frames
+from nbagent.archive.batches import keep_scores
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import dump_json, utc_now
 from nbagent.contracts.chat import ChatResponse, Message, ToolCall
 from nbagent.contracts.errors import ErrorInfo, UsageError
-from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
+from nbagent.contracts.records import RunRecord, ScoreRecord, ToolResult, ToolRun
 
 TOKENS = (
     "prompt_tokens:int completion_tokens:int total_tokens:int cached_tokens:int "
@@ -33,7 +35,8 @@ TOKENS = (
 COLUMNS = {
     "runs": (
         "run_id session:word conversation_id root_id parent_id kind:word forked_from name tags "
-        "notebook:word cell_id execution_count:int template template_sha:word prompt text ok:flag "
+        "notebook:word cell_id execution_count:int batch:word row_key variant attempt:int "
+        "template template_sha:word prompt text ok:flag "
         "phase:word stop_reason:word error_code:word error agent:word workflow:word provider:word "
         "server:word model:word params system_sha:word toolset_sha:word turns:int tool_calls:int "
         f"tool_errors:int {TOKENS} n_unpriced:int cost_usd:float started_at:time ended_at:time "
@@ -41,7 +44,7 @@ COLUMNS = {
         "nbagent_version:word"
     ),
     "turns": (
-        "run_id turn_id turn:int session:word provider:word server:word model:word "
+        "run_id turn_id turn:int session:word batch:word provider:word server:word model:word "
         "served_model:word workflow:word agent:word node:word ok:flag phase_before:word "
         "phase_after:word "
         "stop_reason:word finish_reason:word error_code:word error text reasoning attempts:int "
@@ -52,7 +55,7 @@ COLUMNS = {
         "toolset_sha:word"
     ),
     "tool_runs": (
-        "run_id turn_id turn:int tool_call_id position:int session:word model:word "
+        "run_id turn_id turn:int tool_call_id position:int session:word batch:word model:word "
         "workflow:word agent:word node:word host:word "
         "tool_name:word ok:flag error_code:word error args args_sha asked_args reason result "
         "result_chars:int result_tokens_est:int truncated:flag notes approval:word "
@@ -66,6 +69,10 @@ COLUMNS = {
     "transitions": (
         "run_id turn_id turn:int tool_call_id session:word at:time workflow:word from_node:word "
         "to_node:word label:word accepted:flag error_code:word error agent:word"
+    ),
+    "scores": (
+        "run_id batch:word row_key variant attempt:int model:word scorer:word version:int "
+        "kind:word value:float label:word reason by:word error at:time judge_run_id"
     ),
     "prompts": "sha kind:word text first_seen:time last_seen:time runs:int",
 }
@@ -92,6 +99,11 @@ def filled(store: Store, n: int = 30) -> list[RunRecord]:
         records.append(record)
     story = walked(session="s0")
     write(store, story.events)
+    said = [
+        ScoreRecord(run_id=run.id, scorer="tone", value=value, reason="So.", by="me", at=START)
+        for run, value in zip(records, cycle([True, 2.5, "dry", None]))
+    ]
+    keep_scores(store, said)
     return [*records, story.run]
 
 
