@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from io import BytesIO
 from typing import Any, NamedTuple, cast
@@ -20,6 +20,8 @@ _COLOURS = {
 }
 _OUTCOMES = {"ok": "#2b8a57", "failed": "#c8372d", "denied": "#c9ced6"}
 _HATCH = {"waiting for you": "///", "denied": "///"}
+_MARKERS = "os^Dv"
+"""There are ten colours; the eleventh point has another form."""
 _MOST_ROWS = 40
 """More tool runs do not get rows of their own, and of more rows only some are named."""
 _MOST_NAMES = 20
@@ -131,17 +133,32 @@ def outcomes(rows: Sequence[tuple[str, str]]) -> Figure:
     Args:
         rows: of each call the tool, and `ok`, `failed` or `denied`.
     """
+    return _counts("calls by tool", "calls", rows, _OUTCOMES)
+
+
+def failures(rows: Sequence[tuple[str, str]]) -> Figure:
+    """Which tools failed, and with what.
+
+    Args:
+        rows: of each failed call the tool and the error code.
+    """
+    colours = {code: f"C{n % 10}" for n, code in enumerate(_common(code for _, code in rows))}
+    return _counts("failed calls by tool and error code", "failed calls", rows, colours)
+
+
+def _counts(
+    title: str, unit: str, rows: Sequence[tuple[str, str]], colours: Mapping[str, str]
+) -> Figure:
+    """How many rows of each name are of each kind; a kind has a colour."""
     names = _common(name for name, _ in rows)
-    figure, axes = _axes("calls by tool", "calls", "", height=0.3 * len(names))
+    figure, axes = _axes(title, unit, "", height=0.3 * len(names))
     counts = Counter(rows)
     left = [0] * len(names)
-    for outcome, colour in _OUTCOMES.items():
-        widths = [counts[name, outcome] for name in names]
+    for kind, colour in colours.items():
+        widths = [counts[name, kind] for name in names]
         if any(widths):
-            hatch = _HATCH.get(outcome)
-            axes.barh(
-                range(len(names)), widths, left=left, color=colour, hatch=hatch, label=outcome
-            )
+            hatch = _HATCH.get(kind)
+            axes.barh(range(len(names)), widths, left=left, color=colour, hatch=hatch, label=kind)
         left = [before + width for before, width in zip(left, widths, strict=True)]
     _name_rows(axes, names)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -161,6 +178,75 @@ def durations(rows: Sequence[tuple[str, float]]) -> Figure:
         axes.hist(values, bins=20, stacked=True, label=[_label(name) for name in names])
         axes.yaxis.get_major_locator().set_params(integer=True)
     return _finished(figure, axes)
+
+
+# Many variants
+
+
+def means(
+    title: str,
+    unit: str,
+    rows: Sequence[tuple[str, str, float, float | None, float | None, str]],
+) -> Figure:
+    """Means with their intervals, side by side within each group.
+
+    Args:
+        title: what is drawn.
+        unit: of the means.
+        rows: group, label, mean, the ends of its interval (None for none), verdict.
+    """
+    groups = list(dict.fromkeys(row[0] for row in rows))
+    labels = list(dict.fromkeys(row[1] for row in rows))
+    figure, axes = _axes(title, unit, "", height=0.34 * len(groups) * len(labels))
+    for n, label in enumerate(labels):
+        mine = [row for row in rows if row[1] == label]
+        shift = (n - (len(labels) - 1) / 2) * 0.8 / len(labels)
+        places = [groups.index(row[0]) + shift for row in mine]
+        values = [row[2] for row in mine]
+        errors = _errors([row[2:5] for row in mine])
+        axes.errorbar(values, places, xerr=errors, fmt="o", capsize=3, label=_label(label))
+        for (_, _, mean, _, _, verdict), place in zip(mine, places, strict=True):
+            axes.annotate(
+                verdict,
+                (mean, place),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+                color="#666666",
+            )
+    _name_rows(axes, groups)
+    axes.set_ylim(max(len(groups), 1) - 0.4, -0.6)
+    if all(0 <= row[2] <= 1 for row in rows):
+        axes.set_xlim(-0.03, 1.03)
+    return _finished(figure, axes)
+
+
+def cost_quality(
+    unit: str, rows: Sequence[tuple[str, float, float, float | None, float | None]]
+) -> Figure:
+    """Cost against mean score, a point with its interval for each variant.
+
+    Args:
+        unit: of the means.
+        rows: variant, cost of a case in dollars, mean, the ends of its interval (None for none).
+    """
+    figure, axes = _axes("cost and quality by variant", "cost of a case (USD)", unit, height=4)
+    for n, row in enumerate(rows):
+        name, cost, mean, *_ = row
+        marker, errors = _MARKERS[n // 10 % len(_MARKERS)], _errors([row[2:]])
+        axes.errorbar(cost, mean, yerr=errors, fmt=marker, capsize=3, label=_label(name))
+    axes.set_xlim(left=0)
+    if all(0 <= row[2] <= 1 for row in rows):
+        axes.set_ylim(-0.03, 1.03)
+    return _finished(figure, axes)
+
+
+def _errors(rows: Sequence[tuple[float, float | None, float | None]]) -> list[list[float]]:
+    """The lengths of the intervals to both sides of their means; 0 where there is none."""
+    below = [max(0.0, mean - (mean if lo is None else lo)) for mean, lo, _ in rows]
+    above = [max(0.0, (mean if hi is None else hi) - mean) for mean, _, hi in rows]
+    return [below, above]
 
 
 def _common(names: Iterable[str]) -> list[str]:

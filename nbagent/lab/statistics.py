@@ -88,8 +88,7 @@ def compare(
     if baseline is not None and baseline not in labels and labels:
         raise UsageError(f"{over!r} has no label {baseline!r}; it has {', '.join(labels)}")
     base = baseline if baseline is not None else next(iter(labels), "")
-    counted = _counted(frame, failed)
-    is_share = bool(counted["value"].between(0, 1).all())
+    is_share = bool(frame["value"].dropna().between(0, 1).all())
     rows: list[dict[str, Any]] = []
     for place, group in _groups(frame, apart):
         values = _counted(group, failed)
@@ -142,7 +141,7 @@ def flips(
     over = _with_both(frame, axes, a, b, over)
     same = ["row_key", *(it for it in axes if it != over), "attempt"]
     columns = {"value": "value", "text": "text", "run_id": "run"}
-    scored = frame[(frame["state"] == "scored") & frame["value"].notna()]
+    scored = frame[frame["value"].notna()]
     sides = [
         scored[scored[over] == label][[*same, *columns]].rename(
             columns={name: f"{short}_{label}" for name, short in columns.items()}
@@ -220,14 +219,10 @@ def _numbers(cells: DataFrame) -> Any:
 
 
 def _counted(frame: Any, failed: Failed) -> Any:
-    """The cases that count in means."""
+    """The cases that count in means: those that have a value."""
     if failed == "zero":
-        is_failed = frame["state"] == "failed"
-        frame = frame.assign(
-            value=frame["value"].mask(is_failed, 0.0),
-            state=frame["state"].mask(is_failed, "scored"),
-        )
-    return frame[(frame["state"] == "scored") & frame["value"].notna()]
+        frame = frame.assign(value=frame["value"].mask(frame["state"] == "failed", 0.0))
+    return frame[frame["value"].notna()]
 
 
 def _of_rows(
@@ -241,7 +236,7 @@ def _of_rows(
     keys = ["row_key", *others]
     cases = counted.groupby([*keys, over], observed=True)["value"].mean().unstack(over)
     pairs = cases.sub(cases[base], axis=0) if base in cases else cases.iloc[:, :0]
-    return _columns(cases), _columns(pairs.round(_DECIMALS))
+    return _columns(cases), _columns(pairs)
 
 
 def _columns(table: Any) -> dict[str, NDArray[np.float64]]:

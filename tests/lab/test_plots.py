@@ -1,0 +1,185 @@
+"""Figures of a batch's scores and of failed calls: titles, units, and each point in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import nbagent
+from nbagent.lab.statistics import compare
+from nbagent.providers.offline import call, calls, script
+
+AXES = ["system", "model"]
+
+
+class Scored:
+    """Stands in for a batch: it compares its cases."""
+
+    def __init__(self, cells: pd.DataFrame, axes: list[str]) -> None:
+        self.cells, self.axes = cells, axes
+
+    def compare(self, score: str | None = None, **options: Any) -> pd.DataFrame:
+        assert score in ("exact", None)
+        return compare(self.cells, self.axes, **options)
+
+
+def batch_of(values: dict[tuple[str, str], list[float | None]], cost: float | None = 0.5) -> Any:
+    """A batch of two axes; None is a case that failed."""
+    rows = [
+        {
+            "row_key": str(key),
+            "system": system,
+            "model": model,
+            "attempt": 1,
+            "run_id": "r",
+            "state": "failed" if value is None else "scored",
+            "value": value,
+            "cost_usd": cost,
+            "text": "…",
+        }
+        for (system, model), several in values.items()
+        for key, value in enumerate(several)
+    ]
+    cells: Any = pd.DataFrame(rows)
+    return Scored(cells.astype({"value": "Float64", "cost_usd": "Float64"}), AXES)
+
+
+VALUES: dict[tuple[str, str], list[float | None]] = {
+    ("v1", "small"): [0, 0, 0, 0, 0, 1, 0, None],
+    ("v2", "small"): [1, 1, 1, 1, 1, 1, 1, 0],
+    ("v1", "large"): [1, 0, 1, 0, 1, 0, 1, 0],
+    ("v2", "large"): [1, 1, 1, 1, 1, 1, 1, 1],
+}
+BATCH = batch_of(VALUES)
+
+
+def legend_of(figure: Any) -> list[str]:
+    return figure.axes[0].get_legend_handles_labels()[1]
+
+
+def said_by(figure: Any) -> list[str]:
+    """All that is written beside the axes, once the picture is drawn."""
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    axes = figure.axes[0]
+    rows = [it.get_text() for it in axes.get_yticklabels()]
+    return [axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel(), *rows]
+
+
+def points_of(figure: Any) -> list[tuple[float, float]]:
+    """Where the points stand, label after label."""
+    return [
+        (float(x), float(y))
+        for container in figure.axes[0].containers
+        for x, y in zip(*container.lines[0].get_data(), strict=True)
+    ]
+
+
+def test_means_stand_by_group_with_their_intervals_and_verdicts() -> None:
+    figure: Any = nbagent.plot.compare(BATCH, "exact", over="system", by="model")
+    title, unit, _, *groups = said_by(figure)
+    assert title == "exact by system · 1 failed"
+    assert unit == "mean of exact, 95 % interval"
+    assert groups == ["small", "large"]
+    assert legend_of(figure) == ["v1", "v2"]
+    frame: Any = BATCH.compare(over="system", by="model")
+    in_order = frame.sort_values("system", kind="stable")
+    points = points_of(figure)
+    assert [x for x, _ in points] == pytest.approx(in_order["mean"].tolist())
+    assert [round(y) for _, y in points] == [0, 1, 0, 1]
+    texts = [it.get_text() for it in figure.axes[0].texts]
+    assert texts == ["baseline", "baseline", "better", "better"]
+    bars = [it.lines[2][0].get_segments() for it in figure.axes[0].containers]
+    ends = [(float(start[0]), float(end[0])) for several in bars for start, end in several]
+    wanted = list(in_order[["lo", "hi"]].itertuples(index=False, name=None))
+    assert ends == [pytest.approx(it) for it in wanted]
+
+
+def test_options_of_a_comparison_reach_it() -> None:
+    figure: Any = nbagent.plot.compare(BATCH, by=(), baseline="v2", failed="zero")
+    assert said_by(figure)[0] == "score by system · 1 failed"
+    assert [it.get_text() for it in figure.axes[0].texts] == ["worse", "baseline"]
+    assert points_of(figure)[0][0] == 5 / 16
+    with pytest.raises(nbagent.UsageError, match="there is no axis 'x'"):
+        nbagent.plot.compare(BATCH, over="x")
+
+
+@pytest.mark.parametrize("failed", ["leave out", "zero"])
+def test_cost_stands_against_quality_for_each_variant(failed: str) -> None:
+    figure: Any = nbagent.plot.cost_quality(BATCH, "exact", failed=failed)
+    title, cost, quality, *_ = said_by(figure)
+    assert (title, cost) == ("cost and quality by variant", "cost of a case (USD)")
+    assert quality == "mean of exact, 95 % interval"
+    assert legend_of(figure) == ["small · v1", "small · v2", "large · v1", "large · v2"]
+    first = 1 / 7 if failed == "leave out" else 1 / 8
+    means = [pytest.approx(it) for it in (first, 7 / 8, 1 / 2, 1)]
+    assert points_of(figure) == [(0.5, mean) for mean in means]
+
+
+def test_what_has_no_score_or_no_price_is_left_out() -> None:
+    some = batch_of({("v1", "small"): [None, None], ("v2", "small"): [2, 4]})
+    figure: Any = nbagent.plot.compare(some)
+    assert legend_of(figure) == ["v2"]
+    assert said_by(figure)[0] == "score by system · 2 failed"
+    assert legend_of(nbagent.plot.cost_quality(some)) == ["small · v2"]
+    one: Any = nbagent.plot.compare(batch_of({("v1", "small"): [4]}))
+    assert points_of(one) == [(4, 0)]
+    for empty in (
+        nbagent.plot.compare(batch_of({("v1", "small"): [None]})),
+        nbagent.plot.cost_quality(batch_of({("v1", "small"): [1]}, cost=None)),
+        nbagent.plot.failures(limit=0),
+    ):
+        assert said_by(empty)
+        figure = empty
+        assert [it.get_text() for it in figure.axes[0].texts] == ["no data"]
+
+
+def test_many_variants_differ_by_colour_or_form() -> None:
+    many: Any = nbagent.plot.cost_quality(
+        batch_of({(f"v{n}", "small"): [0, 1, 1] for n in range(25)})
+    )
+    points = [it.lines[0] for it in many.axes[0].containers]
+    assert len({(it.get_color(), it.get_marker()) for it in points}) == 25
+
+
+def test_labels_are_no_formulas() -> None:
+    odd = batch_of({("$\\frac{$\x00", "_hidden"): [1, 0], ("v" * 400, "_hidden"): [1, 1]})
+    figure: Any = nbagent.plot.compare(odd, over="system")
+    assert said_by(figure)[3] == " _hidden"
+    assert max(map(len, legend_of(figure))) == 40
+    assert nbagent.plot.cost_quality(odd)._repr_png_()  # pyright: ignore
+
+
+def test_failed_calls_stand_by_tool_and_error_code() -> None:
+    def look(place: str) -> str:
+        """Look somewhere."""
+        if place == "nowhere":
+            raise LookupError(place)
+        return "seen"
+
+    def ask(question: str) -> str:
+        """Ask somebody."""
+        raise TimeoutError(question)
+
+    steps = [
+        calls([call("look", place="nowhere"), call("look", place="here"), call("look", to=1)]),
+        calls([call("ask", question="who?"), call("lok", place="here")]),
+        "Done.",
+    ]
+    nbagent.Agent(script(steps), tools=[look, ask], quiet=True).run("Go.", session="one")
+    figure: Any = nbagent.plot.failures()
+    assert said_by(figure) == [
+        *("failed calls by tool and error code", "failed calls", ""),
+        *("look", "ask", "lok"),
+    ]
+    placed = {
+        bars.get_label(): [(int(bar.get_x()), int(bar.get_width())) for bar in bars]
+        for bars in figure.axes[0].containers
+    }
+    assert placed == {
+        "E_TOOL_FAILED": [(0, 1), (0, 1), (0, 0)],
+        "E_INVALID_ARGUMENTS": [(1, 1), (1, 0), (0, 0)],
+        "E_UNKNOWN_TOOL": [(2, 0), (1, 0), (0, 1)],
+    }
+    assert legend_of(nbagent.plot.failures(session="one", tool_name="lok")) == ["E_UNKNOWN_TOOL"]
