@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from nbagent import runtime
 from nbagent.archive.batches import (
@@ -58,6 +58,7 @@ from nbagent.view.words import things
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_log = logging.getLogger("nbagent")
 _at_work: dict[str, Batch] = {}
 _lock = threading.Lock()
 
@@ -170,7 +171,7 @@ class Batch:
             how=self._how,
             asks=asks,
             session=self.name,
-            show=lambda progress: self._view and self._view.update(progress),
+            show=self._show,
         )
 
     # At work
@@ -204,8 +205,17 @@ class Batch:
             await drive.run()
         finally:
             _at_work.pop(self.name, None)
-            if self._view is not None:
-                self._view.close(drive.progress())
+            self._show(drive.progress(), is_end=True)
+
+    def _show(self, progress: BatchProgress, *, is_end: bool = False) -> None:
+        view = self._view
+        try:
+            if view is not None:
+                (view.close if is_end else view.update)(progress)
+        except Exception:
+            # A batch does not depend on being shown.
+            self._view = None
+            _log.debug("the view of the batch broke", exc_info=True)
 
     def wait(self, timeout: float | None = None) -> Batch:
         """Wait for its end; a stop or an interrupt returns it with what is there.
@@ -305,7 +315,7 @@ class Batch:
         over: str | None = None,
         by: str | Sequence[str] | None = None,
         baseline: str | None = None,
-        failed: Literal["leave out", "zero"] = "leave out",
+        failed: statistics.Failed = "leave out",
     ) -> DataFrame:
         """The mean score of each variant with its interval, and the differences row by row.
 
@@ -317,22 +327,14 @@ class Batch:
             failed: what a case without an answer counts: nothing, or 0.
 
         Returns:
-            see `lab.statistics.compare`.
+            One row for each label: `mean`, `lo`, `hi` (95 %), `diff`, `diff_lo`, `diff_hi` to the
+            baseline, `verdict`, `pairs`, `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`.
+
+        Raises:
+            UsageError: there is no such score, axis or label, or the scores are words.
         """
-        axes = self.axes
-        over = over or next((axis for axis, labels in axes.items() if len(labels) > 1), None)
-        over = over or next(iter(axes), None)
-        if over is None:
-            raise UsageError("the batch has one variant; compare needs an axis: vary={…}")
-        if over not in axes:
-            raise UsageError(f"over={over!r} is no axis; the axes are {', '.join(axes)}")
         return statistics.compare(
-            self.cells(score),
-            [*axes],
-            over=over,
-            by=by,
-            baseline=baseline or axes[over][0],
-            failed=failed,
+            self.cells(score), [*self.axes], over=over, by=by, baseline=baseline, failed=failed
         )
 
     def diff(
@@ -340,7 +342,7 @@ class Batch:
         a: str,
         b: str,
         score: str | None = None,
-        only: Literal["changed", "better", "worse", "all"] = "changed",
+        only: statistics.Flips = "changed",
         over: str | None = None,
     ) -> DataFrame:
         """The rows whose score differs between two labels, with both answers and runs."""
@@ -382,8 +384,7 @@ def _opened(progress: BatchProgress, batch: Batch) -> BatchView | None:
     try:
         return frontend().open_batch(progress, batch)
     except Exception:
-        # A batch does not depend on being shown.
-        logging.getLogger("nbagent").debug("no view of the batch", exc_info=True)
+        _log.debug("no view of the batch", exc_info=True)
         return None
 
 

@@ -113,7 +113,7 @@ class Drive:
             self.state = "Running"
         try:
             # What a case costs is known when the first one has ended: it goes alone.
-            if self._how.max_cost_usd is not None and self._asks:
+            if self._how.max_cost_usd is not None and self._asks and not self._spent_usd:
                 await self._worker(queue, most=1)
             n = min(self._how.concurrency, len(todo))
             tasks = [asyncio.ensure_future(self._worker(queue)) for _ in range(n)]

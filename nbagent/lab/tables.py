@@ -119,10 +119,10 @@ def _by_run(store: Store, ids: Sequence[str]) -> dict[str, dict[str, ScoreRecord
     return {run_id: newest(scores) for run_id, scores in by_run.items()}
 
 
-def _column(scores: Sequence[ScoreRecord | None]) -> Any:
+def _column(scores: Sequence[ScoreRecord | None], *, bools: Dtype = "boolean") -> Any:
     values = [score.value if score else None for score in scores]
     kinds = {type(value) for value in values if value is not None}
-    dtype: Dtype = "string" if str in kinds else "boolean" if kinds == {bool} else "Float64"
+    dtype: Dtype = "string" if str in kinds else bools if kinds == {bool} else "Float64"
     cells = [None if it is None else str(it) if dtype == "string" else it for it in values]
     return frames.array_of(dtype, cells)
 
@@ -141,16 +141,13 @@ def cells_of_batch(
         raise UsageError(f"{said}; {there}")
     runs: Any = _of_runs(store, "runs", entries).set_index("run_id").reindex(ids)
     found = [held.get(it, {}).get(name) for it in ids]
-    if any(isinstance(one.value, str) for one in found if one):
-        raise UsageError(f"{name!r} gives labels, which have no mean; score with numbers or bools")
-    values = [None if one is None or one.value is None else float(one.value) for one in found]
     columns: dict[str, Any] = {
         "row_key": [entry.planned.case.row_key for entry in entries],
         **{axis: [entry.planned.variant.labels[axis] for entry in entries] for axis in axes},
         "attempt": [entry.planned.case.attempt for entry in entries],
         "run_id": frames.array_of("string", [it or None for it in ids]),
         "state": [_state(entry, one) for entry, one in zip(entries, found, strict=True)],
-        "value": frames.array_of("Float64", values),
+        "value": _column(found, bools="Float64"),
         "cost_usd": frames.array_of("Float64", [entry.cost_usd for entry in entries]),
         "text": runs["text"].array,
     }
