@@ -13,6 +13,7 @@ import pytest
 from servers.model_server import ModelServer, Reply, Visit
 
 import nbagent
+from nbagent import UsageError
 
 ROWS = 40
 TABLE: Any = pd.DataFrame({"n": range(ROWS)})
@@ -53,6 +54,20 @@ def test_a_killed_process_loses_no_finished_row_and_none_is_asked_twice(
         # Only what was on its way when the process died is asked again.
         assert len(server.requests) <= ROWS + 4
         assert set(runs.loc[runs["kind"] == "resume", "parent_id"]) <= set(before["run_id"])
+
+
+def test_a_batch_that_another_process_is_at_work_on_is_left_to_it() -> None:
+    with ModelServer([slowly] * 200) as server:
+        command = [sys.executable, "-c", PROCESS, server.url, str(ROWS)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            while len(server.requests) < 3:
+                time.sleep(0.002)
+            how: dict[str, Any] = {"model": "openai-compatible:little", "base_url": server.url}
+            agent = nbagent.Agent(**how, tools="none")
+            with pytest.raises(UsageError, match="'b' is at work, here or in another process"):
+                agent.map(TABLE, "Number {{ n }}", name="b")
+            assert process.communicate()[0].decode().strip() == str(ROWS)
+        assert len(server.requests) == ROWS
 
 
 def test_each_repeat_is_recorded_and_replayed_as_its_own(tmp_path: Path) -> None:
