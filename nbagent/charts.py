@@ -6,7 +6,7 @@ nothing has to be closed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nbagent.frames import runs
 from nbagent.frames import tool_runs as calls
@@ -15,15 +15,8 @@ from nbagent.run import drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
-
-class Compared(Protocol):
-    """What a figure needs of a batch."""
-
-    def compare(self, score: str | None = None, **options: Any) -> DataFrame:
-        """A row for each variant: its labels, then `mean` and the columns after it."""
-        ...
+    from nbagent.lab.batch import Batch
 
 
 def tokens(**filters: Any) -> Figure:
@@ -64,7 +57,7 @@ def turns(**filters: Any) -> Figure:
 # A batch
 
 
-def compare(batch: Compared, score: str | None = None, **options: Any) -> Figure:
+def compare(batch: Batch, score: str | None = None, **options: Any) -> Figure:
     """The mean scores of a batch's variants with their intervals and verdicts.
 
     Args:
@@ -84,7 +77,7 @@ def compare(batch: Compared, score: str | None = None, **options: Any) -> Figure
     return drawing().means(f"{score} by {axes[-1]}{more}", f"mean of {score}, 95 % interval", rows)
 
 
-def cost_quality(batch: Compared, score: str | None = None, **options: Any) -> Figure:
+def cost_quality(batch: Batch, score: str | None = None, **options: Any) -> Figure:
     """What a case of each variant cost against its mean score; unknown prices are left out.
 
     Arguments as in `compare`.
@@ -101,7 +94,7 @@ def cost_quality(batch: Compared, score: str | None = None, **options: Any) -> F
 
 
 def _variants(
-    batch: Compared, score: str | None, options: dict[str, Any]
+    batch: Batch, score: str | None, options: dict[str, Any]
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The axes of a comparison, the compared one last, and its rows; None for what is missing."""
     frame: Any = batch.compare(score, **options)

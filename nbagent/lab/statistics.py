@@ -141,7 +141,7 @@ def flips(
     over = _with_both(frame, axes, a, b, over)
     same = ["row_key", *(it for it in axes if it != over), "attempt"]
     columns = {"value": "value", "text": "text", "run_id": "run"}
-    scored = frame[frame["value"].notna()]
+    scored = frame[(frame["state"] == "scored") & frame["value"].notna()]
     sides = [
         scored[scored[over] == label][[*same, *columns]].rename(
             columns={name: f"{short}_{label}" for name, short in columns.items()}
@@ -207,7 +207,7 @@ def _groups(frame: Any, names: list[str]) -> list[tuple[tuple[str, ...], Any]]:
 
 
 def _numbers(cells: DataFrame) -> Any:
-    """The cases, with values that can be added up."""
+    """The cases, with values that can be added up: those of scored cases only."""
     frame = cast("Any", cells)
     words = [it for it in frame["value"].dropna().tolist() if isinstance(it, str)]
     if words:
@@ -215,7 +215,8 @@ def _numbers(cells: DataFrame) -> Any:
             f"the scores are words, like {words[0]!r}, and have no mean; let the scorer return a "
             "number or a bool"
         )
-    return frame.assign(value=frame["value"].astype("Float64"))
+    values = frame["value"].astype("Float64")  # a person may have scored a run that failed
+    return frame.assign(value=values.where(frame["state"] == "scored"))
 
 
 def _counted(frame: Any, failed: Failed) -> Any:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import nbagent
+from nbagent.contracts.chat import ChatRequest
 from nbagent.lab.statistics import compare
 from nbagent.providers.offline import call, calls, script
 
@@ -183,3 +184,38 @@ def test_failed_calls_stand_by_tool_and_error_code() -> None:
         "E_UNKNOWN_TOOL": [(2, 0), (1, 0), (0, 1)],
     }
     assert legend_of(nbagent.plot.failures(session="one", tool_name="lok")) == ["E_UNKNOWN_TOOL"]
+
+
+def test_a_batch_is_compared_and_drawn_with_the_calls_that_failed_in_it() -> None:
+    def look(place: str) -> str:
+        """Look somewhere."""
+        raise LookupError(place)
+
+    def answer(request: ChatRequest) -> Any:
+        n = int(request.messages[0].text)
+        if n == 0 and len(request.messages) == 1:
+            return call("look", place="nowhere")
+        return str(2 * n) if n < 4 or "twice" in (request.system_prompt or "") else "?"
+
+    def exact(row: Any, run: nbagent.Run) -> bool:
+        return run.text == row.expected
+
+    rows = pd.DataFrame({"n": range(12), "expected": [str(2 * n) for n in range(12)]})
+    agent = nbagent.Agent(script([answer] * 30), tools=[look])
+    vary = {"system": {"v1": "Double it.", "v2": "Give it twice."}}
+    batch = agent.map(rows, "{{ n }}", vary=vary, score=[exact], name="doubled").wait()
+    frame: Any = batch.compare("exact")
+    assert frame["mean"].tolist() == [pytest.approx(1 / 3), 1]
+    assert frame[["verdict", "pairs", "n"]].values.tolist() == [
+        ["baseline", 12, 12],
+        ["better", 12, 12],
+    ]
+    flipped: Any = batch.diff("v1", "v2", "exact")
+    assert flipped["row_key"].tolist() == [str(n) for n in range(4, 12)]
+    assert flipped.loc[0, ["text_v1", "text_v2"]].tolist() == ["?", "8"]
+    assert nbagent.open_run(flipped.loc[0, "run_v2"]).text == "8"
+    compared: Any = nbagent.plot.compare(batch, "exact")
+    assert [x for x, _ in points_of(compared)] == frame["mean"].tolist()
+    assert said_by(compared)[0] == "exact by system"
+    assert legend_of(nbagent.plot.cost_quality(batch)) == ["v1", "v2"]
+    assert legend_of(nbagent.plot.failures(batch="doubled")) == ["E_TOOL_FAILED"]

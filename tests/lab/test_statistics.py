@@ -75,6 +75,14 @@ def test_a_failed_case_is_a_zero_only_where_that_is_asked() -> None:
     assert zero.loc["v2", ["diff", "verdict"]].tolist() == [-0.5, "worse"]
 
 
+def test_what_a_person_says_of_a_failed_run_is_no_score() -> None:
+    cases = [*scored("v1", 0, 0), case(2, "v1", 1, state="failed"), *scored("v2", 0, 1, 0)]
+    found = compared(cases)
+    assert found.loc["v1", ["mean", "n", "failed", "cost_per_right"]].tolist() == [0, 2, 1, pd.NA]
+    assert found.loc["v2", "pairs"] == 2
+    assert flips(table(cases), AXES, "v1", "v2")["row_key"].tolist() == ["1"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
