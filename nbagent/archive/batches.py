@@ -18,6 +18,10 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.records import JUDGE as JUDGE
 from nbagent.contracts.records import Case, RunRecord, ScoreRecord
 
+_ERRORS = (
+    "DELETE FROM scores WHERE run = :run AND version = :version AND error IS NOT NULL "
+    "AND (scorer = :root OR substr(scorer, 1, length(:root) + 1) = :root || '.')"
+)
 _OF_IDS = (
     "SELECT r.run_id, s.* FROM scores s JOIN runs r ON r.n = s.run "
     "WHERE r.run_id IN (SELECT value FROM json_each(?)) ORDER BY s.at, s.version"
@@ -56,14 +60,20 @@ def keep_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
 def keep_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
     """Write scores; one of the same run, scorer and version is replaced.
 
-    Those of a run that is not there (any more) are dropped.
+    So are the errors of a scorer of several scores (`NAME.key`), which may be other ones than
+    those it has now. Scores of a run that is not there (any more) are dropped.
     """
     find = "SELECT n FROM runs WHERE run_id = ?"
 
     def work(c: Connection) -> None:
+        cells: list[tuple[int, ScoreRecord]] = []
         for score in scores:
             for (n,) in c.execute(find, (text_cell(score.run_id),)).fetchall():
-                put(c, "scores", [_row(score)], run=n)
+                root = score.scorer.partition(".")[0]
+                c.execute(_ERRORS, {"run": n, "version": score.version, "root": root})
+                cells.append((n, score))
+        for n, score in cells:
+            put(c, "scores", [_row(score)], run=n)
 
     store.database.transact(work, durable=False)
 
