@@ -77,6 +77,7 @@ class Judge(Scorer):
         said = said_of(self.name, value)
         # What it wrote besides (a list, a long text) is in its run.
         good = [one for one in said if one.error is None] or said
+        good = good or [Said(self.name, error="its answer has no field that is a score")]
         return Verdict(good, record.model, record.id)
 
     def _ask(self, row: Mapping[str, Any], run: Run, answer: str, at: Judging) -> Ask:

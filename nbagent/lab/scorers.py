@@ -209,20 +209,15 @@ def scorer(
     return functools.partial(FunctionScorer, name=name, version=version)
 
 
-def as_scorer(given: object) -> Scorer:
-    """A scorer as it is, and a plain function as one of its own name; else UsageError."""
-    return given if isinstance(given, Scorer) else scorer(cast("Any", given))
-
-
 def as_scorers(given: object) -> tuple[Scorer, ...]:
-    """Scorers and functions, or one; UsageError where two bear one name."""
+    """Scorers, and plain functions as scorers; UsageError where two bear one name."""
     several = cast("list[object]", given) if isinstance(given, list | tuple) else [given]
-    scorers = tuple(map(as_scorer, several))
+    scorers = [one if isinstance(one, Scorer) else scorer(cast("Any", one)) for one in several]
     names = [one.name for one in scorers]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"two scorers are called {name!r}; give one nbagent.scorer(name='…')")
-    return scorers
+    return tuple(scorers)
 
 
 # Values → scores

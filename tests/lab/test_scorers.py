@@ -334,6 +334,19 @@ def test_a_scorer_that_never_ends_holds_nobody_and_a_stop_leaves_it_behind(kind:
         let_go.set()
 
 
+def test_a_scorer_may_ask_an_agent_by_itself() -> None:
+    grader = nbagent.Agent(model=script(["5", "4"]), tools="none")
+
+    async def grade(row: Any, run: Any) -> int:
+        return int((await grader.arun(f"Grade {run.text}")).text)
+
+    def grade_too(row: Any, run: Any) -> int:
+        return int(grader.run(f"Grade {run.text}").text)
+
+    made = scored([grade, grade_too])
+    assert [(it.scorer, it.value) for it in made] == [("grade", 5.0), ("grade_too", 4.0)]
+
+
 # Judges
 
 
@@ -403,6 +416,10 @@ class Parts(BaseModel):
     comment: str
 
 
+class Silent(TypedDict):
+    reason: str
+
+
 def test_the_fields_of_a_judges_output_become_scores() -> None:
     given = {"reason": "Short, but right.", "clear": True, "depth": 2, "tone": "good"}
     given |= {"missing": ["why"], "comment": "x" * 900}
@@ -420,6 +437,8 @@ def test_the_fields_of_a_judges_output_become_scores() -> None:
     (one,) = scores_of(batch)
     assert "a value of type list is no score" in one.error
     assert one.judge_run_id
+    batch, _ = judged(call("final_answer", reason="None."), output=Silent)
+    assert [it.error for it in scores_of(batch)] == ["its answer has no field that is a score"]
 
 
 def test_a_judge_that_failed_is_an_error_with_the_code_and_is_asked_again() -> None:
