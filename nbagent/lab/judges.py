@@ -63,10 +63,7 @@ class Judge(Scorer):
         self.by = self._base.options.model or "judge"
 
     async def _verdict(self, row: Mapping[str, Any], run: Run, at: Judging) -> Verdict:
-        answer = answer_text(run.record)
-        if answer is None:
-            return Verdict((), self.by)  # The run says itself why it has no answer.
-        record = await at.executor.run(self._ask(row, run, answer, at))
+        record = await at.executor.run(self._ask(row, run, at))
         text = answer_text(record)
         if text is None:
             why = str(record.error or f"the judge did not answer ({record.stop_reason})")
@@ -80,7 +77,8 @@ class Judge(Scorer):
         good = good or [Said(self.name, error="its answer has no field that is a score")]
         return Verdict(good, record.model, record.id)
 
-    def _ask(self, row: Mapping[str, Any], run: Run, answer: str, at: Judging) -> Ask:
+    def _ask(self, row: Mapping[str, Any], run: Run, at: Judging) -> Ask:
+        answer = answer_text(run.record) or run.text
         shown = [(f"column {name}", text) for name, text in shown_row(row)]
         shown += [("prompt", run.record.prompt), ("answer", answer)]
         # The answer cannot write this mark: it is made of the answer, too. And it is the same the
@@ -108,7 +106,7 @@ def judge(
     """A scorer that asks a model whether an answer fulfils a rubric.
 
     The model is shown the row, the prompt and the answer, and is told not to obey them. Its runs
-    are kept as runs, in the batch `BATCH/judge`. A run without an answer is not judged.
+    are kept as runs, in the batch `BATCH/judge`.
 
     Args:
         rubric: what a good answer has, in words.

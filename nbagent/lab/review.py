@@ -68,8 +68,8 @@ def score(
         scorer=checked_name(name),
         version=checked_version(version),
         value=plain,
-        reason=None if reason is None else redact(shown_text(reason, TEXT_CHARS)),
-        by=redact(clean(by)),
+        reason=None if reason is None else shown_text(reason, TEXT_CHARS),
+        by=clean(by),
         at=utc_now(),
     )
     _refuse_others(scores_of(store, [run_id]), record.scorer, record.version, record.by)

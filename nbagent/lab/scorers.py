@@ -22,7 +22,6 @@ from pydantic import BaseModel
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import NbagentError, UsageError, described
 from nbagent.contracts.records import Case, ScoreRecord
-from nbagent.contracts.secrets import redact
 from nbagent.lab.runs import Executor
 from nbagent.run import Run
 from nbagent.runtime import Courier
@@ -95,7 +94,10 @@ class Scorer(ABC):
         return f"<{type(self).__name__} {self.name}, version {self.version}>"
 
     async def records(self, row: Mapping[str, Any], run: Run, at: Judging) -> list[ScoreRecord]:
-        """The scores of a run; what goes wrong is the `error` of one. On the engine thread."""
+        """The scores of a run; what goes wrong is the `error` of one. On the engine thread.
+
+        Secrets in them are hidden by the store.
+        """
         try:
             verdict = await self._verdict(row, run, at)
         except Exception as error:
@@ -109,7 +111,7 @@ class Scorer(ABC):
                 value=one.value,
                 reason=one.reason,
                 by=verdict.by,
-                error=one.error and redact(cut_middle(clean(one.error), TEXT_CHARS)),
+                error=one.error and cut_middle(clean(one.error), TEXT_CHARS),
                 at=now,
                 judge_run_id=verdict.judge_run_id,
             )
@@ -250,7 +252,7 @@ def _said(name: str, given: Any, reason: object = None) -> Said:
         value = plain_value(given)
     except UsageError as error:
         return Said(name, error=error.message)
-    return Said(name, value, None if reason is None else redact(shown_text(reason, TEXT_CHARS)))
+    return Said(name, value, None if reason is None else shown_text(reason, TEXT_CHARS))
 
 
 def plain_value(given: Any) -> bool | float | str | None:
@@ -265,7 +267,7 @@ def plain_value(given: Any) -> bool | float | str | None:
             return number
         raise UsageError(f"{plain_repr(value, 50)} is no score; {_TAKES}")
     if isinstance(value, str):
-        text = redact(clean(value))
+        text = clean(value)
         if len(text) <= _LABEL_CHARS:
             return text
         raise UsageError(f"a text of {len(text):,} characters is no label; {_TAKES}")

@@ -525,6 +525,9 @@ def test_a_scorer_does_not_replace_what_a_person_said_under_its_name() -> None:
     nbagent.score(batch.open_run(0), "exact", False)
     batch.score(returns(True))
     assert [(it.value, it.by) for it in scores_of(batch)] == [(False, "person")]
+    batch.score(nbagent.scorer(name="parts")(returns({"ok": True})))
+    nbagent.score(batch.open_run(0), "parts", 3)
+    assert [it.scorer for it in scores_of(batch)] == ["exact", "parts", "parts.ok"]
 
 
 def test_the_frame_of_scores_tells_numbers_from_labels_and_joins_runs() -> None:
