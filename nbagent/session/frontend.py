@@ -67,6 +67,8 @@ class PersonReview(Protocol):
     place: int
     """Number of the case that is shown, from 1."""
     total: int
+    scale: int
+    """The best label, up to 5; the worst is 1."""
 
     def shown(self) -> tuple[tuple[str, str], ...]:
         """Headings and texts of the case that waits for a label; empty at the end."""
