@@ -23,8 +23,9 @@ _ERRORS = (
     "AND (scorer = :root OR substr(scorer, 1, length(:root) + 1) = :root || '.')"
 )
 _OF_IDS = (
-    "SELECT r.run_id, s.* FROM scores s JOIN runs r ON r.n = s.run "
-    "WHERE r.run_id IN (SELECT value FROM json_each(?)) ORDER BY s.at, s.version"
+    # In this order: each id is looked up.
+    "SELECT r.run_id, s.* FROM json_each(?) i CROSS JOIN runs r ON r.run_id = i.value "
+    "CROSS JOIN scores s ON s.run = r.n ORDER BY s.at, s.version"
 )
 
 

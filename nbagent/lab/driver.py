@@ -95,6 +95,8 @@ class Drive:
         self._counts = Counter(entry.standing for entry in entries)
         self._spent_usd = sum(entry.cost_usd or 0.0 for entry in entries)
         self._is_shown_soon = self._is_stopped = False
+        self._held: dict[str, list[ScoreRecord]] = {}
+        """By run, the scores of earlier goes."""
 
     async def run(self) -> None:
         """Work until all is done or an end is asked for.
@@ -102,11 +104,12 @@ class Drive:
         Raises:
             NbagentError: the store failed, or nbagent did; what was done is kept.
         """
+        await self._look_at_scores()
         todo = [
             (place, entry)
             for place, entry in enumerate(self.entries)
             if (self._asks and entry.standing not in ("ok", "ended"))
-            or (self._scorers and entry.standing == "ok")
+            or (entry.standing == "ok" and self._missing(entry))
         ]
         queue = iter(todo)
         if self.state == "Ready":
@@ -150,10 +153,11 @@ class Drive:
             most = most and most - 1
             self._at_work[place] = 0.0
             try:
+                record = None
                 if entry.standing != "ok":
-                    await self._ask(place, entry)
-                if entry.standing == "ok" and self._scorers and not self._is_stopped:
-                    await self._score(entry)
+                    record = await self._ask(place, entry)
+                if entry.standing == "ok":
+                    await self._score(entry, record)
             finally:
                 del self._at_work[place]
             self._look_at_limits()
@@ -173,13 +177,13 @@ class Drive:
             self.end("Stopped", f"max_cost_usd={most:g} is used up")
         return False
 
-    async def _ask(self, place: int, entry: Entry) -> None:
+    async def _ask(self, place: int, entry: Entry) -> RunRecord | None:
         def on_event(event: Event) -> None:
             if isinstance(event, TurnFinished):
                 self._at_work[place] += event.turn.cost_usd or 0.0
                 self._look_at_limits()
 
-        before, entry_cost = entry.standing, entry.cost_usd or 0.0
+        before, entry_cost, record = entry.standing, entry.cost_usd or 0.0, None
         try:
             record = await self._executor.run(self._ask_of(entry), on_event)
         except StoreError:
@@ -194,6 +198,7 @@ class Drive:
         self._counts.update([entry.standing])
         self._done += entry.standing in ("ok", "ended", "failed")
         self._failed += entry.standing == "failed"
+        return record
 
     def _ask_of(self, entry: Entry) -> Ask:
         """What asks a case: anew, or from where its last run ended."""
@@ -225,21 +230,31 @@ class Drive:
 
     # Scores
 
-    async def _score(self, entry: Entry) -> None:
+    async def _look_at_scores(self) -> None:
+        """Read what is scored already, all at once."""
+        done = [entry.run_id for entry in self.entries if entry.standing == "ok"]
+        for score in await asyncio.to_thread(scores_of, self._store, done):
+            self._held.setdefault(score.run_id, []).append(score)
+        for entry in self.entries:
+            entry.scores = means(self._held.get(entry.run_id, ()))
+
+    def _missing(self, entry: Entry) -> list[Scorer]:
+        held = self._held.get(entry.run_id, ())
+        return [it for it in self._scorers if not is_scored(held, it.name, it.version)]
+
+    async def _score(self, entry: Entry, record: RunRecord | None) -> None:
         """Score an answer with what has not scored it yet."""
-        held = scores_of(self._store, [entry.run_id])
-        missing = [
-            scorer for scorer in self._scorers if not is_scored(held, scorer.name, scorer.version)
-        ]
-        if missing:
-            run = Run(self._store.load(entry.run_id), self._store)
-            at = Judging(executor=self._judges, case=entry.planned.case)
-            found: list[ScoreRecord] = []
-            for scorer in missing:
+        missing = self._missing(entry)
+        if not missing or self._is_stopped:
+            return
+        run = Run(record or await asyncio.to_thread(self._store.load, entry.run_id), self._store)
+        at = Judging(executor=self._judges, case=entry.planned.case)
+        found: list[ScoreRecord] = []
+        for scorer in missing:
+            if not self._is_stopped:
                 found += await scorer.records(entry.planned.row, run, at)
-            keep_scores(self._store, found)
-            held += found
-        entry.scores = means(held)
+        keep_scores(self._store, found)
+        entry.scores = means([*self._held.pop(entry.run_id, ()), *found])
 
     # Progress
 
