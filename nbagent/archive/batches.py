@@ -15,6 +15,7 @@ from nbagent.archive.database import Connection
 from nbagent.archive.reading import select
 from nbagent.archive.store import Store, put
 from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE as JUDGE
 from nbagent.contracts.records import Case, RunRecord, ScoreRecord
 
@@ -46,16 +47,36 @@ def runs_of_batch(store: Store, name: str) -> list[CaseRun]:
 
 
 def batch_doc(store: Store, name: str) -> dict[str, Any] | None:
-    """What `keep_batch` wrote last of a batch; None where there is none of that name."""
+    """What `claim_batch` wrote last of a batch; None where there is none of that name."""
     with store.reading() as c:
         found = select(c, "batches", "WHERE name = ?", (text_cell(name),))
     return found[0].get("doc", {}) if found else None
 
 
-def keep_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
-    """Write what a batch is made of: JSON values."""
-    row: Row = {"name": name, "doc": dict(doc)}
-    store.database.transact(lambda c: put(c, "batches", [row]), durable=False)
+def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
+    """Write what a batch is made of (JSON values), and that this process is at work on it.
+
+    Raises:
+        UsageError: another process is.
+    """
+
+    def work(c: Connection) -> None:
+        for row in select(c, "batches", "WHERE name = ?", (text_cell(name),)):
+            if store.is_of_another(c, row.get("lease_id")):
+                raise UsageError(
+                    f"batch {name!r} is at work in another process; wait for it, or stop it there"
+                )
+        put(c, "batches", [{"name": name, "doc": dict(doc), "lease_id": store.lease_id}])
+
+    store.database.transact(work, durable=False)
+
+
+def release_batch(store: Store, name: str) -> None:
+    """Say that this process is not at work on a batch any more."""
+    sql = "UPDATE batches SET lease_id = NULL WHERE name = ? AND lease_id = ?"
+    store.database.transact(
+        lambda c: c.execute(sql, (text_cell(name), store.lease_id)), durable=False
+    )
 
 
 def keep_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:

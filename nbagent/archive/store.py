@@ -203,6 +203,16 @@ class Store(Reading):
             return False
         return True
 
+    @property
+    def lease_id(self) -> str:
+        """Stands beside what this process is at work on."""
+        return self._lease.id
+
+    def is_of_another(self, c: Connection, lease_id: str | None) -> bool:
+        """Whether another process that lives is at work on what has this lease."""
+        holder = None if lease_id in (None, self._lease.id) else _leases(c).get(lease_id or "")
+        return holder is not None and holder.is_alive(utc_now())
+
     def _put_lease(self, c: Connection) -> None:
         put(c, "leases", [asdict(self._lease)])
 

@@ -304,7 +304,8 @@ FRAMES = {
 }
 STORED = {
     **{name: FRAMES[name].stored for name in ("runs", "turns", "tool_runs", "messages", "scores")},
-    "batches": ("name", "doc"),  # of which data and template a batch was made, as JSON
+    # Of which data a batch was made, as JSON, and who is at work on it.
+    "batches": ("name", "lease_id", "doc"),
     "texts": ("sha", "kind", "text"),  # system prompts, and toolsets as JSON, each once
     "open": ("run", "doc"),  # the last turn of a run at work whose calls began, as JSON
     # One row for each process that may have runs at work.

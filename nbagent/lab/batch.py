@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from nbagent.archive.batches import (
     JUDGE,
     CaseRun,
     batch_doc,
-    keep_batch,
+    claim_batch,
+    release_batch,
     runs_of_batch,
 )
 from nbagent.archive.store import Store
@@ -99,9 +101,12 @@ class Batch:
             if check := getattr(self._executor, "check", None):
                 check(one.ask)
         used = columns_used(ready, table.columns)
-        self._doc = {"columns": used, "rows": row_shas(table, used)}
+        before = batch_doc(self._store, self.name) or {}
+        known: dict[str, str] = before["rows"] if before.get("columns") == used else {}
+        rows = row_shas(table, used)
         if how.stale is None:
-            refuse_other_data(self.name, batch_doc(self._store, self.name), self._doc)
+            refuse_other_data(self.name, known, rows)
+        self._doc = {"columns": used, "rows": {**known, **rows}}
         planned = cases_of(table, ready, how.repeat, self.name, names)
         self._entries = [Entry(one) for one in planned]
         note_earlier(self._entries, self._earlier(), keep=how.stale == "keep")
@@ -189,7 +194,7 @@ class Batch:
         try:
             self._judged_usd = self._drive.progress().judge_cost_usd
             drive = self._drive = self._new_drive(asks=asks)
-            keep_batch(self._store, self.name, self._doc)
+            claim_batch(self._store, self.name, self._doc)
             self._view = _opened(drive.progress(), self)
             courier = self._courier = runtime.Courier()
             loop = runtime.engine_loop()
@@ -204,6 +209,8 @@ class Batch:
         try:
             await drive.run()
         finally:
+            with suppress(NbagentError):  # what broke the store is raised already
+                release_batch(self._store, self.name)
             _at_work.pop(self.name, None)
             self._show(drive.progress(), is_end=True)
 

@@ -333,13 +333,9 @@ def row_shas(table: Table, columns: Sequence[str]) -> dict[str, str]:
     }
 
 
-def refuse_other_data(batch: str, doc: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
-    """Raise UsageError where a row of the same key had other values in the same columns."""
-    if doc is None or doc.get("columns") != now["columns"]:
-        return
-    before: dict[str, str] = doc.get("rows", {})
-    rows: dict[str, str] = now["rows"]
-    changed = [key for key, sha in rows.items() if before.get(key, sha) != sha]
+def refuse_other_data(batch: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise UsageError where a row of the same key has another hash than before."""
+    changed = [key for key, sha in now.items() if before.get(key, sha) != sha]
     if changed:
         raise UsageError(
             f"batch {batch!r} was made with other data: {things(len(changed), 'row')} of the same "

@@ -70,6 +70,17 @@ def test_a_batch_that_another_process_is_at_work_on_is_left_to_it() -> None:
         assert len(server.requests) == ROWS
 
 
+def test_of_two_processes_that_begin_together_one_is_at_work() -> None:
+    with ModelServer([slowly] * 400) as server:
+        command = [sys.executable, "-c", PROCESS, server.url, str(ROWS)]
+        both = [subprocess.Popen(command, stdout=-1, stderr=-1) for _ in range(2)]
+        said = [process.communicate()[0].decode().strip() for process in both]
+        assert sorted(said) in (["", str(ROWS)], [str(ROWS)] * 2)
+        assert len(server.requests) == ROWS
+    runs: Any = nbagent.runs(batch="b")
+    assert (len(runs), runs["row_key"].is_unique) == (ROWS, True)
+
+
 def test_each_repeat_is_recorded_and_replayed_as_its_own(tmp_path: Path) -> None:
     answers = iter(range(100))
     cassette = str(tmp_path / "answers.jsonl")
