@@ -35,6 +35,11 @@ const SENT = { once: "Allowed once", session: "Allowed for this session", deny: 
 /** @type {Record<string, string>} */
 const STOPS = { stop: "Stopping…", pause: "Pausing after this turn…" };
 
+const PAUSING_BATCH = "Pausing when the runs at work have ended…";
+/** What keys do in a review, by the button that they stand for. @type {Record<string, string>} */
+const REVIEW_KEYS = { 0: '[data-do="skip"]', Backspace: '[data-do="back"]' };
+for (let n = 1; n <= 5; n++) REVIEW_KEYS[n] = `[data-do="label"][value="${n}"]`;
+
 /** The node as DOM: text stays text. @param {Picture} node @returns {any} */
 function build(node) {
   if (typeof node === "string") return document.createTextNode(node);
@@ -74,7 +79,7 @@ function replace(old, fresh) {
   if (!had) return;
   const twin = fresh.querySelectorAll(what)[nth];
   const line = fresh.closest("details")?.querySelector("summary");
-  (twin ?? line)?.focus({ preventScroll: true });
+  (twin ?? line ?? fresh).focus({ preventScroll: true });
 }
 
 async function toClipboard(/** @type {string} */ text, /** @type {HTMLElement} */ source) {
@@ -358,8 +363,9 @@ function createView(shared, el) {
     const what = button.dataset.do;
     const ask = button.closest("[data-question]");
     if (what in STOPS) {
+      const isBatch = button.closest(".nba-batch");
       button.disabled = true;
-      button.textContent = STOPS[what];
+      button.textContent = isBatch && what === "pause" ? PAUSING_BATCH : STOPS[what];
       if (what === "stop") button.previousElementSibling?.remove();
       shared.send({ kind: what, run: runOf(button) });
     } else if (what === "answer_all") {
@@ -369,6 +375,9 @@ function createView(shared, el) {
       shared.send({ kind: "answer_all", run: runOf(button), questions });
       for (const one of all) sent(one, "once");
       button.disabled = true;
+    } else if (button.closest(".nba-review")) {
+      const { value, dataset } = button;
+      shared.send({ kind: what, run: runOf(button), place: dataset.turn, value });
     } else if (ask?.matches(".nba-armed:not(.nba-sent)")) {
       answer(ask, button);
     }
@@ -376,6 +385,12 @@ function createView(shared, el) {
   }
 
   function pressed(/** @type {any} */ event) {
+    const review = event.target.closest(".nba-review");
+    const isPlain = !event.repeat && !event.ctrlKey && !event.altKey && !event.metaKey;
+    if (review && isPlain && Object.hasOwn(REVIEW_KEYS, event.key)) {
+      event.preventDefault();
+      review.querySelector(REVIEW_KEYS[event.key])?.click();
+    }
     const form = event.target.matches("input") && event.target.closest(".nba-deny");
     if (!form || event.isComposing || event.key !== "Enter") return;
     // Else the same key would fold the turn, whose line gets the focus.
@@ -411,8 +426,15 @@ function createView(shared, el) {
         one.textContent = "… interrupted";
       }
       for (const one of root.querySelectorAll("[data-question]")) setSent(one, true);
+      const next = root.closest(".nba-batch")
+        ? ["run the cell again, only what is missing is asked"]
+        : [["code", {}, "%agent resume"], " goes on, in the new kernel"];
+      root.append(build(["div", { class: "nba-end" }, "The kernel is gone: ", ...next]));
+    }
+    for (const root of place.querySelectorAll(".nba-review")) {
+      for (const one of root.querySelectorAll("button")) one.disabled = true;
       root.append(build(["div", { class: "nba-end" },
-        "The kernel is gone: ", ["code", {}, "%agent resume"], " goes on, in the new kernel"]));
+        "The kernel is gone: run the cell again, the labels are kept"]));
     }
     settle();
   }

@@ -162,18 +162,26 @@ class Output:
 class ListOutput(Output):
     """Runs in a list; the one that is clicked is shown in an output below."""
 
-    def __init__(self, runs: RunList, search: Callable[[str], RunList] | None = None) -> None:
-        """Show the list, and the place below it, which is empty yet."""
+    def __init__(self, search: Callable[[str], RunList] | None = None) -> None:
+        """Show nothing yet; `search` gives the runs of the list that have a text."""
         super().__init__()
         self.search = search
-        made = {"text/html": page(runs.node(self.id)), "text/plain": str(runs)}
-        self._display(made)
-        self._below = Output()
-        self._below.show_saved()
+        self._below: Output | None = None
+
+    def show(self, runs: RunList) -> None:
+        """Show the list, as it is saved."""
+        self._display({"text/html": page(runs.node(self.id)), "text/plain": str(runs)})
+        self.make_place_below()
+
+    def make_place_below(self) -> None:
+        """Show the place for the run that is clicked, which is empty yet. Once."""
+        if self._below is None:
+            self._below = Output()
+            self._below.show_saved()
 
     def open(self, run_id: str) -> None:
         """Show a run of the store below, instead of what stands there."""
-        if self._below.at_work:
+        if self._below is None or self._below.at_work:
             raise UsageError("a run below this list is still running; wait for its end")
         run = current_store().load(run_id)
         self._below.parts = [(run.id,)]

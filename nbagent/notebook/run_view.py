@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from typing import Any, cast
@@ -35,7 +36,16 @@ _KEY_CHARS = 200
 _FIRST_SAVE = 4_000
 """Characters of a picture that is not worth keeping yet; half of it."""
 
-_replaced: list[OutputView] = []
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replaced:
+    """A live view that a saved picture has replaced."""
+
+    output: Output
+    widget: RunWidget
+
+
+_replaced: list[_Replaced] = []
 
 
 def _text(name: str) -> str:
@@ -320,10 +330,6 @@ class OutputView:
             self._output.show_live(comm_id(self.widget))
         return live
 
-    def shows(self, run_id: str) -> bool:
-        """Whether a run's picture is in it."""
-        return any(run_id in part for part in self._output.parts)
-
     def _heard(self, message: object) -> None:
         for live in self._lives:
             live.heard(message)
@@ -381,17 +387,22 @@ class OutputView:
             place = self._output.parts.index((ids[0],))
             self._output.parts.insert(place, (self._over[0].parent_id or "", *ids))
         self._output.show_saved(*self._over)
-        # The model stays open, so that a reloaded page can show it.
-        comms.unregister(comm_id(self.widget))
-        _replaced.append(self)
-        spare = [view for view in _replaced if view._output.takes_updates]
-        for view in spare[:-_KEPT_OPEN]:
-            _replaced.remove(view)
-            view.widget.close()
+        retire(self._output, self.widget)
+
+
+def retire(output: Output, widget: RunWidget) -> None:
+    """The saved picture has replaced this live view, whose clicks mean nothing any more."""
+    comms.unregister(comm_id(widget))
+    # The model stays open, so that a reloaded page can show it.
+    _replaced.append(_Replaced(output, widget))
+    spare = [one for one in _replaced if one.output.takes_updates]
+    for one in spare[:-_KEPT_OPEN]:
+        _replaced.remove(one)
+        one.widget.close()
 
 
 def forget_views(run_id: str) -> None:
     """Close what still shows a run that was deleted: a widget's model holds whole pictures."""
-    for view in [view for view in _replaced if view.shows(run_id)]:
-        _replaced.remove(view)
-        view.widget.close()
+    for one in [one for one in _replaced if any(run_id in part for part in one.output.parts)]:
+        _replaced.remove(one)
+        one.widget.close()

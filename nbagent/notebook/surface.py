@@ -19,13 +19,25 @@ from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions, comms, kernel
+from nbagent.notebook.batch_view import BatchShown, FinalBatch, LiveBatch
 from nbagent.notebook.outputs import ListOutput, Output, display_once, forget_runs
+from nbagent.notebook.review_view import show_review
 from nbagent.notebook.run_code import capture, run_code
 from nbagent.notebook.run_view import OutputView, forget_views
 from nbagent.runtime import Courier, Pump
-from nbagent.session.frontend import Asker, Cell, Frontend, NoticePrinter, RunList
+from nbagent.session.frontend import (
+    Asker,
+    BatchControls,
+    BatchView,
+    Cell,
+    Frontend,
+    NoticePrinter,
+    PersonReview,
+    RunList,
+)
 from nbagent.settings import RunOptions
 from nbagent.view import labels
+from nbagent.view.batch import BatchProgress
 from nbagent.view.picture import page
 from nbagent.view.question import ask_by_input
 
@@ -43,6 +55,11 @@ def _note(run_id: str) -> None:
     if execution not in _shown.values():
         _shown.clear()
     _shown[run_id] = execution
+
+
+def _key_of(progress: BatchProgress) -> str:
+    """What stands for a batch among the ids of runs."""
+    return f"batch {progress.name}"
 
 
 class NotebookFrontend(Frontend):
@@ -119,6 +136,33 @@ class NotebookFrontend(Frontend):
             show_again(run)
         return True
 
+    def open_batch(self, progress: BatchProgress, controls: BatchControls) -> BatchView | None:
+        """One view for all of its runs: live, one display at the end, or a line of a terminal."""
+        _note(_key_of(progress))
+        if not kernel.in_kernel():
+            return super().open_batch(progress, controls)
+        if kernel.is_headless():
+            return FinalBatch()
+        try:
+            actions.offer()
+            return LiveBatch(progress, controls)
+        except Exception:
+            logging.getLogger("nbagent").debug("no live view", exc_info=True)
+            return FinalBatch()
+
+    def show_batch(self, progress: BatchProgress) -> bool:
+        """The last expression of a cell that is a batch shows itself, unless the cell did so."""
+        if kernel.in_kernel() and was_shown_here(_key_of(progress)):
+            return True
+        return self.show_list(BatchShown(progress))
+
+    def review(self, review: PersonReview) -> bool:
+        """A widget, where somebody looks on."""
+        if not kernel.in_kernel() or kernel.is_headless():
+            return False
+        show_review(review)
+        return True
+
     def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
         """The list, and a place below for the run that is clicked."""
         if not kernel.in_kernel():
@@ -127,7 +171,7 @@ class NotebookFrontend(Frontend):
             display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
         else:
             actions.offer()
-            ListOutput(runs, search)
+            ListOutput(search).show(runs)
         return True
 
     def forget(self, run_ids: tuple[str, ...]) -> None:

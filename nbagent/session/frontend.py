@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nbagent.contracts.events import Event, Notice, RunStarted
 from nbagent.contracts.policy import PersonAnswer, Question
@@ -16,8 +16,10 @@ from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier, Pump
 from nbagent.settings import RunOptions
-from nbagent.view.batch import BatchProgress
 from nbagent.view.node import Node
+
+if TYPE_CHECKING:
+    from nbagent.view.batch import BatchProgress
 
 Asker = Callable[[Question], PersonAnswer]
 
@@ -141,7 +143,13 @@ class Frontend:
 
     def open_batch(self, progress: BatchProgress, controls: BatchControls) -> BatchView | None:
         """A view of a batch that begins, in the thread that starts it; None: none is wanted."""
-        return None
+        from nbagent.view.text import BatchPrinter
+
+        return BatchPrinter(sys.stderr.write, is_terminal=sys.stderr.isatty())
+
+    def show_batch(self, progress: BatchProgress) -> bool:
+        """Show a batch where it was not shown yet; False where nothing can be shown."""
+        return False
 
     def printer(self) -> Sink:
         """Prints events as plain lines while they happen."""

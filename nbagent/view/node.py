@@ -115,6 +115,7 @@ STYLES = {
     "nba-i-tool": "height:4px;background:#e8883a",
     "nba-i-wait": "height:4px;background:#c9ced6",
     "nba-i-bad": "height:4px;background:#c8372d",
+    "nba-i-ok": "height:4px;background:#2b8a57",
     "nba-turn": "padding:3px 12px",
     "nba-line": "display:inline-flex;flex-wrap:wrap;gap:0 9px;width:calc(100% - 24px)",
     "nba-sum": "flex:1 1 180px;overflow:hidden",

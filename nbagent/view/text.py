@@ -11,6 +11,8 @@ replace them:
 
 from __future__ import annotations
 
+import shutil
+import unicodedata
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,6 +22,7 @@ from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
 from nbagent.view import labels
+from nbagent.view.batch import BatchProgress, batch_line, batch_text, end_of
 from nbagent.view.node import text_of
 from nbagent.view.picture import call_node, said_nodes
 from nbagent.view.question import question_text
@@ -207,3 +210,38 @@ class PlainPrinter:
     def _end(self, run: RunRecord) -> None:
         for text in (_state(run), *_end(run)):
             self._line(text)
+
+
+class BatchPrinter:
+    """How far a batch is: one line of a terminal that is written again and again, and its end.
+
+    Where no terminal is, only a batch that did not do all that it should has something to say.
+    """
+
+    def __init__(self, write: Callable[[str], object], *, is_terminal: bool) -> None:
+        """Print by `write`, for example `sys.stderr.write`."""
+        self._write, self._is_terminal = write, is_terminal
+
+    def update(self, progress: BatchProgress) -> None:
+        """Write the line anew."""
+        if self._is_terminal:
+            columns = shutil.get_terminal_size().columns - 1
+            self._write(f"\r{_as_wide(batch_line(progress), columns)}\x1b[K")
+
+    def close(self, progress: BatchProgress) -> None:
+        """Leave the line as it is at the end, or say what is not well."""
+        if self._is_terminal:
+            self.update(progress)
+            end = end_of(progress)
+            self._write(f"\n{end}\n" if end else "\n")
+        elif progress.failed or end_of(progress):
+            self._write(f"nbagent: {batch_text(progress)}\n")
+
+
+def _as_wide(text: str, columns: int) -> str:
+    """The start of a text that takes so many columns: what wraps cannot be written again."""
+    for place, letter in enumerate(text):
+        columns -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        if columns < 0:
+            return text[:place]
+    return text
