@@ -18,11 +18,11 @@ from nbagent import runtime, settings
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import kernel, reports, surface
+from nbagent.notebook.help import help_of
 from nbagent.notebook.interrupt import Interrupt, Stopped
 from nbagent.notebook.line import (
     Line,
     continued,
-    help_of,
     parse,
     parse_command,
 )

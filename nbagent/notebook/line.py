@@ -1,23 +1,38 @@
-"""The line of `%%agent` and of `%agent`: its words, options and commands, and their help.
+"""The line of `%%agent` and of `%agent`: its words, options and commands.
 
 The options of a run are rows of `settings.table`, which also checks their values; those of a cell
-alone and the commands are declared here. Nothing is looked up or started.
+alone and the commands are declared here. Nothing is looked up or started. Their help is in `help`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from textwrap import wrap
 from typing import Any
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.settings import Option, RunOptions, Settings, checks
 from nbagent.settings.table import Switch, refuse_key
-from nbagent.view.listing import Listing
+
+
+def _each(check: Callable[[Any], str]) -> Callable[[Any], tuple[str, ...]]:
+    """A check for an option that may stand several times."""
+    return lambda given: tuple(map(check, given))
+
+
+def _max_failed(value: Any) -> int | float:
+    with suppress(ValueError):
+        number = float(value)
+        if 0 < number < 1:
+            return number
+        if number >= 0 and number == int(value):
+            return int(value)
+    raise ValueError("a number of cases, or a share of them such as 0.2")
 
 
 class Line(RunOptions):
@@ -42,6 +57,39 @@ class Line(RunOptions):
     to = Option[str | None](
         "--to cell", "put the code of the answer into a new cell below", words=("cell",)
     )
+    over = Option[str | None](
+        "--over NAME",
+        "ask once for each row of this DataFrame; {{ column }} is its value in the row",
+        checks.variable_name,
+    )
+    vary = Option[tuple[str, ...]](
+        "--vary AXIS=A,B",
+        "with --over: each row with each of these: model=a,b, or system=V1,V2 (variables)",
+        _each(checks.matching(r"[a-z]\w*=.*\S.*", "an option and its values: model=a,b")),
+        (),
+        many=True,
+    )
+    repeat = Option[int | None](
+        "--repeat N", "with --over: ask each case so often", checks.number(1, 1_000, whole=True)
+    )
+    row_key = Option[str | None](
+        "--row-key COLUMN", "with --over: what names a row (default: the index)", checks.text
+    )
+    score = Option[tuple[str, ...]](
+        "--score NAME",
+        "with --over: score each answer by this function of the notebook",
+        _each(checks.variable_name),
+        (),
+        many=True,
+    )
+    concurrency = Option[int | None](
+        "--concurrency N",
+        "with --over: most runs at a time (default: 16)",
+        checks.number(1, 1_000, whole=True),
+    )
+    max_failed = Option[float | None](
+        "--max-failed N | SHARE", "with --over: stop when so many cases failed", _max_failed
+    )
     dry_run = Switch("--dry-run", "show what would be sent, and send nothing")
     help = Switch("-h, --help", "show this")
     with_history = Switch("--with-history", "with a DOCUMENT.md: continue its conversation, too")
@@ -57,6 +105,8 @@ class Line(RunOptions):
         return RunOptions(**given)
 
 
+OF_BATCHES = ("vary", "repeat", "row_key", "score", "concurrency", "max_failed")
+"""What means something only beside `--over`."""
 OPTIONS: tuple[Option[Any], ...] = tuple(row for row in Line.rows().values() if row.usage)
 """What can stand on a line."""
 BY_FLAG = {flag: option for option in OPTIONS for flag in option.flags}
@@ -88,7 +138,7 @@ class Command:
         return [word for word in re.findall(r"\[([a-z]+)\]", self.usage) if word != "options"]
 
 
-_OF_CELLS = ("session", "continue_run", "fork", "help")
+_OF_CELLS = ("session", "continue_run", "fork", "help", "over", *OF_BATCHES)
 _OF_COMMANDS = ("with_history", "after_turn", "children")
 _RUN_OPTIONS = tuple(o.name for o in OPTIONS if o.name not in (*_OF_CELLS, *_OF_COMMANDS))
 
@@ -414,85 +464,3 @@ def _unexpected(word: str) -> str:
         f"unexpected word {word!r}; the prompt stands on the next lines, a value with spaces or a "
         "list needs quotes: --tools 'a, b'."
     )
-
-
-# Help
-
-
-def help_of(topic: str = "") -> Listing:
-    """The options and commands with examples, or what there is to say of one of them.
-
-    Raises:
-        UsageError: there is no such command or option; the message names the nearest one.
-    """
-    topic = topic.strip().removeprefix("%agent ").strip()
-    if topic in ("", "%%agent", "%agent", "agent"):
-        return _everything()
-    settings = Settings.rows()
-    found = [_command_help(COMMANDS[topic])] if topic in COMMANDS else []
-    # `tools` is both, and so is `help`, of which one is enough.
-    flags = (f for f in (topic, f"--{topic}") if f in BY_FLAG and topic != "help")
-    options = {BY_FLAG[flag].name: BY_FLAG[flag] for flag in flags}
-    options |= {topic: settings[topic]} if topic in settings else {}
-    found += [_option_help(option) for option in options.values()]
-    if not found:
-        near = get_close_matches(topic, [*COMMANDS, *BY_FLAG], 1, 0.4)
-        nearest = f"; the nearest is {near[0]!r}" if near else ""
-        raise UsageError(f"no command or option {topic!r}{nearest}. All of them: %agent help")
-    return found[0] if len(found) == 1 else Listing(parts=found)
-
-
-_NOTES = """\
-In the prompt, {{ expression }} is evaluated in the notebook, {{ _error }} is the last exception,
-{{ _cells[-3:] }} are the three cells before; two literal braces are written {{ '{{' }}.
-Values with spaces stand in quotes: --system 'Be brief.' A value that starts with a dash is
-attached: --system=-x  A line that ends in \\ continues on the next one.
-No temperature is sent unless you set one. Keys are read from the environment only
-(--key-variable). %agent help NAME also explains what %agent config lists."""
-_EXAMPLES = """\
-%%agent --model offline:demo --tools population --into first
-Which of {{ cities }} is larger?
-
-%%agent --continue --max-turns 5
-And by how much?
-
-%%agent -m openai:gpt-5.4 --base-url http://localhost:8000/v1 --temperature 0
-%%agent --continue --dry-run
-%%agent --model openai:gpt-5.4 --to cell
-%agent Which of these cities is larger?
-%agent show last
-%agent resume --max-turns 40
-%agent config model=offline:demo
-%agent help resume"""
-
-
-def _everything() -> Listing:
-    commands = [(c.usage, c.about.partition(". ")[0]) for c in _COMMANDS]
-    return Listing(
-        title="%%agent [options]: ask a model; the prompt stands on the next lines",
-        rows=[(option.usage, option.help) for option in options_of(None)],
-        parts=[
-            Listing(title="Prompts and values", notes=[_NOTES]),
-            Listing(title="%agent COMMAND, or %agent and a question in one line", rows=commands),
-            Listing(title="Examples", notes=[_EXAMPLES]),
-        ],
-    )
-
-
-def _command_help(command: Command) -> Listing:
-    options = [(option.usage, option.help) for option in options_of(command)]
-    parts = [Listing(title="Options", rows=options)] if options else []
-    parts += [Listing(title="Examples", notes=command.examples)] if command.examples else []
-    return Listing(title=f"%agent {command.usage}", notes=wrap(command.about, 96), parts=parts)
-
-
-def _option_help(option: Option[Any]) -> Listing:
-    takers = [None, *_COMMANDS] if option.name != "help" else [None]
-    of = [f"%agent {c.name}" if c else "%%agent" for c in takers if option in options_of(c)]
-    notes = [option.help]
-    notes += ["It may stand several times."] if option.many and of else []
-    notes += [f"Also with {', '.join(of[1:])}."] if of[1:] else []
-    if option.name in Settings.rows():
-        notes.append(f"For all runs: %agent config {option.name}=…, or {option.variables[-1]}")
-    title = f"{of[0]} {option.usage}" if of else f"%agent config {option.name}=…"
-    return Listing(title=title, notes=notes)

@@ -14,8 +14,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 
 from nbagent.contracts.errors import NbagentError
 from nbagent.notebook import complete
+from nbagent.notebook.help import help_of
 from nbagent.notebook.interrupt import Interrupt, Stopped, shown_already
-from nbagent.notebook.line import help_of
 
 _DRAWN: tuple[Any, ...] = (
     "nbagent.contracts.records.EngineTurn",

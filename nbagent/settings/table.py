@@ -330,7 +330,9 @@ class RunOptions(_Shared):
         checks.output_type,
         goes_on=False,
     )
-    name = Option[str | None]("--name TEXT", "a name for the run", checks.text, goes_on=False)
+    name = Option[str | None](
+        "--name TEXT", "a name for the run, or for the batch", checks.text, goes_on=False
+    )
     tags = Option[tuple[str, ...]](
         "--tag TEXT", "a tag for the run", checks.sequences, (), many=True
     )
