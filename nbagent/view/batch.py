@@ -120,9 +120,24 @@ def pieces_of(progress: BatchProgress) -> list[Piece]:
     return [piece for piece in pieces if piece.n > 0]
 
 
+def is_ending(progress: BatchProgress) -> bool:
+    """Whether no more cases begin, while some are at work."""
+    return progress.state in ("Paused", "Stopped") and progress.at_work > 0
+
+
+def is_going(progress: BatchProgress) -> bool:
+    """Whether cases begin, or some are at work."""
+    return progress.state == "Running" or is_ending(progress)
+
+
 def status_of(progress: BatchProgress) -> Status:
     """The state of a batch in a person's words."""
+    if is_ending(progress):
+        word = "Pausing" if progress.state == "Paused" else "Stopping"
+        return Status(word, "live", "…")
     match progress.state:
+        case "Ready":
+            return Status("Not started", "waits", "○")
         case "Running":
             return Status("Running", "live", "…")
         case "Paused":
@@ -137,7 +152,7 @@ def status_of(progress: BatchProgress) -> Status:
 
 def facts_of(progress: BatchProgress) -> list[str]:
     """`112 of 360`, `14/s`, `18 s left`, `$0.0310 so far (judges $0.0020)`."""
-    is_running = progress.state == "Running"
+    is_running = is_going(progress)
     facts = [f"{progress.ok + progress.failed:,} of {progress.total:,}"]
     if is_running and progress.per_s > 0:
         fast = progress.per_s >= 1
@@ -164,13 +179,18 @@ def counts_of(progress: BatchProgress) -> str:
 def end_of(progress: BatchProgress) -> str:
     """Why it ended and what to do next, in one line; empty where all is well."""
     why = one_line(visible(progress.why), _WHY_CHARS)
-    if progress.state == "Running":
+    if is_going(progress):
         return why
+    if progress.state == "Ready":
+        return "Nothing was sent; batch.start() begins."
     why = f"{why}{'' if why.endswith(('.', '!', '?')) else '.'} " if why else ""
     if progress.ok + progress.failed < progress.total:
         step = "Run the cell again, or batch.resume(): only what is missing is asked."
-        return f"{status_of(progress).mark} {why}{step}"
-    return f"{status_of(progress).mark} {why}".rstrip() if why else ""
+    elif progress.failed:
+        step = "Run the cell again, or batch.resume(): what an error ended is asked again."
+    else:
+        step = ""
+    return f"{status_of(progress).mark} {why}{step}".rstrip() if why or step else ""
 
 
 def _labels(failure: FailedCase) -> tuple[str, str, str]:
@@ -232,11 +252,13 @@ def batch_parts(
     progress: BatchProgress, kernel: str = "", buttons: bool = False, stopping: str = ""
 ) -> dict[str, Node]:
     """The parts of the picture by their `data-key`; each is there, also while it is empty."""
-    is_running = progress.state == "Running"
+    if is_ending(progress):
+        stopping = PAUSING if progress.state == "Paused" else STOPPING
     status = status_of(progress)
     name = one_line(visible(progress.name), _NAME_CHARS)
     facts: list[Node] = [" · ".join(facts_of(progress))]
-    stops = _stop_buttons(stopping) if buttons and is_running else ()
+    is_live = buttons and is_going(progress)
+    stops = _stop_buttons(stopping) if is_live else ()
     bar = [h("i", f"nba-i-{it.kind}", style=f"flex-grow:{it.n}") for it in pieces_of(progress)]
     counts = counts_of(progress)
     head = h(
@@ -246,7 +268,7 @@ def batch_parts(
         h("div", "nba-bar", *bar, role="img", title=counts, aria_label=counts),
         line("nba-wide nba-note", counts),
         data_key="head",
-        data_since="" if buttons and is_running else None,
+        data_since="" if is_live else None,
     )
     is_bad = status.tone == "bad"
     end = line("nba-end nba-error" if is_bad else "nba-end", end_of(progress))
@@ -289,7 +311,7 @@ def _failure_nodes(progress: BatchProgress, kernel: str) -> list[Node]:
 
 def _variant_nodes(progress: BatchProgress, kernel: str) -> list[Node]:
     """The variants, once the batch is over."""
-    if progress.state == "Running" or not progress.variants:
+    if is_going(progress) or not progress.variants:
         return []
     scorers = _scorers(progress)
     openers = 0 if not kernel else 2 if len(progress.variants) <= _FEW_VARIANTS else 1
@@ -336,7 +358,7 @@ def batch_text(progress: BatchProgress) -> str:
     lines = [f"{status.mark} {status.word} · {name} · {' · '.join(facts_of(progress))}"]
     lines.append(f"{_bar_text(progress)} {counts_of(progress)}")
     lines += _failure_lines(progress)
-    if progress.state != "Running" and progress.variants:
+    if not is_going(progress) and progress.variants:
         lines += _variant_lines(progress)
     return "\n".join(filter(None, [*lines, end_of(progress)]))
 

@@ -103,8 +103,21 @@ def test_what_ended_early_says_why_and_what_to_do() -> None:
     for said in (words(STOPPED), batch_text(STOPPED)):
         assert "■ the budget of $0.03 is used up. Run the cell again" in said
         assert "only what is missing is asked" in said
-    assert "Run the cell again" not in words(FINISHED)
-    assert "Run the cell again" not in words(RUNNING)
+    assert "what an error ended is asked again" in words(FINISHED)
+    assert "again" not in words(replace(FINISHED, failed=0, ok=360))
+    assert "again" not in words(RUNNING)
+    assert "batch.start() begins" in words(replace(RUNNING, state="Ready", at_work=0))
+
+
+@pytest.mark.parametrize(("state", "word"), [("Stopped", "Stopping"), ("Paused", "Pausing")])
+def test_a_batch_that_still_has_runs_at_work_has_not_ended(state: Any, word: str) -> None:
+    ending = replace(STOPPED, state=state, at_work=3)
+    assert batch_text(ending).startswith(f"… {word}")
+    live = html(batch_node(ending, kernel="k-1", buttons=True))
+    assert f"{word} " in text_of(batch_node(ending)) + " "
+    assert ('data-do="stop"' in live) == (state == "Paused")
+    assert 'data-do="pause"' not in live
+    assert "Run the cell again" not in words(ending)
 
 
 @pytest.mark.parametrize(
