@@ -119,7 +119,7 @@ class RunHistory:
 def history(
     search: str | None = None, *, sort: str = "started_at", limit: int = 50, **filters: Any
 ) -> RunHistory:
-    """All runs, to search and sort; `%agent history TEXT` is the same.
+    """All runs but those of batches, to search and sort; `%agent history TEXT` is the same.
 
     Args:
         search: a text in the name, the prompt, a message or a result of the run (case of ASCII
@@ -127,7 +127,8 @@ def history(
         sort: a column of `nbagent.runs()` such as `cost_usd`, `total_tokens` or `duration_ms`; the
             largest, or the newest, first.
         limit: most rows, up to 1,000.
-        filters: as `nbagent.runs()` takes them: `session`, `model`, `since`, …
+        filters: as `nbagent.runs()` takes them: `session`, `model`, `since`, …; with `batch` the
+            runs of this batch.
 
     Raises:
         UsageError: an unknown column or filter, or a limit that does not fit.
@@ -138,6 +139,7 @@ def history(
     if "store" in filters:
         raise UsageError("history reads this store; nbagent.runs(store=…) reads others")
     store = current_store()
+    filters.setdefault("batch", None)
     if sort == "started_at" and not search:
         filters.setdefault("limit", limit)
     found: Any = runs(**filters)

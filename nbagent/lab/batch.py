@@ -383,7 +383,7 @@ class Batch:
         return batch_node(self.progress, kernel=kernel)
 
     def _ipython_display_(self) -> None:
-        if not frontend().show_list(self):
+        if not frontend().show_batch(self.progress):
             print(self)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.display_functions import display
 
@@ -18,6 +18,7 @@ from nbagent import runtime, settings
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.secrets import redact_cut, register_environment
 from nbagent.notebook import kernel, reports, surface
+from nbagent.notebook.batch_cell import batch_of, is_batch
 from nbagent.notebook.help import help_of
 from nbagent.notebook.interrupt import Interrupt, Stopped
 from nbagent.notebook.line import (
@@ -40,6 +41,9 @@ from nbagent.view.listing import Listing
 from nbagent.view.words import things, visible
 from nbagent.workflow.graph import PackageError
 
+if TYPE_CHECKING:
+    from nbagent.lab.batch import Batch
+
 _ID_CHARS = 4
 """So much of an id has to be written: less is a run by chance, where a name was meant."""
 _CODE = re.compile(
@@ -55,6 +59,7 @@ class Commands:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._run: Run | None = None
+        self._batch: Batch | None = None
 
     def execute(self, line: str, cell: str | None) -> None:
         """Do what a cell (`%%agent`) or a line (`%agent`) says.
@@ -95,6 +100,9 @@ class Commands:
             _say(help_of())
             return
         template = cell.removesuffix("\n")
+        if is_batch(options):
+            self._run_batch(template, options)
+            return
         rendered = render(template, self._evaluate)
         kind, parent_id, turn_id, left_out = "start", None, None, ()
         if options.continue_run is not None and options.fork is not None:
@@ -118,6 +126,25 @@ class Commands:
             notices=left_out,
         )
         self._start(ask, options)
+
+    def _run_batch(self, template: str, options: Line) -> None:
+        """Ask a prompt for each row of a table, and wait for the end."""
+        batch = batch_of(options, self._run_options(options), template, self._shell)
+        if options.dry_run:
+            display(batch.dry_run())
+            return
+        self._shell.user_ns["_batch"] = batch
+        if options.into is not None:
+            self._shell.user_ns[options.into] = batch
+        self._batch = batch
+        try:
+            batch.start().wait()
+        except KeyboardInterrupt:
+            batch.stop()
+            raise
+        ended = batch.progress
+        if ended.state == "Stopped":
+            raise Stopped(f"batch {batch.name}: {ended.why}", code="ENGINE_ABORTED")
 
     def _start(self, ask: Ask, options: Line) -> None:
         """Start what was asked, and wait for its end."""
@@ -143,7 +170,9 @@ class Commands:
                 print("the answer has no Python code block; no cell was added")
 
     def _interrupted(self) -> str:
-        run = self._run
+        run, batch = self._run, self._batch
+        if batch is not None:
+            return f"interrupted; batch {batch.name} ends by itself, and keeps what is done"
         if run is None:
             return "interrupted; no run was started"
         if run.phase != "Running":

@@ -43,6 +43,8 @@ _PRIORITY = 200
 """Above IPython's own (0 to 100), so that its matchers are not even asked."""
 _RECENT = 100
 _IDS = 15
+_AXES = ("model", "system", "prompt", "tools", "temperature", "reasoning", "max_turns")
+"""What is usually varied."""
 _STEPS = ("step*.md", "step*/step*.md", "workflow.graph.json")
 
 Known = tuple[str, str]
@@ -198,12 +200,26 @@ def _value(name: str, fragment: str, names: Names) -> Offer:
     """The value of an option or a setting; of a list the last name."""
     row = {**Settings.rows(), **Line.rows()}.get(name)
     known: list[Known] = [(word, "value") for word in (row.words if row else ())]
+    if name == "vary":
+        return _axis(fragment, names)
     if name != "tools":
         return fragment, [*known, *_VALUES.get(name, lambda names: ())(names)]
     *before, fragment = fragment.split(",")
     taken = [word.strip().strip(QUOTES) for word in before]
     found = [one for one in _tools(names) if one[0] not in taken]
     return fragment.lstrip(), [one for one in found if not (taken and one[1] == "value")]
+
+
+def _axis(fragment: str, names: Names) -> Offer:
+    """An option, and its values: `model=a,b`."""
+    axis, equals, values = fragment.partition("=")
+    if not equals:
+        return fragment, [(f"{one}=", "setting") for one in _AXES]
+    *before, last = values.split(",")
+    offered, known = _value(axis, last, names)
+    if axis in ("system", "prompt"):
+        known = ((name, "text") for name in _held(names, lambda value: type(value) is str))
+    return offered, [one for one in known if one[0] not in before]
 
 
 def _of_command(before: str, names: Names) -> Offer | None:
@@ -303,6 +319,25 @@ def _functions(names: Names) -> Iterator[str]:
             yield name
 
 
+def _held(names: Names, fits: Callable[[Any], bool]) -> Iterator[str]:
+    """The variables whose values fit."""
+    for name, value in list(names.items()):
+        if not name.startswith("_") and fits(value):
+            yield name
+
+
+def _tables(names: Names) -> Iterator[str]:
+    """The variables that hold a DataFrame."""
+    pandas: Any = sys.modules.get("pandas")
+    yield from _held(names, lambda value: pandas and isinstance(value, pandas.DataFrame))
+
+
+def _columns(names: Names) -> Iterator[Known]:
+    """The columns of the notebook's tables."""
+    for name in _tables(names):
+        yield from ((str(column), "column") for column in names[name].columns)
+
+
 def _holders(names: Names) -> Iterator[Known]:
     """The variables that hold a run."""
     handles: Any = sys.modules.get("nbagent.run")
@@ -351,6 +386,9 @@ _VALUES: dict[str, Callable[[Names], Iterable[Known]]] = {
     "session": _sessions,
     "continue_run": _runs,
     "into": _holders,
+    "over": lambda names: ((name, "table") for name in _tables(names)),
+    "row_key": _columns,
+    "score": lambda names: ((name, "function") for name in _functions(names)),
     "workflow": lambda names: ((name, "package") for name in package_names()),
     "output": lambda names: (
         (name, "class")

@@ -50,6 +50,9 @@ Which of {{ cities }} is larger?
 And by how much?
 
 %%agent -m openai:gpt-5.4 --base-url http://localhost:8000/v1 --temperature 0
+%%agent --over df --vary model=openai:gpt-5.4,openai:gpt-5.4-mini --repeat 5 --into batch
+Double {{ n }}.
+
 %%agent --continue --dry-run
 %%agent --model openai:gpt-5.4 --to cell
 %agent Which of these cities is larger?

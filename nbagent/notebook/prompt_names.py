@@ -31,13 +31,18 @@ def evaluate(shell: Any, expression: str) -> object:
     These are in no namespace that the notebook keeps.
     """
     code = compile(expression, "<prompt>", "eval")
-    meant = set(re.findall(r"\b_(?:error|cells)\b", expression)) - set(shell.user_ns)
-    if meant:
-        register_named(shell.user_ns)
-        own = {name: error_text(shell) if name == "_error" else Cells(shell) for name in meant}
+    if own := own_names(shell, expression):
         # As globals: what stands in a lambda or a comprehension sees no locals.
         return eval(code, {**shell.user_global_ns, **own})
     return eval(code, shell.user_global_ns, shell.user_ns)
+
+
+def own_names(shell: Any, text: str) -> dict[str, object]:
+    """The prompt's own names that a text uses, but for those that the notebook has taken."""
+    meant = set(re.findall(r"\b_(?:error|cells)\b", text)) - set(shell.user_ns)
+    if meant:
+        register_named(shell.user_ns)
+    return {name: error_text(shell) if name == "_error" else Cells(shell) for name in meant}
 
 
 _last_error: BaseException | None = None

@@ -15,12 +15,10 @@ from nbagent.notebook.clicks import aside
 from nbagent.notebook.outputs import Output
 from nbagent.notebook.run_view import RunWidget, comm_id, listen
 from nbagent.session.frontend import PersonReview
-from nbagent.view.labels import Status
 from nbagent.view.node import Node, h, line
-from nbagent.view.picture import ROOT, head_row, page
+from nbagent.view.picture import ROOT, page
 from nbagent.view.words import clean, cut, one_line, visible
 
-_LABELS = {str(n): n for n in range(1, 6)}
 KEY = "review"
 _TITLE_CHARS = 200
 _TEXT_CHARS = 4_000
@@ -34,16 +32,16 @@ def review_node(review: PersonReview, problem: str = "") -> Node:
         review: what is labelled.
         problem: why the last label could not be kept.
     """
-    shown = review.shown()
-    status = Status("Which label?", "waits", "?") if shown else Status("Done", "ok", "✓")
+    shown, title = review.shown(), one_line(visible(review.title), _TITLE_CHARS)
+    title = title if shown else "✓ No answer is left to label"
     place = f"{min(review.place, review.total):,} of {review.total:,}"
     texts = [node for heading, text in shown[:_MOST_TEXTS] for node in _text_nodes(heading, text)]
     return h(
         "div",
         f"{ROOT} nba-review",
-        head_row(status, one_line(visible(review.title), _TITLE_CHARS), [place]),
+        h("div", "nba-head", h("strong", "nba-phase", title), h("span", "nba-facts", place)),
         h("div", "nba-answer", *texts) if texts else None,
-        h("div", "nba-foot", *_buttons(bool(shown), review.place)),
+        h("div", "nba-foot", *_buttons(review, is_open=bool(shown))),
         line("nba-end nba-error", problem),
         role="group",
         aria_label="answers to label",
@@ -59,19 +57,19 @@ def _text_nodes(heading: str, text: str) -> list[Node]:
     return [label, h("div", "nba-plain", shown), *filter(None, [line("nba-note", note)])]
 
 
-def _buttons(is_open: bool, place: int) -> list[Node]:
+def _buttons(review: PersonReview, *, is_open: bool) -> list[Node]:
     """Each names the case that it means: a second click must not label the next one."""
-    at = {"type": "button", "data_turn": str(place)}
+    at = {"type": "button", "data_turn": str(review.place)}
     back = h("button", "", "← Back", data_do="back", title="Backspace", **at)
     if not is_open:
-        return [back]
+        return [back] if review.total else []
     rates = [
         h("button", "", name, data_do="label", value=name, title=f"Key {name}", **at)
-        for name in _LABELS
+        for name in map(str, range(1, review.scale + 1))
     ]
     skip = h("button", "", "Skip", data_do="skip", title="Key 0", **at)
-    hint = h("small", "", "keys 1–5, 0 skips, Backspace goes back")
-    return [*rates, skip, *([back] if place > 1 else ()), hint]
+    hint = h("small", "", f"keys 1–{review.scale}, 0 skips, Backspace goes back")
+    return [*rates, skip, *([back] if review.place > 1 else ()), hint]
 
 
 class LiveReview:
@@ -107,8 +105,8 @@ class LiveReview:
                 self._review.skip()
             elif told["kind"] == "back":
                 self._review.back()
-            elif (value := _LABELS.get(str(told.get("value")))) and self._review.shown():
-                self._review.label(value)
+            elif (value := str(told.get("value"))) in map(str, range(1, self._review.scale + 1)):
+                self._review.label(int(value))
             self._send()
 
     def _failed(self, error: Exception) -> None:
