@@ -93,6 +93,7 @@ class Batch:
         self._ahead = [
             self._look_ahead(one, names) for one in variants_of(base, template, how.vary)
         ]
+        self._is_quiet = bool(base.options.quiet)
         ready = [one.variant for one in self._ahead]
         self.name = how.name or _name_of(table, ready, how.repeat)
         """What it goes on by: the same name and data."""
@@ -195,7 +196,7 @@ class Batch:
             self._judged_usd = self._drive.progress().judge_cost_usd
             drive = self._drive = self._new_drive(asks=asks)
             claim_batch(self._store, self.name, self._doc)
-            self._view = _opened(drive.progress(), self)
+            self._view = None if self._is_quiet else _opened(drive.progress(), self)
             courier = self._courier = runtime.Courier()
             loop = runtime.engine_loop()
             courier.cancel.on_set(lambda: loop.call_soon_threadsafe(drive.stop))

@@ -55,8 +55,8 @@ class LiveBatch:
     """Shows a batch in a front end: says what changed, and takes the clicks on Stop and Pause."""
 
     def __init__(self, progress: BatchProgress, controls: BatchControls) -> None:
-        """Show it in the cell that runs now."""
-        self._progress, self._controls = progress, controls
+        """Show it in the cell that runs now; it begins at once."""
+        self._progress, self._controls = replace(progress, state="Running"), controls
         self._stopping, self._is_over = "", False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shown: dict[str, Node] = {}

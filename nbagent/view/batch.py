@@ -186,11 +186,10 @@ def end_of(progress: BatchProgress) -> str:
     why = f"{why}{'' if why.endswith(('.', '!', '?')) else '.'} " if why else ""
     if progress.ok + progress.failed < progress.total:
         step = "Run the cell again, or batch.resume(): only what is missing is asked."
-    elif progress.failed:
-        step = "Run the cell again, or batch.resume(): what an error ended is asked again."
-    else:
-        step = ""
-    return f"{status_of(progress).mark} {why}{step}".rstrip() if why or step else ""
+        return f"{status_of(progress).mark} {why}{step}"
+    if progress.failed:
+        return f"{why}Run the cell again, or batch.resume(): what an error ended is asked again."
+    return why.rstrip()
 
 
 def _labels(failure: FailedCase) -> tuple[str, str, str]:
