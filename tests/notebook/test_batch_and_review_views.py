@@ -1,0 +1,252 @@
+"""Labels of a person, and the view of a batch, without a page: what messages of it do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import comm
+import pytest
+from browser.payloads import PAYLOADS
+from panel_stage import Wire, until
+
+from nbagent.contracts.errors import StoreError
+from nbagent.notebook import batch_view, outputs
+from nbagent.notebook.batch_view import LiveBatch
+from nbagent.notebook.review_view import LiveReview, review_node
+from nbagent.view.batch import BatchProgress
+from nbagent.view.node import html, text_of
+
+
+class Review:
+    """Answers to label, and what was said of them."""
+
+    title, scale = "How good is it?", 4
+
+    def __init__(self, *answers: str) -> None:
+        self.answers, self.place, self.total = answers, 1, len(answers)
+        self.said: dict[int, int | None] = {}
+        self.broken = False
+
+    def shown(self) -> tuple[tuple[str, str], ...]:
+        if self.place > self.total:
+            return ()
+        return (("n", str(self.place)), ("answer", self.answers[self.place - 1]))
+
+    def label(self, value: int) -> None:
+        if self.broken:
+            raise StoreError("the disk is full")
+        self.said[self.place] = value
+        self.place += 1
+
+    def skip(self) -> None:
+        self.said[self.place] = None
+        self.place += 1
+
+    def back(self) -> None:
+        self.place = max(1, self.place - 1)
+
+
+class Shown:
+    """Stands for IPython's `display`; keeps what is displayed."""
+
+    def __init__(self, shown: list[dict[str, Any]]) -> None:
+        self.shown = shown
+
+    def __call__(self, data: dict[str, Any], **_: Any) -> None:
+        self.shown.append(data)
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """A front end with widgets, whose messages are kept."""
+    made = Wire()
+    monkeypatch.setattr(comm, "create_comm", made.open)
+    monkeypatch.setattr(outputs, "display", Shown([]))
+    return made
+
+
+class Stage:
+    """A review that is shown, and a page that says something."""
+
+    def __init__(self, wire: Wire, *answers: str) -> None:
+        self.wire, self.review = wire, Review(*answers)
+        self.view = LiveReview(self.review)
+
+    def say(self, kind: str, place: object, value: object = None) -> None:
+        told: dict[str, Any] = {"kind": kind, "run": "review", "place": place, "value": value}
+        self.view.heard(told)
+
+    def until(self, fits: Callable[[], object]) -> None:
+        until(fits)
+
+    @property
+    def words(self) -> str:
+        """What the page shows."""
+        return text_of(self.wire.of()[-1]["ops"][0][1])
+
+
+def test_labels_skips_and_steps_back_are_of_the_case_that_is_shown(wire: Wire) -> None:
+    stage = Stage(wire, "red", "green", "blue")
+    stage.say("label", "1", "4")
+    stage.until(lambda: "green" in stage.words)
+    stage.say("label", "1", "2")  # the second click of a double click
+    stage.say("skip", "2")
+    stage.until(lambda: "blue" in stage.words)
+    stage.say("back", "3")
+    stage.until(lambda: "green" in stage.words)
+    stage.say("label", "2", "1")
+    stage.until(lambda: "blue" in stage.words)
+    stage.say("label", "3", "3")
+    stage.until(lambda: "No answer is left" in stage.words)
+    assert stage.review.said == {1: 4, 2: 1, 3: 3}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"kind": "label", "place": "1", "value": "5"},
+        {"kind": "label", "place": "1", "value": "0"},
+        {"kind": "label", "place": "1", "value": "４"},
+        {"kind": "label", "place": "1", "value": ["1"]},
+        {"kind": "label", "place": "1"},
+        {"kind": "label", "place": ["1"], "value": "1"},
+        {"kind": "label", "value": "1"},
+        {"kind": "stop", "place": "1"},
+        {"kind": "label", "place": "1", "value": "1", "run": "batch"},
+    ],
+    ids=str,
+)
+def test_a_message_that_is_not_whole_labels_nothing(wire: Wire, message: dict[str, Any]) -> None:
+    stage = Stage(wire, "red", "green")
+    stage.view.heard({"run": "review", **message})
+    stage.view.heard([message])
+    stage.say("skip", "1")
+    stage.until(lambda: "green" in stage.words)
+    assert stage.review.said == {1: None}
+
+
+def test_a_label_that_cannot_be_kept_is_said_and_asked_again(wire: Wire) -> None:
+    stage = Stage(wire, "red")
+    stage.review.broken = True
+    stage.say("label", "1", "2")
+    stage.until(lambda: "the disk is full" in stage.words)
+    assert "red" in stage.words
+    stage.review.broken = False
+    stage.say("label", "1", "2")
+    stage.until(lambda: "No answer is left" in stage.words)
+    assert "disk" not in stage.words
+    assert stage.review.said == {1: 2}
+
+
+def test_there_is_a_button_for_each_label_of_the_scale() -> None:
+    drawn = html(review_node(Review("red")))
+    assert [f'value="{n}"' in drawn for n in range(1, 6)] == [True, True, True, True, False]
+    assert "data-lm-suppress-shortcuts" in drawn
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+def test_a_hostile_answer_is_text_within_a_budget(payload: str) -> None:
+    drawn = html(review_node(Review(payload * 5_000)))
+    assert "<script" not in drawn
+    assert "<img" not in drawn
+    assert "characters more" in drawn or len(payload) * 5_000 <= 4_000
+    assert len(drawn) < 60_000
+
+
+# The live view of a batch
+
+
+class Controls:
+    def __init__(self) -> None:
+        self.stops: list[bool] = []
+
+    def stop(self, *, after_rows: bool = False) -> None:
+        self.stops.append(after_rows)
+
+
+def progress(ok: int, **more: Any) -> BatchProgress:
+    now = BatchProgress(
+        name="b",
+        state="Running",
+        why="",
+        total=100,
+        reused=0,
+        ok=ok,
+        failed=0,
+        at_work=2,
+        cost_usd=None,
+        judge_cost_usd=0.0,
+        elapsed_s=1.0,
+        per_s=1.0,
+        left_s=None,
+        started_at=datetime.now(UTC),
+        failures=(),
+        variants=(),
+    )
+    return replace(now, **more)
+
+
+def test_many_updates_are_few_messages_and_only_of_what_changed(wire: Wire) -> None:
+    controls = Controls()
+
+    async def batch() -> None:
+        view = LiveBatch(progress(0), controls)
+        for n in range(100):
+            view.update(progress(n))
+            await asyncio.sleep(0.005)
+        view.heard({"kind": "pause", "run": "batch"})
+        await asyncio.sleep(0.3)
+        view.close(progress(100, state="Finished", at_work=0))
+        view.update(progress(50))
+        view.heard({"kind": "stop", "run": "batch"})
+
+    asyncio.run(batch())
+    sent = [message["ops"] for message in wire.of()]
+    assert 3 <= len(sent) <= 8
+    assert {op[1] for op in sent[0]} == {"head", "failures", "variants", "end"}
+    assert [op[1] for op in sent[1]] == ["head"]
+    assert "Pausing when the runs at work have ended" in text_of(sent[-2][0][2])
+    assert "100 of 100" in text_of(sent[-1][0][1])
+    assert controls.stops == [True], "after the end nothing is stopped"
+
+
+def test_what_a_file_keeps_in_mid_batch_is_written_anew_now_and_then(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr(outputs, "display", Shown(shown))
+    monkeypatch.setattr(batch_view, "_SAVE_MS", 20)
+
+    async def batch() -> None:
+        view = LiveBatch(progress(0), Controls())
+        for n in range(30, 60, 10):
+            await asyncio.sleep(0.03)
+            view.update(progress(n))
+        view.close(progress(100, state="Finished", at_work=0))
+
+    asyncio.run(batch())
+    kept = [data["text/html"] for data in shown if "of 100" in data.get("text/html", "")]
+    assert [html.split(" of 100")[0].rpartition(">")[2] for html in kept] == [
+        *("0", "30", "40", "50", "100")
+    ]
+    assert all("Saved while the batch was at work" in html for html in kept[:-1])
+
+
+def test_a_page_that_takes_no_messages_does_not_end_the_batch(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def batch() -> None:
+        view = LiveBatch(progress(0), Controls())
+
+        def fail(*_: object) -> None:
+            raise OSError("no socket")
+
+        monkeypatch.setattr(view.widget, "send", fail)
+        view.update(progress(1))
+        view.close(progress(100, state="Finished", at_work=0))
+
+    asyncio.run(batch())
