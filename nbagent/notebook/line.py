@@ -59,12 +59,12 @@ class Line(RunOptions):
     )
     over = Option[str | None](
         "--over NAME",
-        "ask once for each row of this DataFrame; {{ column }} is its value in the row",
+        "ask for each row of this DataFrame; {{ column }} is of the row",
         checks.variable_name,
     )
     vary = Option[tuple[str, ...]](
         "--vary AXIS=A,B",
-        "with --over: each row with each of these: model=a,b, or system=V1,V2 (variables)",
+        "with --over: try each for each row: model=a,b or system=V1,V2",
         _each(checks.matching(r"[a-z]\w*=.*\S.*", "an option and its values: model=a,b")),
         (),
         many=True,
@@ -73,11 +73,13 @@ class Line(RunOptions):
         "--repeat N", "with --over: ask each case so often", checks.number(1, 1_000, whole=True)
     )
     row_key = Option[str | None](
-        "--row-key COLUMN", "with --over: what names a row (default: the index)", checks.text
+        "--row-key COLUMN",
+        "with --over: the column that names a row (default: the index)",
+        checks.text,
     )
     score = Option[tuple[str, ...]](
         "--score NAME",
-        "with --over: score each answer by this function of the notebook",
+        "with --over: score each answer by this function",
         _each(checks.variable_name),
         (),
         many=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import ceil
 from typing import Literal, NamedTuple, TypeVar
 
 from nbagent.view.labels import Status
@@ -158,7 +159,8 @@ def facts_of(progress: BatchProgress) -> list[str]:
         fast = progress.per_s >= 1
         facts.append(f"{progress.per_s:.0f}/s" if fast else f"{progress.per_s * 60:.1f}/min")
     if is_running and progress.left_s is not None:
-        facts.append(f"{seconds(progress.left_s * 1000)} left")
+        left = ceil(progress.left_s)
+        facts.append(f"{left} s left" if left < 600 else f"{seconds(left * 1000)} left")
     if not is_running:
         facts.append(seconds(progress.elapsed_s * 1000))
     judged = progress.judge_cost_usd

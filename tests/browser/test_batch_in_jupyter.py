@@ -72,7 +72,9 @@ def test_the_bar_moves_stop_ends_it_soon_and_the_cell_again_goes_on(
     notebook.page.wait_for_timeout(1_000)
     assert width(output, "ok") > before
     assert width(output, "left") > width(output, "ok")
-    expect(output.locator("tr:has-text('LLM_HTTP_ERROR')").first).to_be_visible()
+    output.locator("tr:has-text('LLM_HTTP_ERROR') [data-do=show]").first.click()
+    expect(output.locator(".nba-run")).to_have_count(2)  # while the cell goes on
+    assert output.locator(".nba-phase").first.inner_text() == "Running"
     took = notebook.stop_by(lambda: notebook.click_stop(FIRST), FIRST)
     figures.append(f"stop   a batch: view {took['said']:4.0f} ms, cell {took['free']:4.0f} ms")
     assert max(took.values()) < SOON_MS

@@ -20,6 +20,7 @@ from nbagent.view.batch import (
 )
 from nbagent.view.node import Node, html, text_of
 from nbagent.view.picture import page
+from nbagent.view.text import BatchPrinter
 
 NAMES = [f"v{n} · openai:gpt-5.4{small}" for n in (1, 2, 3) for small in ("", "-mini")]
 WHY = "LLM_TIMEOUT: 60 s"
@@ -76,7 +77,7 @@ def bar_of(node: Node) -> list[str]:
 
 def test_a_batch_at_work_says_how_far_it_is_what_it_costs_and_what_failed() -> None:
     said = words(RUNNING)
-    assert "112 of 360 · 14/s · 18.0 s left · $0.0310 so far (judges $0.0020)" in said
+    assert "112 of 360 · 14/s · 18 s left · $0.0310 so far (judges $0.0020)" in said
     assert "104 ok · 8 failed · 16 at work · 232 left (52 were there before)" in said
     assert "row-0" in said
     assert "LLM_TIMEOUT: 60 s" in said
@@ -190,6 +191,57 @@ def test_the_usual_six_variants_are_all_shown_with_two_runs_to_open() -> None:
     saved = html(batch_node(FINISHED, kernel="0123abcd-123"))
     assert "variants more" not in saved
     assert saved.count("Run 2") == 6
+
+
+class Terminal:
+    """Keeps what is written, and what a person sees of it."""
+
+    def __init__(self) -> None:
+        self.written = ""
+
+    def write(self, text: str) -> int:
+        self.written += text
+        return len(text)
+
+    @property
+    def lines(self) -> list[str]:
+        rows = self.written.replace("\x1b[K", "").split("\n")
+        return [row.rpartition("\r")[2] for row in rows]
+
+
+def test_a_terminal_has_one_line_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal = Terminal()
+    printer = BatchPrinter(terminal.write, is_terminal=True)
+    for name in ("double-1", "\u4e00" * 50, "\x1b[31mred"):
+        printer.update(replace(RUNNING, name=name))
+    assert terminal.written.count("\n") == 0
+    rows = terminal.written.replace("\x1b[K", "").split("\r")[1:]
+    wide = [sum(2 if ord(letter) > 0x3000 else 1 for letter in row) for row in rows]
+    assert all(50 < columns <= 60 for columns in wide)
+    assert "\x1b[31m" not in terminal.written
+    printer.close(STOPPED)
+    assert len(terminal.lines) == 3
+    assert terminal.lines[1].startswith("■ the budget of $0.03 is used up. Run the cell again")
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (replace(FINISHED, failed=0, ok=360, failures=()), ""),
+        (FINISHED, "nbagent: ✓ Finished"),
+        (STOPPED, "nbagent: ■ Stopped"),
+    ],
+    ids=["all is well", "some failed", "stopped"],
+)
+def test_where_no_terminal_is_only_what_is_not_well_is_said(end: BatchProgress, said: str) -> None:
+    terminal = Terminal()
+    printer = BatchPrinter(terminal.write, is_terminal=False)
+    printer.update(RUNNING)
+    assert terminal.written == ""
+    printer.close(end)
+    assert terminal.written[: len(said)] == said
+    assert bool(terminal.written) == bool(said)
 
 
 @pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
