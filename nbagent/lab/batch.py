@@ -388,6 +388,11 @@ class Batch:
             print(self)
 
 
+def at_work() -> list[Batch]:
+    """The batches that are at work in this process."""
+    return [*_at_work.values()]
+
+
 def _opened(progress: BatchProgress, batch: Batch) -> BatchView | None:
     try:
         return frontend().open_batch(progress, batch)

@@ -7,6 +7,7 @@ the two is first used.
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -298,18 +299,27 @@ class Commands:
             raise UsageError(f"{ref} cannot be used: it has {faults}, listed above") from None
 
     def do_stop(self, words: list[str], options: Line) -> None:
-        runs = at_work()
+        later = bool(options.after_turn)
+        lab: Any = sys.modules.get("nbagent.lab.batch")
+        batches: list[Batch] = lab.at_work() if lab else []
+        # The runs of a batch end with it.
+        runs = [run for run in at_work() if run.record.case is None]
+        for batch in batches:
+            batch.stop(after_rows=later)
         for run in runs:
-            run.stop(after_turn=bool(options.after_turn))
-        counted = things(len(runs), "run")
-        if not runs:
+            run.stop(after_turn=later)
+        said = [f"batch {visible(batch.name)}" for batch in batches]
+        named = " and ".join([*said, *([things(len(runs), "run")] if runs else [])])
+        if not named:
             print("no run is running")
-        elif options.after_turn:
-            print(f"{counted} will pause after the present turn")
+        elif later:
+            print(f"{named} will pause after the present turn")
         else:
+            for batch in batches:
+                batch.wait()
             for run in runs:
                 runtime.wait(run.courier, pump=frontend().pump())
-            print(f"stopped {counted}")
+            print(f"stopped {named}")
 
     def do_config(self, words: list[str], options: Line) -> None:
         changes: dict[str, Any] = {}

@@ -236,7 +236,7 @@ _COMMANDS = (
         "Without PACKAGE, the packages of this folder are listed.",
         ("%agent workflow story-flow", "%agent workflow .nbagent/state/3fa81c02/workflow.md"),
     ),
-    Command("stop [--after-turn]", "stop the running run.", options=("after_turn",)),
+    Command("stop [--after-turn]", "stop the running run or batch.", options=("after_turn",)),
     Command(
         "config [NAME=VALUE …]",
         "show or set defaults for this notebook. NAME= takes a value back. Options on the line of "

@@ -121,6 +121,23 @@ def test_a_batch_that_fails_too_often_fails_the_cell_and_keeps_its_variable(
     assert table.user_ns["mine"].progress.failed == 2
 
 
+@pytest.mark.parametrize(("line", "state"), [("", "Stopped"), ("--after-turn", "Paused")])
+def test_the_stop_command_ends_a_batch_that_nobody_waits_for(
+    table: MagicShell, line: str, state: str
+) -> None:
+    table.user_ns["model"] = offline.script([offline.delay(0.1), "Yes."] * 9)
+    table.cell(
+        "agent = nbagent.Agent(model, tools=[])",
+        f"batch = agent.map(df, 'Say {{{{ n }}}}', concurrency=1, name='stops{state}')",
+    )
+    said = table.said(f"%agent stop {line}")
+    assert f"batch stops{state}" in said
+    batch = table.user_ns["batch"].wait()
+    assert batch.progress.state == state
+    assert batch.progress.ok < 3
+    assert table.said("%agent stop") == "no run is running\n"
+
+
 REFUSED: dict[str, tuple[str, ...]] = {
     "--repeat 3": ("--repeat", "--over NAME"),
     "--vary model=a,b": ("--vary", "--over NAME"),
