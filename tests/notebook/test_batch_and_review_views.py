@@ -198,6 +198,8 @@ def test_many_updates_are_few_messages_and_only_of_what_changed(wire: Wire) -> N
         for n in range(100):
             view.update(progress(n))
             await asyncio.sleep(0.005)
+        for odd in ({"kind": "pause"}, {"kind": "stop", "run": "f" * 16}, ["stop"], {"kind": []}):
+            view.heard(odd)
         view.heard({"kind": "pause", "run": "batch"})
         await asyncio.sleep(0.3)
         view.close(progress(100, state="Finished", at_work=0))
