@@ -152,6 +152,7 @@ class Drive:
                 return
             most = most and most - 1
             self._at_work[place] = 0.0
+            self._show_soon()
             try:
                 record = None
                 if entry.standing != "ok":

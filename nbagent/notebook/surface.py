@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,7 @@ from nbagent.session.frontend import (
 )
 from nbagent.settings import RunOptions
 from nbagent.view import labels
-from nbagent.view.batch import BatchProgress
+from nbagent.view.batch import BatchProgress, is_going
 from nbagent.view.picture import page
 from nbagent.view.question import ask_by_input
 
@@ -154,6 +155,8 @@ class NotebookFrontend(Frontend):
         """The last expression of a cell that is a batch shows itself, unless the cell did so."""
         if kernel.in_kernel() and was_shown_here(_key_of(progress)):
             return True
+        if is_going(progress):
+            progress = replace(progress, why="As of now; show it again to see how far it is.")
         return self.show_list(BatchShown(progress))
 
     def review(self, review: PersonReview) -> bool:

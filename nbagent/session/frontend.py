@@ -143,9 +143,12 @@ class Frontend:
 
     def open_batch(self, progress: BatchProgress, controls: BatchControls) -> BatchView | None:
         """A view of a batch that begins, in the thread that starts it; None: none is wanted."""
+        stderr: Any = sys.stderr
+        if stderr is None or stderr.closed:
+            return None
         from nbagent.view.text import BatchPrinter
 
-        return BatchPrinter(sys.stderr.write, is_terminal=sys.stderr.isatty())
+        return BatchPrinter(stderr.write, is_terminal=stderr.isatty())
 
     def show_batch(self, progress: BatchProgress) -> bool:
         """Show a batch where it was not shown yet; False where nothing can be shown."""

@@ -64,6 +64,16 @@ def test_a_batch_that_ends_a_cell_is_shown_once_and_an_older_one_shows_itself(
     assert "batch.start() begins" in texts(ready)[0]
 
 
+def test_a_batch_at_work_that_is_shown_says_that_it_goes_on(kernel: LiveKernel) -> None:
+    how = "df, 'Say', name='back', concurrency=1"
+    kernel.run(f"slowly = nbagent.Agent('offline:slow', tools=[]).map({how})")
+    said = texts(kernel.run("import time; time.sleep(0.5)\nslowly"))[0]
+    assert said.startswith("… Running · back")
+    assert "at work" in said
+    assert "show it again" in said
+    kernel.run("slowly.stop(); slowly.wait();")
+
+
 class Watched:
     """A slow batch of a cell that somebody looks at."""
 
