@@ -146,7 +146,8 @@ def history(
     if sort not in found.columns:
         raise UsageError(f"sort={sort!r} is no column of nbagent.runs(), such as cost_usd")
     if search:
-        found = found[found["run_id"].isin(store.search(search, limit=_MOST))]
+        sought = store.search(search, limit=_MOST, batches=filters["batch"] is not None)
+        found = found[found["run_id"].isin(sought)]
     found = found.sort_values(sort, ascending=False, kind="stable")
     records = tuple(store.load(run_id) for run_id in found["run_id"][:limit])
     return RunHistory(records, query)

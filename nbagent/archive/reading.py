@@ -34,10 +34,10 @@ _FIND = (
 )
 _MOST_SOUGHT = 1_000
 _SEARCH = (
-    "SELECT run_id FROM runs x WHERE x.prompt LIKE :like ESCAPE '\\' "
-    "OR x.name LIKE :like ESCAPE '\\' "
+    "SELECT run_id FROM runs x WHERE (x.batch IS NULL) = :alone "
+    "AND (x.prompt LIKE :like ESCAPE '\\' OR x.name LIKE :like ESCAPE '\\' "
     "OR EXISTS (SELECT 1 FROM messages m WHERE m.run = x.n AND m.text LIKE :like ESCAPE '\\') "
-    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE :like ESCAPE '\\') "
+    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE :like ESCAPE '\\')) "
     "ORDER BY n DESC LIMIT :limit"
 )
 
@@ -179,8 +179,13 @@ class Reading(ABC):
             raise UsageError(f"several runs' ids start with {ref!r}: {ids}; give more of the id")
         return found[0][0]
 
-    def search(self, text: str, *, limit: int = 50) -> list[str]:
+    def search(self, text: str, *, limit: int = 50, batches: bool = False) -> list[str]:
         """Ids of the newest runs with this text in their name, prompt, messages or results.
+
+        Args:
+            text: what is sought.
+            limit: most ids.
+            batches: whether of the runs of batches, else of all others.
 
         Raises:
             UsageError: it is too long, or has half a character.
@@ -190,7 +195,8 @@ class Reading(ABC):
             raise UsageError(f"a search takes up to {_MOST_SOUGHT:,} characters, and whole ones")
         pattern = "".join(f"\\{c}" if c in "\\%_" else c for c in text)
         with self.reading() as c:
-            return [row[0] for row in c.execute(_SEARCH, {"like": f"%{pattern}%", "limit": limit})]
+            given = {"like": f"%{pattern}%", "limit": limit, "alone": not batches}
+            return [row[0] for row in c.execute(_SEARCH, given)]
 
     def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
         """The id of the run that began last, in a session, in a notebook, or of all."""

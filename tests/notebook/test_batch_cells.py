@@ -103,6 +103,16 @@ def test_a_batch_leaves_the_last_run_and_the_history_alone(table: MagicShell) ->
     assert "Double" not in table.said("%agent runs")
 
 
+def test_a_search_finds_a_run_that_is_older_than_many_of_batches(
+    table: MagicShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nbagent.overview._MOST", 2)
+    run = nbagent.Agent(model(1), tools=[]).run("Double what?")
+    batch = batch_of(table, f"-m {model(3)} --over df", "Double {{ n }}")
+    assert [one.id for one in nbagent.history("Double", limit=2)] == [run.id]
+    assert len(nbagent.history("Double", limit=2, batch=batch.name)) == 2
+
+
 def test_a_dry_run_sends_nothing_and_keeps_the_variables(table: MagicShell) -> None:
     table.user_ns["mine"] = "held"
     line = f"%%agent -m {model(0)} -t none --over df --vary system=V1,V2 --into mine --dry-run"
