@@ -86,7 +86,8 @@ class Stage:
     @property
     def words(self) -> str:
         """What the page shows."""
-        return text_of(self.wire.of()[-1]["ops"][0][1])
+        told = self.wire.of()
+        return text_of(told[-1]["ops"][0][1]) if told else ""
 
 
 def test_labels_skips_and_steps_back_are_of_the_case_that_is_shown(wire: Wire) -> None:
