@@ -41,7 +41,7 @@ HOMES = {
     "pandas": ("archive.frames",),
     "numpy": ("archive.frames", "lab.statistics"),
     "distributed": ("lab.dask",),
-    "cloudpickle": ("lab.dask",),
+    "cloudpickle": ("lab.parcels",),
     "sqlite3": ("archive.database",),
     "matplotlib": ("archive.plots",),
     "opentelemetry": ("archive.export",),

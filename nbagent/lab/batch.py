@@ -90,6 +90,7 @@ class Batch:
         table = self._table = table_of(data, how.key)
         self._how, names = how, how.names
         self._scorers = as_scorers(how.score)
+        self._executor = _executor_of(how.executor, self._store, self._here)
         self._ahead = [
             self._look_ahead(one, names) for one in variants_of(base, template, how.vary)
         ]
@@ -97,10 +98,6 @@ class Batch:
         ready = [one.variant for one in self._ahead]
         self.name = how.name or _name_of(table, ready, how.repeat)
         """What it goes on by: the same name and data."""
-        self._executor = _executor_of(how.executor, self._store, self._here)
-        for one in ready:
-            if check := getattr(self._executor, "check", None):
-                check(one.ask)
         used = columns_used(ready, table.columns)
         before = batch_doc(self._store, self.name) or {}
         known: dict[str, str] = before["rows"] if before.get("columns") == used else {}
@@ -122,7 +119,11 @@ class Batch:
         first = replace(self._table, keys=self._table.keys[:1], rows=self._table.rows[:1])
         ((planned),) = cases_of(first, [variant], 1, "", names)
         ask = ask_of(planned, max_cost_usd=self._how.max_cost_usd, session="batch")
+        # Elsewhere there may be a key that is not here.
+        ask = replace(ask, dry_run=not isinstance(self._executor, Local))
         try:
+            if check := getattr(self._executor, "check", None):
+                check(ask)
             active, request, wire = look_ahead(ask, store=self._store, here=self._here)
         except NbagentError as error:
             raise option_error(variant, error) from None

@@ -21,7 +21,7 @@ from nbagent.contracts.events import Event, TurnFinished
 from nbagent.contracts.records import RunRecord, ScoreRecord
 from nbagent.lab.cases import How, ask_of
 from nbagent.lab.entries import Entry, failures_of, is_scored, means, summaries_of
-from nbagent.lab.runs import Executor
+from nbagent.lab.runs import Executor, NoMoreRuns
 from nbagent.lab.scorers import Judging, Scorer
 from nbagent.run import Run
 from nbagent.session.active import OnEvent
@@ -189,6 +189,8 @@ class Drive:
             record = await self._executor.run(self._ask_of(entry), on_event)
         except StoreError:
             raise
+        except NoMoreRuns as error:
+            self.end("Stopped", error.message)
         except NbagentError as error:
             entry.standing, entry.why = "failed", f"{error.code}: {error.message}"
         else:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from nbagent.archive.store import Store
+from nbagent.contracts.errors import EngineError
 from nbagent.contracts.ports import RunCode, RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.runtime import Courier
@@ -50,6 +51,10 @@ class Unattended(Frontend):
         return None
 
 
+class NoMoreRuns(EngineError):
+    """There is no run, and none can begin any more: it was stopped, or its machines are gone."""
+
+
 class Executor(Protocol):
     """Where the runs of a batch are made. All of it on the engine thread."""
 
@@ -58,6 +63,7 @@ class Executor(Protocol):
 
         Raises:
             UsageError: it cannot start as asked; there is no run.
+            NoMoreRuns: there is no run, and none can begin until `close` was called.
         """
         ...
 
@@ -66,7 +72,7 @@ class Executor(Protocol):
         ...
 
     async def close(self) -> None:
-        """The batch has ended: give back what it held."""
+        """This go of the batch has ended: give back what it held. Another one may follow."""
         ...
 
 

@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ModelError
@@ -38,6 +39,7 @@ _TOLD_FROM_S = 0.1  # Shorter waits are not worth a word.
 _LOOK_AGAIN_S = 0.05  # Who waits looks so often whether an answer changed something.
 _LEAST_SLEEP_S = 0.01
 _PAUSE_S = 1.0  # After a 429 that names no wait, when other requests are on their way.
+_LEAST_GAP_S = 0.001  # Shorter ones are not passed on.
 _SHARE = 0.8  # Of the pace that the server took before it refused.
 _DOUBLED_IN_S = 30.0  # The pace grows as long as nothing is refused.
 _MOST_SEEN = 512
@@ -106,6 +108,22 @@ class _Budget:
         return wait if wait <= LONGEST_WAIT_S else 0.0
 
 
+class Pace(NamedTuple):
+    """What a process has learnt of a server's limits, for another process."""
+
+    closed_s: float
+    """So long the server takes nothing."""
+    gap_s: float
+    """Between two requests; 0: none is needed."""
+    at_once: float | None
+    """How many may be on their way; None: any number."""
+
+    def divided(self, by: float) -> Pace:
+        """The share of each of so many processes."""
+        at_once = None if self.at_once is None else max(1.0, self.at_once / by)
+        return Pace(self.closed_s, self.gap_s * by, at_once)
+
+
 class Limiter:
     """What one server takes from one key."""
 
@@ -125,7 +143,33 @@ class Limiter:
     def of(server: str, key: SecretKey | None) -> Limiter:
         """The one limiter of this process for a server and a key."""
         known = (server, sha256_hex(key.reveal()) if key else "")
-        return _limiters.setdefault(known, Limiter())
+        if known not in _limiters:
+            made = _limiters[known] = Limiter()
+            if server in _told:
+                made.told(_told[server].said())
+        return _limiters[known]
+
+    def said(self) -> Pace:
+        """What another process should know."""
+        now = time.monotonic()
+        gap_s = self._gap_s(now)
+        at_once = self._at_once if self._at_once < math.inf else None
+        return Pace(max(0.0, self._open_at - now), gap_s if gap_s > _LEAST_GAP_S else 0.0, at_once)
+
+    def told(self, pace: Pace) -> None:
+        """Take what another process has learnt; it only tightens."""
+        now = time.monotonic()
+        gap_s = max(self._gap_s(now), pace.gap_s)
+        if gap_s > self._gap_s(now) or now + pace.closed_s > self._open_at:
+            # An answer to what went before does not mean that the server changed its mind.
+            self._per_s, self._refused_at = 1 / gap_s if gap_s else math.inf, now
+        self._open_at = max(self._open_at, now + pace.closed_s)
+        if pace.at_once is not None:
+            self._at_once = min(self._at_once, pace.at_once)
+
+    def _gap_s(self, now: float) -> float:
+        """Between two requests; it shrinks as long as nothing is refused."""
+        return 2 ** ((self._refused_at - now) / _DOUBLED_IN_S) / self._per_s
 
     def asked_s(self, tokens: int, now: float) -> float:
         """Seconds that the server itself wants such a request to wait."""
@@ -139,7 +183,7 @@ class Limiter:
             self._line.append(place)
         alone = not self._sent and len(self._line) == 1
         asked = self.asked_s(place.tokens, now)
-        gap_s = 0.0 if alone else 2 ** ((self._refused_at - now) / _DOUBLED_IN_S) / self._per_s
+        gap_s = 0.0 if alone else self._gap_s(now)
         ahead = self._line.index(place)
         wait = max(asked, self._last_at + gap_s - now) + ahead * gap_s
         if len(self._sent) + 1 > self._at_once:
@@ -259,8 +303,29 @@ def _need(name: str, tokens: int) -> int:
 
 
 _limiters: dict[tuple[str, str], Limiter] = {}
+_told: dict[str, Limiter] = {}
+"""By server, what other processes said: for limiters that are not made yet."""
+
+
+def said_limits() -> dict[str, Pace]:
+    """What this process knows of each server that limits it, with whatever key."""
+    known = [*((server, it) for (server, _), it in _limiters.items()), *_told.items()]
+    merged: dict[str, Limiter] = {}
+    for server, limiter in known:
+        merged.setdefault(server, Limiter()).told(limiter.said())
+    paces = {server: limiter.said() for server, limiter in merged.items()}
+    return {server: pace for server, pace in paces.items() if pace != (0.0, 0.0, None)}
+
+
+def tell_limits(paces: Mapping[str, Pace]) -> None:
+    """Take what another process has learnt of servers."""
+    for server, pace in paces.items():
+        limiters = [it for (name, _), it in _limiters.items() if name == server]
+        for limiter in (*limiters, _told.setdefault(server, Limiter())):
+            limiter.told(pace)
 
 
 def forget_limits() -> None:
     """Forget what servers said of their limits."""
     _limiters.clear()
+    _told.clear()

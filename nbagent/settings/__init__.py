@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +32,7 @@ _STARTS_A_PROGRAM = {
 }
 """What a project's file may not name."""
 _configured: dict[str, Any] = {}
+_held: ContextVar[Settings | None] = ContextVar("nbagent_settings", default=None)
 _start: Path | None = None
 
 
@@ -60,6 +62,9 @@ def configure(**values: Any) -> None:
 
 def effective() -> Settings:
     """The settings that hold now."""
+    elsewhere = _held.get()
+    if elsewhere is not None:
+        return elsewhere
     held = origins()
     values = {name: origin.value for name, origin in held.items()}
     if held["max_turns"].source == "default" or _PROJECT in held["ceiling"].source:
@@ -67,6 +72,16 @@ def effective() -> Settings:
         values["max_turns"] = min(values["max_turns"], values["ceiling"])
     check_limits(values["max_turns"], values["ceiling"])
     return Settings(**values)
+
+
+@contextmanager
+def holding(settings: Settings) -> Generator[None]:
+    """Within, and in the runs that begin within, these hold: those of another process."""
+    token = _held.set(settings)
+    try:
+        yield
+    finally:
+        _held.reset(token)
 
 
 def origins() -> dict[str, Origin]:

@@ -12,7 +12,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
@@ -172,6 +172,16 @@ def options_of(obj: object) -> ToolOptions | None:
     return marked if type(marked) is ToolOptions else None
 
 
+class _Kept(NamedTuple):
+    """The definition kept on a function; it is not pickled with it, but made anew elsewhere."""
+
+    stamp: tuple[Any, ...] = ()
+    made: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Kept, ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTool:
     """A callable as a tool: what the model is shown, how arguments are checked, how it runs."""
@@ -249,12 +259,12 @@ def _kept_definition(
     # new code into an old function: only the same function with the same code counts.
     state = (owner.__code__, id(owner.__defaults__), id(owner.__kwdefaults__), owner.__doc__)
     stamp = (id(owner), *state, options, host, owner is obj)
-    kept: Any = owner.__dict__.get(_KEPT)
-    if kept is None or kept[0] != stamp:
+    kept: _Kept = owner.__dict__.get(_KEPT, _Kept())
+    if kept.stamp != stamp:
         # Bound to no instance: the function lives longer than the object it was bound to.
         made = replace(_define(obj, options, host, namespace), target=owner)
-        kept = owner.__dict__[_KEPT] = (stamp, made)
-    return kept[1] if owner is obj else replace(kept[1], target=obj)
+        kept = owner.__dict__[_KEPT] = _Kept(stamp, made)
+    return kept.made if owner is obj else replace(kept.made, target=obj)
 
 
 def _define(

@@ -14,7 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig, redacted
@@ -114,6 +114,10 @@ class Script(OfflineModel):
         self._used = 0
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Found by its name in the process that it comes to, and plays from its first step there.
+        return _received, (self._steps, self.name, self.is_named, self.delay_ms)
+
     def __repr__(self) -> str:
         return f"<Script {self.model_id}: {self._used} of {len(self._steps)} steps used>"
 
@@ -196,6 +200,12 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
             )
     made = Script(steps, name=name, delay_ms=delay_ms)
     scripts[made.name] = made
+    return made
+
+
+def _received(steps: Sequence[StepLike], name: str, is_named: bool, delay_ms: float) -> Script:
+    made = scripts[name] = Script(steps, name=name, delay_ms=delay_ms)
+    made.is_named = is_named
     return made
 
 
