@@ -16,7 +16,7 @@ import distributed
 from nbagent import __version__
 from nbagent.archive.codec import packed, unpacked
 from nbagent.archive.store import Store
-from nbagent.contracts.canonical import dump_json, load_json, new_id
+from nbagent.contracts.canonical import dump_json, load_json, new_id, sha256_hex
 from nbagent.contracts.errors import (
     EngineError,
     ErrorInfo,
@@ -60,7 +60,9 @@ class OnDask:
     def _begin_anew(self) -> None:
         self._batch = new_id()
         self._connecting: asyncio.Future[Any] | None = None
-        self._kits: dict[bytes, Any] = {}
+        self._handing_out = asyncio.Lock()
+        self._handed_out: set[str] = set()
+        """Hashes of kits that the workers have."""
         self._futures: dict[str, Any] = {}
         """By task, of those that are not done."""
         self._stopping: asyncio.Task[None] | None = None
@@ -75,12 +77,7 @@ class OnDask:
         if self._stopping is not None:
             raise NoMoreRuns("stopped before it began")
         try:
-            if kit not in self._kits:
-                # A task, not scattered data: it is made again where a worker that held it died.
-                self._kits[kit] = client.submit(bytes, kit, key=f"nbagent_tools-{new_id()}")
-            work = (run_on_worker, __version__, self._kits[kit], parcel)
-            self._futures[task] = client.submit(*work, key=f"nbagent-{task}")
-            reply = load_json(cast("bytes", await self._futures[task]))
+            reply = await self._reply(client, task, kit, parcel)
         except Exception as error:
             raise self._failure(error) from None
         finally:
@@ -99,6 +96,22 @@ class OnDask:
             remembered[record.id] = {"output": ask.options.output}
         await self._keep(record)
         return record
+
+    async def _reply(self, client: Any, task: str, kit: bytes, parcel: bytes) -> dict[str, Any]:
+        """What a worker answers. It is given the kit first, if it has not got it yet."""
+        sha = sha256_hex(kit)
+        while True:
+            # Not as what the task depends on: all tasks would go to the worker that has it.
+            async with self._handing_out:
+                if sha not in self._handed_out:
+                    await client.run(hand_to_worker, self._batch, sha, kit, on_error="ignore")
+                    self._handed_out.add(sha)
+            key = f"nbagent-{new_id()}"
+            self._futures[task] = client.submit(run_on_worker, __version__, sha, parcel, key=key)
+            reply = load_json(cast("bytes", await self._futures[task]))
+            if "no kit" not in reply:
+                return reply
+            self._handed_out.discard(sha)  # A worker that came later.
 
     async def _connected(self) -> Any:
         """A client of our own on this loop, to the scheduler of the person's; see who works."""
@@ -193,7 +206,12 @@ _receivers: dict[str, Receiver] = {}
 """By batch."""
 
 
-def run_on_worker(version: str, kit: bytes, parcel: bytes) -> bytes:
+def hand_to_worker(batch: str, sha: str, kit: bytes) -> None:
+    """Leave what runs share in the process of a worker."""
+    _receivers.setdefault(batch, Receiver()).kits[sha] = kit
+
+
+def run_on_worker(version: str, sha: str, parcel: bytes) -> bytes:
     """Make a run in a thread of a worker; gives JSON: the record or an error, and the limits."""
     # Many runs wait for a model at the same time: none may take the place of another task.
     distributed.secede()
@@ -203,8 +221,12 @@ def run_on_worker(version: str, kit: bytes, parcel: bytes) -> bytes:
             raise UsageError(f"nbagent {__version__} is here, {version} where the batch was made")
         task: Parcel = pickle.loads(parcel)
         tell_limits(task.limits)
-        record = _receivers.setdefault(task.batch, Receiver()).run(kit, task)
-        said["run"] = record and packed(record)
+        receiver = _receivers.setdefault(task.batch, Receiver())
+        if sha in receiver.kits:
+            record = receiver.run(sha, task)
+            said["run"] = record and packed(record)
+        else:
+            said["no kit"] = True
     except Exception as error:
         info = error.info if isinstance(error, NbagentError) else None
         info = info or ErrorInfo("E_INTERNAL", described(error))

@@ -250,16 +250,17 @@ class Receiver:
         self._stopped = False
         self._begun: set[str] = set()
         self._at_work: set[Local] = set()
-        self._kits: dict[bytes, Kit] = {}
+        self.kits: dict[str, bytes | Kit] = {}
+        """By hash; loaded at the first use."""
         self._lock = threading.Lock()
 
-    def run(self, kit: bytes, parcel: Parcel) -> RunRecord | None:
+    def run(self, sha: str, parcel: Parcel) -> RunRecord | None:
         """Make a run, in this thread; None where the batch was stopped before it began.
 
         Raises:
             UsageError: it cannot start here.
         """
-        given = self._loaded(kit)
+        given = self._loaded(sha)
         options = parcel.ask.options.changed(output=given.output)
         ask = replace(parcel.ask, options=options, tools=given.tools, on_approval=given.on_approval)
         settings = parcel.settings.changed(**_own_secrets(parcel.secret_names))
@@ -288,17 +289,18 @@ class Receiver:
             remembered.pop(record.id, None)
         return record
 
-    def _loaded(self, kit: bytes) -> Kit:
+    def _loaded(self, sha: str) -> Kit:
         with self._lock:
-            if kit not in self._kits:
+            kit = self.kits[sha]
+            if isinstance(kit, bytes):
                 try:
-                    self._kits[kit] = pickle.loads(kit)
+                    kit = self.kits[sha] = cast("Kit", pickle.loads(kit))
                 except Exception as error:
                     raise UsageError(
                         f"the tools cannot be loaded ({described(error)}); install their module "
                         "on the workers, or send it with client.upload_file(…)"
                     ) from None
-            return self._kits[kit]
+            return kit
 
     async def stop(self) -> list[str]:
         """Stop what is at work and begin no more; gives the tasks that have begun. Any loop."""

@@ -165,7 +165,7 @@ def test_more_runs_are_at_work_than_the_workers_have_threads(client: Any, server
 def test_what_holds_at_home_holds_on_the_workers(
     client: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LLM_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     monkeypatch.setenv("LLM_MODEL", "openai:of-home")
     nbagent.configure(max_tokens=77, system="Be brief.", deny=["where"])
     batch = map_on(client, nbagent.Agent(tools=[pid_tool()]), TABLE.head(4)).wait()
@@ -450,14 +450,17 @@ def test_keys_are_those_of_the_workers_and_none_is_sent(
     client: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME_API_KEY", HOME_KEY)
-    sent: list[Any] = []
-    submit = Client.submit
+    sent: list[bytes] = []
 
-    def noting(self: Any, *work: Any, **how: Any) -> Any:
-        sent.extend(it for it in work if isinstance(it, bytes))
-        return submit(self, *work, **how)
+    def noted(real: Any) -> Any:
+        def note(self: Any, *work: Any, **how: Any) -> Any:
+            sent.extend(it for it in work if isinstance(it, bytes))
+            return real(self, *work, **how)
 
-    monkeypatch.setattr(Client, "submit", noting)
+        return note
+
+    for name in ("submit", "run"):
+        monkeypatch.setattr(Client, name, noted(getattr(Client, name)))
     keyed = agent(server, key_variable="TEAM_KEY", system=f"My key is {HOME_KEY}.")
     table = TABLE.head(4).assign(n=[f"{HOME_KEY} {n}" for n in range(4)])
     batch = map_on(client, keyed, table).wait()
@@ -467,6 +470,7 @@ def test_keys_are_those_of_the_workers_and_none_is_sent(
     assert len(sent) == 4 + 1
     together = b"".join(sent)
     assert b"TEAM_KEY" in together
+    assert b"FunctionTool" not in together  # Its definition is made anew there.
     for key in (HOME_KEY, WORKERS_KEY):
         assert key.encode() not in together
         assert key not in str(server.bodies)
