@@ -7,7 +7,9 @@ is JSON, which nobody has to trust as a pickle.
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import signal
 from contextlib import suppress
 from typing import Any, cast
 
@@ -74,8 +76,6 @@ class OnDask:
         client = await self._connected()
         limits = {name: it.divided(self._n_workers) for name, it in said_limits().items()}
         parcel = self._sender.parcel_of(ask, self._batch, task, limits)
-        if self._stopping is not None:
-            raise NoMoreRuns("stopped before it began")
         try:
             reply = await self._reply(client, task, kit, parcel)
         except Exception as error:
@@ -104,8 +104,11 @@ class OnDask:
             # Not as what the task depends on: all tasks would go to the worker that has it.
             async with self._handing_out:
                 if sha not in self._handed_out:
-                    await client.run(hand_to_worker, self._batch, sha, kit, on_error="ignore")
+                    given = (self._batch, sha, kit, os.getpid())
+                    await client.run(hand_to_worker, *given, on_error="ignore")
                     self._handed_out.add(sha)
+            if self._stopping is not None:
+                raise NoMoreRuns("stopped before it began")
             key = f"nbagent-{new_id()}"
             self._futures[task] = client.submit(run_on_worker, __version__, sha, parcel, key=key)
             reply = load_json(cast("bytes", await self._futures[task]))
@@ -133,6 +136,8 @@ class OnDask:
 
     def _failure(self, error: Exception) -> NbagentError:
         """What Dask raised, as an error that says what to do."""
+        if isinstance(error, NoMoreRuns):
+            return error
         if isinstance(error, distributed.KilledWorker):
             return EngineError(
                 f"{error.allowed_failures + 1} workers died while they made this run; see their "
@@ -206,9 +211,14 @@ _receivers: dict[str, Receiver] = {}
 """By batch."""
 
 
-def hand_to_worker(batch: str, sha: str, kit: bytes) -> None:
+def hand_to_worker(batch: str, sha: str, kit: bytes, made_by: int) -> None:
     """Leave what runs share in the process of a worker."""
     _receivers.setdefault(batch, Receiver()).kits[sha] = kit
+    if os.getppid() == made_by:
+        # Ctrl-C and ■ reach all processes of a group. The batch is stopped where it was made: a
+        # LocalCluster's worker would die of it, with all that is at work there.
+        with suppress(ValueError):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def run_on_worker(version: str, sha: str, parcel: bytes) -> bytes:

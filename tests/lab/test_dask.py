@@ -247,6 +247,18 @@ def test_a_killed_worker_loses_no_finished_row(client: Any, server: Server) -> N
     assert 1 <= len(twice) <= 8
 
 
+def test_an_interrupt_of_the_process_group_ends_no_worker(client: Any, server: Server) -> None:
+    server.pause_s = 0.2
+    batch = map_on(client, agent(server))
+    until(lambda: len(server.bodies) >= 4)
+    pids = set(client.run(os.getpid).values())
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)  # As ■ and Ctrl-C do.
+    assert batch.wait().progress.ok == 48
+    assert set(server.asked.values()) == {1}
+    assert set(client.run(os.getpid).values()) == pids
+
+
 def test_a_case_that_kills_its_workers_fails_alone(client: Any, server: Server) -> None:
     @nbagent.tool
     def where(text: str) -> str:
