@@ -233,11 +233,13 @@ def test_a_tool_is_loaded_once_in_a_workers_process(client: Any, server: Server)
 
 
 def test_a_killed_worker_loses_no_finished_row(client: Any, server: Server) -> None:
-    server.pause_s = 0.1
+    server.pause_s = 0.3
+    one = next(iter(client.run(os.getpid).values()))
     batch = map_on(client, agent(server), concurrency=8)
-    until(lambda: len(finished()) >= 16)
-    os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
-    before = finished()
+    until(lambda: batch.progress.ok >= 16)
+    before, n = finished(), len(server.bodies)
+    until(lambda: len(server.bodies) >= n + 8)  # Both have answers to wait for.
+    os.kill(one, signal.SIGKILL)
     batch.wait()
     assert finished() == set(range(48))
     assert len(nbagent.runs(batch="b")) == 48
