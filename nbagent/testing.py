@@ -5,6 +5,7 @@ Needs pytest. The fixture is there where a test module or its `conftest.py` impo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -37,9 +38,9 @@ AgentMaker = Callable[..., tuple[Agent, Script]]
 def fresh_process(home: Path | None = None) -> Generator[Path]:
     """Within: a store of its own, nothing configured, allowed, learnt or run before.
 
-    Afterwards runs at work are stopped, all of it is forgotten, and what was configured before
-    holds again. What the environment and your settings file say holds within, too. Yields the
-    folder of the store: `home`, or a temporary one that is deleted in the end.
+    Afterwards runs and batches at work are stopped, all of it is forgotten, and what was
+    configured before holds again. What the environment and your settings file say holds within,
+    too. Yields the folder of the store: `home`, or a temporary one that is deleted in the end.
 
     Raises:
         UsageError: a run is at work.
@@ -55,6 +56,11 @@ def fresh_process(home: Path | None = None) -> Generator[Path]:
         try:
             yield folder
         finally:
+            lab: Any = sys.modules.get("nbagent.lab.batch")
+            # First: a batch goes on with its next runs.
+            for batch in lab.at_work() if lab else ():
+                batch.stop()
+                batch.wait()
             for live in at_work():
                 live.stop()
                 runtime.wait(live.courier)

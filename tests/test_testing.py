@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from session.approval_stage import Asked, delete
 
 import nbagent
 from nbagent import settings
-from nbagent.providers.offline import call, calls, error, script
+from nbagent.providers.offline import call, calls, delay, error, script, text
 from nbagent.testing import (
     AgentMaker,
     assert_called,
@@ -72,6 +74,20 @@ def test_a_run_at_work_is_stopped_at_the_end_and_refused_at_the_begin() -> None:
         with pytest.raises(nbagent.UsageError, match="a run is at work"), fresh_process():
             pass
     assert run.stop_reason == "stopped"
+
+
+def test_a_batch_at_work_is_stopped_at_the_end() -> None:
+    table = pandas.DataFrame({"n": range(40)})
+    model = script([delay(0.05), text("one")] * 40)
+    with fresh_process():
+        agent = nbagent.Agent(model, tools=[])
+        batch = agent.map(table, "Say {{ n }}", concurrency=2, quiet=True)
+        time.sleep(0.2)  # some are answered, some are at work
+    asked = len(model.requests)
+    assert (batch.progress.state, batch.progress.why) == ("Stopped", "stopped")
+    assert asked < 40
+    time.sleep(0.2)
+    assert len(model.requests) == asked
 
 
 def test_the_fixture_gives_an_agent_and_its_model(fresh_agent: AgentMaker) -> None:
