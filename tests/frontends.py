@@ -47,8 +47,8 @@ class StandIn(Frontend):
     def adopt(self, courier: Courier) -> None:
         self._calls[0](courier)
 
-    def set_last(self, run: object) -> None:
-        self._calls[1](run)
+    def set_last(self, handle: object, name: str = "_run") -> None:
+        self._calls[1](handle)
 
     def show(self, run: RunRecord) -> bool:
         return self._calls[2](run)

@@ -202,6 +202,9 @@ class Batch:
             loop = runtime.engine_loop()
             courier.cancel.on_set(lambda: loop.call_soon_threadsafe(drive.stop))
             courier.start(lambda: self._go(drive))
+            if not runtime.inside_a_tool():
+                # Also where a cell is interrupted before it could name it.
+                frontend().set_last(self, "_batch")
         except BaseException:
             _at_work.pop(self.name, None)
             raise

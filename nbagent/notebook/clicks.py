@@ -58,9 +58,9 @@ class ClickFrontend(Frontend):
         """Let the idle kernel run synchronous tools."""
         self._process.adopt(courier)
 
-    def set_last(self, run: object) -> None:
-        """Put a handle into `_run`."""
-        self._process.set_last(run)
+    def set_last(self, handle: object, name: str = "_run") -> None:
+        """Put a handle into a variable."""
+        self._process.set_last(handle, name)
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink:
         """The caller's view."""

@@ -134,7 +134,6 @@ class Commands:
         if options.dry_run:
             display(batch.dry_run())
             return
-        self._shell.user_ns["_batch"] = batch
         if options.into is not None:
             self._shell.user_ns[options.into] = batch
         self._batch = batch

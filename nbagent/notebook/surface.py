@@ -107,9 +107,9 @@ class NotebookFrontend(Frontend):
 
         courier.on_idle_job = drain_soon
 
-    def set_last(self, run: object) -> None:
+    def set_last(self, handle: object, name: str = "_run") -> None:
         if (shell := get_ipython()) is not None:
-            shell.user_ns["_run"] = run
+            shell.user_ns[name] = handle
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
         """The view that fits: none when quiet, the text when raw, else by what is there."""

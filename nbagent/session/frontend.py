@@ -132,8 +132,8 @@ class Frontend:
     def adopt(self, courier: Courier) -> None:
         """Let an idle kernel run the synchronous tools of a run that nobody waits for."""
 
-    def set_last(self, run: object) -> None:
-        """Put a handle into `_run`."""
+    def set_last(self, handle: object, name: str = "_run") -> None:
+        """Put the handle of what was started last into a variable: `_run`, or `_batch`."""
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
         """A view of a run that begins, in the thread that starts it; None where none is wanted."""

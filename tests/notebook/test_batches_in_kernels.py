@@ -157,6 +157,21 @@ def test_an_interrupt_stops_the_batch_and_the_same_cell_goes_on(kernel: LiveKern
     assert kernel.value("len(nbagent.runs(batch='by-square', phase='WaitingUser'))") == 11
 
 
+def test_an_awaited_batch_that_is_interrupted_is_in_a_variable_all_the_same(
+    kernel: LiveKernel,
+) -> None:
+    code = (
+        "await agent.amap(df, 'Say {{ n }}', model='offline:slow', concurrency=1, name='awaited')"
+    )
+    cell = kernel.send(code)
+    time.sleep(1.0)
+    kernel.manager.interrupt_kernel()
+    assert kernel.finish(cell).error is not None
+    state, n = kernel.value("(_batch.progress.state, _batch.progress.ok)")
+    assert (state, 0 < n < 12) == ("Stopped", True)
+    assert kernel.value("len(_batch.frame())") == 12
+
+
 def test_a_page_that_is_loaded_anew_is_shown_how_far_the_batch_is(kernel: LiveKernel) -> None:
     watched = Watched(kernel, "anew")
     watched.until_at_work()
