@@ -148,7 +148,7 @@ class Agent:
             name: of the batch; else one that follows from the call.
             concurrency: most runs at a time.
             max_cost_usd: of the whole batch, judges included; it then stops.
-            max_failed: so many failed cases stop it; below 1, this share of all cases.
+            max_failed: more failed cases stop it; as a float up to 1, this share of all cases.
             score: functions of a row and a run, scorers and judges.
             stale: where the table changed: `run` asks the changed rows anew, `keep` takes their
                 old answers, also after a change of prompt or options; else an error says so.
@@ -183,7 +183,8 @@ class Agent:
     async def amap(self, data: DataFrame, template: str = "", **how: Any) -> Batch:
         """As `map`, for `await`: returns at its end; synchronous tools run on the loop here."""
         # To plan a large table, and to list tools, takes a while: not on the loop here.
-        batch = await asyncio.to_thread(self.map, data, template, **how, start=False)
+        how["start"] = False
+        batch = await asyncio.to_thread(self.map, data, template, **how)
         return await batch.await_end()
 
     def dry_run(self, prompt: str = "", **options: Any) -> DryRun:

@@ -14,7 +14,7 @@ from nbagent.archive.codec import Row, from_us, record_of, text_cell, to_us
 from nbagent.archive.database import Connection
 from nbagent.archive.reading import select
 from nbagent.archive.store import Store, put
-from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.canonical import dump_json, load_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE as JUDGE
 from nbagent.contracts.records import Case, RunRecord, ScoreRecord
@@ -44,6 +44,13 @@ def runs_of_batch(store: Store, name: str) -> list[CaseRun]:
         rows = select(c, "runs", "WHERE batch = ? ORDER BY n", (text_cell(name),))
     runs = (record_of(defaultdict(list, runs=[row])) for row in rows)
     return [CaseRun(run.case, run) for run in runs if run.case is not None]
+
+
+def n_runs(store: Store, name: str) -> int:
+    """How many runs a batch and its judges have."""
+    with store.reading() as c:
+        sql = "SELECT count(*) FROM runs WHERE batch IN (?, ?)"
+        return c.execute(sql, (text_cell(name), text_cell(name + JUDGE))).fetchone()[0]
 
 
 def batch_doc(store: Store, name: str) -> dict[str, Any] | None:
@@ -119,11 +126,13 @@ def _row(score: ScoreRecord) -> Row:
         "label": value if kind == "label" else None,
         "scored_by": score.by,
         "at": to_us(score.at),
+        "doc": None if score.row is None else {"row": score.row},
     }
 
 
 def _score(row: Row) -> ScoreRecord:
     value: Any = row["label"] if row["kind"] == "label" else row["value"]
     value = bool(value) if row["kind"] == "bool" else value
-    times = {"value": value, "by": row["scored_by"], "at": from_us(row["at"])}
-    return ScoreRecord.model_validate({**row, **times})
+    made = {"value": value, "by": row["scored_by"], "at": from_us(row["at"])}
+    doc: dict[str, Any] = load_json(row["doc"]) if row["doc"] else {}
+    return ScoreRecord.model_validate({**row, **made, **doc})

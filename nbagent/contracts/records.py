@@ -261,7 +261,7 @@ class ScoreRecord(Value):
     scorer: str
     version: int = 1
     value: bool | float | str | None = None
-    """An assertion, a number or a label; None where the scorer failed."""
+    """An assertion, a number or a label; None where the scorer failed or had nothing to say."""
     reason: str | None = None
     by: str
     """`function`, `person`, or the model id of a judge."""
@@ -270,6 +270,8 @@ class ScoreRecord(Value):
     at: datetime
     judge_run_id: str | None = None
     """The run in which a model judged."""
+    row: dict[str, str] | None = None
+    """Short hashes of what a scorer saw of the row, by column; None for a person's label."""
 
 
 class RunRecord(Value):

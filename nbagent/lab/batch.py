@@ -19,6 +19,7 @@ from nbagent.archive.batches import (
     CaseRun,
     batch_doc,
     claim_batch,
+    n_runs,
     release_batch,
     runs_of_batch,
 )
@@ -31,11 +32,11 @@ from nbagent.lab import statistics
 from nbagent.lab.cases import (
     How,
     PlannedCase,
-    Table,
     Variant,
     ask_of,
     cases_of,
     columns_used,
+    deciding,
     option_error,
     refuse_other_data,
     row_shas,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _log = logging.getLogger("nbagent")
-_at_work: dict[str, Batch] = {}
+_at_work: dict[tuple[Store, str], Batch] = {}
 _lock = threading.Lock()
 
 
@@ -96,20 +97,18 @@ class Batch:
         ]
         self._is_quiet = bool(base.options.quiet)
         ready = [one.variant for one in self._ahead]
-        self.name = how.name or _name_of(table, ready, how.repeat)
-        """What it goes on by: the same name and data."""
         used = columns_used(ready, table.columns)
+        rows = row_shas(table, used)
+        self.name = how.name or _name_of(rows, ready, how.repeat)
+        """What it goes on by: the same name and data."""
         before = batch_doc(self._store, self.name) or {}
         known: dict[str, str] = before["rows"] if before.get("columns") == used else {}
-        rows = row_shas(table, used)
         if how.stale is None:
             refuse_other_data(self.name, known, rows)
         self._doc = {"columns": used, "rows": {**known, **rows}}
-        planned = cases_of(table, ready, how.repeat, self.name, names)
-        self._entries = [Entry(one) for one in planned]
-        note_earlier(self._entries, self._earlier(), keep=how.stale == "keep")
-        judges = runs_of_batch(self._store, self.name + JUDGE)
-        self._judged_usd = sum(one.run.cost_usd or 0.0 for one in judges)
+        self._planned = cases_of(table, ready, how.repeat, self.name, names)
+        self._was_on_disk = self._store.path is not None
+        self._note()
         self._courier: runtime.Courier | None = None
         self._view: BatchView | None = None
         self._drive = self._new_drive(asks=True)
@@ -118,7 +117,7 @@ class Batch:
         """Check that a variant can be asked, and what it would send."""
         first = replace(self._table, keys=self._table.keys[:1], rows=self._table.rows[:1])
         ((planned),) = cases_of(first, [variant], 1, "", names)
-        ask = ask_of(planned, max_cost_usd=self._how.max_cost_usd, session="batch")
+        ask = ask_of(planned, left_usd=self._how.max_cost_usd, session="batch")
         # Elsewhere there may be a key that is not here.
         ask = replace(ask, dry_run=not isinstance(self._executor, Local))
         try:
@@ -134,7 +133,7 @@ class Batch:
         identity = sha_of(
             [
                 *(chosen.model_id, chosen.base_url, request.system_prompt),
-                *(toolset_sha(tuple(request.tools)), params),
+                *(toolset_sha(tuple(request.tools)), params, deciding(variant.ask.options)),
             ]
         )
         unasked = [
@@ -144,12 +143,20 @@ class Batch:
             and rules.says(spec, CallPreview(ruling=spec.traits.ruling)).ruling == "ask"
         ]
         return Ahead(
-            replace(variant, identity=identity),
+            replace(variant, identity=identity, max_turns=active.plan.run.limits.max_turns),
             active,
             len(wire.body),
             len(planned.rendered.prompt),
             tuple(unasked),
         )
+
+    def _note(self) -> None:
+        """Find what is done of it already."""
+        self._seen = n_runs(self._store, self.name)
+        self._entries = [Entry(one) for one in self._planned]
+        note_earlier(self._entries, self._earlier(), keep=self._how.stale == "keep")
+        judges = runs_of_batch(self._store, self.name + JUDGE)
+        self._judged_usd = sum(one.run.cost_usd or 0.0 for one in judges)
 
     def _earlier(self) -> list[CaseRun]:
         """The runs of this name; of those that may wait for an approval with their turns."""
@@ -187,36 +194,59 @@ class Batch:
         """Begin with what is missing, and return at once.
 
         Raises:
-            UsageError: it is at work.
+            UsageError: it is at work, or its store failed.
         """
-        with _lock:
-            if self.name in _at_work:
-                raise UsageError(f"batch {self.name!r} is at work; wait() for it, or stop() it")
-            _at_work[self.name] = self
-        try:
-            self._judged_usd = self._drive.progress().judge_cost_usd
-            drive = self._drive = self._new_drive(asks=asks)
-            claim_batch(self._store, self.name, self._doc)
-            self._view = None if self._is_quiet else _opened(drive.progress(), self)
-            courier = self._courier = runtime.Courier()
-            loop = runtime.engine_loop()
-            courier.cancel.on_set(lambda: loop.call_soon_threadsafe(drive.stop))
-            courier.start(lambda: self._go(drive))
+        here = frontend()
+        runtime.check_interrupted(here.execution_id())
+        courier = runtime.Courier()
+        # Within, an interrupt is a stop: nothing is left at work that nobody holds.
+        with runtime.Watch(courier.cancel):
+            self._claim(courier)
+            try:
+                if n_runs(self._store, self.name) != self._seen:
+                    self._note()  # it went on, here or elsewhere
+                drive = self._drive = self._new_drive(asks=asks)
+                self._view = None if self._is_quiet else _opened(drive.progress(), self)
+                loop = runtime.engine_loop()
+                courier.cancel.on_set(lambda: loop.call_soon_threadsafe(drive.stop))
+                courier.start(lambda: self._go(drive))
+            except BaseException:
+                self._release()
+                raise
             if not runtime.inside_a_tool():
                 # Also where a cell is interrupted before it could name it.
-                frontend().set_last(self, "_batch")
-        except BaseException:
-            _at_work.pop(self.name, None)
-            raise
+                here.set_last(self, "_batch")
         return self
+
+    def _claim(self, courier: runtime.Courier) -> None:
+        """Take the batch for this go, in this process and from all others."""
+        if self._was_on_disk and self._store.path is None:
+            raise UsageError(f"{self._store.warning} Restart the kernel to go on.")
+        with _lock:
+            self._refuse_at_work()
+            claim_batch(self._store, self.name, self._doc)
+            self._courier, _at_work[self._store, self.name] = courier, self
+
+    def _release(self) -> None:
+        with suppress(NbagentError):  # what broke the store is raised already
+            release_batch(self._store, self.name)
+        _at_work.pop((self._store, self.name), None)
+
+    def _refuse_at_work(self) -> None:
+        if any((it._store, it.name) == (self._store, self.name) for it in at_work()):
+            raise UsageError(f"batch {self.name!r} is at work; wait() for it, or stop() it")
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it is asking or scoring now."""
+        courier = self._courier
+        return courier is not None and not (courier.future.done() or courier.lost)
 
     async def _go(self, drive: Drive) -> None:
         try:
             await drive.run()
         finally:
-            with suppress(NbagentError):  # what broke the store is raised already
-                release_batch(self._store, self.name)
-            _at_work.pop(self.name, None)
+            self._release()
             self._show(drive.progress(), is_end=True)
 
     def _show(self, progress: BatchProgress, *, is_end: bool = False) -> None:
@@ -273,6 +303,7 @@ class Batch:
 
         What a scorer of this name and version has scored stays.
         """
+        self._refuse_at_work()
         given = as_scorers(scorers)
         names = {one.name for one in given}
         self._scorers = (*(one for one in self._scorers if one.name not in names), *given)
@@ -284,6 +315,10 @@ class Batch:
         return self._drive.progress()
 
     # What came of it
+
+    @property
+    def _versions(self) -> dict[str, int]:
+        return {scorer.name: scorer.version for scorer in self._scorers}
 
     def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
         """The run that answered a row, in the variant of these labels.
@@ -314,12 +349,12 @@ class Batch:
         runs of the case, USD), `duration_ms`, `output_…` for the fields of an answer of a type,
         `score_…`. A column of the table that has one of these names is called `row_…`.
         """
-        return frame_of_batch(self._store, self._table, self._entries)
+        return frame_of_batch(self._store, self._table, self._entries, self._versions)
 
     def cells(self, score: str | None = None) -> DataFrame:
         """One row a case with one score: `row_key`, axes, `attempt`, `run_id`, `state`, `value`,
         `cost_usd`, `text`. `state` is `scored`, `failed` or `missing`."""
-        return cells_of_batch(self._store, self._entries, score, [*self.axes])
+        return cells_of_batch(self._store, self._entries, score, [*self.axes], self._versions)
 
     def compare(
         self,
@@ -394,7 +429,7 @@ class Batch:
 
 def at_work() -> list[Batch]:
     """The batches that are at work in this process."""
-    return [*_at_work.values()]
+    return [batch for batch in [*_at_work.values()] if batch.is_at_work]
 
 
 def _opened(progress: BatchProgress, batch: Batch) -> BatchView | None:
@@ -413,11 +448,11 @@ def _executor_of(given: Any, store: Store, here: Unattended) -> Executor:
     raise UsageError(f"executor={given!r} is none; give a dask.distributed.Client")
 
 
-def _name_of(table: Table, variants: Sequence[Variant], repeat: int) -> str:
+def _name_of(rows: Mapping[str, str], variants: Sequence[Variant], repeat: int) -> str:
     """A name that the same call has again."""
     prompts = [one.template.text for one in variants]
     identities = [one.identity for one in variants]
-    return f"batch-{sha_of([prompts, identities, repeat, list(table.keys)])[:8]}"
+    return f"batch-{sha_of([prompts, identities, repeat, [*rows.items()]])[:8]}"
 
 
 def _fits(planned: PlannedCase, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:

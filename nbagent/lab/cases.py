@@ -19,10 +19,12 @@ from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat import TextPart
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import Case
+from nbagent.contracts.secrets import redact_cut
 from nbagent.run import changed_ask
 from nbagent.session.prepare import Ask
 from nbagent.session.template import Rendered, Template
-from nbagent.settings import RunOptions
+from nbagent.settings import RunOptions, effective
+from nbagent.shown import shown_in_prompt
 from nbagent.view.words import things
 
 if TYPE_CHECKING:
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
 PROMPT = "prompt"
 """The axis whose values are templates."""
 _FIXED = ("name", "session", "raw", "quiet", "echo", "document", "max_cost_usd")
+_DECIDING = (
+    *("extra_body", "headers", "tool_choice", "trim", "policy", "mounts", "skills", "variables"),
+    *("workflow", "agent", "autopilot"),
+)
 _LABEL_CHARS = 60
 _SHA_CHARS = 32
 _MOST = 10_000
@@ -67,7 +73,7 @@ class How:
             "max_cost_usd": self.max_cost_usd is None or _is_positive(self.max_cost_usd),
             "max_failed": self.max_failed is None or _is_positive(self.max_failed),
             "stale": self.stale in (None, "run", "keep"),
-            "name": self.name is None or bool(_NAME.fullmatch(str(self.name))),
+            "name": self.name is None or bool(_NAME.fullmatch(_text(self.name))),
         }
         for option, is_right in fits.items():
             if not is_right:
@@ -80,7 +86,11 @@ def _is_count(given: Any) -> bool:
 
 
 def _is_positive(given: Any) -> bool:
-    return isinstance(given, int | float) and 0 < given < float("inf")
+    return type(given) in (int, float) and 0 < given < float("inf")
+
+
+def _text(given: Any) -> str:
+    return given if isinstance(given, str) else ""
 
 
 class Row(Mapping[str, Any]):
@@ -127,6 +137,8 @@ class Variant:
     template: Template
     identity: str = ""
     """Hash of all but the prompt that decides an answer."""
+    max_turns: int = 0
+    """Of one run."""
 
     @property
     def name(self) -> str:
@@ -161,12 +173,15 @@ def table_of(data: Any, key: str | None) -> Table:
     if not len(data) or len(set(columns)) < len(columns):
         said = "has no rows" if not len(data) else "has two columns of one name"
         raise UsageError(f"the table {said}; give one with rows, and a name for each column")
-    if key is not None and key not in columns:
+    if key is not None and str(key) not in columns:
         raise UsageError(f"key={key!r} is no column; the columns are {', '.join(columns)}")
-    found: list[Any] = data.index.tolist() if key is None else data[key].tolist()
-    if any(one is None or one != one for one in found):
-        raise UsageError(f"{_key_words(key)} has missing values; each row needs a key")
-    keys = tuple(str(one) for one in found)
+    # Its own copy: what is done to the person's table later must not change what was asked.
+    data = data.copy()
+    held: Any = data.index if key is None else data.iloc[:, columns.index(str(key))]
+    found: list[Any] = held.tolist()
+    if any(map(_is_missing, found)):
+        raise UsageError(f"{_key_words(key)} has missing values; each row needs a plain key")
+    keys = tuple(map(_key, found))
     if doubles := [one for one, n in Counter(keys).items() if n > 1][:3]:
         raise UsageError(
             f"{_key_words(key)} has {', '.join(map(repr, doubles))} more than once; name a column "
@@ -175,6 +190,19 @@ def table_of(data: Any, key: str | None) -> Table:
     cells = zip(*(data.iloc[:, i].tolist() for i in range(len(columns))), strict=True)
     rows = tuple(Row(dict(zip(columns, one, strict=True))) for one in cells)
     return Table(data, columns, keys, rows or tuple(Row({}) for _ in keys))
+
+
+def _is_missing(key: Any) -> bool:
+    try:
+        return key is None or bool(key != key)
+    except (TypeError, ValueError):  # pandas.NA, an array
+        return True
+
+
+def _key(given: Any) -> str:
+    """A key as text: 1.0, as pandas makes of 1 beside a missing value, is 1."""
+    is_whole = isinstance(given, float) and given.is_integer()
+    return str(int(given)) if is_whole else str(given)
 
 
 def _key_words(key: str | None) -> str:
@@ -219,14 +247,18 @@ def _values(axis: str, given: Any) -> dict[str, Any]:
     known = [name for name in RunOptions.rows() if name not in _FIXED]
     if axis not in (PROMPT, *known):
         raise UsageError(f"vary: {axis!r} is no option of a run; known: prompt, {', '.join(known)}")
+    is_secret = axis != PROMPT and RunOptions.rows()[axis].secret
     if isinstance(given, Mapping):
         values = {str(k): one for k, one in cast("Mapping[Any, Any]", given).items()}
         n = len(cast("Mapping[Any, Any]", given))
     elif isinstance(given, list | tuple):
         several = cast("Sequence[Any]", given)
-        values, n = {_label(one): one for one in several}, len(several)
+        named = enumerate(several, 1)
+        values = {str(i) if is_secret else _label(one): one for i, one in named}
+        n = len(several)
     else:
-        raise UsageError(f"vary: {axis}={reprlib.repr(given)} is no list; give [a, b] or a dict")
+        shown = "" if is_secret else f"={reprlib.repr(given)}"
+        raise UsageError(f"vary: {axis}{shown} is no list; give [a, b] or a dict")
     if len(values) < max(n, 1):
         said = "has no values" if not n else "has two values with one label"
         raise UsageError(f"vary: {axis} {said}; write {axis}={{'v1': …, 'v2': …}}")
@@ -239,7 +271,7 @@ def _label(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_label, cast("Sequence[Any]", value))) or "none"
     said = getattr(value, "model_id", None) or getattr(value, "__name__", None) or value
-    return " ".join(str(said).split())[:_LABEL_CHARS]
+    return " ".join(redact_cut(str(said)).split())[:_LABEL_CHARS]
 
 
 # Cases
@@ -310,12 +342,13 @@ def _said(rendered: Rendered) -> Any:
     return [part.model_dump(mode="json") for part in rendered.parts]
 
 
-def ask_of(planned: PlannedCase, *, max_cost_usd: float | None = None, session: str) -> Ask:
-    """What asks a case for the first time."""
+def ask_of(planned: PlannedCase, *, left_usd: float | None, session: str) -> Ask:
+    """What asks a case for the first time, for at most so much."""
     rendered, ask = planned.rendered, planned.variant.ask
     options = ask.options.changed(session=ask.options.session or session)
-    if max_cost_usd is not None:
-        options = options.changed(max_cost_usd=max_cost_usd)
+    if left_usd is not None:
+        own = ask.options.max_cost_usd
+        options = options.changed(max_cost_usd=left_usd if own is None else min(own, left_usd))
     return replace(
         ask,
         prompt=rendered.prompt,
@@ -325,12 +358,24 @@ def ask_of(planned: PlannedCase, *, max_cost_usd: float | None = None, session: 
     )
 
 
+def marks_of(row: Row, columns: Iterable[str]) -> dict[str, str]:
+    """Short hashes of some cells of a row, the same in each process."""
+    return {name: sha_of(_plain(row[name]))[:8] for name in columns}
+
+
+def _plain(cell: Any) -> Any:
+    """A cell as JSON: as a prompt would show it, where it is no plain value."""
+    if cell is None or type(cell) in (str, int, bool):
+        return cell
+    if type(cell) is float:
+        return repr(cell)
+    return [part.model_dump(mode="json") for part in shown_in_prompt(cell)]
+
+
 def row_shas(table: Table, columns: Sequence[str]) -> dict[str, str]:
     """By key, a short hash of what a row has in these columns."""
-    return {
-        key: sha_of([repr(row[name]) for name in columns])[:12]
-        for key, row in zip(table.keys, table.rows, strict=True)
-    }
+    rows = zip(table.keys, table.rows, strict=True)
+    return {key: sha_of(marks_of(row, columns))[:12] for key, row in rows}
 
 
 def refuse_other_data(batch: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -342,6 +387,13 @@ def refuse_other_data(batch: str, before: Mapping[str, str], now: Mapping[str, s
             f"key changed (first: {changed[0]}); give this table another name=…, or say "
             "stale='run' to ask the changed rows anew, stale='keep' to keep their answers"
         )
+
+
+def deciding(options: RunOptions) -> list[str]:
+    """What else than request, model and server decides an answer, as it holds now."""
+    settings = effective()
+    found = (options.given.get(it, getattr(settings, it, None)) for it in _DECIDING)
+    return [repr(value) for value in found]
 
 
 def option_error(variant: Variant, error: NbagentError) -> UsageError:

@@ -175,9 +175,12 @@ class OnDask:
                 future.set_result(None) if error is None else future.set_exception(error)
         await written
 
-    def stop(self) -> None:
-        """Stop the runs at work, which come home; cancel those that have not begun."""
-        if self._stopping is None:
+    def stop(self, *, after_turn: bool = False) -> None:
+        """Stop the runs at work, which come home; cancel those that have not begun.
+
+        A pause lets them end by themselves: of their turns nothing is heard here.
+        """
+        if self._stopping is None and not after_turn:
             self._stopping = asyncio.ensure_future(self._stop())
 
     async def _stop(self) -> None:

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from nbagent.archive.batches import keep_scores, scores_of
 from nbagent.archive.store import Store
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.errors import NbagentError, StoreError
+from nbagent.contracts.errors import NbagentError, StoreError, UsageError
 from nbagent.contracts.events import Event, TurnFinished
 from nbagent.contracts.records import RunRecord, ScoreRecord
-from nbagent.lab.cases import How, ask_of
-from nbagent.lab.entries import Entry, failures_of, is_scored, means, summaries_of
+from nbagent.lab.cases import How, ask_of, marks_of
+from nbagent.lab.entries import (
+    Entry,
+    counting,
+    failures_of,
+    is_scored,
+    means,
+    root_of,
+    summaries_of,
+    versions_of,
+)
 from nbagent.lab.runs import Executor, NoMoreRuns
 from nbagent.lab.scorers import Judging, Scorer
 from nbagent.run import Run
@@ -31,11 +40,11 @@ from nbagent.view.batch import BatchProgress, BatchState
 _SHOWN_S = 0.25
 
 
-class _Judges:
-    """An executor that counts what its runs cost."""
+class _Counted:
+    """The judges of one case: counts what they cost."""
 
-    def __init__(self, inner: Executor, cost_usd: float) -> None:
-        self._inner, self.cost_usd = inner, cost_usd
+    def __init__(self, inner: Executor) -> None:
+        self._inner, self.cost_usd = inner, 0.0
         self.stop, self.close = inner.stop, inner.close
 
     async def run(self, ask: Ask, on_event: OnEvent | None = None) -> RunRecord:
@@ -81,7 +90,8 @@ class Drive:
         self.state: BatchState = "Ready"
         self.why = ""
         """Why it ended before all cases were done."""
-        self._executor, self._judges, self._store = executor, _Judges(judges, judged_usd), store
+        self._executor, self._judges, self._store = executor, judges, store
+        self._judged_usd = judged_usd
         self._scorers, self._how, self._asks, self._session = scorers, how, asks, session
         self._show = show
         self._was_in_memory = store.path is None
@@ -97,6 +107,16 @@ class Drive:
         self._is_shown_soon = self._is_stopped = False
         self._held: dict[str, list[ScoreRecord]] = {}
         """By run, the scores of earlier goes."""
+        self._marks: dict[int, dict[str, str]] = {}
+        """By place of the case, what its scorers see of the row."""
+        self._unscored = 0
+        self._one_ended = asyncio.Event()
+        self._costs: dict[str, list[float]] = {}
+        """By variant, what each case cost with its judges (USD)."""
+        is_free = all(scorer.by == "function" for scorer in scorers)
+        for entry in entries if asks and is_free else ():
+            if entry.cost_usd is not None:
+                self._costs.setdefault(entry.planned.variant.name, []).append(entry.cost_usd)
 
     async def run(self) -> None:
         """Work until all is done or an end is asked for.
@@ -104,26 +124,23 @@ class Drive:
         Raises:
             NbagentError: the store failed, or nbagent did; what was done is kept.
         """
-        await self._look_at_scores()
+        await asyncio.to_thread(self._look_at_scores)
         todo = [
-            (place, entry)
+            place
             for place, entry in enumerate(self.entries)
-            if (self._asks and entry.standing not in ("ok", "ended"))
-            or (entry.standing == "ok" and self._missing(entry))
+            if (self._asks and entry.standing not in ("ok", "ended")) or place in self._marks
         ]
-        queue = iter(todo)
+        self._unscored = len(self._marks)
+        queue = deque(todo)
         if self.state == "Ready":
             self.state = "Running"
         try:
-            # What a case costs is known when the first one has ended: it goes alone.
-            if self._how.max_cost_usd is not None and self._asks and not self._spent_usd:
-                await self._worker(queue, most=1)
             n = min(self._how.concurrency, len(todo))
             tasks = [asyncio.ensure_future(self._worker(queue)) for _ in range(n)]
             await _all_or_first_error(tasks, self.stop)
         finally:
             self._ended_s = time.monotonic() - self._began
-            if not (self._counts["missing"] or self._counts["unfinished"]):
+            if not (self._counts["missing"] or self._counts["unfinished"] or self._unscored):
                 self.state, self.why = "Finished", ""
             elif self.state == "Running":  # it was only scored
                 self.state, self.why = "Paused", "some cases were not asked yet"
@@ -140,43 +157,63 @@ class Drive:
 
     def end(self, state: BatchState, why: str) -> None:
         """Begin no more; what is at work goes on to its end. On the engine thread."""
-        if self.state in ("Ready", "Running") or state == "Stopped":
-            self.state, self.why = state, self.why or why
+        if self.state in ("Ready", "Running", "Paused"):
+            self.state, self.why = state, why
 
     # Cases
 
-    async def _worker(self, queue: Iterator[tuple[int, Entry]], most: int | None = None) -> None:
-        while self.state == "Running" and most != 0 and self._may_begin():
-            place, entry = next(queue, (0, None))
-            if entry is None:
-                return
-            most = most and most - 1
+    async def _worker(self, queue: deque[int]) -> None:
+        while queue and self.state == "Running":
+            if not self._may_begin(self.entries[queue[0]]):
+                if not self._at_work:
+                    most = self._how.max_cost_usd or 0.0
+                    self.end("Stopped", f"max_cost_usd={most:g} is used up")
+                    return
+                await self._one_ended.wait()
+                continue
+            place = queue.popleft()
             self._at_work[place] = 0.0
             self._show_soon()
             try:
-                record = None
-                if entry.standing != "ok":
-                    record = await self._ask(place, entry)
-                if entry.standing == "ok":
-                    await self._score(entry, record)
+                await self._case(place, self.entries[place])
             finally:
                 del self._at_work[place]
+                self._one_ended.set()
+                self._one_ended = asyncio.Event()
             self._look_at_limits()
             self._show_soon()
 
-    def _may_begin(self) -> bool:
-        """Whether what is left of the budget is enough for one more case."""
+    async def _case(self, place: int, entry: Entry) -> None:
+        """Ask it, if that is due, and score its answer."""
+        before, judges = entry.cost_usd or 0.0, _Counted(self._judges)
+        record = None if entry.standing == "ok" else await self._ask(place, entry)
+        self._unscored += record is not None and entry.standing == "ok" and bool(self._scorers)
+        if entry.standing == "ok":
+            await self._score(place, entry, record, judges)
+        self._judged_usd += judges.cost_usd
+        spent = (entry.cost_usd or 0.0) - before + judges.cost_usd
+        if entry.cost_usd is not None or judges.cost_usd:
+            self._costs.setdefault(entry.planned.variant.name, []).append(spent)
+
+    def _may_begin(self, entry: Entry) -> bool:
+        """Whether what is left of the budget is enough for this case, too.
+
+        What a variant costs is known once a case of it has ended: the first one goes alone.
+        """
         most = self._how.max_cost_usd
-        if most is None or not self._asks:
+        if most is None:
             return True
-        mean = self._spent_usd / max(self._counts.total() - self._counts["missing"], 1)
-        expected = sum(max(cost, mean) for cost in self._at_work.values()) + mean
-        left = most - self._spent_usd - self._judges.cost_usd
-        if left > 0 and expected <= left:
-            return True
-        if not self._at_work:
-            self.end("Stopped", f"max_cost_usd={most:g} is used up")
-        return False
+        left = most - self._spent_usd - self._judged_usd
+        mean = self._mean(entry)
+        if mean is None:
+            return left > 0 and not self._at_work
+        for place, cost in self._at_work.items():
+            left -= max(cost, self._mean(self.entries[place]) or 0.0)
+        return left > 0 and mean <= left
+
+    def _mean(self, entry: Entry) -> float | None:
+        costs = self._costs.get(entry.planned.variant.name)
+        return sum(costs) / len(costs) if costs else None
 
     async def _ask(self, place: int, entry: Entry) -> RunRecord | None:
         def on_event(event: Event) -> None:
@@ -206,8 +243,9 @@ class Drive:
     def _ask_of(self, entry: Entry) -> Ask:
         """What asks a case: anew, or from where its last run ended."""
         planned, most = entry.planned, self._how.max_cost_usd
-        left = None if most is None else max(most - self._spent_usd, 1e-9)
-        ask = ask_of(planned, max_cost_usd=left, session=self._session)
+        spent = self._spent_usd + self._judged_usd
+        left = None if most is None else max(most - spent, 1e-9)
+        ask = ask_of(planned, left_usd=left, session=self._session)
         if not entry.run_id:
             return ask
         ask = replace(ask, prompt=None, parts=(), kind="resume", parent_id=entry.run_id)
@@ -219,13 +257,14 @@ class Drive:
     def _look_at_limits(self) -> None:
         how, failed = self._how, self._failed
         if how.max_cost_usd is not None:
-            spent = self._spent_usd + sum(self._at_work.values()) + self._judges.cost_usd
+            spent = self._spent_usd + sum(self._at_work.values()) + self._judged_usd
             if spent >= how.max_cost_usd and self.state == "Running":
                 self.end("Stopped", f"max_cost_usd={how.max_cost_usd:g} is used up")
-                self._executor.stop()
+                # The answers that are on their way are paid.
+                self._executor.stop(after_turn=True)
         if how.max_failed is not None:
-            share = how.max_failed < 1
-            most = how.max_failed * (len(self.entries) if share else 1)
+            is_share = isinstance(how.max_failed, float) and how.max_failed <= 1
+            most = how.max_failed * (len(self.entries) if is_share else 1)
             if failed > most:
                 self.end("Stopped", f"{failed} cases failed (max_failed={how.max_failed:g})")
         if self._store.warning and self._store.path is None and not self._was_in_memory:
@@ -233,31 +272,64 @@ class Drive:
 
     # Scores
 
-    async def _look_at_scores(self) -> None:
-        """Read what is scored already, all at once."""
+    def _look_at_scores(self) -> None:
+        """Read what is scored already, all at once, and find what is not. In any thread.
+
+        Raises:
+            UsageError: a person's label has the name and version of a scorer.
+        """
         done = [entry.run_id for entry in self.entries if entry.standing == "ok"]
-        for score in await asyncio.to_thread(scores_of, self._store, done):
+        now = {scorer.name: scorer.version for scorer in self._scorers}
+        held = scores_of(self._store, done)
+        for score in held:
             self._held.setdefault(score.run_id, []).append(score)
-        for entry in self.entries:
-            entry.scores = means(self._held.get(entry.run_id, ()))
+            if score.row is None and now.get(root_of(score)) == score.version:
+                raise UsageError(
+                    f"run {score.run_id[:8]} has the score {score.scorer!r} by {score.by!r}, which "
+                    "would be lost; give the scorer another name, or a higher version"
+                )
+        versions = versions_of(held, now)
+        for place, entry in enumerate(self.entries):
+            entry.scores = means(counting(self._held.get(entry.run_id, ()), versions))
+            if entry.standing == "ok" and self._scorers:
+                marks = marks_of(entry.planned.row, entry.planned.row)
+                if self._missing(entry, marks):
+                    self._marks[place] = marks
 
-    def _missing(self, entry: Entry) -> list[Scorer]:
+    def _missing(self, entry: Entry, marks: dict[str, str]) -> list[Scorer]:
         held = self._held.get(entry.run_id, ())
-        return [it for it in self._scorers if not is_scored(held, it.name, it.version)]
+        return [it for it in self._scorers if not is_scored(held, it.name, it.version, marks)]
 
-    async def _score(self, entry: Entry, record: RunRecord | None) -> None:
+    async def _score(
+        self, place: int, entry: Entry, record: RunRecord | None, judges: Executor
+    ) -> None:
         """Score an answer with what has not scored it yet."""
-        missing = self._missing(entry)
+        marks = self._marks.get(place) or marks_of(entry.planned.row, entry.planned.row)
+        missing = self._missing(entry, marks)
         if not missing or self._is_stopped:
             return
-        run = Run(record or await asyncio.to_thread(self._store.load, entry.run_id), self._store)
-        at = Judging(executor=self._judges, case=entry.planned.case)
+        try:
+            record = record or await asyncio.to_thread(self._store.load, entry.run_id)
+        except UsageError:  # it was forgotten
+            self._unscored -= 1
+            self._counts.subtract([entry.standing])
+            entry.standing, entry.run_id = "missing", ""
+            self._counts.update([entry.standing])
+            return
+        run = Run(record, self._store)
+        at = Judging(executor=judges, case=entry.planned.case)
         found: list[ScoreRecord] = []
         for scorer in missing:
             if not self._is_stopped:
                 found += await scorer.records(entry.planned.row, run, at)
+        if self._is_stopped:  # what was broken off is no error of its own
+            found = [it for it in found if it.error is None]
+        else:
+            self._unscored -= 1
+        found = [it.model_copy(update={"row": marks}) for it in found]
         keep_scores(self._store, found)
-        entry.scores = means([*self._held.pop(entry.run_id, ()), *found])
+        now = {scorer.name: scorer.version for scorer in self._scorers}
+        entry.scores = means(counting([*self._held.pop(entry.run_id, ()), *found], now))
 
     # Progress
 
@@ -288,7 +360,7 @@ class Drive:
             failed=counts["failed"] + counts["ended"],
             at_work=len(self._at_work),
             cost_usd=self._spent_usd + sum(self._at_work.values()) if known else None,
-            judge_cost_usd=self._judges.cost_usd,
+            judge_cost_usd=self._judged_usd,
             elapsed_s=elapsed_s,
             per_s=per_s,
             left_s=left / per_s if is_running else None,

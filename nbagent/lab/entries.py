@@ -6,7 +6,7 @@ Values and rules only; nothing is started or kept here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
@@ -82,11 +82,25 @@ def note_earlier(entries: Iterable[Entry], runs: Sequence[CaseRun], *, keep: boo
         names = _names(case) if keep else _names(case)[:1]
         found = [line for name in names for line in lines.get(name, ()) if id(line) not in taken]
         # Two variants may be the same: each has a run of its own, if it can be one of its labels.
-        found.sort(key=lambda line: line[0].case is None or line[0].case.variant != case.variant)
+        # And of two processes that asked the same the one with an answer counts.
+        found.sort(key=lambda line: (_is_other(line[0], case), standing_of(line[-1])[0] != "ok"))
         for line in found[:1]:
             taken.add(id(line))
             for run in line:
                 entry.take(run)
+            if entry.standing == "ended" and _can_go_on(line[-1], entry.planned.variant.max_turns):
+                entry.standing = "unfinished"
+
+
+def _is_other(run: RunRecord, case: Case) -> bool:
+    return run.case is None or run.case.variant != case.variant
+
+
+def _can_go_on(run: RunRecord, max_turns: int) -> bool:
+    """Whether the limit that paused a run may be higher now; a budget is looked at once more."""
+    if run.stop_reason == "max_turns":
+        return run.phase == "WaitingUser" and max_turns > run.limits.max_turns
+    return run.stop_reason == "budget"
 
 
 def _names(case: Case) -> list[tuple[str, ...]]:
@@ -95,28 +109,38 @@ def _names(case: Case) -> list[tuple[str, ...]]:
     return [("sha", case.row_key, case.sha), ("place", case.row_key, str(case.attempt), *labels)]
 
 
-def is_scored(held: Iterable[ScoreRecord], name: str, version: int) -> bool:
-    """Whether this version of a scorer has scored the run without an error."""
+def root_of(score: ScoreRecord) -> str:
+    """The name of the scorer whose score it is: of `exact.length`, `exact`."""
+    return score.scorer.partition(".")[0]
+
+
+def is_scored(held: Iterable[ScoreRecord], name: str, version: int, row: dict[str, str]) -> bool:
+    """Whether this version of a scorer has scored the run without an error, with this row."""
     return any(
         it.error is None
-        and it.version == version
-        and (it.scorer == name or it.scorer.startswith(f"{name}."))
+        and (root_of(it), it.version) == (name, version)
+        and it.row is not None
+        and all(row.get(column, mark) == mark for column, mark in it.row.items())
         for it in held
     )
 
 
-def newest(held: Iterable[ScoreRecord]) -> dict[str, ScoreRecord]:
-    """Of each scorer its highest version; of equal ones the last."""
-    found: dict[str, ScoreRecord] = {}
+def versions_of(held: Iterable[ScoreRecord], now: Mapping[str, int]) -> dict[str, int]:
+    """Which version of each scorer counts: that of now, else the highest."""
+    found: dict[str, int] = {}
     for score in held:
-        if score.scorer not in found or score.version >= found[score.scorer].version:
-            found[score.scorer] = score
-    return found
+        found[root_of(score)] = max(score.version, found.get(root_of(score), 0))
+    return {**found, **now}
 
 
-def means(held: Iterable[ScoreRecord]) -> dict[str, float]:
+def counting(held: Iterable[ScoreRecord], versions: Mapping[str, int]) -> dict[str, ScoreRecord]:
+    """The scores of a run that count, by their names."""
+    return {it.scorer: it for it in held if it.version == versions.get(root_of(it), it.version)}
+
+
+def means(scores: Mapping[str, ScoreRecord]) -> dict[str, float]:
     """The numbers among scores; true is 1."""
-    values = {name: it.value for name, it in newest(held).items()}
+    values = {name: it.value for name, it in scores.items()}
     return {name: float(it) for name, it in values.items() if isinstance(it, bool | int | float)}
 
 

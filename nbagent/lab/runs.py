@@ -67,8 +67,8 @@ class Executor(Protocol):
         """
         ...
 
-    def stop(self) -> None:
-        """Stop all that is at work; each `run` then returns soon."""
+    def stop(self, *, after_turn: bool = False) -> None:
+        """Stop all that is at work, or pause it after its turn; each `run` then returns soon."""
         ...
 
     async def close(self) -> None:
@@ -93,9 +93,9 @@ class Local:
             self._at_work.discard(active)
         return active.record
 
-    def stop(self) -> None:
+    def stop(self, *, after_turn: bool = False) -> None:
         for active in tuple(self._at_work):
-            active.stop()
+            active.stop(after_turn=after_turn)
 
     async def close(self) -> None:
         """Nothing is held."""

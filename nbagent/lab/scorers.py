@@ -115,8 +115,8 @@ class Scorer(ABC):
                 at=now,
                 judge_run_id=verdict.judge_run_id,
             )
-            for one in verdict.said
-            if one.value is not None or one.error is not None
+            # Also that there is no score is kept: nobody is asked for it again.
+            for one in verdict.said or [Said(self.name)]
         ]
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from nbagent.contracts.chat import FINAL_ANSWER, Usage
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import ScoreRecord
 from nbagent.lab.cases import Table, Variant
-from nbagent.lab.entries import Entry, newest
+from nbagent.lab.entries import Entry, counting, versions_of
 from nbagent.session.active import ActiveRun
 from nbagent.session.composer import Output
 from nbagent.view.listing import Listing
@@ -43,7 +43,9 @@ class Ahead:
     """Tools whose calls need an approval that nobody can give."""
 
 
-def frame_of_batch(store: Store, table: Table, entries: Sequence[Entry]) -> DataFrame:
+def frame_of_batch(
+    store: Store, table: Table, entries: Sequence[Entry], versions: Mapping[str, int]
+) -> DataFrame:
     """See `Batch.frame`."""
     ids = [entry.run_id for entry in entries]
     found: Any = _of_runs(store, "runs", entries).set_index("run_id").reindex(ids)
@@ -59,13 +61,25 @@ def frame_of_batch(store: Store, table: Table, entries: Sequence[Entry]) -> Data
     columns["cost_usd"] = frames.array_of("Float64", [entry.cost_usd for entry in entries])
     columns["duration_ms"] = found["duration_ms"].array
     columns |= _outputs(store, entries, found["text"].tolist())
-    columns |= _scores(store, ids)
+    columns |= _scores(store, ids, versions)
     given: Any = table.data
     data = given.iloc[[entry.planned.place for entry in entries]].copy()
-    data.columns = [f"row_{name}" if name in columns else name for name in table.columns]
+    data.columns = _apart(table.columns, columns.keys())
     for name, cells in columns.items():
         data[name] = cells
     return data
+
+
+def _apart(own: Sequence[str], taken: Collection[str]) -> list[str]:
+    """The names of the table's columns; one that is taken has `row_` before it."""
+    used = {*own, *taken}
+    names: list[str] = []
+    for column in own:
+        name = column
+        while (name != column and name in used) or name in taken:
+            name = f"row_{name}"
+        names.append(name)
+    return names
 
 
 def _of_runs(store: Store, name: str, entries: Sequence[Entry], **filters: Any) -> Any:
@@ -105,18 +119,21 @@ def _fields(output: Output, text: Any) -> dict[str, Any]:
     return {"output": rows}
 
 
-def _scores(store: Store, ids: Sequence[str]) -> dict[str, Any]:
-    """The newest score of each scorer, by column."""
-    held: dict[str, dict[str, ScoreRecord]] = _by_run(store, ids)
+def _scores(store: Store, ids: Sequence[str], versions: Mapping[str, int]) -> dict[str, Any]:
+    """The scores that count, by column."""
+    held = _by_run(store, ids, versions)
     names = sorted({name for scores in held.values() for name in scores})
     return {f"score_{name}": _column([held.get(it, {}).get(name) for it in ids]) for name in names}
 
 
-def _by_run(store: Store, ids: Sequence[str]) -> dict[str, dict[str, ScoreRecord]]:
-    by_run: dict[str, list[ScoreRecord]] = {}
-    for score in scores_of(store, [it for it in ids if it]):
+def _by_run(
+    store: Store, ids: Sequence[str], versions: Mapping[str, int]
+) -> dict[str, dict[str, ScoreRecord]]:
+    found = scores_of(store, [it for it in ids if it])
+    counts, by_run = versions_of(found, versions), dict[str, list[ScoreRecord]]()
+    for score in found:
         by_run.setdefault(score.run_id, []).append(score)
-    return {run_id: newest(scores) for run_id, scores in by_run.items()}
+    return {run_id: counting(scores, counts) for run_id, scores in by_run.items()}
 
 
 def _column(scores: Sequence[ScoreRecord | None], *, bools: Dtype = "boolean") -> Any:
@@ -128,11 +145,15 @@ def _column(scores: Sequence[ScoreRecord | None], *, bools: Dtype = "boolean") -
 
 
 def cells_of_batch(
-    store: Store, entries: Sequence[Entry], score: str | None, axes: Sequence[str]
+    store: Store,
+    entries: Sequence[Entry],
+    score: str | None,
+    axes: Sequence[str],
+    versions: Mapping[str, int],
 ) -> DataFrame:
     """See `Batch.cells`."""
     ids = [entry.run_id for entry in entries]
-    held = _by_run(store, ids)
+    held = _by_run(store, ids, versions)
     known = sorted({name for scores in held.values() for name in scores})
     name = score or (known[0] if len(known) == 1 else None)
     if name is None or name not in known:
