@@ -29,6 +29,11 @@ _OF_IDS = (
     "CROSS JOIN scores s ON s.run = r.n ORDER BY s.at, s.version"
 )
 
+_RECORDED = (
+    "SELECT r.run_id, sum(x.saved_usd) FROM turns x JOIN runs r ON r.n = x.run "
+    "WHERE r.batch = ? AND x.source IN ('hit', 'replay') GROUP BY r.n"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CaseRun:
@@ -51,6 +56,13 @@ def n_runs(store: Store, name: str) -> int:
     with store.reading() as c:
         sql = "SELECT count(*) FROM runs WHERE batch IN (?, ?)"
         return c.execute(sql, (text_cell(name), text_cell(name + JUDGE))).fetchone()[0]
+
+
+def recorded_usd(store: Store, name: str) -> dict[str, float]:
+    """By run of a batch, what its answers from a record cost when they were asked."""
+    with store.reading() as c:
+        rows = c.execute(_RECORDED, (text_cell(name),)).fetchall()
+    return {run_id: usd for run_id, usd in rows if usd is not None}
 
 
 def batch_doc(store: Store, name: str) -> dict[str, Any] | None:

@@ -327,9 +327,14 @@ _KEYS = {
 def statements() -> list[str]:
     """What makes the tables."""
     runs = ", ".join(STORED["runs"]).replace("n,", "n INTEGER PRIMARY KEY,", 1)
+    # Without a type of its own `run = runs.n` is found by no key: each run would read all rows.
+    columns = {
+        name: ", ".join("run INTEGER" if it == "run" else it for it in STORED[name])
+        for name in _KEYS
+    }
     return [
         f"CREATE TABLE runs({runs})",
-        *(f"CREATE TABLE {it}({', '.join(STORED[it])}, {key}" for it, key in _KEYS.items()),
+        *(f"CREATE TABLE {it}({columns[it]}, {key}" for it, key in _KEYS.items()),
         "CREATE UNIQUE INDEX runs_by_id ON runs(run_id)",
         "CREATE INDEX runs_by_name ON runs(name) WHERE name IS NOT NULL",
         "CREATE INDEX runs_by_batch ON runs(batch) WHERE batch IS NOT NULL",

@@ -353,7 +353,8 @@ class Batch:
 
     def cells(self, score: str | None = None) -> DataFrame:
         """One row a case with one score: `row_key`, axes, `attempt`, `run_id`, `state`, `value`,
-        `cost_usd`, `text`. `state` is `scored`, `failed` or `missing`."""
+        `cost_usd`, `text`. `state` is `scored`, `failed` or `missing`; `cost_usd` is what the
+        answers cost when they were asked, also of those that a record gave."""
         return cells_of_batch(self._store, self._entries, score, [*self.axes], self._versions)
 
     def compare(

@@ -31,6 +31,8 @@ class Entry:
     standing: Standing = "missing"
     run_id: str = ""
     """Of its last run."""
+    earlier_ids: list[str] = field(default_factory=list[str])
+    """Of the runs before it, from which it goes on."""
     cost_usd: float | None = None
     """Of all of its runs."""
     why: str = ""
@@ -39,6 +41,8 @@ class Entry:
 
     def take(self, run: RunRecord) -> None:
         """Its last run is this one."""
+        if self.run_id:
+            self.earlier_ids.append(self.run_id)
         self.run_id = run.id
         if run.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + run.cost_usd

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbagent.archive import frames
-from nbagent.archive.batches import scores_of
+from nbagent.archive.batches import recorded_usd, scores_of
 from nbagent.archive.store import Store
 from nbagent.archive.tables import Dtype
 from nbagent.contracts.chat import FINAL_ANSWER, Usage
@@ -169,13 +169,28 @@ def cells_of_batch(
         "run_id": frames.array_of("string", [it or None for it in ids]),
         "state": [_state(entry, one) for entry, one in zip(entries, found, strict=True)],
         "value": _column(found, bools="Float64"),
-        "cost_usd": frames.array_of("Float64", [entry.cost_usd for entry in entries]),
+        "cost_usd": frames.array_of("Float64", _costs(store, entries)),
         "text": runs["text"].array,
     }
     made: Any = frames.frame_of([dict[str, Any]()] * len(entries))
     for column, cells in columns.items():
         made[column] = cells
     return made
+
+
+def _costs(store: Store, entries: Sequence[Entry]) -> list[float | None]:
+    """What each case cost, also where a record answered that was paid before.
+
+    Else a variant whose answers happen to be recorded would seem to be the cheapest.
+    """
+    recorded = recorded_usd(store, entries[0].planned.case.batch)
+    return [
+        None
+        if entry.cost_usd is None
+        else entry.cost_usd
+        + sum(recorded.get(it, 0.0) for it in (entry.run_id, *entry.earlier_ids))
+        for entry in entries
+    ]
 
 
 def _state(entry: Entry, score: ScoreRecord | None) -> str:

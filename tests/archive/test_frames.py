@@ -25,7 +25,7 @@ from nbagent.archive.store import Store
 from nbagent.contracts.canonical import dump_json, utc_now
 from nbagent.contracts.chat import ChatResponse, Message, ToolCall
 from nbagent.contracts.errors import ErrorInfo, UsageError
-from nbagent.contracts.records import RunRecord, ScoreRecord, ToolResult, ToolRun
+from nbagent.contracts.records import Case, RunRecord, ScoreRecord, ToolResult, ToolRun
 
 TOKENS = (
     "prompt_tokens:int completion_tokens:int total_tokens:int cached_tokens:int "
@@ -415,3 +415,35 @@ def test_a_column_of_json_becomes_columns() -> None:
         nbagent.expand(frame, "arg")
     with pytest.raises(UsageError, match="holds no JSON"):
         nbagent.expand(found, "args.city")
+
+
+@pytest.mark.parametrize("frame", ["runs", "turns", "tool_runs", "messages", "scores"])
+@pytest.mark.parametrize("filters", [{}, {"batch": "b"}], ids=["all", "of a batch"])
+def test_four_times_as_many_runs_are_about_four_times_the_work(
+    frame: str, filters: dict[str, Any]
+) -> None:
+    def work(n: int) -> int:
+        """Steps of SQLite's machine, in hundreds."""
+        steps = [0]
+        store = Store.memory()
+        story = Story()
+        story.turn("It is 42.")
+        story.end()
+        for i in range(n):
+            run, case = f"{i:016x}", Case(batch="b", row_key=f"r{i}", sha=f"{i}")
+            turns = tuple(turn.model_copy(update={"run_id": run}) for turn in story.run.turns)
+            store.add(story.run.model_copy(update={"id": run, "turns": turns, "case": case}))
+            said = ScoreRecord(run_id=run, scorer="s", value=True, by="me", at=START)
+            keep_scores(store, [said])
+
+        def count() -> int:
+            steps[0] += 1
+            return 0
+
+        with store.reading() as connection:
+            connection.set_progress_handler(count, 100)
+        assert len(frames.read([store], frame, filters)) >= n * (frame != "tool_runs")
+        store.close()
+        return steps[0]
+
+    assert work(400) < 8 * max(work(100), 4)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import batches
 import frames
 import loops
 import starts
@@ -38,7 +39,7 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as home, serving() as server:
         os.environ["NBAGENT_HOME"] = home
-        for group in (starts, loops, streams, frames):
+        for group in (starts, loops, streams, frames, batches):
             try:
                 for row in group.rows(server, quick=options.quick):
                     made = dataclasses.replace(row, limit=None) if options.quick else row

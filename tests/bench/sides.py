@@ -136,14 +136,14 @@ def run_unkept(base_url: str, store: Store, *, stream: bool, max_turns: int = 20
         return runtime.wait(active.courier)
 
 
-def _status_mb(field: str) -> float:
+def status_mb(field: str) -> float:
     for line in Path("/proc/self/status").read_text("ascii").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024
     raise LookupError(field)
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     """Let the high-water mark count from here; importing may have gone above what stayed."""
     Path("/proc/self/clear_refs").write_text("5")
 
@@ -156,10 +156,10 @@ async def _many(base_url: str, runs: int) -> dict[str, float]:
         assert run.ok, run.error
 
     await one()
-    idle = _status_mb("VmRSS")
-    _forget_peak()
+    idle = status_mb("VmRSS")
+    forget_peak()
     await asyncio.gather(*(one() for _ in range(runs)))
-    return {"idle_mb": idle, "added_mb": _status_mb("VmHWM") - idle}
+    return {"idle_mb": idle, "added_mb": status_mb("VmHWM") - idle}
 
 
 if __name__ == "__main__":

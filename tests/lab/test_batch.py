@@ -13,10 +13,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from servers.loopback import Visit
+from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent import UsageError, offline
@@ -330,6 +333,57 @@ def test_the_budget_is_of_the_whole_batch_also_over_several_goes() -> None:
     assert more.progress.cost_usd == pytest.approx(1.2)
     spent: Any = more.frame()["cost_usd"]
     assert spent.sum() == pytest.approx(1.2)
+
+
+@pytest.mark.usefixtures("priced")
+def test_recorded_answers_cost_nothing_and_are_compared_by_what_they_cost_once(
+    tmp_path: Path,
+) -> None:
+    with ModelServer() as server:
+        recorded = nbagent.Agent(
+            "openai:little", base_url=server.url, tools="none", cassette=str(tmp_path / "a.jsonl")
+        )
+        for name, paid_usd in (("first", 1.2), ("again", 0.0)):
+            batch = recorded.map(TABLE, TEMPLATE, key="id", name=name, score=[exact]).wait()
+            assert batch.progress.cost_usd == pytest.approx(paid_usd)
+            frame: Any = batch.frame()
+            cells: Any = batch.cells("exact")
+            assert frame["cost_usd"].sum() == pytest.approx(paid_usd)
+            assert cells["cost_usd"].tolist() == pytest.approx([0.1] * 12)
+        assert len(server.bodies) == 12
+
+
+@pytest.mark.usefixtures("priced")
+def test_recorded_answers_of_a_case_that_was_cut_off_and_went_on_are_all_in_its_cost(
+    tmp_path: Path,
+) -> None:
+    at_work: list[Any] = []
+
+    @nbagent.tool(interruptible=False)
+    def look(n: int) -> int:
+        """Look."""
+        for batch in at_work:
+            batch.stop()
+        return n
+
+    def looks(visit: Visit) -> Reply:
+        has_looked = any(message["role"] == "tool" for message in visit.body["messages"])
+        return Reply(text="0") if has_looked else Reply(calls=[("look", {"n": 0})])
+
+    with ModelServer([looks] * 2) as server:
+        recorded = nbagent.Agent(
+            "openai:little", base_url=server.url, tools=[look], cassette=str(tmp_path / "a.jsonl")
+        )
+        recorded.map(TABLE.head(1), TEMPLATE, key="id", name="first").wait()
+        batch = recorded.map(TABLE.head(1), TEMPLATE, key="id", name="again", score=[exact])
+        at_work.append(batch)
+        assert batch.wait().progress.state == "Stopped"
+        at_work.clear()
+        assert batch.resume().progress.ok == 1
+        assert len(server.bodies) == 2
+    assert len(nbagent.runs(batch="again")) == 2
+    cells: Any = batch.cells("exact")
+    assert cells["cost_usd"].tolist() == pytest.approx([0.2])
 
 
 def test_a_call_that_nobody_can_approve_ends_its_row_and_an_approval_later_goes_on() -> None:

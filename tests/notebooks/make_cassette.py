@@ -1,68 +1,97 @@
-"""Makes the requests of notebooks/providers.jsonl anew: those that providers.ipynb asks today.
+"""Makes the cassettes of notebooks/ anew: the requests that their notebooks ask today.
 
-`python tests/notebooks/make_cassette.py`, then `make_outputs.py`.
+`python tests/notebooks/make_cassette.py [providers] [lab]`, then `make_outputs.py`.
 
-No provider is asked. The answers were written by hand and stay as they stand in the file: each
-model gives its own in their order, in place of its server, while the notebook runs in mode `auto`.
+No provider is asked: while the notebook runs in mode `auto`, something else answers in place of the
+servers. For `providers` these are the answers that stand in the file, which were written by hand;
+each model gives its own in their order. For `lab` it is the program `refund_model`.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
 
-from make_outputs import NOTEBOOKS, executed
+from make_outputs import NOTEBOOKS, beside, executed
 
-NOTEBOOK = NOTEBOOKS / "providers.ipynb"
-CASSETTE = NOTEBOOKS / "providers.jsonl"
+from nbagent.contracts.chat import ChatRequest, ChatResponse
+
 KEYS = (
     *("OPENAI", "AZURE_OPENAI", "ANTHROPIC", "GEMINI", "DEEPSEEK", "OPENROUTER", "GROQ"),
     *("MISTRAL", "LLM"),
 )
 
 
-def install() -> None:
+def by_hand() -> Callable[[str, ChatRequest], ChatResponse]:
+    """The answers of providers.jsonl, in their order."""
+    from nbagent.providers.replay import Cassette
+
+    answers: defaultdict[tuple[str, str], list[ChatResponse]] = defaultdict(list)
+    for _, one in Cassette(NOTEBOOKS / "providers.jsonl").newest(1_000):
+        answers[one.request.provider, one.request.model].append(one.response)
+    return lambda provider, request: answers[provider, request.model].pop(0)
+
+
+def by_program() -> Callable[[str, ChatRequest], ChatResponse]:
+    """What the models of lab.ipynb would say."""
+    import refund_model
+
+    return lambda provider, request: refund_model.answer(request)
+
+
+ANSWERS = {"providers": by_hand, "lab": by_program}
+"""By notebook and cassette, who answers in place of the servers."""
+
+
+def install(name: str) -> None:
     """In the notebook's kernel: nothing is sent from now on, and each provider has a key."""
     import os
 
-    from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse
+    from nbagent.contracts.chat import ChatChunk
     from nbagent.providers.exchange import WireClient
     from nbagent.providers.offline.stream import response_chunks
-    from nbagent.providers.replay import Cassette
 
-    os.environ.update({f"{name}_API_KEY": "never-sent-anywhere" for name in KEYS})
-    answers: defaultdict[tuple[str, str], list[ChatResponse]] = defaultdict(list)
-    for _, one in Cassette(CASSETTE).newest(1_000):
-        answers[one.request.provider, one.request.model].append(one.response)
+    os.environ.update({f"{key}_API_KEY": "never-sent-anywhere" for key in KEYS})
+    answer = ANSWERS[name]()
+
+    async def chat(self: WireClient, request: ChatRequest, **how: Any) -> ChatResponse:
+        return answer(self.provider, request)
 
     async def chat_stream(self: WireClient, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        for chunk in response_chunks(answers[self.provider, request.model].pop(0)):
+        for chunk in response_chunks(answer(self.provider, request)):
             yield chunk
 
-    WireClient.chat_stream = chat_stream
+    WireClient.chat, WireClient.chat_stream = chat, chat_stream
 
 
-def make(cassette: Path) -> None:
-    """Run the notebook in mode `auto`, and keep what it records."""
+def make(name: str, folder: Path) -> Path:
+    """Run the notebook in mode `auto` in a folder, and keep what it records there."""
 
     def records(source: str) -> str:
         here = str(Path(__file__).parent)
         first = f"import sys; sys.path.insert(0, {here!r})\n"
-        first += "from make_cassette import install; install()\n"
+        first += f"from make_cassette import install; install({name!r})\n"
         source = source.replace('cache="replay"', 'cache="auto"')
         return source.replace("%load_ext nbagent", f"{first}%load_ext nbagent")
 
-    with tempfile.TemporaryDirectory() as folder:
-        executed(NOTEBOOK, Path(folder), change=records)
-        text = (Path(folder) / cassette.name).read_text("utf-8")
-    made, written = text.count("\n"), CASSETTE.read_text("utf-8").count("\n")
-    if made != written:
-        raise SystemExit(f"{made} answers were recorded, {written} are written; look why")
-    cassette.write_text(text, "utf-8")
-    print(f"{cassette.name}: {made} answers, {len(text):,} bytes")
+    beside(folder, cassettes=False)
+    executed(NOTEBOOKS / f"{name}.ipynb", folder, change=records)
+    made = folder / f"{name}.jsonl"
+    lines = made.read_bytes().splitlines(keepends=True)
+    if name == "lab":  # asked side by side, so in any order
+        made.write_bytes(b"".join(sorted(lines)))
+    elif len(lines) != (NOTEBOOKS / made.name).read_bytes().count(b"\n"):
+        raise SystemExit(f"{len(lines)} answers were recorded, others are written; look why")
+    print(f"{made.name}: {len(lines)} answers, {made.stat().st_size:,} bytes")
+    return made
 
 
 if __name__ == "__main__":
-    make(CASSETTE)
+    for one in sys.argv[1:] or ANSWERS:
+        with tempfile.TemporaryDirectory() as place:
+            made_anew = make(one, Path(place)).read_bytes()
+        (NOTEBOOKS / f"{one}.jsonl").write_bytes(made_anew)

@@ -47,14 +47,20 @@ def executed(notebook: Path, folder: Path, *, change: Callable[[str], str] = str
     return made
 
 
+def beside(folder: Path, *, cassettes: bool = True) -> None:
+    """Lay into a folder what notebooks find beside them."""
+    for kind in ("*.csv", "*.jsonl")[: 1 + cassettes]:
+        for file in NOTEBOOKS.glob(kind):
+            shutil.copy(file, folder)
+    shutil.copytree(NOTEBOOKS / "packages", folder / "packages")
+
+
 def main() -> None:
     """Write fresh outputs into the notebooks of the folder."""
     names = sys.argv[1:] or [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
     for notebook in (NOTEBOOKS / f"{name}.ipynb" for name in names):
         with tempfile.TemporaryDirectory() as folder:
-            for cassette in NOTEBOOKS.glob("*.jsonl"):
-                shutil.copy(cassette, folder)
-            shutil.copytree(NOTEBOOKS / "packages", Path(folder) / "packages")
+            beside(Path(folder))
             made = executed(notebook, Path(folder))
         text = nbformat.writes(made)
         leaks = [word for word in (folder, str(Path.home()), os.getcwd()) if word in text]

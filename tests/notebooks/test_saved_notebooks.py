@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kernels import clean_environment
-from make_cassette import CASSETTE, make
+from make_cassette import ANSWERS, make
 from make_outputs import NOTEBOOKS, executed
 from servers.model_server import ModelServer
 
@@ -60,11 +60,11 @@ def test_saved_outputs_hold_no_place_of_a_machine_and_no_widget(notebook: Path) 
     assert '"outputs": [\n' in text, REMAKE
 
 
-def test_cassette_holds_the_requests_that_the_notebook_asks(tmp_path: Path) -> None:
-    make(tmp_path / CASSETTE.name)
-    made = (tmp_path / CASSETTE.name).read_text("utf-8")
-    assert made == CASSETTE.read_text("utf-8"), (
-        f"make it again with `python tests/notebooks/make_cassette.py`, then {REMAKE}"
+@pytest.mark.parametrize("name", ANSWERS)
+def test_cassette_holds_the_requests_that_the_notebook_asks(name: str, tmp_path: Path) -> None:
+    made = make(name, tmp_path).read_text("utf-8")
+    assert made == (NOTEBOOKS / f"{name}.jsonl").read_text("utf-8"), (
+        f"make it again with `python tests/notebooks/make_cassette.py {name}`, then {REMAKE}"
     )
 
 
