@@ -137,6 +137,7 @@ class Agent:
         """Run it for each row of a table, in each variant; returns at once.
 
         The same call goes on: what is answered is not asked again, what was stopped is resumed.
+        Synchronous tools run while somebody waits (`batch.wait()`), or in an idle kernel.
 
         Args:
             data: the table. Its columns are the names of the template.

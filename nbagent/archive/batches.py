@@ -19,8 +19,9 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE as JUDGE
 from nbagent.contracts.records import Case, RunRecord, ScoreRecord
 
-_ERRORS = (
-    "DELETE FROM scores WHERE run = :run AND version = :version AND error IS NOT NULL "
+_SAID_BEFORE = (
+    "DELETE FROM scores WHERE run = :run AND version = :version "
+    "AND (error IS NOT NULL OR doc IS NOT NULL) "
     "AND (scorer = :root OR substr(scorer, 1, length(:root) + 1) = :root || '.')"
 )
 _OF_IDS = (
@@ -101,8 +102,8 @@ def release_batch(store: Store, name: str) -> None:
 def keep_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
     """Write scores; one of the same run, scorer and version is replaced.
 
-    So are the errors of a scorer of several scores (`NAME.key`), which may be other ones than
-    those it has now. Scores of a run that is not there (any more) are dropped.
+    So is all else that a scorer of several scores (`NAME.key`) said before. Scores of a run that
+    is not there (any more) are dropped.
     """
     find = "SELECT n FROM runs WHERE run_id = ?"
 
@@ -111,7 +112,7 @@ def keep_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
         for score in scores:
             for (n,) in c.execute(find, (text_cell(score.run_id),)).fetchall():
                 root = score.scorer.partition(".")[0]
-                c.execute(_ERRORS, {"run": n, "version": score.version, "root": root})
+                c.execute(_SAID_BEFORE, {"run": n, "version": score.version, "root": root})
                 cells.append((n, score))
         for n, score in cells:
             put(c, "scores", [_row(score)], run=n)

@@ -185,6 +185,7 @@ class Batch:
             how=self._how,
             asks=asks,
             session=self.name,
+            models=list(dict.fromkeys(it.active.plan.run.model for it in self._ahead)),
             show=self._show,
         )
 
@@ -206,6 +207,7 @@ class Batch:
                 if n_runs(self._store, self.name) != self._seen:
                     self._note()  # it went on, here or elsewhere
                 drive = self._drive = self._new_drive(asks=asks)
+                drive.state = "Running"
                 self._view = None if self._is_quiet else _opened(drive.progress(), self)
                 loop = runtime.engine_loop()
                 courier.cancel.on_set(lambda: loop.call_soon_threadsafe(drive.stop))
@@ -304,10 +306,14 @@ class Batch:
         What a scorer of this name and version has scored stays.
         """
         self._refuse_at_work()
-        given = as_scorers(scorers)
+        given, before = as_scorers(scorers), self._scorers
         names = {one.name for one in given}
-        self._scorers = (*(one for one in self._scorers if one.name not in names), *given)
-        return self.start(asks=False).wait()
+        self._scorers = (*(one for one in before if one.name not in names), *given)
+        try:
+            return self.start(asks=False).wait()
+        except NbagentError:
+            self._scorers = before
+            raise
 
     @property
     def progress(self) -> BatchProgress:
@@ -328,9 +334,9 @@ class Batch:
         """
         found = [entry for entry in self._entries if _fits(entry.planned, key, attempt, variant)]
         if len(found) != 1 or not found[0].run_id:
-            said = "no run" if len(found) < 2 else "runs of several variants"
+            said = "is no run" if len(found) < 2 else "are runs of several variants"
             raise UsageError(
-                f"there is {said} of row {key!r}, attempt {attempt}"
+                f"there {said} of row {key!r}, attempt {attempt}"
                 f"{''.join(f', {axis}={label}' for axis, label in variant.items())}; the axes are "
                 f"{', '.join(self.axes) or 'none'}"
             )
@@ -367,12 +373,15 @@ class Batch:
     ) -> DataFrame:
         """The mean score of each variant with its interval, and the differences row by row.
 
+        A higher score is better. Intervals are bootstrapped over rows, as wide as few rows ask for.
+
         Args:
             score: the scorer; may be left out where there is one.
             over: the axis whose labels are compared; else the first with several labels.
             by: axes that are looked at one by one; else all others.
             baseline: the label that the others are compared with; else the first.
-            failed: what a case without an answer counts: nothing, or 0.
+            failed: what a case without an answer counts: nothing, or 0. Where a scorer failed there
+                is no score: it is missing.
 
         Returns:
             One row for each label: `mean`, `lo`, `hi` (95 %), `diff`, `diff_lo`, `diff_hi` to the
@@ -382,7 +391,12 @@ class Batch:
             UsageError: there is no such score, axis or label, or the scores are words.
         """
         return statistics.compare(
-            self.cells(score), [*self.axes], over=over, by=by, baseline=baseline, failed=failed
+            self.cells(score),
+            [*self.axes],
+            over=over,
+            by=by,
+            baseline=None if baseline is None else str(baseline),
+            failed=failed,
         )
 
     def diff(
@@ -404,7 +418,8 @@ class Batch:
 
     def dry_run(self) -> Listing:
         """How many requests, tokens and USD are to be expected, and which calls would ask."""
-        return estimate(self._store, self.name, self._entries, self._ahead)
+        has_judges = any(scorer.by != "function" for scorer in self._scorers)
+        return estimate(self._store, self.name, self._entries, self._ahead, has_judges=has_judges)
 
     # How it shows itself
 

@@ -231,6 +231,8 @@ def variants_of(base: Ask, template: Any, vary: Any) -> list[Variant]:
         raise UsageError(f"the template is a {type(template).__name__}; write it as text")
     if not template.strip() and PROMPT not in axes and not base.options.workflow:
         raise UsageError("the template is empty; write what you want to ask about each row")
+    if template.strip() and PROMPT in axes:
+        raise UsageError("the prompt is given twice: as the template and in vary; give it once")
     templates = {text: Template(text) for text in axes.get(PROMPT, {"": template}).values()}
     variants: list[Variant] = []
     for chosen in product(*(axis.items() for axis in axes.values())):

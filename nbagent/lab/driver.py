@@ -36,8 +36,12 @@ from nbagent.run import Run
 from nbagent.session.active import OnEvent
 from nbagent.session.prepare import Ask
 from nbagent.view.batch import BatchProgress, BatchState
+from nbagent.view.words import things
 
 _SHOWN_S = 0.25
+_CODE = "()"
+"""Among what a scorer saw of a row: what it does itself."""
+_MOST_NOTES = 3
 
 
 class _Counted:
@@ -69,6 +73,7 @@ class Drive:
         how: How,
         asks: bool = True,
         session: str,
+        models: Sequence[str],
         show: Callable[[BatchProgress], object],
     ) -> None:
         """Be ready to go.
@@ -84,6 +89,7 @@ class Drive:
             how: how many at a time, and when to end.
             asks: whether models are asked for what is missing; else answers are only scored.
             session: of its runs.
+            models: the ids of those it asks.
             show: is given the progress a few times a second, and at the end.
         """
         self.name, self.entries = name, entries
@@ -93,7 +99,7 @@ class Drive:
         self._executor, self._judges, self._store = executor, judges, store
         self._judged_usd = judged_usd
         self._scorers, self._how, self._asks, self._session = scorers, how, asks, session
-        self._show = show
+        self._show, self._models = show, tuple(models)
         self._was_in_memory = store.path is None
         self._began, self._started_at = time.monotonic(), utc_now()
         self._ended_s: float | None = None
@@ -109,6 +115,8 @@ class Drive:
         """By run, the scores of earlier goes."""
         self._marks: dict[int, dict[str, str]] = {}
         """By place of the case, what its scorers see of the row."""
+        self._errors: dict[str, dict[str, str]] = {}
+        """By scorer and run, why there is no score."""
         self._unscored = 0
         self._one_ended = asyncio.Event()
         self._costs: dict[str, list[float]] = {}
@@ -132,8 +140,6 @@ class Drive:
         ]
         self._unscored = len(self._marks)
         queue = deque(todo)
-        if self.state == "Ready":
-            self.state = "Running"
         try:
             n = min(self._how.concurrency, len(todo))
             tasks = [asyncio.ensure_future(self._worker(queue)) for _ in range(n)]
@@ -166,8 +172,7 @@ class Drive:
         while queue and self.state == "Running":
             if not self._may_begin(self.entries[queue[0]]):
                 if not self._at_work:
-                    most = self._how.max_cost_usd or 0.0
-                    self.end("Stopped", f"max_cost_usd={most:g} is used up")
+                    self._end_by_cost()
                     return
                 await self._one_ended.wait()
                 continue
@@ -254,19 +259,26 @@ class Drive:
         turn = self._store.load(entry.run_id).turns[-1]
         return replace(ask, kind="fork", fork_turn=turn.id)
 
+    def _end_by_cost(self) -> None:
+        most = self._how.max_cost_usd or 0.0
+        self.end("Stopped", f"max_cost_usd={most:g} is used up; raise it to go on")
+
     def _look_at_limits(self) -> None:
         how, failed = self._how, self._failed
         if how.max_cost_usd is not None:
             spent = self._spent_usd + sum(self._at_work.values()) + self._judged_usd
             if spent >= how.max_cost_usd and self.state == "Running":
-                self.end("Stopped", f"max_cost_usd={how.max_cost_usd:g} is used up")
+                self.end(
+                    "Stopped", f"max_cost_usd={how.max_cost_usd:g} is used up; raise it to go on"
+                )
                 # The answers that are on their way are paid.
                 self._executor.stop(after_turn=True)
         if how.max_failed is not None:
             is_share = isinstance(how.max_failed, float) and how.max_failed <= 1
             most = how.max_failed * (len(self.entries) if is_share else 1)
             if failed > most:
-                self.end("Stopped", f"{failed} cases failed (max_failed={how.max_failed:g})")
+                why = f"{things(failed, 'case')} failed (max_failed={how.max_failed:g})"
+                self.end("Stopped", why)
         if self._store.warning and self._store.path is None and not self._was_in_memory:
             self.end("Stopped", self._store.warning)
 
@@ -289,6 +301,9 @@ class Drive:
                     "would be lost; give the scorer another name, or a higher version"
                 )
         versions = versions_of(held, now)
+        for score in held:
+            if score.version == versions[root_of(score)]:
+                self._note_error(score)
         for place, entry in enumerate(self.entries):
             entry.scores = means(counting(self._held.get(entry.run_id, ()), versions))
             if entry.standing == "ok" and self._scorers:
@@ -296,9 +311,27 @@ class Drive:
                 if self._missing(entry, marks):
                     self._marks[place] = marks
 
+    def _note_error(self, score: ScoreRecord) -> None:
+        if score.error is not None:
+            self._errors.setdefault(root_of(score), {})[score.run_id] = score.error
+        else:
+            self._errors.get(root_of(score), {}).pop(score.run_id, None)
+
+    def _notes(self) -> tuple[str, ...]:
+        """What scorers could not score."""
+        failed = [(name, [*errors.values()]) for name, errors in self._errors.items() if errors]
+        return tuple(
+            f"{name} failed on {things(len(errors), 'answer')}: {errors[0]}"
+            for name, errors in failed[:_MOST_NOTES]
+        )
+
     def _missing(self, entry: Entry, marks: dict[str, str]) -> list[Scorer]:
         held = self._held.get(entry.run_id, ())
-        return [it for it in self._scorers if not is_scored(held, it.name, it.version, marks)]
+        return [
+            it
+            for it in self._scorers
+            if not is_scored(held, it.name, it.version, {**marks, _CODE: it.code})
+        ]
 
     async def _score(
         self, place: int, entry: Entry, record: RunRecord | None, judges: Executor
@@ -321,12 +354,15 @@ class Drive:
         found: list[ScoreRecord] = []
         for scorer in missing:
             if not self._is_stopped:
-                found += await scorer.records(entry.planned.row, run, at)
+                seen = {"row": {**marks, _CODE: scorer.code}}
+                said = await scorer.records(entry.planned.row, run, at)
+                found += [it.model_copy(update=seen) for it in said]
         if self._is_stopped:  # what was broken off is no error of its own
             found = [it for it in found if it.error is None]
         else:
             self._unscored -= 1
-        found = [it.model_copy(update={"row": marks}) for it in found]
+        for score in found:
+            self._note_error(score)
         keep_scores(self._store, found)
         now = {scorer.name: scorer.version for scorer in self._scorers}
         entry.scores = means(counting([*self._held.pop(entry.run_id, ()), *found], now))
@@ -366,6 +402,8 @@ class Drive:
             left_s=left / per_s if is_running else None,
             started_at=self._started_at,
             failures=failures_of(entries),
+            notes=self._notes(),
+            models=self._models,
             variants=summaries_of(entries) if self._ended_s is not None else (),
         )
 

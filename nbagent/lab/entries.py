@@ -57,7 +57,8 @@ def standing_of(run: RunRecord) -> tuple[Standing, str]:
     if asked:
         return "failed", f"E_DENIED: {asked} needs approval; allow it, or give on_approval=…"
     why = f"{run.error.code}: {run.error.message}" if run.error else f"ended: {run.stop_reason}"
-    if run.stop_reason == "stopped" or run.phase == "Running":
+    was_cut = run.error is not None and run.error.code == "ENGINE_INTERRUPTED"
+    if run.stop_reason == "stopped" or run.phase == "Running" or was_cut:
         return "unfinished", why
     return ("failed" if run.stop_reason == "error" else "ended"), why
 

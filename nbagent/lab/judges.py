@@ -50,7 +50,6 @@ class Judge(Scorer):
     def __init__(
         self, rubric: str, *, name: str, version: int, output: Any, options: Mapping[str, Any]
     ) -> None:
-        super().__init__(name, version)
         given: Any = rubric
         if not isinstance(given, str) or not given.strip():
             raise UsageError(f"{plain_repr(given, 100)} is no rubric; write what a good answer has")
@@ -58,6 +57,7 @@ class Judge(Scorer):
             raise UsageError("judge: the rubric is its system prompt; write into it what it needs")
         kind = Judgement if output is None else output
         self._output = Output(kind)
+        super().__init__(name, version, "a judge")  # asked anew only where its version says so
         own = {"tools": "none", "output": kind, "system": _RULES + given.strip()}
         self._base = changed_ask(Ask(), {**own, **options})
         self.by = self._base.options.model or "judge"

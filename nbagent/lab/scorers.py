@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast, overload
 
 from pydantic import BaseModel
 
-from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.canonical import sha_of, utc_now
 from nbagent.contracts.errors import NbagentError, UsageError, described
 from nbagent.contracts.records import Case, ScoreRecord
 from nbagent.lab.runs import Executor
@@ -29,6 +29,7 @@ from nbagent.shown import shown_text
 from nbagent.shown.pictures import of_class
 from nbagent.shown.texts import clean, cut_middle, kind_name, plain_repr
 from nbagent.tools.arguments import function_of
+from nbagent.tools.function_tool import body_of
 
 ScoreFunction = Callable[..., Any]
 """Of a row and its run, sync or async."""
@@ -87,8 +88,10 @@ class Scorer(ABC):
     by = "function"
     """Stands in its scores, where no run of a judge says it better."""
 
-    def __init__(self, name: str, version: int) -> None:
+    def __init__(self, name: str, version: int, does: Any) -> None:
         self.name, self.version = checked_name(name), checked_version(version)
+        self.code = sha_of(does)[:8]
+        """Hash of what it does: a scorer that was mended scores anew."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}, version {self.version}>"
@@ -102,7 +105,9 @@ class Scorer(ABC):
             verdict = await self._verdict(row, run, at)
         except Exception as error:
             verdict = Verdict([Said(self.name, error=self._raised(error))], self.by)
-        now = utc_now()
+        kept = [it for it in verdict.said if it.value is not None or it.error is not None]
+        # Also that there is no score is kept: nobody is asked for it again.
+        kept, now = kept or verdict.said[:1] or [Said(self.name)], utc_now()
         return [
             ScoreRecord(
                 run_id=run.id,
@@ -115,8 +120,7 @@ class Scorer(ABC):
                 at=now,
                 judge_run_id=verdict.judge_run_id,
             )
-            # Also that there is no score is kept: nobody is asked for it again.
-            for one in verdict.said or [Said(self.name)]
+            for one in kept
         ]
 
     @abstractmethod
@@ -136,7 +140,7 @@ class FunctionScorer(Scorer):
         own: str = getattr(function, "__name__", "<lambda>")
         if name is None and own == "<lambda>":
             raise UsageError("a scorer without a name: write nbagent.scorer(name='…')(function)")
-        super().__init__(own if name is None else name, version)
+        super().__init__(own if name is None else name, version, body_of(function))
         try:
             inspect.signature(function).bind("row", "run")
         except ValueError:

@@ -194,12 +194,19 @@ def _costs(store: Store, entries: Sequence[Entry]) -> list[float | None]:
 
 
 def _state(entry: Entry, score: ScoreRecord | None) -> str:
-    if entry.standing in ("failed", "ended") or (score is not None and score.error is not None):
+    if entry.standing in ("failed", "ended"):
         return "failed"
     return "scored" if score is not None and score.value is not None else "missing"
 
 
-def estimate(store: Store, name: str, entries: Sequence[Entry], ahead: Sequence[Ahead]) -> Listing:
+def estimate(
+    store: Store,
+    name: str,
+    entries: Sequence[Entry],
+    ahead: Sequence[Ahead],
+    *,
+    has_judges: bool,
+) -> Listing:
     """See `Batch.dry_run`."""
     rows: list[tuple[str, ...]] = []
     total_usd, is_priced, is_whole = 0.0, True, True
@@ -228,11 +235,12 @@ def estimate(store: Store, name: str, entries: Sequence[Entry], ahead: Sequence[
     said = [] if is_whole else ["Answers are not counted where none is known yet."]
     said += [] if is_priced else ["Models without a known price are not in the sum."]
     said += [f"Together about {money(total_usd)}; each case is one request or more."]
+    said += ["What judges ask is not counted."] if has_judges else []
     if any(one.asks for one in ahead):
         said.append("A call that needs approval ends its case: allow it, or give on_approval=….")
     heads = ("variant", "cases", "done", "to ask", "prompt tokens", "answer tokens", "cost")
     return Listing(
-        title=f"batch {name}: nothing was sent",
+        title=f"batch {name}: what is left to be asked; this sends nothing",
         heads=(*heads, "would ask"),
         rows=rows,
         notes=said,

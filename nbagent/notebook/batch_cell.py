@@ -92,5 +92,7 @@ def _value(axis: str, label: str, names: dict[str, Any]) -> Any:
     held = names.get(label) if axis != "model" else None
     if isinstance(held, str | list | tuple):
         return held
+    if axis in ("system", "prompt") and label.isidentifier():
+        raise UsageError(f"--vary {axis}: the notebook has no text in a variable {label!r}")
     row = RunOptions.rows().get(axis)
     return label if row is None else row.checked((label,) if row.many else label, f"--vary {axis}")

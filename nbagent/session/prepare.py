@@ -142,6 +142,8 @@ def prepare(
         system = guide.system_prompt(asked.system, rules) if guide else asked.system
         agent_id = guide.agent_id if guide else None
         composer = ChatComposer(system, opening=opening, output=output, agent=agent_id)
+    is_same = parent and ask.kind == "resume" and parent.model == chosen.model_id
+    resumed = parent if is_same else None
     record = redacted(
         RunRecord(
             id=run_id,
@@ -152,7 +154,7 @@ def prepare(
             shared_messages=len(base.history) if parent else 0,
             kind=ask.kind,
             forked_from=ask.fork_turn,
-            case=ask.case,
+            case=ask.case or (resumed and resumed.case),
             copied=tuple(turn for _, turn in base.copies),
             agent=guide.agent_id if guide else None,
             workflow=flow.package.id if flow else None,

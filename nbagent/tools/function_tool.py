@@ -314,11 +314,15 @@ def _docstring(target: Any) -> str:
 
 
 def _sha(target: Any, signature: inspect.Signature, options: ToolOptions) -> str:
+    text = plain_repr(signature, 20_000)
+    return sha_of([body_of(target), text, inspect.getdoc(target), repr(options)])
+
+
+def body_of(target: Any) -> Any:
+    """What a function does, as JSON that is the same in each process."""
     inner = inspect.unwrap(function_of(target))
     code: object = getattr(inner, "__code__", None)
-    body = _steps(code) if isinstance(code, types.CodeType) else plain_repr(inner)
-    text = plain_repr(signature, 20_000)
-    return sha_of([body, text, inspect.getdoc(target), repr(options)])
+    return _steps(code) if isinstance(code, types.CodeType) else plain_repr(inner)
 
 
 def _steps(code: types.CodeType) -> list[Any]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from math import ceil
 from typing import Literal, NamedTuple, TypeVar
 
-from nbagent.view.labels import Status
+from nbagent.view.labels import Status, stand_in_words
 from nbagent.view.markdown import cell
 from nbagent.view.node import Node, h, html, line
 from nbagent.view.picture import ROOT, action, head_row
@@ -26,6 +26,7 @@ KEY = "batch"
 STOPPING, PAUSING = "Stopping…", "Pausing when the runs at work have ended…"
 _NAME_CHARS = 80
 _LABEL_CHARS = 50
+_MOST_MODELS = 3
 _WHY_CHARS = 140
 _SCORER_CHARS = 24
 _MOST_SCORERS = 6
@@ -99,6 +100,10 @@ class BatchProgress:
     failures: tuple[FailedCase, ...]
     """The first ones."""
     variants: tuple[VariantSummary, ...]
+    notes: tuple[str, ...] = ()
+    """What else a person should know: scorers that failed."""
+    models: tuple[str, ...] = ()
+    """The ids of those that are asked."""
 
 
 class Piece(NamedTuple):
@@ -169,7 +174,14 @@ def facts_of(progress: BatchProgress) -> list[str]:
         facts.append(f"{money(progress.cost_usd)}{' so far' if is_running else ''}{aside}")
     elif progress.ok:
         facts.append(f"no price known{aside}")
-    return facts
+    named = [one_line(visible(model), _LABEL_CHARS) for model in progress.models[:_MOST_MODELS]]
+    return [*facts, *named, *(["…"] if len(progress.models) > _MOST_MODELS else [])]
+
+
+def notes_of(progress: BatchProgress) -> list[str]:
+    """Models that are none, and scorers that failed."""
+    notes = [*filter(None, map(stand_in_words, progress.models[:_MOST_MODELS])), *progress.notes]
+    return [f"! {one_line(visible(note), _WHY_CHARS)}" for note in notes]
 
 
 def counts_of(progress: BatchProgress) -> str:
@@ -273,11 +285,12 @@ def batch_parts(
     )
     is_bad = status.tone == "bad"
     end = line("nba-end nba-error" if is_bad else "nba-end", end_of(progress))
+    notes = [line("nba-note", it) for it in notes_of(progress)]
     return {
         "head": head,
         "failures": h("div", "", *_failure_nodes(progress, kernel), data_key="failures"),
         "variants": h("div", "", *_variant_nodes(progress, kernel), data_key="variants"),
-        "end": h("div", "", end, data_key="end"),
+        "end": h("div", "", *notes, end, data_key="end"),
     }
 
 
@@ -361,7 +374,7 @@ def batch_text(progress: BatchProgress) -> str:
     lines += _failure_lines(progress)
     if not is_going(progress) and progress.variants:
         lines += _variant_lines(progress)
-    return "\n".join(filter(None, [*lines, end_of(progress)]))
+    return "\n".join(filter(None, [*lines, *notes_of(progress), end_of(progress)]))
 
 
 def batch_line(progress: BatchProgress) -> str:

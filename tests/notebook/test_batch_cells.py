@@ -116,7 +116,7 @@ def test_a_search_finds_a_run_that_is_older_than_many_of_batches(
 def test_a_dry_run_sends_nothing_and_keeps_the_variables(table: MagicShell) -> None:
     table.user_ns["mine"] = "held"
     line = f"%%agent -m {model(0)} -t none --over df --vary system=V1,V2 --into mine --dry-run"
-    assert "nothing was sent" in table.said(line, "Double {{ n }}")
+    assert "this sends nothing" in table.said(line, "Double {{ n }}")
     assert table.user_ns["mine"] == "held"
     assert nbagent.runs().empty
 

@@ -14,7 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, get_args
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig, redacted
@@ -78,6 +78,8 @@ def error(
     status: int | None = None,
 ) -> Step:
     """A failure of the provider, after `retries` visible notices of a retry."""
+    if code not in get_args(ModelCode):
+        raise UsageError(f"{code!r} is no code; take one of {', '.join(get_args(ModelCode))}")
     failure = ModelError(message, code=code, status=status, retry_after_s=retry_after_s)
     return Step(error=failure, retries=retries)
 
