@@ -111,8 +111,9 @@ def keep_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
         cells: list[tuple[int, ScoreRecord]] = []
         for score in scores:
             for (n,) in c.execute(find, (text_cell(score.run_id),)).fetchall():
-                root = score.scorer.partition(".")[0]
-                c.execute(_SAID_BEFORE, {"run": n, "version": score.version, "root": root})
+                if score.row is not None:  # else a person's
+                    root = score.scorer.partition(".")[0]
+                    c.execute(_SAID_BEFORE, {"run": n, "version": score.version, "root": root})
                 cells.append((n, score))
         for n, score in cells:
             put(c, "scores", [_row(score)], run=n)
