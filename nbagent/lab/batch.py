@@ -111,6 +111,8 @@ class Batch:
         self._note()
         self._courier: runtime.Courier | None = None
         self._view: BatchView | None = None
+        self._waits = 0
+        """How many threads wait for its end."""
         self._drive = self._new_drive(asks=True)
 
     def _look_ahead(self, variant: Variant, names: Mapping[str, Any]) -> Ahead:
@@ -254,8 +256,10 @@ class Batch:
     def _show(self, progress: BatchProgress, *, is_end: bool = False) -> None:
         view = self._view
         try:
-            if view is not None:
-                (view.close if is_end else view.update)(progress)
+            if view is not None and is_end:
+                view.close(progress)
+            elif view is not None and (self._waits or not view.only_while_waited):
+                view.update(progress)
         except Exception:
             # A batch does not depend on being shown.
             self._view = None
@@ -272,7 +276,11 @@ class Batch:
             self.start()
         here, courier = frontend(), self._courier
         assert courier is not None
-        runtime.wait(courier, pump=here.pump(), timeout=timeout, execution=here.execution_id())
+        self._waits += 1
+        try:
+            runtime.wait(courier, pump=here.pump(), timeout=timeout, execution=here.execution_id())
+        finally:
+            self._waits -= 1
         return self
 
     async def await_end(self) -> Batch:
@@ -281,7 +289,11 @@ class Batch:
             self.start()
         here, courier = frontend(), self._courier
         assert courier is not None
-        await runtime.await_here(courier, pump=here.pump(), execution=here.execution_id())
+        self._waits += 1
+        try:
+            await runtime.await_here(courier, pump=here.pump(), execution=here.execution_id())
+        finally:
+            self._waits -= 1
         return self
 
     def stop(self, *, after_rows: bool = False) -> None:

@@ -54,6 +54,8 @@ class BatchShown:
 class LiveBatch:
     """Shows a batch in a front end: says what changed, and takes the clicks on Stop and Pause."""
 
+    only_while_waited = False
+
     def __init__(self, progress: BatchProgress, controls: BatchControls) -> None:
         """Show it in the cell that runs now; it begins at once."""
         self._progress, self._controls = replace(progress, state="Running"), controls
@@ -134,6 +136,8 @@ class LiveBatch:
 
 class FinalBatch:
     """No person at a front end (nbclient, papermill, nbval): exactly one, final display."""
+
+    only_while_waited = False
 
     def __init__(self) -> None:
         """Show nothing yet, in the cell that runs now."""

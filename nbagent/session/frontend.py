@@ -53,6 +53,11 @@ class BatchControls(Protocol):
 class BatchView(Protocol):
     """Shows a batch while it is at work."""
 
+    @property
+    def only_while_waited(self) -> bool:
+        """Whether it would be in the way of who types meanwhile: a line of a terminal."""
+        ...
+
     def update(self, progress: BatchProgress) -> None:
         """Show how far it is. On the engine thread, a few times a second."""
         ...

@@ -218,6 +218,8 @@ class BatchPrinter:
     Where no terminal is, only a batch that did not do all that it should has something to say.
     """
 
+    only_while_waited = True
+
     def __init__(self, write: Callable[[str], object], *, is_terminal: bool) -> None:
         """Print by `write`, for example `sys.stderr.write`."""
         self._write, self._is_terminal = write, is_terminal
