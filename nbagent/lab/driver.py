@@ -119,12 +119,12 @@ class Drive:
         """By scorer and run, why there is no score."""
         self._unscored = 0
         self._one_ended = asyncio.Event()
-        self._costs: dict[str, list[float]] = {}
-        """By variant, what each case cost with its judges (USD)."""
+        self._costs: dict[str, tuple[float, int]] = {}
+        """By variant, what its cases cost with their judges (USD), and how many there were."""
         is_free = all(scorer.by == "function" for scorer in scorers)
         for entry in entries if asks and is_free else ():
             if entry.cost_usd is not None:
-                self._costs.setdefault(entry.planned.variant.name, []).append(entry.cost_usd)
+                self._add_cost(entry, entry.cost_usd)
 
     async def run(self) -> None:
         """Work until all is done or an end is asked for.
@@ -132,18 +132,20 @@ class Drive:
         Raises:
             NbagentError: the store failed, or nbagent did; what was done is kept.
         """
-        await asyncio.to_thread(self._look_at_scores)
-        todo = [
-            place
-            for place, entry in enumerate(self.entries)
-            if (self._asks and entry.standing not in ("ok", "ended")) or place in self._marks
-        ]
-        self._unscored = len(self._marks)
-        queue = deque(todo)
         try:
-            n = min(self._how.concurrency, len(todo))
+            await asyncio.to_thread(self._look_at_scores)
+            self._unscored = len(self._marks)
+            queue = deque(
+                place
+                for place, entry in enumerate(self.entries)
+                if (self._asks and entry.standing not in ("ok", "ended")) or place in self._marks
+            )
+            n = min(self._how.concurrency, len(queue))
             tasks = [asyncio.ensure_future(self._worker(queue)) for _ in range(n)]
             await _all_or_first_error(tasks, self.stop)
+        except NbagentError as error:
+            self.state, self.why = "Stopped", error.message
+            raise
         finally:
             self._ended_s = time.monotonic() - self._began
             if not (self._counts["missing"] or self._counts["unfinished"] or self._unscored):
@@ -198,7 +200,11 @@ class Drive:
         self._judged_usd += judges.cost_usd
         spent = (entry.cost_usd or 0.0) - before + judges.cost_usd
         if entry.cost_usd is not None or judges.cost_usd:
-            self._costs.setdefault(entry.planned.variant.name, []).append(spent)
+            self._add_cost(entry, spent)
+
+    def _add_cost(self, entry: Entry, cost_usd: float) -> None:
+        total, n = self._costs.get(entry.planned.variant.name, (0.0, 0))
+        self._costs[entry.planned.variant.name] = total + cost_usd, n + 1
 
     def _may_begin(self, entry: Entry) -> bool:
         """Whether what is left of the budget is enough for this case, too.
@@ -217,8 +223,8 @@ class Drive:
         return left > 0 and mean <= left
 
     def _mean(self, entry: Entry) -> float | None:
-        costs = self._costs.get(entry.planned.variant.name)
-        return sum(costs) / len(costs) if costs else None
+        total, n = self._costs.get(entry.planned.variant.name, (0.0, 0))
+        return total / n if n else None
 
     async def _ask(self, place: int, entry: Entry) -> RunRecord | None:
         def on_event(event: Event) -> None:
@@ -268,9 +274,7 @@ class Drive:
         if how.max_cost_usd is not None:
             spent = self._spent_usd + sum(self._at_work.values()) + self._judged_usd
             if spent >= how.max_cost_usd and self.state == "Running":
-                self.end(
-                    "Stopped", f"max_cost_usd={how.max_cost_usd:g} is used up; raise it to go on"
-                )
+                self._end_by_cost()
                 # The answers that are on their way are paid.
                 self._executor.stop(after_turn=True)
         if how.max_failed is not None:
