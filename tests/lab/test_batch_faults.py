@@ -159,12 +159,17 @@ def test_a_share_of_all_never_stops_and_a_number_does_at_the_next(most: float, f
 
 
 def test_an_interrupt_while_it_starts_leaves_nothing_at_work_that_nobody_holds() -> None:
-    gate, main, n_hit = threading.Event(), threading.get_ident(), 0
+    gate, main, lasts_s = threading.Event(), threading.get_ident(), 0.0
+    is_starting, hits = False, list[bool]()
 
     def held(request: ChatRequest) -> StepLike:
         return offline.step(text=str(answer(request)), wait_ms=0 if gate.is_set() else 60_000)
 
-    made, lasts_s = agent(held), 0.0
+    def interrupt() -> None:
+        hits.append(is_starting)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    made = agent(held)
     for name in ("first", "second"):  # the first one imports much
         began = time.monotonic()
         made.map(TABLE, "{{ n }}", name=name).stop()
@@ -172,20 +177,24 @@ def test_an_interrupt_while_it_starts_leaves_nothing_at_work_that_nobody_holds()
     for moment in range(MOMENTS):
         gate.clear()
         batch, name = None, f"b{moment}"
-        delay_s = lasts_s * (moment + 1) / MOMENTS
+        alarm = threading.Timer(lasts_s * (moment % 10 + 1) / 10, interrupt)
         try:
-            threading.Timer(delay_s, signal.pthread_kill, [main, signal.SIGINT]).start()
+            is_starting, began = True, time.monotonic()
+            alarm.start()
             batch = made.map(TABLE, "{{ n }}", name=name, concurrency=1)
-            time.sleep(5)
+            is_starting, lasts_s = False, min(lasts_s, time.monotonic() - began)
+            alarm.join()
+            time.sleep(0.01)
         except KeyboardInterrupt:
-            n_hit += batch is None
+            alarm.join()
         if batch is not None:
             batch.stop()
         until(lambda: not at_work(), within_s=3)
         until(lambda: "Running" not in set(nbagent.runs()["phase"]), within_s=3)
         gate.set()
         assert made.map(TABLE, "{{ n }}", name=name).wait().progress.ok == 12
-    assert n_hit > MOMENTS / 4
+    assert len(hits) == MOMENTS
+    assert sum(hits) >= 5
 
 
 def test_a_pause_can_become_a_stop() -> None:
