@@ -261,9 +261,11 @@ def test_a_version_that_scored_half_is_shown_alone() -> None:
     assert (shown.notna().sum(), shown.dropna().all()) == (said["n"], True)
 
     batch.score(scorer(lambda row, run: 1 // 0, version=3))
-    assert batch.compare("exact")["failed"].tolist() == [12]
-    assert batch.cells("exact")["state"].tolist() == ["failed"] * 12
+    said = batch.compare("exact").to_dict("records")[0]
+    assert (said["n"], said["missing"], said["failed"]) == (0, 12, 0), "no answer is at fault"
     assert batch.frame()["score_exact"].isna().all()
+    assert batch.progress.notes[0].startswith("exact failed on 12 answers: ZeroDivisionError")
+    assert "exact failed on 12 answers" in str(batch)
 
 
 def test_a_persons_label_is_not_overwritten_by_a_scorer_of_its_name() -> None:
