@@ -37,6 +37,7 @@ from nbagent.lab.cases import (
     cases_of,
     columns_used,
     deciding,
+    key_text,
     option_error,
     refuse_other_data,
     row_shas,
@@ -424,7 +425,12 @@ class Batch:
 
     def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
         """Let a person label the answers from 1 to `scale`, one by one, without the variant."""
-        cases = [(it.planned.row, it.run_id) for it in self._entries if it.standing == "ok"]
+        there = {one.run.id for one in runs_of_batch(self._store, self.name)}  # not forgotten
+        cases = [
+            (entry.planned.row, entry.run_id)
+            for entry in self._entries
+            if entry.standing == "ok" and entry.run_id in there
+        ]
         review = import_module("nbagent.lab.review").Review
         review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
 
@@ -486,4 +492,4 @@ def _name_of(rows: Mapping[str, str], variants: Sequence[Variant], repeat: int) 
 def _fits(planned: PlannedCase, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
     case = planned.case
     labels = all(case.variant.get(axis) == str(label) for axis, label in variant.items())
-    return case.row_key == str(key) and case.attempt == attempt and labels
+    return case.row_key == key_text(key) and case.attempt == attempt and labels

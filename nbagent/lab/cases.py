@@ -181,7 +181,7 @@ def table_of(data: Any, key: str | None) -> Table:
     found: list[Any] = held.tolist()
     if any(map(_is_missing, found)):
         raise UsageError(f"{_key_words(key)} has missing values; each row needs a plain key")
-    keys = tuple(map(_key, found))
+    keys = tuple(map(key_text, found))
     if doubles := [one for one, n in Counter(keys).items() if n > 1][:3]:
         raise UsageError(
             f"{_key_words(key)} has {', '.join(map(repr, doubles))} more than once; name a column "
@@ -199,7 +199,7 @@ def _is_missing(key: Any) -> bool:
         return True
 
 
-def _key(given: Any) -> str:
+def key_text(given: Any) -> str:
     """A key as text: 1.0, as pandas makes of 1 beside a missing value, is 1."""
     is_whole = isinstance(given, float) and given.is_integer()
     return str(int(given)) if is_whole else str(given)
