@@ -294,6 +294,27 @@ def test_failed_cases_are_no_answers_and_are_asked_again_by_the_next_call() -> N
     assert sorted(prompt for _, prompt in asked) == ["Number 2", "Number 4"]
 
 
+def test_a_case_that_a_person_resumes_by_hand_is_answered() -> None:
+    broken = {"on": True}
+
+    def sometimes(request: ChatRequest) -> StepLike:
+        answer = doubled(request)
+        is_bad = broken["on"] and answer == "4"
+        return offline.error("LLM_HTTP_ERROR", "out of order") if is_bad else answer
+
+    failing = agent(model=model(sometimes), retries=0)
+    batch = failing.map(TABLE, TEMPLATE, key="id", name="b").wait()
+    broken["on"] = False
+    mended = batch.open_run("r2").resume()
+    told = batch.open_run("r3").resume("And again?")
+    assert (mended.ok, told.ok) == (True, True)
+    asked.clear()
+    again = failing.map(TABLE, TEMPLATE, key="id", name="b").wait()
+    assert (again.progress.ok, asked) == (12, [])
+    assert again.open_run("r2").id == mended.id
+    assert again.open_run("r3").id == batch.open_run("r3").id, "what was said besides is no case"
+
+
 @pytest.mark.parametrize(("most", "failed"), [(3, 4), (0.25, 4), (0.999, 12)])
 def test_too_many_failures_end_the_batch(most: float, failed: int) -> None:
     def down(request: ChatRequest) -> StepLike:
@@ -497,6 +518,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "unclosed": (lambda: agent().map(TABLE, "{{ n"), "no closing"),
     "empty template": (lambda: agent().map(TABLE, " "), "the template is empty"),
+    "two prompts": (
+        lambda: agent().map(TABLE, TEMPLATE, vary={"prompt": ["{{ n }}"]}),
+        "the prompt is given twice",
+    ),
     "no text": (lambda: agent().map(TABLE, 5), "the template is a int"),  # pyright: ignore
     "no table": (lambda: agent().map([1], TEMPLATE), "the table is a list"),  # pyright: ignore
     "no rows": (lambda: agent().map(TABLE.head(0), TEMPLATE), "has no rows"),

@@ -156,6 +156,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "--over df --to cell": ("--to", "--over", "keep one"),
     "--over df --raw": ("--raw", "--over", "keep one"),
     "--over nowhere": ("no variable 'nowhere'",),
+    "--over df --vary system=Nowhere": ("no text in a variable 'Nowhere'",),
     "--over unit": ("the table is a str", "DataFrame"),
     "--over df.head": ("--over", "variable"),
     "--over df --row-key nr": ("'nr' is no column", "id, n"),
