@@ -285,7 +285,7 @@ def batch_parts(
     )
     is_bad = status.tone == "bad"
     end = line("nba-end nba-error" if is_bad else "nba-end", end_of(progress))
-    notes = [line("nba-note", it) for it in notes_of(progress)]
+    notes = [line("nba-wide nba-note", it) for it in notes_of(progress)]
     return {
         "head": head,
         "failures": h("div", "", *_failure_nodes(progress, kernel), data_key="failures"),
