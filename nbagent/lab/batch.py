@@ -54,9 +54,8 @@ from nbagent.session.active import look_ahead
 from nbagent.session.frontend import BatchView, frontend
 from nbagent.session.prepare import Ask
 from nbagent.session.stores import current_store
-from nbagent.view.batch import BatchProgress, batch_node, batch_text
+from nbagent.view.batch import BatchProgress, batch_text
 from nbagent.view.listing import Listing
-from nbagent.view.node import Node
 from nbagent.view.words import things
 
 if TYPE_CHECKING:
@@ -451,10 +450,6 @@ class Batch:
 
     def __str__(self) -> str:
         return batch_text(self.progress)
-
-    def node(self, kernel: str = "") -> Node:
-        """Its picture; see `view.batch`."""
-        return batch_node(self.progress, kernel=kernel)
 
     def _ipython_display_(self) -> None:
         if not frontend().show_batch(self.progress):
