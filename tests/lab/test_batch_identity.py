@@ -80,7 +80,7 @@ def test_no_part_of_a_value_that_may_be_secret_is_a_label(
     frames = [batch.frame(), runs(), nbagent.scores(batch="b"), batch.compare()]
     assert set(frames[0][option]) == {"1", "2"}
     said += [frame.to_csv() for frame in frames]
-    said += [str(batch), repr(batch), str(batch.node()), str(batch.progress)]
+    said += [str(batch), repr(batch), str(batch.progress)]
     wrong: list[Any] = [values[0], {option: [SECRET]}, SECRET, [SECRET, 5], [values[0], SECRET]]
     for given in [*({option: one} for one in wrong), [{option: values}], {"nope": values}]:
         with pytest.raises(UsageError) as error:
