@@ -57,8 +57,9 @@ def notebook(
 
 def width(output: Locator, kind: str) -> float:
     """How much of the bar is of a kind."""
-    piece = output.locator(f".nba-i-{kind}")
-    return piece.evaluate("n => n.getBoundingClientRect().width") if piece.count() else 0.0
+    # At once: the bar is drawn anew several times a second.
+    measure = "(it, kind) => it.querySelector(kind)?.getBoundingClientRect().width ?? 0"
+    return output.evaluate(measure, f".nba-i-{kind}")
 
 
 def test_the_bar_moves_stop_ends_it_soon_and_the_cell_again_goes_on(
