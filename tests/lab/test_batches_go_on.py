@@ -32,7 +32,10 @@ def slowly(visit: Visit) -> Reply:
     return Reply("fine")
 
 
-@pytest.mark.parametrize("after", [1, 7, 23])
+_PROOFS = [pytest.param(n, marks=pytest.mark.proof) for n in (1, 2, 15, 23, 38)]
+
+
+@pytest.mark.parametrize("after", [7, *_PROOFS])
 def test_a_killed_process_loses_no_finished_row_and_none_is_asked_twice(
     after: int, tmp_path: Path
 ) -> None:
