@@ -305,7 +305,9 @@ def _interval(
         drawn = random.integers(0, n, size, dtype=np.uint32)
         means[start : start + step] = values[drawn].mean(axis=1)
     tail = _tail(n)
-    lo, hi = np.quantile(means, [tail, 1 - tail]).round(_DECIMALS).tolist()
+    # Its overloads are partly unknown to a type checker.
+    quantile: Any = cast("Any", np).quantile
+    lo, hi = quantile(means, [tail, 1 - tail]).round(_DECIMALS).tolist()
     return lo, hi
 
 
