@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nbagent.contracts.canonical import json_object, load_json
-from nbagent.contracts.errors import NbagentError, UsageError, described
+from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.secrets import register_environment
 from nbagent.view.words import visible
 
@@ -77,7 +77,7 @@ def _runs(given: Namespace) -> str:
 
 
 def _show(given: Namespace) -> str:
-    return import_module("nbagent.view.text").plain(_run(given.run).record)
+    return import_module("nbagent.view.terminal").plain(_run(given.run).record)
 
 
 def _export(given: Namespace) -> str | None:
@@ -119,7 +119,7 @@ def stripped(name: str) -> str:
         held = [json_object(output.get("metadata")) or {} for output in outputs]
         dropped = [metadata.pop("nbagent") for metadata in held if "nbagent" in metadata]
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{name} is no notebook that can be read ({described(error)})") from None
+        raise UsageError(f"{name} is no notebook that can be read ({describe_error(error)})") from None
     if not dropped:
         return f"{name}: no records of runs; nothing was changed"
     # As Jupyter writes it.
@@ -146,7 +146,7 @@ def _write(file: Path, text: str) -> None:
                 os.unlink(temporary)
             raise
     except OSError as error:
-        raise UsageError(f"{file.name} cannot be written ({described(error)})") from None
+        raise UsageError(f"{file.name} cannot be written ({describe_error(error)})") from None
 
 
 if __name__ == "__main__":

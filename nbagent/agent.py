@@ -12,14 +12,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from nbagent import runtime
-from nbagent.contracts.chat import Message
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
+from nbagent.contracts.messages import Message
 from nbagent.run import Run, as_tuple, changed_ask
-from nbagent.session.active import OnEvent, dry_run
+from nbagent.session.active import OnEvent
 from nbagent.session.approval import OnApproval
-from nbagent.session.prepare import Ask
-from nbagent.settings import RunOptions, without_secrets
+from nbagent.session.dry_run import dry_run
+from nbagent.session.request import Ask
+from nbagent.settings.options import RunOptions
+from nbagent.settings.sources import without_secrets
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -163,7 +165,7 @@ class Agent:
         """
         # Late: most agents are never asked a whole table.
         from nbagent.lab.batch import Batch
-        from nbagent.lab.cases import How
+        from nbagent.lab.plan import How
 
         how = How(
             key=key,

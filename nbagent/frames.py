@@ -12,17 +12,18 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from nbagent.archive import frames
-from nbagent.archive.codec import unpacked_all
-from nbagent.archive.store import Store
-from nbagent.archive.tables import DAMAGE, Dtype
 from nbagent.contracts.canonical import load_json
-from nbagent.contracts.errors import UsageError, described
+from nbagent.contracts.errors import UsageError, describe_error
 from nbagent.contracts.records import RunRecord
 from nbagent.run import Run
-from nbagent.session.clients import listings
+from nbagent.session.models import listings
 from nbagent.session.stores import current_store, store_at
-from nbagent.settings import RunOptions, path_of
+from nbagent.settings.options import RunOptions
+from nbagent.settings.sources import path_of
+from nbagent.store import dataframes
+from nbagent.store.columns import DAMAGE, Dtype
+from nbagent.store.rows import unpacked_all
+from nbagent.store.writer import Store
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -101,7 +102,7 @@ class History:
         several = cast("list[Any]", given) if is_list else [given]
         # One store is read once, by however many names it is given.
         stores = dict.fromkeys(it if isinstance(it, Store) else store_at(it) for it in several)
-        return frames.read([*stores], name, filters)
+        return dataframes.read([*stores], name, filters)
 
 
 _history = History()
@@ -164,7 +165,7 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
         in_order = sorted(records.values(), key=lambda record: record.started_at)
         return SavedNotebook(file, in_order)
     except (OSError, *DAMAGE) as error:
-        said = described(error).partition("\n")[0]
+        said = describe_error(error).partition("\n")[0]
         raise UsageError(f"{file} is no notebook with whole records ({said})") from None
 
 
@@ -197,5 +198,5 @@ def models(provider: str | None = None, **options: Any) -> DataFrame:
         for listing in listings(provider, RunOptions(**options))
         for model in listing.models or (None,)
     ]
-    frame: Any = frames.frame_of(rows)
+    frame: Any = dataframes.frame_of(rows)
     return frame.astype(_MODEL_DTYPES)

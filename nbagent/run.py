@@ -15,27 +15,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from nbagent import runtime
-from nbagent.archive.frames import frame_of
-from nbagent.archive.store import Store
-from nbagent.contracts.chat import ChatRequest, Message, Usage, redacted
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, error_from_info
+from nbagent.contracts.messages import Message, redacted
+from nbagent.contracts.model import ChatRequest, Usage
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.providers.offline import source_of
+from nbagent.run_tree import Spread
 from nbagent.session.active import ActiveRun, OnEvent, at_work
 from nbagent.session.approval import ANSWERS
-from nbagent.session.branches import Spread
-from nbagent.session.composer import Output, answer_text
 from nbagent.session.frontend import Frontend, frontend
-from nbagent.session.prepare import Ask, Kind, turn_of, type_of
+from nbagent.session.inherit import turn_of, type_of
+from nbagent.session.output import Output, answer_text
+from nbagent.session.request import Ask, Kind
 from nbagent.session.stores import cache_file, current_store, find_run, note_last
-from nbagent.settings import path_of
+from nbagent.settings.sources import path_of
+from nbagent.store.dataframes import frame_of
+from nbagent.store.writer import Store
 from nbagent.view.words import things
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from nbagent.view.values import Answer
+    from nbagent.view.value_nodes import Answer
     from nbagent.workflow.composer import Flow
 
 T = TypeVar("T")
@@ -119,7 +121,7 @@ class Run:
             return flow.for_looking() if flow else None
         if self.record.workflow is None:
             return None
-        return import_module("nbagent.session.documents").flow_of_record(self.record, self._store)
+        return import_module("nbagent.workflow.locate").flow_of_record(self.record, self._store)
 
     @property
     def ok(self) -> bool:
@@ -221,7 +223,7 @@ class Run:
             provider: an `opentelemetry.sdk.trace.TracerProvider`.
             content: also what was said, and what tools took and gave.
         """
-        export = import_module("nbagent.archive.export")
+        export = import_module("nbagent.export.json_lines")
         try:
             export.send(_spans(self, redacted(self.record), content), provider)
         except ImportError:
@@ -351,7 +353,7 @@ class Run:
         for run_id in forgotten:
             cache_file(self._store, run_id).unlink(missing_ok=True)
         if self.record.workflow is not None:
-            import_module("nbagent.session.documents").forget_state(forgotten, self._store)
+            import_module("nbagent.workflow.locate").forget_state(forgotten, self._store)
         frontend().forget(forgotten)
         if self._store.database.keeps_deleted:
             warnings.warn(
@@ -368,7 +370,7 @@ class Run:
     @property
     def answer(self) -> Answer:
         """`text`, rendered where it is shown as the last value of a cell."""
-        return import_module("nbagent.view.values").Answer.of(self.record)
+        return import_module("nbagent.view.value_nodes").Answer.of(self.record)
 
     def __str__(self) -> str:
         return self.text
@@ -386,12 +388,12 @@ class Run:
 
 def _spans(run: Run, record: RunRecord, content: bool) -> Any:
     messages = [redacted(message) for message in run.messages] if content else None
-    return import_module("nbagent.archive.export").spans_of(record, messages)
+    return import_module("nbagent.export.json_lines").spans_of(record, messages)
 
 
 def _otlp(run: Run, record: RunRecord, content: bool) -> str:
     spans = _spans(run, record, content)
-    return import_module("nbagent.archive.export").otlp_json(record, spans)
+    return import_module("nbagent.export.json_lines").otlp_json(record, spans)
 
 
 def _training_line(run: Run, record: RunRecord, content: bool) -> str:
@@ -399,12 +401,12 @@ def _training_line(run: Run, record: RunRecord, content: bool) -> str:
     system = record.system_prompts.get(request.system_sha, "") if request else ""
     tools = record.toolsets.get(request.toolset_sha, ()) if request else ()
     messages = [redacted(message) for message in run.messages]
-    return import_module("nbagent.providers.fine_tuning").training_line(messages, system, tools)
+    return import_module("nbagent.export.fine_tuning").training_line(messages, system, tools)
 
 
 def _cell(run: Run, record: RunRecord, content: bool) -> str:
     is_own = run._store is current_store()  # pyright: ignore[reportPrivateUsage]
-    return import_module("nbagent.view.cell").cell_text(record, is_own=is_own)
+    return import_module("nbagent.export.cell").cell_text(record, is_own=is_own)
 
 
 def _of_record(module: str, name: str) -> Callable[[Run, RunRecord, bool], str]:
@@ -412,9 +414,9 @@ def _of_record(module: str, name: str) -> Callable[[Run, RunRecord, bool], str]:
 
 
 FORMATS: dict[str, Callable[[Run, RunRecord, bool], str]] = {
-    "md": _of_record("nbagent.view.documents", "markdown_document"),
-    "html": _of_record("nbagent.view.documents", "html_document"),
-    "jsonl": _of_record("nbagent.archive.export", "json_lines"),
+    "md": _of_record("nbagent.export.documents", "markdown_document"),
+    "html": _of_record("nbagent.export.documents", "html_document"),
+    "jsonl": _of_record("nbagent.export.json_lines", "json_lines"),
     "openai": _training_line,
     "cell": _cell,
     "otel": _otlp,
@@ -424,7 +426,7 @@ FORMATS: dict[str, Callable[[Run, RunRecord, bool], str]] = {
 def drawing() -> Any:
     """The module that draws figures. UsageError where matplotlib is not installed."""
     try:
-        return import_module("nbagent.archive.plots")
+        return import_module("nbagent.export.figures")
     except ImportError:
         raise UsageError("figures need a package: pip install 'nbagent[plot]'") from None
 

@@ -18,17 +18,17 @@ from nbagent import runtime
 from nbagent.agent import Agent
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import ToolRun
-from nbagent.providers.limits import forget_limits
 from nbagent.providers.offline import Script, script
-from nbagent.providers.refusals import forget_refusals
+from nbagent.providers.rate_limits import forget_limits
+from nbagent.providers.workarounds import forget_refusals
 from nbagent.run import Run
 from nbagent.session.active import at_work
 from nbagent.session.approval import granted
-from nbagent.session.clients import listed_ids
 from nbagent.session.frontend import use_frontend
-from nbagent.session.prepare import remembered
+from nbagent.session.inherit import remembered
+from nbagent.session.models import listed_ids
 from nbagent.session.stores import close_stores
-from nbagent.settings import begun_anew
+from nbagent.settings.sources import begun_anew
 
 AgentMaker = Callable[..., tuple[Agent, Script]]
 """What the fixture `fresh_agent` gives."""

@@ -14,7 +14,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from nbagent.contracts.ports import RunCode
+from nbagent.contracts.tools import RunCode
 from nbagent.notebook.run_code import run_code
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nbagent.contracts.ports import RunCode, RunControls, Sink
+from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
+from nbagent.contracts.tools import RunCode
 from nbagent.runtime import Courier
 from nbagent.session.frontend import Asker, Cell, Frontend
-from nbagent.settings import RunOptions
+from nbagent.settings.options import RunOptions
 
 
 class StandIn(Frontend):

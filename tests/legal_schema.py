@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 
-from nbagent.contracts.chat import ToolSpec
-from nbagent.providers.toolset import wire_name
+from nbagent.contracts.model import ToolSpec
+from nbagent.providers.wires.tool_names import wire_name
 
 KEYWORDS = (
     {"type", "properties", "required", "additionalProperties", "items", "anyOf", "enum"}

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from nbagent.contracts import events
+from nbagent.contracts.approval import Question
 from nbagent.contracts.canonical import sha256_hex
-from nbagent.contracts.chat import ChatResponse, Message, ResponseMeta, ToolCall, ToolSpec, Usage
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.policy import Question
+from nbagent.contracts.messages import Message, ToolCall
+from nbagent.contracts.model import ChatResponse, ResponseMeta, ToolSpec, Usage
 from nbagent.contracts.records import (
     EngineTurn,
     RunRecord,

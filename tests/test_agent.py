@@ -16,7 +16,7 @@ from nbagent.contracts.errors import EngineError, ModelError, NbagentError, Tool
 from nbagent.providers.offline import Step, call, error, script, step
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import current_store
-from nbagent.settings import begun_anew
+from nbagent.settings.sources import begun_anew
 
 
 def test_an_unknown_option_names_the_nearest_one_at_each_door() -> None:

@@ -13,7 +13,8 @@ from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.settings import RunOptions, Settings, checked_value, effective, origins, store_home
+from nbagent.settings.options import RunOptions, Settings, checked_value
+from nbagent.settings.sources import effective, origins, store_home
 
 
 @pytest.fixture(autouse=True)

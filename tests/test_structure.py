@@ -17,34 +17,34 @@ LAYERS: list[set[str]] = [
     {"__main__"},
     {"notebook"},
     {"testing"},
-    {"overview", "charts"},
+    {"comparison", "charts"},
     {"frames", "agent"},
     {"lab"},
     {"run"},
+    {"run_tree"},
     {"session"},
-    {"providers", "tools", "workflow"},
-    {"view"},
-    {"engine", "runtime", "archive", "files", "sandbox", "settings", "shown"},
+    {"export"},
+    {"providers", "workflow", "view"},
+    {"store", "tools"},
+    {"engine", "runtime", "files", "sandbox", "settings", "shown"},
     {"contracts"},
 ]
 # What a room may use beside the layers below it.
-SIDEWAYS = {
-    "archive": {"settings"},
-}
+SIDEWAYS: dict[str, set[str]] = {}
 # The one import up the page, made when a run first needs a place to be shown.
-UPWARD = {("session.frontend", "notebook.surface")}
+UPWARD = {("session.frontend", "notebook.frontend")}
 # A package and the one place (a module or a room) that imports it.
 HOMES = {
     # The mcp package takes a client of it, for headers and proxies.
     "httpx2": ("tools.mcp",),
-    "httpcore2": ("providers.http", "providers.streams"),
-    "pandas": ("archive.frames",),
-    "numpy": ("archive.frames", "lab.statistics"),
-    "distributed": ("lab.dask",),
-    "cloudpickle": ("lab.parcels",),
-    "sqlite3": ("archive.database",),
-    "matplotlib": ("archive.plots",),
-    "opentelemetry": ("archive.export",),
+    "httpcore2": ("providers.transport.http", "providers.transport.streams"),
+    "pandas": ("store.dataframes",),
+    "numpy": ("store.dataframes", "lab.statistics"),
+    "distributed": ("lab.remote",),
+    "cloudpickle": ("lab.remote_task",),
+    "sqlite3": ("store.database",),
+    "matplotlib": ("export.figures",),
+    "opentelemetry": ("export.otel",),
     "IPython": ("notebook",),
     "ipykernel": ("notebook",),
     "ipywidgets": ("notebook",),
@@ -57,7 +57,7 @@ HOMES = {
     "markdown_it": ("view",),
     "pygments": ("view",),
     "ruamel": ("files.frontmatter",),
-    "pathspec": ("files.searching",),
+    "pathspec": ("files.walking",),
     "re2": ("files.searching",),
     "mcp": ("tools.mcp",),
     "mcp_types": ("tools.mcp",),

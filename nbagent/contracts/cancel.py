@@ -43,7 +43,7 @@ class CancelToken:
                 return
         callback()
 
-    async def finished(
+    async def run_cancellable(
         self, work: Awaitable[T], grace_s: Callable[[], float | None] | float
     ) -> asyncio.Task[T]:
         """Await this in a task; a stop cancels it and leaves it behind after `grace_s` seconds.
@@ -52,11 +52,11 @@ class CancelToken:
         the task, not done if it was left; what it ended with is for the caller to look at.
         """
         loop = asyncio.get_running_loop()
-        over: asyncio.Future[None] = loop.create_future()
+        ended: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
-            if not over.done():
-                over.set_result(None)
+            if not ended.done():
+                ended.set_result(None)
 
         def stop() -> None:
             with suppress(RuntimeError):  # the loop has gone
@@ -72,12 +72,12 @@ class CancelToken:
         task = loop.create_task(run())
         self.on_set(stop)
         try:
-            await over
-            left_s = grace_s() if callable(grace_s) else grace_s
-            if not task.done() and left_s is not None:
+            await ended
+            wait_s = grace_s() if callable(grace_s) else grace_s
+            if not task.done() and wait_s is not None:
                 task.cancel()
             if not task.done():
-                await asyncio.wait((task,), timeout=left_s)
+                await asyncio.wait((task,), timeout=wait_s)
         except BaseException:
             task.cancel()
             raise

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import orjson
 
-_LONG = re.compile(r"\d{19}")
+_LONG_NUMBER = re.compile(r"\d{19}")
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -31,13 +31,13 @@ def dump_json(value: Any) -> bytes:
 def load_json(data: bytes | str) -> Any:
     """Decode JSON; raises ValueError on anything that is not JSON. Integers of any size stay."""
     text = data.decode() if isinstance(data, bytes) else data
-    if not _LONG.search(text):  # orjson reads integers over 64 bits as floats.
+    if not _LONG_NUMBER.search(text):  # orjson reads integers over 64 bits as floats.
         with suppress(ValueError):  # Lone surrogates in escapes are legal for json only.
             return orjson.loads(text)
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(text, parse_constant=_reject_constant)
 
 
-def _refuse_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 

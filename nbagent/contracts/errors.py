@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from nbagent.contracts.secrets import redact, redact_cut, redact_json, register_environment
+from nbagent.contracts.secrets import redact, redact_truncated, redact_json, register_environment
 
 ModelCode = Literal[
     "LLM_AUTH_FAILED",
@@ -54,7 +54,7 @@ ToolCode = Literal[
 ]
 ErrorCode = Literal[ModelCode, EngineCode, ToolCode]
 
-_LONGEST = 4_000
+_MAX_FOREIGN_CHARS = 4_000
 """So many characters of a foreign message are told."""
 
 CODES: frozenset[str] = frozenset(get_args(ErrorCode))
@@ -171,11 +171,11 @@ def error_from_info(info: ErrorInfo) -> NbagentError:
     return kind(info.message, code=info.code, details=info.details)
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """`Type: message` of any exception, bounded, also of one whose message cannot be made."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{type(error).__name__}: {error.strerror}"  # a path of this machine is not told
     try:
-        return redact_cut(f"{type(error).__name__}: {str(error)[:_LONGEST]}")
+        return redact_truncated(f"{type(error).__name__}: {str(error)[:_MAX_FOREIGN_CHARS]}")
     except BaseException:
         return type(error).__name__

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nbagent.contracts.chat import Message, ToolSpec
+from nbagent.contracts.approval import Question
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.policy import Question
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, TurnRequest
 
 

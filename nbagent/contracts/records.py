@@ -11,19 +11,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from nbagent.contracts.canonical import dump_json, json_object, sha_of
-from nbagent.contracts.chat import (
-    ChatResponse,
-    ImagePart,
-    Message,
-    Part,
-    TextPart,
-    ToolSpec,
-    Usage,
-    Value,
-    parse_arguments,
-)
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.policy import Limits
+from nbagent.contracts.limits import Limits
+from nbagent.contracts.messages import ImagePart, Message, Part, TextPart, Value, parse_arguments
+from nbagent.contracts.model import ChatResponse, ToolSpec, Usage
 
 Phase = Literal["Running", "WaitingUser", "Completed", "Failed"]
 StopReason = Literal[
@@ -131,7 +122,7 @@ class ToolRun(Value):
     def images(self) -> tuple[ImagePart, ...]:
         """What the person sees: the images in the result, then those that were displayed."""
         parts = self.result.attachments if self.result else ()
-        return (*(it for it in parts if isinstance(it, ImagePart) and it.data), *self.shown)
+        return (*(part for part in parts if isinstance(part, ImagePart) and part.data), *self.shown)
 
     def as_message(self) -> Message:
         """The message that gives the result to the model."""
@@ -143,19 +134,19 @@ class ToolRun(Value):
         )
 
 
-_KEEP_CHARS = 200
+_TRIMMED_CHARS = 200
 """Of an old tool result that is sent shortened."""
-_WORTH_CHARS = 500
+_MIN_TRIM_CHARS = 500
 """A shorter result would hardly become smaller."""
 
 
-def is_worth_it(message: Message) -> bool:
+def can_trim(message: Message) -> bool:
     """Whether a message is a tool result that becomes much smaller when it is shortened."""
-    long = len(message.content) > 1 or len(message.text) >= _WORTH_CHARS
+    long = len(message.content) > 1 or len(message.text) >= _MIN_TRIM_CHARS
     return message.role == "tool" and long
 
 
-def shortened(message: Message) -> Message:
+def trim_result(message: Message) -> Message:
     """A tool message with the start of its result, as JSON that says what is missing.
 
     `{"ok": true, "data": "<the first characters>", "trimmed": "200 of 48,213 characters"}`; of an
@@ -164,16 +155,16 @@ def shortened(message: Message) -> Message:
     # A conversation of the person's own making may hold anything.
     body = parse_arguments(message.text) or {}
     error = json_object(body.get("error"))
-    held: Any = error.get("message") if error else body.get("data", message.text)
-    text = held if isinstance(held, str) else dump_json(held).decode()
-    start = text[:_KEEP_CHARS]
-    kept: dict[str, Any] = {"ok": not error, "data": start}
+    content: Any = error.get("message") if error else body.get("data", message.text)
+    text = content if isinstance(content, str) else dump_json(content).decode()
+    start = text[:_TRIMMED_CHARS]
+    excerpt: dict[str, Any] = {"ok": not error, "data": start}
     if error:
-        kept = {"ok": False, "error": {"code": error.get("code"), "message": start}}
-    kept["trimmed"] = f"{len(start):,} of {len(text):,} characters"
+        excerpt = {"ok": False, "error": {"code": error.get("code"), "message": start}}
+    excerpt["trimmed"] = f"{len(start):,} of {len(text):,} characters"
     if n_left := sum(not isinstance(part, TextPart) for part in message.content):
-        kept["trimmed"] += f", without {n_left} images or files"
-    return message.model_copy(update={"content": (TextPart(text=dump_json(kept).decode()),)})
+        excerpt["trimmed"] += f", without {n_left} images or files"
+    return message.model_copy(update={"content": (TextPart(text=dump_json(excerpt).decode()),)})
 
 
 class TurnRequest(Value):
@@ -236,7 +227,7 @@ class EngineTurn(Value):
         return self.response.message.text if self.response else ""
 
 
-JUDGE = "/judge"
+JUDGE_SUFFIX = "/judge"
 """What the name of a batch ends with whose runs judge those of another one."""
 
 
@@ -338,13 +329,13 @@ class RunRecord(Value):
         """The last text that the model wrote."""
         return next((turn.text for turn in reversed(self.turns) if turn.text), "")
 
-    def added_by(self, turn: EngineTurn) -> range:
+    def message_range(self, turn: EngineTurn) -> range:
         """The places in `messages` of a turn's answer and results; none where it left none."""
-        place = turn.request.n_messages - self.shared_messages
+        start = turn.request.n_messages - self.shared_messages
         answer = turn.response and turn.response.message
-        if answer is None or self.messages[place : place + 1] != (answer,):
-            return range(place, place)
-        return range(place, place + 1 + len(answer.tool_calls))
+        if answer is None or self.messages[start : start + 1] != (answer,):
+            return range(start, start)
+        return range(start, start + 1 + len(answer.tool_calls))
 
 
 def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:

@@ -22,30 +22,30 @@ from typing import Any, NoReturn, cast
 from urllib.parse import quote, quote_plus, unquote
 
 MASK = "[redacted]"
-_SHORTEST = 8
+_MIN_SECRET_CHARS = 8
 """Shorter values (`none`, `ollama`) are placeholders; hiding them would garble ordinary text."""
-_LONGEST = 10_000
-_CUT = re.compile(r"([\s\[\]('\"]{0,2}(?:…|\.{2,})[\s\[\]('\"]{0,2})")
+_MAX_SECRET_CHARS = 10_000
+_CUT_MARK = re.compile(r"([\s\[\]('\"]{0,2}(?:…|\.{2,})[\s\[\]('\"]{0,2})")
 """What stands where a text was cut."""
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_ANYWHERE = (
+_NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SECRET_PARTS = (
     *("secret", "passw", "passphrase", "passcode", "credential", "apikey", "accesskey"),
     *("privatekey", "signingkey", "keyring", "keystore", "keychain", "keypair", "keyfile"),
     *("authorization", "bearer"),
 )
-_WHOLE = frozenset({"pwd", "jwt", "cookie", "cookies", "otp"})
-_ENDINGS = ("key", "keys", "token", "tokens")
-_NO_KEYS = re.compile(r"(?:mon|tur|don|joc|hoc|whis|hot)keys?")
-_COUNTED = frozenset(
+_SECRET_WORDS = frozenset({"pwd", "jwt", "cookie", "cookies", "otp"})
+_KEY_ENDINGS = ("key", "keys", "token", "tokens")
+_ORDINARY_WORDS = re.compile(r"(?:mon|tur|don|joc|hoc|whis|hot)keys?")
+_COUNT_WORDS = frozenset(
     (
         *("max", "min", "num", "n", "total", "prompt", "completion", "cached", "reasoning"),
         *("input", "output", "count", "counts", "limit", "budget", "usage", "per"),
     )
 )
 """With one of these words, tokens are those of a language model."""
-_IN_ADDRESS = re.compile(r"\w://[^\s/:@'\"]{0,200}:([^\s/@'\"]{1,500})@")
+_URL_PASSWORD = re.compile(r"\w://[^\s/:@'\"]{0,200}:([^\s/@'\"]{1,500})@")
 _URL_SAFE = str.maketrans("+/", "-_")
-_HTTP_LOGS = ("httpcore2", "httpx2")
+_HTTP_LOGGERS = ("httpcore2", "httpx2")
 
 
 class SecretKey:
@@ -55,7 +55,7 @@ class SecretKey:
 
     def __init__(self, text: str) -> None:
         self.__reveal = lambda: text
-        register(text)
+        register_secret(text)
 
     def reveal(self) -> str:
         """The text itself. Only the transport calls this."""
@@ -73,43 +73,43 @@ class SecretKey:
         raise TypeError("a SecretKey is never pickled or copied")
 
 
-class _Starts:
+class _PrefixFinder:
     """Finds the first characters of a form at the end of a text."""
 
     def __init__(self, forms: Iterable[str]) -> None:
         self._forms: defaultdict[str, list[str]] = defaultdict(list)
         for form in forms:
-            for size in range(1, _SHORTEST + 1):
+            for size in range(1, _MIN_SECRET_CHARS + 1):
                 self._forms[form[:size]].append(form)
         self._longest = max(map(len, forms))
 
-    def at_end(self, text: str) -> int:
+    def partial_length(self, text: str) -> int:
         """How many characters at the end of a text may be the start of a form."""
         for start in range(max(len(text) - self._longest, 0), len(text)):
-            forms = self._forms.get(text[start : start + _SHORTEST], ())
+            forms = self._forms.get(text[start : start + _MIN_SECRET_CHARS], ())
             if any(form.startswith(text[start:]) for form in forms):
                 return len(text) - start
         return 0
 
 
-class _Finder:
+class _SecretFinder:
     """Finds whole forms, their starts and, read backwards, their ends."""
 
     def __init__(self, forms: frozenset[str]) -> None:
-        self.whole = _any_of(forms)
-        self.starts = _Starts(forms)
-        self.ends = _Starts({form[::-1] for form in forms})
+        self.whole = _pattern_of(forms)
+        self.starts = _PrefixFinder(forms)
+        self.ends = _PrefixFinder({form[::-1] for form in forms})
 
-    def without_rest(self, piece: str) -> str:
+    def mask_partial(self, piece: str) -> str:
         """A piece of a text that was cut at both ends, without what is left there of a form."""
-        if (size := self.starts.at_end(piece)) >= _SHORTEST:
+        if (size := self.starts.partial_length(piece)) >= _MIN_SECRET_CHARS:
             piece = piece[:-size] + MASK
-        if (size := self.ends.at_end(piece[::-1])) >= _SHORTEST:
+        if (size := self.ends.partial_length(piece[::-1])) >= _MIN_SECRET_CHARS:
             piece = MASK + piece[size:]
         return piece
 
 
-_finder = lru_cache(maxsize=1)(_Finder)
+_finder = lru_cache(maxsize=1)(_SecretFinder)
 _lock = threading.Lock()
 _forms: frozenset[str] = frozenset()
 """Of every secret."""
@@ -117,7 +117,7 @@ _environment: Mapping[Any, Any] = {}
 """As it was read last."""
 
 
-def _any_of(forms: Iterable[str]) -> re.Pattern[str]:
+def _pattern_of(forms: Iterable[str]) -> re.Pattern[str]:
     """One pattern, the longest form first. Grouped, it looks at few branches a character."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for form in sorted(forms, key=len, reverse=True):
@@ -125,14 +125,14 @@ def _any_of(forms: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"{re.escape(c)}(?:{'|'.join(g)})" for c, g in groups.items()))
 
 
-def register(text: str) -> None:
+def register_secret(text: str) -> None:
     """Make `redact` hide this text: literal, as URL, JSON, hexadecimal, base64 and base32."""
     global _forms
     text = text.strip()
-    if len(text) < _SHORTEST or text in _forms:
+    if len(text) < _MIN_SECRET_CHARS or text in _forms:
         return
     raw = text.encode("utf-8", "surrogatepass")
-    forms = {text, quote(text, safe=""), quote_plus(text), json.dumps(text)[1:-1], *_escaped(text)}
+    forms = {text, quote(text, safe=""), quote_plus(text), json.dumps(text)[1:-1], *_escape_forms(text)}
     forms |= {raw.hex(), raw.hex().upper()}
     for encode, bits, alignments in ((base64.b64encode, 6, 3), (base64.b32encode, 5, 5)):
         for shift in range(alignments):
@@ -144,7 +144,7 @@ def register(text: str) -> None:
         _forms |= forms
 
 
-def _escaped(text: str) -> set[str]:
+def _escape_forms(text: str) -> set[str]:
     """Every character as the escape of JSON and Python; beyond the first plane they differ."""
     in_json = "\\u" + text.encode("utf-16-be", "surrogatepass").hex("-", 2).replace("-", "\\u")
     in_python = (f"\\u{ord(c):04x}" if c < "\U00010000" else f"\\U{ord(c):08x}" for c in text)
@@ -163,25 +163,25 @@ def register_environment() -> None:
         return
     _environment = now
     named = dict(os.environ)
-    register_named(named)
+    register_named_secrets(named)
     for variable, text in named.items():
         if variable.upper().endswith("_API_KEY"):
-            register(text)
-        for password in _IN_ADDRESS.findall(text):
-            register_named({"password": unquote(password)})
-    for name in _HTTP_LOGS:
+            register_secret(text)
+        for password in _URL_PASSWORD.findall(text):
+            register_named_secrets({"password": unquote(password)})
+    for name in _HTTP_LOGGERS:
         # Their lines hold addresses and headers as they are. Who sets a level of his own has them.
         if (log := logging.getLogger(name)).level == logging.NOTSET:
             log.setLevel(logging.WARNING)
 
 
-def register_named(names: Mapping[str, Any]) -> None:
+def register_named_secrets(names: Mapping[str, Any]) -> None:
     """Make `redact` hide texts that are secrets by their name and by their look."""
     for name, text in list(names.items()):
-        if type(text) is str and len(text) <= _LONGEST and is_secret_name(name):
+        if type(text) is str and len(text) <= _MAX_SECRET_CHARS and is_secret_name(name):
             for word in text.split():
                 if _looks_secret(name, word):
-                    register(word)
+                    register_secret(word)
 
 
 def is_secret_name(name: object) -> bool:
@@ -195,34 +195,34 @@ def is_secret_name(name: object) -> bool:
 def _is_secret_name(name: str) -> bool:
     if name.endswith("Error"):
         return False
-    if shortest_secret(name) == _SHORTEST:
+    if min_secret_chars(name) == _MIN_SECRET_CHARS:
         return True
-    words = _words_of(name)
-    ending = [w for w in words if w.endswith(_ENDINGS) and not _NO_KEYS.fullmatch(w)]
+    name_words = _words_of(name)
+    ending = [w for w in name_words if w.endswith(_KEY_ENDINGS) and not _ORDINARY_WORDS.fullmatch(w)]
     counts = all(word in ("token", "tokens") for word in ending)
-    return bool(ending) and not (counts and not _COUNTED.isdisjoint(words))
+    return bool(ending) and not (counts and not _COUNT_WORDS.isdisjoint(name_words))
 
 
-def shortest_secret(name: str) -> int:
+def min_secret_chars(name: str) -> int:
     """How long a secret under such a name is at least.
 
     A shorter text under a name like `sort_key` is a word of everyday use.
     """
-    words = _words_of(name)
-    joined = "".join(words)
-    certain = any(part in joined for part in _ANYWHERE) or not _WHOLE.isdisjoint(words)
-    return _SHORTEST if certain or "PAT" in name.split("_") else _SHORTEST * 2
+    name_words = _words_of(name)
+    joined = "".join(name_words)
+    certain = any(part in joined for part in _SECRET_PARTS) or not _SECRET_WORDS.isdisjoint(name_words)
+    return _MIN_SECRET_CHARS if certain or "PAT" in name.split("_") else _MIN_SECRET_CHARS * 2
 
 
 def _words_of(name: str) -> list[str]:
-    return [word.lower() for word in _WORDS.findall(name[:200])]
+    return [word.lower() for word in _NAME_WORD.findall(name[:200])]
 
 
 def _looks_secret(name: str, text: str) -> bool:
     """Whether a text under the name of a secret looks like one: long and mixed, and no path."""
     mixed = any(c.isdigit() for c in text) and any(c.isalpha() for c in text)
     is_path = text[:1] in "/~." and os.path.exists(os.path.expanduser(text))
-    return len(text) >= shortest_secret(name) and mixed and not is_path
+    return len(text) >= min_secret_chars(name) and mixed and not is_path
 
 
 def any_secret_known() -> bool:
@@ -235,7 +235,7 @@ def redact(text: str) -> str:
     return _finder(_forms).whole.sub(MASK, text) if _forms else text
 
 
-def redact_cut(text: str) -> str:
+def redact_truncated(text: str) -> str:
     """`redact` for a text that others may have cut: hides also what a cut left of a secret.
 
     That is its start before a `…`, `...` or the end of the text, or its end behind one of them or
@@ -243,7 +243,7 @@ def redact_cut(text: str) -> str:
     """
     if not _forms:
         return text
-    return "".join(map(_finder(_forms).without_rest, _CUT.split(redact(text))))
+    return "".join(map(_finder(_forms).mask_partial, _CUT_MARK.split(redact(text))))
 
 
 def redact_json(value: Any) -> Any:
@@ -256,8 +256,8 @@ def redact_json(value: Any) -> Any:
         items = cast("dict[Any, Any]", value).items()
         return {redact_json(key): redact_json(item) for key, item in items}
     if isinstance(value, list | tuple):
-        made = [redact_json(item) for item in cast("list[Any]", value)]
-        return made if isinstance(value, list) else tuple(made)
+        items_redacted = [redact_json(item) for item in cast("list[Any]", value)]
+        return items_redacted if isinstance(value, list) else tuple(items_redacted)
     return value
 
 
@@ -265,18 +265,18 @@ class StreamFilter:
     """`redact` for a text that arrives in pieces: holds back what may be the start of a secret."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._pending = ""
 
     def feed(self, piece: str) -> str:
         """What may be shown now."""
         if not _forms:
             return piece
-        text = redact(self._held + piece)
-        keep = _finder(_forms).starts.at_end(text)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        text = redact(self._pending + piece)
+        n_kept = _finder(_forms).starts.partial_length(text)
+        self._pending = text[len(text) - n_kept :]
+        return text[: len(text) - n_kept]
 
     def flush(self) -> str:
         """What was still held back."""
-        held, self._held = self._held, ""
-        return redact(held)
+        pending, self._pending = self._pending, ""
+        return redact(pending)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nbagent.contracts.canonical import monotonic_ms, utc_now
-from nbagent.contracts.chat import ChatRequest, Message, ToolSpec, Usage
 from nbagent.contracts.events import (
     MessagesAdded,
     Notice,
@@ -11,9 +10,11 @@ from nbagent.contracts.events import (
     RunStarted,
     TurnFinished,
 )
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatRequest, ToolSpec, Usage
 from nbagent.contracts.ports import EventPort
 from nbagent.contracts.records import RunRecord
-from nbagent.engine.limits import End, over_budget
+from nbagent.engine.limits import StopState, over_budget
 from nbagent.engine.plan import EnginePlan
 from nbagent.engine.turn import RunState, Turn, aborted, broken
 
@@ -25,9 +26,9 @@ async def run_engine(plan: EnginePlan, events: EventPort) -> RunRecord:
     TurnFinished and RunFinished. Failures of the model or of tools are in the record; what
     `events.commit` raises is raised.
     """
-    run = _Run(plan, events)
+    run = _EngineRun(plan, events)
     await events.commit(RunStarted(plan.run))
-    while run.end.phase == "Running":
+    while run.stop_state.phase == "Running":
         await run.turn()
     record = run.record()
     await events.commit(RunFinished(record))
@@ -43,84 +44,84 @@ async def first_request(plan: EnginePlan, events: EventPort) -> ChatRequest:
     return Turn(state, composition, tools).request
 
 
-class _Run(RunState):
+class _EngineRun(RunState):
     """One run: makes its turns and commits what they add."""
 
     def __init__(self, plan: EnginePlan, events: EventPort) -> None:
         super().__init__(plan, events)
-        self.end = End()
+        self.stop_state = StopState()
         self.system_prompts: dict[str, str] = {}
         self.began_ms = monotonic_ms()
 
     async def turn(self) -> None:
         """Make one turn, or find out why there is none."""
         try:
-            turn = await self._composed()
+            turn = await self._compose_turn()
         except Exception as error:
             turn = broken(error)
-        if isinstance(turn, End):
-            self.end = turn
+        if isinstance(turn, StopState):
+            self.stop_state = turn
             return
         self.n_sent = len(self.history)
         directives: tuple[Message, ...] = ()
         try:
             await turn.run()
-            directives = await self._judge(turn)
+            directives = await self._consult_composer(turn)
         except Exception as error:
             turn.fail(error)
-        await self._keep(turn)
-        await self._say(directives)
+        await self._commit_turn(turn)
+        await self._add_messages(directives)
 
-    async def _composed(self) -> Turn | End:
+    async def _compose_turn(self) -> Turn | StopState:
         """The next turn, before anything of it is sent, or why there is none."""
-        tools = None if self.plan.cancel.is_set else await self._tools()
+        tools = None if self.plan.cancel.is_set else await self._list_tools()
         if tools is None:
             return aborted()
         composition = await self.plan.composer.before_turn(tools)
-        await self._say(composition.new_messages)
+        await self._add_messages(composition.new_messages)
         turn = Turn(self, composition, tools)
         over = over_budget(self.plan, self.turns, turn.request)
-        return turn if over is None else End("WaitingUser", "budget", over)
+        return turn if over is None else StopState("WaitingUser", "budget", over)
 
-    async def _say(self, messages: tuple[Message, ...]) -> None:
+    async def _add_messages(self, messages: tuple[Message, ...]) -> None:
         if messages:
             self.history += messages
             await self.events.commit(MessagesAdded(self.plan.run.id, messages))
 
-    async def _tools(self) -> tuple[ToolSpec, ...] | None:
+    async def _list_tools(self) -> tuple[ToolSpec, ...] | None:
         """What the host shows now; None when a stop came while it was asked."""
         listing = self.plan.host.tools(self.plan.context)
         if getattr(self.plan.host, "lists_at_once", False):
             return tuple(await listing)
-        task = await self.plan.cancel.finished(listing, 0.0)
+        task = await self.plan.cancel.run_cancellable(listing, 0.0)
         return tuple(task.result()) if task.done() and not task.cancelled() else None
 
-    async def _judge(self, turn: Turn) -> tuple[Message, ...]:
+    async def _consult_composer(self, turn: Turn) -> tuple[Message, ...]:
         """What the composer wants said after an answer or calls; it may also end the run."""
         is_answer = turn.end.stop_reason == "answered"
-        broken_off = turn.end.stop_reason in ("stopped", "error") and turn.end.phase == "Failed"
-        if turn.finished is None or broken_off or not (is_answer or turn.runs):
+        has_failed = turn.end.stop_reason in ("stopped", "error") and turn.end.phase == "Failed"
+        if turn.finished is None or has_failed or not (is_answer or turn.runs):
             return ()
-        verdict = await self.plan.composer.after_turn(turn.finished)
-        for text in verdict.notices:
+        decision = await self.plan.composer.after_turn(turn.finished)
+        for text in decision.notices:
             self.plan.notices.append(text)
             self.events.emit(Notice("info", text))
-        if verdict.error is not None:
-            turn.end_with(End("Failed", "error", verdict.error))
-        elif verdict.completed is not None:
-            turn.end_with(End("Completed", verdict.completed))
-        elif verdict.answered:
-            turn.end_with(End("WaitingUser", "answered"))
-        elif is_answer and verdict.new_messages:
+        if decision.error is not None:
+            turn.end_with(StopState("Failed", "error", decision.error))
+        elif decision.stop_reason is not None:
+            turn.end_with(StopState("Completed", decision.stop_reason))
+        elif decision.call_was_answer:
+            turn.end_with(StopState("WaitingUser", "answered"))
+        elif is_answer and decision.new_messages:
             turn.end_with(turn.next_end())
-        return verdict.new_messages if is_answer else ()
+        return decision.new_messages if is_answer else ()
 
-    async def _keep(self, turn: Turn) -> None:
+    async def _commit_turn(self, turn: Turn) -> None:
         finished = turn.finished
         assert finished is not None
         self.history += turn.messages
         self.turns.append(finished)
-        self.end = turn.end
+        self.stop_state = turn.end
         if finished.request.system_sha:
             self.system_prompts[finished.request.system_sha] = turn.system
         if finished.request.toolset_sha:
@@ -133,9 +134,9 @@ class _Run(RunState):
         costs = [turn.cost_usd for turn in answered if turn.cost_usd is not None]
         return self.plan.run.model_copy(
             update={
-                "phase": self.end.phase,
-                "stop_reason": self.end.stop_reason,
-                "error": self.end.error,
+                "phase": self.stop_state.phase,
+                "stop_reason": self.stop_state.stop_reason,
+                "error": self.stop_state.error,
                 "ended_at": utc_now(),
                 "duration_ms": monotonic_ms() - self.began_ms,
                 "usage": sum(filter(None, usages), Usage()),

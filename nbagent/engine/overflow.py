@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import ChatRequest, FilePart, ImagePart, Message, ToolSpec
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.records import is_worth_it, shortened
+from nbagent.contracts.messages import FilePart, ImagePart, Message
+from nbagent.contracts.model import ChatRequest, ToolSpec
+from nbagent.contracts.records import can_trim, trim_result
 from nbagent.engine.plan import EnginePlan
 
 OVERFLOW = "LLM_CONTEXT_OVERFLOW"
@@ -35,7 +36,7 @@ class Overflow:
         """The shortened messages by place; the same objects for every request."""
         for place in plan.before.request.trimmed if plan.before and plan.trim else ():
             if place < len(plan.history):
-                self._short[place] = shortened(plan.history[place])
+                self._short[place] = trim_result(plan.history[place])
 
     @property
     def trimmed(self) -> tuple[int, ...]:
@@ -62,11 +63,11 @@ class Overflow:
         long = [
             (place, message)
             for place, message in enumerate(history[:before])
-            if place not in self._short and is_worth_it(message)
+            if place not in self._short and can_trim(message)
         ]
         if not long:
             return None
-        self._short |= {place: shortened(message) for place, message in long}
+        self._short |= {place: trim_result(message) for place, message in long}
         n = len(long)
         whole = sum(message_chars(message) for _, message in long)
         short = sum(message_chars(self._short[place]) for place, _ in long)
@@ -104,7 +105,7 @@ class Overflow:
         return replace(error, message=text, details=details)
 
     def _advice(self, request: ChatRequest) -> str:
-        if not self._plan.trim and any(is_worth_it(message) for message in request.messages):
+        if not self._plan.trim and any(can_trim(message) for message in request.messages):
             return (
                 'Nothing is lost: run.resume(trim="tool-results") sends old tool results '
                 "shortened, run.resume(model=…) asks a model with more room."

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.chat import Message, Usage
-from nbagent.contracts.ports import Approver, ChatClient, Composer, Cost, ToolContext, ToolHost
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import Usage
+from nbagent.contracts.ports import Approver, ChatClient, Composer, Cost, ToolHost
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord
+from nbagent.contracts.tools import ToolContext
 
 
 @dataclass(slots=True, kw_only=True)

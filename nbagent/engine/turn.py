@@ -10,16 +10,18 @@ from contextlib import suppress
 from typing import Any
 
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, utc_now
-from nbagent.contracts.chat import ChatRequest, Message, ToolSpec
-from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, described
+from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, describe_error
 from nbagent.contracts.events import Notice, ResponseReceived, TurnStarted
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.contracts.ports import Composition, Cost, EventPort
 from nbagent.contracts.records import EngineTurn, ToolRun, TurnRequest, toolset_sha, turn_id
-from nbagent.engine.calls import Calls, Figures, unstarted
-from nbagent.engine.limits import RESUME, End, Repeats, after_calls, price
+from nbagent.engine.limits import RESUME_HINT, StopState, state_after_calls, price
+from nbagent.engine.loop_detection import RepeatDetector
+from nbagent.engine.model_call import ModelAnswer
 from nbagent.engine.overflow import OVERFLOW, Overflow
 from nbagent.engine.plan import EnginePlan
-from nbagent.engine.request import ModelAnswer
+from nbagent.engine.tool_calls import Calls, Figures, unstarted
 
 
 class RunState:
@@ -33,7 +35,7 @@ class RunState:
         """So many messages of the history were in a request."""
         self.toolsets = dict(plan.run.toolsets)
         """Those that were sent, by their hash."""
-        self.repeats = Repeats(plan.run.limits)
+        self.repeats = RepeatDetector(plan.run.limits)
         self.figures = Figures(plan.history)
         self.overflow = Overflow(plan)
 
@@ -55,7 +57,7 @@ class Turn:
         self.id = turn_id(self.index)
         self.answer = ModelAnswer(self.id, self.events)
         self.runs: tuple[ToolRun, ...] = ()
-        self.end = End()
+        self.end = StopState()
         self.messages: tuple[Message, ...] = ()
         self.finished: EngineTurn | None = None
         self._cost: Cost | None = None
@@ -144,7 +146,7 @@ class Turn:
             await self.events.commit(ResponseReceived(begun, self.system, self.tools))
             self.runs = await work.run(calls)
 
-    def _cut_short(self) -> tuple[str, End] | None:
+    def _cut_short(self) -> tuple[str, StopState] | None:
         """Why no call of this response runs, and where that leaves the run; None if they may."""
         error = self.answer.error
         finish = self.answer.response.finish_reason if self.answer.response else "stop"
@@ -152,32 +154,32 @@ class Turn:
             return "the person stopped the run", aborted()
         if error is not None and self._overflows():
             # Nothing failed that trying again would mend: the person decides what is left out.
-            return "the response was cut off", End("WaitingUser", "length", error)
+            return "the response was cut off", StopState("WaitingUser", "length", error)
         if error is None and finish == "error":
-            error = ErrorInfo("LLM_BAD_RESPONSE", f"the model ended with an error; {RESUME}")
+            error = ErrorInfo("LLM_BAD_RESPONSE", f"the model ended with an error; {RESUME_HINT}")
         if error is not None:
-            return "the response was cut off", End("Failed", "error", error)
+            return "the response was cut off", StopState("Failed", "error", error)
         if finish == "content_filter":
-            return "the response was filtered", End("WaitingUser", "content_filter")
+            return "the response was filtered", StopState("WaitingUser", "content_filter")
         return None
 
-    def _end(self) -> End:
+    def _end(self) -> StopState:
         cut = self._cut_short()
         if cut is not None:
             return cut[1]
         if self.runs:
             return self.next_end()
         length = self.answer.response is not None and self.answer.response.finish_reason == "length"
-        return End("WaitingUser", "length" if length else "answered")
+        return StopState("WaitingUser", "length" if length else "answered")
 
-    def next_end(self) -> End:
+    def next_end(self) -> StopState:
         """Another turn follows, unless a limit or a pause is in the way."""
-        if self.state.repeats.loop is not None:
-            text = f"{self.state.repeats.loop}; the run is paused, {RESUME}"
-            return End("WaitingUser", "loop_detected", ErrorInfo("ENGINE_LOOP_DETECTED", text))
+        if self.state.repeats.loop_reason is not None:
+            text = f"{self.state.repeats.loop_reason}; the run is paused, {RESUME_HINT}"
+            return StopState("WaitingUser", "loop_detected", ErrorInfo("ENGINE_LOOP_DETECTED", text))
         if self.plan.cancel.after_turn:
-            return End("WaitingUser", "stopped")
-        return after_calls(self.plan, len(self.state.turns) + 1)
+            return StopState("WaitingUser", "stopped")
+        return state_after_calls(self.plan, len(self.state.turns) + 1)
 
     def fail(self, error: Exception) -> None:
         """Something of ours, or plugged into us, raised: end here, with every call answered."""
@@ -189,7 +191,7 @@ class Turn:
             self.runs = unstarted(calls, refusal=("E_INTERNAL", text))
         self.end_with(broken(error))
 
-    def end_with(self, end: End) -> None:
+    def end_with(self, end: StopState) -> None:
         """End so: make the record of the turn and the messages that it adds."""
         self.end = end
         self.finished = self._record(self.runs)
@@ -249,14 +251,14 @@ def _check_choice(choice: str | None, tools: Sequence[ToolSpec]) -> None:
         )
 
 
-def broken(error: Exception) -> End:
+def broken(error: Exception) -> StopState:
     """The end of a run in which a composer, a host or nbagent itself raised."""
     if isinstance(error, NbagentError):
-        return End("Failed", "error", ErrorInfo(error.code, error.message))
-    return End("Failed", "error", ErrorInfo("E_INTERNAL", f"{described(error)}; {RESUME}"))
+        return StopState("Failed", "error", ErrorInfo(error.code, error.message))
+    return StopState("Failed", "error", ErrorInfo("E_INTERNAL", f"{describe_error(error)}; {RESUME_HINT}"))
 
 
-def aborted() -> End:
+def aborted() -> StopState:
     """The end of a run that the person stopped."""
-    error = ErrorInfo("ENGINE_ABORTED", f"stopped; what was there is kept, {RESUME}")
-    return End("Failed", "stopped", error)
+    error = ErrorInfo("ENGINE_ABORTED", f"stopped; what was there is kept, {RESUME_HINT}")
+    return StopState("Failed", "stopped", error)

@@ -14,22 +14,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nbagent import runtime
-from nbagent.archive.batches import (
-    JUDGE,
-    CaseRun,
-    batch_doc,
-    claim_batch,
-    n_runs,
-    release_batch,
-    runs_of_batch,
-)
-from nbagent.archive.store import Store
+from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import NbagentError, UsageError
-from nbagent.contracts.policy import CallPreview
 from nbagent.contracts.records import toolset_sha
 from nbagent.lab import statistics
-from nbagent.lab.cases import (
+from nbagent.lab.case_state import Entry, note_earlier
+from nbagent.lab.frames import Ahead, cells_of_batch, estimate, frame_of_batch
+from nbagent.lab.local import Executor, Local, Unattended
+from nbagent.lab.plan import (
     How,
     PlannedCase,
     Variant,
@@ -44,16 +37,23 @@ from nbagent.lab.cases import (
     table_of,
     variants_of,
 )
-from nbagent.lab.driver import Drive
-from nbagent.lab.entries import Entry, note_earlier
-from nbagent.lab.runs import Executor, Local, Unattended
+from nbagent.lab.runner import Drive
 from nbagent.lab.scorers import as_scorers
-from nbagent.lab.tables import Ahead, cells_of_batch, estimate, frame_of_batch
 from nbagent.run import Run, open_run
-from nbagent.session.active import look_ahead
+from nbagent.session.dry_run import look_ahead
 from nbagent.session.frontend import BatchView, frontend
-from nbagent.session.prepare import Ask
+from nbagent.session.request import Ask
 from nbagent.session.stores import current_store
+from nbagent.store.batches import (
+    JUDGE_SUFFIX,
+    CaseRun,
+    batch_doc,
+    claim_batch,
+    n_runs,
+    release_batch,
+    runs_of_batch,
+)
+from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, batch_text
 from nbagent.view.listing import Listing
 from nbagent.view.words import things
@@ -157,7 +157,7 @@ class Batch:
         self._seen = n_runs(self._store, self.name)
         self._entries = [Entry(one) for one in self._planned]
         note_earlier(self._entries, self._earlier(), keep=self._how.stale == "keep")
-        judges = runs_of_batch(self._store, self.name + JUDGE)
+        judges = runs_of_batch(self._store, self.name + JUDGE_SUFFIX)
         self._judged_usd = sum(one.run.cost_usd or 0.0 for one in judges)
 
     def _earlier(self) -> list[CaseRun]:
@@ -473,7 +473,7 @@ def _executor_of(given: Any, store: Store, here: Unattended) -> Executor:
     if given is None:
         return Local(store, here)
     if type(given).__module__.partition(".")[0] == "distributed":
-        return import_module("nbagent.lab.dask").OnDask(given, store)
+        return import_module("nbagent.lab.remote").OnDask(given, store)
     raise UsageError(f"executor={given!r} is none; give a dask.distributed.Client")
 
 

@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.records import JUDGE
+from nbagent.contracts.records import JUDGE_SUFFIX
 from nbagent.lab.scorers import Judging, Said, Score, Scorer, Verdict, said_of, shown_row
 from nbagent.run import Run, changed_ask
-from nbagent.session.composer import Output, answer_text
-from nbagent.session.prepare import Ask
+from nbagent.session.output import Output, answer_text
+from nbagent.session.request import Ask
 from nbagent.shown.texts import cut_middle, plain_repr
 
 _MOST_CHARS = 40_000
@@ -88,7 +88,7 @@ class Judge(Scorer):
         prompt = "\n\n".join([*pieces, "Judge the answer by the rubric."])
         case, options = at.case, self._base.options
         if case is not None:
-            case = case.model_copy(update={"batch": case.batch + JUDGE})
+            case = case.model_copy(update={"batch": case.batch + JUDGE_SUFFIX})
         if "session" not in options.given:
             options = options.changed(session=case.batch if case else "judge")
         return replace(self._base, prompt=prompt, options=options, case=case)

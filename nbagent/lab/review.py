@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from nbagent.archive.batches import keep_scores, scores_of
-from nbagent.archive.store import Store
 from nbagent.contracts.canonical import sha256_hex, utc_now
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import ScoreRecord
@@ -19,11 +17,13 @@ from nbagent.lab.scorers import (
     shown_row,
 )
 from nbagent.run import Run
-from nbagent.session.composer import answer_text
 from nbagent.session.frontend import frontend
+from nbagent.session.output import answer_text
 from nbagent.session.stores import current_store, find_run
-from nbagent.shown import shown_text
 from nbagent.shown.texts import clean, plain_repr, readable
+from nbagent.shown.values import shown_text
+from nbagent.store.batches import keep_scores, scores_of
+from nbagent.store.writer import Store
 from nbagent.view.words import things
 
 _PERSON = "person"

@@ -20,16 +20,16 @@ from typing import Any, NamedTuple, cast, overload
 from pydantic import BaseModel
 
 from nbagent.contracts.canonical import sha_of, utc_now
-from nbagent.contracts.errors import NbagentError, UsageError, described
+from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.records import Case, ScoreRecord
-from nbagent.lab.runs import Executor
+from nbagent.lab.local import Executor
 from nbagent.run import Run
 from nbagent.runtime import Courier
-from nbagent.shown import shown_text
-from nbagent.shown.pictures import of_class
+from nbagent.shown.images import of_class
 from nbagent.shown.texts import clean, cut_middle, kind_name, plain_repr
-from nbagent.tools.arguments import function_of
-from nbagent.tools.function_tool import body_of
+from nbagent.shown.values import shown_text
+from nbagent.tools.functions.arguments import function_of
+from nbagent.tools.functions.definition import body_of
 
 ScoreFunction = Callable[..., Any]
 """Of a row and its run, sync or async."""
@@ -128,7 +128,7 @@ class Scorer(ABC):
         """What it says; whatever it raises becomes an error."""
 
     def _raised(self, error: Exception) -> str:
-        return str(error) if isinstance(error, NbagentError) else described(error)
+        return str(error) if isinstance(error, NbagentError) else describe_error(error)
 
 
 class FunctionScorer(Scorer):
@@ -169,7 +169,7 @@ class FunctionScorer(Scorer):
             job = courier.run(work, where="worker thread", label=self.name)
         # A stop of the batch leaves it behind.
         cancel = courier.outer.cancel if courier.outer else courier.cancel
-        task = await cancel.finished(job, _GRACE_S)
+        task = await cancel.run_cancellable(job, _GRACE_S)
         if task.cancelled() or not task.done():
             return Verdict([Said(self.name, error="stopped before it had ended")], self.by)
         return Verdict(task.result()[0], self.by)
@@ -183,7 +183,7 @@ class FunctionScorer(Scorer):
             if code is not None and frame.filename == code.co_filename
         ]
         where = f" (line {own[-1].lineno}: {own[-1].line})" if own else ""
-        return described(error).rstrip(": ") + where
+        return describe_error(error).rstrip(": ") + where
 
 
 @overload

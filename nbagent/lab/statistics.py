@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nbagent.archive.frames import frame_of
 from nbagent.contracts.errors import UsageError
+from nbagent.store.dataframes import frame_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

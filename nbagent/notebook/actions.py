@@ -22,16 +22,16 @@ import traitlets
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
-from nbagent.contracts.secrets import redact_cut, register_environment
+from nbagent.contracts.secrets import redact_truncated, register_environment
+from nbagent.export.cell import cell_text
 from nbagent.notebook.clicks import aside, start_by_click
 from nbagent.notebook.outputs import KERNEL, ListOutput, Output, loaded_anew, output_of
-from nbagent.notebook.run_view import OutputView, listen, script
+from nbagent.notebook.run_widget import OutputView, listen, script
 from nbagent.run import tools_given_to
 from nbagent.session.frontend import frontend
-from nbagent.session.prepare import Ask
+from nbagent.session.request import Ask
 from nbagent.session.stores import current_store
-from nbagent.settings import RunOptions
-from nbagent.view.cell import cell_text
+from nbagent.settings.options import RunOptions
 from nbagent.view.node import Node, h
 from nbagent.view.words import began, clean, one_line, visible
 
@@ -262,4 +262,4 @@ def _reply(output: Output, run_id: str, **said: object) -> None:
 
 
 def _failed(reply: Callable[..., None], error: Exception) -> None:
-    reply(said=visible(redact_cut(str(error))))
+    reply(said=visible(redact_truncated(str(error))))

@@ -11,7 +11,7 @@ from nbagent.agent import Agent
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook.line import OF_BATCHES, Line
 from nbagent.notebook.prompt_names import own_names
-from nbagent.settings import RunOptions
+from nbagent.settings.options import RunOptions
 
 if TYPE_CHECKING:
     from nbagent.lab.batch import Batch

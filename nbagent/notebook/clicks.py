@@ -11,15 +11,16 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nbagent.contracts.ports import Capture, RunControls, Sink
+from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
+from nbagent.contracts.tools import Capture
 from nbagent.notebook import kernel
 from nbagent.run import Run, open_run
 from nbagent.runtime import Courier
 from nbagent.session.frontend import Cell, Frontend, frontend
-from nbagent.session.prepare import Ask
+from nbagent.session.request import Ask
 from nbagent.session.stores import current_store, note_last
-from nbagent.settings import RunOptions
+from nbagent.settings.options import RunOptions
 
 Show = Callable[[RunRecord, RunControls], Sink]
 Failed = Callable[[Exception], None]

@@ -15,11 +15,12 @@ from IPython.core.display_functions import display
 
 import nbagent
 from nbagent import run as handles
-from nbagent import runtime, settings
+from nbagent import runtime
 from nbagent.contracts.errors import NbagentError, UsageError
-from nbagent.contracts.secrets import redact_cut, register_environment
-from nbagent.notebook import kernel, reports, surface
+from nbagent.contracts.secrets import redact_truncated, register_environment
+from nbagent.notebook import kernel, reports
 from nbagent.notebook.batch_cell import batch_of, is_batch
+from nbagent.notebook.frontend import show_again, was_shown_here
 from nbagent.notebook.help import help_of
 from nbagent.notebook.interrupt import Interrupt, Stopped
 from nbagent.notebook.line import (
@@ -32,12 +33,15 @@ from nbagent.notebook.panel import panel
 from nbagent.notebook.prompt_names import evaluate
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run, tools_given_to
-from nbagent.session.active import at_work, dry_run
+from nbagent.session.active import at_work
 from nbagent.session.approval import granted
+from nbagent.session.dry_run import dry_run
 from nbagent.session.frontend import frontend
-from nbagent.session.prepare import Ask
+from nbagent.session.request import Ask
 from nbagent.session.stores import current_store, find_run
 from nbagent.session.template import render
+from nbagent.settings.options import RunOptions
+from nbagent.settings.sources import configure
 from nbagent.view.listing import Listing
 from nbagent.view.words import things, visible
 from nbagent.workflow.graph import PackageError
@@ -183,7 +187,7 @@ class Commands:
         """The functions that go on with a run, unless the line names others."""
         return None if options.tools is not None else tools_given_to(run_id, self._shell.user_ns)
 
-    def _run_options(self, options: Line) -> settings.RunOptions:
+    def _run_options(self, options: Line) -> RunOptions:
         """What is for the run, with the type that `--output` names."""
         given = options.run_options()
         if given.output is None:
@@ -253,7 +257,7 @@ class Commands:
         _say(nbagent.session_tree(" ".join(words) or None))
 
     def do_show(self, words: list[str], options: Line) -> None:
-        surface.show_again(handles.open_run(self._run_id(" ".join(words) or "last")).record)
+        show_again(handles.open_run(self._run_id(" ".join(words) or "last")).record)
 
     def do_compare(self, words: list[str], options: Line) -> None:
         _say(nbagent.compare(*[handles.open_run(self._run_id(word)) for word in words]))
@@ -265,7 +269,7 @@ class Commands:
         if ref.endswith(".md"):
             given = given.changed(document=ref)
             if options.with_history:
-                from nbagent.session.documents import last_run_of
+                from nbagent.workflow.locate import last_run_of
 
                 parent_id = last_run_of(ref)
         else:
@@ -332,7 +336,7 @@ class Commands:
                 )
             changes[name] = value or None
         if changes:
-            settings.configure(**changes)
+            configure(**changes)
         _say(reports.config())
 
     def do_panel(self, words: list[str], options: Line) -> None:
@@ -357,7 +361,7 @@ def _number(command: str, words: list[str], most: int) -> int:
 
 def _one_line(text: str) -> str:
     register_environment()  # what the cell ran may have set a key
-    return " ".join(visible(redact_cut(text)).splitlines())
+    return " ".join(visible(redact_truncated(text)).splitlines())
 
 
 def _say(said: object) -> None:
@@ -388,7 +392,7 @@ def _continued_run(ref: str, run_id: str) -> tuple[str, tuple[str, ...]]:
     found, next_id = run_id, run_id
     others: list[str] = []
     later: list[str] = []
-    while next_id is not None and not surface.was_shown_here(next_id):
+    while next_id is not None and not was_shown_here(next_id):
         run = store.load(next_id)
         # A copied notebook has the same ids of cells.
         copied = None not in (here.notebook, run.notebook) and run.notebook != here.notebook

@@ -26,6 +26,7 @@ from IPython.core.completer import (
     rectify_completions,
 )
 
+from nbagent.export.cell import quoted
 from nbagent.notebook.line import (
     BY_FLAG,
     COMMANDS,
@@ -35,8 +36,8 @@ from nbagent.notebook.line import (
     options_of,
     words_of,
 )
-from nbagent.settings import Settings, effective, project_folder, store_home
-from nbagent.view.cell import quoted
+from nbagent.settings.options import Settings
+from nbagent.settings.sources import effective, project_folder, store_home
 
 IDENTIFIER = "nbagent.agent_matcher"
 _PRIORITY = 200
@@ -272,7 +273,7 @@ def package_names() -> list[str]:
 def _models(names: Names) -> Iterator[Known]:
     """What was asked or listed before, named scripts, and what each provider asks by itself."""
     offline: Any = sys.modules.get("nbagent.providers.offline")
-    clients: Any = sys.modules.get("nbagent.session.clients")
+    clients: Any = sys.modules.get("nbagent.session.models")
     scripts = list(offline.scripts.values()) if offline else []
     # Without the scripts that nobody gave a name to: a test makes hundreds.
     hidden = {script.model_id for script in scripts if not script.is_named}
@@ -300,7 +301,7 @@ def _tools(names: Names) -> Iterator[Known]:
     yield from ((name, "tool") for name in _functions(names))
     yield from (("all", "value"), ("none", "value"))
     with suppress(Exception):
-        words = import_module("nbagent.tools.base").host_words()
+        words = import_module("nbagent.tools.hosts").host_words()
         yield from ((word, "tools") for word in words if word != "mcp")  # It needs a name.
     servers: Any = sys.modules.get("nbagent.tools.mcp")
     yield from ((f"mcp:{name}", "tools") for name in (servers.known_servers() if servers else ()))
@@ -310,8 +311,8 @@ def _functions(names: Names) -> Iterator[str]:
     """The marked tools first, then every function of the person's."""
     with suppress(Exception):
         # Nothing is marked as long as the room of tools was not needed.
-        if "nbagent.tools.function_tool" in sys.modules:
-            yield from import_module("nbagent.tools.function_tool").namespace_tools(names)
+        if "nbagent.tools.functions.definition" in sys.modules:
+            yield from import_module("nbagent.tools.functions.definition").namespace_tools(names)
     for name, value in list(names.items()):
         # What IPython puts there (its own `open`) is not meant.
         mine = type(value) is types.FunctionType and not name.startswith("_")

@@ -8,7 +8,7 @@ from typing import Any
 
 from nbagent.contracts.errors import UsageError
 from nbagent.notebook.line import BY_FLAG, COMMANDS, Command, options_of
-from nbagent.settings import Option, Settings
+from nbagent.settings.options import Option, Settings
 from nbagent.view.listing import Listing
 
 

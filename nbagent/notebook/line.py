@@ -16,8 +16,8 @@ from typing import Any
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.policy import ToolPolicy
-from nbagent.settings import Option, RunOptions, Settings, checks
-from nbagent.settings.table import Switch, refuse_key
+from nbagent.settings import types
+from nbagent.settings.options import Option, RunOptions, Settings, Switch, refuse_key
 
 
 def _each(check: Callable[[Any], str]) -> Callable[[Any], tuple[str, ...]]:
@@ -45,49 +45,49 @@ class Line(RunOptions):
     continue_run = Option[str | None](
         "-c, --continue [RUN]",
         "continue a run: a variable, its name or id; without one, the last run",
-        checks.text,
+        types.text,
         bare="last",
     )
     fork = Option[str | None](
         "--fork RUN:TURN",
         "ask a turn of a run again, with this prompt: last:C03",
-        checks.matching(r".+:C\d{2,}", "a run and its turn, such as last:C03"),
+        types.matching(r".+:C\d{2,}", "a run and its turn, such as last:C03"),
     )
-    into = Option[str | None]("--into NAME", "put the run into this variable", checks.variable_name)
+    into = Option[str | None]("--into NAME", "put the run into this variable", types.variable_name)
     to = Option[str | None](
         "--to cell", "put the code of the answer into a new cell below", words=("cell",)
     )
     over = Option[str | None](
         "--over NAME",
         "ask for each row of this DataFrame; {{ column }} is of the row",
-        checks.variable_name,
+        types.variable_name,
     )
     vary = Option[tuple[str, ...]](
         "--vary AXIS=A,B",
         "with --over: try each for each row: model=a,b or system=V1,V2",
-        _each(checks.matching(r"[a-z]\w*=.*\S.*", "an option and its values: model=a,b")),
+        _each(types.matching(r"[a-z]\w*=.*\S.*", "an option and its values: model=a,b")),
         (),
         many=True,
     )
     repeat = Option[int | None](
-        "--repeat N", "with --over: ask each case so often", checks.number(1, 1_000, whole=True)
+        "--repeat N", "with --over: ask each case so often", types.number(1, 1_000, whole=True)
     )
     row_key = Option[str | None](
         "--row-key COLUMN",
         "with --over: the column that names a row (default: the index)",
-        checks.text,
+        types.text,
     )
     score = Option[tuple[str, ...]](
         "--score NAME",
         "with --over: score each answer by this function",
-        _each(checks.variable_name),
+        _each(types.variable_name),
         (),
         many=True,
     )
     concurrency = Option[int | None](
         "--concurrency N",
         "with --over: most runs at a time (default: 16)",
-        checks.number(1, 1_000, whole=True),
+        types.number(1, 1_000, whole=True),
     )
     max_failed = Option[float | None](
         "--max-failed N | SHARE", "with --over: stop when so many cases failed", _max_failed

@@ -20,7 +20,7 @@ from nbagent.notebook.interrupt import Interrupt, Stopped, shown_already
 _DRAWN: tuple[Any, ...] = (
     "nbagent.contracts.records.EngineTurn",
     "nbagent.contracts.records.ToolRun",
-    "nbagent.contracts.chat.Message",
+    "nbagent.contracts.messages.Message",
     *(list, tuple),
 )
 """Values that are shown as pictures where they are the last of a cell."""
@@ -63,7 +63,7 @@ def drawn(value: Any) -> str | None:
             return None
         value = [one.record for one in value]
     # Late: what draws takes longer to import than the extension may.
-    node = import_module("nbagent.view.values").value_node(value)
+    node = import_module("nbagent.view.value_nodes").value_node(value)
     return None if node is None else import_module("nbagent.view.picture").page(node)
 
 

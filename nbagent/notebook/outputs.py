@@ -17,20 +17,20 @@ from IPython.display import display
 from ipywidgets import Output as OutputWidget
 from ipywidgets.widgets.widget import _instances  # pyright: ignore[reportPrivateUsage]
 
-from nbagent.archive.codec import packed
-from nbagent.archive.store import Store
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import kernel
 from nbagent.session.frontend import RunList
 from nbagent.session.stores import current_store
-from nbagent.settings import RunOptions
+from nbagent.settings.options import RunOptions
+from nbagent.store.rows import packed
+from nbagent.store.writer import Store
 from nbagent.view.compare import compare_node, compare_text
 from nbagent.view.node import Node, h, html
 from nbagent.view.picture import ROOT, page, picture
-from nbagent.view.text import plain
-from nbagent.view.tree import answers_listing
+from nbagent.view.run_tree import answers_listing
+from nbagent.view.terminal import plain
 
 KERNEL = secrets.token_hex(4)
 """Names this kernel in its pictures, so that the buttons of another one's stay hidden."""

@@ -25,24 +25,25 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import TextPart
 from nbagent.contracts.errors import NbagentError, UsageError, error_from_info
+from nbagent.contracts.messages import TextPart
 from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
-from nbagent.contracts.secrets import redact_cut, register_environment
+from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.notebook import actions, kernel, panel_lists
 from nbagent.notebook.clicks import aside, later, start_by_click
 from nbagent.notebook.outputs import Output, Views
 from nbagent.notebook.panel_form import Form, filtered
 from nbagent.notebook.prompt_names import evaluate
-from nbagent.notebook.run_view import LiveView, comm_id, listen, script, sheet
-from nbagent.providers.choice import choose_model
+from nbagent.notebook.run_widget import LiveView, comm_id, listen, script, sheet
+from nbagent.providers.default_model import choose_model
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
-from nbagent.session.prepare import Ask
+from nbagent.session.request import Ask
 from nbagent.session.stores import current_store
 from nbagent.session.template import render
-from nbagent.settings import RunOptions, effective
+from nbagent.settings.options import RunOptions
+from nbagent.settings.sources import effective
 from nbagent.view.labels import is_unfinished
 from nbagent.view.node import Node
 from nbagent.view.words import visible
@@ -323,7 +324,7 @@ class Panel(Output):
         """Say in one line what is wrong and what to do about it."""
         said = f"nbagent itself failed: {type(error).__name__}: {error}"
         said = error.message if isinstance(error, NbagentError) else said
-        self._push(" ".join(visible(redact_cut(said)).splitlines()))
+        self._push(" ".join(visible(redact_truncated(said)).splitlines()))
 
     # The conversation
 

@@ -13,17 +13,19 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, cast
 
-from nbagent.contracts.chat import FilePart, Part
 from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.messages import FilePart, Part
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact, register_environment
-from nbagent.session.hosts import words_of_all
-from nbagent.settings import RunOptions, effective
-from nbagent.settings.checks import Tools
-from nbagent.shown import shown_in_prompt
-from nbagent.shown.pictures import encoded_image
-from nbagent.tools.base import OWN, host_of
-from nbagent.tools.function_tool import FunctionHost
+from nbagent.session.tool_hosts import words_of_all
+from nbagent.settings.options import RunOptions
+from nbagent.settings.sources import effective
+from nbagent.settings.types import Tools
+from nbagent.shown.images import encoded_image
+from nbagent.shown.values import shown_in_prompt
+from nbagent.tools.functions.host import FunctionHost
+from nbagent.tools.hosts import host_of
+from nbagent.tools.tool_names import OWN
 
 FIELDS = (
     *("model", "system", "temperature", "max_tokens", "reasoning"),

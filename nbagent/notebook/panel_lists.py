@@ -9,14 +9,14 @@ from typing import Any
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.complete import package_names
 from nbagent.notebook.outputs import metadata_of
-from nbagent.session.clients import Listing, listings
+from nbagent.session.models import Listing, listings
 from nbagent.session.stores import current_store
-from nbagent.settings import effective
+from nbagent.settings.sources import effective
 from nbagent.view.labels import status_of
 from nbagent.view.node import Node, h, html
 from nbagent.view.picture import ROOT, page, picture
-from nbagent.view.text import plain
-from nbagent.view.tree import tree_node
+from nbagent.view.run_tree import tree_node
+from nbagent.view.terminal import plain
 from nbagent.view.words import began, clean, count, money, one_line, seconds, things, visible
 
 SAVED_BYTES = 2_000_000

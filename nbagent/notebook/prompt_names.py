@@ -14,9 +14,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from nbagent.contracts.secrets import redact_cut, register_named
+from nbagent.contracts.secrets import redact_truncated, register_named_secrets
 from nbagent.files.mounts import PROJECT, parse_mount
-from nbagent.settings import effective, project_folder
+from nbagent.settings.sources import effective, project_folder
 from nbagent.shown.texts import cut_middle, without_codes
 
 _ERROR_CHARS = 4_000
@@ -41,7 +41,7 @@ def own_names(shell: Any, text: str) -> dict[str, object]:
     """The prompt's own names that a text uses, but for those that the notebook has taken."""
     meant = set(re.findall(r"\b_(?:error|cells)\b", text)) - set(shell.user_ns)
     if meant:
-        register_named(shell.user_ns)
+        register_named_secrets(shell.user_ns)
     return {name: error_text(shell) if name == "_error" else Cells(shell) for name in meant}
 
 
@@ -124,4 +124,4 @@ def _within(text: str, budget_chars: int) -> str:
     for root, name in sorted(named, key=lambda one: len(str(one[0])), reverse=True):
         text = re.sub(rf"(?<![\w/]){re.escape(str(root))}(?![\w.-])", name, text)
     text = _FOLDERS.sub("…/", text)
-    return cut_middle(redact_cut(text), budget_chars)
+    return cut_middle(redact_truncated(text), budget_chars)

@@ -16,31 +16,32 @@ from textwrap import dedent
 from typing import Any
 
 import nbagent
-from nbagent.archive.audit import FILE_NAME as AUDIT_FILE
-from nbagent.archive.audit import verify_audit
-from nbagent.contracts.chat import ToolSpec
+from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.errors import NbagentError, UsageError
-from nbagent.contracts.policy import CallPreview
-from nbagent.contracts.ports import ToolContext
+from nbagent.contracts.model import ToolSpec
+from nbagent.contracts.tools import ToolContext
 from nbagent.notebook import kernel
 from nbagent.notebook.complete import package_names
-from nbagent.providers.choice import choose_model, qualified
-from nbagent.providers.registry import find_provider, provider_names
+from nbagent.providers.catalogue import find_provider, provider_names
+from nbagent.providers.default_model import choose_model, qualified
 from nbagent.runtime import Courier, engine_loop
 from nbagent.sandbox.script import isolation_level
 from nbagent.session.active import at_work
 from nbagent.session.approval import Rules, granted
-from nbagent.session.clients import listings
 from nbagent.session.frontend import frontend
-from nbagent.session.hosts import tools_of
+from nbagent.session.models import listings
 from nbagent.session.stores import current_store
-from nbagent.settings import RunOptions, Settings, effective, origins, store_home
-from nbagent.settings.checks import Tools
-from nbagent.tools.base import HostSet, host_words
+from nbagent.session.tool_hosts import tools_of
+from nbagent.settings.options import RunOptions, Settings
+from nbagent.settings.sources import effective, origins, store_home
+from nbagent.settings.types import Tools
+from nbagent.store.audit import FILE_NAME as AUDIT_FILE
+from nbagent.store.audit import verify_audit
+from nbagent.tools.hosts import HostSet, host_words
 from nbagent.view import labels
 from nbagent.view.listing import Listing
 from nbagent.view.words import began, one_line, things, visible
-from nbagent.workflow.listing import workflow_text
+from nbagent.workflow.summary import workflow_text
 
 _WORTH_BYTES = 100_000
 """Less empty space than this is not worth an offer."""
@@ -268,7 +269,7 @@ def workflow(ref: str) -> Listing:
         said = f"packages in this folder: {names}"
         return Listing(notes=[said, "%agent workflow PACKAGE shows one"])
     # Late: most notebooks have no workflow.
-    package, state, file = import_module("nbagent.session.documents").seen_from(ref)
+    package, state, file = import_module("nbagent.workflow.locate").seen_from(ref)
     if state is None:
         text = workflow_text(package)
     else:

@@ -9,27 +9,23 @@ reads of the outcome is the tool's.
 from __future__ import annotations
 
 import asyncio
-import base64
-import re
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.display import display
 
-from nbagent.contracts.chat import ImagePart
-from nbagent.contracts.ports import CallOutput, CodeOutcome
-from nbagent.contracts.secrets import StreamFilter, redact, redact_cut, redact_json
-from nbagent.sandbox.outputs import Output
-from nbagent.shown.pictures import encoded_image, figures_in, image_of
-from nbagent.shown.texts import without_codes
+from nbagent.contracts.messages import ImagePart
+from nbagent.contracts.secrets import StreamFilter, redact_json
+from nbagent.contracts.tools import CodeOutcome
+from nbagent.sandbox.script_output import Output
+from nbagent.shown.images import image_of
 
 _MOST_DISPLAYS = 50
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+PICTURE_FORMS = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _one_at_a_time = asyncio.Lock()
 """Code that awaits: two of them would take each other's streams away."""
 
@@ -57,22 +53,22 @@ async def _run(shell: Any, code: str, keep_bytes: int, turn: Any) -> CodeOutcome
         file = compiler.cache(code, shell.execution_count)
         values: list[Any] = []
         displays = _Displays(shell.display_pub)
-        figures = _open_figures()
+        figures = open_figures()
         stdout, stderr = Output(keep_bytes), Output(keep_bytes)
         with (
             shell.builtin_trap,
-            _streams(
-                _Stream(sys.stdout, stdout.add, _up_to(keep_bytes, sys.stdout)),
-                _Stream(sys.stderr, stderr.add, _up_to(keep_bytes, sys.stderr)),
+            streams_replaced(
+                Stream(sys.stdout, stdout.add, _up_to(keep_bytes, sys.stdout)),
+                Stream(sys.stderr, stderr.add, _up_to(keep_bytes, sys.stderr)),
             ),
-            _instead(sys, displayhook=values.append),
+            replaced(sys, displayhook=values.append),
             # The error of the code is the model's; the person's cell goes on.
-            _instead(shell, showtraceback=lambda *args, **options: None),
-            _instead(shell.display_pub, publish=displays.publish),
+            replaced(shell, showtraceback=lambda *args, **options: None),
+            replaced(shell.display_pub, publish=displays.publish),
         ):
             nodes = compiler.ast_parse(code, file).body
             await shell.run_ast_nodes(nodes, file, compiler=compiler, result=result)
-            made = _finish_figures(figures, in_window=displays.keep_figure)
+            made = finish_figures(figures, in_window=displays.keep_figure)
             if values and not any(values[-1] is figure for figure in made):
                 _show_picture(shell, values[-1])
     error = result.error_in_exec or result.error_before_exec
@@ -90,13 +86,13 @@ async def _run(shell: Any, code: str, keep_bytes: int, turn: Any) -> CodeOutcome
 def _show_picture(shell: Any, value: object) -> None:
     """Show a value that has a picture."""
     with suppress(Exception):
-        data, metadata = shell.display_formatter.format(value, include=_PICTURES)
+        data, metadata = shell.display_formatter.format(value, include=PICTURE_FORMS)
         if data:
             shell.display_pub.publish(data=data, metadata=metadata)
 
 
 @contextmanager
-def _instead(target: Any, **attributes: Any) -> Generator[None]:
+def replaced(target: Any, **attributes: Any) -> Generator[None]:
     """Other attributes for a while; afterwards what was there, whatever the code made of them."""
     before = {name: getattr(target, name) for name in attributes}
     try:
@@ -117,17 +113,17 @@ def _from_the_code_on(error: BaseException, file: str) -> BaseException:
 
 
 @contextmanager
-def _streams(stdout: _Stream, stderr: _Stream) -> Generator[None]:
+def streams_replaced(stdout: Stream, stderr: Stream) -> Generator[None]:
     """Other streams for a while."""
     try:
-        with _instead(sys, stdout=stdout, stderr=stderr):
+        with replaced(sys, stdout=stdout, stderr=stderr):
             yield
     finally:
         stdout.end()
         stderr.end()
 
 
-class _Stream:
+class Stream:
     """Stands for a stream: keeps what is written, and hands it on without the secrets in it.
 
     Code may keep it and write to it later: that goes to the stream itself.
@@ -197,7 +193,9 @@ class _Displays:
         # The live view of a run publishes in another thread.
         if threading.get_ident() == self._thread:
             self.keep(data)
-        forms = {kind: it if kind in _PICTURES else redact_json(it) for kind, it in data.items()}
+        forms = {
+            kind: it if kind in PICTURE_FORMS else redact_json(it) for kind, it in data.items()
+        }
         self._publish(forms, *args, **options)
 
     def keep(self, data: dict[str, Any]) -> None:
@@ -215,100 +213,8 @@ class _Displays:
 
 # Of a tool, for its card
 
-_PRINTED_BYTES = 20_000
-_MOST_SHOWN = 10
-_SHOWN_BYTES = 220_000
-"""Of one picture: what a view draws."""
-_SHOWN_FORMS = {*_PICTURES, "text/plain"}
-"""A display of these alone goes to the card; a table, a widget, a map stays below the view."""
-_OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")
-_LINE_CHARS = 300
 
-
-@contextmanager
-def capture(
-    shell: Any, output: CallOutput, say: Callable[[Callable[[], str]], object]
-) -> Generator[Callable[[Any], object]]:
-    """Take what this thread prints and displays; see `Capture`."""
-    taken = _Taken(shell.display_pub, say)
-    output.read = taken.read
-    figures, returned = _open_figures(), list[Any]()
-    with (
-        _streams(*(_Stream(it, taken.keep, taken.say) for it in (sys.stdout, sys.stderr))),
-        _instead(shell.display_pub, publish=taken.publish, clear_output=taken.clear),
-    ):
-        try:
-            yield lambda value: returned.extend(figures_in(value))
-        except KeyboardInterrupt:
-            raise  # A stop does not wait for figures to be drawn.
-        except BaseException:
-            _finish_figures(figures, returned)
-            raise
-        else:
-            _finish_figures(figures, returned)
-
-
-class _Taken:
-    """What a tool printed and displayed, in the order in which it came."""
-
-    def __init__(self, publisher: Any, say: Callable[[Callable[[], str]], object]) -> None:
-        self._images: list[ImagePart] = []
-        self._kept = Output(_PRINTED_BYTES)
-        self._publish = publisher.publish
-        self._say = say
-        self._thread = threading.get_ident()
-        self._lock = threading.Lock()
-
-    def read(self) -> tuple[str, tuple[ImagePart, ...]]:
-        """What was printed, as a terminal would show it in the end, and the pictures."""
-        with self._lock:
-            text = self._kept.text
-        return redact_cut(_OVERWRITTEN.sub("", without_codes(text))), tuple(self._images)
-
-    def keep(self, data: bytes) -> None:
-        """Keep what is printed."""
-        with self._lock:
-            self._kept.add(data)
-
-    def say(self, text: str) -> None:
-        """Tell the last line of what is printed."""
-        if text and not text.isspace():
-            self._say(partial(_last_line, text))
-
-    def publish(self, data: Any, *args: Any, **options: Any) -> None:
-        """In the place of the publisher's own."""
-        # The live view of a run publishes in another thread, and what has an id changes later.
-        is_own = threading.get_ident() == self._thread and not options.get("transient")
-        if not is_own or not data.keys() <= _SHOWN_FORMS or options.get("update"):
-            self._publish(data, *args, **options)
-            return
-        image = _image_in(data) or data.get("text/plain", "")
-        if isinstance(image, ImagePart) and len(self._images) == _MOST_SHOWN:
-            image = f"… only the first {_MOST_SHOWN} pictures are kept …"
-        if isinstance(image, ImagePart):
-            self._images.append(image)
-        else:
-            self.keep(f"{image}\n".encode("utf-8", "replace"))
-
-    def clear(self, wait: bool = False) -> None:
-        """In the place of the publisher's own, which would clear the view of the run as well."""
-        self._kept, self._images = Output(_PRINTED_BYTES), []
-
-
-def _image_in(data: dict[str, Any]) -> ImagePart | str | None:
-    form = next((data[kind] for kind in _PICTURES if kind in data), b"")
-    with suppress(ValueError):
-        content = base64.b64decode(form) if isinstance(form, str) else form
-        return encoded_image(content, most_bytes=_SHOWN_BYTES)
-    return None
-
-
-def _last_line(text: str) -> str:
-    lines = re.split(r"[\r\n]+", without_codes(text[-10_000:]).strip())
-    return redact(lines[-1])[:_LINE_CHARS]
-
-
-def _finish_figures(
+def finish_figures(
     before: list[Any],
     returned: Sequence[Any] = (),
     in_window: Callable[[Any], None] = lambda figure: None,
@@ -320,7 +226,7 @@ def _finish_figures(
         returned: those that a result has already.
         in_window: is given each that a window or a widget shows; it stays open.
     """
-    made = [figure for figure in _open_figures() if not any(figure is old for old in before)]
+    made = [figure for figure in open_figures() if not any(figure is old for old in before)]
     for figure in made:
         pyplot: Any = sys.modules["matplotlib.pyplot"]
         if "inline" not in str(pyplot.get_backend()).lower():
@@ -333,7 +239,7 @@ def _finish_figures(
     return made
 
 
-def _open_figures() -> list[Any]:
+def open_figures() -> list[Any]:
     """The figures that pyplot holds, if it was imported."""
     helpers: Any = sys.modules.get("matplotlib._pylab_helpers")
     if helpers is None or "matplotlib.pyplot" not in sys.modules:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbagent.contracts.chat import Usage
+from nbagent.contracts.model import Usage
 from nbagent.contracts.ports import Cost
-from nbagent.providers.registry import is_loopback
+from nbagent.providers.address import is_loopback
 
 _FREE_PROVIDERS = frozenset({"offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"})
 _PROVIDER_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}

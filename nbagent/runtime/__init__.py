@@ -6,9 +6,9 @@ notebooks: only the standard library and contracts.
 Inside, imports go: loop → interrupt → jobs → courier → waiting.
 """
 
-from nbagent.runtime.courier import Courier, inside_a_tool
 from nbagent.runtime.interrupt import Watch
-from nbagent.runtime.loop import engine_loop, on_engine_thread
+from nbagent.runtime.run_task import Courier, inside_a_tool
+from nbagent.runtime.threads import engine_loop, on_engine_thread
 from nbagent.runtime.waiting import (
     EventChannel,
     Pump,

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from nbagent.contracts.cancel import CancelToken
-from nbagent.runtime.loop import PerProcess, engine_loop, raise_in
+from nbagent.runtime.threads import PerProcess, engine_loop, raise_in
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nbagent.contracts.errors import described
+from nbagent.contracts.errors import describe_error
 from nbagent.contracts.records import RanIn
 from nbagent.runtime.interrupt import Watch
 
@@ -163,6 +163,6 @@ def _tamed(error: BaseException) -> BaseException:
     """An error that may pass through asyncio: SystemExit would end the loop it passes through."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    tamed = RuntimeError(described(error))
+    tamed = RuntimeError(describe_error(error))
     tamed.__cause__ = error
     return tamed

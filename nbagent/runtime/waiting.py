@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from nbagent.contracts.errors import EngineError, ToolError, UsageError
 from nbagent.contracts.events import Event
-from nbagent.runtime.courier import Courier, here, inside_a_tool, loop_is_running, perform_soon
 from nbagent.runtime.interrupt import Watch
 from nbagent.runtime.jobs import Job
-from nbagent.runtime.loop import on_engine_thread
+from nbagent.runtime.run_task import Courier, here, inside_a_tool, loop_is_running, perform_soon
+from nbagent.runtime.threads import on_engine_thread
 
 _POLL_S = 0.03
 # On Windows a signal does not break a wait for a lock.

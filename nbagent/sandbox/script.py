@@ -19,9 +19,9 @@ from pathlib import Path
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.policy import Isolation
-from nbagent.sandbox.grants import Interpreter, interpreter
-from nbagent.sandbox.outputs import ScriptFile, collect, workspace
-from nbagent.sandbox.running import EndedBy, Ending, LevelName, ScriptLimits, ScriptOrder, run_at
+from nbagent.sandbox.interpreter import Interpreter, interpreter
+from nbagent.sandbox.process import EndedBy, Ending, LevelName, ScriptLimits, ScriptOrder, run_at
+from nbagent.sandbox.script_output import ScriptFile, collect, workspace
 
 _CLOSED = (
     "it reads nothing but its folder, Python with its packages and the system's programs, writes "
@@ -102,10 +102,10 @@ def landlock_trouble() -> str:
     """Why scripts cannot be kept apart here; empty where a script that tried found no way out."""
     if sys.platform != "linux":
         return "this is not Linux"
-    from nbagent.sandbox import confinement, supervisor  # only where there is fork
+    from nbagent.sandbox import confinement, supervisor, syscalls  # only where there is fork
 
     offered = confinement.landlock_abi() and supervisor.TELLS_CHILDREN
-    if not offered or os.uname().machine not in confinement.ARCHES:
+    if not offered or os.uname().machine not in syscalls.ARCHES:
         return "the kernel or the processor does not offer what it takes"
     with tempfile.TemporaryDirectory(prefix="nbagent-probe-") as folder:
         outside, inside = Path(folder) / "outside", Path(folder) / "inside"

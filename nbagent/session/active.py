@@ -15,11 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nbagent.archive.audit import AuditSink, is_audited
-from nbagent.archive.store import Store
-from nbagent.contracts.canonical import json_object, load_json, utc_now
-from nbagent.contracts.chat import ChatRequest, redacted
-from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, described
+from nbagent.contracts.approval import PersonAnswer
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, describe_error
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -30,22 +28,21 @@ from nbagent.contracts.events import (
     TurnStarted,
     Waiting,
 )
-from nbagent.contracts.policy import PersonAnswer
 from nbagent.contracts.ports import ShowPieces, Sink
-from nbagent.contracts.records import RunRecord, turn_id
-from nbagent.contracts.secrets import redact, redact_json
-from nbagent.engine import first_request, run_engine
-from nbagent.providers.registry import find_provider
-from nbagent.runtime import Courier, engine_loop, on_engine_thread
+from nbagent.contracts.records import RunRecord
+from nbagent.contracts.secrets import redact
+from nbagent.engine import run_engine
+from nbagent.runtime import Courier
 from nbagent.session.approval import SessionApprover
 from nbagent.session.frontend import Frontend, frontend
-from nbagent.session.prepare import Ask, prepare
+from nbagent.session.plan import prepare
+from nbagent.session.request import Ask
 from nbagent.session.stores import current_store
-from nbagent.settings.table import HIDDEN
+from nbagent.store.audit import AuditSink, is_audited
+from nbagent.store.writer import Store
 
 if TYPE_CHECKING:
-    from nbagent.providers.exchange import WireRequest
-    from nbagent.view.dry_run import DryRun
+    pass
 
 OnEvent = Callable[[Event], object]
 
@@ -141,7 +138,7 @@ class ActiveRun:
             if view := self._here.open(self.record, self, self.ask.options):
                 self._sinks.append(view)
         except Exception as error:
-            self.warn(f"the run is not shown: {described(error)}")
+            self.warn(f"the run is not shown: {describe_error(error)}")
         if on_event is not None:
             self._sinks.append(CallbackSink(on_event))
         self._here.adopt(self.courier)
@@ -177,7 +174,7 @@ class ActiveRun:
 
     def _break(self, error: BaseException) -> None:
         """The store failed for good, or nbagent did: end with what is committed, and say so."""
-        info = ErrorInfo("E_INTERNAL", described(error))
+        info = ErrorInfo("E_INTERNAL", describe_error(error))
         end = {
             "phase": "Failed",
             "stop_reason": "error",
@@ -221,7 +218,7 @@ class ActiveRun:
                 sink.handle(event)
             except BaseException as error:  # also SystemExit: a view never ends a run
                 self._sinks.remove(sink)
-                self.warn(f"{sink.name} was detached: {described(error)}")
+                self.warn(f"{sink.name} was detached: {describe_error(error)}")
                 with suppress(Exception):
                     sink.close()
 
@@ -281,56 +278,3 @@ def at_work() -> list[ActiveRun]:
 
 
 # What a run would send
-
-_INTERNAL = {"tools": {"__all__": {"traits"}}}
-
-
-def look_ahead(
-    ask: Ask, *, store: Store | None = None, here: Frontend | None = None
-) -> tuple[ActiveRun, ChatRequest, WireRequest]:
-    """A run that is not begun, and what it would send first: for its model, and on the wire."""
-    if on_engine_thread():
-        raise UsageError("an async tool cannot wait for a dry run; do it before the run")
-    active = ActiveRun(ask, store=store, here=here)
-    future = asyncio.run_coroutine_threadsafe(_first(active), engine_loop())
-    try:
-        return active, *future.result()
-    finally:
-        future.cancel()
-
-
-def dry_run(ask: Ask) -> DryRun:
-    """What the run would send first; a missing key alone is no error."""
-    active, request, wire = look_ahead(ask)
-    # With it comes all that draws.
-    from nbagent.view.dry_run import DryRun
-
-    plan, chosen = active.plan, active.prepared.chosen
-    body = json_object(load_json(wire.body)) or {}
-    body |= dict.fromkeys(body.keys() & chosen.extra_body.keys(), HIDDEN)
-    body, url = redact_json((body, wire.url))
-    return DryRun(
-        run=plan.run.model_copy(update={"notices": tuple(plan.notices)}),
-        request=redacted(request),
-        body=body,
-        body_bytes=len(wire.body),
-        url=url or None,
-        key=chosen.key,
-        key_variables=find_provider(plan.run.model.partition(":")[0]).key_variables,
-        dropped_params=wire.dropped_params,
-        stream=plan.stream,
-        turn_id=turn_id(plan.first_index),
-    )
-
-
-async def _first(active: ActiveRun) -> tuple[ChatRequest, WireRequest]:
-    plan = active.plan
-    # With it comes the HTTP client, which offline models do without.
-    from nbagent.providers.exchange import WireClient, WireRequest
-
-    request = await first_request(plan, active)
-    active.look_at_tools()
-    if isinstance(plan.client, WireClient):
-        return request, plan.client.wire_request(request, stream=plan.stream)
-    body = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)
-    return request, WireRequest("", body.encode())

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
-from nbagent.archive.audit import AuditSink
+from nbagent.contracts.approval import Approval, CallPreview, PersonAnswer, PreviewPiece, Question
+from nbagent.contracts.call_patterns import GlobResolver, unchanged_glob, call_pattern
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import (
     dump_json,
@@ -26,34 +27,17 @@ from nbagent.contracts.canonical import (
     sha_of,
     utc_now,
 )
-from nbagent.contracts.chat import ToolCall, ToolSpec, is_keepable
-from nbagent.contracts.errors import ToolError, UsageError, described
+from nbagent.contracts.errors import ToolError, UsageError, describe_error
 from nbagent.contracts.events import ApprovalRequested, Event, Notice
-from nbagent.contracts.policy import (
-    RULINGS,
-    Approval,
-    CallPreview,
-    PersonAnswer,
-    PreviewPiece,
-    Question,
-    Resolve,
-    RuleHit,
-    Ruling,
-    ToolPolicy,
-    as_written,
-    call_pattern,
-)
-from nbagent.contracts.ports import (
-    Decision,
-    PreparedCall,
-    ShowPieces,
-    ToolContext,
-    ToolHost,
-    ToolOutcome,
-)
+from nbagent.contracts.messages import ToolCall, is_storable_json
+from nbagent.contracts.model import ToolSpec
+from nbagent.contracts.policy import RULINGS, RuleMatch, Ruling, ToolPolicy
+from nbagent.contracts.ports import Decision, ShowPieces, ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact
-from nbagent.shown import cut_middle, without_folders
+from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
+from nbagent.shown.texts import cut_middle, without_folders
+from nbagent.store.audit import AuditSink
 
 OnApproval = Callable[[Question], Any]
 ANSWERS = "give True, 'session', False, a reason, or a dict of other arguments"
@@ -87,7 +71,7 @@ class Rules:
     """What the policy of a run says to tools and calls."""
 
     policy: ToolPolicy = field(default_factory=ToolPolicy)
-    resolve: Resolve = as_written
+    resolve: GlobResolver = unchanged_glob
     """Brings what rules say of paths to the form that paths have."""
 
     def hiding(self, spec: ToolSpec) -> str:
@@ -99,14 +83,14 @@ class Rules:
         found = (
             f"{kind}={text!r}"
             for kind, text in self._about(tool, host)
-            if kind == "deny" and not call_pattern(text).where
+            if kind == "deny" and not call_pattern(text).conditions
         )
         return next(found, "")
 
     def about_some_calls(self, spec: ToolSpec) -> list[str]:
         """The rules that speak of this tool with certain arguments only."""
         rules = self._about(spec.name, spec.traits.host)
-        return [f"{kind}={text}" for kind, text in rules if call_pattern(text).where]
+        return [f"{kind}={text}" for kind, text in rules if call_pattern(text).conditions]
 
     def denies(self, tool: str, host: str, arguments: Mapping[str, Any]) -> bool:
         """Whether a rule forbids this call; for hosts that look at many things in one call."""
@@ -115,25 +99,25 @@ class Rules:
 
     def says(
         self, spec: ToolSpec, preview: CallPreview, *arguments: Mapping[str, Any] | None
-    ) -> RuleHit:
+    ) -> RuleMatch:
         """What happens to a call; without arguments, to the tool in general.
 
         Rules that allow are compared with the first form of the `arguments`, the checked ones;
         rules that are stricter than the host with each form, also as the model wrote them.
         """
-        default = RuleHit(ruling=preview.ruling, why=preview.why or "its definition says so")
+        default = RuleMatch(ruling=preview.ruling, why=preview.why or "its definition says so")
         hits = [
             self.policy.says(spec.name, spec.traits.host, form, self.resolve)
             for form in arguments or (None,)
         ]
         hit = hits[0] or default
-        only_stricter = preview.firm or hit.ruling != "allow"
+        only_stricter = preview.minimum or hit.ruling != "allow"
         found = [hit, default, *hits] if only_stricter else [hit, *hits]
         # The strictest; of equal ones the first.
         return min(filter(None, found), key=lambda one: RULINGS.index(one.ruling))
 
     def _about(self, tool: str, host: str) -> list[tuple[Ruling, str]]:
-        return [rule for rule in self.policy.rules if call_pattern(rule[1]).fits_tool(tool, host)]
+        return [rule for rule in self.policy.rules if call_pattern(rule[1]).matches_tool(tool, host)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +186,7 @@ class SessionApprover:
         while hit.ruling == "ask":
             bound = _bound(call, prepared)
             grant = (self.session, self.callback, bound)
-            if grant in granted and prepared.preview.for_session != "none":
+            if grant in granted and prepared.preview.session_scope != "none":
                 by = "session"
                 break
             question = _question(call, prepared, context, changed + _why(hit, prepared))
@@ -229,7 +213,7 @@ class SessionApprover:
                 except ToolError as error:  # the result of a call that was edited all the same
                     prepared = replace(prepared, run=_failing(error))
             elif hit.ruling != "deny" and answer.choice == "session" and question.scope:
-                whole = prepared.preview.for_session == "every call"
+                whole = prepared.preview.session_scope == "every call"
                 shown = "" if whole else redact(dump_json(call.arguments).decode())
                 granted[grant] = Grant(self.session, prepared.spec.name, shown, by, utc_now())
                 reason = f"for the session ({question.scope})"
@@ -240,7 +224,7 @@ class SessionApprover:
         decision = Decision(
             prepared=prepared,
             approval=approval,
-            by=by,
+            decided_by=by,
             reason=reason,
             arguments=arguments,
             waited_ms=waited_ms,
@@ -250,7 +234,7 @@ class SessionApprover:
             self.audit.decided(call, context, decision, bound)
         return decision
 
-    def _hit(self, call: ToolCall, prepared: PreparedCall) -> RuleHit:
+    def _hit(self, call: ToolCall, prepared: PreparedCall) -> RuleMatch:
         return self.rules.says(prepared.spec, prepared.preview, prepared.arguments, call.arguments)
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
@@ -290,7 +274,7 @@ class SessionApprover:
                 if hit.ruling == "deny":
                     pieces = (PreviewPiece("with these arguments", f"denied: {hit.why}"), *pieces)
             except Exception as error:
-                words = error.message if isinstance(error, ToolError) else described(error)
+                words = error.message if isinstance(error, ToolError) else describe_error(error)
                 why = ""
                 pieces = (PreviewPiece("with these arguments", f"refused: {redact(words)}"),)
             if not asked.answer.done():
@@ -313,7 +297,7 @@ class SessionApprover:
             if self.callback is None and not await self._somebody_is_there():
                 cancel.after_turn |= self.pauses
                 reason = _NOBODY
-                if not prepared.preview.firm:  # else no rule can allow it
+                if not prepared.preview.minimum:  # else no rule can allow it
                     reason += ", in an unattended notebook allow it with nbagent.configure(allow=…)"
                 return "nobody", PersonAnswer(choice="deny", reason=reason)
             emit(
@@ -361,11 +345,11 @@ def _bound(call: ToolCall, prepared: PreparedCall) -> str:
     """What an approval is bound to: the definition and, but for whole tools, the very call."""
     spec, preview = prepared.spec, prepared.preview
     whole = [spec.traits.host, spec.name, spec.traits.sha, spec.description, spec.parameters]
-    arguments = None if preview.for_session == "every call" else call.arguments
-    return sha_of([*whole, preview.binds, arguments])
+    arguments = None if preview.session_scope == "every call" else call.arguments
+    return sha_of([*whole, preview.approval_key, arguments])
 
 
-def _why(hit: RuleHit, prepared: PreparedCall) -> str:
+def _why(hit: RuleMatch, prepared: PreparedCall) -> str:
     """What the call would do, and the rule that asks, when one does."""
     rule = f"your rule {hit.why}" if hit.rule else ""
     return "; ".join(filter(None, (prepared.preview.why, rule)))
@@ -383,7 +367,7 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
         arguments=copy.deepcopy(call.arguments or {}),
         why=why,
         pieces=_pieces(prepared),
-        scope=scopes[preview.for_session],
+        scope=scopes[preview.session_scope],
         display_name=spec.title,
         summary=cut_middle(redact(spec.description).strip().partition("\n")[0], 300),
     )
@@ -411,7 +395,7 @@ async def _called(
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # SystemExit would end the loop
-        reason = f"asking failed ({without_folders(described(error))}), so the call is denied"
+        reason = f"asking failed ({without_folders(describe_error(error))}), so the call is denied"
         emit(Notice("warning", reason, question.turn_id))
         return PersonAnswer(choice="deny", reason=reason)
 
@@ -446,7 +430,7 @@ def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
     """A copy of JSON values only: what runs and what is kept must be the same."""
     with suppress(TypeError, ValueError, RecursionError):
         plain = load_json(dump_json(arguments))
-        if plain == arguments and is_keepable(plain):
+        if plain == arguments and is_storable_json(plain):
             return plain
     raise UsageError(
         "on_approval returned arguments that are no JSON; give texts, finite numbers, booleans, "

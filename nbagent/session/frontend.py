@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from nbagent.contracts.approval import PersonAnswer, Question
 from nbagent.contracts.events import Event, Notice, RunStarted
-from nbagent.contracts.policy import PersonAnswer, Question
-from nbagent.contracts.ports import Capture, RunCode, RunControls, Sink
+from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
+from nbagent.contracts.tools import Capture, RunCode
 from nbagent.runtime import Courier, Pump
-from nbagent.settings import RunOptions
+from nbagent.settings.options import RunOptions
 from nbagent.view.node import Node
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Frontend:
         stderr: Any = sys.stderr
         if stderr is None or stderr.closed:
             return None
-        from nbagent.view.text import BatchPrinter
+        from nbagent.view.terminal import BatchPrinter
 
         return BatchPrinter(stderr.write, is_terminal=stderr.isatty())
 
@@ -161,7 +162,7 @@ class Frontend:
 
     def printer(self) -> Sink:
         """Prints events as plain lines while they happen."""
-        from nbagent.view.text import PlainPrinter
+        from nbagent.view.terminal import PlainPrinter
 
         write, asks = sys.stdout.write, self.asker() is not None
         return PlainPrinter(write, asked_by_input=asks, renders=sys.stdout.isatty())
@@ -228,7 +229,7 @@ def frontend() -> Frontend:
             _frontend = Frontend()
         else:
             # The one import up the page (DESIGN 3): runs show themselves without %load_ext, too.
-            from nbagent.notebook.surface import NotebookFrontend
+            from nbagent.notebook.frontend import NotebookFrontend
 
             _frontend = NotebookFrontend()
     return _frontend

@@ -8,11 +8,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from nbagent.archive.database import FILE_NAME
-from nbagent.archive.store import Store
 from nbagent.contracts.errors import UsageError
 from nbagent.session.frontend import frontend
-from nbagent.settings import path_of, store_home
+from nbagent.settings.sources import path_of, store_home
+from nbagent.store.database import FILE_NAME
+from nbagent.store.writer import Store
 
 _lock = threading.Lock()
 _stores: dict[Path, Store] = {}

@@ -15,9 +15,9 @@ from itertools import groupby, islice
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any, cast
 
-from nbagent.contracts.chat import Part, TextPart
-from nbagent.contracts.errors import UsageError, described
-from nbagent.contracts.secrets import redact_cut
+from nbagent.contracts.errors import UsageError, describe_error
+from nbagent.contracts.messages import Part, TextPart
+from nbagent.contracts.secrets import redact_truncated
 
 _OPEN, _CLOSINGS = "{{", re.compile("(?=}})")
 _AWAIT = "await it in a cell above, and use the result's name here."
@@ -140,7 +140,7 @@ def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Pa
         remedy = "Try the expression in a cell of its own, and correct it."
         if isinstance(error, NameError):
             remedy = f"Run the cell that defines the name, or correct it. {_LITERAL}"
-        said = _shortened(described(error)).rstrip(": .")
+        said = _shortened(describe_error(error)).rstrip(": .")
         raise UsageError(
             f"{name} failed: {said}. {remedy} Nothing was sent.",
             details={"expression": expression, "error": type(error).__name__},
@@ -156,13 +156,13 @@ def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Pa
             "Nothing was sent."
         )
     # Only a prompt with values needs this room; most have none.
-    from nbagent.shown import shown_in_prompt
+    from nbagent.shown.values import shown_in_prompt
 
     return shown_in_prompt(value)
 
 
 def _shortened(text: str, limit: int = 200) -> str:
-    text = redact_cut(text)
+    text = redact_truncated(text)
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 

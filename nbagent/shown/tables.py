@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from nbagent.shown.pictures import of_class
+from nbagent.shown.images import of_class
 from nbagent.shown.texts import LEFT_OUT, cut_middle
 
 _Cell = Callable[[Any], str]

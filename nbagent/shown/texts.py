@@ -10,7 +10,7 @@ import os
 import re
 from contextlib import suppress
 
-from nbagent.contracts.secrets import redact, redact_cut
+from nbagent.contracts.secrets import redact, redact_truncated
 
 BUDGET_CHARS = 4_000
 """Of one value as text, where the caller names no budget of its own."""
@@ -57,7 +57,7 @@ def cut_middle(text: str, budget_chars: int) -> str:
         size, start, end = len(text), text, text
     else:
         # Nobody reads the middle of 100 MB, not even the filter.
-        start, end = redact_cut(text[:window]), redact_cut(text[-window:])
+        start, end = redact_truncated(text[:window]), redact_truncated(text[-window:])
     mark = f"… [{size:,} of {size:,} characters{LEFT_OUT}] …"
     room = budget_chars - len(mark)
     if room < 2:
@@ -101,7 +101,7 @@ def plain_repr(value: object, budget_chars: int = BUDGET_CHARS) -> str:
     except BROKEN as error:
         text = f"<{name} object, its repr failed with {type(error).__name__}>"
     # The middle of a huge repr is dropped before the patterns read all of it.
-    text = redact_cut(clean(cut_middle(text, budget_chars + _MARGIN_CHARS)))
+    text = redact_truncated(clean(cut_middle(text, budget_chars + _MARGIN_CHARS)))
     return cut_middle(without_folders(_ADDRESS.sub("", text)), budget_chars)
 
 

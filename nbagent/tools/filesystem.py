@@ -18,21 +18,25 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
+from nbagent.contracts.approval import CallPreview, PreviewPiece
+from nbagent.contracts.call_patterns import as_glob, call_pattern
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorCode, ToolError
-from nbagent.contracts.policy import CallPreview, PreviewPiece, as_glob, call_pattern
-from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
+from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.files import patching, writing
 from nbagent.files.frontmatter import update_frontmatter
 from nbagent.files.mounts import STATE, FilePlace, Mounts
 from nbagent.files.names import Parts, looks_secret, names_secret, visible
-from nbagent.files.searching import Hides, Order
+from nbagent.files.searching import Order
+from nbagent.files.walking import Hides
 from nbagent.files.writing import FileState
-from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem_answers import list_folder, read_file, search_files
-from nbagent.tools.function_tool import FunctionTool, MethodHost, method_tool
+from nbagent.tools.functions.definition import FunctionTool, method_tool
+from nbagent.tools.functions.host import MethodHost
+from nbagent.tools.hosts import HostOrder
 
 HOST = "fs"
 _HELD = ("path", "content", "oldText", "newText", "diff", "operation", "update")
@@ -305,7 +309,7 @@ class FileHost(MethodHost):
         preview = CallPreview(
             ruling="allow" if place.mount.name == STATE else "ask",
             why=f"{'change' if state.sha else 'create'} {visible(place.text)} ({len(new):,} bytes)",
-            binds=sha256_hex(f"{place.identity} {state.sha or 'absent'}"),
+            approval_key=sha256_hex(f"{place.identity} {state.sha or 'absent'}"),
             pieces=(_change_piece(place, state, new),),
         )
         return _Plan(place, preview, work)
@@ -335,10 +339,10 @@ class FileHost(MethodHost):
         form = self._mounts.form(place.mount, place.parts)
         for text in self._policy.allow:
             pattern = call_pattern(text)
-            paths = [as_glob(text) for name, text in pattern.where if name == "path"]
+            paths = [as_glob(text) for name, text in pattern.conditions if name == "path"]
             globs = filter(names_secret, paths)
             forms = [one for glob in globs for one in self._mounts.resolve(glob)]
-            if pattern.fits_tool(tool, HOST) and any(fnmatchcase(form, one) for one in forms):
+            if pattern.matches_tool(tool, HOST) and any(fnmatchcase(form, one) for one in forms):
                 return True
         return False
 
@@ -376,7 +380,7 @@ def _refused(place: FilePlace, why: str, code: ErrorCode, **details: Any) -> Too
 
 def _looking(place: FilePlace, look: Callable[[threading.Event], ToolResult]) -> _Plan:
     """A plan that changes nothing; bound to the folder that the mount is now."""
-    return _Plan(place, CallPreview(binds=place.identity), lambda context, stopped: look(stopped))
+    return _Plan(place, CallPreview(approval_key=place.identity), lambda context, stopped: look(stopped))
 
 
 def _there(old: str | None) -> str:

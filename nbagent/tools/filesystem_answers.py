@@ -13,15 +13,16 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ToolError
+from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.records import ToolResult
 from nbagent.files.mounts import FilePlace
 from nbagent.files.names import visible
 from nbagent.files.opening import failure
-from nbagent.files.searching import Globs, Hides, Order, search, walk
+from nbagent.files.searching import Order, search
+from nbagent.files.walking import Globs, Hides, walk
 from nbagent.files.writing import read_bytes, sha_of_bytes
-from nbagent.shown.pictures import encoded_image
+from nbagent.shown.images import encoded_image
 
 _READ_CHARS = 40_000
 """Of one answer; more is cut at the end of a line, with a hint."""

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.contracts.secrets import redact_cut
-from nbagent.shown import clean, cut_middle
-from nbagent.shown.texts import without_codes
+from nbagent.contracts.secrets import redact_truncated
+from nbagent.shown.texts import clean, cut_middle, without_codes
 
 JsonSchema = dict[str, Any]
 _MOST_NODES = 2_000
@@ -72,7 +71,7 @@ def visible(text: str, budget_chars: int) -> str:
     # Control, format (directions, zero width, tags), surrogate, private use, unassigned.
     hidden = {c for c in set(text) - {"\n", "\t"} if unicodedata.category(c)[0] == "C"}
     text = text.translate(dict.fromkeys(map(ord, hidden)))
-    return redact_cut(cut_middle(text.strip(), budget_chars))
+    return redact_truncated(cut_middle(text.strip(), budget_chars))
 
 
 def _wire_keys(names: Sequence[str]) -> dict[str, str]:

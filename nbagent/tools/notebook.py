@@ -19,15 +19,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from nbagent.contracts.approval import CallPreview, PreviewPiece
 from nbagent.contracts.canonical import sha_of
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo, ToolError
-from nbagent.contracts.policy import CallPreview, PreviewPiece
-from nbagent.contracts.ports import CodeOutcome, PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import redact, redact_cut, register_named
-from nbagent.tools.base import HostOrder, captured
-from nbagent.tools.function_tool import MethodHost, method_tool
+from nbagent.contracts.secrets import redact, redact_truncated, register_named_secrets
+from nbagent.contracts.tools import CodeOutcome, PreparedCall, ToolContext, ToolOutcome
+from nbagent.tools.functions.definition import method_tool
+from nbagent.tools.functions.host import MethodHost
+from nbagent.tools.functions.outcome import detail_of, summary
+from nbagent.tools.hosts import HostOrder, captured
 from nbagent.tools.notebook_values import (
     facts_of,
     glance,
@@ -40,7 +43,6 @@ from nbagent.tools.notebook_values import (
     value_of,
     value_shown,
 )
-from nbagent.tools.running import detail_of, summary
 
 HOST = "notebook"
 _ALL = ("notebook", "nb", "nb.*")
@@ -144,7 +146,7 @@ class NotebookHost(MethodHost):
         names = context.namespace()
         if not names or not isinstance(names, dict):
             raise _no_notebook()
-        register_named(names)
+        register_named_secrets(names)
         return names
 
 
@@ -180,11 +182,11 @@ def _look_at_run(code: str) -> CallPreview:
             )
     return CallPreview(
         ruling="ask",
-        firm=True,
-        for_session="none",
+        minimum=True,
+        session_scope="none",
         why="runs Python in your notebook, with everything that you may do",
         pieces=(PreviewPiece("code", redact(code), "code", ("code",)),),
-        binds=sha_of([code]),
+        approval_key=sha_of([code]),
     )
 
 
@@ -207,12 +209,12 @@ async def _awaited(
 
 def _shown_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcome:
     """What the model gets of it, without the secrets that the code made."""
-    register_named(names)
+    register_named_secrets(names)
     displayed = value_shown([_Display(forms) for forms in outcome.displays])
     # A picture among the displays is most often the value itself.
     value = value_shown(outcome.value, draws=not displayed.parts)
     # Each was cut before it was read: half a key is hidden too.
-    streams = {"stdout": redact_cut(outcome.stdout), "stderr": redact_cut(outcome.stderr)}
+    streams = {"stdout": redact_truncated(outcome.stdout), "stderr": redact_truncated(outcome.stderr)}
     shown: dict[str, Any] = masked(streams)
     if outcome.displays:
         shown["displayed"] = displayed.data
@@ -244,7 +246,7 @@ def _look_at_set(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview
         why=f"sets the variable {name} of your notebook",
         pieces=(
             PreviewPiece("now", now),
-            PreviewPiece("then", redact(then), instead_of=("value",)),
+            PreviewPiece("then", redact(then), replaced_arguments=("value",)),
         ),
-        binds=sha_of([type_text(names.get(name)), now]),
+        approval_key=sha_of([type_text(names.get(name)), now]),
     )

@@ -20,23 +20,12 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import ToolError
-from nbagent.contracts.ports import ToolOutcome
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import is_secret_name
-from nbagent.shown import (
-    BROKEN,
-    Fitted,
-    Normal,
-    clean,
-    cut_middle,
-    fitted,
-    is_iterator,
-    plain_repr,
-    shown_text,
-    without_folders,
-)
-from nbagent.shown.pictures import of_class
-from nbagent.shown.texts import kind_name
+from nbagent.contracts.tools import ToolOutcome
+from nbagent.shown.images import of_class
+from nbagent.shown.texts import BROKEN, clean, cut_middle, kind_name, plain_repr, without_folders
+from nbagent.shown.values import Fitted, Normal, fitted, is_iterator, shown_text
 
 HIDDEN = "[not shown: the name looks like a secret]"
 _OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})

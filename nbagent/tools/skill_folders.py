@@ -17,7 +17,7 @@ from nbagent.files.frontmatter import read_frontmatter
 from nbagent.files.mounts import Mount, Mounts
 from nbagent.files.names import is_nameable, looks_secret, visible
 from nbagent.files.writing import read_state
-from nbagent.shown import without_folders
+from nbagent.shown.texts import without_folders
 
 FOLDERS = (".agents/skills", ".claude/skills", ".nbagent/skills")
 _FILE = "SKILL.md"

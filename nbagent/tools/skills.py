@@ -21,19 +21,23 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from pydantic import AfterValidator, Field
 
+from nbagent.contracts.approval import CallPreview, PreviewPiece
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import monotonic_ms, sha256_hex, sha_of
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import NbagentError, ToolError
-from nbagent.contracts.policy import CallPreview, PreviewPiece, Ruling
-from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.policy import Ruling
+from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
+from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.files.mounts import STATE, without_dots
-from nbagent.sandbox.running import ScriptLimits, ScriptOrder
+from nbagent.sandbox.process import ScriptLimits, ScriptOrder
 from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_level, run_script
-from nbagent.tools.base import HostOrder, listed
-from nbagent.tools.function_tool import MethodHost, method_tool
+from nbagent.tools.functions.definition import method_tool
+from nbagent.tools.functions.host import MethodHost
+from nbagent.tools.hosts import HostOrder
 from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
+from nbagent.tools.tool_names import listed
 
 HOST = "skills"
 _RUN = "run_python_script"
@@ -187,10 +191,10 @@ class _Script:
         how = "kept apart" if apart else "NOT kept apart from your files"
         return CallPreview(
             ruling="allow" if apart else "ask",
-            firm=not apart,
+            minimum=not apart,
             why=f"run {label}, {how} ({self.level.name})",
             pieces=tuple(pieces),
-            binds=sha_of([sha256_hex(source), self.level.name, str(skill.root), self.beside]),
+            approval_key=sha_of([sha256_hex(source), self.level.name, str(skill.root), self.beside]),
         )
 
     async def run(self, context: ToolContext) -> ToolOutcome:

@@ -14,13 +14,13 @@ from difflib import SequenceMatcher
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from nbagent.contracts.canonical import canonical_json, json_object
-from nbagent.contracts.chat import parse_arguments
 from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.messages import parse_arguments
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
 from nbagent.view import words
 from nbagent.view.node import Node, h, text_of
 from nbagent.view.picture import ROOT
-from nbagent.view.tables import table_of
+from nbagent.view.result_tables import table_of
 
 LETTERS = "ABCDEFGH"
 """What the runs of a comparison are called; more than these it does not take."""

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from nbagent.contracts.chat import ChatRequest, ImagePart, Message, TextPart
+from nbagent.contracts.messages import ImagePart, Message, TextPart
+from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import RunRecord
 from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
 from nbagent.view.images import drawn, part_words

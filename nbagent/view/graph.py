@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import Value
+from nbagent.contracts.messages import Value
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.node import Node, h
 from nbagent.view.words import one_line, visible

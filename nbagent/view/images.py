@@ -12,7 +12,7 @@ import binascii
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from nbagent.contracts.chat import FilePart, ImagePart, Part, TextPart
+from nbagent.contracts.messages import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.markdown import words_of
 from nbagent.view.node import Node, h
@@ -57,7 +57,7 @@ def card_figures(run: ToolRun, below: Collection[int] = ()) -> tuple[list[Node],
 
 def attached(run: RunRecord) -> list[Node]:
     """What came with the words of the person: pictures, and a line for each file."""
-    asked = [it.content for it in run.messages if it.role == "user" and it.words == run.prompt]
+    asked = [it.content for it in run.messages if it.role == "user" and it.typed_text == run.prompt]
     parts = [it for it in [(), *asked][-1] if not isinstance(it, TextPart) or it.name]
     images, files = drawn(parts)
     return [*(h("div", "nba-note", words) for words in files), *images]

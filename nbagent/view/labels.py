@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.chat import Usage
 from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.model import Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, TurnRequest
 from nbagent.view.markdown import nodes_of, words_of
 from nbagent.view.words import (

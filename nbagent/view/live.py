@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from nbagent.contracts import events
+from nbagent.contracts.approval import Question
 from nbagent.contracts.canonical import monotonic_ms
-from nbagent.contracts.chat import ChatResponse, Message, Usage
-from nbagent.contracts.policy import Question
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatResponse, Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
 from nbagent.view.graph import graph_of
+from nbagent.view.live_text import Op, Writing, progress_node
 from nbagent.view.node import Node
 from nbagent.view.picture import (
     Now,
@@ -30,7 +32,6 @@ from nbagent.view.picture import (
     turn_node,
 )
 from nbagent.view.question import asks_node
-from nbagent.view.streams import Op, Writing, progress_node
 from nbagent.view.words import one_line, visible
 
 

@@ -13,19 +13,19 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from nbagent.contracts.approval import Question
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.policy import Question
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
 from nbagent.view.graph import graph_of
 from nbagent.view.images import attached, card_figures, figures_of, with_figures
 from nbagent.view.labels import Status
+from nbagent.view.live_text import ARGUMENTS_CHARS, Writing, progress_node, reasoning_node
 from nbagent.view.markdown import MAX_CHARS, nodes_of
 from nbagent.view.node import STYLES, Node, h, html, line
 from nbagent.view.question import asks_node, question_node
-from nbagent.view.request import copied, label_node, labelled, place_in, request_node
-from nbagent.view.streams import ARGUMENTS_CHARS, Writing, progress_node, reasoning_node
-from nbagent.view.tables import table_of
+from nbagent.view.result_tables import table_of
+from nbagent.view.turn_request import copied, label_node, labelled, place_in, request_node
 from nbagent.view.words import (
     arguments_in_short,
     as_text,

@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nbagent.contracts.approval import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.canonical import json_object, load_json
-from nbagent.contracts.chat import MAX_DEPTH, is_keepable
-from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
+from nbagent.contracts.messages import MAX_DEPTH, is_storable_json
 from nbagent.contracts.secrets import redact
 from nbagent.view.node import Node, h, line
 from nbagent.view.words import arguments_in_short, escapes_shown, json_text, tool_title, visible
@@ -68,7 +68,7 @@ def _reasons(question: Question) -> list[str]:
 
 def _rows(question: Question) -> list[tuple[str, str]]:
     """The arguments that no piece of the preview shows: strings as text, others as JSON."""
-    shown = {name for piece in question.pieces for name in piece.instead_of}
+    shown = {name for piece in question.pieces for name in piece.replaced_arguments}
     given = ((name, value) for name, value in question.arguments.items() if name not in shown)
     return [
         (whole(n), whole(v if isinstance(v, str) else json_text(v, enough=_ALL_CHARS)))
@@ -261,7 +261,7 @@ def _read_json(text: str) -> Any:
     except ValueError as error:
         words = f"this is not JSON, in which a text has double quotes ({whole(str(error))})"
         raise ValueError(words) from None
-    if not is_keepable([value]):
+    if not is_storable_json([value]):
         raise ValueError(_TOO_MUCH)
     return value
 

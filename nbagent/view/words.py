@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, cast
 
-from nbagent.contracts.chat import MAX_DEPTH
+from nbagent.contracts.messages import MAX_DEPTH
 from nbagent.contracts.secrets import redact
 from nbagent.shown import texts
 from nbagent.shown.texts import readable, without_codes

@@ -15,17 +15,17 @@ from itertools import islice, product
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from nbagent.contracts.call_patterns import call_pattern
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.contracts.policy import call_pattern
 from nbagent.files.names import visible
 from nbagent.files.opening import failure
-from nbagent.settings import project_folder
+from nbagent.settings.sources import project_folder
 from nbagent.shown.texts import without_folders
 from nbagent.workflow.fields import LINE_CHARS, YAML_ENDINGS, Fields, is_id, read_matter
 from nbagent.workflow.graph import Action, AgentSpec, Fault, PackageError
-from nbagent.workflow.unpacking import MOST_TEXT_BYTES, Source, text_of
-from nbagent.workflow.variables import Marks, is_line, person_values
+from nbagent.workflow.placeholders import Marks, is_line, person_values
+from nbagent.workflow.source import MOST_TEXT_BYTES, Source, text_of
 
 FOLDERS = (".nbagent/agents", ".agents/agents")
 _SKILL = "SKILL.md"
@@ -98,7 +98,7 @@ def _tools(fields: Fields, source: Source | None) -> tuple[str, ...] | None:
             fields.wrong(f"tools.{number}", f"{visible(repr(text))} {why}")
     named = [text for text in patterns if _is_pattern(text)]
     if source is not None and not any(
-        call_pattern(it).fits_tool(_PATCH_TOOL, "fs") for it in named
+        call_pattern(it).matches_tool(_PATCH_TOOL, "fs") for it in named
     ):
         fields.wrong("tools", f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it")
     return tuple(map(str, patterns))
@@ -109,7 +109,7 @@ def _is_pattern(text: object) -> bool:
     if not isinstance(text, str) or not is_line(text, LINE_CHARS):
         return False
     try:
-        return not call_pattern(text).where and "(" not in text
+        return not call_pattern(text).conditions and "(" not in text
     except UsageError:
         return False
 

@@ -15,11 +15,11 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-from nbagent.archive.locking import locked
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.mounts import FilePlace, Mount, Mounts
 from nbagent.files.writing import read_state, replace
+from nbagent.store.file_lock import locked
 from nbagent.workflow.state import FILE, PATH, origin_of
 
 _LOCK_WAIT_S = 0.3

@@ -14,8 +14,8 @@ from nbagent.contracts.errors import ToolError
 from nbagent.files.frontmatter import FrontMatter, read_frontmatter, read_yaml
 from nbagent.files.names import path_parts, visible
 from nbagent.workflow.graph import Fault
-from nbagent.workflow.unpacking import Source
-from nbagent.workflow.variables import Marks, UnknownMark, is_line, read_values
+from nbagent.workflow.placeholders import Marks, UnknownMark, is_line, read_values
+from nbagent.workflow.source import Source
 
 LINE_CHARS = 200
 YAML_ENDINGS = (".yaml", ".yml")

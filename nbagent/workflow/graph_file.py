@@ -18,8 +18,8 @@ from nbagent.files.writing import TEMPORARY
 from nbagent.workflow.agents import unknown_agent
 from nbagent.workflow.fields import Fields
 from nbagent.workflow.graph import Edge, Fault, Graph, Node
-from nbagent.workflow.unpacking import Source
-from nbagent.workflow.variables import Marks, is_line
+from nbagent.workflow.placeholders import Marks, is_line
+from nbagent.workflow.source import Source
 
 GRAPH_FILE = "workflow.graph.json"
 _MOUNTS = ("@project", "@pkg", "@state")

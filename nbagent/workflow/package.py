@@ -13,14 +13,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from nbagent.settings import path_of, project_folder, store_home
+from nbagent.settings.sources import path_of, project_folder, store_home
 from nbagent.workflow.agents import read_agent, unknown_agent
 from nbagent.workflow.fields import Fields, read_matter
 from nbagent.workflow.graph import AgentSpec, Fault, Graph, Package
 from nbagent.workflow.graph_file import GRAPH_FILE, Place, check_graph, read_graph
+from nbagent.workflow.placeholders import Marks, person_values, read_values
+from nbagent.workflow.source import MAIN_FILES, Source, read_source, refuse
 from nbagent.workflow.steps import graph_of_steps, made_id
-from nbagent.workflow.unpacking import MAIN_FILES, Source, read_source, refuse
-from nbagent.workflow.variables import Marks, person_values, read_values
 
 _CONFIG = "config.yaml"
 _KEYS = ("id", "name", "agents", "agent", "entry", "variables", "config")

@@ -16,7 +16,7 @@ from nbagent.contracts.errors import ToolError
 from nbagent.files.names import path_parts
 from nbagent.workflow.graph import Edge, Fault, Node
 from nbagent.workflow.graph_file import GRAPH_FILE, Place, Placed, PlacedEdge
-from nbagent.workflow.unpacking import Source
+from nbagent.workflow.source import Source
 
 _STEP = re.compile(
     r"(?:(?P<folder>step[^/]*)/)?step[-_]?(?P<number>\d{1,6})?(?P<more>[^/]*)\.md", re.IGNORECASE

@@ -24,11 +24,11 @@ from sides import forget_peak, status_mb
 from stories import Story
 
 from nbagent import Agent
-from nbagent.archive import frames
-from nbagent.archive.batches import keep_scores
-from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.records import Case, RunRecord, ScoreRecord
+from nbagent.store import dataframes
+from nbagent.store.batches import keep_scores
+from nbagent.store.writer import Store
 
 _SCORES_A_RUN = 5
 _TICK_S = 0.005
@@ -65,7 +65,7 @@ def _joined(n: int, times: int) -> Row:
         parts = {"scores": 0.0, "runs": 0.0, "merge": 0.0}
 
         def read(frame: str) -> Any:
-            return frames.read([store], frame, {"batch": "b"})
+            return dataframes.read([store], frame, {"batch": "b"})
 
         def join() -> Any:
             clock = [time.process_time()]

@@ -12,9 +12,9 @@ from typing import Any
 from measure import Row, least, timed
 from stories import Story, tool_run
 
-from nbagent.archive import frames
-from nbagent.archive.store import Store
 from nbagent.contracts.canonical import new_id
+from nbagent.store import dataframes
+from nbagent.store.writer import Store
 
 _TURNS_A_RUN = 50
 
@@ -35,7 +35,7 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
             store.add(story.run.model_copy(update={"id": run, "turns": turns}))
 
         def one(what: str, frame: str, length: int, limit_ms: float, **filters: Any) -> Row:
-            read = partial(frames.read, [store], frame, filters)
+            read = partial(dataframes.read, [store], frame, filters)
             # Imported and warm: the goal is about reading, pandas' own import is not in it.
             found = read()
             assert len(found) == length, len(found)

@@ -21,12 +21,12 @@ from typing import Any
 import httpx2
 
 from nbagent import Agent, runtime, tool
-from nbagent.archive.store import Store
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import RunRecord
 from nbagent.session.active import ActiveRun
-from nbagent.session.prepare import Ask
-from nbagent.settings import RunOptions
+from nbagent.session.request import Ask
+from nbagent.settings.options import RunOptions
+from nbagent.store.writer import Store
 
 PROMPT = "Take all steps."
 STEP = {

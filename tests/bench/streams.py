@@ -15,7 +15,7 @@ from sides import PROMPT, BareLoop, agent
 
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook.run_view import LiveView, RunWidget
+from nbagent.notebook.run_widget import LiveView, RunWidget
 from nbagent.session.frontend import use_frontend
 
 _DELTAS = 10_000

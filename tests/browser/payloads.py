@@ -13,17 +13,10 @@ from typing import Any
 from stories import Story, asked, tool_run
 
 from nbagent.contracts import events
-from nbagent.contracts.chat import (
-    ChatResponse,
-    FilePart,
-    ImagePart,
-    Message,
-    ResponseMeta,
-    TextPart,
-    ToolSpec,
-)
+from nbagent.contracts.approval import PreviewPiece
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.policy import PreviewPiece
+from nbagent.contracts.messages import FilePart, ImagePart, Message, TextPart
+from nbagent.contracts.model import ChatResponse, ResponseMeta, ToolSpec
 from nbagent.contracts.records import ToolResult
 from nbagent.view.node import ATTRIBUTES, STYLES, TAGS, VALUES
 

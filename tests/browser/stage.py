@@ -11,8 +11,8 @@ from playwright.sync_api import Dialog, Locator, Page
 from stories import Story
 
 from nbagent.contracts import events
-from nbagent.contracts.policy import PreviewPiece
-from nbagent.notebook.run_view import script, sheet
+from nbagent.contracts.approval import PreviewPiece
+from nbagent.notebook.run_widget import script, sheet
 from nbagent.view.live import LivePicture, Op, merge
 from nbagent.view.picture import picture
 

@@ -10,7 +10,7 @@ from stage import OVERFLOWS, PIECES, Stage, until
 from stories import Story, asked, tool_run
 
 from nbagent.contracts import events
-from nbagent.contracts.policy import PreviewPiece
+from nbagent.contracts.approval import PreviewPiece
 from nbagent.view.question import preview_node, said_node
 
 ARGS = {"path": "@project/a.md", "n": 3}

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from stage import CONTRAST, OVERFLOWS, load_views
 
-from nbagent.notebook.review_view import review_node
+from nbagent.notebook.review_widget import review_node
 from nbagent.view.batch import (
     BatchProgress,
     FailedCase,

@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 from stage import asked_by
 
 from nbagent.contracts.records import RunRecord
-from nbagent.view.documents import html_document, markdown_document
+from nbagent.export.documents import html_document, markdown_document
 
 _FOUND = """
 () => {

@@ -13,17 +13,17 @@ from playwright.sync_api import Page
 from stage import asked_by, load_views
 from stories import Story
 
-from nbagent.contracts.chat import ModelInfo
+from nbagent.contracts.model import ModelInfo
 from nbagent.notebook import panel_lists
 from nbagent.notebook.panel_form import Form
-from nbagent.session.clients import Listing
+from nbagent.session.models import Listing
 from nbagent.session.stores import current_store
 from nbagent.view.live import LivePicture, Op, merge
 from nbagent.view.node import Node, html
 from nbagent.view.picture import page as page_of
 from nbagent.view.picture import picture
-from nbagent.view.text import plain
-from nbagent.view.values import answer_node, value_node
+from nbagent.view.terminal import plain
+from nbagent.view.value_nodes import answer_node, value_node
 
 v4: Any = nbformat.v4
 _BEGIN = """

@@ -60,7 +60,7 @@ CELLS = [
     "Repeat {{ hostile }}",
     "%%agent --model offline:draws --tools picture\nDraw",
     "%%agent --model offline:fails --tools none\nFail {{ payloads[0] }}",
-    """from nbagent.view.text import plain
+    """from nbagent.view.terminal import plain
 display({"text/plain": plain(hostile_run.record)}, raw=True)""",
 ]
 

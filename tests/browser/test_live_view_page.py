@@ -12,7 +12,7 @@ from stories import ANSWER, Story, drawn
 
 from nbagent.contracts import events
 from nbagent.notebook.actions import Click, form_of
-from nbagent.notebook.run_view import script
+from nbagent.notebook.run_widget import script
 from nbagent.view import node
 from nbagent.view.picture import picture
 

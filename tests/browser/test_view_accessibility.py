@@ -14,8 +14,8 @@ from stage import CONTRAST, OVERFLOWS, PIECES, Stage, until
 from stories import ANSWER, REASONING, Story, asked, drawn, tool_run
 
 from nbagent.contracts import events
-from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.records import ToolResult
 from nbagent.view.picture import page as page_of
 from nbagent.view.picture import picture

@@ -22,12 +22,12 @@ from legal_schema import check_legal
 
 import nbagent
 from nbagent.contracts.canonical import sha_of
-from nbagent.contracts.chat import ToolSpec
 from nbagent.contracts.errors import CODES
+from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.records import ToolRun
 from nbagent.providers.offline import call, script
 from nbagent.session.frontend import use_frontend
-from nbagent.tools.base import host_of, host_words
+from nbagent.tools.hosts import host_of, host_words
 from nbagent.tools.mcp import McpServer
 
 HOSTS = {host_of(word) for word in host_words()}
@@ -37,7 +37,7 @@ HOSTS = {host_of(word) for word in host_words()}
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
-    monkeypatch.setattr("nbagent.session.hosts.project_folder", lambda: folder)
+    monkeypatch.setattr("nbagent.session.tool_hosts.project_folder", lambda: folder)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return folder
 

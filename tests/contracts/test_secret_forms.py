@@ -14,7 +14,7 @@ import pytest
 from servers.model_server import ModelServer, Reply
 
 import nbagent
-from nbagent.contracts.secrets import MASK, StreamFilter, is_secret_name, redact, register
+from nbagent.contracts.secrets import MASK, StreamFilter, is_secret_name, redact, register_secret
 from nbagent.providers.offline import call, calls, script
 
 KEY = 'sk-forms/Q7+zz&01="23\\456789é\U0001f511XYZ'
@@ -22,7 +22,7 @@ KEY = 'sk-forms/Q7+zz&01="23\\456789é\U0001f511XYZ'
 
 @pytest.fixture(autouse=True)
 def known() -> None:
-    register(KEY)
+    register_secret(KEY)
 
 
 def escaped(key: str) -> str:
@@ -82,7 +82,7 @@ def test_a_stream_holds_back_what_may_be_a_key_and_no_more() -> None:
     stream = StreamFilter()
     assert stream.feed("It ends in sk-for") == "It ends in "
     assert stream.feed("tune.") == "sk-fortune."
-    register("a" * 16 + "b")  # It begins within its own beginning.
+    register_secret("a" * 16 + "b")  # It begins within its own beginning.
     shown = "".join(map(stream.feed, ["a"] * 30 + ["b"])) + stream.flush()
     assert shown == "a" * 14 + MASK
 

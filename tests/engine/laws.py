@@ -9,13 +9,14 @@ from itertools import pairwise
 from typing import Any
 
 import nbagent
-from nbagent.archive.store import Store
 from nbagent.contracts.canonical import dump_json, load_json
-from nbagent.contracts.chat import ChatRequest, Message
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import Script
 from nbagent.run import Run
 from nbagent.session.stores import current_store
+from nbagent.store.writer import Store
 
 
 def look(place: str) -> str:

@@ -13,24 +13,18 @@ from engine.laws import check_answered, check_record
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import new_id, utc_now
-from nbagent.contracts.chat import (
-    CallDelta,
-    ChatChunk,
-    ChatRequest,
-    ChatResponse,
-    Message,
-    ToolCall,
-    Usage,
-)
 from nbagent.contracts.events import Event, RunFinished, TextDelta
-from nbagent.contracts.ports import Cost, ToolContext
+from nbagent.contracts.messages import Message, ToolCall
+from nbagent.contracts.model import CallDelta, ChatChunk, ChatRequest, ChatResponse, Usage
+from nbagent.contracts.ports import Cost
 from nbagent.contracts.records import RunRecord
+from nbagent.contracts.tools import ToolContext
 from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.offline import call, script
 from nbagent.runtime import Courier
-from nbagent.session.composer import ChatComposer
-from nbagent.tools.base import HostSet
-from nbagent.tools.function_tool import FunctionHost
+from nbagent.session.chat_composer import ChatComposer
+from nbagent.tools.functions.host import FunctionHost
+from nbagent.tools.hosts import HostSet
 
 Streamer = Callable[[ChatRequest], AsyncGenerator[Any]]
 

@@ -12,20 +12,16 @@ from servers.loopback import Visit
 from servers.model_server import ModelServer, Reply
 
 import nbagent
-from nbagent.archive.codec import packed, unpacked
 from nbagent.contracts.canonical import load_json
-from nbagent.contracts.chat import (
-    ChatRequest,
-    ImagePart,
-    Message,
-    TextPart,
-)
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event, Notice, TurnStarted
-from nbagent.contracts.records import is_worth_it, shortened
+from nbagent.contracts.messages import ImagePart, Message, TextPart
+from nbagent.contracts.model import ChatRequest
+from nbagent.contracts.records import can_trim, trim_result
 from nbagent.engine.overflow import request_chars
 from nbagent.providers.offline import call, error, script
 from nbagent.session.stores import close_stores
+from nbagent.store.rows import packed, unpacked
 from nbagent.view.labels import request_words
 
 REFUSAL = error("LLM_CONTEXT_OVERFLOW", "too long")
@@ -235,13 +231,13 @@ def test_a_shortened_result_is_json_that_says_so(name: str) -> None:
     images = (ImagePart(data="QUJD"),) * 2 if name == "images" else ()
     content = (TextPart(text=text), *images)
     message = Message(role="tool", content=content, tool_call_id="c1", name="fetch")
-    short = shortened(message)
-    assert is_worth_it(message)
+    short = trim_result(message)
+    assert can_trim(message)
     body = load_json(short.text)
     assert body["trimmed"].startswith(trimmed)
     assert start in short.text
     assert set(body) in ({"ok", "data", "trimmed"}, {"ok", "error", "trimmed"})
     assert (short.role, short.tool_call_id, short.name) == ("tool", "c1", "fetch")
-    assert not is_worth_it(short)
+    assert not can_trim(short)
     alone = ChatRequest(model="m", messages=(message,))
     assert request_chars(alone) == len(text) + 4_000 * len(images)

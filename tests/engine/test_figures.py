@@ -8,8 +8,8 @@ from PIL import Image
 
 import nbagent
 from nbagent import offline
-from nbagent.contracts.chat import ImagePart
-from nbagent.contracts.policy import Question
+from nbagent.contracts.approval import Question
+from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.records import ToolResult
 from nbagent.run import Run
 from nbagent.view.images import card_figures, figures_of, with_figures

@@ -9,9 +9,9 @@ import pytest
 from engine.laws import check_run, check_sent, codes, error_code, results
 
 import nbagent
-from nbagent.contracts.chat import ChatRequest, Usage
+from nbagent.contracts.approval import Question
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.policy import Question
+from nbagent.contracts.model import ChatRequest, Usage
 from nbagent.providers.offline import Script, Step, call, calls, script, step
 from nbagent.run import Run
 

@@ -12,18 +12,12 @@ from engine.test_broken_parts import Client, plan_of, run_plan, whole
 from shown.many_values import nested
 
 import nbagent
-from nbagent.archive.codec import packed, unpacked
-from nbagent.contracts.chat import (
-    MAX_DEPTH,
-    ChatRequest,
-    ChatResponse,
-    Message,
-    ToolCall,
-    Usage,
-)
+from nbagent.contracts.messages import MAX_DEPTH, Message, ToolCall
+from nbagent.contracts.model import ChatRequest, ChatResponse, Usage
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.offline import call, calls, script, step
+from nbagent.store.rows import packed, unpacked
 from nbagent.view.picture import page, picture
 
 

@@ -11,7 +11,7 @@ from servers.model_server import ModelServer
 
 import nbagent
 from nbagent.providers.offline import call, calls, script
-from nbagent.session.composer import TOOL_POLICY
+from nbagent.session.chat_composer import TOOL_POLICY
 
 
 @nbagent.tool(name="db.read")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from engine.test_broken_parts import plan_of, run_plan, whole
 
-from nbagent.archive import frames
-from nbagent.archive.store import Store
 from nbagent.contracts import events
-from nbagent.contracts.chat import ChatChunk, ChatRequest, ChatResponse, ClientNotice
 from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ClientNotice
+from nbagent.store import dataframes
+from nbagent.store.writer import Store
 from nbagent.view.live import LivePicture
 from nbagent.view.node import text_of
 from nbagent.view.timing import bar_of
@@ -78,7 +78,7 @@ def test_times_are_those_of_the_last_attempt_and_waits_are_counted_apart(stream:
     assert 295 <= turn.model_ms < 400
     assert turn.duration_ms >= 795
     assert store.load(record.id) == record
-    frame: Any = frames.read([store], "turns", {})
+    frame: Any = dataframes.read([store], "turns", {})
     assert list(frame["attempts"]) == [3]
     assert list(frame["retry_wait_ms"]) == [turn.retry_wait_ms]
     store.close()

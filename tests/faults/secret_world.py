@@ -24,8 +24,8 @@ from typing import Any
 from urllib.parse import quote
 
 import nbagent
-from nbagent.providers import servers
-from nbagent.providers.registry import find_provider
+from nbagent.providers import catalogue
+from nbagent.providers.catalogue import find_provider
 from nbagent.session.stores import current_store
 
 LOG = io.StringIO()
@@ -217,7 +217,7 @@ CHANNELS: dict[str, tuple[str, Callable[[], str]]] = {
     "audit log": ('"kind"', lambda: _home("audit.jsonl").read_text("utf-8")),
     "store files": ("leaky", _files),
     "store warnings": ("None", lambda: repr(current_store().warning)),
-    "providers": ("PROVIDERS", lambda: repr(find_provider("openai")) + repr(vars(servers))),
+    "providers": ("PROVIDERS", lambda: repr(find_provider("openai")) + repr(vars(catalogue))),
 }
 """What this process holds: a word that stands in each, and how it is read."""
 

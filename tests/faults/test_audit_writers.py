@@ -18,15 +18,15 @@ from typing import Any
 
 import pytest
 
-from nbagent.archive.audit import AuditLog, verify_audit
 from nbagent.contracts.canonical import sha_of
+from nbagent.store.audit import AuditLog, verify_audit
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs signals and limits of POSIX")
 
 _WRITER = r"""
 import os, sys
 from pathlib import Path
-from nbagent.archive.audit import AuditLog
+from nbagent.store.audit import AuditLog
 
 home, name, n_lines, how = sys.argv[1:]
 log = AuditLog(Path(home) / "audit.jsonl")
@@ -49,7 +49,7 @@ if forked:
 _VICTIM = r"""
 import os, signal, sys
 from pathlib import Path
-from nbagent.archive.audit import AuditLog
+from nbagent.store.audit import AuditLog
 
 home, point = Path(sys.argv[1]), sys.argv[2]
 log = AuditLog(home / "audit.jsonl")
@@ -160,7 +160,7 @@ def test_a_writer_killed_at_a_named_point_is_mended_by_the_next_one(
 _FULL = r"""
 import resource, sys
 from pathlib import Path
-from nbagent.archive.audit import AuditLog
+from nbagent.store.audit import AuditLog
 from nbagent.contracts.errors import StoreError
 
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]

@@ -15,7 +15,8 @@ from engine.laws import check_answered, check_file, check_record, check_run, cod
 from faults.victim import ANSWER, IN_STORE, IN_TOOL, POINTS, RANDOM, TURNS, lines, options_of
 
 import nbagent
-from nbagent.contracts.chat import ToolCall, Usage
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.model import Usage
 from nbagent.session.stores import close_stores, current_store
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL and no fork there")

@@ -18,17 +18,17 @@ from typing import Any
 import pytest
 from path_attacks import CREATES, PATHS, SECRET, count_up, lay, picture, swap, write_on
 
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import CODES, ToolError
-from nbagent.contracts.ports import ToolContext, ToolOutcome
+from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.records import ToolResult
+from nbagent.contracts.tools import ToolContext, ToolOutcome
 from nbagent.files import opening
 from nbagent.files.mounts import Mount, Mounts
 from nbagent.files.opening import open_root
 from nbagent.files.writing import read_bytes, replace
 from nbagent.runtime import Courier
-from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem import open_hosts
+from nbagent.tools.hosts import HostOrder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and FIFOs of POSIX")
 

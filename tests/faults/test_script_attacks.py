@@ -27,7 +27,7 @@ import pytest
 from script_attacks import ATTACKS, Attack, script_of
 
 from nbagent.sandbox import confinement
-from nbagent.sandbox.running import LevelName, ScriptLimits, ScriptOrder
+from nbagent.sandbox.process import LevelName, ScriptLimits, ScriptOrder
 from nbagent.sandbox.script import ScriptResult, isolation_level, run_script
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks are Linux's")
@@ -186,7 +186,7 @@ def world(stage: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worl
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("nbagent.sandbox.running._MARK", MARK)
+    monkeypatch.setattr("nbagent.sandbox.process._MARK", MARK)
     monkeypatch.setenv("BASH_ENV", stage.facts["canary"])
     return stage
 

@@ -25,7 +25,7 @@ from nbagent.contracts import events
 from nbagent.view.live import LivePicture
 from nbagent.view.node import html, text_of
 from nbagent.view.picture import picture
-from nbagent.view.text import PlainPrinter
+from nbagent.view.terminal import PlainPrinter
 
 _POISON = whole(completion("poisoned"))
 _FINE = completion("fine")

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import nbagent
-from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.events import (
     Event,
     ResponseReceived,
@@ -30,7 +29,8 @@ from nbagent.contracts.events import (
     TurnFinished,
     TurnStarted,
 )
-from nbagent.contracts.ports import ToolContext
+from nbagent.contracts.model import ChatRequest
+from nbagent.contracts.tools import ToolContext
 from nbagent.providers.offline import Step, call, script, step
 from nbagent.session.stores import current_store
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 import nbagent
 from nbagent import offline
-from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.model import ChatRequest
 from nbagent.providers.offline import Script, StepLike
 
 TABLE: Any = pd.DataFrame({"n": range(12)})

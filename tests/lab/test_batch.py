@@ -23,7 +23,7 @@ from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent import UsageError, offline
-from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.ports import Cost
 from nbagent.providers.offline import Script, StepLike
 
@@ -335,7 +335,7 @@ def test_too_many_failures_end_the_batch(most: float, failed: int) -> None:
 def priced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request costs 0.1 USD; no offline model costs anything, and no other one is asked here."""
     monkeypatch.setattr(
-        "nbagent.session.clients.cost_of", lambda *_, **__: Cost(input_usd=0.06, output_usd=0.04)
+        "nbagent.session.models.cost_of", lambda *_, **__: Cost(input_usd=0.06, output_usd=0.04)
     )
 
 
@@ -578,7 +578,7 @@ def test_what_does_not_fit_is_one_error_and_nothing_is_sent(
 def test_a_store_that_fails_in_mid_batch_ends_it_with_what_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from nbagent.archive.store import Store
+    from nbagent.store.writer import Store
 
     def fails(request: ChatRequest) -> StepLike:
         if len(asked) == 5:

@@ -35,7 +35,7 @@ from stage_of_batches import (
 
 import nbagent
 from nbagent import UsageError, offline
-from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.ports import Cost
 from nbagent.lab.batch import at_work
 from nbagent.providers.offline import Script, StepLike
@@ -58,7 +58,7 @@ def prices(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     def cost_of(provider: str, model: str, usage: object, **rest: object) -> Cost:
         return Cost(input_usd=by_model.get(model, 0.0), output_usd=0.0)
 
-    monkeypatch.setattr("nbagent.session.clients.cost_of", cost_of)
+    monkeypatch.setattr("nbagent.session.models.cost_of", cost_of)
     return by_model
 
 

@@ -36,7 +36,7 @@ from stage_of_batches import (
 
 import nbagent
 from nbagent import UsageError, offline
-from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.model import ChatRequest
 from nbagent.lab.batch import at_work
 from nbagent.providers.offline import StepLike
 from nbagent.session.stores import current_store

@@ -32,7 +32,7 @@ from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent import UsageError, offline
-from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.model import ChatRequest
 from nbagent.session.frontend import Frontend, use_frontend
 
 WORKERS_KEY = "workers-own-key-4711-abcdef"
@@ -349,9 +349,9 @@ def test_a_stop_cancels_what_has_not_begun(server: Server) -> None:
 def test_the_budget_is_that_of_the_whole_batch(client: Any, server: Server) -> None:
     def price(usd: float | None) -> None:
         from nbagent.contracts.ports import Cost
-        from nbagent.session import clients
+        from nbagent.session import models
 
-        held: Any = clients
+        held: Any = models
         held.real = getattr(held, "real", held.cost_of)
         held.cost_of = held.real if usd is None else lambda *_, **__: Cost(input_usd=usd)
 

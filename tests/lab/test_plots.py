@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import nbagent
-from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.model import ChatRequest
 from nbagent.lab.statistics import compare
 from nbagent.providers.offline import call, calls, script
 

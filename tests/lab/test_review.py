@@ -14,9 +14,9 @@ import pytest
 from frontends import StandIn
 
 import nbagent
+from nbagent.contracts.approval import PersonAnswer
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.policy import PersonAnswer
-from nbagent.contracts.secrets import register
+from nbagent.contracts.secrets import register_secret
 from nbagent.providers.offline import call, script
 from nbagent.session.frontend import Frontend, PersonReview, use_frontend
 
@@ -159,7 +159,7 @@ def test_an_answer_of_a_type_is_shown_as_it_was_given_and_a_failed_run_is_not() 
 
 
 def test_text_of_a_model_is_text_and_a_secret_is_hidden() -> None:
-    register("sk-verysecret-123456")
+    register_secret("sk-verysecret-123456")
     table = pd.DataFrame([{"a\x1b[2Jb": "sk-verysecret-123456", "long": "x" * 90_000}])
     agent = nbagent.Agent(script(["\x1b[31mSix.\x07\u202e"]), tools="none")
     shown = review(agent.map(table, "Double 3.").wait()).shown()

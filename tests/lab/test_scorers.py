@@ -27,7 +27,7 @@ from servers.model_server import ModelServer, Reply
 import nbagent
 from nbagent import Score
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.secrets import register
+from nbagent.contracts.secrets import register_secret
 from nbagent.providers.offline import call, error, script
 from nbagent.session.frontend import use_frontend
 
@@ -227,7 +227,7 @@ def exact_or_raise(row: Any, run: Any) -> dict[str, bool]:
 
 
 def test_a_secret_is_in_no_label_no_reason_and_no_error() -> None:
-    register("sk-verysecret-123456")
+    register_secret("sk-verysecret-123456")
 
     def tells(row: Any, run: Any) -> Any:
         if row["n"]:

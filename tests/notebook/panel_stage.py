@@ -15,7 +15,6 @@ from comm.base_comm import BaseComm
 from frontends import StandIn
 
 from nbagent import tool
-from nbagent.archive.store import Store
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import actions
@@ -25,6 +24,7 @@ from nbagent.notebook.panel import Panel
 from nbagent.runtime import Courier
 from nbagent.session.frontend import Cell, use_frontend
 from nbagent.session.stores import current_store
+from nbagent.store.writer import Store
 
 Message = dict[str, Any]
 LONG_S = 20.0

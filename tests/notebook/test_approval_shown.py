@@ -8,8 +8,8 @@ import pytest
 from stories import Story, asked, tool_run
 
 from nbagent.contracts import events
+from nbagent.contracts.approval import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.policy import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.records import ToolRun
 from nbagent.view.node import html, text_of
 from nbagent.view.picture import card_node, page, picture
@@ -21,7 +21,7 @@ from nbagent.view.question import (
     read_answer,
     read_fields,
 )
-from nbagent.view.text import PlainPrinter, plain
+from nbagent.view.terminal import PlainPrinter, plain
 
 ODD = {
     "path": "a\u202eb",

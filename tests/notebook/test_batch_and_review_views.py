@@ -14,9 +14,9 @@ from browser.payloads import PAYLOADS
 from panel_stage import Wire, until
 
 from nbagent.contracts.errors import StoreError
-from nbagent.notebook import batch_view, outputs
-from nbagent.notebook.batch_view import LiveBatch
-from nbagent.notebook.review_view import LiveReview, review_node
+from nbagent.notebook import batch_widget, outputs
+from nbagent.notebook.batch_widget import LiveBatch
+from nbagent.notebook.review_widget import LiveReview, review_node
 from nbagent.view.batch import BatchProgress
 from nbagent.view.node import html, text_of
 
@@ -222,7 +222,7 @@ def test_what_a_file_keeps_in_mid_batch_is_written_anew_now_and_then(
 ) -> None:
     shown: list[dict[str, Any]] = []
     monkeypatch.setattr(outputs, "display", Shown(shown))
-    monkeypatch.setattr(batch_view, "_SAVE_MS", 20)
+    monkeypatch.setattr(batch_widget, "_SAVE_MS", 20)
 
     async def batch() -> None:
         view = LiveBatch(progress(0), Controls())

@@ -106,7 +106,7 @@ def test_a_batch_leaves_the_last_run_and_the_history_alone(table: MagicShell) ->
 def test_a_search_finds_a_run_that_is_older_than_many_of_batches(
     table: MagicShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbagent.overview._MOST", 2)
+    monkeypatch.setattr("nbagent.comparison._MOST", 2)
     run = nbagent.Agent(model(1), tools=[]).run("Double what?")
     batch = batch_of(table, f"-m {model(3)} --over df", "Double {{ n }}")
     assert [one.id for one in nbagent.history("Double", limit=2)] == [run.id]

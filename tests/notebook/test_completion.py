@@ -12,14 +12,15 @@ from servers.model_server import ModelServer
 
 import nbagent
 from nbagent import offline
-from nbagent.session import clients
-from nbagent.settings import RunOptions, configure
+from nbagent.session import models
+from nbagent.settings.options import RunOptions
+from nbagent.settings.sources import configure
 
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests in this process have listed models and named scripts."""
-    monkeypatch.setattr(clients, "listed_ids", {})
+    monkeypatch.setattr(models, "listed_ids", {})
     monkeypatch.setattr(offline, "scripts", {})
 
 

@@ -16,8 +16,8 @@ from servers.model_server import ModelServer, Reply
 import nbagent
 from nbagent import offline
 from nbagent.agent import Agent
-from nbagent.contracts.chat import ImagePart, TextPart
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.messages import ImagePart, TextPart
 
 
 def dry(shell: MagicShell, *lines: str) -> dict[str, str]:

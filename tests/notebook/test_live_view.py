@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from stories import asked, drawn
 
-from nbagent.contracts.policy import PersonAnswer
+from nbagent.contracts.approval import PersonAnswer
 from nbagent.contracts.ports import ShowPieces
-from nbagent.notebook.run_view import Batcher, LiveView
+from nbagent.notebook.run_widget import Batcher, LiveView
 from nbagent.view.live import Op
 from nbagent.view.node import text_of
 from nbagent.view.picture import picture

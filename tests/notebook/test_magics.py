@@ -9,8 +9,8 @@ from magic_shell import TOOLS, MagicShell
 
 import nbagent
 from nbagent import offline
-from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import EngineError, NbagentError
+from nbagent.contracts.model import ChatRequest
 from nbagent.notebook import reports
 
 

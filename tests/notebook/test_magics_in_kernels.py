@@ -9,7 +9,7 @@ from typing import Any
 
 from kernels import Cell, LiveKernel
 
-from nbagent.archive.codec import unpacked
+from nbagent.store.rows import unpacked
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 SETUP = """

@@ -16,11 +16,11 @@ from panel_stage import Stage, Wire, until
 
 import nbagent
 from nbagent import offline
-from nbagent.archive.codec import unpacked
 from nbagent.contracts.errors import StoreError
 from nbagent.notebook.panel import FORGOTTEN, SHOWN, Panel
 from nbagent.notebook.panel_form import HOSTS
-from nbagent.settings import configure
+from nbagent.settings.sources import configure
+from nbagent.store.rows import unpacked
 
 KEY = "sk-canary-0123456789abcdef"
 
@@ -290,7 +290,7 @@ def test_hosts_go_along_once_ticked(stage: Stage) -> None:
 def test_settings_say_what_is_ticked_at_first(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tools: str | None
 ) -> None:
-    monkeypatch.setattr("nbagent.tools.mcp.server._servers", {})
+    monkeypatch.setattr("nbagent.tools.mcp.config._servers", {})
     nbagent.mcp("city", command=["never", "started"])
     configure(tools=tools)
     try:

@@ -11,12 +11,12 @@ from panel_stage import Wire, until
 
 import nbagent
 from nbagent.contracts.errors import UsageError
+from nbagent.export.cell import cell_text
 from nbagent.notebook import actions
 from nbagent.notebook.outputs import Output, output_of
 from nbagent.session.frontend import Cell, use_frontend
-from nbagent.session.prepare import Ask
+from nbagent.session.request import Ask
 from nbagent.view import node
-from nbagent.view.cell import cell_text
 
 BAD: dict[str, dict[str, Any]] = {
     "unknown output": {"at": "0-1"},

@@ -20,7 +20,7 @@ from PIL import Image
 from servers.dialects import DIALECTS, Called, delta
 from servers.model_server import ModelServer, Reply
 
-from nbagent.providers.registry import provider_names
+from nbagent.providers.catalogue import provider_names
 
 CELLS = (
     """

@@ -18,7 +18,7 @@ from typing import Any
 
 from make_outputs import NOTEBOOKS, beside, executed
 
-from nbagent.contracts.chat import ChatRequest, ChatResponse
+from nbagent.contracts.model import ChatRequest, ChatResponse
 
 KEYS = (
     *("OPENAI", "AZURE_OPENAI", "ANTHROPIC", "GEMINI", "DEEPSEEK", "OPENROUTER", "GROQ"),
@@ -28,7 +28,7 @@ KEYS = (
 
 def by_hand() -> Callable[[str, ChatRequest], ChatResponse]:
     """The answers of providers.jsonl, in their order."""
-    from nbagent.providers.replay import Cassette
+    from nbagent.providers.cassette.file import Cassette
 
     answers: defaultdict[tuple[str, str], list[ChatResponse]] = defaultdict(list)
     for _, one in Cassette(NOTEBOOKS / "providers.jsonl").newest(1_000):
@@ -51,8 +51,8 @@ def install(name: str) -> None:
     """In the notebook's kernel: nothing is sent from now on, and each provider has a key."""
     import os
 
-    from nbagent.contracts.chat import ChatChunk
-    from nbagent.providers.exchange import WireClient
+    from nbagent.contracts.model import ChatChunk
+    from nbagent.providers.client import WireClient
     from nbagent.providers.offline.stream import response_chunks
 
     os.environ.update({f"{key}_API_KEY": "never-sent-anywhere" for key in KEYS})

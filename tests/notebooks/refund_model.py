@@ -14,14 +14,8 @@ import random
 import re
 from pathlib import Path
 
-from nbagent.contracts.chat import (
-    ChatRequest,
-    ChatResponse,
-    FinishReason,
-    Message,
-    ToolCall,
-    Usage,
-)
+from nbagent.contracts.messages import Message, ToolCall
+from nbagent.contracts.model import ChatRequest, ChatResponse, FinishReason, Usage
 
 TABLE = Path(__file__).parents[2] / "notebooks" / "refunds.csv"
 _RATES = {"USD": 0.92, "GBP": 1.17, "CHF": 1.05, "SEK": 0.088, "JPY": 0.0061}

@@ -8,9 +8,9 @@ import pytest
 from servers.error_bodies import BUSY, HTTP, gemini, openai
 
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.secrets import register
-from nbagent.providers.errors import response_error, stream_error
-from nbagent.providers.frames import clean
+from nbagent.contracts.secrets import register_secret
+from nbagent.providers.http_errors import response_error, stream_error
+from nbagent.providers.transport.sse import clean
 
 # Who says it: how many tokens were asked, how many it takes, and the words.
 SAID: dict[str, tuple[int | None, int | None, str]] = {
@@ -112,7 +112,7 @@ def test_what_the_server_said_is_one_line_of_the_error_beside_its_code_and_wait(
     wait_s: float | None,
     said: str,
 ) -> None:
-    register("sk-SECRETSECRET")
+    register_secret("sk-SECRETSECRET")
     fault = response_error(status, headers, body)
     assert (fault.code, fault.retryable, fault.server_text) == (code, retryable, said)
     assert fault.retry_after_s == wait_s

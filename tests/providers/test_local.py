@@ -24,9 +24,10 @@ from servers.loopback import Loopback, Visit
 from servers.tiny_gguf import write_tiny_gguf
 
 import nbagent
-from nbagent.contracts.chat import ChatRequest, Message, ProviderConfig
 from nbagent.contracts.errors import ModelError, NbagentError
 from nbagent.contracts.events import Event, TextDelta, ToolCallDelta
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatRequest, ProviderConfig
 from nbagent.providers import local
 from nbagent.providers.local import LocalClient, ServerProcess, cached, pull, serve
 

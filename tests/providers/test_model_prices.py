@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nbagent.contracts.chat import Usage
+from nbagent.contracts.model import Usage
 from nbagent.contracts.ports import Cost
 from nbagent.providers.prices import context_tokens, cost_of
 

@@ -296,7 +296,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    monkeypatch.setattr("nbagent.session.hosts.project_folder", lambda: folder)
+    monkeypatch.setattr("nbagent.session.tool_hosts.project_folder", lambda: folder)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return folder
 

@@ -11,7 +11,7 @@ from engine.laws import population
 
 import nbagent
 from nbagent import offline
-from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.secrets import SecretKey
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from nbagent.contracts.canonical import monotonic_ms
-from nbagent.contracts.chat import (
+from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import (
     ChatChunk,
     ChatRequest,
     ChatResponse,
     ClientNotice,
-    Message,
     ProviderConfig,
     Usage,
 )
-from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers.offline import (
     DELAY_VARIABLE,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from servers.model_server import ModelServer, Reply
 
-from nbagent.contracts.chat import ProviderConfig
 from nbagent.contracts.errors import UsageError
-from nbagent.providers.registry import find_provider, split_model_id
+from nbagent.contracts.model import ProviderConfig
+from nbagent.providers.catalogue import find_provider, split_model_id
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -83,7 +83,7 @@ print("otherwire" in provider_names(), *nbagent.models("otherwire").id)
 LIST_THEM = """
 import sys
 from nbagent.providers.registry import provider_names
-late = {"otherwire", "nbagent.providers.exchange", "httpcore2"}
+late = {"otherwire", "nbagent.providers.client", "httpcore2"}
 print(*provider_names(), *(late & sys.modules.keys()))
 """
 USE_IT = """

@@ -12,12 +12,13 @@ import pytest
 from servers.loopback import Visit
 from servers.model_server import ModelServer, Reply, Step
 
-from nbagent.contracts.chat import ChatRequest, ChatResponse, ClientNotice, Message, ProviderConfig
 from nbagent.contracts.errors import ModelError
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatRequest, ChatResponse, ClientNotice, ProviderConfig
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
-from nbagent.providers.limits import Limiter, Place
-from nbagent.providers.registry import find_provider
+from nbagent.providers.catalogue import find_provider
+from nbagent.providers.rate_limits import Limiter, Place
 
 BUSY = {"Retry-After": "1"}
 ASKED = ChatRequest(model="m", messages=(Message.of("user", "hi"),))

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from nbagent.sandbox.confinement import program
+from nbagent.sandbox.syscalls import program
 
 
 def decided(code: bytes, arch: int, number: int, *args: int) -> int:

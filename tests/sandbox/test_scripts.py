@@ -16,8 +16,8 @@ import pytest
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ToolError
-from nbagent.sandbox import confinement, script
-from nbagent.sandbox.running import LevelName, ScriptLimits, ScriptOrder, run_unsupervised
+from nbagent.sandbox import confinement, script, syscalls
+from nbagent.sandbox.process import LevelName, ScriptLimits, ScriptOrder, run_unsupervised
 from nbagent.sandbox.script import ScriptResult, isolation_level, run_script
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
@@ -33,7 +33,7 @@ def level(request: pytest.FixtureRequest) -> LevelName:
 @linux
 def test_where_the_kernel_offers_landlock_it_holds() -> None:
     """Otherwise the tests of that level would be skipped, and nobody would see why."""
-    if not confinement.landlock_abi() or os.uname().machine not in confinement.ARCHES:
+    if not confinement.landlock_abi() or os.uname().machine not in syscalls.ARCHES:
         pytest.skip("this kernel does not offer it")
     assert (script.landlock_trouble(), isolation_level().name) == ("", "landlock")
 

@@ -10,11 +10,13 @@ from typing import Any
 from engine.laws import check_run
 
 import nbagent
-from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
+from nbagent.contracts.approval import CallPreview, Question
 from nbagent.contracts.events import ApprovalRequested, Event
-from nbagent.contracts.policy import CallPreview, Question
-from nbagent.contracts.ports import PreparedCall, RunControls, Sink, ToolContext, ToolOutcome
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.model import ToolSpec, ToolTraits
+from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord, ToolResult
+from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.providers.offline import script
 
 Press = Callable[[RunControls, ApprovalRequested], object]

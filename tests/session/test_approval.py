@@ -27,11 +27,12 @@ from session.approval_stage import (
 )
 
 import nbagent
-from nbagent.contracts.chat import ToolCall
+from nbagent.contracts.approval import CallPreview, PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.events import ApprovalRequested, Event, Notice, ToolCallStarted
-from nbagent.contracts.policy import CallPreview, PersonAnswer, PreviewPiece, Question
-from nbagent.contracts.ports import PreparedCall, RunControls, ToolContext
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.ports import RunControls
+from nbagent.contracts.tools import PreparedCall, ToolContext
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.frontend import use_frontend
 from nbagent.view.question import question_text
@@ -123,7 +124,7 @@ def test_where_nobody_can_answer_a_question_is_a_denial_that_says_what_to_do() -
     assert (only(run).approval, only(run).approved_by, done) == ("denied", "nobody", [])
     assert "on_approval" in model.requests[1].messages[-1].text
     assert "configure(allow" in model.requests[1].messages[-1].text
-    firm = Shifting(["one"], CallPreview(ruling="ask", firm=True))
+    firm = Shifting(["one"], CallPreview(ruling="ask", minimum=True))
     _, model = ran(call("shift"), tools=[firm])
     assert "configure(allow" not in model.requests[1].messages[-1].text
 
@@ -151,8 +152,8 @@ def test_allowed_for_the_session_binds_to_the_very_call_and_its_definition() -> 
 
 
 SCOPES: dict[str, tuple[CallPreview, list[str]]] = {
-    "a whole tool": (CallPreview(ruling="ask", for_session="every call"), ["every call of shift"]),
-    "every time": (CallPreview(ruling="ask", for_session="none"), ["", "", ""]),
+    "a whole tool": (CallPreview(ruling="ask", session_scope="every call"), ["every call of shift"]),
+    "every time": (CallPreview(ruling="ask", session_scope="none"), ["", "", ""]),
 }
 
 

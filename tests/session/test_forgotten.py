@@ -13,12 +13,12 @@ import pytest
 from engine.laws import check_file
 
 import nbagent
-from nbagent.archive.store import Store
-from nbagent.contracts.chat import ImagePart, Message
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import RunStarted
+from nbagent.contracts.messages import ImagePart, Message
 from nbagent.providers.offline import call, delay, error, reasoning, script
 from nbagent.session.stores import close_stores, current_store
+from nbagent.store.writer import Store
 
 MARKS = {
     name: f"forgetme-{name}-5d1c"

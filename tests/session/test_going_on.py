@@ -10,17 +10,18 @@ import pytest
 from engine.laws import check_run, check_sent, codes, column, look, results
 
 import nbagent
-from nbagent.archive.codec import packed
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import CONTINUE, ChatRequest, Message, ToolCall
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.events import TurnFinished
+from nbagent.contracts.messages import CONTINUE_PROMPT, Message, ToolCall
+from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import ToolResult
 from nbagent.providers.offline import Step, call, calls, error, reasoning, script, step
-from nbagent.session.prepare import HOLDS
+from nbagent.session.plan import HOLDS
 from nbagent.session.stores import close_stores
+from nbagent.store.rows import packed
 from nbagent.view.node import html, text_of
-from nbagent.view.tree import tree_node
+from nbagent.view.run_tree import tree_node
 
 
 def test_turn_ids_go_on_and_the_parents_record_never_changes() -> None:
@@ -56,7 +57,7 @@ def test_after_a_cut_answer_the_model_is_told_to_go_on() -> None:
     model = script([step(text="Once upon", finish_reason="length"), " a time.", "There was."])
     run = nbagent.Agent(model=model).run("Tell.")
     child = check_run(run.resume(), model)
-    assert [m.text for m in child.messages] == ["Tell.", "Once upon", CONTINUE, " a time."]
+    assert [m.text for m in child.messages] == ["Tell.", "Once upon", CONTINUE_PROMPT, " a time."]
     assert child.record.prompt == "Tell."
     more = check_run(child.resume("And then?"), model)
     assert [m.text for m in more.messages[4:]] == ["And then?", "There was."]

@@ -17,11 +17,11 @@ from servers.model_server import ModelServer, Reply
 from session.approval_stage import Asked, Shifting, ran
 
 import nbagent
+from nbagent.contracts.approval import CallPreview, PreviewPiece
 from nbagent.contracts.events import TextDelta, ToolCallDelta
-from nbagent.contracts.policy import CallPreview, PreviewPiece
 from nbagent.providers.offline import call, cut, error, script, step
 from nbagent.session.stores import close_stores
-from nbagent.settings import RunOptions
+from nbagent.settings.options import RunOptions
 
 KEY = "sk-test/Q7+zz0123456789abcdef"
 

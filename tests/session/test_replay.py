@@ -17,8 +17,8 @@ from engine.laws import check_run
 from servers.model_server import ModelServer, Reply
 
 import nbagent
-from nbagent.contracts.chat import Message, ToolCall
 from nbagent.contracts.events import Event, Notice, ReasoningDelta, TextDelta, ToolCallDelta
+from nbagent.contracts.messages import Message, ToolCall
 from nbagent.providers.offline import call, calls, script
 from nbagent.testing import tool_runs_of
 
@@ -307,7 +307,7 @@ def test_recorded_answer_of_a_paid_server_needs_no_key_and_costs_nothing(
     given: dict[str, Any] = {"cache": "replay", "cassette": str(file), "tools": [population]}
     with ModelServer([FIRST, THEN]) as server:
         # As if this server were the paid one.
-        monkeypatch.setattr("nbagent.session.recorded.origin", paid)
+        monkeypatch.setattr("nbagent.session.replay.origin", paid)
         again: dict[str, Any] = {**given, "cache": "auto", "base_url": server.url}
         nbagent.Agent("openai:gpt-4o-mini", **again).run("How many live in Oslo?")
     run = nbagent.Agent("openai:gpt-4o-mini", **given).run("How many live in Oslo?")

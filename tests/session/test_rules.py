@@ -12,9 +12,10 @@ from frontends import StandIn
 from session.approval_stage import Asked, Shifting, delete, done, look, only, ran
 
 import nbagent
-from nbagent.contracts.chat import ToolSpec, ToolTraits
+from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.policy import CallPreview, ToolPolicy
+from nbagent.contracts.model import ToolSpec, ToolTraits
+from nbagent.contracts.policy import ToolPolicy
 from nbagent.notebook import reports
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.approval import Rules, tightened
@@ -70,7 +71,7 @@ def test_an_edited_call_is_judged_anew() -> None:
 def test_a_firm_question_is_asked_whatever_the_settings_allow() -> None:
     nbagent.configure(allow="shift")
     for firm, by, ok in (True, "nobody", False), (False, None, True):
-        host = Shifting(["one"], CallPreview(ruling="ask", firm=firm, why="asks"))
+        host = Shifting(["one"], CallPreview(ruling="ask", minimum=firm, why="asks"))
         run, _ = ran(call("shift"), tools=[host])
         assert (only(run).approved_by, only(run).result.ok) == (by, ok)
 

@@ -13,7 +13,7 @@ from servers.model_server import ModelServer, Reply
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.providers.offline import script
-from nbagent.settings import effective, origins
+from nbagent.settings.sources import effective, origins
 
 TENANT = "tenant-4711-of-the-person"
 KEY = "sk-0123456789abcdef0123"

@@ -11,9 +11,9 @@ import pytest
 from engine.laws import check_run, look, results
 
 import nbagent
-from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import RunFinished, RunStarted, TextDelta, TurnFinished
+from nbagent.contracts.model import ChatRequest
 from nbagent.providers.offline import Step, call, calls, script, step, text
 
 

@@ -23,8 +23,6 @@ from frontends import StandIn
 from session.approval_stage import Unsayable, UnsayableExit, View
 
 import nbagent
-from nbagent.archive import database
-from nbagent.archive.store import Store
 from nbagent.contracts.events import (
     Event,
     Notice,
@@ -38,6 +36,8 @@ from nbagent.providers.offline import call, calls, delay, script, step
 from nbagent.session import active
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores, current_store
+from nbagent.store import database
+from nbagent.store.writer import Store
 
 
 def model_of() -> Any:

@@ -20,14 +20,14 @@ from shown.many_values import VALUES, failing
 
 import nbagent
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import ImagePart, Part, TextPart, is_keepable
-from nbagent.contracts.ports import ToolOutcome
-from nbagent.contracts.secrets import redact_cut, register
+from nbagent.contracts.messages import ImagePart, Part, TextPart, is_storable_json
+from nbagent.contracts.secrets import redact_truncated, register_secret
+from nbagent.contracts.tools import ToolOutcome
 from nbagent.providers.offline import call, calls, script
-from nbagent.shown import BUDGET_CHARS, cut_middle, fitted, shown, shown_text
-from nbagent.shown.pictures import IMAGE_BYTES
-from nbagent.shown.texts import readable, visible
-from nbagent.tools.running import MAX_RESULT_CHARS, result_of
+from nbagent.shown.images import IMAGE_BYTES
+from nbagent.shown.texts import BUDGET_CHARS, cut_middle, readable, visible
+from nbagent.shown.values import fitted, shown, shown_text
+from nbagent.tools.functions.outcome import MAX_RESULT_CHARS, result_of
 
 LIMIT_S = 16.0
 """Far above what any value takes: two busy cores, and pictures of 144 megapixels."""
@@ -66,7 +66,7 @@ def check_parts(parts: tuple[Part, ...]) -> None:
 def check_result(settled: ToolOutcome) -> None:
     result, truncated = settled.result, settled.truncated
     assert result.ok
-    assert is_keepable(result.data)
+    assert is_storable_json(result.data)
     encoded = result.to_json()
     assert json.loads(encoded, parse_constant=no_constant)["ok"] is True
     text = result.data if isinstance(result.data, str) else dump_json(result.data).decode()
@@ -157,7 +157,7 @@ def test_noisy_picture_keeps_its_size_and_its_budget() -> None:
 def test_many_slow_items_are_left_out_after_a_while_but_an_iterator_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nbagent.shown._DEADLINE_S", 0.1)
+    monkeypatch.setattr("nbagent.shown.values._DEADLINE_S", 0.1)
     slow = type("Slow", (), {"__repr__": lambda _: time.sleep(0.02) or "slow"})
     *data, mark = fitted([slow() for _ in range(300)], 50_000).data
     assert data == ["slow"] * len(data)
@@ -211,7 +211,7 @@ CUT: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", CUT)
 def test_no_part_of_a_key_is_left_where_a_value_is_cut(name: str) -> None:
-    register(CUT_KEY)
+    register_secret(CUT_KEY)
     text = shown_text(CUT[name])
     assert CUT_KEY[:8] not in text
     assert CUT_KEY[:8].encode().hex() not in text
@@ -220,7 +220,7 @@ def test_no_part_of_a_key_is_left_where_a_value_is_cut(name: str) -> None:
 
 @pytest.mark.parametrize("rest", [9_000, 90_000])
 def test_no_cut_leaves_a_part_of_a_key_wherever_it_falls(rest: int) -> None:
-    register(CUT_KEY)
+    register_secret(CUT_KEY)
     for before in range(1_920, 1_980):
         for text in ("x" * before + CUT_KEY + "z" * rest, "x" * rest + CUT_KEY + "z" * before):
             cut = cut_middle(text, 4_000)
@@ -244,8 +244,8 @@ def test_no_cut_leaves_a_part_of_a_key_wherever_it_falls(rest: int) -> None:
     ],
 )
 def test_what_a_cut_left_of_a_key_is_hidden(text: str, hidden: str) -> None:
-    register(CUT_KEY)
-    assert redact_cut(text) == hidden
+    register_secret(CUT_KEY)
+    assert redact_truncated(text) == hidden
 
 
 HUGE: dict[str, Any] = {

@@ -10,19 +10,22 @@ from typing import Any, TypeVar
 
 from legal_schema import check_legal
 
+from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.chat import ToolCall, ToolSpec
 from nbagent.contracts.errors import ErrorInfo, ToolError
-from nbagent.contracts.policy import CallPreview, ToolPolicy
-from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.model import ToolSpec
+from nbagent.contracts.policy import ToolPolicy
+from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
+from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.files.mounts import Mounts
 from nbagent.runtime import Courier, wait
 from nbagent.session.approval import Rules
-from nbagent.session.hosts import resolving
+from nbagent.session.tool_hosts import resolving
 from nbagent.tools import filesystem
-from nbagent.tools.base import HostOrder
-from nbagent.tools.function_tool import FunctionHost
+from nbagent.tools.functions.host import FunctionHost
+from nbagent.tools.hosts import HostOrder
 
 T = TypeVar("T")
 
@@ -97,7 +100,7 @@ class HostDoor:
             return ToolOutcome(result=ToolResult.failure(error.info))
         # As the engine stops a call.
         grace_s = 1.0 if prepared.spec.traits.interruptible else None
-        task = await self.cancel.finished(prepared.run(context), lambda: grace_s)
+        task = await self.cancel.run_cancellable(prepared.run(context), lambda: grace_s)
         if not task.done() or task.cancelled():
             return ToolOutcome(result=ToolResult.failure(ErrorInfo("E_INTERRUPTED", "stopped")))
         return task.result()

@@ -11,8 +11,8 @@ from typing import Any
 
 from host_door import HostDoor
 
-from nbagent.contracts.ports import ToolContext
-from nbagent.tools.base import HostOrder
+from nbagent.contracts.tools import ToolContext
+from nbagent.tools.hosts import HostOrder
 from nbagent.tools.mcp import McpServer
 
 

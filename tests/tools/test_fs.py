@@ -14,9 +14,10 @@ import pytest
 from host_door import FileDoor
 
 from nbagent.contracts.canonical import sha256_hex
-from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.contracts.policy import ToolLimits, ToolPolicy
+from nbagent.contracts.limits import ToolLimits
+from nbagent.contracts.messages import ImagePart
+from nbagent.contracts.policy import ToolPolicy
 from nbagent.files.mounts import Mount, Mounts
 
 
@@ -335,7 +336,7 @@ def test_a_write_is_asked_with_the_whole_diff_and_in_one_form(door: FileDoor) ->
     (piece,) = preview.pieces
     assert (piece.label, piece.kind) == ("new file @project/new.md", "code")
     assert piece.text == content
-    assert {"path", "content"} <= set(piece.instead_of)
+    assert {"path", "content"} <= set(piece.replaced_arguments)
 
 
 def test_what_is_no_text_is_asked_with_sizes_and_hashes(door: FileDoor, project: Path) -> None:
@@ -372,7 +373,7 @@ def test_a_file_that_changed_is_not_what_was_approved(
     assert "approved" in error.message
     assert (project / arguments["path"]).read_text() == TEXT + "more\n"
     second = door.prepared(name, **arguments)
-    assert second.preview.binds != first.preview.binds
+    assert second.preview.approval_key != first.preview.approval_key
     assert door.run_prepared(second, approved=True).result.ok
 
 
@@ -427,10 +428,10 @@ def test_another_folder_of_a_mount_is_not_approved(
         project, mounts=Mounts.of(project, extra=[Mount("@data", tmp_path / "x", "rw")])
     )
     first = door.prepared(name, **LOOKED[name])
-    assert str(tmp_path) not in first.preview.binds
+    assert str(tmp_path) not in first.preview.approval_key
     (tmp_path / "x").rename(tmp_path / "old")
     (tmp_path / "y").rename(tmp_path / "x")
-    assert door.prepared(name, **LOOKED[name]).preview.binds != first.preview.binds
+    assert door.prepared(name, **LOOKED[name]).preview.approval_key != first.preview.approval_key
     # What was looked at is what is used, wherever it is by now.
     assert door.run_prepared(first, approved=True).result.ok
     assert (tmp_path / "x" / "a.md").read_text() == "one of y\n"

@@ -9,8 +9,9 @@ import pytest
 from host_door import HostDoor, OtherHost
 
 from nbagent.contracts.errors import UsageError
-from nbagent.tools.base import HostSet
-from nbagent.tools.function_tool import FunctionHost, namespace_tools, tool
+from nbagent.tools.functions.definition import tool
+from nbagent.tools.functions.host import FunctionHost, namespace_tools
+from nbagent.tools.hosts import HostSet
 
 CELL = """
 @tool
@@ -96,11 +97,11 @@ def test_code_put_into_a_function_in_place_makes_it_another() -> None:
         return a + b
 
     door = door_of(tool(name="f", ask=True)(function))
-    binds = [door.preview("f", a=1).binds]
+    binds = [door.preview("f", a=1).approval_key]
     function.__code__ = _other.__code__  # As autoreload does.
-    binds.append(door.preview("f", a=1).binds)
+    binds.append(door.preview("f", a=1).approval_key)
     function.__defaults__ = (100,)
-    binds.append(door.preview("f", a=1).binds)
+    binds.append(door.preview("f", a=1).approval_key)
     assert len(set(binds)) == 3
     assert door.data("f", a=1) == 200
 

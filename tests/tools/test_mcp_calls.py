@@ -20,8 +20,8 @@ from mcp_stage import Door, Start, is_there, until
 from servers.mcp_door import hand
 from servers.model_server import ModelServer, Reply
 
-from nbagent.contracts.chat import ImagePart
 from nbagent.contracts.errors import ToolError
+from nbagent.contracts.messages import ImagePart
 from nbagent.tools.mcp import mcp
 
 linux = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
@@ -99,7 +99,7 @@ def test_calls_run_beside_each_other_and_show_their_progress(door: Door) -> None
 
 def test_person_sees_server_and_command_beside_the_call(door: Door) -> None:
     preview = door.preview("echo", text="x")
-    assert (preview.ruling, preview.for_session) == ("ask", "every call")
+    assert (preview.ruling, preview.session_scope) == ("ask", "every call")
     pieces = {piece.label: piece.text for piece in preview.pieces}
     assert pieces["server"] == door.server.name
     assert "mcp_hand.py" in pieces["command"]
@@ -269,7 +269,7 @@ def test_an_approval_holds_for_one_program_not_for_another_of_its_name(tmp_path:
     identities = {server.identity for server in made}
     assert len(identities) == len(made)
     assert mcp("same", command=hand()).identity in identities
-    bound = {Door(server).listed().preview("echo").binds for server in made[:4]}
+    bound = {Door(server).listed().preview("echo").approval_key for server in made[:4]}
     assert len(bound) == 4
     for server in made:
         server.close()

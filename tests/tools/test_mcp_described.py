@@ -18,9 +18,9 @@ from servers.mcp_door import hand
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact
 from nbagent.tools.mcp import McpServer, known_servers, mcp, open_hosts
+from nbagent.tools.mcp.config import found
 from nbagent.tools.mcp.connection import Definitions
 from nbagent.tools.mcp.host import ListedTool, offered
-from nbagent.tools.mcp.server import found
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
 

@@ -17,16 +17,16 @@ from session.approval_stage import Asked
 
 import nbagent
 from nbagent import offline
-from nbagent.contracts.policy import PersonAnswer
+from nbagent.contracts.approval import PersonAnswer
 from nbagent.session.frontend import use_frontend
 from nbagent.tools.mcp import McpServer, known_servers, mcp
-from nbagent.tools.mcp.server import found
+from nbagent.tools.mcp.config import found
 
 
 @pytest.fixture(autouse=True)
 def project(nothing_known: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A project beside an empty home."""
-    monkeypatch.setattr("nbagent.session.hosts.project_folder", lambda: tmp_path)
+    monkeypatch.setattr("nbagent.session.tool_hosts.project_folder", lambda: tmp_path)
     yield tmp_path
     nbagent.configure(allow=None, tools=None)
 

@@ -20,13 +20,15 @@ from frontends import StandIn
 from host_door import HostDoor
 
 import nbagent
+from nbagent.contracts.approval import Question
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.contracts.policy import Question, ToolLimits, ToolPolicy
-from nbagent.contracts.ports import ToolContext
+from nbagent.contracts.limits import ToolLimits
+from nbagent.contracts.policy import ToolPolicy
 from nbagent.contracts.records import ToolRun
+from nbagent.contracts.tools import ToolContext
 from nbagent.providers.offline import call, script
 from nbagent.session.frontend import use_frontend
-from nbagent.tools.base import HostOrder
+from nbagent.tools.hosts import HostOrder
 from nbagent.tools.notebook import open_hosts
 from nbagent.tools.notebook_values import HIDDEN, masked
 
@@ -190,7 +192,7 @@ def test_names_that_are_not_the_persons_are_refused(notebook: Notebook, name: st
 def test_setting_asks_with_the_old_and_the_new_value(notebook: Notebook) -> None:
     notebook.names["df"] = pd.DataFrame({"a": [1, 2]})
     preview = notebook.preview("nb.set", name="df", value=["x"] * 3_000)
-    assert (preview.ruling, preview.for_session) == ("ask", "this call")
+    assert (preview.ruling, preview.session_scope) == ("ask", "this call")
     assert notebook.preview("nb.inspect", name="df").ruling == "allow"
     now, then = preview.pieces
     assert now.text == "<pandas.DataFrame shape [2, 1]>"
@@ -398,11 +400,11 @@ def test_what_is_no_python_is_refused_unasked(notebook: Notebook, code: str, say
 def test_running_code_asks_always_and_shows_all_of_it(notebook: Notebook) -> None:
     code = "import os\n" * 500
     preview = notebook.preview("nb.run", code=code)
-    assert (preview.ruling, preview.firm, preview.for_session) == ("ask", True, "none")
+    assert (preview.ruling, preview.minimum, preview.session_scope) == ("ask", True, "none")
     (piece,) = preview.pieces
     assert (piece.kind, piece.text) == ("code", code)
     assert "everything that you may do" in preview.why
-    assert preview.binds != notebook.preview("nb.run", code=code + " ").binds
+    assert preview.approval_key != notebook.preview("nb.run", code=code + " ").approval_key
 
 
 # What is printed and drawn

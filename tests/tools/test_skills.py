@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from host_door import HostDoor
 
+from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
-from nbagent.contracts.policy import CallPreview, ToolLimits, ToolPolicy
-from nbagent.contracts.ports import PreparedCall, ToolOutcome
+from nbagent.contracts.limits import ToolLimits
+from nbagent.contracts.policy import ToolPolicy
+from nbagent.contracts.tools import PreparedCall, ToolOutcome
 from nbagent.files.mounts import Mounts
 from nbagent.sandbox import script
 from nbagent.sandbox.script import isolation_level
 from nbagent.session.approval import Rules
-from nbagent.session.hosts import resolving
-from nbagent.tools.base import HostOrder, open_hosts
+from nbagent.session.tool_hosts import resolving
+from nbagent.tools.hosts import HostOrder, open_hosts
 from nbagent.tools.skill_folders import FOLDERS, FoundSkills, Skill, find_skills
 from nbagent.tools.skills import SkillHost
 
@@ -242,11 +244,11 @@ def test_without_isolation_a_person_is_always_asked(
     apart = stage.script("pass").preview
     monkeypatch.setattr(script, "landlock_trouble", lambda: "not here")
     seen = stage.script("pass").preview
-    assert (seen.ruling, seen.firm) == ("ask", True), "no setting does without the question"
+    assert (seen.ruling, seen.minimum) == ("ask", True), "no setting does without the question"
     assert stage.specs[RUN].traits.ruling == "ask"
     assert "NOT kept apart" in seen.why
     assert "can read and write your files" in seen.pieces[-1].text
-    assert seen.binds != apart.binds or not APART
+    assert seen.approval_key != apart.approval_key or not APART
     stage.policy = ToolPolicy(isolation="landlock")
     assert "not here; choose 'auto' or 'process'" in stage.failed("pass").message
 
@@ -256,7 +258,7 @@ def test_the_bytes_that_were_shown_are_the_bytes_that_run(stage: Stage) -> None:
     stage.write("scripts/make.py", "print('another')")
     outcome = stage.run_prepared(prepared)
     assert outcome.result.data["stdout"] == "made []\n"
-    assert stage.script("scripts/make.py").preview.binds != prepared.preview.binds
+    assert stage.script("scripts/make.py").preview.approval_key != prepared.preview.approval_key
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -266,10 +268,10 @@ def test_an_approval_binds_the_files_beside_the_script(stage: Stage, apart: bool
     stage.policy = ToolPolicy(isolation="auto" if apart else "process")
     stage.write("helper.py", "word = 'seen'")
     prepared = stage.script("scripts/make.py")
-    before = prepared.preview.binds
-    assert stage.script("scripts/make.py").preview.binds == before
+    before = prepared.preview.approval_key
+    assert stage.script("scripts/make.py").preview.approval_key == before
     stage.write("helper.py", "word = 'never seen'")
-    assert stage.script("scripts/make.py").preview.binds != before
+    assert stage.script("scripts/make.py").preview.approval_key != before
     error = stage.run_prepared(prepared, approved=True).result.error
     assert error is not None
     assert "changed after the script was approved" in error.message

@@ -21,9 +21,9 @@ from probes import Cat, Colour, Dog, Size, pd, probe_of
 from pydantic import BaseModel, Field, field_validator
 
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.contracts.ports import ToolContext
-from nbagent.contracts.secrets import SecretKey, register
-from nbagent.tools.function_tool import as_tool
+from nbagent.contracts.secrets import SecretKey, register_secret
+from nbagent.contracts.tools import ToolContext
+from nbagent.tools.functions.definition import as_tool
 
 
 class Place(BaseModel):
@@ -447,7 +447,7 @@ def test_refusal_says_what_to_send(tool: Any, sent: dict[str, Any] | None, words
 
 
 def test_what_was_read_otherwise_is_noted(bench: HostDoor) -> None:
-    register("sk-in-an-argument")
+    register_secret("sk-in-an-argument")
     error = bench.run(search, query="x", kind="sk-in-an-argument").result.error
     assert "sk-in-an-argument" not in str(error)
     outcome = bench.run(search, query="x", limit=None, kind=" B")

@@ -19,9 +19,9 @@ from pydantic import AfterValidator, BaseModel, field_serializer
 
 import nbagent
 from nbagent.contracts.errors import ErrorInfo, ToolError
-from nbagent.contracts.ports import ToolOutcome
+from nbagent.contracts.tools import ToolOutcome
 from nbagent.providers.offline import call, script
-from nbagent.tools.function_tool import tool
+from nbagent.tools.functions.definition import tool
 
 LOOP = '@nbagent.tool(loop="notebook")'
 

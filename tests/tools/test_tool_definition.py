@@ -18,9 +18,10 @@ from probes import Colour
 
 import nbagent
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.ports import ToolContext
-from nbagent.tools.base import HostSet
-from nbagent.tools.function_tool import as_tool, namespace_tools, tool
+from nbagent.contracts.tools import ToolContext
+from nbagent.tools.functions.definition import as_tool, tool
+from nbagent.tools.functions.host import namespace_tools
+from nbagent.tools.hosts import HostSet
 
 
 def test_decorated_function_stays_a_function() -> None:

@@ -20,7 +20,7 @@ from nbagent.view.batch import (
 )
 from nbagent.view.node import Node, html, text_of
 from nbagent.view.picture import page
-from nbagent.view.text import BatchPrinter
+from nbagent.view.terminal import BatchPrinter
 
 NAMES = [f"v{n} · openai:gpt-5.4{small}" for n in (1, 2, 3) for small in ("", "-mini")]
 WHY = "LLM_TIMEOUT: 60 s"

@@ -12,11 +12,11 @@ from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMes
 from wires.sdk_types import problem
 
 import nbagent
-from nbagent.archive.codec import packed
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, calls, error, script
 from nbagent.run import Run
+from nbagent.store.rows import packed
 
 FORMATS = ("md", "html", "jsonl", "openai", "cell", "otel")
 

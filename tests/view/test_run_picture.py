@@ -18,8 +18,8 @@ from stories import ANSWER, NOW, REASONING, Story, asked, drawn, tool_run, walke
 
 import nbagent
 from nbagent.contracts import events
-from nbagent.contracts.chat import ImagePart, Message
 from nbagent.contracts.errors import ErrorInfo, ModelCode
+from nbagent.contracts.messages import ImagePart, Message
 from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, error, script
 from nbagent.view import labels
@@ -28,8 +28,8 @@ from nbagent.view.live import LivePicture, Op, merge
 from nbagent.view.markdown import nodes_of
 from nbagent.view.node import STYLES, html, text_of
 from nbagent.view.picture import head, live_sheet, page, picture, sheet
-from nbagent.view.text import PlainPrinter, plain
-from nbagent.view.values import answer_node, value_node
+from nbagent.view.terminal import PlainPrinter, plain
+from nbagent.view.value_nodes import answer_node, value_node
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
 

@@ -25,7 +25,7 @@ from wires.harness import (
     everything,
 )
 
-from nbagent.contracts.chat import Message, TextPart, ToolCall
+from nbagent.contracts.messages import Message, TextPart, ToolCall
 
 SERVERS = {
     "anthropic": "https://api.anthropic.com/v1",

@@ -12,7 +12,8 @@ from typing import Any
 
 from wires.harness import ABSENT, JSON, AnswerCase, Exactly, RequestCase, ask, everything
 
-from nbagent.contracts.chat import FilePart, ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
+from nbagent.contracts.messages import FilePart, ImagePart, Message, Part, TextPart, ToolCall
+from nbagent.contracts.model import ToolSpec
 
 SERVERS = {
     "openai": "https://api.openai.com/v1",

@@ -8,7 +8,8 @@ from typing import Any
 from wires.chat_requests import FAR, LEFT, PDF, READ, RED, TABLE, called, obj, result, user
 from wires.harness import ABSENT, JSON, TOOLS, Exactly, RequestCase, ask, everything
 
-from nbagent.contracts.chat import Message, TextPart, ToolCall, ToolSpec
+from nbagent.contracts.messages import Message, TextPart, ToolCall
+from nbagent.contracts.model import ToolSpec
 
 WIRE_URL = "https://generativelanguage.googleapis.com/v1"
 DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="

@@ -27,21 +27,20 @@ from typing import Any, TypeVar, cast
 import pytest
 from servers.player import Ending, Framing, Play, Player
 
-from nbagent.contracts.chat import (
+from nbagent.contracts.errors import ModelError
+from nbagent.contracts.messages import Message, TextPart
+from nbagent.contracts.model import (
     ChatChunk,
     ChatRequest,
     ChatResponse,
-    Message,
     ModelInfo,
     ProviderConfig,
-    TextPart,
     ToolSpec,
 )
-from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
-from nbagent.providers.exchange import WireClient
-from nbagent.providers.registry import find_provider
+from nbagent.providers.catalogue import find_provider
+from nbagent.providers.client import WireClient
 
 T = TypeVar("T")
 JSON = dict[str, Any]

@@ -24,7 +24,8 @@ from wires.harness import (
     everything,
 )
 
-from nbagent.contracts.chat import ImagePart, Message, TextPart, ToolSpec
+from nbagent.contracts.messages import ImagePart, Message, TextPart
+from nbagent.contracts.model import ToolSpec
 
 SERVERS = {"cloud": "https://ollama.com", "box": "http://box:11434"}
 line, ndjson = OLLAMA.line, OLLAMA.stream

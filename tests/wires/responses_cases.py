@@ -25,7 +25,7 @@ from wires.harness import (
     everything,
 )
 
-from nbagent.contracts.chat import Message, TextPart
+from nbagent.contracts.messages import Message, TextPart
 
 SERVERS = {
     "openai": "https://api.openai.com/v1", "azure": "https://r.openai.azure.com/openai/v1"

@@ -33,8 +33,9 @@ from wires.harness import (
 )
 from wires.sdk_types import OFFICIAL
 
-from nbagent.contracts.chat import ChatResponse, ImagePart, Message, TextPart, ToolSpec, is_keepable
 from nbagent.contracts.errors import CODES, ModelError
+from nbagent.contracts.messages import ImagePart, Message, TextPart, is_storable_json
+from nbagent.contracts.model import ChatResponse, ToolSpec
 
 WIRES: tuple[WireSetup, ...] = (
     chat_cases.WIRE,
@@ -248,7 +249,7 @@ def usable(outcome: Outcome) -> bool:
         return False
     result.model_dump_json()
     assert not chunks or "".join(chunk.content for chunk in chunks) == result.message.text
-    assert all(is_keepable(call.arguments) for call in result.message.tool_calls)
+    assert all(is_storable_json(call.arguments) for call in result.message.tool_calls)
     return True
 
 

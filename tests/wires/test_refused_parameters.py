@@ -18,22 +18,19 @@ from wires.harness import ABSENT, JSON, WireSetup, World, ask, asked_next, match
 from wires.harness import TOOLS as LOOKS
 
 import nbagent
-from nbagent.contracts.chat import (
+from nbagent.contracts.errors import ModelError
+from nbagent.contracts.messages import ImagePart, Message, TextPart, ToolCall
+from nbagent.contracts.model import (
     ChatChunk,
     ChatRequest,
     ChatResponse,
     ClientNotice,
-    ImagePart,
-    Message,
     ProviderConfig,
-    TextPart,
-    ToolCall,
     ToolSpec,
 )
-from nbagent.contracts.errors import ModelError
-from nbagent.providers.refusals import forget_refusals
-from nbagent.providers.registry import find_provider
-from nbagent.view.text import plain
+from nbagent.providers.catalogue import find_provider
+from nbagent.providers.workarounds import forget_refusals
+from nbagent.view.terminal import plain
 
 CHAT, ANTHROPIC, GOOGLE = chat_cases.WIRE, anthropic_cases.WIRE, google_cases.WIRE
 OLLAMA, RESPONSES = ollama_cases.WIRE, responses_cases.WIRE

@@ -22,20 +22,13 @@ from wires.google_requests import text
 from wires.harness import JSON, KEY, TOOLS, AnswerCase, WireSetup, World, ask
 from wires.responses_cases import said
 
-from nbagent.contracts.chat import (
-    ChatChunk,
-    ChatRequest,
-    ChatResponse,
-    FilePart,
-    ImagePart,
-    Part,
-    ProviderConfig,
-)
 from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.messages import FilePart, ImagePart, Part
+from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ProviderConfig
 from nbagent.contracts.secrets import SecretKey
-from nbagent.providers.choice import choose_model, local_servers
-from nbagent.providers.registry import find_provider
-from nbagent.providers.streams import Backend, StaleConnection
+from nbagent.providers.catalogue import find_provider
+from nbagent.providers.default_model import choose_model, local_servers
+from nbagent.providers.transport.streams import Backend, StaleConnection
 
 CHAT, MESSAGES, NATIVE = chat_cases.WIRE, anthropic_cases.WIRE, ollama_cases.WIRE
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbagent.settings import begun_anew
+from nbagent.settings.sources import begun_anew
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from nbagent.contracts.errors import UsageError
 from nbagent.workflow.agents import critical_context, find_agents, load_agent, read_agent
 from nbagent.workflow.graph import Action, AgentSpec, Fault, PackageError
-from nbagent.workflow.variables import Marks, UnknownMark, is_line, person_values
+from nbagent.workflow.placeholders import Marks, UnknownMark, is_line, person_values
 
 MARKS = Marks(
     {"user_name": "Ada", "tone": "dry", "folder": "mine"},

@@ -15,8 +15,8 @@ from workflow_stage import STATE, allow, directive, make_package, move, said, sc
 import nbagent
 from nbagent import offline
 from nbagent.contracts.canonical import load_json
-from nbagent.contracts.chat import ChatRequest
 from nbagent.contracts.events import Event, TextDelta
+from nbagent.contracts.model import ChatRequest
 from nbagent.files.frontmatter import read_frontmatter
 
 TABLE_REVIEW = Path(__file__).parents[2] / "notebooks" / "packages" / "table-review"

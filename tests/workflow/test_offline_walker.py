@@ -13,8 +13,9 @@ import pytest
 from workflow_stage import allow, make_package, script
 
 import nbagent
-from nbagent.contracts.chat import ChatRequest, ChatResponse, Message, ProviderConfig
 from nbagent.contracts.events import Event, ToolCallFinished
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatRequest, ChatResponse, ProviderConfig
 from nbagent.files.frontmatter import read_frontmatter
 from nbagent.providers.offline import PROVIDER
 

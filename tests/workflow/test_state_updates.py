@@ -13,16 +13,17 @@ import pytest
 from workflow_stage import LOOP, STATE, make_package
 
 from nbagent.contracts.canonical import sha256_hex
-from nbagent.contracts.chat import ToolCall
 from nbagent.contracts.errors import ErrorInfo, ToolError
-from nbagent.contracts.ports import ToolContext
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.tools import ToolContext
 from nbagent.files.frontmatter import read_frontmatter
 from nbagent.files.mounts import Mount, Mounts
 from nbagent.runtime import Courier
-from nbagent.tools.base import HostOrder
 from nbagent.tools.filesystem import FileHost
+from nbagent.tools.hosts import HostOrder
 from nbagent.workflow.package import load_package
-from nbagent.workflow.state import StateGuard, new_document, read_state
+from nbagent.workflow.state import new_document, read_state
+from nbagent.workflow.updates import StateGuard
 
 GRAPHS: dict[str, Mapping[str, Mapping[str, str]]] = {
     "loop": LOOP,

@@ -24,7 +24,7 @@ from workflow_victim import ANEW, AT_RANDOM, DOCUMENT, NEVER, PACKAGE, RESUME, d
 
 import nbagent
 from nbagent.session.stores import close_stores, current_store
-from nbagent.settings import begun_anew
+from nbagent.settings.sources import begun_anew
 from nbagent.workflow.package import load_package
 from nbagent.workflow.state import State, read_state
 

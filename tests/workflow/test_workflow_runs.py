@@ -19,8 +19,8 @@ from nbagent import offline
 from nbagent.contracts.errors import UsageError
 from nbagent.run import changed_ask
 from nbagent.session.active import ActiveRun, at_work
-from nbagent.session.prepare import Ask
-from nbagent.settings import begun_anew, store_home
+from nbagent.session.request import Ask
+from nbagent.settings.sources import begun_anew, store_home
 
 MIRA = "---\nid: mira\nname: Mira\ntitle: writer\n---\nYou write plainly.\n"
 OTTO = "---\nid: otto\nname: Otto\ntools: [fs]\n---\nYou judge what others wrote.\n"

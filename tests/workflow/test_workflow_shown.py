@@ -15,8 +15,8 @@ from nbagent.view.graph import graph_of
 from nbagent.view.node import html, text_of
 from nbagent.view.picture import picture
 from nbagent.workflow.graph import Package
-from nbagent.workflow.listing import workflow_text
 from nbagent.workflow.package import load_package
+from nbagent.workflow.summary import workflow_text
 
 WAYS = {
     "select": {"draft": "next"},

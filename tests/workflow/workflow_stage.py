@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nbagent import Question, offline
-from nbagent.contracts.chat import ChatRequest
+from nbagent.contracts.model import ChatRequest
 from nbagent.providers.offline.stream import Step
 
 STATE = "@state/workflow.md"

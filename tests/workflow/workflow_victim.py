@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import nbagent
-from nbagent.settings import begun_anew
+from nbagent.settings.sources import begun_anew
 
 PACKAGE = "table-review"
 LASTS_S = 0.7
@@ -71,7 +71,7 @@ def document_in(home: Path) -> Path | None:
 
 def main() -> None:
     """Fork a victim for each line; say how it ended: a negative signal, or an exit code."""
-    for name in ("nbagent.session.guide", "nbagent.providers.offline.workflow"):
+    for name in ("nbagent.session.workflow_setup", "nbagent.providers.offline.walk"):
         import_module(name)
     for line in sys.stdin:
         project, home, way, kill = line.rstrip("\n").split("\t")

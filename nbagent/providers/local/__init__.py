@@ -28,7 +28,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nbagent.contracts.chat import (
+from nbagent.contracts.errors import ModelError
+from nbagent.contracts.model import (
     ChatChunk,
     ChatRequest,
     ChatResponse,
@@ -36,12 +37,11 @@ from nbagent.contracts.chat import (
     ModelInfo,
     ProviderConfig,
 )
-from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.secrets import SecretKey, register
-from nbagent.providers.chat import PROFILES, Chat
-from nbagent.providers.frames import shown_line
-from nbagent.providers.registry import Provider, whole_response
+from nbagent.contracts.secrets import SecretKey, register_secret
+from nbagent.providers.provider import Provider, whole_response
+from nbagent.providers.transport.sse import shown_line
+from nbagent.providers.wires.chat import PROFILES, Chat
 
 HUB = "hf:"
 _PART = r"\w[\w.-]*"
@@ -104,7 +104,7 @@ class LocalClient:
         key = request.model, server
         if key not in self._clients:
             # Imported late: listing the providers must not load the HTTP library.
-            from nbagent.providers.exchange import WireClient
+            from nbagent.providers.client import WireClient
 
             # No retries: waiting does not bring a process back.
             at = replace(self._config, base_url=f"{url}/v1", api_key=server.key, retries=0)
@@ -251,7 +251,7 @@ def pull(name: str, tell: Callable[[str], None]) -> str:
     except Exception as error:  # OSError and ValueError of many kinds
         here = hub.try_to_load_from_cache(repo, file)
         if not isinstance(here, str):
-            register(os.environ.get("HF_TOKEN", ""))
+            register_secret(os.environ.get("HF_TOKEN", ""))
             said = shown_line(str(error), 400) or type(error).__name__
             raise _refused(
                 f"{repo}/{file} was not downloaded: {said.rstrip('.')}. Check the name and the"

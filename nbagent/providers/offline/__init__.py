@@ -17,13 +17,14 @@ from dataclasses import replace
 from typing import Any, Protocol, cast, get_args
 
 from nbagent.contracts.canonical import sha256_hex
-from nbagent.contracts.chat import ChatRequest, ModelInfo, ProviderConfig, redacted
 from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError, error_from_info
+from nbagent.contracts.messages import redacted
+from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.demo import decide
 from nbagent.providers.offline.stream import OfflineModel, Step, call
-from nbagent.providers.offline.workflow import is_workflow, walk
-from nbagent.providers.registry import Provider
+from nbagent.providers.offline.walk import is_workflow, walk
+from nbagent.providers.provider import Provider
 
 __all__ = [
     "PROVIDER",

@@ -14,15 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nbagent.contracts.canonical import canonical_json, dump_json, json_object, load_json
-from nbagent.contracts.chat import (
-    CONTINUE,
-    FINAL_ANSWER,
-    ChatRequest,
-    Message,
-    TextPart,
-    ToolCall,
-    ToolSpec,
-)
+from nbagent.contracts.messages import CONTINUE_PROMPT, FINAL_ANSWER, Message, TextPart, ToolCall
+from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.offline.filling import (
     composed,
     fill,
@@ -34,7 +27,7 @@ from nbagent.providers.offline.filling import (
     values_in,
 )
 from nbagent.providers.offline.stream import Step, call
-from nbagent.providers.toolset import wire_schema
+from nbagent.providers.wires.tool_schemas import wire_schema
 
 _LONGEST_PROMPT = 4_000
 _NAME_COUNTS = 3
@@ -101,7 +94,7 @@ class _Plan:
 def decide(request: ChatRequest) -> Step:
     """What the rules say to a request: calls, the text of the answer, or the call that gives it."""
     messages, said = list(request.messages), ""
-    while messages and messages[-1].words == CONTINUE:
+    while messages and messages[-1].typed_text == CONTINUE_PROMPT:
         messages.pop()
         while messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
             said = messages.pop().text + said
@@ -158,7 +151,7 @@ def _read(messages: Sequence[Message]) -> tuple[str, list[Made], list[Made]]:
     for message in messages:
         if message.role == "user":
             earlier += [one for one in now if one.ok]
-            prompt, now = message.words, []
+            prompt, now = message.typed_text, []
         for one in message.tool_calls:
             now.append(made_call(one, results.get(one.id, "")))
     return prompt[:_LONGEST_PROMPT], now, earlier

@@ -10,8 +10,8 @@ from itertools import islice, product
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json
-from nbagent.contracts.chat import ToolSpec
-from nbagent.providers.toolset import wire_schema
+from nbagent.contracts.model import ToolSpec
+from nbagent.providers.wires.tool_schemas import wire_schema
 
 _VALUE = re.compile(
     r"(?P<code>```.+?```|`[^`\n]+`)"

@@ -14,23 +14,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.chat import (
+from nbagent.contracts.errors import ModelError
+from nbagent.contracts.messages import Message, TextPart, ToolCall, parse_arguments
+from nbagent.contracts.model import (
     CallDelta,
     ChatChunk,
     ChatRequest,
     ChatResponse,
     ClientNotice,
     FinishReason,
-    Message,
     ResponseMeta,
-    TextPart,
-    ToolCall,
     Usage,
-    parse_arguments,
 )
-from nbagent.contracts.errors import ModelError
 from nbagent.engine.overflow import CHARS_PER_TOKEN, message_chars, tools_chars
-from nbagent.providers.registry import whole_response
+from nbagent.providers.provider import whole_response
 
 _PIECE = re.compile(r"\s*\S{1,8}|\s+\Z")
 """Of the size of a token: a word with the space before it, or less."""

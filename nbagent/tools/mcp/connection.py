@@ -34,10 +34,10 @@ from pydantic import ValidationError
 from nbagent import __version__
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import NbagentError, ToolError
-from nbagent.shown import cut_middle, without_folders
+from nbagent.shown.texts import cut_middle, without_folders
+from nbagent.tools.functions.outcome import summary
 from nbagent.tools.json_schema import visible
 from nbagent.tools.mcp.server import MOST_TOOLS, McpServer, is_loopback, revealed
-from nbagent.tools.running import summary
 
 if TYPE_CHECKING:
     from mcp.client._transport import ReadStream, TransportStreams

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from nbagent.contracts.approval import CallPreview, PreviewPiece
 from nbagent.contracts.canonical import (
     dump_json,
     json_object,
@@ -22,22 +23,20 @@ from nbagent.contracts.canonical import (
     sha256_hex,
     sha_of,
 )
-from nbagent.contracts.chat import ToolCall, ToolSpec, ToolTraits
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
-from nbagent.contracts.policy import CallPreview, PreviewPiece
-from nbagent.contracts.ports import PreparedCall, ToolContext, ToolHost, ToolOutcome
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.model import ToolSpec, ToolTraits
+from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
-from nbagent.shown import without_folders
-from nbagent.shown.pictures import encoded_image
-from nbagent.tools.base import HostOrder, listed, paced_progress, unknown_call
+from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
+from nbagent.shown.images import encoded_image
+from nbagent.shown.texts import without_folders
+from nbagent.tools.functions.outcome import failure_of, result_of
+from nbagent.tools.hosts import HostOrder, paced_progress
 from nbagent.tools.json_schema import legal_schema, visible
-from nbagent.tools.mcp.server import (
-    MOST_TOOLS,
-    McpServer,
-    ProjectServer,
-    found,
-)
-from nbagent.tools.running import failure_of, result_of
+from nbagent.tools.mcp.config import ProjectServer, found
+from nbagent.tools.mcp.server import MOST_TOOLS, McpServer
+from nbagent.tools.tool_names import listed, unknown_call
 
 if TYPE_CHECKING:
     from nbagent.tools.mcp.connection import Definitions
@@ -132,8 +131,8 @@ class McpHost:
                 *([PreviewPiece("sent as", _pretty(whole), "code")] if sent != arguments else []),
             ),
             # Another program may bear the same name.
-            binds=sha_of([tool.spec.traits.sha, server.identity]),
-            for_session="every call",
+            approval_key=sha_of([tool.spec.traits.sha, server.identity]),
+            session_scope="every call",
         )
 
         async def run(context: ToolContext) -> ToolOutcome:
@@ -183,15 +182,15 @@ class McpHost:
 
         preview = CallPreview(
             ruling="ask",
-            firm=True,
+            minimum=True,
             why=f"starts the MCP server {server.name!r} that this project's file describes",
             pieces=(
                 PreviewPiece("server", server.name),
                 PreviewPiece("file", str(server.path)),
                 PreviewPiece("what it starts", _pretty(server.entry), "code"),
             ),
-            binds=server.identity,
-            for_session="every call",
+            approval_key=server.identity,
+            session_scope="every call",
         )
         return PreparedCall(spec=_start_spec(server), arguments={}, preview=preview, run=start)
 

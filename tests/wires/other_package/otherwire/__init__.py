@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbagent.contracts.chat import ChatRequest, Message, ModelInfo, ProviderConfig, ToolSpec, Usage
 from nbagent.contracts.errors import ModelError
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig, ToolSpec, Usage
 from nbagent.contracts.ports import ChatClient
-from nbagent.providers.assembly import Assembly
-from nbagent.providers.registry import Provider
-from nbagent.providers.toolset import WireNames
-from nbagent.providers.wires import Encoding, Parser, Wire
+from nbagent.providers.answer.builder import Assembly
+from nbagent.providers.provider import Provider
+from nbagent.providers.wires.base import Encoding, Parser, Wire
+from nbagent.providers.wires.tool_names import WireNames
 
 
 class OtherWire(Wire):
@@ -71,7 +72,7 @@ class OtherParser(Parser):
 
 def opened(config: ProviderConfig) -> ChatClient:
     """Called for the first question: only then is the HTTP library imported."""
-    from nbagent.providers.exchange import WireClient
+    from nbagent.providers.client import WireClient
 
     return WireClient(OtherWire(), config, provider="otherwire")
 

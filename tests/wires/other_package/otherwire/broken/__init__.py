@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, cast
 
-from nbagent.contracts.chat import ModelInfo, ProviderConfig
+from nbagent.contracts.model import ModelInfo, ProviderConfig
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers.offline import Script
-from nbagent.providers.registry import Provider
+from nbagent.providers.provider import Provider
 
 
 class Silent(Script):

@@ -1,0 +1,153 @@
+"""Runs held against each other, and the list of all runs: values that show themselves.
+
+What is compared and how it looks is in `view.compare`; the rows come from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.records import RunRecord
+from nbagent.frames import runs
+from nbagent.run import Run, open_run
+from nbagent.session.frontend import frontend
+from nbagent.session.stores import current_store
+from nbagent.store.dataframes import frame_of
+from nbagent.view.compare import LETTERS, compare_node, compare_text, differences
+from nbagent.view.node import Node
+from nbagent.view.picture import page
+from nbagent.view.run_rows import history_node
+from nbagent.view.value_nodes import runs_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_MOST = 1_000
+"""Rows of a list, and runs in which a text is found."""
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Two or more runs, aligned turn by turn: same, changed, or only in some of them."""
+
+    records: tuple[RunRecord, ...]
+
+    def html(self) -> str:
+        """One piece of HTML with its sheet, without a script."""
+        return page(compare_node(self.records))
+
+    def __str__(self) -> str:
+        return compare_text(self.records)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/html": self.html(), "text/plain": str(self)}
+
+    def frame(self) -> DataFrame:
+        """One row for each thing compared: `turn_A`, `turn_B`, `part`, `status`, texts `A`, `B`."""
+        letters = LETTERS[: len(self.records)]
+        rows = [
+            {f"turn_{letter}": turn for letter, turn in zip(letters, turns, strict=True)}
+            | {"part": row.part, "status": row.status}
+            | dict(zip(letters, row.texts, strict=True))
+            for group in differences(self.records)
+            for turns in [group.turns or ("",) * len(letters)]
+            for row in group.rows
+        ]
+        return frame_of(rows)
+
+
+def compare(*runs: Run | str) -> Comparison:
+    """Hold two or more runs against each other; `%agent compare A B` is the same.
+
+    Args:
+        runs: handles, names, starts of ids, or `"last"`; up to eight.
+
+    Raises:
+        UsageError: fewer than two, more than eight, or a run that does not exist.
+    """
+    if not 2 <= len(runs) <= len(LETTERS):
+        raise UsageError(f"compare takes 2 to {len(LETTERS)} runs, not {len(runs)}")
+    return Comparison(tuple(_record(run) for run in runs))
+
+
+def _record(run: Run | str) -> RunRecord:
+    return run.record if isinstance(run, Run) else open_run(run).record
+
+
+@dataclass(frozen=True, repr=False)
+class RunHistory:
+    """Runs in a table that can be sorted, filtered and searched, and as a frame."""
+
+    records: tuple[RunRecord, ...]
+    query: Mapping[str, Any]
+    """What `history` was asked for."""
+
+    def node(self, kernel: str = "") -> Node:
+        """The table; see `view.history`."""
+        return history_node(self.records, kernel, self.query["search"] or "")
+
+    def html(self) -> str:
+        """One piece of HTML with its sheet, without a script."""
+        return page(self.node())
+
+    def searched(self, text: str) -> RunHistory:
+        """The same of the runs that have this text."""
+        again: dict[str, Any] = {**self.query, "search": text}
+        return history(**again)
+
+    def __str__(self) -> str:
+        return runs_text(self.records) or "no runs"
+
+    def _ipython_display_(self) -> None:
+        if not frontend().show_list(self, search=self.searched):
+            print(self)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, place: int) -> Run:
+        return open_run(self.records[place].id)
+
+    def frame(self) -> DataFrame:
+        """The rows of `nbagent.runs()` for these runs."""
+        return runs(run_id=[record.id for record in self.records])
+
+
+def history(
+    search: str | None = None, *, sort: str = "started_at", limit: int = 50, **filters: Any
+) -> RunHistory:
+    """All runs but those of batches, to search and sort; `%agent history TEXT` is the same.
+
+    Args:
+        search: a text in the name, the prompt, a message or a result of the run (case of ASCII
+            letters does not count).
+        sort: a column of `nbagent.runs()` such as `cost_usd`, `total_tokens` or `duration_ms`; the
+            largest, or the newest, first.
+        limit: most rows, up to 1,000.
+        filters: as `nbagent.runs()` takes them: `session`, `model`, `since`, …; with `batch` the
+            runs of this batch.
+
+    Raises:
+        UsageError: an unknown column or filter, or a limit that does not fit.
+    """
+    query: dict[str, Any] = {"search": search, "sort": sort, "limit": limit, **filters}
+    if type(limit) is not int or not 0 < limit <= _MOST:
+        raise UsageError(f"limit={limit!r} does not fit; take 1 to {_MOST:,}")
+    if "store" in filters:
+        raise UsageError("history reads this store; nbagent.runs(store=…) reads others")
+    store = current_store()
+    filters.setdefault("batch", None)
+    if sort == "started_at" and not search:
+        filters.setdefault("limit", limit)
+    found: Any = runs(**filters)
+    if sort not in found.columns:
+        raise UsageError(f"sort={sort!r} is no column of nbagent.runs(), such as cost_usd")
+    if search:
+        sought = store.search(search, limit=_MOST, batches=filters["batch"] is not None)
+        found = found[found["run_id"].isin(sought)]
+    found = found.sort_values(sort, ascending=False, kind="stable")
+    records = tuple(store.load(run_id) for run_id in found["run_id"][:limit])
+    return RunHistory(records, query)

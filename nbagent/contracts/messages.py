@@ -1,0 +1,152 @@
+"""Messages of a conversation: roles, parts (text, image, file), tool calls. Values only."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.secrets import any_secret_known, redact_json, register_environment
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+FINAL_ANSWER = "final_answer"
+"""The tool that takes the answer of a type, where the provider does not bind answers to one."""
+
+
+CONTINUE_PROMPT = "Your last answer was cut off. Go on exactly where it stopped."
+"""What the model is told to end its last answer."""
+
+
+MAX_DEPTH = 100
+"""Levels of lists and objects. Deeper values cannot be encoded by everything that keeps them."""
+
+
+class Value(BaseModel):
+    """Base of all records: frozen, lenient to fields that a newer version added."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+
+V = TypeVar("V", bound=Value)
+
+
+def redacted(value: V) -> V:
+    """The value with every known secret in it hidden; the value itself when it holds none."""
+    register_environment()
+    if not any_secret_known():
+        return value
+    plain = value.model_dump()
+    hidden = redact_json(plain)
+    return value if hidden == plain else type(value).model_validate(hidden)
+
+
+class TextPart(Value):
+    """A piece of text."""
+
+    type: Literal["text"] = "text"
+    text: str
+    name: str | None = None
+    """Of the attached file whose text it is; the person's own words have none."""
+
+
+class ImagePart(Value):
+    """An image, inline as base64 or by address."""
+
+    type: Literal["image"] = "image"
+    media_type: str = "image/png"
+    data: str | None = None
+    """Base64, without a data-URL prefix."""
+    url: str | None = None
+    alt: str = ""
+
+
+class FilePart(Value):
+    """A file that the model is given."""
+
+    type: Literal["file"] = "file"
+    name: str
+    media_type: str = "application/octet-stream"
+    data: str
+    """Base64."""
+
+
+Part = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
+
+
+class ToolCall(Value):
+    """What the model asks for."""
+
+    id: str
+    name: str
+    """The tool's own name (`fs.read`), not its name on the wire."""
+    arguments: dict[str, Any] | None = None
+    """Decoded arguments; None when `arguments_raw` is no JSON object that a record can hold."""
+    arguments_raw: str
+    """The arguments exactly as the model wrote them."""
+    extra: dict[str, Any] | None = None
+    """Vendor fields of the call that have to go back with it."""
+
+
+class Message(Value):
+    """One role's contribution to a conversation."""
+
+    role: Role
+    content: tuple[Part, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    """On tool messages: the call that is answered."""
+    name: str | None = None
+    """On tool messages: the tool."""
+    reasoning: str | None = None
+    raw: dict[str, Any] | None = None
+    """What the provider needs back: `{"provider": …, "model": …, …}`."""
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined."""
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def typed_text(self) -> str:
+        """The same without the texts of attached files."""
+        texts = (part for part in self.content if isinstance(part, TextPart) and not part.name)
+        return "".join(part.text for part in texts)
+
+    @classmethod
+    def of(cls, role: Role, text: str) -> Message:
+        """A message of one text part (none when the text is empty)."""
+        return cls(role=role, content=(TextPart(text=text),) if text else ())
+
+
+def is_storable_json(value: Any) -> bool:
+    """Whether a record can hold it: JSON, no infinite number, at most MAX_DEPTH levels."""
+    stack: list[tuple[Any, int]] = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
+        if isinstance(item, dict):
+            inner = list(cast("dict[Any, Any]", item).values())
+        elif isinstance(item, list | tuple):
+            inner = cast("list[Any]", item)
+        elif isinstance(item, float) and not math.isfinite(item):
+            return False
+        elif item is None or isinstance(item, str | int | float):
+            continue
+        else:
+            return False
+        if depth > MAX_DEPTH:
+            return False
+        stack.extend((child, depth + 1) for child in inner if child.__class__ not in (str, int))
+    return True
+
+
+def parse_arguments(raw: str) -> dict[str, Any] | None:
+    """Decode a call's arguments: `""` and `null` are `{}`, anything but an object is None."""
+    try:
+        value = load_json(raw) if raw.strip() else None
+    except (ValueError, RecursionError):
+        return None
+    return {} if value is None else json_object(value)

@@ -1,0 +1,38 @@
+"""A conversation as an example to train a model on, in OpenAI's format of fine-tuning files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ToolSpec
+from nbagent.providers.wires.base import Encoding
+from nbagent.providers.wires.chat import PROFILES, Chat
+from nbagent.providers.wires.tool_names import WireNames
+
+
+def training_line(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec]) -> str:
+    """One line of a file: `{"messages": […], "tools": […]}`, up to the last answer.
+
+    Names of tools and ids of calls are those that OpenAI's API takes.
+
+    Raises:
+        UsageError: the model answered nothing.
+    """
+    wire, names = Chat(PROFILES["openai"]), WireNames(tool.name for tool in tools)
+    context = Encoding(origin="", model="", names=names, has_tools=bool(tools))
+    made: list[Any] = [{"role": "system", "content": system}] if system else []
+    for group in wire.groups(messages, frozenset()):
+        made += wire.encode(group, context)
+    while made and made[-1]["role"] != "assistant":
+        made.pop()
+    if not made:
+        raise UsageError(
+            "the run has no answer to train on; export another format, such as 'jsonl'"
+        )
+    given = [wire.tool(tool, names.to_wire(tool.name)) for tool in tools]
+    example = {"messages": made, **({"tools": given} if given else {})}
+    return f"{dump_json(example).decode()}\n"

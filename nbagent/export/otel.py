@@ -1,0 +1,297 @@
+"""A run as OpenTelemetry spans of the GenAI conventions, and as OTLP JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from importlib import import_module
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from nbagent.contracts.canonical import dump_json, sha256_hex
+from nbagent.contracts.messages import ImagePart, Message, TextPart
+from nbagent.contracts.model import Usage
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.store.rows import to_us
+
+_PROVIDERS = {
+    "gemini": "gcp.gemini",
+    "google": "gcp.gemini",
+    "azure": "azure.ai.openai",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+    "moonshot": "moonshot_ai",
+}
+"""Where the conventions call a provider by another name."""
+
+
+_REQUEST = {
+    **{name: name for name in ("temperature", "top_p", "max_tokens", "stop_sequences")},
+    "reasoning": "reasoning.level",
+}
+
+
+_INTERNAL = 1
+
+
+_CLIENT = 3
+
+
+_ERROR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One operation, by the names of the conventions."""
+
+    id: str
+    parent: str
+    """Empty for the run's own."""
+    name: str
+    kind: int
+    start: datetime
+    ms: float
+    attributes: dict[str, Any] = field(repr=False)
+    error: str = ""
+    """The code of what went wrong."""
+
+    @property
+    def nanoseconds(self) -> tuple[int, int]:
+        """From when to when, since 1970."""
+        return (
+            to_us(self.start) * 1000,
+            to_us(self.start + timedelta(milliseconds=self.ms)) * 1000,
+        )
+
+
+def spans_of(run: RunRecord, conversation: Sequence[Message] | None) -> list[Span]:
+    """The run, its model requests and its tool runs, as spans.
+
+    Args:
+        run: which run.
+        conversation: all messages up to its end, to put what was said, called and given back into
+            the spans; None leaves all content out.
+    """
+    operation = "invoke_workflow" if run.workflow else "invoke_agent"
+    name = run.workflow or run.agent
+    common = {
+        "gen_ai.provider.name": _provider(run),
+        "gen_ai.conversation.id": run.session,
+        "gen_ai.agent.name": run.agent,
+        **_server(run.base_url),
+    }
+    attributes = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.request.model": run.model.partition(":")[2],
+        "gen_ai.conversation.id": run.session,
+        "gen_ai.agent.name": name,  # of a workflow, too
+        "gen_ai.usage.input_tokens": run.usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": run.usage.completion_tokens,
+    }
+    error = run.error.code if run.error and run.phase == "Failed" else ""
+    root, title = _id(run.id), f"{operation} {name}" if name else operation
+    # `duration_ms` is without what was prepared before the first turn.
+    ended = run.ended_at or run.started_at + timedelta(milliseconds=run.duration_ms)
+    ms = (ended - run.started_at) / timedelta(milliseconds=1)
+    spans = [Span(root, "", title, _INTERNAL, run.started_at, ms, _set(attributes), error)]
+    for turn in run.turns:
+        spans.append(_chat(run, turn, root, common, conversation))
+        spans += [
+            _tool(run, turn, tool, root, conversation is not None)
+            for tool in turn.tool_runs
+            if tool.started_at
+        ]
+    return spans
+
+
+def _chat(
+    run: RunRecord,
+    turn: EngineTurn,
+    root: str,
+    common: dict[str, Any],
+    conversation: Sequence[Message] | None,
+) -> Span:
+    request, response = turn.request, turn.response
+    attributes: dict[str, Any] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": request.model,
+        **common,
+        **{f"gen_ai.request.{to}": request.params.get(name) for name, to in _REQUEST.items()},
+    }
+    if turn.ttft_ms is not None:
+        attributes["gen_ai.response.time_to_first_chunk"] = turn.ttft_ms / 1000
+    if response:
+        attributes["gen_ai.response.model"] = response.model
+        attributes["gen_ai.response.finish_reasons"] = [response.finish_reason]
+        attributes |= _usage(response.usage) if response.usage else {}
+    if conversation is not None:
+        system = run.system_prompts.get(request.system_sha, "")
+        tools = run.toolsets.get(request.toolset_sha, ())
+        said = [_message(message) for message in conversation[: request.n_messages]]
+        described = [
+            {"type": "function", **tool.model_dump(include={"name", "description", "parameters"})}
+            for tool in tools
+        ]
+        attributes["gen_ai.system_instructions"] = _json([_text(system)] if system else [])
+        attributes["gen_ai.tool.definitions"] = _json(described)
+        attributes["gen_ai.input.messages"] = _json(said)
+        if response:
+            attributes["gen_ai.output.messages"] = _json([_message(response.message)])
+    failed = turn.error.code if turn.error else ""
+    ms = turn.model_ms + turn.retry_wait_ms
+    span_id = _id(run.id, turn.id)
+    name = f"chat {request.model}"
+    return Span(span_id, root, name, _CLIENT, turn.started_at, ms, _set(attributes), failed)
+
+
+def _tool(run: RunRecord, turn: EngineTurn, tool: ToolRun, root: str, content: bool) -> Span:
+    attributes: dict[str, Any] = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": tool.tool_name,
+        "gen_ai.tool.call.id": tool.tool_call_id,
+        "gen_ai.tool.type": "function",
+        "gen_ai.agent.name": turn.agent or run.agent,
+    }
+    if content:
+        attributes["gen_ai.tool.call.arguments"] = _json(tool.args or {})
+        attributes["gen_ai.tool.call.result"] = _json(tool.result.body if tool.result else {})
+    failed = tool.result.error.code if tool.result and tool.result.error else ""
+    start = tool.started_at or turn.started_at
+    span_id, name = _id(run.id, turn.id, tool.tool_call_id), f"execute_tool {tool.tool_name}"
+    return Span(span_id, root, name, _INTERNAL, start, tool.duration_ms, _set(attributes), failed)
+
+
+def _id(*words: str) -> str:
+    """Of a span: the same each time that the run is exported."""
+    return sha256_hex("/".join(words))[:16]
+
+
+def _provider(run: RunRecord) -> str:
+    name = run.model.partition(":")[0]
+    return _PROVIDERS.get(name, name)
+
+
+def _server(base_url: str | None) -> dict[str, Any]:
+    try:
+        parts = urlsplit(base_url or "")
+        usual = {"https": 443, "http": 80}.get(parts.scheme)
+        return {"server.address": parts.hostname, "server.port": parts.port or usual}
+    except ValueError:
+        return {}
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "gen_ai.usage.cache_write.input_tokens": usage.cache_write_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+    }
+
+
+def _set(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value not in (None, "", "[]")}
+
+
+def _json(value: Any) -> str:
+    return dump_json(value).decode()
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "content": text}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    if message.role == "tool":
+        given = {"id": message.tool_call_id, "response": message.text}
+        return {"role": "tool", "parts": [{"type": "tool_call_response", **given}]}
+    parts: list[dict[str, Any]] = []
+    if message.reasoning:
+        parts.append({"type": "reasoning", "content": message.reasoning})
+    for part in message.content:
+        if isinstance(part, TextPart):
+            parts.append(_text(part.text))
+        elif isinstance(part, ImagePart) and part.url:
+            parts.append({"type": "uri", "modality": "image", "uri": part.url})
+        else:
+            kind = "image" if isinstance(part, ImagePart) else "file"
+            blob = {"type": "blob", "mime_type": part.media_type, "content": part.data}
+            parts.append({**blob, "modality": kind})
+    parts += [
+        {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments or {}}
+        for call in message.tool_calls
+    ]
+    return {"role": message.role, "parts": parts}
+
+
+def otlp_json(run: RunRecord, spans: Sequence[Span]) -> str:
+    """Spans as an OTLP/JSON document: what a collector takes at `/v1/traces`, and in files."""
+    trace = sha256_hex(run.id)[:32]
+    scope = {"name": "nbagent", "version": run.nbagent_version}
+    made = [_otlp_span(trace, span) for span in spans]
+    service = {"attributes": _otlp_attributes({"service.name": "nbagent"})}
+    group = {"resource": service, "scopeSpans": [{"scope": scope, "spans": made}]}
+    return f"{dump_json({'resourceSpans': [group]}).decode()}\n"
+
+
+def _otlp_span(trace: str, span: Span) -> dict[str, Any]:
+    start, end = span.nanoseconds
+    failed = {"error.type": span.error} if span.error else {}
+    return {
+        "traceId": trace,
+        "spanId": span.id,
+        **({"parentSpanId": span.parent} if span.parent else {}),
+        "name": span.name,
+        "kind": span.kind,
+        "startTimeUnixNano": str(start),
+        "endTimeUnixNano": str(end),
+        "attributes": _otlp_attributes(span.attributes | failed),
+        "status": {"code": _ERROR} if span.error else {},
+    }
+
+
+def _otlp_attributes(attributes: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": _otlp_value(value)} for name, value in attributes.items()]
+
+
+def _otlp_value(value: Any) -> dict[str, Any]:
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case list() | tuple():
+            values = [_otlp_value(one) for one in cast("Sequence[Any]", value)]
+            return {"arrayValue": {"values": values}}
+        case _:
+            return {"stringValue": str(value)}
+
+
+def send(spans: Sequence[Span], provider: Any = None) -> None:
+    """Give spans to a tracer provider of OpenTelemetry's package; without one, to the global one.
+
+    Raises:
+        ImportError: the package is not installed.
+    """
+    trace: Any = import_module("opentelemetry.trace")
+    tracer = (provider or trace.get_tracer_provider()).get_tracer("nbagent")
+    kinds = {_INTERNAL: trace.SpanKind.INTERNAL, _CLIENT: trace.SpanKind.CLIENT}
+    made: dict[str, Any] = {}
+    for span in spans:
+        context = trace.set_span_in_context(made[span.parent]) if span.parent else None
+        told = tracer.start_span(
+            span.name,
+            context=context,
+            kind=kinds[span.kind],
+            attributes=span.attributes | ({"error.type": span.error} if span.error else {}),
+            start_time=span.nanoseconds[0],
+        )
+        if span.error:
+            told.set_status(trace.Status(trace.StatusCode.ERROR))
+        made[span.id] = told
+    for span in reversed(spans):
+        made[span.id].end(end_time=span.nanoseconds[1])

@@ -1,0 +1,176 @@
+"""Walking the tree of a mount: entries level by level, hidden and ignored names left out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import pathspec
+
+from nbagent.contracts.errors import ToolError
+from nbagent.files.mounts import FilePlace
+from nbagent.files.names import Parts, is_nameable, looks_secret
+from nbagent.files.opening import Folder
+from nbagent.files.writing import TEMPORARY, read_bytes
+
+Kind = Literal["file", "folder", "link", "other"]
+
+
+Hides = Callable[[Parts, str], bool]
+"""A folder, as pieces below the mount, and a name in it → whether it is as if it were not there."""
+
+
+_NOT_ENTERED = frozenset(
+    (
+        *(".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints"),
+        *(".venv", "venv", "site-packages"),
+    )
+)
+"""Made by programs; gone into only when they are named."""
+
+
+_LARGEST_IGNORE_FILE_BYTES = 500_000
+
+
+_DEEPEST = 60
+
+
+class Entry(NamedTuple):
+    """One name in a folder."""
+
+    name: str
+    kind: Kind
+    ignored: bool
+    """By a .gitignore, made by programs, full of secrets, or with a name that none can write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One folder of a walk. Its `folder` is open only until the next level is asked for."""
+
+    folder: Folder
+    parts: Parts
+    """Below the mount."""
+    entries: list[Entry]
+
+
+class Globs:
+    """Patterns as in .gitignore, several with commas: `*.py,*.md`, `src/**/*.txt`, `!tests/`."""
+
+    def __init__(self, pattern: str) -> None:
+        lines = [line.strip() for line in pattern.split(",")]
+        spec = None if "{" in pattern else _spec(lines)
+        if spec is None:
+            raise ToolError(
+                f"{pattern[:200]!r} is no glob; use one such as 'src/**/*.md', or several with "
+                "commas, such as '*.py,*.md'; there are no braces",
+                code="E_INVALID_ARGUMENTS",
+            )
+        self._spec = spec
+        self._only_negative = all(line.startswith("!") for line in lines)
+
+    def fit(self, path: str) -> bool:
+        """Whether a path below the folder that was named is meant."""
+        included = self._spec.check_file(path).include
+        return self._only_negative if included is None else bool(included)
+
+
+def _spec(lines: list[str]) -> Any:
+    """Patterns read together; None when there is none that can be read."""
+    lines = [line for line in lines if line.strip() and not line.startswith("#")]
+    try:
+        return pathspec.GitIgnoreSpec.from_lines(lines) if lines else None
+    except ValueError:
+        # One that is wrong does not undo the others; git leaves it out, too.
+        return _spec([line for line in lines if _spec([line])]) if len(lines) > 1 else None
+
+
+def walk(
+    place: FilePlace, *, depth: int = _DEEPEST, hides: Hides = lambda parts, name: False
+) -> Iterator[Level]:
+    """The folders from a place down, each with its names in order; ignored ones are not entered.
+
+    Folders that cannot be opened any more are left out, but for the first.
+
+    Raises:
+        OSError: the first folder cannot be opened.
+    """
+    rules = _rules_above(place)
+    waiting = [place.parts]
+    while waiting:
+        parts = waiting.pop()
+        try:
+            with closing(place.root.folder(parts)) as folder:
+                entries = _entries(folder, parts, rules, hides)
+                yield Level(folder, parts, entries)
+        except OSError:
+            if parts == place.parts:
+                raise
+            continue
+        if len(parts) - len(place.parts) + 1 < min(depth, _DEEPEST):
+            below = [(*parts, e.name) for e in entries if e.kind == "folder" and not e.ignored]
+            waiting += reversed(below)
+
+
+def _entries(folder: Folder, parts: Parts, rules: _Rules, hides: Hides) -> list[Entry]:
+    _take_rules(rules, folder, parts)
+    entries: list[Entry] = []
+    for entry in folder.scan():
+        name = entry.name
+        if name.startswith(TEMPORARY) or hides(parts, name):
+            continue
+        kind: Kind = "other"
+        if entry.is_symlink():
+            kind = "link"
+        elif entry.is_dir(follow_symlinks=False):
+            kind = "folder"
+        elif entry.is_file(follow_symlinks=False):
+            kind = "file"
+        shut = kind == "folder" and (name in _NOT_ENTERED or looks_secret(f"{name}/"))
+        shown = f"{name}/" if kind == "folder" else name
+        ignored = shut or not is_nameable(name) or _is_ignored(rules, parts, shown)
+        entries.append(Entry(name, kind, ignored))
+    return entries
+
+
+_Rules = dict[Parts, Any]
+"""What the .gitignore files say, by the folder in which they lie."""
+
+
+def _take_rules(rules: _Rules, folder: Folder, parts: Parts) -> None:
+    try:
+        descriptor = folder.open_file((".gitignore",))
+    except OSError:
+        return
+    try:
+        data = read_bytes(descriptor, most=_LARGEST_IGNORE_FILE_BYTES)
+    finally:
+        os.close(descriptor)
+    lines = data.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
+    if (spec := _spec(lines)) is not None:
+        rules[parts] = spec
+
+
+def _is_ignored(rules: _Rules, parts: Parts, name: str) -> bool:
+    """Whether a name in a folder is ignored: the deepest file that speaks of it decides."""
+    for size in range(len(parts), -1, -1):
+        if (spec := rules.get(parts[:size])) is not None:
+            included = spec.check_file("/".join((*parts[size:], name))).include
+            if included is not None:
+                return bool(included)
+    return False
+
+
+def _rules_above(place: FilePlace) -> _Rules:
+    rules: _Rules = {}
+    for size, name in enumerate(place.parts):
+        above = place.parts[:size]
+        with closing(place.root.folder(above)) as folder:
+            _take_rules(rules, folder, above)
+        if _is_ignored(rules, above, f"{name}/"):
+            # Who names an ignored folder wants to see what is in it.
+            return {}
+    return rules

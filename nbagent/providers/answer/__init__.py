@@ -1,0 +1,1 @@
+"""One answer while it arrives: from frames to text, reasoning, calls, usage and the response."""

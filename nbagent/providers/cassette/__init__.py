@@ -1,0 +1,1 @@
+"""Recorded answers: the file, and the client that answers from it."""

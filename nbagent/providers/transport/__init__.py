@@ -1,0 +1,1 @@
+"""Bytes between here and a model server: HTTP, streams, server-sent events."""

@@ -1,0 +1,146 @@
+"""The runs of a session beside each other, as values: a tree of them, and the answers of a retry.
+
+How they look is `view.tree`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, overload
+
+from nbagent.contracts.records import RunRecord
+from nbagent.session.frontend import frontend
+from nbagent.session.stores import current_store, find_run
+from nbagent.store.dataframes import frame_of
+from nbagent.store.reader import Branch
+from nbagent.view.listing import Listing
+from nbagent.view.node import Node, h
+from nbagent.view.run_tree import (
+    answers_listing,
+    answers_of,
+    calls_of,
+    different_answers,
+    tree_lines,
+    tree_node,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class HasRecord(Protocol):
+    """A run."""
+
+    @property
+    def record(self) -> RunRecord: ...
+
+
+R = TypeVar("R", bound=HasRecord)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Spread(Sequence[R], Generic[R]):
+    """The runs that answered one request again: a list of them that shows itself as a table."""
+
+    of: R
+    """The run whose turn was asked for again."""
+    turn_id: str
+    runs: tuple[R, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> R: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[R, ...]: ...
+    def __getitem__(self, index: int | slice) -> R | tuple[R, ...]:
+        return self.runs[index]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def frame(self) -> DataFrame:
+        """One row an answer, the first of the turn itself.
+
+        `answer` counts the different ones (text and calls) from 1; `calls` is what it asks for.
+        """
+        answers = answers_of(self._records())
+        numbers = different_answers([turn for _, turn in answers])
+        return frame_of(
+            [
+                {
+                    "run_id": run.id,
+                    "answer": number,
+                    "text": turn.text,
+                    "calls": calls_of(turn),
+                    "error_code": turn.error and turn.error.code,
+                    "total_tokens": turn.response
+                    and turn.response.usage
+                    and turn.response.usage.total_tokens,
+                    "cost_usd": turn.cost_usd,
+                    "duration_ms": turn.duration_ms,
+                }
+                for (run, turn), number in zip(answers, numbers, strict=True)
+            ]
+        )
+
+    def _records(self) -> list[RunRecord]:
+        return [run.record for run in (self.of, *self.runs)]
+
+    def _listing(self) -> Listing:
+        return answers_listing(*self._records())
+
+    def __repr__(self) -> str:
+        return str(self._listing())
+
+    def _repr_html_(self) -> str:
+        from nbagent.view.picture import ROOT
+
+        return _page(h("div", ROOT, self._listing().node()))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SessionTree:
+    """The runs of a session and which goes on from which; shows itself as a drawing."""
+
+    session: str
+    branches: Sequence[Branch]
+    """The runs that begin something, oldest first."""
+    current: str | None
+    """The id of the run that began last."""
+
+    def node(self, kernel: str = "") -> Node:
+        """The drawing; each run opens, and with a kernel it is shown below."""
+        from nbagent.view.picture import ROOT
+
+        tree = tree_node(self.branches, current=self.current)
+        return h("div", ROOT, tree, data_kernel=kernel or None)
+
+    def __repr__(self) -> str:
+        return "\n".join(tree_lines(self.branches, current=self.current))
+
+    def _repr_html_(self) -> str:
+        return _page(self.node())
+
+    def _ipython_display_(self) -> None:
+        if not frontend().show_list(self):
+            print(self)
+
+
+def _page(node: Node) -> str:
+    from nbagent.view.picture import page
+
+    return page(node)
+
+
+def session_tree(session: str | None = None) -> SessionTree:
+    """The tree of a session: its runs, and which of them go on or fork from which.
+
+    Args:
+        session: its name; without one, the session of the last run.
+
+    Raises:
+        UsageError: there is no run of it yet.
+    """
+    store = current_store()
+    last = store.load(find_run("last", session=session))
+    return SessionTree(last.session, store.tree(last.session), last.id)

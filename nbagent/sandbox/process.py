@@ -1,0 +1,321 @@
+"""Running one script: what is asked for, the process it runs in, and how that ended.
+
+Blocks the calling thread. What happens between the script and the kernel is `supervisor`'s; what a
+script may read and is given is `grants`'; what becomes of its end for others is `script`'s.
+"""
+
+from __future__ import annotations
+
+import marshal
+import math
+import os
+import re
+import secrets
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.policy import Isolation
+from nbagent.sandbox.interpreter import LOADER, Grant, Interpreter
+from nbagent.sandbox.script_output import Output
+
+LevelName = Literal["landlock", "process"]
+EndedBy = Literal["", "deadline", "stopped", "output", "memory", "processes", "files", "lost"]
+"""What ended a script beside itself. `files`: file size, disk space or number of files; `lost`: the
+script ended the process that watched it."""
+
+_MIB = 1024 * 1024
+_SETUP_S = 15.0
+"""How long a loaded machine may take to start the supervisor."""
+_GRACE_S = 0.25
+"""How much later than the supervisor this process ends a script itself."""
+_DRAIN_S = 0.1
+"""How long pipes are read after the end, where something unseen holds them open."""
+_EXIT_S = 0.4
+_PLAIN_TICK_S = 0.02
+_MARK = "NBAGENT_SCRIPT"
+"""In the environment of a script and of what it starts."""
+_SWEEPS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptLimits:
+    """How much a script may take."""
+
+    timeout_s: float = 120.0
+    memory_bytes: int = 2_000_000_000
+    """Of all its processes together."""
+    processes: int = 64
+    """Alive at one time."""
+    open_files: int = 512
+    disk_bytes: int = 100 * _MIB
+    """All that lies in its output and temporary folders, and the largest file it can write."""
+    disk_entries: int = 10_000
+    """Files and folders in them."""
+    output_bytes: int = 200_000
+    """Of stdout and of stderr each; what is more is cut from the middle."""
+    flood_bytes: int = 16 * _MIB
+    """Of stdout and stderr together; there the script is ended."""
+    collected_files: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptOrder:
+    """One script to run."""
+
+    text: str | bytes
+    file: Path | None = None
+    """The file that it passes for: its name and folder."""
+    args: tuple[str, ...] = ()
+    cwd: Path
+    """Where it runs; readable, not writable where it is kept apart."""
+    keep_to: Path | None = None
+    """A folder for the files that it wrote; None throws them away."""
+    limits: ScriptLimits = ScriptLimits()
+    isolation: Isolation = "auto"
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a script ended."""
+
+    stdout: Output
+    stderr: Output
+    returncode: int | None = None
+    ended_by: EndedBy = ""
+    trouble: str = ""
+    """Why it was not run."""
+
+
+def run_at(
+    order: ScriptOrder, level: LevelName, place: Path, python: Interpreter, stop: CancelToken
+) -> Ending:
+    """Run a script in a workspace of its own, at this level and never at a lesser one."""
+    source = place / "script.py"
+    text = order.text
+    source.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+    name = order.file or source
+    folders = (order.cwd,) if name.parent in (order.cwd, place) else (name.parent, order.cwd)
+    command = python.command(source, name, folders, order.args)
+    mark = secrets.token_hex(16)
+    env = {**python.environment(place, order.cwd), _MARK: mark}
+    if os.name != "posix":
+        return run_unsupervised(order, command, env, place, stop)
+    _save_plan(order, level, place, python.grants, command, env)
+    return _run_supervised(order, place / "plan", mark, stop)
+
+
+def _save_plan(
+    order: ScriptOrder,
+    level: LevelName,
+    place: Path,
+    grants: Iterable[Grant],
+    command: list[str],
+    env: dict[str, str],
+) -> None:
+    """Write down all that the supervisor is told; it decides nothing that is not in here."""
+    from nbagent.sandbox import confinement  # only where there is fork
+
+    write = [str(place / "out"), str(place / "tmp")]
+    read = [os.path.realpath(order.cwd), str(place / "script.py")]
+    plan: dict[str, Any] = {
+        **asdict(order.limits),
+        "argv": command,
+        "env": env,
+        "cwd": read[0],
+        "folders": write,  # The script's own: what it fills counts.
+        "landlock_abi": confinement.landlock_abi() if level == "landlock" else 0,
+        "grants": [*grants, *((p, "tree") for p in read), *((p, "write") for p in write)],
+        "leave_root": os.getuid() == 0,  # It becomes the user of `supervisor.uid_of`.
+    }
+    (place / "plan").write_bytes(marshal.dumps(plan))
+
+
+_LAUNCH = """
+import sys
+package = sys.modules["nbagent"] = type(sys)("nbagent")
+package.__path__ = [{folder!r}]
+from nbagent.sandbox.supervisor import main
+main({report!r}, {plan!r})
+"""
+"""The package's own __init__ is left out: every script waits for what is imported here."""
+
+
+def _run_supervised(order: ScriptOrder, plan: Path, mark: str, stop: CancelToken) -> Ending:
+    """Start the supervisor, read its pipes to their end; nothing of the script is alive then."""
+    heard, report = os.pipe()
+    folder = str(Path(__file__).parents[1])
+    launch = _LAUNCH.format(folder=folder, report=report, plan=str(plan))
+    with open(heard, "rb", buffering=0) as reports:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", launch],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=(report,),
+                env={name: os.environ[name] for name in LOADER if name in os.environ},
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            os.close(report)
+        with process:
+            return _Watched(order, process, reports, mark).wait(stop)
+
+
+class _Watched:
+    """A supervisor and its script, seen from here."""
+
+    def __init__(
+        self, order: ScriptOrder, process: subprocess.Popen[bytes], reports: IO[bytes], mark: str
+    ) -> None:
+        limits = order.limits
+        self._ending = Ending(Output(limits.output_bytes), Output(limits.output_bytes))
+        self._order = order
+        self._process = process
+        self._reports = reports
+        self._mark = mark
+        self._said = b""
+        self._asked: EndedBy = ""
+        """Why this process ended it."""
+        self._latest = time.monotonic() + _SETUP_S
+        self._deadline = math.inf
+
+    def wait(self, stop: CancelToken) -> Ending:
+        stop.on_set(lambda: self._end("stopped"))
+        try:
+            self._read_pipes()
+        finally:
+            self._end("stopped")
+            self._finish()
+        return self._ending
+
+    def _end(self, why: EndedBy) -> None:
+        """Have the supervisor end the script. Any thread."""
+        self._asked = self._asked or why
+        cast("IO[bytes]", self._process.stdin).close()
+
+    def _read_pipes(self) -> None:
+        takers: dict[Any, Callable[[bytes], object]] = {
+            self._process.stdout: partial(self._take, self._ending.stdout),
+            self._process.stderr: partial(self._take, self._ending.stderr),
+            self._reports: self._hear,
+        }
+        with selectors.DefaultSelector() as selector:
+            for pipe in takers:
+                selector.register(pipe, selectors.EVENT_READ)
+            while selector.get_map() and (left := self._latest - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    data = os.read(key.fd, 65536)
+                    takers[key.fileobj](data)
+                    if not data:
+                        selector.unregister(key.fileobj)
+
+    def _hear(self, data: bytes) -> None:
+        now = time.monotonic()
+        self._said = (self._said + data)[-4096:]
+        if self._deadline == math.inf and b"started\n" in self._said:
+            self._deadline = now + self._order.limits.timeout_s
+            self._latest = self._deadline + _GRACE_S
+        if not data:
+            # The supervisor is gone, with or without a last word.
+            self._latest = min(self._latest, now + _DRAIN_S)
+
+    def _take(self, output: Output, data: bytes) -> None:
+        output.add(data)
+        total = self._ending.stdout.total_bytes + self._ending.stderr.total_bytes
+        if total > self._order.limits.flood_bytes:
+            self._end("output")
+
+    def _finish(self) -> None:
+        """Read the supervisor's last word; where there was none, find and end what it watched."""
+        try:
+            code = self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+            self._process.kill()
+        ending = self._ending
+        ended = re.search(rb"\nended (\w*) (\d+)\n\Z", self._said)
+        if code == 0 and ended:
+            ending.returncode = os.waitstatus_to_exitcode(int(ended[2]))
+            reason = cast("EndedBy", ended[1].decode())
+            ending.ended_by = self._asked if reason == "stopped" else reason
+            return
+        if self._deadline == math.inf:
+            why = re.search(rb"\nsetup (.*)\n", self._said)
+            last = why[1].decode("utf-8", "replace") if why else ending.stderr.text.rstrip()
+            ending.trouble = last.rpartition("\n")[2][:300] or "its supervisor did not start"
+        ending.ended_by = "deadline" if time.monotonic() >= self._deadline else "lost"
+        with suppress(OSError):
+            _sweep(self._mark, self._process.pid)
+
+
+def _sweep(mark: str, supervisor_pid: int) -> None:
+    """End what is left of a script without a supervisor: it bears a mark, or a user of its own."""
+    from nbagent.sandbox.supervisor import uid_of  # only where there is fork
+
+    text, uid = f"{_MARK}={mark}".encode(), uid_of(supervisor_pid)
+    for _ in range(_SWEEPS):
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        left = [pid for pid in pids if _is_marked(pid, text, uid)]
+        if not left:
+            return
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in left:
+                with suppress(OSError):
+                    os.kill(pid, number)
+        time.sleep(0.005)
+
+
+def _is_marked(pid: int, mark: bytes, uid: int) -> bool:
+    with suppress(OSError):
+        folder = Path("/proc", str(pid))
+        return folder.stat().st_uid == uid or mark in (folder / "environ").read_bytes()
+    return False
+
+
+def run_unsupervised(
+    order: ScriptOrder, command: list[str], env: dict[str, str], place: Path, stop: CancelToken
+) -> Ending:
+    """Run it where there is no fork (Windows): a process, a clock, and files for what it says.
+
+    What it starts is ended with it as far as `taskkill` finds it. No limit of memory, processes or
+    disk holds here; the level is `process`, and a person is always asked.
+    """
+    limits = order.limits
+    ending = Ending(Output(limits.output_bytes), Output(limits.output_bytes))
+    deadline = time.monotonic() + limits.timeout_s
+    with open(place / "stdout", "w+b") as stdout, open(place / "stderr", "w+b") as stderr:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env, cwd=order.cwd
+        )
+        while process.poll() is None and not ending.ended_by:
+            written = sum(os.fstat(file.fileno()).st_size for file in (stdout, stderr))
+            if stop.is_set:
+                ending.ended_by = "stopped"
+            elif time.monotonic() >= deadline:
+                ending.ended_by = "deadline"
+            elif written > limits.flood_bytes:
+                ending.ended_by = "output"
+            time.sleep(_PLAIN_TICK_S)
+        with suppress(OSError, subprocess.SubprocessError):
+            kill = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
+            subprocess.run(kill, capture_output=True, timeout=5, check=False)
+        process.kill()
+        ending.returncode = process.wait()
+        for file, output in ((stdout, ending.stdout), (stderr, ending.stderr)):
+            file.seek(0)
+            for data in iter(partial(file.read, 65536), b""):
+                output.add(data)
+    return ending

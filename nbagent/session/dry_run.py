@@ -1,0 +1,78 @@
+"""A dry run: prepares a run up to its first request and sends nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.messages import redacted
+from nbagent.contracts.model import ChatRequest
+from nbagent.contracts.records import turn_id
+from nbagent.contracts.secrets import redact_json
+from nbagent.engine import first_request
+from nbagent.providers.catalogue import find_provider
+from nbagent.runtime import engine_loop, on_engine_thread
+from nbagent.session.frontend import Frontend
+from nbagent.session.request import Ask
+from nbagent.settings.options import HIDDEN
+from nbagent.store.writer import Store
+
+if TYPE_CHECKING:
+    from nbagent.providers.client import WireRequest
+    from nbagent.view.dry_run import DryRun
+from nbagent.session.active import ActiveRun
+
+_INTERNAL = {"tools": {"__all__": {"traits"}}}
+
+
+def look_ahead(
+    ask: Ask, *, store: Store | None = None, here: Frontend | None = None
+) -> tuple[ActiveRun, ChatRequest, WireRequest]:
+    """A run that is not begun, and what it would send first: for its model, and on the wire."""
+    if on_engine_thread():
+        raise UsageError("an async tool cannot wait for a dry run; do it before the run")
+    active = ActiveRun(ask, store=store, here=here)
+    future = asyncio.run_coroutine_threadsafe(_first(active), engine_loop())
+    try:
+        return active, *future.result()
+    finally:
+        future.cancel()
+
+
+def dry_run(ask: Ask) -> DryRun:
+    """What the run would send first; a missing key alone is no error."""
+    active, request, wire = look_ahead(ask)
+    # With it comes all that draws.
+    from nbagent.view.dry_run import DryRun
+
+    plan, chosen = active.plan, active.prepared.chosen
+    body = json_object(load_json(wire.body)) or {}
+    body |= dict.fromkeys(body.keys() & chosen.extra_body.keys(), HIDDEN)
+    body, url = redact_json((body, wire.url))
+    return DryRun(
+        run=plan.run.model_copy(update={"notices": tuple(plan.notices)}),
+        request=redacted(request),
+        body=body,
+        body_bytes=len(wire.body),
+        url=url or None,
+        key=chosen.key,
+        key_variables=find_provider(plan.run.model.partition(":")[0]).key_variables,
+        dropped_params=wire.dropped_params,
+        stream=plan.stream,
+        turn_id=turn_id(plan.first_index),
+    )
+
+
+async def _first(active: ActiveRun) -> tuple[ChatRequest, WireRequest]:
+    plan = active.plan
+    # With it comes the HTTP client, which offline models do without.
+    from nbagent.providers.client import WireClient, WireRequest
+
+    request = await first_request(plan, active)
+    active.look_at_tools()
+    if isinstance(plan.client, WireClient):
+        return request, plan.client.wire_request(request, stream=plan.stream)
+    body = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)
+    return request, WireRequest("", body.encode())

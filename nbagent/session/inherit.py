@@ -1,0 +1,141 @@
+"""What a run takes over from the run before: options, conversation, a deferred turn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.messages import Message
+from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.session.fork_edits import Said, changed_conversation
+from nbagent.session.models import same_server
+from nbagent.session.request import Ask
+from nbagent.settings.options import RunOptions, Settings
+from nbagent.store.writer import Store
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Where a run begins."""
+
+    history: tuple[Message, ...] = ()
+    """What it shares with the run before."""
+    copies: tuple[Said, ...] = ()
+    """What follows, as a fork has changed it: the run has these as its own."""
+    first_index: int = 1
+    requests: int = 0
+    """Since the person's last words."""
+    turn: EngineTurn | None = None
+    """The last turn before; in a fork, the one asked anew."""
+
+
+def conversation_of(parent: RunRecord | None, ask: Ask, store: Store) -> Conversation:
+    """What a run goes on with; of a fork only what came before its turn, as it changes it."""
+    if parent is None:
+        return Conversation()
+    if parent.phase == "Running":
+        raise UsageError(
+            f"run {parent.id[:8]} is still at work; wait for it, or stop it where it was started"
+        )
+    said = store.said(parent.id)
+    requests = store.requests_since_words(parent.id)
+    if ask.fork_turn is None:
+        run = parent
+        while not run.turns and run.parent_id is not None:
+            run = store.load(run.parent_id)
+        last = run.turns[-1] if run.turns else None
+        index = last.index + 1 if last else 1
+        return Conversation(
+            tuple(m for m, _ in said), first_index=index, requests=requests, turn=last
+        )
+    turn = turn_of(parent, ask.fork_turn)
+    requests -= sum(t.index >= turn.index for t in parent.turns)
+    said = said[: turn.request.n_messages]
+    changed = changed_conversation(said, ask.edits, ask.drop, turn.id)
+    pairs = enumerate(zip(said, changed, strict=False))
+    n = next((i for i, (old, new) in pairs if old[0] is not new[0]), len(changed))
+    return Conversation(
+        tuple(message for message, _ in said[:n]),
+        changed[n:],
+        first_index=turn.index,
+        requests=max(0, requests),
+        turn=turn,
+    )
+
+
+def turn_of(run: RunRecord, turn_id: str | None) -> EngineTurn:
+    """A turn of the run itself, the last one without an id; UsageError where there is none."""
+    found = next((it for it in reversed(run.turns) if turn_id in (None, it.id)), None)
+    if found is None:
+        known = ", ".join(turn.id for turn in run.turns) or "none"
+        named = f"turn {turn_id!r}" if turn_id else "turn"
+        raise UsageError(f"run {run.id[:8]} has no {named}; its own turns: {known}")
+    return found
+
+
+def deferred_turn(ask: Ask, parent: RunRecord | None) -> EngineTurn | None:
+    """The turn whose answer was waiting to be chosen, and now is: its calls run."""
+    if parent is None or ask.kind != "resume" or ask.prompt or ask.messages:
+        return None
+    paused = (parent.phase, parent.stop_reason) == ("WaitingUser", "stopped")
+    return parent.turns[-1] if paused and parent.options.get("holds_calls") else None
+
+
+def check_all_answered(messages: Sequence[Message]) -> None:
+    """Raise UsageError for a conversation that no provider takes: calls without their results."""
+    pending: list[str] = []
+    for message in messages:
+        answered = [message.tool_call_id] if message.role == "tool" else []
+        if answered != pending[:1]:
+            break
+        pending = pending[1:] or [call.id for call in message.tool_calls]
+    else:
+        if not pending:
+            return
+    raise UsageError(
+        "messages: after calls there is to be one tool message for each, in the order of the calls"
+    )
+
+
+remembered: dict[str, dict[str, Any]] = {}
+"""By run of this process: the type of its answer, and the values that are never shown."""
+
+
+def type_of(run_id: str) -> Any:
+    """The type of a run's answer; None where none was asked for, or in another process."""
+    return remembered.get(run_id, {}).get("output")
+
+
+def inherited_options(
+    options: RunOptions, parent: RunRecord | None, dropped: Collection[str], settings: Settings
+) -> RunOptions:
+    """The options, with what the parent's run had where they say nothing."""
+    if parent is None:
+        return options
+    kept: dict[str, Any] = {"session": parent.session, **parent.options}
+    stays = same_server(options, kept.get("model") or parent.model, kept.get("base_url"))
+    kept["output"] = type_of(parent.id)  # of which the record has the name
+    changes: dict[str, Any] = {}
+    for name, row in RunOptions.rows().items():
+        said = name in options.given or name in dropped
+        goes_on = (row.goes_on or name == "output") and (stays or not row.server)
+        if name in kept and goes_on and not said:
+            changes[name] = _secret(parent, name, settings) if row.secret else kept[name]
+    return RunOptions(**changes).changed(**options.given)
+
+
+def _secret(parent: RunRecord, name: str, settings: Settings) -> dict[str, Any] | None:
+    """Values of which a record has the names; None where the settings have them."""
+    values = remembered.get(parent.id, {}).get(name)
+    names: dict[str, Any] = parent.options[name]
+    if values is None and not (getattr(settings, name) or {}).keys() >= names.keys():
+        raise UsageError(
+            f"that run had {name} ({', '.join(names)}), whose values are never kept; "
+            f"give them again: {name}={{…}}"
+        )
+    return values

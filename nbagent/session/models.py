@@ -1,0 +1,234 @@
+"""From a model id to a ready client, one for each server; which models can be asked from here.
+
+Asks a server elsewhere only when it is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from nbagent.contracts.canonical import sha_of
+from nbagent.contracts.errors import ModelError, NbagentError, UsageError, describe_error
+from nbagent.contracts.model import ModelInfo, ProviderConfig, Usage
+from nbagent.contracts.ports import ChatClient, Cost
+from nbagent.contracts.secrets import SecretKey
+from nbagent.providers.address import origin
+from nbagent.providers.catalogue import find_provider, provider_names, split_model_id
+from nbagent.providers.default_model import ask_local, choose_model, local_servers, qualified
+from nbagent.providers.prices import context_tokens, cost_of
+from nbagent.providers.provider import Provider
+from nbagent.runtime import engine_loop
+from nbagent.settings.options import RunOptions, Settings, checked_value
+from nbagent.settings.sources import effective, provider_of
+
+Key = Literal["sent", "none", "missing"]
+_LIST_S = 10.0
+"""A provider has so many seconds to list its models, unless said otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The model of a run and how to reach it."""
+
+    model_id: str
+    provider: str
+    model: str
+    base_url: str | None
+    client: ChatClient
+    why: str | None
+    """Why this model, when nobody named one."""
+    key: Key
+    """Whether a key goes along; `missing` where the server answers only with one."""
+    extra_body: dict[str, Any] = field(repr=False)
+
+    def price(self, usage: Usage, model: str) -> Cost | None:
+        """Cost by part; None when the price is unknown."""
+        return cost_of(self.provider, model, usage, base_url=self.base_url)
+
+    def context_tokens(self) -> int | None:
+        """What the model takes, as the price list has it; None when it is not known."""
+        return context_tokens(self.provider, self.model, base_url=self.base_url)
+
+
+_clients: dict[tuple[Any, ...], ChatClient] = {}
+
+
+def choose(asked: Settings, *, need_key: bool = True) -> Chosen:
+    """Resolve the model of a run (None: the best that the environment offers) to a client.
+
+    UsageError for an unknown provider, or without a key where one is needed.
+    """
+    model, base_url, why = asked.model, asked.base_url, None
+    if model is None:
+        choice = choose_model(os.environ, base_url)
+        model, why = choice.model_id, choice.why
+        base_url = base_url or choice.base_url
+    model_id = qualified(model) if ":" not in model else model
+    name, wire_model = split_model_id(model_id)
+    provider = find_provider(name)
+    text = os.environ.get(asked.key_variable, "").strip() if asked.key_variable else ""
+    said = ProviderConfig(
+        api_key=SecretKey(text) if text else None,
+        base_url=base_url,
+        organization_id=asked.organization_id,
+        project_id=asked.project_id,
+        timeout_s=asked.timeout_s,
+        retries=asked.retries,
+        headers=asked.headers or {},
+        extra_body=asked.extra_body or {},
+    )
+    config = provider.resolve(said, os.environ)
+    if asked.key_variable:  # no other key than the named one is meant
+        config = replace(config, api_key=said.api_key)
+    # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
+    checked_value("base_url", config.base_url)
+    missing = _missing_key(provider, config, asked.key_variable)
+    if missing and need_key:
+        raise UsageError(
+            f"{name} needs a key: set {missing} in the environment before the kernel starts, "
+            "or choose another server (base_url) or another model: offline:demo needs no key",
+            code="LLM_AUTH_FAILED",
+        )
+    return Chosen(
+        model_id=model_id,
+        provider=name,
+        model=wire_model,
+        base_url=config.base_url,
+        client=_client(name, config),
+        why=why,
+        key="missing" if missing else "none" if config.api_key is None else "sent",
+        extra_body=config.extra_body,
+    )
+
+
+def _missing_key(
+    provider: Provider, config: ProviderConfig, key_variable: str | None = None
+) -> str:
+    """The variables that could hold the key which is needed and not there; else nothing."""
+    own_server = config.base_url == provider.default_base_url
+    needed = key_variable is not None or (provider.needs_key and own_server)
+    if config.api_key is not None or not needed:
+        return ""
+    return key_variable or " or ".join(provider.key_variables)
+
+
+def _client(name: str, config: ProviderConfig) -> ChatClient:
+    secret = config.api_key.reveal() if config.api_key else ""
+    plain = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "api_key"}
+    key = (name, sha_of(plain), hash(secret))
+    if key not in _clients:
+        _clients[key] = find_provider(name).open(config)
+    return _clients[key]
+
+
+def same_server(options: RunOptions, model: str | None, base_url: str | None) -> bool:
+    """Whether options leave a model where it is asked: no other provider and no other address."""
+    if options.model and model and provider_of(options.model) != provider_of(model):
+        return False
+    if not options.base_url:
+        return True
+    name = provider_of(qualified(options.model or model or ""))
+    usual = base_url or find_provider(name).default_base_url
+    return origin(options.base_url) == origin(usual)
+
+
+def asked_of(options: RunOptions, settings: Settings) -> Settings:
+    """What holds for one run. What the settings say for one server goes to no other."""
+    stays = same_server(options, settings.model, settings.base_url)
+    rows = Settings.rows()
+    usual = {n: value for n, value in settings.given.items() if stays or not rows[n].server}
+    return Settings(**usual).changed(**{n: v for n, v in options.given.items() if n in rows})
+
+
+# What can be asked
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one provider offers from here."""
+
+    provider: str
+    models: tuple[ModelInfo, ...] = ()
+    reachable: bool = True
+    why: str = ""
+    """What keeps it from being asked, or how to see more of it."""
+
+
+listed_ids: dict[str, list[str]] = {}
+"""By provider, the models that it listed when it was last asked: for completion."""
+
+
+def listings(provider: str | None = None, given: RunOptions | None = None) -> list[Listing]:
+    """What one provider lists, asked as `given` says; without a name, what is reachable now.
+
+    UsageError where no provider is called so or it has no key, ModelError where it does not answer.
+    """
+    if provider is not None:
+        return [_asked(provider, given or RunOptions())]
+    servers = local_servers(os.environ, effective().base_url)
+    answers = ask_local(servers)
+    offers: list[Listing] = []
+    for name in dict.fromkeys((*provider_names(), *servers)):
+        if name in answers:
+            offers.append(_listing(name, answers[name]))
+        elif name in servers:
+            offers.append(Listing(name, reachable=False, why=f"no server at {servers[name]}"))
+        elif name == "offline":
+            offers.append(_asked(name, RunOptions()))
+        else:
+            offers.append(_by_its_key(name))
+    return offers
+
+
+def _listing(name: str, models: tuple[ModelInfo, ...]) -> Listing:
+    listed_ids[name] = [f"{name}:{model.id}" for model in models]
+    return Listing(name, models, why="" if models else "lists no models")
+
+
+def _by_its_key(name: str) -> Listing:
+    """A provider elsewhere, which is not asked: a key is there, or it is not."""
+    settings = effective()
+    # A server that is set is one of the provider whose model is set.
+    mine = name == provider_of(qualified(settings.model or ""))
+    try:
+        provider = find_provider(name)
+        given = ProviderConfig(base_url=settings.base_url if mine else None)
+        config = provider.resolve(given, os.environ)
+    except NbagentError as error:  # an installed package, or a server that has to be named
+        return Listing(name, reachable=False, why=error.message)
+    at_home = config.base_url == provider.default_base_url
+    models = (ModelInfo(id=provider.default_model),) if provider.default_model and at_home else ()
+    if variables := _missing_key(provider, config):
+        why = f"no key; set {variables} in the environment before the kernel starts"
+        return Listing(name, models, reachable=False, why=why)
+    return Listing(name, models, why=f"%agent models {name} asks it for all")
+
+
+def _asked(name: str, given: RunOptions) -> Listing:
+    model = find_provider(name).default_model or "any"
+    wait_s = given.timeout_s or _LIST_S
+    asked = given.changed(model=f"{name}:{model}", timeout_s=wait_s)
+    chosen = choose(asked_of(asked, effective()))
+    future = asyncio.run_coroutine_threadsafe(_list(chosen, wait_s), engine_loop())
+    try:
+        return _listing(name, future.result())
+    finally:
+        future.cancel()
+
+
+async def _list(chosen: Chosen, wait_s: float) -> tuple[ModelInfo, ...]:
+    name = chosen.provider
+    try:
+        models = await asyncio.wait_for(chosen.client.list_models(), wait_s)
+    except TimeoutError:
+        said = f"no list of models within {wait_s:g} s from {chosen.base_url or name}"
+        raise ModelError(said, code="LLM_TIMEOUT") from None
+    except (NbagentError, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # of another package; SystemExit would end the engine
+        said = f"provider {name!r} cannot list its models: {describe_error(error)}"
+        raise ModelError(f"{said}; repair its package", code="LLM_BAD_RESPONSE") from error
+    return tuple(model for model in models if model.id)

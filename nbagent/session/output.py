@@ -1,0 +1,143 @@
+"""An answer of a declared type: its schema, its check, and the corrections asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
+
+from nbagent.contracts.canonical import dump_json, json_object, load_json, monotonic_ms, sha_of
+from nbagent.contracts.errors import ToolError, UsageError, describe_error
+from nbagent.contracts.messages import FINAL_ANSWER, ToolCall
+from nbagent.contracts.model import ChatRequest, ToolSpec, ToolTraits
+from nbagent.contracts.ports import SchemaClient, ToolHost
+from nbagent.contracts.records import RunRecord, ToolResult
+from nbagent.contracts.secrets import redact
+from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
+from nbagent.session.models import Chosen
+from nbagent.tools.functions.arguments import adapted, type_name
+from nbagent.tools.hosts import HostSet
+
+MOST_CORRECTIONS = 2
+
+
+_ONLY = "answer"
+"""The one field of the object that holds an answer which is no object itself."""
+
+
+_FENCED = re.compile(r"\s*```\w*\n(.*)\n```\s*", re.DOTALL)
+
+
+CALL_FINAL_ANSWER = (
+    f"When you know the answer, give it by calling {FINAL_ANSWER}: only that counts."
+)
+
+
+class Output:
+    """The type that an answer has to be of; UsageError for one that JSON cannot say."""
+
+    def __init__(self, kind: Any) -> None:
+        self.name = type_name(kind)
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(adapted(kind))
+            schema = self._adapter.json_schema()
+        except Exception as error:
+            why = " ".join(describe_error(error).split())[:200]
+            raise UsageError(f"output={self.name} is no type for an answer: {why}") from None
+        self._wrapped = schema.get("type") != "object"
+        if self._wrapped:
+            box: dict[str, Any] = {_ONLY: (adapted(kind), ...)}
+            boxed = create_model("Answer", __config__=ConfigDict(extra="forbid"), **box)
+            schema = boxed.model_json_schema()
+        self.schema: dict[str, Any] = schema
+
+    def read(self, text: str) -> Any:
+        """The value that a text says; ToolError, for the model, where it does not fit."""
+        fenced = _FENCED.fullmatch(text)
+        try:
+            value = load_json(fenced[1] if fenced else text)
+        except (ValueError, RecursionError):
+            raise _unfit("it is no JSON") from None
+        return self.value_of(value)
+
+    def value_of(self, value: Any) -> Any:
+        """The same of a JSON value."""
+        if self._wrapped and (boxed := json_object(value)) and boxed.keys() == {_ONLY}:
+            value = boxed[_ONLY]
+        try:
+            return self._adapter.validate_json(dump_json(value))
+        except ValidationError as error:
+            problems = [
+                f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}"
+                for one in error.errors(include_url=False, include_input=False)[:10]
+            ]
+            raise _unfit("; ".join(problems)) from None
+        except Exception as error:  # of a validator of the person's
+            raise _unfit(describe_error(error)) from None
+
+    def rows(self, value: Any) -> list[dict[str, Any]]:
+        """The value as rows of a table: one for each of a list, one for a single object."""
+        plain: Any = self._adapter.dump_python(value)
+        items = cast("list[Any]", plain) if isinstance(plain, list) else [plain]
+        return [one if isinstance(one, dict) else {"value": one} for one in items]
+
+
+def _unfit(why: str) -> ToolError:
+    return ToolError(redact(f"the answer does not fit: {why}"), code="E_SCHEMA_VALIDATION")
+
+
+def answer_text(record: RunRecord) -> str | None:
+    """The answer of a run that has one, as JSON: what `final_answer` was given, or its text."""
+    if not record.turns or record.stop_reason not in ("answered", "workflow_complete"):
+        return None
+    last = record.turns[-1]
+    for run in reversed(last.tool_runs):
+        if run.tool_name == FINAL_ANSWER and run.result is not None and run.result.ok:
+            return dump_json(run.args).decode()
+    return last.text
+
+
+class AnswerHosts(HostSet):
+    """The hosts of a run, and `final_answer` beside them unless the provider binds answers."""
+
+    def __init__(
+        self,
+        hosts: Sequence[ToolHost],
+        *,
+        hides: Callable[[ToolSpec], str],
+        output: Output,
+        chosen: Chosen,
+    ) -> None:
+        super().__init__(hosts, hides=hides)
+        self._output = output
+        self._chosen = chosen
+        self._spec = ToolSpec(
+            name=FINAL_ANSWER,
+            description="Give the final answer. Call this once, when nothing else is left to do.",
+            parameters=output.schema,
+            traits=ToolTraits(host="output", sha=sha_of(output.schema)[:16]),
+        )
+
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        tools = await super().tools(context)
+        if any(spec.name == FINAL_ANSWER for spec in self.offered):
+            raise UsageError(f"a tool is called {FINAL_ANSWER}, as the one for output=…; rename it")
+        client, model, schema = self._chosen.client, self._chosen.model, self._output.schema
+        request = ChatRequest(model=model, messages=(), tools=tuple(tools), output_schema=schema)
+        binds = isinstance(client, SchemaClient) and client.has_schema_mode(request)
+        return tools if binds else [*tools, self._spec]
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        if call.name != FINAL_ANSWER:
+            return await super().prepare(call, context)
+        # Validators of the person's may take their time.
+        await asyncio.to_thread(self._output.value_of, call.arguments)
+
+        async def accept(context: ToolContext) -> ToolOutcome:
+            result = ToolResult(ok=True, data="accepted")
+            return ToolOutcome(result=result, started_at_ms=monotonic_ms())
+
+        return PreparedCall(spec=self._spec, arguments=call.arguments or {}, run=accept)

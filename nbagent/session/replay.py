@@ -1,0 +1,196 @@
+"""Answers and results of tools from a cassette: what is recorded there is not asked or run again.
+
+A result is found by the tool's name, the arguments and which time of the run it is. Results are
+as the tools gave them; a person's denials and edits are not in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from nbagent.contracts.canonical import monotonic_ms
+from nbagent.contracts.errors import ModelError, ToolError, UsageError
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ToolSpec
+from nbagent.contracts.ports import ChatClient, ToolHost
+from nbagent.contracts.records import ToolResult
+from nbagent.contracts.tools import CallOutput, PreparedCall, ToolContext, ToolOutcome
+from nbagent.providers.address import origin
+from nbagent.providers.cassette.client import Mode, ReplayClient
+from nbagent.providers.cassette.file import Cassette, RecordedResult
+from nbagent.session.models import Chosen
+from nbagent.session.stores import cache_file
+from nbagent.settings.options import Settings
+from nbagent.settings.sources import project_folder
+from nbagent.store.writer import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The record of a run, and how it is used."""
+
+    mode: Mode
+    cassette: Cassette
+
+    def client(self, chosen: Chosen, *, attempt: int = 1) -> ChatClient:
+        """The client of one run, which answers from the record. Offline models are as cheap.
+
+        Each repeat of a case (`attempt`, from 1) has answers of its own.
+        """
+        if chosen.provider == "offline":
+            return chosen.client
+        # The port of a local server is another one each time.
+        server = "" if chosen.provider == "local" else origin(chosen.base_url) or ""
+        return ReplayClient(
+            chosen.client,
+            server=server,
+            mode=self.mode,
+            cassette=self.cassette,
+            extra_body=chosen.extra_body,
+            earlier=attempt - 1,
+        )
+
+
+def recording_of(asked: Settings, store: Store, run_id: str) -> Recording | None:
+    """The record that a run has; who names a cassette wants it used."""
+    mode = asked.cache or ("auto" if asked.cassette else "off")
+    if mode == "off":
+        if asked.replay_tools:
+            raise UsageError("replay_tools needs a record: cassette=FILE.jsonl or cache=auto")
+        return None
+    if asked.cassette is None:
+        cassette = Cassette(cache_file(store, run_id), cache=True)
+    else:
+        cassette = Cassette(project_folder() / Path(asked.cassette).expanduser())
+    return Recording(cast("Mode", mode), cassette)
+
+
+class RecordedHost:
+    """A host for one run, whose results come from a record as far as they are there."""
+
+    def __init__(self, inner: ToolHost, recording: Recording) -> None:
+        self._inner = inner
+        self._cassette, self._mode = recording.cassette, recording.mode
+        self._specs: dict[str, ToolSpec] = {}
+        self._calls: dict[str, dict[tuple[str, str], int]] = {}
+        """By key, the number of each call so far; one that is asked about is prepared twice."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
+        tools = await self._inner.tools(context)
+        self._specs = {spec.name: spec for spec in tools}
+        return tools
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """The recorded result, else the call itself; ToolError where `replay` has none."""
+        arguments = call.arguments or {}
+        key = RecordedResult.key_of(call.name, arguments)
+        calls = self._calls.setdefault(key, {})
+        n = calls.setdefault((context.turn_id, call.id), len(calls) + 1)
+        if self._mode != "refresh" and call.name in self._specs:
+            try:
+                found = await asyncio.to_thread(self._cassette.find_result, key, n)
+            except ModelError as error:
+                raise ToolError(error.message, code="E_PRECONDITION_FAILED") from None
+            if found is not None:
+                note = f"from {self._cassette.name}; the tool was not run"
+                recorded = ToolOutcome(
+                    result=found.result, truncated=found.truncated, notes=(note,)
+                )
+                output = found.printed, found.shown
+
+                async def give(context: ToolContext) -> ToolOutcome:
+                    context.output.read = lambda: output
+                    return replace(recorded, started_at_ms=monotonic_ms())
+
+                return PreparedCall(spec=self._specs[call.name], arguments=arguments, run=give)
+        if self._mode == "replay":
+            raise ToolError(
+                f"{self._cassette.name} holds no result number {n} of {call.name} with these "
+                "arguments, and nothing was run; cache=auto runs and records it",
+                code="E_PRECONDITION_FAILED",
+            )
+        try:
+            prepared = await self._inner.prepare(call, context)
+        except ToolError as error:
+            failed = ToolOutcome(result=ToolResult.failure(error.info))
+            await self._keep(key, n, call, failed, CallOutput())
+            raise
+
+        async def run_and_keep(context: ToolContext) -> ToolOutcome:
+            outcome = await prepared.run(context)
+            return await self._keep(key, n, call, outcome, context.output)
+
+        return replace(prepared, run=run_and_keep)
+
+    async def _keep(
+        self, key: str, n: int, call: ToolCall, outcome: ToolOutcome, output: CallOutput
+    ) -> ToolOutcome:
+        """Record an outcome; none is lost by it."""
+        printed, shown = output.read()
+        line = RecordedResult(
+            key=key,
+            n=n,
+            tool=call.name,
+            arguments=call.arguments or {},
+            result=outcome.result,
+            truncated=outcome.truncated,
+            printed=printed,
+            shown=shown,
+        )
+        try:
+            await asyncio.to_thread(self._cassette.add, line, replace=self._mode == "refresh")
+        except (OSError, ValueError, TypeError, RecursionError, ModelError) as problem:
+            note = f"not recorded in {self._cassette.name}: {problem}"
+            return replace(outcome, notes=(*outcome.notes, note))
+        return outcome
+
+
+class HoldingHost:
+    """A host whose calls wait: each is answered so, and nothing runs."""
+
+    def __init__(self, inner: ToolHost) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        """Refuse the call, without asking anybody about it."""
+        said = "not run: the person looks at several answers first"
+        raise ToolError(said, code="E_INTERRUPTED", details={"held": True})
+
+
+class AnswersFirst:
+    """A client that gives an answer which is there already, then those of the client within."""
+
+    def __init__(self, response: ChatResponse, inner: ChatClient) -> None:
+        # It was paid when it was asked for.
+        meta = response.meta.model_copy(update={"source": "replay"})
+        self._answers = [response.model_copy(update={"meta": meta})]
+        self._inner: Any = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def chat(self, request: ChatRequest, **how: Any) -> ChatResponse:
+        """The next answer."""
+        return self._answers.pop() if self._answers else await self._inner.chat(request, **how)
+
+    async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """The next answer, the one that is there as one chunk."""
+        if self._answers:
+            response = self._answers.pop()
+            text, reasoning = response.message.text, response.reasoning or ""
+            yield ChatChunk(content=text, reasoning=reasoning, done=True, response=response)
+            return
+        async with aclosing(self._inner.chat_stream(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk

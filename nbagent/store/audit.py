@@ -1,0 +1,482 @@
+"""The audit log: what workflows did, and tools that touch the world, in lines chained by hash.
+
+Owns `audit.jsonl` and `audit.head` beside the store: writing lines, also from several processes at
+once, and checking them.
+
+A line is one JSON object in ASCII: `seq` and `prev` first, `sha` last, no spaces. `sha` is the
+SHA-256 of the line without its own `sha`; `prev` is the `sha` of the line before.
+
+    {"seq":7,"prev":"9f…","at":"…","pid":1,"kind":"call",…,"sha":"c0…"}
+
+Who writes holds a lock on `audit.head`, reads there where the chain ends (so the size of the log
+does not matter), cuts off what a killed writer left of a line, appends, and notes the new end.
+There is no fsync for a line: a killed process loses nothing that was written, and a power cut may
+take the last lines; `sync`, at the end of a run, puts all of it on the disk.
+
+| when | kind | keys |
+|---|---|---|
+| decided | `approval` | `tool_sha args_sha asked_args_sha? by ruling edited waited_ms binds?` |
+| | `start` | `tool_sha args_sha`: it is not denied, so the tool begins now |
+| finished | `refusal` | `tool_sha args_sha code by?` |
+| | `call` | `tool_sha args_sha result_sha ok code? duration_ms isolation? attachments_sha?` |
+| | `write` | `path sha256_before sha256_after bytes`; before is null for a new file |
+
+All of a call have `run turn call tool host`; the log adds `seq prev at pid sha`. A run of a
+workflow is audited whatever tools it has, and leaves besides:
+
+| when | kind | keys |
+|---|---|---|
+| it begins | `run` | `run begins workflow agent? model parent?`; begins: start, continue, … |
+| a request leaves | `request` | `run turn system_sha toolset_sha n_messages n_new messages_sha` |
+| its document is changed | `state` | as of `write`, with `from to label` if the step changed |
+| that is refused | `refusal` | as above, with `from to` if the step was to change |
+| it ends | `stop` | `run phase stop_reason code?` |
+
+`messages_sha` is of the messages that no request before it had. Arguments and results are in the
+log as hashes only: SHA-256 of their canonical JSON, of a result that of the tool message's content,
+beside which its pictures and files have one of their own. `args_sha` is of the arguments that are
+used, `asked_args_sha` of the model's, where they were edited. That a tool begins is written before
+it does, its end after the store has committed the result: a `start` without a `call` is a tool that
+its process did not outlive. A `call` without a `start` was refused, or had broken arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from posixpath import normpath
+from typing import Any
+
+from nbagent.contracts.canonical import json_object, load_json, sha256_hex, sha_of, utc_now
+from nbagent.contracts.errors import StoreError, ToolCode, UsageError
+from nbagent.contracts.events import Event, RunFinished, RunStarted, ToolCallFinished, TurnStarted
+from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.ports import Decision
+from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
+from nbagent.contracts.secrets import redact
+from nbagent.contracts.tools import ToolContext
+from nbagent.settings.sources import path_of, store_home
+from nbagent.store.file_lock import locked
+
+FILE_NAME = "audit.jsonl"
+_LONGEST_LINE_BYTES = 200_000
+_HEAD_BYTES = 160
+"""Smaller than a disk sector, so it is written whole or not at all."""
+_HEAD = re.compile(rb'\{"seq":(\d+),"sha":"([0-9a-f]{64})","size_bytes":(\d+)\} +\n')
+_TAIL = re.compile(rb',"sha":"([0-9a-f]{64})"\}\n')
+_TAIL_BYTES = len(b',"sha":""}\n') + 64
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_AUDITED_HOSTS = frozenset(("fs", "skills", "notebook", "nb", "mcp"))
+_REFUSALS: frozenset[ToolCode] = frozenset(
+    ("E_DENIED", "E_SANDBOX_VIOLATION", "E_READ_LIMIT", "E_WRITE_LIMIT")
+)
+_STATE_REFUSALS: frozenset[ToolCode] = _REFUSALS.union(
+    ("E_INVALID_TRANSITION", "E_PRECONDITION_FAILED"),
+    ("E_SCHEMA_VALIDATION", "E_INVALID_FRONTMATTER"),
+)
+_DOCUMENT = "@state/workflow.md"
+_MOST_CHARS = 200
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where the chain ends, and what may come after it."""
+
+    seq: int = 0
+    """The number of the last line; 0 before the first."""
+    sha: str = "0" * 64
+    size_bytes: int = 0
+    """Of the log up to here."""
+
+    def to_bytes(self) -> bytes:
+        """The content of the head file, always of the same length."""
+        text = f'{{"seq":{self.seq},"sha":"{self.sha}","size_bytes":{self.size_bytes}}}'
+        return text.encode().ljust(_HEAD_BYTES - 1) + b"\n"
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Head | None:
+        """What a head file says; None when it was not written by `to_bytes`."""
+        match = _HEAD.fullmatch(raw)
+        return cls(int(match[1]), match[2].decode(), int(match[3])) if match else None
+
+    @property
+    def start(self) -> bytes:
+        """How the line that follows begins, whatever it says."""
+        return f'{{"seq":{self.seq + 1},"prev":"{self.sha}",'.encode()
+
+    def line(self, record: Record) -> tuple[bytes, Head]:
+        """The line that follows and the head after it.
+
+        In ASCII: no line end of any alphabet in a name breaks it.
+        """
+        fields = {"seq": self.seq + 1, "prev": self.sha, **record}
+        body = json.dumps(fields, separators=(",", ":"))
+        sha = sha256_hex(body)
+        line = f'{body[:-1]},"sha":"{sha}"}}\n'.encode()
+        return line, Head(self.seq + 1, sha, self.size_bytes + len(line))
+
+    def is_torn(self, piece: bytes) -> bool:
+        """Whether a piece without an end can be the next line, cut short by a kill."""
+        start = self.start
+        return b"\n" not in piece and piece[: len(start)] == start[: len(piece)]
+
+    def after(self, line: bytes) -> Head | None:
+        """The head when this line is written; None when it is not a whole line that follows."""
+        match = _TAIL.fullmatch(line[-_TAIL_BYTES:])
+        if match is None or not line.startswith(self.start):
+            return None
+        sha = match[1].decode()
+        if sha256_hex(line[:-_TAIL_BYTES] + b"}") != sha:
+            return None
+        return Head(self.seq + 1, sha, self.size_bytes + len(line))
+
+
+def _head_file(log: Path) -> Path:
+    return log.with_suffix(".head")
+
+
+class AuditLog:
+    """The audit log of one folder. Any thread, any number of processes.
+
+    Its files are opened for each call of `append`, so nothing is shared after a fork and a log that
+    was moved away is begun anew.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, *records: Record) -> None:
+        """Write a line for each record; when this returns, they are in the file.
+
+        Raises:
+            StoreError: they could not be written; a line is in the file whole or not at all.
+        """
+        with self._opened() as (log_fd, head_fd):
+            head = _end_of_chain(log_fd, Head.from_bytes(_read(head_fd, 0, _HEAD_BYTES + 1)))
+            for record in records:
+                at = utc_now().isoformat(timespec="microseconds").replace("+00:00", "Z")
+                line, after = head.line({"at": at, "pid": os.getpid(), **record})
+                if os.write(log_fd, line) != len(line):
+                    with suppress(OSError):  # else the next writer cuts it off
+                        os.ftruncate(log_fd, head.size_bytes)
+                    raise OSError("the disk is full")
+                _note(head_fd, after)
+                head = after
+
+    def sync(self) -> None:
+        """Put all lines on the disk, so that they survive a power cut; StoreError if it fails."""
+        with self._opened() as descriptors:
+            for fd in descriptors:
+                os.fsync(fd)
+
+    @contextmanager
+    def _opened(self) -> Generator[tuple[int, int]]:
+        """The log and its head, made where they are missing, under the lock."""
+        try:
+            with ExitStack() as stack:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                head_fd = _open(stack, _head_file(self.path))
+                stack.enter_context(locked(head_fd))
+                # The head first: a log without one is a log that somebody cut.
+                if not os.fstat(head_fd).st_size and not self.path.exists():
+                    _note(head_fd, Head())
+                yield _open(stack, self.path, os.O_APPEND), head_fd
+        except OSError as error:
+            raise StoreError(
+                f"the audit log {self.path} cannot be written ({error.strerror or error}). Make "
+                "space or make it writable, then start the run again",
+                details={"reason": "audit", "path": str(self.path)},
+            ) from None
+
+
+def _end_of_chain(log_fd: int, noted: Head | None) -> Head:
+    """Where the next line goes, after what a killed writer left is put in order.
+
+    A log that does not end as its head file says was changed or cut, or the head file was. It stays
+    as it is: the next line does not follow what is there, and every check from then on finds that.
+    """
+    size = os.fstat(log_fd).st_size
+    if noted is None:
+        return Head(size_bytes=size)
+    more = _read(log_fd, noted.size_bytes, 2 * _LONGEST_LINE_BYTES)
+    line, end, torn = more.rpartition(b"\n")
+    # A whole line is the last one of a writer that was killed before it noted the new end.
+    head = noted.after(line + end) if line else noted
+    if head is None or not head.is_torn(torn) or head.size_bytes + len(torn) != size:
+        return replace(noted, size_bytes=size)
+    if torn:
+        os.ftruncate(log_fd, head.size_bytes)
+    return head
+
+
+def _note(head_fd: int, head: Head) -> None:
+    os.lseek(head_fd, 0, os.SEEK_SET)
+    if os.write(head_fd, head.to_bytes()) != _HEAD_BYTES:
+        raise OSError("the disk is full")
+
+
+def _open(stack: ExitStack, path: Path, flags: int = 0) -> int:
+    fd = os.open(path, _FLAGS | flags, 0o600)
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _read(fd: int, start: int, n_bytes: int) -> bytes:
+    os.lseek(fd, start, os.SEEK_SET)
+    return os.read(fd, n_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What a check of the audit log found. True when all of it is in order."""
+
+    path: Path
+    lines: int
+    """Those in order: all of them, or the ones before the first that is not."""
+    why: str = ""
+    """What is wrong with the line after them; empty when nothing is."""
+    last_sha: str = ""
+    """Of the last line in order. Kept elsewhere, it finds a log that was made anew."""
+
+    def __bool__(self) -> bool:
+        return not self.why
+
+
+def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
+    """Check the audit log: finds what was changed, deleted, put in, moved or cut off.
+
+    The chain holds each line to the one before it, and `audit.head` says where it ends. Two things
+    it cannot tell: a power cut that took the last lines looks like a cut; and who makes the whole
+    log and its head anew leaves nothing to find, unless a `last_sha` was kept elsewhere: it must
+    still stand in the log.
+
+    Args:
+        path: a store's folder, or a log's file; the current store's by default.
+
+    Raises:
+        UsageError: there is no audit log.
+        StoreError: it cannot be read.
+    """
+    given = store_home() if path is None else path_of(path, "path")
+    log = given / FILE_NAME if os.path.isdir(given) or path is None else given
+    noted, lines = _snapshot(log)
+    if not noted and not os.path.isfile(log):
+        raise UsageError(
+            f"there is no audit log at {log}; it is begun by the first run with a workflow, or "
+            "with file, script, notebook or MCP tools, in its store's folder"
+        )
+    before = head = Head()
+    why = ""
+    for line in lines:
+        after = head.after(line)
+        if after is None:
+            if not head.is_torn(line):
+                why = "it was changed, or does not follow the line before it"
+            break
+        before, head = head, after
+    # A killed writer's last line may stand behind the end that the head file says.
+    if not why and noted not in (head.to_bytes(), before.to_bytes()):
+        name = _head_file(log).name
+        why = f"{name} is not of a log that ends with line {head.seq:,}: one of them was changed"
+    return AuditReport(path=log, lines=head.seq, why=why, last_sha=head.sha if head.seq else "")
+
+
+def _snapshot(log: Path) -> tuple[bytes, list[bytes]]:
+    """The head file and the lines of one moment; what is written later is not looked at."""
+    noted = b""
+    try:
+        with ExitStack() as stack:
+            if _head_file(log).is_file():
+                file = stack.enter_context(_head_file(log).open("rb"))
+                with suppress(OSError):  # a copy on a disk without locks is checked too
+                    stack.enter_context(locked(file.fileno()))
+                noted = file.read(_HEAD_BYTES + 1)
+            size = log.stat().st_size if log.is_file() else 0
+        return noted, log.read_bytes()[:size].splitlines(keepends=True) if size else []
+    except OSError as error:
+        raise StoreError(f"the audit log cannot be read ({error}); make it readable") from None
+
+
+# What the calls of a run become
+
+
+def is_audited(hosts: Iterable[str]) -> bool:
+    """Whether a run with tools of these hosts (`fs`, `mcp:git`, …) is audited, all of its calls."""
+    return any(host.partition(":")[0] in _AUDITED_HOSTS for host in hosts)
+
+
+class AuditSink:
+    """Writes what a run's tools do into the audit log of a store's folder. One for each run."""
+
+    name = "audit"
+
+    def __init__(self, home: Path) -> None:
+        self._log = AuditLog(home / FILE_NAME)
+        self._failure: str | None = None
+        self._workflow_run: str | None = None
+        """The id of the run, where it is one of a workflow."""
+
+    def decided(self, call: ToolCall, context: ToolContext, decision: Decision, binds: str) -> None:
+        """Write who allowed a call, and that its tool begins. On the engine thread. Never raises.
+
+        What cannot be written, `handle` raises with the next event, which is that the tool begins.
+        `binds` is the hash that an approval is bound to.
+        """
+        self._do(lambda: self._log.append(*_before(call, context, decision, binds)))
+
+    def handle(self, event: Event) -> None:
+        """Write the lines of an event: of a finished call, and of a workflow's run. Engine thread.
+
+        Raises:
+            StoreError: they, or those of a decision before, could not be written. Nothing is
+                written any more, and every event raises it again.
+        """
+        run_id = self._workflow_run
+        if isinstance(event, RunStarted):
+            self._workflow_run = event.run.id if event.run.workflow else None
+            begun = [_begun(event.run)] if event.run.workflow else []
+            # Also without a line: what cannot be written shows before the first tool.
+            self._do(lambda: self._log.append(*begun))
+        elif isinstance(event, ToolCallFinished):
+            self._do(lambda: self._log.append(*_after(event, of_workflow=run_id is not None)))
+        elif isinstance(event, TurnStarted) and run_id is not None:
+            self._do(lambda: self._log.append(_sent(event, run_id)))
+        elif isinstance(event, RunFinished):
+            if run_id is not None:
+                self._do(lambda: self._log.append(_ended(event.run)))
+            self._do(self._log.sync)
+        if self._failure is not None:
+            raise StoreError(self._failure, details={"reason": "audit"})
+
+    def close(self) -> None:
+        """The log keeps no file open."""
+
+    def _do(self, action: Callable[[], None]) -> None:
+        """Act on the log, and keep what went wrong; after that nothing is done any more."""
+        if self._failure is not None:
+            return
+        try:
+            action()
+        except Exception as error:
+            bug = f"{type(error).__name__} in nbagent itself; please report it"
+            why = error.message if isinstance(error, StoreError) else bug
+            self._failure = f"THIS RUN IS NO LONGER AUDITED: {why}"
+
+
+def _before(call: ToolCall, context: ToolContext, decision: Decision, binds: str) -> list[Record]:
+    """What a decided call leaves in the log before its tool begins."""
+    edited = decision.arguments is not None
+    traits = decision.prepared.spec.traits
+    what = {
+        **_place(context.run_id, context.turn_id, call.id, call.name, traits.host),
+        "tool_sha": traits.sha,
+        "args_sha": sha_of(decision.arguments if edited else call.arguments),
+    }
+    approval = {
+        "kind": "approval",
+        **what,
+        **({"asked_args_sha": sha_of(call.arguments)} if edited else {}),
+        "by": _short(decision.decided_by),
+        "ruling": "denied" if decision.approval == "denied" else "allowed",
+        "edited": edited,
+        "waited_ms": round(decision.waited_ms, 3),
+        **({"binds": binds} if binds else {}),
+    }
+    records: list[Record] = [approval] if decision.decided_by else []
+    return records if decision.approval == "denied" else [*records, {"kind": "start", **what}]
+
+
+def _after(event: ToolCallFinished, *, of_workflow: bool = False) -> list[Record]:
+    """What a finished call leaves in the log: its refusal, itself, its write."""
+    run, result = event.tool_run, event.tool_run.result or ToolResult(ok=False)
+    place = _place(event.run_id, event.turn_id, run.tool_call_id, run.tool_name, run.host)
+    what = {**place, "tool_sha": run.tool_sha, "args_sha": sha_of(run.args)}
+    failed = {} if result.ok else {"code": result.error.code if result.error else "E_INTERNAL"}
+    of_state = of_workflow and _is_of_state(run)
+    moved = _moved(result) if of_state else dict[str, str]()
+    records: list[Record] = []
+    if failed.get("code") in (_STATE_REFUSALS if of_state else _REFUSALS):
+        by = {"by": _short(run.approved_by)} if run.approved_by else {}
+        records.append({"kind": "refusal", **what, **failed, **by, **moved})
+    done: dict[str, Any] = {
+        "result_sha": sha_of(load_json(result.to_json())),
+        "ok": result.ok,
+        **failed,
+        "duration_ms": round(run.duration_ms, 3),
+    }
+    data = json_object(result.data) or {}
+    if run.isolation:
+        done["isolation"] = _short(run.isolation)
+    if result.attachments:
+        done["attachments_sha"] = sha_of([part.model_dump() for part in result.attachments])
+    records.append({"kind": "call", **what, **done})
+    if run.host == "fs" and isinstance(data.get("path"), str) and "sha256After" in data:
+        records.append(
+            {
+                "kind": "state" if of_state else "write",
+                **place,
+                "path": redact(data["path"]),
+                "sha256_before": data.get("sha256Before"),
+                "sha256_after": data["sha256After"],
+                "bytes": data.get("bytesWritten"),
+                **moved,
+            }
+        )
+    return records
+
+
+def _is_of_state(run: ToolRun) -> bool:
+    """Whether a call patches the document of a workflow, however its path is spelled."""
+    path = (run.args or {}).get("path")
+    named = normpath(path).casefold() if isinstance(path, str) else ""
+    return run.host == "fs" and run.tool_name == "fs.apply_patch" and named == _DOCUMENT
+
+
+def _moved(result: ToolResult) -> dict[str, str]:
+    """The change of the step that a patch made, or was refused."""
+    held = result.data if result.ok else result.error and result.error.details
+    moved = json_object((json_object(held) or {}).get("transition")) or {}
+    return {key: _short(str(moved[key])) for key in ("from", "to", "label") if moved.get(key)}
+
+
+def _begun(run: RunRecord) -> Record:
+    names = {"workflow": run.workflow, "agent": run.agent, "model": run.model}
+    names["parent"] = run.parent_id
+    told = {key: _short(name) for key, name in names.items() if name}
+    return {"kind": "run", "run": run.id, "begins": run.kind, **told}
+
+
+def _sent(event: TurnStarted, run_id: str) -> Record:
+    request = event.request
+    return {
+        "kind": "request",
+        "run": run_id,
+        "turn": event.turn_id,
+        "system_sha": request.system_sha,
+        "toolset_sha": request.toolset_sha,
+        "n_messages": request.n_messages,
+        "n_new": request.n_new,
+        "messages_sha": sha_of([message.model_dump() for message in event.messages]),
+    }
+
+
+def _ended(run: RunRecord) -> Record:
+    end = {"kind": "stop", "run": run.id, "phase": run.phase, "stop_reason": run.stop_reason}
+    return {**end, **({"code": run.error.code} if run.error else {})}
+
+
+def _place(run_id: str, turn_id: str, call_id: str, tool: str, host: str) -> dict[str, str]:
+    names = {"call": call_id, "tool": tool, "host": host}
+    return {"run": run_id, "turn": turn_id, **{key: _short(name) for key, name in names.items()}}
+
+
+def _short(text: str) -> str:
+    # Names of tools and ids of calls are the model's and the provider's own words.
+    return redact(text)[:_MOST_CHARS]

@@ -1,0 +1,152 @@
+"""What the store keeps of batches: their runs in short, what they were made of, and scores.
+
+A score is a row of its own beside a run, which never changes. Its frame is in `tables`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nbagent.contracts.canonical import dump_json, load_json
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.records import JUDGE_SUFFIX as JUDGE_SUFFIX
+from nbagent.contracts.records import Case, RunRecord, ScoreRecord
+from nbagent.store.database import Connection
+from nbagent.store.reader import select
+from nbagent.store.rows import Row, from_us, record_of, text_cell, to_us
+from nbagent.store.writer import Store, put
+
+_SAID_BEFORE = (
+    "DELETE FROM scores WHERE run = :run AND version = :version "
+    "AND (error IS NOT NULL OR doc IS NOT NULL) "
+    "AND (scorer = :root OR substr(scorer, 1, length(:root) + 1) = :root || '.')"
+)
+_OF_IDS = (
+    # In this order: each id is looked up.
+    "SELECT r.run_id, s.* FROM json_each(?) i CROSS JOIN runs r ON r.run_id = i.value "
+    "CROSS JOIN scores s ON s.run = r.n ORDER BY s.at, s.version"
+)
+
+_RECORDED = (
+    "SELECT r.run_id, sum(x.saved_usd) FROM turns x JOIN runs r ON r.n = x.run "
+    "WHERE r.batch = ? AND x.source IN ('hit', 'replay') GROUP BY r.n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRun:
+    """A run of a batch; of its record no turn and no message is loaded."""
+
+    case: Case
+    run: RunRecord
+
+
+def runs_of_batch(store: Store, name: str) -> list[CaseRun]:
+    """The runs of a batch, in the order in which they began."""
+    with store.reading() as c:
+        rows = select(c, "runs", "WHERE batch = ? ORDER BY n", (text_cell(name),))
+    runs = (record_of(defaultdict(list, runs=[row])) for row in rows)
+    return [CaseRun(run.case, run) for run in runs if run.case is not None]
+
+
+def n_runs(store: Store, name: str) -> int:
+    """How many runs a batch and its judges have."""
+    with store.reading() as c:
+        sql = "SELECT count(*) FROM runs WHERE batch IN (?, ?)"
+        return c.execute(sql, (text_cell(name), text_cell(name + JUDGE_SUFFIX))).fetchone()[0]
+
+
+def recorded_usd(store: Store, name: str) -> dict[str, float]:
+    """By run of a batch, what its answers from a record cost when they were asked."""
+    with store.reading() as c:
+        rows = c.execute(_RECORDED, (text_cell(name),)).fetchall()
+    return {run_id: usd for run_id, usd in rows if usd is not None}
+
+
+def batch_doc(store: Store, name: str) -> dict[str, Any] | None:
+    """What `claim_batch` wrote last of a batch; None where there is none of that name."""
+    with store.reading() as c:
+        found = select(c, "batches", "WHERE name = ?", (text_cell(name),))
+    return found[0].get("doc", {}) if found else None
+
+
+def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
+    """Write what a batch is made of (JSON values), and that this process is at work on it.
+
+    Raises:
+        UsageError: another process is.
+    """
+
+    def work(c: Connection) -> None:
+        for row in select(c, "batches", "WHERE name = ?", (text_cell(name),)):
+            if store.is_of_another(c, row.get("lease_id")):
+                raise UsageError(
+                    f"batch {name!r} is at work in another process; wait for it, or stop it there"
+                )
+        put(c, "batches", [{"name": name, "doc": dict(doc), "lease_id": store.lease_id}])
+
+    store.database.transact(work, durable=False)
+
+
+def release_batch(store: Store, name: str) -> None:
+    """Say that this process is not at work on a batch any more."""
+    sql = "UPDATE batches SET lease_id = NULL WHERE name = ? AND lease_id = ?"
+    store.database.transact(
+        lambda c: c.execute(sql, (text_cell(name), store.lease_id)), durable=False
+    )
+
+
+def keep_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
+    """Write scores; one of the same run, scorer and version is replaced.
+
+    So is all else that a scorer of several scores (`NAME.key`) said before. Scores of a run that
+    is not there (any more) are dropped.
+    """
+    find = "SELECT n FROM runs WHERE run_id = ?"
+
+    def work(c: Connection) -> None:
+        cells: list[tuple[int, ScoreRecord]] = []
+        for score in scores:
+            for (n,) in c.execute(find, (text_cell(score.run_id),)).fetchall():
+                if score.row is not None:  # else a person's
+                    root = score.scorer.partition(".")[0]
+                    c.execute(_SAID_BEFORE, {"run": n, "version": score.version, "root": root})
+                cells.append((n, score))
+        for n, score in cells:
+            put(c, "scores", [_row(score)], run=n)
+
+    store.database.transact(work, durable=False)
+
+
+def scores_of(store: Store, run_ids: Collection[str]) -> list[ScoreRecord]:
+    """The scores of runs, oldest first."""
+    with store.reading() as c:
+        cursor = c.execute(_OF_IDS, (dump_json([*run_ids]).decode(),))
+        names = [column[0] for column in cursor.description]
+        rows = [dict(zip(names, cells, strict=True)) for cells in cursor]
+    return [_score(row) for row in rows]
+
+
+def _row(score: ScoreRecord) -> Row:
+    value = score.value
+    kind = "bool" if isinstance(value, bool) else "label" if isinstance(value, str) else "number"
+    return {
+        **vars(score),
+        "kind": None if value is None else kind,
+        "value": None if value is None or kind == "label" else float(value),
+        "label": value if kind == "label" else None,
+        "scored_by": score.by,
+        "at": to_us(score.at),
+        "doc": None if score.row is None else {"row": score.row},
+    }
+
+
+def _score(row: Row) -> ScoreRecord:
+    value: Any = row["label"] if row["kind"] == "label" else row["value"]
+    value = bool(value) if row["kind"] == "bool" else value
+    made = {"value": value, "by": row["scored_by"], "at": from_us(row["at"])}
+    doc: dict[str, Any] = load_json(row["doc"]) if row["doc"] else {}
+    return ScoreRecord.model_validate({**row, **made, **doc})

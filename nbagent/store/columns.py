@@ -1,0 +1,344 @@
+"""The frames and the tables of the store under them, as data. Knows neither SQLite nor pandas.
+
+A column of a frame is the column of that name in its table, or an expression; its dtype follows
+its name. The tables never change: a store of another version is put aside, and a new one is begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from nbagent.contracts.approval import Approval
+from nbagent.contracts.errors import ErrorCode
+from nbagent.contracts.messages import Role
+from nbagent.contracts.model import FinishReason
+from nbagent.contracts.records import Phase, RanIn, StopReason
+
+APPLICATION_ID = 0x6E626167
+"""`nbag`: tells our file from any other SQLite database."""
+VERSION = 6
+"""Of the tables. 1 to 5 were written by earlier versions of nbagent."""
+DAMAGE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What reading raises where a row does not hold what was written."""
+
+Dtype = Literal["string", "Int64", "Float64", "boolean", "category", "datetime64[us, UTC]"]
+WHEN: Dtype = "datetime64[us, UTC]"
+"""In the tables: microseconds since 1970, UTC."""
+TOKENS = (
+    *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens"),
+    "cache_write_tokens",
+)
+"""All NULL where no usage was reported."""
+_FLAGS = frozenset(("ok", "truncated", "edited", "has_image", "accepted"))
+_COUNTS = frozenset(
+    (
+        *("execution_count", "turns", "turn", "tool_calls", "tool_errors", "n_unpriced"),
+        *("attempts", "n_messages", "n_new", "trimmed", "position", "result_chars"),
+        *("result_tokens_est", "repeat_n", "chars", "runs", "attempt", "version", *TOKENS),
+    )
+)
+_WORDS = frozenset(
+    (
+        *("session", "kind", "notebook", "phase", "phase_before", "phase_after", "stop_reason"),
+        *("finish_reason", "error_code", "agent", "workflow", "node", "provider", "server"),
+        *("model", "served_model", "source", "host", "tool_name", "role", "approval"),
+        *("approved_by", "ran_in", "isolation", "template_sha", "system_sha", "toolset_sha"),
+        *("tool_sha", "nbagent_version", "from_node", "to_node", "label"),
+        *("batch", "scorer", "by"),
+    )
+)
+VOCABULARY: dict[str, tuple[str, ...]] = {
+    "error_code": get_args(ErrorCode),
+    "finish_reason": get_args(FinishReason),
+    "stop_reason": get_args(StopReason),
+    **dict.fromkeys(("phase", "phase_before", "phase_after"), get_args(Phase)),
+    "approval": get_args(Approval),
+    "ran_in": get_args(RanIn),
+    "role": get_args(Role),
+}
+"""Words that are known also where no row has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the rows of a frame are made of. Its own row is called `x`, that of its run `r`."""
+
+    columns: tuple[str, ...]
+    source: str
+    order: str
+    when: str
+    """The time that `since` and `until` cut by; never NULL."""
+    run: str = "x.run"
+    """The number of the row's run."""
+    values: dict[str, str] = field(default_factory=dict[str, str])
+    """Columns that are not the one of the same name in `x`."""
+    json: tuple[str, ...] = ("doc",)
+    """Columns that hold JSON; NULL for nothing. `doc` has what no frame asks for."""
+    more: tuple[str, ...] = ()
+    """What its table has besides."""
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The columns of its table."""
+        own = (column for column in self.columns if column not in self.values)
+        return (*self.more, *own, "doc")
+
+    def value(self, name: str) -> str:
+        """The SQL expression of a column."""
+        return self.values.get(name, f"x.{name}")
+
+    def dtype(self, name: str) -> Dtype:
+        """The dtype of a column."""
+        if name in self.json:
+            return "string"
+        if name in _COUNTS:
+            return "Int64"
+        if name in _FLAGS:
+            return "boolean"
+        if name in _WORDS:
+            return "category"
+        if name.endswith(("_ms", "_usd")) or name == "value":
+            return "Float64"
+        return WHEN if name.endswith(("_at", "_seen")) or name == "at" else "string"
+
+
+_TURN_ID = {"turn_id": "CASE WHEN x.turn > 0 THEN printf('C%02d', x.turn) END"}
+_OF_RUN = {"run_id": "r.run_id", "session": "r.session", "batch": "r.batch"}
+_OF_CASE = {name: f"r.{name}" for name in ("batch", "row_key", "variant", "attempt")}
+_PROVIDER = {"provider": "substr(x.model, 1, instr(x.model, ':') - 1)"}
+_ANSWER = (
+    "(SELECT m.text FROM turns t JOIN messages m ON m.run = t.run AND m.position = t.message_at "
+    "WHERE t.run = x.n AND m.text <> '' ORDER BY t.turn DESC LIMIT 1)"
+)
+_MESSAGES = """(
+    SELECT m.run, m.position + s.shared_messages AS position, m.turn, m.role, m.source,
+        coalesce(m.text, (SELECT c.result FROM tool_runs c
+            WHERE c.run = m.run AND c.turn = m.turn AND c.position = m.call)) AS text,
+        m.reasoning, m.tool_calls, m.tool_call_id, m.tool_name, m.chars, m.has_image, m.at
+    FROM messages m JOIN runs s ON s.n = m.run WHERE m.position >= 0
+    UNION ALL
+    SELECT t.run, -1, min(t.turn), 'system', 'system', s.text, NULL, NULL, NULL, NULL,
+        length(s.text), 0, t.started_at
+    FROM turns t JOIN texts s ON s.sha = t.system_sha GROUP BY t.run, t.system_sha
+) x JOIN runs r ON r.n = x.run"""
+_PROMPTS = """(
+    SELECT template_sha AS sha, 'template' AS kind, coalesce(template, prompt) AS text,
+        min(started_at) AS first_seen, max(started_at) AS last_seen, count(*) AS runs
+    FROM runs WHERE template_sha IS NOT NULL GROUP BY template_sha
+    UNION ALL
+    SELECT s.sha, 'system', s.text, min(t.started_at), max(t.started_at), count(DISTINCT t.run)
+    FROM turns t JOIN texts s ON s.sha = t.system_sha GROUP BY s.sha
+) x"""
+_TARGET = '."currentNodeId.set"'
+_MOVES = f"""(
+    SELECT run, turn, position, tool_call_id, ok, error_code, error, workflow, at, agent, node, cut,
+        CAST(CASE WHEN cut THEN args ELSE result END AS TEXT) AS body,
+        CASE WHEN cut THEN '$.update' WHEN ok THEN '$.data.transition'
+            ELSE '$.error.details.transition' END AS place
+    FROM (
+        SELECT c.*, w.workflow, t.node, coalesce(t.agent, w.agent) AS agent,
+            coalesce(c.queued_at, c.started_at, w.started_at) AS at,
+            c.error_code IS 'E_INTERRUPTED' AND c.started_at IS NOT NULL AS cut
+        FROM tool_runs c JOIN runs w ON w.n = c.run
+        LEFT JOIN turns t ON t.run = c.run AND t.turn = c.turn
+        WHERE w.workflow IS NOT NULL AND c.tool_name = 'fs.apply_patch' AND c.host = 'fs'
+    )
+) x JOIN runs r ON r.n = x.run
+    AND CASE WHEN json_valid(x.body) THEN json_type(x.body, x.place) END = 'object'
+    AND (NOT x.cut OR json_type(x.body, x.place || '{_TARGET}') = 'text')"""
+"""The patches of documents that moved, or should have moved, a workflow to its next step. Of one
+that its process did not outlive (`cut`) its arguments are all that is known."""
+LINEAGE = """
+    WITH RECURSIVE line(n, parent_id, shared, end) AS (
+        SELECT n, parent_id, shared_messages, 1 << 60 FROM runs WHERE run_id = ?
+        UNION ALL
+        SELECT p.n, p.parent_id, p.shared_messages, min(line.end, line.shared)
+        FROM line JOIN runs p ON p.run_id = line.parent_id
+    ) SELECT n, end FROM line"""
+"""The numbers of a run and of those that it goes on from, newest first, each with the absolute
+end of its part of the conversation."""
+
+
+def _of_move(key: str) -> str:
+    text = f"CAST(json_extract(x.body, x.place || '{key}') AS TEXT)"
+    # Half a surrogate pair, which a model may write, is no text for SQLite.
+    return f"CASE WHEN instr(x.body, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
+
+
+FRAMES = {
+    "runs": Frame(
+        columns=(
+            *("run_id", "session", "conversation_id", "root_id", "parent_id", "kind"),
+            *("forked_from", "name", "tags", "notebook", "cell_id", "execution_count"),
+            *("batch", "row_key", "variant", "attempt"),
+            *("template", "template_sha", "prompt", "text", "ok", "phase", "stop_reason"),
+            *("error_code", "error", "agent", "workflow", "provider", "server", "model", "params"),
+            *("system_sha", "toolset_sha", "turns", "tool_calls", "tool_errors"),
+            *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"),
+            *("reasoning_tokens", "n_unpriced", "cost_usd", "started_at", "ended_at"),
+            *("duration_ms", "model_ms", "tools_ms", "waited_ms", "retry_wait_ms"),
+            "nbagent_version",
+        ),
+        source="runs x",
+        order="x.n",
+        when="x.started_at",
+        run="x.n",
+        values={
+            **_PROVIDER,
+            "text": _ANSWER,
+            "ok": "CASE WHEN x.phase <> 'Running' "
+            "THEN coalesce(x.stop_reason IN ('answered', 'workflow_complete'), 0) END",
+        },
+        json=("tags", "params", "variant", "doc"),
+        # `n`: the order in which they began. `lease_id`: who is at work on it; NULL at its end.
+        # `case_sha`: of what decides the answer of a case of a batch.
+        more=("n", "shared_messages", "cache_write_tokens", "lease_id", "case_sha"),
+    ),
+    "turns": Frame(  # without long texts: a frame of all turns is one quick scan
+        columns=(
+            *("run_id", "turn_id", "turn", "session", "batch", "provider", "server", "model"),
+            *("served_model", "workflow", "agent", "node", "ok", "phase_before", "phase_after"),
+            *("stop_reason", "finish_reason", "error_code", "error", "text", "reasoning"),
+            *("attempts", "retry_wait_ms", "source", "n_messages", "n_new", "tool_calls"),
+            *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"),
+            *("reasoning_tokens", "cost_usd", "cost_input_usd", "cost_cached_usd"),
+            *("cost_output_usd", "saved_usd", "ttft_ms", "model_ms", "tools_ms", "waited_ms"),
+            *("duration_ms", "started_at", "dropped_params", "trimmed", "system_sha"),
+            "toolset_sha",
+        ),
+        source="turns x JOIN runs r ON r.n = x.run "
+        "LEFT JOIN messages m ON m.run = x.run AND m.position = x.message_at",
+        order="x.run, x.turn",
+        when="x.started_at",
+        values={
+            **_OF_RUN,
+            **_TURN_ID,
+            **_PROVIDER,
+            "server": "r.server",
+            "workflow": "r.workflow",
+            "ok": "x.error_code IS NULL",
+            "text": "m.text",
+            "reasoning": "m.reasoning",
+        },
+        json=("dropped_params", "doc"),
+        # `message_at`: the position of its response; NULL when there was none.
+        more=("run", "message_at", "cache_write_tokens"),
+    ),
+    "tool_runs": Frame(
+        columns=(
+            *("run_id", "turn_id", "turn", "tool_call_id", "position", "session", "batch", "model"),
+            *("workflow", "agent", "node"),
+            *("host", "tool_name", "ok", "error_code", "error", "args", "args_sha", "asked_args"),
+            *("reason", "result", "result_chars", "result_tokens_est", "truncated", "notes"),
+            *("approval", "approved_by", "edited", "waited_ms", "queued_at", "started_at"),
+            *("duration_ms", "ran_in", "isolation", "repeat_n", "tool_sha"),
+        ),
+        source="tool_runs x JOIN runs r ON r.n = x.run "
+        "LEFT JOIN turns t ON t.run = x.run AND t.turn = x.turn",
+        order="x.run, x.turn, x.position",
+        when="coalesce(x.queued_at, x.started_at, r.started_at)",
+        values={
+            **_OF_RUN,
+            **_TURN_ID,
+            "workflow": "r.workflow",
+            "agent": "t.agent",
+            "node": "t.node",
+            "result_chars": "length(x.result)",
+            "result_tokens_est": "(length(x.result) + 3) / 4",
+            "edited": "coalesce(x.approval, '') = 'edited'",
+        },
+        json=("args", "asked_args", "result", "notes", "doc"),
+        more=("run",),  # `position`: of the call in its response, from 0
+    ),
+    "messages": Frame(
+        columns=(
+            *("run_id", "position", "turn_id", "role", "source", "text", "reasoning"),
+            *("tool_calls", "tool_call_id", "tool_name", "chars", "has_image", "at"),
+        ),
+        source=_MESSAGES,
+        order="x.run, x.position, x.turn",
+        when="coalesce(x.at, r.started_at)",
+        values={**_OF_RUN, **_TURN_ID, "model": "r.model"},
+        json=("tool_calls", "doc"),
+        # `position`: in the run that added it, from 0; below 0: outside of the conversation.
+        # `turn`: that added it. `call`: its content is the result of this tool run (position).
+        more=("run", "turn", "call"),
+    ),
+    "transitions": Frame(
+        columns=(
+            *("run_id", "turn_id", "turn", "tool_call_id", "session", "at", "workflow"),
+            *("from_node", "to_node", "label", "accepted", "error_code", "error", "agent"),
+        ),
+        source=_MOVES,
+        order="x.run, x.turn, x.position",
+        when="x.at",
+        values={
+            **_OF_RUN,
+            **_TURN_ID,
+            "model": "r.model",
+            "accepted": "CASE WHEN NOT x.cut THEN x.ok END",
+            "from_node": f"CASE WHEN x.cut THEN x.node ELSE {_of_move('.from')} END",
+            "to_node": f"CASE WHEN x.cut THEN {_of_move(_TARGET)} ELSE {_of_move('.to')} END",
+            "label": _of_move(".label"),
+        },
+    ),
+    "scores": Frame(
+        columns=(
+            *("run_id", "batch", "row_key", "variant", "attempt", "model", "scorer", "version"),
+            *("kind", "value", "label", "reason", "by", "error", "at", "judge_run_id"),
+        ),
+        source="scores x JOIN runs r ON r.n = x.run",
+        order="x.run, x.scorer, x.version",
+        when="x.at",
+        # `by` is a word of SQL.
+        values={**_OF_RUN, **_OF_CASE, "model": "r.model", "by": "x.scored_by"},
+        json=("variant",),
+        more=("run", "scored_by"),
+    ),
+    "prompts": Frame(
+        columns=("sha", "kind", "text", "first_seen", "last_seen", "runs"),
+        source=_PROMPTS,
+        order="x.first_seen, x.sha",
+        when="x.last_seen",
+    ),
+}
+STORED = {
+    **{name: FRAMES[name].stored for name in ("runs", "turns", "tool_runs", "messages", "scores")},
+    # Of which data a batch was made, as JSON, and who is at work on it.
+    "batches": ("name", "lease_id", "doc"),
+    "texts": ("sha", "kind", "text"),  # system prompts, and toolsets as JSON, each once
+    "open": ("run", "doc"),  # the last turn of a run at work whose calls began, as JSON
+    # One row for each process that may have runs at work.
+    "leases": ("id", "pid", "pid_started", "boot_id", "host", "heartbeat"),
+}
+"""The columns of each table."""
+_KEYS = {
+    "turns": "PRIMARY KEY(run, turn)) WITHOUT ROWID",
+    "tool_runs": "PRIMARY KEY(run, turn, position))",
+    "messages": "PRIMARY KEY(run, position))",
+    "scores": "PRIMARY KEY(run, scorer, version)) WITHOUT ROWID",
+    "batches": "PRIMARY KEY(name))",
+    "texts": "PRIMARY KEY(sha))",
+    "open": "PRIMARY KEY(run))",
+    "leases": "PRIMARY KEY(id))",
+}
+
+
+def statements() -> list[str]:
+    """What makes the tables."""
+    runs = ", ".join(STORED["runs"]).replace("n,", "n INTEGER PRIMARY KEY,", 1)
+    # Without a type of its own `run = runs.n` is found by no key: each run would read all rows.
+    columns = {
+        name: ", ".join("run INTEGER" if it == "run" else it for it in STORED[name])
+        for name in _KEYS
+    }
+    return [
+        f"CREATE TABLE runs({runs})",
+        *(f"CREATE TABLE {it}({columns[it]}, {key}" for it, key in _KEYS.items()),
+        "CREATE UNIQUE INDEX runs_by_id ON runs(run_id)",
+        "CREATE INDEX runs_by_name ON runs(name) WHERE name IS NOT NULL",
+        "CREATE INDEX runs_by_batch ON runs(batch) WHERE batch IS NOT NULL",
+        "CREATE INDEX runs_at_work ON runs(phase) WHERE phase = 'Running'",
+        "CREATE INDEX runs_by_parent ON runs(parent_id) WHERE parent_id IS NOT NULL",
+    ]

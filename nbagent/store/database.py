@@ -1,0 +1,400 @@
+"""The file of the store: opening it, transactions, and leaving a disk that fails.
+
+Knows nothing of runs. Every sqlite3 connection of nbagent is made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TypeVar
+
+from nbagent.contracts.errors import StoreError
+from nbagent.store.columns import APPLICATION_ID, DAMAGE, STORED, VERSION, statements
+from nbagent.store.file_lock import locked
+
+T = TypeVar("T")
+Connection = sqlite3.Connection
+Work = Callable[[Connection], T]
+
+FILE_NAME = "runs.sqlite"
+BUSY_S = 30.0
+"""So long another process is waited for."""
+_QUIET_S = 0.5
+_FOLD_S = 2.0
+_ELSEWHERE = "set NBAGENT_HOME to another folder"
+_NOT_KEPT = (
+    "RUNS ARE NOT KEPT ON DISK: {said} Until this kernel is restarted it works in memory, and "
+    "what it does is lost when it ends."
+)
+_NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "gluster", "lustre", "gpfs", "fuse.sshfs")
+"""How the types of file systems begin whose machines do not share memory, which WAL needs."""
+_FAILS = (OSError, sqlite3.Error, UnicodeDecodeError)
+"""What a disk or a damaged file raises; sqlite3 cannot even quote a damaged name."""
+
+
+class Locked(Exception):
+    """Another thread or process is writing; nothing was done."""
+
+
+class Database:
+    """One SQLite database with one writing connection; in memory when `path` is None."""
+
+    def __init__(self, connection: Connection, path: Path | None, warning: str | None) -> None:
+        self.path = path
+        self.warning = warning
+        """Why runs are not kept, or kept less safely; None when all is well."""
+        self.on_warning: Callable[[str], None] | None = None
+        """Called when the database leaves the disk in the middle of the work."""
+        self._connection = connection
+        self._lock = threading.RLock()
+        self._read_lock = threading.RLock()
+        self._pragmas: dict[str, object] = {}
+        self._paused = False
+        """The connection is closed, and opened again by who comes next."""
+        self._inode = _inode(path)
+        self.keeps_deleted = False
+        """What was deleted is still in the write-ahead log, because others are reading it."""
+
+    @classmethod
+    def open(cls, home: Path) -> Database:
+        """Open or make the file in a folder.
+
+        Where it cannot be used, the database is in memory with what can be read of it, and a
+        warning says so.
+
+        Raises:
+            StoreError: the file is not ours, of a newer nbagent, or another process holds it.
+        """
+        path = home / FILE_NAME
+        try:
+            _make_folder(home)
+            with _one_at_a_time(home):
+                if path.exists():
+                    _put_earlier_aside(path)
+                connection = _connect(path)
+                try:
+                    warning = _choose_journal(connection, home)
+                    _make_tables(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+            return cls(connection, path, warning)
+        except _FAILS as error:
+            if _is_busy(error):
+                raise _refusal(path, error) from None
+            return cls(_rescued(path), None, _NOT_KEPT.format(said=_refusal(path, error).message))
+
+    @classmethod
+    def memory(cls) -> Database:
+        return cls(_memory(), None, None)
+
+    def earlier(self) -> list[Path]:
+        """Stores of earlier versions that were put aside."""
+        return [] if self.path is None else sorted(self.path.parent.glob("runs.v*.sqlite"))
+
+    # Writing
+
+    def transact(
+        self, work: Work[T], *, wait_s: float = BUSY_S, durable: bool = True, leave: bool = False
+    ) -> T:
+        """Run work in one committed transaction; if the disk fails, again in memory.
+
+        With `wait_s` 0 it is `Locked` at once while another process writes. `durable`: a power cut
+        shall not take it back. `leave` the disk rather than refuse, if the other does not end.
+        """
+        if not self._lock.acquire(blocking=bool(wait_s)):
+            raise Locked
+        try:
+            self._be_ready(wait_s, durable=durable)
+            return self._transaction(work)
+        except _FAILS as error:
+            ours = isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
+            if ours or self.path is None:
+                raise StoreError(f"the store failed ({error}); restart the kernel") from error
+            if _is_busy(error) and not wait_s:
+                raise Locked from None
+            if _is_busy(error) and not leave:
+                raise _refusal(self.path, error) from None
+            self._leave_disk(error)
+            return self._transaction(work)
+        finally:
+            self._lock.release()
+
+    async def commit(
+        self, work: Work[T], *, durable: bool, leave: bool, on_wait: Callable[[], None]
+    ) -> T:
+        """`transact`, but the loop goes on while another process is writing.
+
+        A stop waits for it too: else what it stops would be lost. `on_wait` is called once when
+        it takes long.
+        """
+        with contextlib.suppress(Locked):
+            return self.transact(work, wait_s=0, durable=durable)
+        waiting = asyncio.get_running_loop().run_in_executor(
+            None, lambda: self.transact(work, wait_s=BUSY_S, durable=durable, leave=leave)
+        )
+        done, _ = await asyncio.wait([waiting], timeout=_QUIET_S)
+        if not done:
+            on_wait()
+        return await waiting
+
+    def _be_ready(self, busy_s: float, *, durable: bool) -> None:
+        """Have the file open, and set how it is written."""
+        if self.path is None:
+            return
+        # SQLite goes on writing into a file that was deleted, and nobody would ever see it.
+        if _inode(self.path) != self._inode:
+            raise FileNotFoundError("the file was deleted or replaced")
+        if self._paused:
+            self._connection, self._paused, self._pragmas = _connect(self.path), False, {}
+        # Without a write-ahead log each commit has to be safe for the file to stay whole.
+        full = durable or self.warning is not None
+        pragmas = {"busy_timeout": int(busy_s * 1000), "synchronous": "FULL" if full else "NORMAL"}
+        for name, value in pragmas.items():
+            if self._pragmas.get(name) != value:
+                self._connection.execute(f"PRAGMA {name} = {value}")
+                self._pragmas[name] = value
+
+    def _transaction(self, work: Work[T]) -> T:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return result
+
+    def _leave_disk(self, error: Exception) -> None:
+        path, old = self.path or Path(FILE_NAME), self._connection
+        try:
+            self._connection = _memory(old)
+        except _FAILS:
+            self._connection = _memory()
+        with contextlib.suppress(sqlite3.Error):
+            old.close()
+        self.path = None
+        self.warning = _NOT_KEPT.format(said=_refusal(path, error).message)
+        if self.on_warning is not None:
+            self.on_warning(self.warning)
+
+    # Reading
+
+    @contextlib.contextmanager
+    def reading(self) -> Generator[Connection]:
+        """A connection that sees one moment of the database. Any thread.
+
+        A file is read through a connection of its own, so that a long read delays no commit.
+        """
+        path = self.path
+        try:
+            if path is None:
+                with self._lock:
+                    yield self._connection
+                return
+            with self._read_lock, contextlib.closing(_connect(path, "mode=ro")) as connection:
+                connection.execute("BEGIN")
+                yield connection
+        except (sqlite3.Error, *DAMAGE) as error:
+            raise _refusal(path or Path(FILE_NAME), error) from error
+
+    # The file
+
+    def pause(self) -> None:
+        """Close the file until `go_on`, when nobody is in it. Before a fork.
+
+        The child would inherit what SQLite knows of its locks, but not the locks.
+        """
+        self._lock.acquire()
+        self._read_lock.acquire()
+        if self.path is not None:
+            self._connection.close()
+            self._paused = True
+
+    def go_on(self) -> None:
+        """Let others in again."""
+        self._read_lock.release()
+        self._lock.release()
+
+    def close(self) -> None:
+        """Close the file; its write-ahead log is folded into it."""
+        with self._lock:
+            self._connection.close()
+
+    def fold(self, wait_s: float = _FOLD_S) -> None:
+        """Fold the write-ahead log into the file and empty it, unless others go on reading it."""
+        with self._lock:
+            self._be_ready(wait_s, durable=True)
+            self.keeps_deleted = bool(_pragma(self._connection, "wal_checkpoint(TRUNCATE)"))
+
+    def compact(self) -> None:
+        """Write the file anew without its empty pages; StoreError when another kernel is busy."""
+        with self._lock:
+            try:
+                self._be_ready(BUSY_S, durable=True)
+                self._connection.execute("VACUUM")
+            except (OSError, sqlite3.Error) as error:
+                raise StoreError(
+                    f"the store could not be compacted ({error}); nothing was changed. Try "
+                    "again when no other kernel uses it and the disk has room for a copy"
+                ) from None
+            self.fold()
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the database without its log, and how many of these compacting gives back."""
+        with self.reading() as c:
+            page = _pragma(c, "page_size")
+            return _pragma(c, "page_count") * page, _pragma(c, "freelist_count") * page
+
+
+def file_system(folder: Path, mounts: str = "/proc/mounts") -> str:
+    """The type of the file system that holds a folder, as Linux names it; empty elsewhere."""
+    holding = [("", "")]
+    with contextlib.suppress(OSError):
+        for line in Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines():
+            _, point, kind, *_ = line.replace("\\040", "\0").split(" ")
+            point = point.replace("\0", " ")
+            if folder.resolve().is_relative_to(point):
+                holding.append((point, kind))
+    return max(holding, key=lambda mount: len(mount[0]))[1]
+
+
+def _inode(path: Path | None) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return os.stat(path).st_ino if path else 0
+    return 0
+
+
+def _make_folder(home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    ignore = home / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _one_at_a_time(home: Path) -> Generator[None]:
+    """Keep other processes from opening the same store; where files know no locks, go on."""
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context((home / "runs.lock").open("ab"))
+        with contextlib.suppress(OSError):
+            stack.enter_context(locked(file.fileno(), wait_s=BUSY_S))
+        yield
+
+
+def _put_earlier_aside(path: Path) -> None:
+    """Rename the store of an earlier version; refuse what is not ours to write."""
+    with contextlib.closing(_connect(path)) as c:
+        version = _pragma(c, "user_version")
+        empty = not c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if _pragma(c, "application_id") != APPLICATION_ID and not (empty and version == 0):
+            raise StoreError(f"{path} is the database of another program; {_ELSEWHERE}.")
+        if version > VERSION:
+            raise StoreError(
+                f"{path} was written by a newer nbagent: its version is {version}, this nbagent "
+                f"knows up to {VERSION}. Upgrade with `pip install -U nbagent`, or {_ELSEWHERE}."
+            )
+        if version in (0, VERSION):
+            return
+        # Folds the write-ahead log into the file; refused while an earlier nbagent has it open.
+        c.execute("PRAGMA busy_timeout = 0")
+        c.execute("PRAGMA journal_mode = DELETE")
+    names = (path.with_name(f"runs.v{version}-{n}.sqlite") for n in itertools.count(1))
+    path.rename(next(file for file in names if not file.exists()))
+
+
+def _make_tables(connection: Connection) -> None:
+    if _pragma(connection, "user_version") == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in statements():
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute("COMMIT")
+
+
+def _connect(path: Path, how: str = "mode=rwc") -> Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?{how}",
+        uri=True,
+        timeout=BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    try:
+        # What is deleted is overwritten, so that forgetting a run means it.
+        connection.execute("PRAGMA secure_delete = ON")
+    except BaseException:  # the first statement reads the file: locked, or no database
+        connection.close()
+        raise
+    return connection
+
+
+def _memory(source: Connection | None = None) -> Connection:
+    """A database in memory with what a file holds; what its damage raises is raised."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        if source is not None:
+            source.backup(connection)
+        _make_tables(connection)
+        for table, columns in STORED.items():
+            connection.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _rescued(path: Path) -> Connection:
+    """A database in memory with what can still be read of a file."""
+    # In a read-only folder WAL's index cannot be made; `immutable` reads the file alone.
+    for mode in ("mode=ro", "mode=ro&immutable=1") if os.path.isfile(path) else ():
+        with (
+            contextlib.suppress(*_FAILS),
+            contextlib.closing(_connect(path, mode)) as source,
+        ):
+            if _pragma(source, "user_version") == VERSION:
+                return _memory(source)
+    return _memory()
+
+
+def _choose_journal(connection: Connection, home: Path) -> str | None:
+    system = file_system(home)
+    mode = "DELETE" if system.startswith(_NETWORK) else "WAL"
+    if connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0] == "wal":
+        return None
+    return f"{home} is on a file system ({system}) where commits are slow; {_ELSEWHERE} on a disk"
+
+
+def _pragma(connection: Connection, name: str) -> int:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def _is_busy(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0)
+    return isinstance(code, int) and code & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _refusal(path: Path, error: Exception) -> StoreError:
+    if _is_busy(error):
+        said = (
+            f"has been locked by another process for {BUSY_S:.0f} s ({error}). End that process, "
+            f"try again when it is done, or {_ELSEWHERE}."
+        )
+    else:
+        said = (
+            f"cannot be used ({error}). Make the folder writable, move a damaged file away "
+            f"(`sqlite3 {FILE_NAME} .recover` reads it), or {_ELSEWHERE}."
+        )
+    return StoreError(f"{path} {said}")

@@ -1,0 +1,151 @@
+"""Runs whose kernel is gone: who holds a run at work, whether it lives, and how a run then ended.
+
+Reads the operating system only; where leases are kept is the store's matter. Law: a tool that had
+started and has no result on disk is not run again; its result says so.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from nbagent.contracts.canonical import new_id
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.model import Usage
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
+from nbagent.store.rows import end_of, from_us, to_us
+
+_FRESH = timedelta(seconds=30)
+"""A heartbeat of another machine counts for so long; the session beats every 10 s."""
+_FRESH_WITHOUT_START_TIME = timedelta(minutes=10)
+# Where the OS does not tell when a process began, its pid may have a new holder. The heartbeat
+# decides then, after a longer time: a kernel that computes in C for minutes beats late.
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+RUN_INTERRUPTED = ErrorInfo(
+    "ENGINE_INTERRUPTED",
+    "the kernel ended while this run was at work; every finished turn is kept. "
+    "Go on with `%agent resume` or `run.resume()`",
+)
+TOOL_INTERRUPTED = ToolResult.failure(
+    ErrorInfo(
+        "E_INTERRUPTED",
+        "started, and the kernel ended before it finished; it was not run again, "
+        "and what it did until then is not known",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One process, told from every other one, also of another machine or container."""
+
+    id: str
+    pid: int
+    pid_started: str | None = None
+    boot_id: str | None = None
+    host: str
+    heartbeat: int
+    """Microseconds since 1970."""
+
+    @classmethod
+    def of_this_process(cls, now: datetime) -> Lease:
+        """A lease of this process, with a new id."""
+        pid = os.getpid()
+        return cls(
+            id=new_id(),
+            pid=pid,
+            pid_started=_pid_started(pid),
+            boot_id=_read(_BOOT_ID),
+            host=_host(),
+            heartbeat=to_us(now),
+        )
+
+    def is_alive(self, now: datetime) -> bool:
+        """Whether the process that took it still runs, as far as can be known from here."""
+        age = now - from_us(self.heartbeat)
+        if self.host != _host():
+            return age < _FRESH
+        if self.boot_id != _read(_BOOT_ID):
+            return False
+        if self.pid_started is not None:
+            return _pid_started(self.pid) == self.pid_started
+        return age < _FRESH_WITHOUT_START_TIME and _pid_exists(self.pid)
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def _host() -> str:
+    # Containers share a boot id and see other pids: the pid namespace is a part of the place.
+    try:
+        return f"{socket.gethostname()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _pid_started(pid: int) -> str | None:
+    """Clock ticks from boot to the start of a process; None when it is gone or not said."""
+    stat = _read(f"/proc/{pid}/stat")
+    # The second field is the name in brackets and may hold anything.
+    fields = stat[stat.rfind(")") + 2 :].split() if stat else ["Z"]
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _pid_exists(pid: int) -> bool:
+    if sys.platform == "win32":
+        return True  # os.kill(pid, 0) would end the process there; the heartbeat decides alone
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
+    """The record of a run at work, as it ended with its kernel, which last gave a sign then."""
+    turns, messages = list(run.turns), list(run.messages)
+    if turns and messages and messages[-1].tool_calls:
+        turns[-1] = _ended(turns[-1])
+        messages += [tool_run.as_message() for tool_run in turns[-1].tool_runs]
+    last = [from_us(end_of(turn)) for turn in turns[-1:]]
+    ended_at = max(run.started_at, last_sign or run.started_at, *last)
+    usages = [turn.response.usage for turn in turns if turn.response and turn.response.usage]
+    costs = [turn.cost_usd for turn in turns if turn.response and turn.cost_usd is not None]
+    return run.model_copy(
+        update={
+            "phase": "Failed",
+            "stop_reason": "error",
+            "error": RUN_INTERRUPTED,
+            "ended_at": ended_at,
+            "duration_ms": (ended_at - run.started_at).total_seconds() * 1000,
+            "usage": sum(usages, Usage()),
+            "cost_usd": sum(costs) if costs else None,
+            "n_unpriced": sum(turn.response is not None for turn in turns) - len(costs),
+            "turns": tuple(turns),
+            "messages": tuple(messages),
+        }
+    )
+
+
+def _ended(turn: EngineTurn) -> EngineTurn:
+    ended = {"result": TOOL_INTERRUPTED}
+    runs = (run if run.result else run.model_copy(update=ended) for run in turn.tool_runs)
+    return turn.model_copy(
+        update={
+            "tool_runs": tuple(runs),
+            "phase_after": "Failed",
+            "stop_reason": "error",
+            "error": RUN_INTERRUPTED,
+            "duration_ms": max(turn.duration_ms, turn.model_ms + turn.retry_wait_ms),
+        }
+    )

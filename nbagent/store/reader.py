@@ -1,0 +1,256 @@
+"""What is asked of the store: whole runs, conversations, requests, and the search for a run.
+
+Rows become records in `codec`. A run whose kernel is gone has been closed before it is read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatRequest
+from nbagent.contracts.records import EngineTurn, RunRecord, trim_result
+from nbagent.store.columns import FRAMES, LINEAGE
+from nbagent.store.database import Connection
+from nbagent.store.rows import Row, cell_text, decoded, record_of, text_cell
+
+_TEXTS_OF = (
+    "WHERE sha IN (SELECT system_sha FROM turns WHERE run = :n "
+    "UNION SELECT toolset_sha FROM turns WHERE run = :n "
+    "UNION SELECT value FROM open, json_each(doc, '$.request') WHERE run = :n)"
+)
+_ORDERS = {"turns": "turn", "tool_runs": "turn, position", "messages": "position", "open": "run"}
+_ALL = 2**62
+# A range, so that the index on run_id serves: ids are hex digits, all below `g`.
+_FIND = (
+    "SELECT run_id, run_id = :ref OR name IS :ref AS is_exact FROM runs "
+    "WHERE run_id = :ref OR name = :ref OR (run_id >= lower(:ref) AND run_id < lower(:ref) || 'g') "
+    "ORDER BY is_exact DESC, n DESC LIMIT 5"
+)
+_MOST_SOUGHT = 1_000
+_SEARCH = (
+    "SELECT run_id FROM runs x WHERE (x.batch IS NULL) = :alone "
+    "AND (x.prompt LIKE :like ESCAPE '\\' OR x.name LIKE :like ESCAPE '\\' "
+    "OR EXISTS (SELECT 1 FROM messages m WHERE m.run = x.n AND m.text LIKE :like ESCAPE '\\') "
+    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE :like ESCAPE '\\')) "
+    "ORDER BY n DESC LIMIT :limit"
+)
+
+_NEWEST = (
+    "WHERE batch IS NULL AND (? IS NULL OR workflow = ?) AND (? IS NULL OR json_valid(doc) "
+    "AND json_extract(doc, '$.options.document') = ?) ORDER BY n DESC LIMIT ?"
+)
+
+
+def select(c: Connection, table: str, rest: str, parameters: Any = ()) -> list[Row]:
+    """Whole rows of a table, decoded."""
+    cursor = c.execute(f"SELECT * FROM {table} {rest}", parameters)
+    names = [column[0] for column in cursor.description]
+    return [decoded(table, names, cells) for cells in cursor]
+
+
+def row_of_run(c: Connection, run_id: str) -> Row:
+    """The row of a run; UsageError when there is none."""
+    found = select(c, "runs", "WHERE run_id = ?", (text_cell(run_id),))
+    if not found:
+        raise UsageError(
+            f"there is no run {run_id!r}; `nbagent.runs()` lists what there is", code="ENOENT"
+        )
+    return found[0]
+
+
+def load_row(c: Connection, row: Row) -> RunRecord:
+    """The whole record of a run's row."""
+    n = {"n": row["n"]}
+    rows = {
+        table: select(c, table, f"WHERE run = :n ORDER BY {order}", n)
+        for table, order in _ORDERS.items()
+    }
+    return record_of({**rows, "runs": [row], "texts": select(c, "texts", _TEXTS_OF, n)})
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A run in the tree of its session, and those that go on from it, oldest first."""
+
+    run: RunRecord
+    """Without its turns and messages."""
+    turns: int
+    answer: str
+    """The beginning of the last text that the model wrote."""
+    children: list[Branch]
+
+
+class Reading(ABC):
+    """The questions; where the store is is for the class that has it to say."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Connection]:
+        """A connection on one moment of the store, where no run is open whose kernel is gone."""
+
+    def load(self, run_id: str) -> RunRecord:
+        """The whole record of a run."""
+        with self.reading() as c:
+            return load_row(c, row_of_run(c, run_id))
+
+    def runs(
+        self, *, limit: int = 20, workflow: str | None = None, document: str | None = None
+    ) -> list[RunRecord]:
+        """The newest runs (of a workflow, over a document), newest first, without their turns and
+        messages."""
+        with self.reading() as c:
+            found = select(c, "runs", _NEWEST, (workflow, workflow, document, document, limit))
+        return [record_of(defaultdict(list, runs=[row])) for row in found]
+
+    def tree(self, session: str) -> list[Branch]:
+        """The runs of a session that begin something; the others hang on them."""
+        answer = FRAMES["runs"].value("text")
+        with self.reading() as c:
+            rows = select(c, "runs", "WHERE session = ? ORDER BY n", (text_cell(session),))
+            texts = f"SELECT x.n, substr({answer}, 1, 400) FROM runs x WHERE x.session = ?"
+            answers = dict(c.execute(texts, (text_cell(session),)).fetchall())
+        branches: dict[str, Branch] = {}
+        roots: list[Branch] = []
+        for row in rows:
+            run = record_of(defaultdict(list, runs=[row]))
+            text = cell_text(answers[row["n"]] or "")
+            branches[run.id] = branch = Branch(run, row.get("turns", 0), text, [])
+            parent = branches.get(run.parent_id or "")
+            (roots if parent is None else parent.children).append(branch)
+        return roots
+
+    def conversation(self, run_id: str) -> tuple[Message, ...]:
+        """All messages up to the end of a run: the shared ones of its ancestors, then its own."""
+        return tuple(message for message, _ in self.said(run_id))
+
+    def said(self, run_id: str) -> tuple[tuple[Message, str], ...]:
+        """The conversation, each message with the id of the turn that added it, or nothing."""
+        with self.reading() as c:
+            return _said(c, _lineage(c, run_id))
+
+    def request_of(self, run_id: str, turn_id: str) -> ChatRequest:
+        """What a turn sent, rebuilt. The turn may be one of a run that this one goes on from."""
+        with self.reading() as c:
+            line = _lineage(c, run_id)
+            for i, (row, _) in enumerate(line):
+                run = load_row(c, row)
+                for turn in run.turns:
+                    if turn.id == turn_id:
+                        return _request(run, turn, _said(c, [(row, _ALL), *line[i + 1 :]]))
+        raise UsageError(f"run {run_id!r} has no turn {turn_id!r}; see `run.turns`", code="ENOENT")
+
+    def requests_since_words(self, run_id: str) -> int:
+        """How many requests were made since the person last said something."""
+        count = 0
+        with self.reading() as c:
+            for row, end in _lineage(c, run_id):
+                found = c.execute(
+                    "SELECT count(*), EXISTS (SELECT 1 FROM messages WHERE run = :run "
+                    "AND role = 'user' AND source = 'person') FROM turns WHERE run = :run "
+                    "AND CASE WHEN message_at >= 0 THEN message_at + :place < :end "
+                    "ELSE n_messages <= :end END",
+                    {"run": row["n"], "end": end, "place": row["shared_messages"]},
+                ).fetchone()
+                count += found[0]
+                if found[1] and end > row["shared_messages"]:
+                    break
+        return count
+
+    def find(self, ref: str) -> str:
+        """The id of the run meant by `last`, a name (its newest run), or the start of an id."""
+        if ref == "last":
+            found: list[Any] = [(self.last_run(), 1)]
+        else:
+            with self.reading() as c:
+                found = c.execute(_FIND, {"ref": text_cell(ref)}).fetchall()
+        if not ref.strip() or not found or found[0][0] is None:
+            raise UsageError(
+                f"no run is called {ref!r}, and no run's id starts with it; "
+                "`nbagent.runs()` lists what there is",
+                code="ENOENT",
+            )
+        if len(found) > 1 and not found[0][1]:
+            ids = ", ".join(run_id for run_id, _ in found)
+            raise UsageError(f"several runs' ids start with {ref!r}: {ids}; give more of the id")
+        return found[0][0]
+
+    def search(self, text: str, *, limit: int = 50, batches: bool = False) -> list[str]:
+        """Ids of the newest runs with this text in their name, prompt, messages or results.
+
+        Args:
+            text: what is sought.
+            limit: most ids.
+            batches: whether of the runs of batches, else of all others.
+
+        Raises:
+            UsageError: it is too long, or has half a character.
+        """
+        is_whole = text.encode("utf-8", "replace").decode() == text
+        if len(text) > _MOST_SOUGHT or not is_whole:
+            raise UsageError(f"a search takes up to {_MOST_SOUGHT:,} characters, and whole ones")
+        pattern = "".join(f"\\{c}" if c in "\\%_" else c for c in text)
+        with self.reading() as c:
+            given = {"like": f"%{pattern}%", "limit": limit, "alone": not batches}
+            return [row[0] for row in c.execute(_SEARCH, given)]
+
+    def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
+        """The id of the run that began last, in a session, in a notebook, or of all."""
+        with self.reading() as c:
+            row = c.execute(
+                "SELECT run_id FROM runs WHERE (:session IS NULL OR session = :session) "
+                "AND (:notebook IS NULL OR notebook = :notebook) AND batch IS NULL "
+                "ORDER BY n DESC LIMIT 1",
+                {"session": session, "notebook": notebook},
+            ).fetchone()
+        return None if row is None else row[0]
+
+
+def _lineage(c: Connection, run_id: str) -> list[tuple[Row, int]]:
+    """A run and those that it goes on from, newest first, with the absolute end of each one's
+    part of the conversation."""
+    row = row_of_run(c, run_id)
+    parts = c.execute(LINEAGE, (row["run_id"],)).fetchall()
+    line = [(select(c, "runs", "WHERE n = ?", (n,))[0], end) for n, end in parts]
+    row, end = line[-1]
+    if row.get("parent_id") and min(end, row["shared_messages"]):
+        raise StoreError(
+            f"run {row['run_id']} goes on from run {row['parent_id']}, which is not in "
+            "this store; open the store that has both",
+            code="ENOENT",
+        )
+    return line
+
+
+def _said(c: Connection, line: Sequence[tuple[Row, int]]) -> tuple[tuple[Message, str], ...]:
+    said: list[tuple[Message, str]] = []
+    for row, end in reversed(line):
+        shared = row["shared_messages"]
+        if end > shared:
+            run = load_row(c, row)
+            turns = dict(enumerate(run.copied))
+            turns |= {place: turn.id for turn in run.turns for place in run.message_range(turn)}
+            own = [(message, turns.get(i, "")) for i, message in enumerate(run.messages)]
+            said += own[: end - shared]
+    return tuple(said)
+
+
+def _request(run: RunRecord, turn: EngineTurn, said: Sequence[tuple[Message, str]]) -> ChatRequest:
+    request = turn.request
+    known = ChatRequest.model_fields.keys() - {"model", "messages", "system_prompt", "tools"}
+    messages = tuple(
+        trim_result(message) if place in request.trimmed else message
+        for place, (message, _) in enumerate(said[: request.n_messages])
+    )
+    return ChatRequest(
+        model=request.model,
+        messages=messages,
+        system_prompt=run.system_prompts.get(request.system_sha, ""),
+        tools=run.toolsets.get(request.toolset_sha, ()),
+        **{name: value for name, value in request.params.items() if name in known},
+    )

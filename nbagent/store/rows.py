@@ -1,0 +1,484 @@
+"""Records as rows, and rows as records: of the store, and of a saved notebook. Pure.
+
+A row is a dictionary of JSON values by the columns of `tables`; where a column is named as a field
+of a record, it holds what the field does. Each text, picture and message stands in the rows once:
+a response and a tool's message refer to where they are. Texts lose their secrets here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, cast
+
+from nbagent.contracts.canonical import dump_json, load_json, sha256_hex, sha_of
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.messages import ImagePart, Message, Part, TextPart, ToolCall, parse_arguments
+from nbagent.contracts.model import ToolSpec, Usage
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, turn_id
+from nbagent.contracts.secrets import redact, redact_json
+from nbagent.store.columns import FRAMES, STORED, TOKENS, VERSION
+
+T = TypeVar("T")
+Row = dict[str, Any]
+Rows = dict[str, list[Row]]
+"""By the name of their table."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_TIMES = ("started_at", "ended_at", "queued_at")
+_JSON_KINDS = (dict, list, tuple)
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def from_us(value: int) -> datetime:
+    """The moment, in UTC."""
+    return _EPOCH + timedelta(microseconds=value)
+
+
+def end_of(turn: EngineTurn) -> int:
+    """When a turn was over."""
+    return to_us(turn.started_at + timedelta(milliseconds=turn.duration_ms))
+
+
+# Rows as cells
+
+
+def text_cell(text: str) -> str | bytes:
+    """A text without secrets; as bytes where half a character is in it, which SQLite refuses."""
+    text = redact(text)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def cell_text(cell: T | bytes) -> T | str:
+    """The text of a cell; what is neither text nor bytes stays."""
+    return cell.decode("utf-8", "surrogatepass") if isinstance(cell, bytes) else cell
+
+
+def encoded(table: str, row: Mapping[str, Any]) -> list[Any]:
+    """The cells of a row, in the order of the columns."""
+    cells: list[Any] = [row.get(name) for name in STORED[table]]
+    for i, cell in enumerate(cells):
+        if isinstance(cell, str):
+            cells[i] = text_cell(cell)
+        elif isinstance(cell, _JSON_KINDS):
+            text = dump_json(cell).decode()
+            # Hidden in the value, not in its text: that may end in the middle of an escape.
+            hidden = redact(text) != text
+            cells[i] = dump_json(redact_json(cell)).decode() if hidden else text
+    return cells
+
+
+def decoded(table: str, names: Sequence[str], cells: Sequence[Any]) -> Row:
+    """The row that was encoded, without what is None."""
+    held = FRAMES[table].json if table in FRAMES else ("doc",)
+    row: Row = {}
+    for name, cell in zip(names, cells, strict=True):
+        if cell is not None:
+            text = cell_text(cell)
+            row[name] = load_json(text) if name in held else text
+    return row
+
+
+# A record into rows
+
+
+def run_row(run: RunRecord) -> Row:
+    """A run without its texts, turns and messages; once it has ended, with the sums over them."""
+    version = run.template if run.template is not None else run.prompt
+    begins = run.kind in ("start", "fork") or run.parent_id is None
+    row: Row = {
+        **vars(run),
+        "run_id": run.id,
+        "conversation_id": run.id if begins else None,
+        "root_id": None if run.parent_id else run.id,
+        "template_sha": sha256_hex(redact(version)) if version else None,
+        "server": run.base_url,
+        "started_at": to_us(run.started_at),
+        **({**vars(run.case), "case_sha": run.case.sha} if run.case else {}),
+        **_error_cells(run.error),
+        "doc": _doc(
+            options=run.options,
+            limits=run.limits.model_dump(),
+            notices=run.notices,
+            copied=run.copied,
+            error_details=run.error and run.error.details,
+        ),
+    }
+    if run.phase == "Running":
+        return {**row, "turns": None, "duration_ms": None, "n_unpriced": None}
+    calls = [tool_run for turn in run.turns for tool_run in turn.tool_runs]
+    counted = run.usage != Usage() or any(it.response and it.response.usage for it in run.turns)
+    last = run.turns[-1].request if run.turns else None
+    return {
+        **row,
+        "ended_at": run.ended_at and to_us(run.ended_at),
+        "turns": len(run.turns),
+        "tool_calls": len(calls),
+        "tool_errors": sum(it.result is not None and not it.result.ok for it in calls),
+        **(vars(run.usage) if counted else {}),
+        "model_ms": sum(turn.model_ms for turn in run.turns),
+        **_call_times(calls),
+        "retry_wait_ms": sum(turn.retry_wait_ms for turn in run.turns),
+        "params": run.turns[0].request.params if run.turns else None,
+        "system_sha": (last and last.system_sha) or None,
+        "toolset_sha": (last and last.toolset_sha) or None,
+    }
+
+
+def _turn_row(turn: EngineTurn, provider: str, message_at: int | None) -> Row:
+    """A turn without its message, which is at a position, and its tool runs."""
+    request, response = turn.request, turn.response
+    row: Row = {
+        **vars(turn),
+        **vars(request),
+        "turn": turn.index,
+        **_error_cells(turn.error),
+        "model": f"{provider}:{request.model}",
+        "tool_calls": len(response.message.tool_calls) if response else 0,
+        "started_at": to_us(turn.started_at),
+        **_call_times(turn.tool_runs),
+        "trimmed": len(request.trimmed),
+        "system_sha": request.system_sha or None,
+        "toolset_sha": request.toolset_sha or None,
+        "message_at": message_at,
+    }
+    if response is not None:
+        row |= {
+            "finish_reason": response.finish_reason,
+            "served_model": response.model or None,
+            "source": response.meta.source,
+            "dropped_params": response.meta.dropped_params or None,
+            **(vars(response.usage) if response.usage else {}),
+        }
+    row["doc"] = _doc(
+        request=_doc(
+            params=request.params,
+            n_tools=request.n_tools,
+            trimmed={"places": request.trimmed} if request.trimmed else None,
+        ),
+        meta=response and {**vars(response.meta)},
+        notices=turn.notices,
+        error_details=turn.error and turn.error.details,
+    )
+    return row
+
+
+def tool_run_row(run: ToolRun, turn: int, position: int, model: str) -> Row:
+    """The run of the call at a place in the response of a turn."""
+    result = run.result
+    attachments = result.attachments if result else ()
+    return {
+        **vars(run),
+        "turn": turn,
+        "position": position,
+        "model": model,
+        "ok": result and result.ok,
+        **_error_cells(result and result.error),
+        "args_sha": None if run.args is None else sha_of(run.args),
+        "result": result and result.body,
+        "notes": run.notes or None,
+        "host": run.host or None,
+        "tool_sha": run.tool_sha or None,
+        "duration_ms": run.duration_ms or None,
+        "queued_at": run.queued_at and to_us(run.queued_at),
+        "started_at": run.started_at and to_us(run.started_at),
+        "doc": _doc(
+            error_detail=run.error_detail,
+            display_name=run.display_name,
+            attachments=_bodies(attachments),
+            printed=run.printed,
+            shown=_bodies(run.shown),
+            first_figure=run.first_figure,
+        ),
+    }
+
+
+def message_row(message: Message, position: int, source: str, at: int) -> Row:
+    """A message that is no tool's answer, or not the answer that its tool run gives."""
+    content, text = message.content, message.text
+    plain = not content or (text and content == (TextPart(text=text),))
+    return {
+        **vars(message),
+        "position": position,
+        "source": source,
+        "text": text,
+        "tool_calls": [_call_body(call) for call in message.tool_calls] or None,
+        "tool_name": message.name,
+        "chars": len(text),
+        "has_image": any(isinstance(part, ImagePart) for part in content),
+        "at": at,
+        "doc": _doc(content=None if plain else _bodies(content), raw=message.raw),
+    }
+
+
+def turn_rows(turn: EngineTurn, messages: Sequence[Message], provider: str, position: int) -> Rows:
+    """A finished turn with the messages that it added, the first one at `position`.
+
+    There are none where the response is not in the conversation: it is kept below it then.
+    """
+    response, index = turn.response, turn.index
+    at = position if messages else -index
+    own = _turn_row(turn, provider, None if response is None else at)
+    rows: list[Row] = []
+    if response is not None:
+        took = timedelta(milliseconds=turn.model_ms + turn.retry_wait_ms)
+        rows.append(message_row(response.message, at, "model", to_us(turn.started_at + took)))
+    calls = {run.tool_call_id: i for i, run in enumerate(turn.tool_runs)}
+    for place, message in enumerate(messages[1:], position + 1):
+        rows.append(_answer_row(message, place, turn, calls[message.tool_call_id or ""]))
+    return {
+        "turns": [own],
+        "tool_runs": [
+            tool_run_row(run, index, i, own["model"]) for i, run in enumerate(turn.tool_runs)
+        ],
+        "messages": [{**row, "turn": index} for row in rows],
+    }
+
+
+def _answer_row(message: Message, place: int, turn: EngineTurn, call: int) -> Row:
+    """The message that gives the model the result of a turn's tool run."""
+    run = turn.tool_runs[call]
+    began = run.started_at or turn.started_at
+    at = to_us(began + timedelta(milliseconds=run.duration_ms))
+    row = message_row(message, place, "tool", at)
+    # A text among the attachments is a part of the message's text too, as frames show it.
+    texts = sum(isinstance(part, TextPart) for part in message.content)
+    if run.result and texts == 1 and message.content == run.result.as_content():
+        row |= {"call": call, "text": None, "doc": None}
+    return row
+
+
+def rows_of(run: RunRecord) -> Rows:
+    """All of a run."""
+    provider = run.model.partition(":")[0]
+    rows: Rows = {"runs": [run_row(run)], "turns": [], "tool_runs": [], "messages": []}
+    ends: dict[int, int] = {}
+    for turn in run.turns:
+        places = run.message_range(turn)
+        added = run.messages[places.start : places.stop]
+        ends.update(dict.fromkeys(places, end_of(turn)))
+        for table, found in turn_rows(turn, added, provider, places.start).items():
+            rows[table] += found
+    begun = run.messages[: min(ends, default=len(run.messages))]
+    # The person's words end with the prompt; what follows before the first turn are directives.
+    words = max((i + 1 for i, it in enumerate(begun) if it.text == run.prompt), default=None)
+    if words is None:
+        words = 0 if run.kind == "resume" else len(begun)
+    at = to_us(run.started_at)
+    for place, message in enumerate(run.messages):
+        at = ends.get(place, at)
+        if place not in ends:
+            source = "person" if place < words else "directive"
+            source = "copy" if place < len(run.copied) else source
+            rows["messages"].append(message_row(message, place, source, at))
+    return rows | {"texts": text_rows(run.system_prompts, run.toolsets)}
+
+
+def text_rows(prompts: Mapping[str, str], toolsets: Mapping[str, Sequence[ToolSpec]]) -> list[Row]:
+    """What stands around the messages of turns, by its hash."""
+    rows = [{"sha": sha, "kind": "system", "text": text} for sha, text in prompts.items()]
+    for sha, tools in toolsets.items():
+        text = dump_json([tool.model_dump() for tool in tools]).decode()
+        rows.append({"sha": sha, "kind": "toolset", "text": text})
+    return rows
+
+
+def _error_cells(error: ErrorInfo | None) -> Row:
+    return {"error_code": error and error.code, "error": error and error.message}
+
+
+def _doc(**values: Any) -> Row | None:
+    """What is seldom there, without what is not."""
+    return {name: value for name, value in values.items() if value} or None
+
+
+def _bodies(parts: Sequence[Part]) -> list[Row]:
+    return [{**part.model_dump(exclude_defaults=True), "type": part.type} for part in parts]
+
+
+def _call_body(call: ToolCall) -> Row:
+    body: Row = {"id": call.id, "name": call.name, "arguments_raw": call.arguments_raw}
+    if call.arguments != parse_arguments(call.arguments_raw):
+        body["arguments"] = call.arguments
+    return body if call.extra is None else {**body, "extra": call.extra}
+
+
+def _call_times(runs: Sequence[ToolRun]) -> Row:
+    return {
+        "tools_ms": _wall_ms((run.started_at, run.duration_ms) for run in runs),
+        "waited_ms": _wall_ms((run.queued_at, run.waited_ms) for run in runs),
+    }
+
+
+def _wall_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
+    """The time that some spans cover; where they overlap, it counts once."""
+    total, until = 0.0, 0.0
+    for start, lasted in sorted((to_us(at) / 1000 if at else 0.0, ms) for at, ms in spans if ms):
+        total += max(0.0, start + lasted - max(start, until))
+        until = max(until, start + lasted)
+    return total
+
+
+# Rows into a record
+
+
+def record_of(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
+    """The record whose rows these are; those of a table in the order of their turns and places."""
+    (run,) = rows["runs"]
+    runs: dict[int, list[ToolRun]] = defaultdict(list)
+    for row in rows["tool_runs"]:
+        runs[row["turn"]].append(_tool_run(row))
+    messages = {row["position"]: _message(row, runs) for row in rows["messages"]}
+    turns = [_turn(row, run, messages, runs[row["turn"]]) for row in rows["turns"]]
+    for row in rows.get("open", ()):
+        turn = EngineTurn.model_validate(row["doc"])
+        if turn.response is not None and turn.index not in [it.index for it in turns]:
+            done = {it.tool_call_id: it for it in runs[turn.index]}
+            now = tuple(done.get(it.tool_call_id, it) for it in turn.tool_runs)
+            turns.append(turn.model_copy(update={"tool_runs": now}))
+            messages[max(messages, default=-1) + 1] = turn.response.message
+    plain: Row = {
+        **_fields(run),
+        "id": run["run_id"],
+        "base_url": run.get("server"),
+        "case": {**run, "sha": run["case_sha"]} if "batch" in run else None,
+        "usage": _usage(run) or Usage(),
+        "messages": tuple(messages[place] for place in sorted(messages) if place >= 0),
+        "turns": tuple(turns),
+        "system_prompts": {
+            row["sha"]: row["text"] for row in rows["texts"] if row["kind"] == "system"
+        },
+        "toolsets": {
+            row["sha"]: load_json(row["text"]) for row in rows["texts"] if row["kind"] == "toolset"
+        },
+    }
+    return RunRecord.model_validate(plain)
+
+
+def _turn(
+    row: Row, run: Row, messages: Mapping[int, Message], runs: Sequence[ToolRun]
+) -> EngineTurn:
+    doc = row.get("doc", {})
+    kept = doc.get("request", {})
+    request = {**row, **kept, "trimmed": kept.get("trimmed", {}).get("places", ())}
+    request["model"] = row["model"].removeprefix(run["model"].partition(":")[0] + ":")
+    response: Row | None = None
+    if "message_at" in row:
+        response = {
+            **row,
+            "message": messages[row["message_at"]],
+            "usage": _usage(row),
+            "model": row.get("served_model", ""),
+            "meta": doc.get("meta", {}),
+        }
+    return EngineTurn.model_validate(
+        {
+            **_fields(row),
+            "id": turn_id(row["turn"]),
+            "run_id": run["run_id"],
+            "index": row["turn"],
+            "request": request,
+            "response": response,
+            "tool_runs": tuple(runs),
+        }
+    )
+
+
+def _tool_run(row: Row) -> ToolRun:
+    result: Row | None = row.get("result")
+    attachments = row.get("doc", {}).get("attachments", ())
+    whole = result and {**result, "attachments": attachments}
+    return ToolRun.model_validate({**_fields(row), "result": whole})
+
+
+def _message(row: Row, runs: Mapping[int, list[ToolRun]]) -> Message:
+    content: tuple[Part, ...] = (TextPart(text=row["text"]),) if row.get("text") else ()
+    if "call" in row:
+        call: int = row["call"]
+        result = runs[row["turn"]][call].result
+        content = result.as_content() if result else ()
+    calls: list[Row] = [
+        {"arguments": parse_arguments(it["arguments_raw"]), **it}
+        for it in row.get("tool_calls", ())
+    ]
+    plain: Row = {**row, "content": content, "name": row.get("tool_name"), "tool_calls": calls}
+    return Message.model_validate(plain | row.get("doc", {}))
+
+
+def _fields(row: Row) -> Row:
+    """The columns and what is in `doc`, as the fields of the same name."""
+    doc = row.get("doc", {})
+    times = {name: from_us(row[name]) for name in _TIMES if name in row}
+    error: Row | None = None
+    if "error_code" in row:
+        details = doc.get("error_details", {})
+        error = {"code": row["error_code"], "message": row["error"], "details": details}
+    return {**row, **doc, **times, "error": error}
+
+
+def _usage(row: Row) -> Row | None:
+    return {name: row[name] for name in TOKENS} if TOKENS[0] in row else None
+
+
+# A saved notebook
+
+
+def packed(run: RunRecord) -> Row:
+    """The cells of a run's rows for a saved notebook, without what is None.
+
+    JSON is text in them, as in the store: who saves a notebook sorts the keys of objects.
+    """
+    plain: Row = {"version": VERSION}
+    for table, rows in rows_of(run).items():
+        cells = [zip(STORED[table], encoded(table, row), strict=True) for row in rows]
+        plain[table] = [
+            {name: cell_text(it) for name, it in row if it is not None} for row in cells
+        ]
+    try:
+        json.dumps(plain, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        # Half a character (a lone surrogate), which no front end could be sent.
+        return {"escaped": json.dumps(plain)}
+    return plain
+
+
+def unpacked_all(saved: Any) -> list[RunRecord]:
+    """The records of an output: of one run as it is, of several or none as a list.
+
+    Raises:
+        ValueError: see `unpacked`.
+    """
+    several = cast("list[Any]", saved) if isinstance(saved, list) else [saved]
+    return [unpacked(plain) for plain in several]
+
+
+def unpacked(plain: Any) -> RunRecord:
+    """The record that `packed` was given.
+
+    Raises:
+        ValueError: this is not a packed record, or one of another version of nbagent.
+    """
+    try:
+        if "escaped" in plain:
+            plain = json.loads(plain["escaped"])
+        if plain.get("version") != VERSION:
+            raise ValueError("the record was saved by another version of nbagent; run it anew")
+        tables = {name: plain[name] for name in plain if name in STORED}
+        for name, rows in tables.items():
+            tables[name] = [decoded(name, [*row], [*row.values()]) for row in rows]
+        return record_of(tables)
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"this is not a packed record ({error!r})") from None

@@ -1,0 +1,1 @@
+"""Python functions as tools: their definition, the check of arguments, running, the outcome."""

@@ -1,0 +1,224 @@
+"""Updates of a state document: each is checked against the graph before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn, cast
+from unicodedata import normalize
+
+from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.errors import ErrorCode, ToolError
+from nbagent.files.frontmatter import edit_frontmatter, settable
+from nbagent.files.patching import to_bytes, to_text
+from nbagent.workflow.graph import Graph
+from nbagent.workflow.state import (
+    LIST_KEYS,
+    MAX_BYTES,
+    MAX_CHARS,
+    MAX_YAML_MARKS,
+    MOVE_KEYS,
+    PATH,
+    VARIABLE_NAME,
+    State,
+    edge_targets,
+    raise_invalid,
+    read_state,
+    timestamp,
+)
+
+_UPDATES = (
+    *("stepsCompleted.append", "variables.set", "decisionLog.append", "artifacts.append"),
+    *("currentNodeId.set", "updatedAt.set"),
+)
+
+
+_HOW = f'write {{"path": "{PATH}", "operation": "updateFrontmatter", "update": {{KEY: VALUE}}}}'
+
+
+_KEYS = f"its keys are {', '.join(_UPDATES)}"
+
+
+@dataclass(frozen=True, slots=True)
+class StateGuard:
+    """Lets the document of one workflow change by checked updates only: a PatchGuard."""
+
+    graph: Graph
+    path: Path
+    """Of the document, on the host."""
+
+    def guards(self, path: Path) -> bool:
+        """Whether this is the document, in whatever case a file system may know it."""
+        given, own = (normalize("NFKC", str(one)).casefold() for one in (path, self.path))
+        return given == own
+
+    def change(
+        self,
+        before: bytes | None,
+        update: Mapping[str, Any] | None,
+        is_there: Callable[[str], bool],
+    ) -> tuple[bytes, dict[str, Any]]:
+        """The document after an update, and what the result says of it.
+
+        Raises:
+            ToolError: the update is refused; the message says what is allowed.
+        """
+        if not update:
+            raise ToolError(
+                f"{PATH} is changed by updates of its front matter only: {_HOW}; {_KEYS}",
+                code="E_SANDBOX_VIOLATION" if update is None else "E_SCHEMA_VALIDATION",
+            )
+        if before is None:
+            text = f"{PATH} is gone; ask the person, who may put it back and resume"
+            raise ToolError(text, code="E_PRECONDITION_FAILED")
+        state = read_state(before, self.graph)
+        for key, value in update.items():
+            _check_update(key, value)
+        facts = self._move(state, update, is_there)
+
+        def edit(there: Any) -> None:
+            for key in LIST_KEYS:
+                there[key] += settable(_items(update, key))
+            for name, value in update.get("variables.set", {}).items():
+                there["variables"][name] = settable(value)
+                if value is None:
+                    del there["variables"][name]
+            there["currentNodeId"] = update.get("currentNodeId.set", state.node)
+            there["updatedAt"] = update.get("updatedAt.set", now)
+
+        now = timestamp()
+        is_full = "the document is full; keep long texts in files of @project/ and delete variables"
+        try:
+            after = to_bytes(edit_frontmatter(to_text(before), edit))
+            read_state(after, self.graph)
+        except ToolError as error:
+            _check_editable(before)
+            why = "the document cannot hold these values; write them as short plain texts"
+            _misfit(is_full if "too long" in error.message else why)
+        if update.keys() - MOVE_KEYS and (
+            len(after) > MAX_BYTES or _n_marks(after) > MAX_YAML_MARKS
+        ):
+            _misfit(is_full)
+        return after, facts
+
+    def _move(
+        self, state: State, update: Mapping[str, Any], is_there: Callable[[str], bool]
+    ) -> dict[str, Any]:
+        """Check what ends and what begins; gives the transition, where there is one."""
+        ends, target = update.get("stepsCompleted.append"), update.get("currentNodeId.set")
+        details: dict[str, Any] = {"allowed": edge_targets(self.graph, state.node)}
+        transition = {"from": state.node, "to": target, "label": None}
+        if ends is not None or target is not None:
+            details["transition"] = transition
+
+        def refuse(code: ErrorCode, why: str, **more: Any) -> NoReturn:
+            raise ToolError(why, code=code, details={**details, **more})
+
+        def need(what: str, paths: Iterable[str]) -> None:
+            if missing := [path for path in paths if not is_there(path)]:
+                why = f"{what} that are not there: {', '.join(missing)}; write them first"
+                refuse("E_PRECONDITION_FAILED", why, missing=missing)
+
+        if ends is not None:
+            if ends != state.node:
+                why = f"the current step is {state.node}, so {ends!r} cannot be completed now"
+                refuse("E_INVALID_TRANSITION", why)
+            if state.ended():
+                next_to_do = "set currentNodeId to one of the next steps"
+                if self.graph.nodes[ends].terminal:
+                    next_to_do = "it is the last step: say what came of the workflow"
+                why = f"{ends} is completed already; {next_to_do}"
+                refuse("E_PRECONDITION_FAILED", why)
+            need(f"{ends} has outputs", [path for _, path in self.graph.nodes[ends].outputs])
+        need("artifacts", _items(update, "artifacts"))
+        if target is None:
+            return {}
+        edge = next((e for e in self.graph.edges_from(state.node) if e.target == target), None)
+        if edge is None:
+            allowed = ", ".join(details["allowed"]) or "nothing: it is a last step"
+            refuse(
+                "E_INVALID_TRANSITION",
+                f"from {state.node} leads no way to {target!r}; allowed: {allowed}",
+            )
+        if ends is None and not state.ended():
+            why = f"{state.node} is not completed; give stepsCompleted.append in the same update"
+            refuse("E_PRECONDITION_FAILED", why)
+        need(f"{target} needs files", self.graph.nodes[target].inputs)
+        return {"transition": {**transition, "label": edge.label}}
+
+
+def _n_marks(data: bytes) -> int:
+    front = data.partition(b"\n---")[0]
+    return sum(map(front.count, (b"\n", b",", b":", b"[", b"{")))
+
+
+def _check_editable(data: bytes) -> None:
+    """Raise where the document itself is why an update cannot be written."""
+    try:
+        edit_frontmatter(to_text(data), lambda there: None)
+    except ToolError as error:
+        raise_invalid("E_INVALID_FRONTMATTER", f"{error.message}; nothing was changed")
+
+
+def _items(update: Mapping[str, Any], key: str) -> list[Any]:
+    """What is appended to a list; artifacts may be several."""
+    value = update.get(f"{key}.append")
+    if value is None:
+        return []
+    return list(cast("list[Any]", value)) if isinstance(value, list) else [value]
+
+
+def _check_update(key: str, value: Any) -> None:
+    """Whether this is an update of the document, and its value one that fits."""
+    if key not in _UPDATES:
+        _misfit(f"{key[:80]!r} is no update of {PATH}; {_KEYS}")
+    match key:
+        case "stepsCompleted.append" | "currentNodeId.set":
+            fits, wanted = isinstance(value, str), "the id of a step"
+        case "variables.set":
+            fits, wanted = _are_variables(value), "an object of names and values (null deletes)"
+        case "decisionLog.append":
+            fits, wanted = _is_entry(value), "a text or an object"
+        case "artifacts.append":
+            fits, wanted = _are_paths(value), "a path below @project/, or a list of them"
+        case _:
+            fits, wanted = _is_time(value), "a time such as 2026-03-04T05:06:07Z"
+    if not fits:
+        _misfit(f"{key} takes {wanted}, of at most {MAX_CHARS:,} characters")
+
+
+def _misfit(why: str) -> NoReturn:
+    raise ToolError(why, code="E_SCHEMA_VALIDATION")
+
+
+def _is_short(value: Any) -> bool:
+    return len(dump_json(value)) <= MAX_CHARS
+
+
+def _is_entry(value: Any) -> bool:
+    return type(value) in (str, dict) and bool(value) and _is_short(value)
+
+
+def _are_variables(value: Any) -> bool:
+    pairs = cast("dict[str, Any]", value).items() if isinstance(value, dict) else ()
+    return bool(pairs) and all(
+        VARIABLE_NAME.fullmatch(name) and _is_short(it) for name, it in pairs
+    )
+
+
+def _are_paths(value: Any) -> bool:
+    paths = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return bool(paths) and all(
+        isinstance(path, str) and path.startswith("@project/") and path.isprintable()
+        for path in paths
+    )
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except (ValueError, TypeError):
+        return False
+    return True
