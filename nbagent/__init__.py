@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import lazy_loader
 
-__version__ = "0.1.0"
+from nbagent.contracts.version import __version__ as __version__
 
 # lazy_loader has no types, and type checkers read the stub instead of this `__all__`.
 _resolve, _, _names = cast("Any", lazy_loader.attach_stub(__name__, __file__))

@@ -11,16 +11,14 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.secrets import register_environment
-from nbagent.view.words import visible
-
-FORMATS = ("md", "html", "jsonl", "openai", "cell", "otel")
+from nbagent.export.formats import FORMATS
+from nbagent.view.words import pluralize, sanitize_value
 
 
 def main(words: list[str] | None = None) -> int:
@@ -30,7 +28,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         said = given.do(given)
     except NbagentError as error:
-        print(visible(str(error)), file=sys.stderr)
+        print(sanitize_value(str(error)), file=sys.stderr)
         return 1
     except BrokenPipeError:  # `… | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -57,7 +55,7 @@ def _parser() -> ArgumentParser:
     which = "its name, the start of its id, or last"
     show.add_argument("run", nargs="?", default="last", help=which)
     export.add_argument("run", help=which)
-    export.add_argument("--format", choices=FORMATS, default="md", help="what to write (md)")
+    export.add_argument("--format", choices=tuple(FORMATS), default="md", help="what to write (md)")
     export.add_argument("-o", "--output", metavar="FILE", help="where; without it, stdout")
     about = "drop the records of runs from saved notebooks; their pictures stay"
     strip = command("strip", _strip, about)
@@ -69,35 +67,43 @@ def _parser() -> ArgumentParser:
 
 
 def _doctor(given: Namespace) -> str:
-    return str(import_module("nbagent.notebook.reports").doctor())
+    from nbagent.notebook.reports import doctor
+
+    return str(doctor())
 
 
 def _runs(given: Namespace) -> str:
-    return str(import_module("nbagent.notebook.reports").runs(min(max(given.number, 1), 9999)))
+    from nbagent.notebook.reports import runs
+
+    return str(runs(min(max(given.number, 1), 9999)))
 
 
 def _show(given: Namespace) -> str:
-    return import_module("nbagent.view.terminal").plain(_run(given.run).record)
+    from nbagent.view.terminal import run_text
+
+    return run_text(_run(given.run).record)
 
 
 def _export(given: Namespace) -> str | None:
     text = _run(given.run).export(given.format)
     if given.output is None:
         text = text.removesuffix("\n")
-        return visible(text) if sys.stdout.isatty() else text
+        return sanitize_value(text) if sys.stdout.isatty() else text
     _write(Path(given.output), text)
     return None
 
 
 def _run(ref: str) -> Any:
-    return import_module("nbagent.run").open_run(ref)
+    from nbagent.run import open_run
+
+    return open_run(ref)
 
 
 def _strip(given: Namespace) -> None:
     failed: list[str] = []
     for name in given.file:
         try:
-            print(visible(stripped(name)))
+            print(sanitize_value(stripped(name)))
         except UsageError as error:
             failed.append(error.message)
     if failed:
@@ -124,7 +130,7 @@ def stripped(name: str) -> str:
         return f"{name}: no records of runs; nothing was changed"
     # As Jupyter writes it.
     _write(file, json.dumps(notebook, ensure_ascii=False, indent=1) + "\n")
-    outputs = import_module("nbagent.view.words").things(len(dropped), "output")
+    outputs = pluralize(len(dropped), "output")
     return f"{name}: dropped the records of {outputs}; the pictures are kept"
 
 

@@ -15,11 +15,11 @@ from nbagent import runtime
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
 from nbagent.contracts.messages import Message
-from nbagent.run import Run, as_tuple, changed_ask
+from nbagent.run import Run, as_tuple, with_options
 from nbagent.session.active import OnEvent
 from nbagent.session.approval import OnApproval
 from nbagent.session.dry_run import dry_run
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import without_secrets
 
@@ -60,7 +60,7 @@ class Agent:
         **options: Any,
     ) -> None:
         given = {"tools": tools, "on_approval": on_approval, "model": model, "system": system}
-        base = changed_ask(Ask(), {**given, **options})
+        base = with_options(RunRequest(), {**given, **options})
         self._base = replace(base, options=without_secrets(base.options))
 
     @property
@@ -180,7 +180,7 @@ class Agent:
             executor=executor,
             names=names or {},
         )
-        batch = Batch(changed_ask(self._base, options), data, template, how)
+        batch = Batch(with_options(self._base, options), data, template, how)
         return batch.start() if start else batch
 
     async def amap(self, data: DataFrame, template: str = "", **how: Any) -> Batch:
@@ -197,11 +197,11 @@ class Agent:
         """
         return dry_run(replace(self._ask(prompt, **options), dry_run=True))
 
-    def _ask(self, prompt: str, messages: Sequence[Message] = (), **options: Any) -> Ask:
+    def _ask(self, prompt: str, messages: Sequence[Message] = (), **options: Any) -> RunRequest:
         given: Any = prompt
         if not isinstance(given, str):
             raise UsageError(f"the prompt is a {type(given).__name__}; write it as text")
         said: tuple[Any, ...] = as_tuple("messages", messages, "[nbagent.Message.of('user', 'Hi')]")
         if not all(isinstance(message, Message) for message in said):
             raise UsageError("messages: one of them is no nbagent.Message")
-        return changed_ask(replace(self._base, prompt=prompt, messages=said), options)
+        return with_options(replace(self._base, prompt=prompt, messages=said), options)

@@ -16,13 +16,13 @@ from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import UsageError, describe_error
 from nbagent.contracts.records import RunRecord
 from nbagent.run import Run
-from nbagent.session.models import listings
+from nbagent.session.models import list_models
 from nbagent.session.stores import current_store, store_at
 from nbagent.settings.options import RunOptions
-from nbagent.settings.sources import path_of
+from nbagent.settings.sources import to_path
 from nbagent.store import dataframes
-from nbagent.store.columns import DAMAGE, Dtype
-from nbagent.store.rows import unpacked_all
+from nbagent.store.columns import CORRUPT_ROW, Dtype
+from nbagent.store.rows import all_from_notebook_json
 from nbagent.store.writer import Store
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class History:
         several = cast("list[Any]", given) if is_list else [given]
         # One store is read once, by however many names it is given.
         stores = dict.fromkeys(it if isinstance(it, Store) else store_at(it) for it in several)
-        return dataframes.read([*stores], name, filters)
+        return dataframes.read_frame([*stores], name, filters)
 
 
 _history = History()
@@ -151,20 +151,20 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     Raises:
         UsageError: it cannot be read, is no notebook, or holds a broken record.
     """
-    file = path_of(path, "path")
+    file = to_path(path, "path")
     try:
         saved = [
             record
             for cell in load_json(file.read_bytes())["cells"]
             for output in cell.get("outputs", ())
             if "nbagent" in output.get("metadata", ())
-            for record in unpacked_all(output["metadata"]["nbagent"])
+            for record in all_from_notebook_json(output["metadata"]["nbagent"])
         ]
         # A run that is shown twice is saved twice.
         records = {record.id: record for record in saved}
         in_order = sorted(records.values(), key=lambda record: record.started_at)
         return SavedNotebook(file, in_order)
-    except (OSError, *DAMAGE) as error:
+    except (OSError, *CORRUPT_ROW) as error:
         said = describe_error(error).partition("\n")[0]
         raise UsageError(f"{file} is no notebook with whole records ({said})") from None
 
@@ -195,7 +195,7 @@ def models(provider: str | None = None, **options: Any) -> DataFrame:
             "reachable": listing.reachable,
             "reason": listing.why if not listing.reachable or not model else "",
         }
-        for listing in listings(provider, RunOptions(**options))
+        for listing in list_models(provider, RunOptions(**options))
         for model in listing.models or (None,)
     ]
     frame: Any = dataframes.frame_of(rows)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import reprlib
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from nbagent import runtime
@@ -19,26 +18,27 @@ from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, error_fro
 from nbagent.contracts.messages import Message, redacted
 from nbagent.contracts.model import ChatRequest, Usage
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
-from nbagent.providers.offline import source_of
+from nbagent.export.formats import FORMATS, ExportSource
+from nbagent.providers.offline import test_source
 from nbagent.run_tree import Spread
 from nbagent.session.active import ActiveRun, OnEvent, at_work
 from nbagent.session.approval import ANSWERS
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.inherit import turn_of, type_of
 from nbagent.session.output import Output, answer_text
-from nbagent.session.request import Ask, Kind
+from nbagent.session.request import RunRequest, Kind
 from nbagent.session.stores import cache_file, current_store, find_run, note_last
-from nbagent.settings.sources import path_of
+from nbagent.settings.sources import to_path
 from nbagent.store.dataframes import frame_of
 from nbagent.store.writer import Store
-from nbagent.view.words import things
+from nbagent.view.words import pluralize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
     from nbagent.view.value_nodes import Answer
-    from nbagent.workflow.composer import Flow
+    from nbagent.workflow.composer import WorkflowRun
 
 T = TypeVar("T")
 MOST_ANSWERS = 50
@@ -86,7 +86,7 @@ class Run:
     @contextmanager
     def starting(
         cls,
-        ask: Ask,
+        ask: RunRequest,
         *,
         on_event: OnEvent | None = None,
         store: Store | None = None,
@@ -99,13 +99,13 @@ class Run:
         here = here or frontend()
         runtime.check_interrupted(here.execution_id())
         active = ActiveRun(ask, store=store, here=here)
-        with runtime.Watch(active.plan.cancel):  # before its view is there
+        with runtime.InterruptGuard(active.plan.cancel):  # before its view is there
             active.start(on_event)
             run = cls(active.record, active.store, active)
             if not runtime.inside_a_tool():
                 # What a tool starts by itself is not what the person goes on with.
                 note_last(run.id, active.store)
-                here.set_last(run)
+                here.bind_variable(run)
             yield run
 
     @property
@@ -114,14 +114,17 @@ class Run:
         return self._record if self._active is None else self._active.record
 
     @property
-    def workflow(self) -> Flow | None:
+    def workflow(self) -> WorkflowRun | None:
         """Its workflow as the document says now: `current_node`, `state`, `package`; else None."""
         if self._active is not None:
             flow = self._active.prepared.flow
             return flow.for_looking() if flow else None
         if self.record.workflow is None:
             return None
-        return import_module("nbagent.workflow.locate").flow_of_record(self.record, self._store)
+        # Late: most runs have no workflow.
+        from nbagent.workflow.locate import open_recorded_workflow
+
+        return open_recorded_workflow(self.record, self._store)
 
     @property
     def ok(self) -> bool:
@@ -181,7 +184,7 @@ class Run:
 
         `nbagent.offline.replay(run)` is that script as a model.
         """
-        return source_of(self.record)
+        return test_source(self.record)
 
     def export(
         self,
@@ -204,14 +207,20 @@ class Run:
         Raises:
             UsageError: there is no such format, or the run has nothing for it.
         """
-        record, make = redacted(self.record), FORMATS.get(format)
-        if make is None:
+        row = FORMATS.get(format)
+        if row is None:
             raise UsageError(f"format={format!r} is unknown; take one of {', '.join(FORMATS)}")
+        source = ExportSource(
+            record=redacted(self.record),
+            load_messages=lambda: [redacted(message) for message in self.messages],
+            content=content,
+            is_own=self._store is current_store(),
+        )
         # Half a character (a lone surrogate) cannot be written.
-        text = make(self, record, content).encode("utf-8", "replace").decode()
+        text = row.render(source).encode("utf-8", "replace").decode()
         if path is not None:
             try:
-                path_of(path, "path").write_text(text, "utf-8", newline="")
+                to_path(path, "path").write_text(text, "utf-8", newline="")
             except OSError as error:
                 raise UsageError(f"{path} cannot be written ({error.strerror})") from None
         return text
@@ -223,9 +232,11 @@ class Run:
             provider: an `opentelemetry.sdk.trace.TracerProvider`.
             content: also what was said, and what tools took and gave.
         """
-        export = import_module("nbagent.export.json_lines")
+        from nbagent.export.otel import send, spans_of
+
+        messages = [redacted(message) for message in self.messages] if content else None
         try:
-            export.send(_spans(self, redacted(self.record), content), provider)
+            send(spans_of(redacted(self.record), messages), provider)
         except ImportError:
             raise UsageError("spans need a package: pip install 'nbagent[otel]'") from None
 
@@ -253,7 +264,7 @@ class Run:
         try:
             if self._active is not None:
                 here, courier = frontend(), self._active.courier
-                await runtime.await_here(courier, pump=here.pump(), execution=here.execution_id())
+                await runtime.wait_async(courier, pump=here.pump(), execution=here.execution_id())
         except BaseException:  # also an interrupt before anybody waits
             self.stop()
             raise
@@ -332,19 +343,19 @@ class Run:
         if n > 1 and not runtime.inside_a_tool():
             # Until one is chosen, the person goes on with this run.
             note_last(self.id, self._store)
-            frontend().set_last(self)
+            frontend().bind_variable(self)
         return spread
 
-    def _ask(self, kind: Kind, options: dict[str, Any], **what: Any) -> Ask:
+    def _ask(self, kind: Kind, options: dict[str, Any], **what: Any) -> RunRequest:
         """What to start, so that it goes on from this run, which is over."""
         self._check_over()
         if runtime.on_engine_thread():
             raise UsageError("an async tool may not wait for a run that goes on")
-        own = self._active.ask if self._active is not None else Ask()
-        base = Ask(
+        own = self._active.ask if self._active is not None else RunRequest()
+        base = RunRequest(
             kind=kind, parent_id=self.id, tools=own.tools, on_approval=own.on_approval, **what
         )
-        return changed_ask(base, options)
+        return with_options(base, options)
 
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
@@ -353,9 +364,11 @@ class Run:
         for run_id in forgotten:
             cache_file(self._store, run_id).unlink(missing_ok=True)
         if self.record.workflow is not None:
-            import_module("nbagent.workflow.locate").forget_state(forgotten, self._store)
+            from nbagent.workflow.locate import forget_state
+
+            forget_state(forgotten, self._store)
         frontend().forget(forgotten)
-        if self._store.database.keeps_deleted:
+        if self._store.database.deleted_data_in_log:
             warnings.warn(
                 "another program is reading the store: the deleted texts stay in runs.sqlite-wal "
                 "until it has finished; `%agent doctor compact` clears them then",
@@ -370,7 +383,15 @@ class Run:
     @property
     def answer(self) -> Answer:
         """`text`, rendered where it is shown as the last value of a cell."""
-        return import_module("nbagent.view.value_nodes").Answer.of(self.record)
+        from nbagent.view.value_nodes import Answer
+
+        return Answer.of(self.record)
+
+    def __dir__(self) -> list[str]:
+        """Public names only, as Tab offers them: what other modules of nbagent call is left out."""
+        internal = {"starting", "await_end", "given_tools"}
+        public = (name for name in super().__dir__() if name[:1] != "_" or name[:2] == "__")
+        return [name for name in public if name not in internal]
 
     def __str__(self) -> str:
         return self.text
@@ -378,7 +399,7 @@ class Run:
     def __repr__(self) -> str:
         record = self.record
         state = record.stop_reason or record.phase
-        turns, tokens = things(len(record.turns), "turn"), f"{record.usage.total_tokens:,}"
+        turns, tokens = pluralize(len(record.turns), "turn"), f"{record.usage.total_tokens:,}"
         return f"<Run {self.id[:8]} {state}, {turns}, {tokens} tokens>"
 
     def _ipython_display_(self) -> None:
@@ -386,49 +407,14 @@ class Run:
             print(repr(self))
 
 
-def _spans(run: Run, record: RunRecord, content: bool) -> Any:
-    messages = [redacted(message) for message in run.messages] if content else None
-    return import_module("nbagent.export.json_lines").spans_of(record, messages)
-
-
-def _otlp(run: Run, record: RunRecord, content: bool) -> str:
-    spans = _spans(run, record, content)
-    return import_module("nbagent.export.json_lines").otlp_json(record, spans)
-
-
-def _training_line(run: Run, record: RunRecord, content: bool) -> str:
-    request = record.turns[-1].request if record.turns else None
-    system = record.system_prompts.get(request.system_sha, "") if request else ""
-    tools = record.toolsets.get(request.toolset_sha, ()) if request else ()
-    messages = [redacted(message) for message in run.messages]
-    return import_module("nbagent.export.fine_tuning").training_line(messages, system, tools)
-
-
-def _cell(run: Run, record: RunRecord, content: bool) -> str:
-    is_own = run._store is current_store()  # pyright: ignore[reportPrivateUsage]
-    return import_module("nbagent.export.cell").cell_text(record, is_own=is_own)
-
-
-def _of_record(module: str, name: str) -> Callable[[Run, RunRecord, bool], str]:
-    return lambda run, record, content: getattr(import_module(module), name)(record)
-
-
-FORMATS: dict[str, Callable[[Run, RunRecord, bool], str]] = {
-    "md": _of_record("nbagent.export.documents", "markdown_document"),
-    "html": _of_record("nbagent.export.documents", "html_document"),
-    "jsonl": _of_record("nbagent.export.json_lines", "json_lines"),
-    "openai": _training_line,
-    "cell": _cell,
-    "otel": _otlp,
-}
-
-
 def drawing() -> Any:
     """The module that draws figures. UsageError where matplotlib is not installed."""
     try:
-        return import_module("nbagent.export.figures")
+        # Late: matplotlib is an extra, and takes long to import.
+        from nbagent.export import figures
     except ImportError:
-        raise UsageError("figures need a package: pip install 'nbagent[plot]'") from None
+        raise UsageError("Figures need matplotlib: %pip install matplotlib") from None
+    return figures
 
 
 def tools_given_to(run_id: str | None, names: Mapping[str, Any]) -> tuple[object, ...] | None:
@@ -466,7 +452,7 @@ def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
     return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
 
 
-def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:
+def with_options(base: RunRequest, changes: dict[str, Any]) -> RunRequest:
     """The same with other options, and with the tools and `on_approval` that a call gives."""
     options = dict(changes)
     callback = options.pop("on_approval", None) or base.on_approval
@@ -487,7 +473,7 @@ def changed_ask(base: Ask, changes: dict[str, Any]) -> Ask:
         objects = None if names and not objects else objects
     if "model" in options:  # its id, of a script
         options["model"] = getattr(options["model"], "model_id", options["model"])
-    changed = base.options.changed(**options)
+    changed = base.options.with_changes(**options)
     return replace(base, options=changed, tools=objects, on_approval=callback)
 
 

@@ -13,14 +13,14 @@ from nbagent.contracts.records import RunRecord
 from nbagent.session.frontend import frontend
 from nbagent.session.stores import current_store, find_run
 from nbagent.store.dataframes import frame_of
-from nbagent.store.reader import Branch
+from nbagent.store.reader import RunNode
 from nbagent.view.listing import Listing
 from nbagent.view.node import Node, h
 from nbagent.view.run_tree import (
     answers_listing,
     answers_of,
-    calls_of,
-    different_answers,
+    calls_text,
+    number_answers,
     tree_lines,
     tree_node,
 )
@@ -64,14 +64,14 @@ class Spread(Sequence[R], Generic[R]):
         `answer` counts the different ones (text and calls) from 1; `calls` is what it asks for.
         """
         answers = answers_of(self._records())
-        numbers = different_answers([turn for _, turn in answers])
+        numbers = number_answers([turn for _, turn in answers])
         return frame_of(
             [
                 {
                     "run_id": run.id,
                     "answer": number,
                     "text": turn.text,
-                    "calls": calls_of(turn),
+                    "calls": calls_text(turn),
                     "error_code": turn.error and turn.error.code,
                     "total_tokens": turn.response
                     and turn.response.usage
@@ -93,9 +93,9 @@ class Spread(Sequence[R], Generic[R]):
         return str(self._listing())
 
     def _repr_html_(self) -> str:
-        from nbagent.view.picture import ROOT
+        from nbagent.view.picture import ROOT_CLASS
 
-        return _page(h("div", ROOT, self._listing().node()))
+        return _page(h("div", ROOT_CLASS, self._listing().node()))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,17 +103,17 @@ class SessionTree:
     """The runs of a session and which goes on from which; shows itself as a drawing."""
 
     session: str
-    branches: Sequence[Branch]
+    branches: Sequence[RunNode]
     """The runs that begin something, oldest first."""
     current: str | None
     """The id of the run that began last."""
 
     def node(self, kernel: str = "") -> Node:
         """The drawing; each run opens, and with a kernel it is shown below."""
-        from nbagent.view.picture import ROOT
+        from nbagent.view.picture import ROOT_CLASS
 
         tree = tree_node(self.branches, current=self.current)
-        return h("div", ROOT, tree, data_kernel=kernel or None)
+        return h("div", ROOT_CLASS, tree, data_kernel=kernel or None)
 
     def __repr__(self) -> str:
         return "\n".join(tree_lines(self.branches, current=self.current))

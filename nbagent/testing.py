@@ -20,15 +20,15 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import ToolRun
 from nbagent.providers.offline import Script, script
 from nbagent.providers.rate_limits import forget_limits
-from nbagent.providers.workarounds import forget_refusals
+from nbagent.providers.workarounds import forget_unsupported_params
 from nbagent.run import Run
 from nbagent.session.active import at_work
 from nbagent.session.approval import granted
 from nbagent.session.frontend import use_frontend
 from nbagent.session.inherit import remembered
-from nbagent.session.models import listed_ids
+from nbagent.session.models import listed_models
 from nbagent.session.stores import close_stores
-from nbagent.settings.sources import begun_anew
+from nbagent.settings.sources import fresh_settings
 
 AgentMaker = Callable[..., tuple[Agent, Script]]
 """What the fixture `fresh_agent` gives."""
@@ -48,7 +48,7 @@ def fresh_process(home: Path | None = None) -> Generator[Path]:
     if at_work():
         raise UsageError("a run is at work; wait for it or stop it before fresh_process()")
     with ExitStack() as stack:
-        stack.enter_context(begun_anew())
+        stack.enter_context(fresh_settings())
         folder = home or Path(stack.enter_context(TemporaryDirectory()))
         environment = stack.enter_context(pytest.MonkeyPatch.context())
         environment.setenv("NBAGENT_HOME", str(folder))
@@ -73,8 +73,8 @@ def _forget() -> None:
     use_frontend(None)
     granted.clear()
     remembered.clear()
-    listed_ids.clear()
-    forget_refusals()
+    listed_models.clear()
+    forget_unsupported_params()
     forget_limits()
 
 

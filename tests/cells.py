@@ -12,7 +12,7 @@ from typing import Any
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.records import RanIn
-from nbagent.runtime import Courier, wait
+from nbagent.runtime import RunTask, wait
 
 
 class Cell:
@@ -20,7 +20,7 @@ class Cell:
 
     def __init__(self) -> None:
         self.cancel = CancelToken()
-        self.courier = Courier(self.cancel)
+        self.courier = RunTask(self.cancel)
         self.log: list[Any] = []
 
     async def call(
@@ -55,7 +55,7 @@ class Cell:
         with suppress(TimeoutError):
             await asyncio.wait_for(stopped.wait(), seconds)
 
-    def start(self, body: Callable[[Any], Awaitable[Any]]) -> Courier:
+    def start(self, body: Callable[[Any], Awaitable[Any]]) -> RunTask:
         """Let a body run, which is given this."""
 
         async def run() -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import RunCode
-from nbagent.runtime import Courier
+from nbagent.runtime import RunTask
 from nbagent.session.frontend import Asker, Cell, Frontend
 from nbagent.settings.options import RunOptions
 
@@ -23,7 +23,7 @@ class StandIn(Frontend):
         run_code: RunCode | None = None,
         view: Callable[[RunRecord, RunControls], Sink | None] | None = None,
         ask: Asker | None = None,
-        adopt: Callable[[Courier], None] = lambda courier: None,
+        adopt: Callable[[RunTask], None] = lambda courier: None,
         set_last: Callable[[object], object] = lambda run: None,
         show: Callable[[RunRecord], bool] = lambda run: False,
         cell: Callable[[], Cell] = Cell,
@@ -42,13 +42,13 @@ class StandIn(Frontend):
     def run_code(self) -> RunCode | None:
         return self._run_code
 
-    def asker(self) -> Asker | None:
+    def input_prompt(self) -> Asker | None:
         return self._ask
 
-    def adopt(self, courier: Courier) -> None:
+    def serve_when_idle(self, courier: RunTask) -> None:
         self._calls[0](courier)
 
-    def set_last(self, handle: object, name: str = "_run") -> None:
+    def bind_variable(self, handle: object, name: str = "_run") -> None:
         self._calls[1](handle)
 
     def show(self, run: RunRecord) -> bool:

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from engine.laws import check_run, look
 from frontends import StandIn
+from pandas import DataFrame
 
 import nbagent
 from nbagent.contracts.errors import EngineError, ModelError, NbagentError, ToolError, UsageError
-from nbagent.providers.offline import Step, call, error, script, step
+from nbagent.providers.offline import ScriptedAnswer, call, error, script, step
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import current_store
-from nbagent.settings.sources import begun_anew
+from nbagent.settings.sources import fresh_settings
 
 
 def test_an_unknown_option_names_the_nearest_one_at_each_door() -> None:
@@ -41,7 +42,7 @@ def test_options_of_the_run_win_over_those_of_the_agent_and_those_over_configure
 
 @pytest.mark.parametrize("model", [5, [], object()], ids=["int", "list", "object"])
 def test_a_model_that_is_none_is_refused(model: Any) -> None:
-    with pytest.raises(UsageError, match=r"model=.* does not fit; expected a text"):
+    with pytest.raises(UsageError, match=r"model=.* is not valid; expected a text"):
         nbagent.Agent(model=model)
     with pytest.raises(UsageError, match="there is no provider 'nosuch'"):
         nbagent.Agent("nosuch:m").run("Go.")
@@ -77,7 +78,7 @@ def test_a_working_folder_that_was_deleted_is_one_clear_line(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with begun_anew(), pytest.raises(UsageError, match="the working folder was deleted"):
+    with fresh_settings(), pytest.raises(UsageError, match="the working folder was deleted"):
         nbagent.Agent(script(["Never."])).run("Go.")
 
 
@@ -173,7 +174,7 @@ def test_a_run_in_a_forked_child_works_and_leaves_the_parents_store_alone() -> N
     assert check_run(run.resume("More."), model).text == "More."
 
 
-ENDS: dict[type[NbagentError], tuple[Step, dict[str, Any]]] = {
+ENDS: dict[type[NbagentError], tuple[ScriptedAnswer, dict[str, Any]]] = {
     ModelError: (error("LLM_TIMEOUT"), {}),
     EngineError: (call("look"), {"max_turns": 1, "tools": []}),
     ToolError: (step(text="no city"), {"output": list[int]}),
@@ -183,9 +184,19 @@ ENDS: dict[type[NbagentError], tuple[Step, dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", ENDS)
 def test_what_ended_a_run_is_raised_in_the_class_of_its_code(kind: type[NbagentError]) -> None:
     first, options = ENDS[kind]
-    run = nbagent.Agent(script([first] * 9), ceiling=3, **options).run("Go.")
+    run = nbagent.Agent(script([first] * 9), max_requests=3, **options).run("Go.")
     while run.phase == "WaitingUser":
         run = run.resume()
     with pytest.raises(kind) as caught:
         run.raise_for_error()
     assert type(caught.value) is kind
+
+
+def test_tab_offers_the_public_names_of_a_run_and_of_a_batch() -> None:
+    agent = nbagent.Agent(model="offline:demo")
+    run, batch = agent.run("Hello?"), agent.map(DataFrame({"n": [1]}), "Hello?", start=False)
+    offered = [{name for name in dir(handle) if name[:2] != "__"} for handle in (run, batch)]
+    assert {"text", "turns", "resume", "fork", "export", "record", "frame"} <= offered[0]
+    assert {"frame", "compare", "review", "wait", "stop", "progress"} <= offered[1]
+    internal = {"await_end", "starting", "given_tools"}
+    assert not [name for names in offered for name in names if name[:1] == "_" or name in internal]

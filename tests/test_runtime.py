@@ -22,18 +22,18 @@ def test_process_ends_quietly_while_runs_are_at_work() -> None:
     code = """
 import asyncio
 from nbagent import Agent, tool
-from nbagent.runtime import Courier, wait
-courier = Courier()
+from nbagent.runtime import RunTask, wait
+run_task = RunTask()
 async def stubborn():
     while True:
         try: await asyncio.sleep(60)
         finally: pass
 async def broken():
     asyncio.ensure_future(crash())
-    return (await courier.run(lambda: asyncio.sleep(0, "kept"), where="tool loop"))[0]
+    return (await run_task.run(lambda: asyncio.sleep(0, "kept"), where="tool loop"))[0]
 async def crash(): raise ValueError("nobody looks")
-print(wait(courier.start(broken)))
-Courier().start(stubborn)
+print(wait(run_task.start(broken)))
+RunTask().start(stubborn)
 import time; time.sleep(0.1)
 """
     started = time.monotonic()

@@ -14,7 +14,7 @@ from servers.model_server import ModelServer, Reply
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.settings.options import RunOptions, Settings, checked_value
-from nbagent.settings.sources import effective, origins, store_home
+from nbagent.settings.sources import current_settings, setting_origins, store_home
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def source_of(name: str) -> tuple[Any, str]:
-    found = origins()[name]
+    found = setting_origins()[name]
     return found.value, found.source
 
 
@@ -40,7 +40,7 @@ def from_environment(**values: object) -> Settings:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in values.items():
             patch.setenv(f"NBAGENT_{name.upper()}", str(value))
-        return effective()
+        return current_settings()
 
 
 def test_each_layer_wins_over_the_ones_below_it(
@@ -66,8 +66,8 @@ def test_each_layer_wins_over_the_ones_below_it(
 def test_the_common_variables_name_model_and_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_MODEL", "openai:m")
     monkeypatch.setenv("LLM_BASE_URL", "http://127.0.0.1:1/v1")
-    assert effective().model == "openai:m"
-    assert effective().base_url == "http://127.0.0.1:1/v1"
+    assert current_settings().model == "openai:m"
+    assert current_settings().base_url == "http://127.0.0.1:1/v1"
     assert from_environment(model="ollama:n").model == "ollama:n"
 
 
@@ -81,7 +81,7 @@ UNREADABLE = (
 def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(text, "latin-1")
     with pytest.raises(UsageError, match=r"pyproject\.toml"):
-        effective()
+        current_settings()
 
 
 ADDRESSES = [
@@ -119,15 +119,15 @@ def test_values_come_in_their_right_type(name: str) -> None:
 
 def test_configure_changes_nothing_when_one_value_is_wrong() -> None:
     nbagent.configure(max_turns=10)
-    before = effective()
-    for wrong in ({"temperature": 0.5, "top_p": 5}, {"ceiling": 5}, {"max_turns": 60}):
+    before = current_settings()
+    for wrong in ({"temperature": 0.5, "top_p": 5}, {"max_requests": 5}, {"max_turns": 60}):
         with pytest.raises(UsageError):
             nbagent.configure(**wrong)
-        assert effective() == before
-    with pytest.raises(UsageError, match=r"ceiling with nbagent\.configure\(ceiling=60\)"):
+        assert current_settings() == before
+    with pytest.raises(UsageError, match=r"the other with nbagent\.configure\(max_requests=60\)"):
         nbagent.Agent("offline:demo", max_turns=60).run("Go.")
-    nbagent.configure(max_turns=60, ceiling=60)
-    assert effective().max_turns == 60
+    nbagent.configure(max_turns=60, max_requests=60)
+    assert current_settings().max_turns == 60
 
 
 def test_the_store_is_beside_the_notebook_unless_said_otherwise(
@@ -138,7 +138,7 @@ def test_the_store_is_beside_the_notebook_unless_said_otherwise(
     monkeypatch.setenv("NBAGENT_HOME", "~/kept")
     assert store_home() == Path.home() / "kept"
     monkeypatch.setenv("NBAGENT_HOME", "~nobody_x/y")
-    with pytest.raises(UsageError, match="NBAGENT_HOME='~nobody_x/y' is no path"):
+    with pytest.raises(UsageError, match="NBAGENT_HOME='~nobody_x/y' is not a path"):
         store_home()
 
 
@@ -170,9 +170,9 @@ LIMITS: dict[str, tuple[str, str, Any, bool]] = {
     "turns": ("max_turns = 5", "max_turns = 40", 5, False),
     "turns by default": ("", "max_turns = 40", 20, False),
     "fewer turns": ("max_turns = 5", "max_turns = 4", 4, True),
-    "requests": ("", "ceiling = 500", 50, False),
-    "fewer requests than turns": ("max_turns = 30", "ceiling = 10", 10, True),
-    "equal calls": ("", "loop_limit = 99", 3, False),
+    "requests": ("", "max_requests = 500", 50, False),
+    "fewer requests than turns": ("max_turns = 30", "max_requests = 10", 10, True),
+    "equal calls": ("", "max_repeated_failures = 99", 3, False),
     "time": ("timeout_s = 30", "timeout_s = 3000", 30, False),
     "tokens": ("max_total_tokens = 100", "max_total_tokens = 5000", 100, False),
     "tokens of nobody": ("", "max_total_tokens = 5000", 5000, True),
@@ -188,9 +188,9 @@ def test_a_project_may_tighten_and_not_loosen(case: str, tmp_path: Path) -> None
     own, project, value, tightened = LIMITS[case]
     files(tmp_path, own=own, project=project)
     name = project.partition(" ")[0]
-    assert getattr(effective(), name) == value
+    assert getattr(current_settings(), name) == value
     assert ("pyproject.toml" in source_of(name)[1]) == tightened
-    assert effective().max_turns <= effective().ceiling
+    assert current_settings().max_turns <= current_settings().max_requests
 
 
 REFUSED = {
@@ -203,10 +203,10 @@ REFUSED = {
     "tools = 'fs, evil__run'": "tools may not name 'evil__run'",
     'tools = ["\\nevil__run"]': "tools may not name '\\nevil__run'",
     "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
-    "model = '\t\u00a0local:a.gguf'": "model='\\t\\xa0local:a.gguf' does not fit",
-    'model = "\\u001flocal:a.gguf"': "model='\\x1flocal:a.gguf' does not fit",
+    "model = '\t\u00a0local:a.gguf'": "model='\\t\\xa0local:a.gguf' is not valid",
+    'model = "\\u001flocal:a.gguf"': "model='\\x1flocal:a.gguf' is not valid",
 }
-MAY_BE_SET = """model system tools max_turns ceiling loop_limit max_total_tokens max_cost_usd
+MAY_BE_SET = """model system tools max_turns max_requests max_repeated_failures max_total_tokens max_cost_usd
 timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny
 max_read_bytes max_write_bytes search_timeout_s script_timeout_s script_memory_bytes
 script_disk_bytes script_output_bytes"""
@@ -221,7 +221,7 @@ def test_a_project_may_set_no_option_that_is_not_on_this_list() -> None:
 def test_a_project_may_not_say_what_reaches_further(tmp_path: Path, line: str) -> None:
     files(tmp_path, project=line)
     with pytest.raises(UsageError, match=rf"pyproject\.toml: {re.escape(REFUSED[line])}"):
-        effective()
+        current_settings()
 
 
 def test_what_is_mine_is_not_sent_to_a_server_that_a_project_chooses(
@@ -278,7 +278,7 @@ def test_a_value_that_does_not_fit_is_refused(name: str) -> None:
     doors: list[Any] = [RunOptions] if name in RunOptions.rows() else []
     doors += [nbagent.Agent] if doors and name not in ("model", "tools") else []
     doors += [nbagent.configure] if name in Settings.rows() else []
-    said = "is no pattern" if name == "deny" else f"{name}.* does not fit; expected "
+    said = "is not a pattern" if name == "deny" else f"{name}.* is not valid; expected "
     for ask, given in product(doors, ODD[name]):
         with pytest.raises(UsageError, match=said) as caught:
             ask(**{name: given})
@@ -309,9 +309,9 @@ def test_each_row_of_the_table_is_whole(kind: type[RunOptions] | type[Settings])
         assert row.name == name
         assert row.help
         assert row.checked(row.default) == row.default, "a default fits, and stays what it is"
-        assert all(row.checked(word) is not None for word in row.words if name != "tool_choice")
-        assert not (row.project != "no" and (row.server or row.secret))
-        assert row.metavar or not row.usage or row.bare is not None
+        assert all(row.checked(word) is not None for word in row.choices if name != "tool_choice")
+        assert not (row.project != "no" and (row.server_specific or row.secret))
+        assert row.metavar or not row.usage or row.flag_value is not None
     held: Any = kind(**{name: row.default for name, row in kind.rows().items()})
     with pytest.raises(AttributeError):
         held.model = "another"

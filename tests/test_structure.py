@@ -1,12 +1,18 @@
-"""The layer law (DESIGN 3), the place of each third-party package, and the collision of names."""
+"""Layers, circles, imports by a string, homes of packages, names of modules, words of names."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 import nbagent
 
@@ -29,15 +35,13 @@ LAYERS: list[set[str]] = [
     {"engine", "runtime", "files", "sandbox", "settings", "shown"},
     {"contracts"},
 ]
-# What a room may use beside the layers below it.
-SIDEWAYS: dict[str, set[str]] = {}
-# The one import up the page, made when a run first needs a place to be shown.
-UPWARD = {("session.frontend", "notebook.frontend")}
+# The package itself: its stub names where public names are, its `__init__` loads them late.
+TOP = ""
 # A package and the one place (a module or a room) that imports it.
 HOMES = {
     # The mcp package takes a client of it, for headers and proxies.
     "httpx2": ("tools.mcp",),
-    "httpcore2": ("providers.transport.http", "providers.transport.streams"),
+    "httpcore2": ("providers.transport",),
     "pandas": ("store.dataframes",),
     "numpy": ("store.dataframes", "lab.statistics"),
     "distributed": ("lab.remote",),
@@ -50,51 +54,117 @@ HOMES = {
     "ipywidgets": ("notebook",),
     "anywidget": ("notebook",),
     "nest_asyncio2": ("notebook",),
-    "griffe": ("tools",),
+    "griffe": ("tools.functions",),
     "genai_prices": ("providers.prices",),
     "xllamacpp": ("providers.local",),
     "huggingface_hub": ("providers.local",),
     "markdown_it": ("view",),
     "pygments": ("view",),
+    "rich": ("view.terminal",),
+    "PIL": ("shown.images",),
     "ruamel": ("files.frontmatter",),
     "pathspec": ("files.walking",),
     "re2": ("files.searching",),
     "mcp": ("tools.mcp",),
     "mcp_types": ("tools.mcp",),
     "anyio": ("tools.mcp",),
+    "lazy_loader": (TOP,),
 }
 FORBIDDEN = {"httpx", "nest_asyncio", "requests"}
+# Modules of one name: one idea in two rooms, and which.
+SAME_NAME = {
+    "approval": "a question about a call: its values in contracts, asking it in session",
+    "batch": "a batch: the handle in lab, its picture in view",
+    "client": "a ChatClient: of servers, and of recorded answers",
+    "dry_run": "a dry run: made in session, drawn in view",
+    "frames": "DataFrames: of the store's history, and of a batch",
+    "frontend": "the frontend of a process: the port in session, Jupyter's in notebook",
+    "graph": "the graph of a workflow: its values in workflow, its picture in view",
+    "host": "a tool host: of functions, and of an MCP server",
+    "images": "pictures: from Python values in shown, as nodes in view",
+    "interrupt": "KeyboardInterrupt: in threads in runtime, as the end of a cell in notebook",
+    "limits": "limits of a run: their values in contracts, their check in engine",
+    "plan": "what will happen: of a run for the engine, how session makes it, of a batch",
+    "run_tree": "the tree of a session's runs: the handle, and its picture",
+    "tool_calls": "the calls of one answer: read in providers, run in engine",
+    "tool_names": "names of tools: which are legal, and their form on the wire",
+}
+MAX_WEAK_NAMES = 150
+WEAK_NAMES = set(
+    "found given said told heard held kept asked meant seen it one what gone words place".split()
+)
+MAX_RELATIVE_DOCSTRINGS = 60
+RELATIVE = re.compile(r"(What|Whether|Who|That|The same|One that|So many|So much)\b")
 
 
-def modules() -> list[str]:
-    """`contracts.chat`, `agent`, … relative to the package."""
-    names: list[str] = []
+@dataclass(frozen=True)
+class Import:
+    """One imported module or name."""
+
+    target: str
+    """Dotted and absolute; of nbagent always a module."""
+    kind: str
+    """`top`, `late`, `typing` or `string`."""
+    line: int
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """The files of the package by dotted name relative to it; `` is the package itself."""
+    found: dict[str, Path] = {}
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    return [name for name in names if name]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
 
 
-def path_of(module: str) -> Path:
-    path = ROOT.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(modules()[module].read_text("utf-8"))
 
 
-def imports_of(module: str) -> Iterator[str]:
-    """Every imported name, `nbagent.` ones and others, wherever it stands in the file."""
-    for node in ast.walk(ast.parse(path_of(module).read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}: relative import"
-            base = node.module or ""
-            yield base
-            for alias in node.names:
-                below = ROOT.joinpath(*base.split(".")[1:], alias.name)
-                if base.split(".")[0] == "nbagent" and (
-                    below.is_dir() or below.with_suffix(".py").exists()
-                ):
-                    yield f"{base}.{alias.name}"
+def _is_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def _targets(node: ast.AST) -> Iterator[str]:
+    """The modules that one statement or call imports."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "relative import"
+        base = node.module or ""
+        for alias in node.names:
+            inner = f"{base}.{alias.name}".removeprefix("nbagent.")
+            yield f"nbagent.{inner}" if base.startswith("nbagent") and inner in modules() else base
+
+
+@cache
+def imports_of(module: str) -> tuple[Import, ...]:
+    """Every import of a file, wherever it stands: also late, for typing, and by a string."""
+    tree = tree_of(module)
+    typing = {id(n) for block in ast.walk(tree) if _is_typing(block) for n in ast.walk(block)}
+    top = {id(node) for node in tree.body}
+    result: list[Import] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            kind = "typing" if id(node) in typing else "top" if id(node) in top else "late"
+            result += [Import(target, kind, node.lineno) for target in _targets(node)]
+        elif isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else None
+            called = node.func.id if isinstance(node.func, ast.Name) else called
+            if called in ("import_module", "__import__") and node.args:
+                argument = node.args[0]
+                name = argument.value if isinstance(argument, ast.Constant) else "?"
+                result.append(Import(str(name), "string", node.lineno))
+    return tuple(result)
+
+
+def ours(module: str) -> Iterator[Import]:
+    """What a module imports of nbagent, by names relative to the package."""
+    for one in imports_of(module):
+        if one.target == "nbagent" or one.target.startswith("nbagent."):
+            yield Import(one.target[len("nbagent.") :], one.kind, one.line)
 
 
 def layer_of(room: str) -> int:
@@ -104,32 +174,66 @@ def layer_of(room: str) -> int:
     raise AssertionError(f"room {room!r} is not on the page (DESIGN 3)")
 
 
-def ours(module: str) -> set[str]:
-    """What the module imports of nbagent, relative to the package."""
-    names = {name for name in imports_of(module) if name.startswith("nbagent.")}
-    return {name.removeprefix("nbagent.") for name in names}
+def test_imports_of_every_kind_go_down_the_page_only() -> None:
+    for module in modules():
+        room = module.split(".")[0]
+        for one in ours(module):
+            other = one.target.split(".")[0]
+            if room in (TOP, other):
+                continue
+            where = f"{module}:{one.line} ({one.kind}) imports {one.target or 'nbagent'}"
+            assert other != TOP, f"{where}: the package itself is above all; import the module"
+            assert layer_of(other) > layer_of(room), f"{where}, which is not below it"
 
 
-def test_imports_go_down_the_page_only() -> None:
-    for module, target in ((it, target) for it in modules() for target in ours(it)):
-        room, other = module.split(".")[0], target.split(".")[0]
-        if other == room or (not (ROOT / other).is_dir() and not (ROOT / f"{other}.py").exists()):
-            continue
-        allowed = layer_of(other) > layer_of(room) or other in SIDEWAYS.get(room, set())
-        allowed = allowed or (module, ".".join(target.split(".")[:2])) in UPWARD
-        assert allowed, f"{module} imports {target}, which is not below it"
+def test_no_files_import_each_other_in_a_circle() -> None:
+    graph = {m: {i.target for i in ours(m) if i.target in modules()} - {m} for m in modules()}
+    # Files that only files of a circle are left with: take away what imports nothing, and again.
+    while free := [m for m, targets in graph.items() if not targets]:
+        for module in free:
+            del graph[module]
+        for targets in graph.values():
+            targets.difference_update(free)
+    # What is left imports a circle or is one; those that nothing left imports are none.
+    while heads := set(graph) - set[str]().union(*graph.values()):
+        for module in heads:
+            del graph[module]
+    assert not graph, f"a circle among {sorted(graph)}"
+
+
+def test_nothing_is_imported_by_a_module_name_in_a_string() -> None:
+    # The one exception names another package's module, which only its caller knows.
+    allowed = {("providers.local", "?")}
+    by_string = {(m, one.target) for m in modules() for one in imports_of(m) if one.kind == "string"}
+    assert by_string <= allowed
+
+
+def test_strings_that_name_a_module_of_nbagent_name_one_that_exists() -> None:
+    groups = {"nbagent.frontends", "nbagent.providers", "nbagent.tools", "nbagent.agent_matcher"}
+    for module in modules():
+        for node in ast.walk(tree_of(module)):
+            if not isinstance(node, ast.Constant) or not isinstance(text := node.value, str):
+                continue
+            if re.fullmatch(r"nbagent(\.[a-z_]+){2,}", text):
+                name = text.removeprefix("nbagent.")
+                assert name in modules() or text in groups, f"{module}:{node.lineno} says {text!r}"
 
 
 def test_third_party_packages_live_in_one_place_each() -> None:
-    for module, name in ((it, name) for it in modules() for name in imports_of(it)):
-        package = name.split(".")[0]
-        assert package not in FORBIDDEN, f"{module} imports {package}"
-        if package in HOMES:
-            homes = HOMES[package]
-            at_home = any(module == home or module.startswith(f"{home}.") for home in homes)
-            typing_only = package in ("pandas", "matplotlib")
-            typing_only = typing_only and "TYPE_CHECKING" in path_of(module).read_text()
-            assert at_home or typing_only, f"{module} imports {package}"
+    for module in modules():
+        for one in imports_of(module):
+            package = one.target.split(".")[0]
+            assert package not in FORBIDDEN, f"{module} imports {package}"
+            if package in HOMES and one.kind != "typing":
+                homes = HOMES[package]
+                at_home = any(module == home or module.startswith(f"{home}.") for home in homes)
+                assert at_home, f"{module}:{one.line} imports {package}"
+
+
+def test_modules_of_one_name_are_one_idea_and_listed_with_it() -> None:
+    stems = Counter(m.split(".")[-1] for m, path in modules().items() if path.stem != "__init__")
+    twice = {stem for stem, number in stems.items() if number > 1}
+    assert twice == set(SAME_NAME)
 
 
 def test_no_module_bears_the_name_of_a_public_function() -> None:
@@ -137,26 +241,45 @@ def test_no_module_bears_the_name_of_a_public_function() -> None:
     assert not files & set(nbagent.__all__)
 
 
-def test_every_public_name_resolves() -> None:
+def test_every_public_name_resolves_and_only_those_are_offered() -> None:
     for name in nbagent.__all__:
         assert getattr(nbagent, name) is not None
+    assert set(dir(nbagent)) == {*nbagent.__all__, "__version__"}
 
 
 def test_every_module_says_what_it_owns() -> None:
     for module in modules():
-        tree = ast.parse(path_of(module).read_text("utf-8"))
-        assert ast.get_docstring(tree), f"{module} has no docstring"
+        assert ast.get_docstring(tree_of(module)), f"{module} has no docstring"
 
 
-def test_importing_nbagent_imports_nothing_heavy() -> None:
+def test_names_say_what_a_thing_is() -> None:
+    weak = Counter[str]()
+    for module in modules():
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                arguments = [*node.args.args, *node.args.kwonlyargs]
+                weak.update(a.arg for a in arguments if a.arg in WEAK_NAMES)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                weak.update({node.id} & WEAK_NAMES)
+    assert weak.total() <= MAX_WEAK_NAMES, weak
+
+
+def test_docstrings_say_what_a_thing_is_or_does() -> None:
+    relative = [
+        f"{module}: {text.splitlines()[0]}"
+        for module in modules()
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
+        and RELATIVE.match(text := ast.get_docstring(node) or "")
+    ]
+    assert len(relative) <= MAX_RELATIVE_DOCSTRINGS, relative
+
+
+@pytest.mark.parametrize("command", ["import nbagent", "import nbagent; dir(nbagent)"])
+def test_importing_nbagent_imports_nothing_heavy(command: str) -> None:
     code = (
-        "import sys, nbagent; heavy = {'pydantic', 'pandas', 'numpy', 'httpx2', 'IPython', "
+        f"import sys; {command}; heavy = {{'pydantic', 'pandas', 'numpy', 'httpx2', 'IPython', "
         "'ipywidgets', 'anywidget', 'orjson', 'asyncio', 'sqlite3', 'griffe'} & set(sys.modules); "
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_files_stay_one_room_each() -> None:
-    long = {m: n for m in modules() if (n := len(path_of(m).read_text().splitlines())) > 500}
-    assert not long

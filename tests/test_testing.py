@@ -15,7 +15,7 @@ from session.approval_stage import Asked, delete
 
 import nbagent
 from nbagent.providers.offline import call, calls, delay, error, script, text
-from nbagent.settings.sources import effective
+from nbagent.settings.sources import current_settings
 from nbagent.testing import (
     AgentMaker,
     assert_called,
@@ -48,7 +48,7 @@ def test_a_fresh_process_knows_nothing_and_leaves_nothing(
     home = os.environ["NBAGENT_HOME"]
     with fresh_process() as folder:
         assert os.environ["NBAGENT_HOME"] == str(folder) != home
-        assert effective().max_turns == 20
+        assert current_settings().max_turns == 20
         assert len(nbagent.runs()) == 0
         with pytest.raises(nbagent.UsageError):
             nbagent.open_run("last")
@@ -60,7 +60,7 @@ def test_a_fresh_process_knows_nothing_and_leaves_nothing(
         assert (answer.paths, nbagent.open_run("last").id) == (["a", "a"], inner.id)
         assert (folder / "runs.sqlite").exists()
     assert not folder.exists()
-    assert (os.environ["NBAGENT_HOME"], effective().max_turns) == (home, 7)
+    assert (os.environ["NBAGENT_HOME"], current_settings().max_turns) == (home, 7)
     runs: Any = nbagent.runs()
     assert runs["run_id"].tolist() == [outer.id], "its store is open again"
     run()

@@ -1,4 +1,5 @@
-"""The ground: pure values and protocols that every room may use. Nothing here does I/O.
+"""Pure values and protocols that every package may import. Nothing here does I/O.
 
-Inside, imports go: errors → secrets, canonical → chat → records, policy → events → ports.
+Imports inside go one way: secrets → errors, canonical → messages, limits → model → records,
+policy → approval → tools, events → ports.
 """

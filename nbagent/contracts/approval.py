@@ -14,36 +14,37 @@ Approval = Literal["allowed", "denied", "edited"]
 
 @dataclass(frozen=True, slots=True)
 class PreviewPiece:
-    """One thing that a person should see before deciding. Shown whole, never cut."""
+    """A text that a person should read before deciding. It is shown whole, never cut."""
 
     label: str
     text: str
     kind: Literal["text", "diff", "code"] = "text"
     replaced_arguments: tuple[str, ...] = ()
-    """Arguments that it holds; they are not shown beside it."""
+    """Names of the arguments whose content this text shows; they are not shown a second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPreview:
-    """What a tool host says about a call before it runs."""
+    """A tool host's description of a call that has not run yet."""
 
     ruling: Ruling = "allow"
-    """What happens where no policy speaks of it."""
+    """Applied if no rule of a policy matches the call."""
     minimum: bool = False
-    """True: `ruling` is the least; a policy may be stricter and not looser."""
+    """True: a policy may be stricter than `ruling`, not looser."""
     why: str = ""
     """One line: what the call would do."""
     pieces: tuple[PreviewPiece, ...] = ()
     approval_key: str = ""
-    """Hash of what an approval binds to beside definition and arguments: a script's bytes, the
-    state of the file that is written."""
+    """Hash of further inputs that an approval is valid for, beside the tool's definition and the
+    arguments: a script's bytes, the state of the file that is written."""
     session_scope: Literal["this call", "every call", "none"] = "this call"
-    """What an approval for the session covers; of every call those with the same `binds`."""
+    """Calls that an approval for the session covers. `every call` means every call of the tool
+    with the same `approval_key`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a person is asked about one call: the view, `input()` and `on_approval` are given it."""
+    """A question about one call. The view, `input()` and `on_approval` receive it."""
 
     run_id: str
     turn_id: str
@@ -52,29 +53,29 @@ class Question:
     host: str
     arguments: dict[str, Any]
     why: str
-    """What the call would do, and the rule that asks, when one does; may be empty."""
+    """What the call would do, and the rule that asks if there is one; may be empty."""
     pieces: tuple[PreviewPiece, ...] = ()
     scope: str = ""
-    """What "for this session" would cover: this very call, or every call of the tool; empty where
-    it cannot be allowed for the session."""
+    """Calls that "for this session" would cover: this exact call, or every call of the tool;
+    empty if the call cannot be allowed for the session."""
     display_name: str = ""
-    """What cards call the tool; empty: its name."""
+    """Name of the tool on cards; empty: `tool`."""
     summary: str = ""
     """First line of the tool's documentation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonAnswer:
-    """What a person says to a question."""
+    """A person's answer to a question."""
 
     choice: Literal["once", "session", "deny"]
     reason: str = ""
-    """With `deny`: what the model gets to know of it."""
+    """With `deny`: sent to the model."""
     arguments: Mapping[str, Any] | None = None
-    """Run it with these arguments instead."""
+    """Run the call with these arguments instead."""
 
     def __post_init__(self) -> None:
         if self.choice not in ("once", "session", "deny"):
             raise UsageError(
-                f"choice={self.choice!r} is no answer; write 'once', 'session' or 'deny'"
+                f"choice={self.choice!r} is not an answer; write 'once', 'session' or 'deny'"
             )

@@ -1,4 +1,4 @@
-"""The cancel token: one flag of a run that any thread may set and anybody may watch."""
+"""The cancel token: one flag of a run. Any thread may set it and wait for it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ T = TypeVar("T")
 
 
 class CancelToken:
-    """Set once, by any thread. Nobody cancels the task that iterates the engine; this is set.
+    """Flag that stops a run. Any thread may set it, once.
 
-    `after_turn` asks for a pause at the end of the running turn instead.
+    A stop sets this flag and never cancels the engine's task: the engine must still answer every
+    call and write the end of the run. `after_turn` asks for a pause at the end of the running turn
+    instead.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
         self.is_set = False
-        """Whether a stop was asked for."""
+        """True after a stop was requested."""
         self.after_turn = False
 
     def set(self) -> None:
-        """Ask for a stop. Callbacks run in the calling thread; a second call does nothing."""
+        """Request a stop. Callbacks run in the calling thread; a second call does nothing."""
         with self._lock:
             if self.is_set:
                 return
@@ -36,7 +38,7 @@ class CancelToken:
                 callback()
 
     def on_set(self, callback: Callable[[], object]) -> None:
-        """Call back when it is set, also when that is long after (at once when it is already)."""
+        """Call `callback` when the token is set; at once if it is set already."""
         with self._lock:
             if not self.is_set:
                 self._callbacks.append(callback)
@@ -46,10 +48,10 @@ class CancelToken:
     async def run_cancellable(
         self, work: Awaitable[T], grace_s: Callable[[], float | None] | float
     ) -> asyncio.Task[T]:
-        """Await this in a task; a stop cancels it and leaves it behind after `grace_s` seconds.
+        """Await `work` in a task. A stop cancels the task and abandons it after `grace_s` seconds.
 
-        Where the function says None, when the stop comes, it is waited for to its end. Returns
-        the task, not done if it was left; what it ended with is for the caller to look at.
+        If `grace_s` is a function, it is called at the stop; None means: wait until it ends.
+        Returns the task, not done if it was abandoned. The caller reads its result or exception.
         """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
@@ -59,11 +61,11 @@ class CancelToken:
                 ended.set_result(None)
 
         def stop() -> None:
-            with suppress(RuntimeError):  # the loop has gone
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(wake)
 
         async def run() -> T:
-            # Not a callback of the task: that would come one round of the loop later.
+            # No done callback: it would run one iteration of the loop later.
             try:
                 return await work
             finally:
@@ -83,6 +85,6 @@ class CancelToken:
             raise
         finally:
             if not task.done():
-                # Whatever it ends with is of no use to anybody, and no news for asyncio's log.
-                task.add_done_callback(lambda it: it.cancelled() or it.exception())
+                # Read its exception, so that asyncio does not log it as never retrieved.
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task

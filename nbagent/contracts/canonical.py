@@ -1,4 +1,4 @@
-"""Canonical JSON, hashes, ids and the clock. The same value gives the same bytes everywhere."""
+"""Canonical JSON, hashes, ids and clocks. Equal values give equal bytes on every machine."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 
 def dump_json(value: Any) -> bytes:
-    """Encode as compact UTF-8 JSON; accepts what orjson cannot (big integers, lone surrogates).
+    """Encode as compact UTF-8 JSON, also big integers and lone surrogates, which orjson refuses.
 
-    Times become ISO texts.
+    Datetimes become ISO strings.
     """
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
@@ -29,7 +29,11 @@ def dump_json(value: Any) -> bytes:
 
 
 def load_json(data: bytes | str) -> Any:
-    """Decode JSON; raises ValueError on anything that is not JSON. Integers of any size stay."""
+    """Decode JSON. Integers of any size stay exact.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
     text = data.decode() if isinstance(data, bytes) else data
     if not _LONG_NUMBER.search(text):  # orjson reads integers over 64 bits as floats.
         with suppress(ValueError):  # Lone surrogates in escapes are legal for json only.
@@ -61,25 +65,25 @@ def sha_of(value: Any) -> str:
 
 
 def new_id() -> str:
-    """A fresh id: 16 hex digits, random, so that a short start of it tells two runs apart."""
+    """Make an id: 16 random hex digits, so that its first few digits identify a run."""
     return secrets.token_hex(8)
 
 
 def is_run_id(text: str) -> bool:
-    """Whether a text has the form of an id that `new_id` gives."""
+    """True if a text has the form of an id made by `new_id`."""
     return _ID.fullmatch(text) is not None
 
 
 def utc_now() -> datetime:
-    """The wall clock in UTC, whole microseconds."""
+    """Current time in UTC, in whole microseconds."""
     return datetime.now(UTC)
 
 
 def monotonic_ms() -> float:
-    """Milliseconds of a clock that never jumps; only differences mean something."""
+    """Milliseconds of a monotonic clock; only differences are meaningful."""
     return time.perf_counter_ns() / 1e6
 
 
 def json_object(value: Any) -> dict[str, Any] | None:
-    """The value if it is a JSON object, else None."""
+    """Return the value if it is a JSON object, else None."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None

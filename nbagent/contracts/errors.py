@@ -7,8 +7,8 @@ NbagentError            everything nbagent raises; carries `code`, `message`, `d
 ├── UsageError          the person asked for something that cannot be done as written
 └── StoreError          the store cannot be opened, read or written
 
-A constructor has no side effects, and hides every known secret in what it is given: an error is
-quoted wherever it ends up. `ErrorInfo` is the frozen form that records keep.
+A constructor has no side effects and redacts every known secret in its text, because errors are
+quoted in outputs, logs and records. `ErrorInfo` is the frozen form for records.
 """
 
 from __future__ import annotations
@@ -53,16 +53,14 @@ ToolCode = Literal[
     "E_INTERNAL",
 ]
 ErrorCode = Literal[ModelCode, EngineCode, ToolCode]
-
 _MAX_FOREIGN_CHARS = 4_000
-"""So many characters of a foreign message are told."""
-
+"""Longest message that is taken over from a foreign exception."""
 CODES: frozenset[str] = frozenset(get_args(ErrorCode))
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """An error as data: what a record keeps and a tool result shows."""
+    """An error as data, for records and tool results."""
 
     code: ErrorCode
     message: str
@@ -74,7 +72,7 @@ class ErrorInfo:
 
 
 class NbagentError(Exception):
-    """Base of everything nbagent raises.
+    """Base of all errors that nbagent raises.
 
     The message says what happened and ends with what to do about it.
     """
@@ -88,7 +86,7 @@ class NbagentError(Exception):
         code: ErrorCode | None = None,
         details: dict[str, Any] | None = None,
     ) -> None:
-        # What is quoted may have been set a moment ago.
+        # A key that the message quotes may have been put into the environment a moment ago.
         register_environment()
         self.message = redact(message)
         super().__init__(self.message)
@@ -116,8 +114,8 @@ class ModelError(NbagentError):
         status: HTTP status, where there was one.
         retry_after_s: how long the server asked to wait, in seconds.
         request_id: the provider's id of the request, for its support.
-        retryable: whether the same request may succeed a moment later.
-        server_text: the provider's own words, where it said something.
+        retryable: True if the same request may succeed a moment later.
+        server_text: the provider's own message; may be empty.
     """
 
     def __init__(
@@ -141,7 +139,7 @@ class ModelError(NbagentError):
 
 
 class EngineError(NbagentError):
-    """The loop ended a run before the model had answered."""
+    """The loop ended a run before the model answered."""
 
     code: ErrorCode = "ENGINE_ABORTED"
 
@@ -153,7 +151,7 @@ class ToolError(NbagentError):
 
 
 class UsageError(NbagentError):
-    """What the person typed cannot be done as written; nothing was started."""
+    """The person's input cannot be executed as written; nothing was started."""
 
     code: ErrorCode = "E_INVALID_ARGUMENTS"
 
@@ -172,9 +170,10 @@ def error_from_info(info: ErrorInfo) -> NbagentError:
 
 
 def describe_error(error: BaseException) -> str:
-    """`Type: message` of any exception, bounded, also of one whose message cannot be made."""
+    """Format any exception as `Type: message`, truncated; only the type if its `str` fails."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{type(error).__name__}: {error.strerror}"  # a path of this machine is not told
+        # Without the path: the model and exported records must not learn paths of this machine.
+        return f"{type(error).__name__}: {error.strerror}"
     try:
         return redact_truncated(f"{type(error).__name__}: {str(error)[:_MAX_FOREIGN_CHARS]}")
     except BaseException:

@@ -1,7 +1,7 @@
-"""Everything the engine tells, in the order in which it happens.
+"""Events that the engine yields, in the order in which they happen.
 
-Committed before the engine goes on: RunStarted, MessagesAdded, ResponseReceived,
-ToolCallFinished, TurnFinished, RunFinished. The others pass by and are not kept.
+The engine continues only after these are committed to the store: RunStarted, MessagesAdded,
+ResponseReceived, ToolCallFinished, TurnFinished, RunFinished. The others are not stored.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, TurnReques
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Anything that the engine tells."""
+class BaseEvent:
+    """Base of all events."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunStarted(Event):
-    """A run begins. `run.messages` has the person's words that it adds."""
+class RunStarted(BaseEvent):
+    """A run begins. `run.messages` are the person's messages that it adds."""
 
     run: RunRecord
 
 
 @dataclass(frozen=True, slots=True)
-class TurnStarted(Event):
-    """A request is about to leave; once more when it leaves again with shortened tool results."""
+class TurnStarted(BaseEvent):
+    """A request is about to be sent. Repeated if it is sent again with shortened tool results."""
 
     turn_id: str
     request: TurnRequest
@@ -41,7 +41,7 @@ class TurnStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta(Event):
+class TextDelta(BaseEvent):
     """A fragment of the answer."""
 
     turn_id: str
@@ -49,15 +49,15 @@ class TextDelta(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningDelta(Event):
-    """A fragment of what the model thinks aloud."""
+class ReasoningDelta(BaseEvent):
+    """A fragment of the model's reasoning."""
 
     turn_id: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallDelta(Event):
+class ToolCallDelta(BaseEvent):
     """A fragment of a call. `call_index` counts the calls of the response from 0."""
 
     turn_id: str
@@ -67,8 +67,8 @@ class ToolCallDelta(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Retrying(Event):
-    """A request failed and is made again after a wait."""
+class Retrying(BaseEvent):
+    """A request failed and is retried after a wait."""
 
     turn_id: str
     attempt: int
@@ -78,30 +78,31 @@ class Retrying(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting(Event):
-    """The run waits for something: a free kernel, a rate limit. No text: no longer."""
+class Waiting(BaseEvent):
+    """The run waits for something: a free kernel, a rate limit. Empty `text`: the wait is over."""
 
     turn_id: str | None
     text: str
     wait_s: float = 0.0
-    """0 when nobody knows."""
+    """0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseReceived(Event):
-    """A response with calls is whole. `turn.tool_runs` says which of them will start now.
+class ResponseReceived(BaseEvent):
+    """A response with calls is complete. `turn.tool_runs` are the calls that start now.
 
-    Once this is committed the tools may run.
+    Tools run only after this is committed: if the process dies during a call, the store knows
+    that the call may have happened.
     """
 
     turn: EngineTurn
     system_prompt: str
     tools: tuple[ToolSpec, ...]
-    """What the hashes of the turn's request stand for."""
+    """Like `system_prompt`, the content behind a hash in the turn's request."""
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalRequested(Event):
+class ApprovalRequested(BaseEvent):
     """A person is asked about a call. The run waits for the answer."""
 
     turn_id: str
@@ -112,20 +113,20 @@ class ApprovalRequested(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallStarted(Event):
-    """A tool begins to work."""
+class ToolCallStarted(BaseEvent):
+    """A tool starts."""
 
     turn_id: str
     tool_call_id: str
     tool_name: str
     args: dict[str, Any]
     display_name: str = ""
-    """What cards call the tool; empty: its name."""
+    """Name of the tool on cards; empty: `tool_name`."""
 
 
 @dataclass(frozen=True, slots=True)
-class ToolProgress(Event):
-    """A tool says how far it is. `fraction` is 0–1 when it knows."""
+class ToolProgress(BaseEvent):
+    """A tool reports progress. `fraction` is 0–1; None if unknown."""
 
     turn_id: str
     tool_call_id: str
@@ -134,8 +135,8 @@ class ToolProgress(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallFinished(Event):
-    """A call has its result. `pending` calls of the turn are still at work."""
+class ToolCallFinished(BaseEvent):
+    """A call has its result. `pending` calls of the turn still run."""
 
     run_id: str
     turn_id: str
@@ -144,10 +145,10 @@ class ToolCallFinished(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TurnFinished(Event):
+class TurnFinished(BaseEvent):
     """A turn is over. `messages` are all that it added: the assistant's, then the tools'.
 
-    `system_prompt` and `tools` are what its request's hashes stand for.
+    `system_prompt` and `tools` are the contents behind the hashes in its request.
     """
 
     turn: EngineTurn
@@ -157,7 +158,7 @@ class TurnFinished(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class MessagesAdded(Event):
+class MessagesAdded(BaseEvent):
     """Messages enter the history between two turns: directives and briefs of a workflow."""
 
     run_id: str
@@ -165,7 +166,7 @@ class MessagesAdded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Notice(Event):
+class Notice(BaseEvent):
     """Something the person should know."""
 
     level: Literal["info", "warning", "error"]
@@ -174,7 +175,29 @@ class Notice(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RunFinished(Event):
-    """The run is over; the record is whole."""
+class RunFinished(BaseEvent):
+    """The run is over; the record is complete."""
 
     run: RunRecord
+
+
+Event = (
+    RunStarted
+    | TurnStarted
+    | TextDelta
+    | ReasoningDelta
+    | ToolCallDelta
+    | Retrying
+    | Waiting
+    | ResponseReceived
+    | ApprovalRequested
+    | ToolCallStarted
+    | ToolProgress
+    | ToolCallFinished
+    | TurnFinished
+    | MessagesAdded
+    | Notice
+    | RunFinished
+)
+"""Every event. Handlers `match` over it and end in `assert_never`, so that pyright reports a handler
+that forgot a new event."""

@@ -10,44 +10,45 @@ from nbagent.contracts.messages import Value
 
 
 class Limits(Value):
-    """Where a run pauses or ends."""
+    """Limits at which a run pauses or ends."""
 
     max_turns: int = 20
-    """Turns of one run; at the limit it pauses."""
-    ceiling: int = 50
-    """Requests since the person's last words; there it ends."""
-    loop_limit: int = 3
-    """The same failing call so many times stops the run."""
-    same_result_limit: int = 6
-    """The same call with the same successful result so many times stops the run."""
+    """Turns of one run. At the limit it pauses and can be resumed."""
+    max_requests: int = 50
+    """Requests since the person's last prompt. At the limit the run ends."""
+    max_repeated_failures: int = 3
+    """Number of identical failing calls that pauses the run."""
+    max_repeated_results: int = 6
+    """Number of identical calls with the same successful result that pauses the run. Higher than
+    for failures: polling is legitimate."""
     max_total_tokens: int | None = None
-    """Tokens of one run, counted after each turn."""
+    """Tokens of one run. A request that would probably exceed them is not sent."""
     max_cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
-    """How much a single tool call may take."""
+    """Limits of a single tool call."""
 
     max_read_bytes: int = 10_000_000
-    """Of one file; asking for more is `E_READ_LIMIT`."""
+    """Largest file to read; a larger one gives `E_READ_LIMIT`."""
     max_write_bytes: int = 5_000_000
-    """Of one file; more is `E_WRITE_LIMIT`."""
+    """Largest file to write; a larger one gives `E_WRITE_LIMIT`."""
     search_timeout_s: float = 10.0
     script_timeout_s: float = 120.0
-    """The longest that a script may ask for."""
+    """Longest time limit that a script may ask for."""
     script_memory_bytes: int = 2_000_000_000
     script_disk_bytes: int = 100 * 1024 * 1024
-    """Of all that a script writes; there it is ended."""
+    """Size of all files that a script writes. At the limit the script is killed."""
     script_output_bytes: int = 20_000
-    """Of stdout and of stderr, which a model reads whole; the rest is cut visibly."""
+    """Size of stdout and of stderr, each. The rest is cut, with a mark: a model reads all of it."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise UsageError(f"{name}={value!r} does not fit; give a number above 0")
+                raise UsageError(f"{name}={value!r} is not valid; give a number above 0")
 
     def tightened(self, by: ToolLimits) -> ToolLimits:
-        """The smaller of each."""
+        """Take the smaller value of each limit."""
         theirs = asdict(by)
         return ToolLimits(**{name: min(mine, theirs[name]) for name, mine in asdict(self).items()})

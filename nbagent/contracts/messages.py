@@ -11,22 +11,17 @@ from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.secrets import any_secret_known, redact_json, register_environment
 
 Role = Literal["system", "user", "assistant", "tool"]
-
-
 FINAL_ANSWER = "final_answer"
-"""The tool that takes the answer of a type, where the provider does not bind answers to one."""
-
-
+"""Tool that receives the typed answer if the provider has no schema mode for answers."""
 CONTINUE_PROMPT = "Your last answer was cut off. Go on exactly where it stopped."
-"""What the model is told to end its last answer."""
-
-
+"""Prompt with which the model completes an answer that was cut off."""
 MAX_DEPTH = 100
-"""Levels of lists and objects. Deeper values cannot be encoded by everything that keeps them."""
+"""Most levels of lists and objects in a stored value: orjson, pydantic and `json` have limits of
+their own, and a value must pass all of them."""
 
 
 class Value(BaseModel):
-    """Base of all records: frozen, lenient to fields that a newer version added."""
+    """Base of all records: frozen. Fields that a newer version added are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
@@ -35,7 +30,7 @@ V = TypeVar("V", bound=Value)
 
 
 def redacted(value: V) -> V:
-    """The value with every known secret in it hidden; the value itself when it holds none."""
+    """Copy a value with every known secret redacted; return the value itself if it has none."""
     register_environment()
     if not any_secret_known():
         return value
@@ -50,7 +45,7 @@ class TextPart(Value):
     type: Literal["text"] = "text"
     text: str
     name: str | None = None
-    """Of the attached file whose text it is; the person's own words have none."""
+    """Name of the attached file that the text comes from; None for text that the person typed."""
 
 
 class ImagePart(Value):
@@ -65,7 +60,7 @@ class ImagePart(Value):
 
 
 class FilePart(Value):
-    """A file that the model is given."""
+    """A file that is sent to the model."""
 
     type: Literal["file"] = "file"
     name: str
@@ -78,7 +73,7 @@ Part = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
 
 
 class ToolCall(Value):
-    """What the model asks for."""
+    """A call of a tool, as the model requested it."""
 
     id: str
     name: str
@@ -88,7 +83,7 @@ class ToolCall(Value):
     arguments_raw: str
     """The arguments exactly as the model wrote them."""
     extra: dict[str, Any] | None = None
-    """Vendor fields of the call that have to go back with it."""
+    """Vendor fields that must be sent back with the call."""
 
 
 class Message(Value):
@@ -103,27 +98,27 @@ class Message(Value):
     """On tool messages: the tool."""
     reasoning: str | None = None
     raw: dict[str, Any] | None = None
-    """What the provider needs back: `{"provider": …, "model": …, …}`."""
+    """Vendor data to send back with the message: `{"provider": …, "model": …, …}`."""
 
     @property
     def text(self) -> str:
-        """All text parts, joined."""
+        """All text parts, concatenated."""
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
     def typed_text(self) -> str:
-        """The same without the texts of attached files."""
+        """Text that was typed: `text` without the texts of attached files."""
         texts = (part for part in self.content if isinstance(part, TextPart) and not part.name)
         return "".join(part.text for part in texts)
 
     @classmethod
     def of(cls, role: Role, text: str) -> Message:
-        """A message of one text part (none when the text is empty)."""
+        """Make a message of one text part (none if the text is empty)."""
         return cls(role=role, content=(TextPart(text=text),) if text else ())
 
 
 def is_storable_json(value: Any) -> bool:
-    """Whether a record can hold it: JSON, no infinite number, at most MAX_DEPTH levels."""
+    """True if a record can store it: JSON, only finite numbers, at most MAX_DEPTH levels."""
     stack: list[tuple[Any, int]] = [(value, 1)]
     while stack:
         item, depth = stack.pop()
@@ -144,7 +139,8 @@ def is_storable_json(value: Any) -> bool:
 
 
 def parse_arguments(raw: str) -> dict[str, Any] | None:
-    """Decode a call's arguments: `""` and `null` are `{}`, anything but an object is None."""
+    """Decode a call's arguments. `""` and `null` give `{}`: some models send them for a tool
+    without parameters. Anything else that is not an object gives None."""
     try:
         value = load_json(raw) if raw.strip() else None
     except (ValueError, RecursionError):

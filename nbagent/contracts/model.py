@@ -1,6 +1,6 @@
-"""The provider-agnostic model interface: messages, requests, responses, chunks, usage.
+"""The provider-agnostic model interface: requests, responses, chunks, usage.
 
-Values only. What a provider's wire looks like belongs to its adapter.
+Values only. The formats of vendors belong to `providers/wires`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"
 
 
 class Usage(Value):
-    """Tokens of one response. Cached ones are within the prompt's, reasoning within completion."""
+    """Tokens of one response. `prompt_tokens` includes cached, `completion_tokens` reasoning."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -26,7 +26,7 @@ class Usage(Value):
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
-    """Of the prompt's: written into the provider's cache, at a price of their own."""
+    """Part of `prompt_tokens` that was written into the provider's cache, at its own price."""
 
     @classmethod
     def of(
@@ -39,7 +39,8 @@ class Usage(Value):
         reasoning: int = 0,
         cache_write: int = 0,
     ) -> Usage:
-        """Usage as a server counts: no part may be more than its whole (prices rely on it)."""
+        """Make usage from a server's counts. Each part is limited to its whole, as the computation
+        of prices subtracts them."""
         cached = min(cached, prompt)
         return cls(
             prompt_tokens=prompt,
@@ -56,19 +57,19 @@ class Usage(Value):
 
 
 class ToolTraits(Value):
-    """How a tool may be run. Never sent to a model."""
+    """Rules for running a tool. Never sent to a model."""
 
     host: str = ""
     interruptible: bool = True
-    """False: a stop waits until it has finished."""
+    """False: a stop waits until the call has finished."""
     ruling: Literal["allow", "ask", "deny"] = "allow"
-    """What happens to a call of it where no policy speaks of it."""
+    """Applied to a call that no rule of a policy matches."""
     sha: str = ""
-    """Hash of its definition, so that a record tells one version from the next."""
+    """Hash of its definition: distinguishes versions of a tool in records."""
 
 
 class ToolSpec(Value):
-    """What a model is shown of a tool."""
+    """Description of a tool for a model."""
 
     name: str
     display_name: str = ""
@@ -79,12 +80,12 @@ class ToolSpec(Value):
 
     @property
     def title(self) -> str:
-        """The display name where it says something else than the name; else empty."""
+        """The display name if it differs from the name; else empty."""
         return "" if self.display_name == self.name else self.display_name
 
 
 class ChatRequest(Value):
-    """One request to a model. Only what is set is sent."""
+    """One request to a model. Only fields with a value are sent."""
 
     model: str
     """The provider's own name of the model, without the `provider:` prefix."""
@@ -98,43 +99,43 @@ class ChatRequest(Value):
     top_p: float | None = None
     stop_sequences: tuple[str, ...] = ()
     reasoning: str | None = None
-    """Effort: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`; or tokens as digits."""
+    """Effort: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`; or a number of tokens."""
     output_schema: dict[str, Any] | None = None
 
 
 class ResponseMeta(Value):
-    """How a response came to be."""
+    """Facts about how a response was obtained."""
 
     request_id: str | None = None
     attempts: int = 1
-    """Requests that were sent, without those that only a refused parameter cost."""
+    """Number of requests sent, without those repeated only because a parameter was refused."""
     retry_wait_ms: float = 0.0
-    """Waited between attempts and for a rate limit."""
+    """Time waited between attempts and for a rate limit."""
     source: Literal["live", "hit", "replay", "offline"] = "live"
-    """`hit`: from the cache in mode auto; `replay`: from a record, never asked."""
+    """`hit`: from the cache in mode auto; `replay`: from a recording, nothing was sent."""
     dropped_params: tuple[str, ...] = ()
-    """Parameters that the server refused and that were left out."""
+    """Parameters that were left out because the server refused them."""
 
 
 class ChatResponse(Value):
-    """One answer of a model. `raw` of the message keeps what the provider needs back."""
+    """One answer of a model. Vendor data to send back is in `message.raw`."""
 
     message: Message
     usage: Usage | None = None
-    """None when the server reported none."""
+    """None if the server reported none."""
     model: str = ""
-    """The model that the server says it ran."""
+    """Model name as the server reports it."""
     finish_reason: FinishReason = "stop"
     meta: ResponseMeta = ResponseMeta()
 
     @property
     def reasoning(self) -> str | None:
-        """What the model thought aloud."""
+        """The model's reasoning, if it was sent."""
         return self.message.reasoning
 
     @property
     def raw(self) -> dict[str, Any] | None:
-        """What the provider needs back with this message."""
+        """Vendor data to send back with the message."""
         return self.message.raw
 
 
@@ -145,26 +146,26 @@ class CallDelta:
     index: int
     id: str | None = None
     name: str | None = None
-    """The tool's own name, once it is known."""
+    """The tool's own name (`fs.read`); None until it is known."""
     arguments: str = ""
 
 
 @dataclass(slots=True)
 class ClientNotice:
-    """Something a client tells while it works: a retry that waits, a parameter it left out."""
+    """A client's message while a request runs: it waits for a retry, it left out a parameter."""
 
     kind: Literal["retry", "wait", "dropped_param", "note"]
     text: str
-    """What is shown; a `wait` without a text says that a wait is over."""
+    """Text to show. A `wait` with an empty text ends the wait."""
     attempt: int = 0
     wait_s: float = 0.0
-    """How long it will now wait; infinite when only the next notice will tell."""
+    """Length of the wait that begins now; infinite if the next notice ends it."""
     error: ErrorInfo | None = None
 
 
 @dataclass(slots=True)
 class ChatChunk:
-    """One step of a stream. The last one has `done` and the whole `response`."""
+    """One part of a stream. The last one has `done` and the complete `response`."""
 
     content: str = ""
     reasoning: str = ""
@@ -183,12 +184,12 @@ class ModelInfo(Value):
     context_length: int | None = None
     """Tokens."""
     capabilities: tuple[str, ...] = ()
-    """Of `tools`, `vision`, `reasoning`, … as far as the server says."""
+    """Some of `tools`, `vision`, `reasoning`, …, as far as the server reports them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
-    """Where a provider is and how to talk to it."""
+    """Address, credentials and request settings of a provider."""
 
     api_key: SecretKey | None = None
     base_url: str | None = None
@@ -196,9 +197,9 @@ class ProviderConfig:
     project_id: str | None = None
     default_model: str | None = None
     timeout_s: float = 600.0
-    """Total deadline of one request, its retries and waits included."""
+    """Total deadline of one request, including retries and waits."""
     retries: int = 2
-    """Most attempts after the first one."""
+    """Maximum number of attempts after the first one."""
     headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     extra_body: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
-    """Further top-level keys of the request's JSON."""
+    """Additional top-level keys of the request's JSON."""

@@ -1,4 +1,4 @@
-"""Limits of a run, what may happen at a tool call, and the decisions about one. Plain values."""
+"""Policies for tool calls: the rules that allow, ask or deny, and their match. Plain values."""
 
 from __future__ import annotations
 
@@ -6,41 +6,46 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
-from nbagent.contracts.call_patterns import GlobResolver, unchanged_glob, call_pattern, invalid_pattern
+from nbagent.contracts.call_patterns import (
+    GlobResolver,
+    unchanged_glob,
+    call_pattern,
+    invalid_pattern,
+)
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.limits import ToolLimits
 
 Ruling = Literal["deny", "ask", "allow"]
-"""The strictest first."""
+"""Strictest first: the order of this type is the order in which rules apply."""
 Isolation = Literal["auto", "landlock", "process"]
 RULINGS: tuple[Ruling, ...] = get_args(Ruling)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleMatch:
-    """What a policy says to a call, and which rule said it."""
+    """The ruling of a policy on a call, with the rule that matched."""
 
     ruling: Ruling
     why: str
     rule: str = ""
-    """The pattern; empty when no rule speaks of it."""
+    """The pattern; empty if no rule matched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPolicy:
-    """What a model may see and what happens at a call.
+    """Rules for the tools that a model sees and the calls it makes.
 
-    Patterns are those of `CallPattern`. Of one policy `deny` wins over `ask`, and `ask` over
-    `allow`; a call of which no rule speaks keeps what its host says by default.
+    Rules are patterns as described in `CallPattern`. `deny` wins over `ask`, and `ask` over
+    `allow`. A call that no rule matches gets the default ruling of its host.
     """
 
     allow: Sequence[str] = ()
     ask: Sequence[str] = ()
     deny: Sequence[str] = ()
-    """A tool that is denied whatever its arguments is not shown to the model."""
+    """A tool that is denied for all arguments is not shown to the model."""
     limits: ToolLimits = field(default_factory=ToolLimits)
     isolation: Isolation = "auto"
-    """How scripts are kept apart; `auto` is the strongest that works here."""
+    """Isolation of scripts; `auto` is the strongest level that works here."""
 
     def __post_init__(self) -> None:
         for name in RULINGS:
@@ -54,13 +59,13 @@ class ToolPolicy:
         limits: Any = self.limits
         if not isinstance(limits, ToolLimits) or self.isolation not in get_args(Isolation):
             raise UsageError(
-                f"limits={limits!r} or isolation={self.isolation!r} does not fit; give an "
+                f"limits={limits!r} or isolation={self.isolation!r} is not valid; give an "
                 f"nbagent.ToolLimits(…), and one of {', '.join(get_args(Isolation))}"
             )
 
     @property
     def rules(self) -> tuple[tuple[Ruling, str], ...]:
-        """Every rule as its kind and its pattern, the strictest first."""
+        """All rules as pairs of ruling and pattern, strictest first."""
         return tuple((kind, text) for kind in RULINGS for text in getattr(self, kind))
 
     def says(
@@ -70,7 +75,10 @@ class ToolPolicy:
         arguments: Mapping[str, Any] | None,
         resolve: GlobResolver = unchanged_glob,
     ) -> RuleMatch | None:
-        """What its rules say to a call (None: to the tool in general); None when none does."""
+        """Find the first rule that matches a call; None if none does.
+
+        With `arguments=None`, the tool itself is judged, without a call.
+        """
         for ruling, text in self.rules:
             pattern, lenient = call_pattern(text), ruling != "allow"
             if pattern.matches_tool(tool, host) and pattern.matches_arguments(

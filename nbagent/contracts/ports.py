@@ -1,4 +1,7 @@
-"""The ports: what the engine and the session need from rooms that they do not import."""
+"""Ports: protocols that the engine and the session use and other packages implement.
+
+They let the engine import contracts only, so that it runs the same in tests and batches.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ from nbagent.contracts.tools import PreparedCall, ToolContext
 
 
 class ChatClient(Protocol):
-    """Talks to one provider, the part of a model id before the colon. On the engine's loop.
+    """Sends requests to one provider (the part of a model id before the colon), on the engine's loop.
 
-    `chat` gives one whole answer, `chat_stream` chunks of which the last has `done` and `response`.
-    Both raise ModelError only; being cancelled, they close the connection.
+    `chat` returns a complete answer. `chat_stream` yields chunks; the last one has `done` and
+    `response`. Both raise ModelError only. If they are cancelled, they close the connection.
     """
 
     @property
@@ -43,22 +46,22 @@ class ChatClient(Protocol):
 
 @runtime_checkable
 class SchemaClient(Protocol):
-    """A client that can say whether an answer to a request (its model and tools) fits a schema."""
+    """A client that knows if its provider can bind the answer to a request to a schema."""
 
     def has_schema_mode(self, request: ChatRequest) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one response cost, in USD, by part."""
+    """Cost of one response in USD, by part."""
 
     input_usd: float = 0.0
-    """Prompt tokens that no cache had."""
+    """Prompt tokens that were not cached."""
     cached_usd: float = 0.0
     """Prompt tokens read from or written to the provider's cache."""
     output_usd: float = 0.0
     saved_usd: float = 0.0
-    """What the cached tokens would have cost more without the cache."""
+    """Additional cost of the cached tokens if there had been no cache."""
 
     @property
     def total_usd(self) -> float:
@@ -66,10 +69,11 @@ class Cost:
 
 
 class ToolHost(Protocol):
-    """A source that lists and runs tools. Its name stands in their traits.
+    """A source that lists and runs tools. Its name is in the traits of its tools.
 
-    `tools` is what the model is shown now, asked before every request; raising fails the run.
-    `prepare` checks a call and does nothing yet; a ToolError is the result of the call.
+    `tools` lists the tools for the next request; it is called before every request, and an
+    exception fails the run. `prepare` checks a call without any effect; a ToolError becomes the
+    result of the call.
     """
 
     @property
@@ -79,10 +83,10 @@ class ToolHost(Protocol):
 
 
 class PatchGuard(Protocol):
-    """Keeps a file that changes by checked updates only, whatever tool would change it."""
+    """Protects a file: only checked updates may change it, whichever tool writes."""
 
     def guards(self, path: Path) -> bool:
-        """Whether this path of the host is the file, also as another file system spells it."""
+        """True if this path is the file, also in the spelling of another file system."""
         ...
 
     def change(
@@ -91,32 +95,38 @@ class PatchGuard(Protocol):
         update: Mapping[str, Any] | None,
         path_exists: Callable[[str], bool],
     ) -> tuple[bytes, dict[str, Any]]:
-        """What an update makes of the file, and what the result says of it beside.
+        """Apply an update; return the new bytes and further data for the result.
 
-        `update` is None for any other change. ToolError: it is refused.
+        Args:
+            before: the file's bytes; None if it does not exist.
+            update: None for any other kind of change.
+            path_exists: True for a path (with its mount) that exists.
+
+        Raises:
+            ToolError: the change is refused.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a person or a policy says to one call."""
+    """Decision of a person or a policy about one call."""
 
     prepared: PreparedCall
-    """The call that runs when it is allowed."""
+    """The call to run if it is allowed."""
     approval: Approval = "allowed"
     decided_by: str = ""
-    """`person`, `callback`, `session`, `policy`, `nobody`; empty when nobody had to be asked."""
+    """`person`, `callback`, `session`, `policy`, `nobody`; empty if no decision was needed."""
     reason: str = ""
     arguments: dict[str, Any] | None = None
-    """Those that a person gave instead, also where they are denied or fit nothing."""
+    """Arguments that a person gave instead, even if these are denied or not valid."""
     waited_ms: float = 0.0
 
 
 class Approver(Protocol):
-    """Allows, denies or changes a call before it runs; emits ApprovalRequested when it asks.
+    """Allows, denies or changes a call before it runs. Emits ApprovalRequested if it asks.
 
-    A ToolError says that the call could not be prepared again.
+    Raises ToolError if a changed call could not be prepared again.
     """
 
     async def review(
@@ -131,37 +141,39 @@ class Approver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What a composer adds to the next request."""
+    """A composer's part of the next request."""
 
     system_prompt: str
     new_messages: tuple[Message, ...] = ()
-    """Directives and briefs; they enter the history and stay."""
+    """Directives and briefs; they become part of the history."""
     node: str | None = None
     agent: str | None = None
     output_schema: dict[str, Any] | None = None
-    """What the answer has to fit, where the provider sees to that."""
+    """JSON schema of the answer, if the provider can enforce it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnDecision:
-    """What a composer says after an answer, or after a turn whose calls were answered."""
+    """A composer's decision after an answer, or after a turn whose calls were answered."""
 
     stop_reason: StopReason | None = None
-    """The run is complete, for this reason."""
+    """Not None: the run is complete, for this reason."""
     call_was_answer: bool = False
     """One of the calls was the answer: the run ends as after an answer."""
     new_messages: tuple[Message, ...] = ()
-    """After an answer: when there are some, the run goes on with them."""
+    """After an answer: if there are any, the run continues with them."""
     error: ErrorInfo | None = None
-    """The answer cannot be used: the run fails, after `new_messages` were said."""
+    """The answer cannot be used: `new_messages` are added, then the run fails."""
     notices: tuple[str, ...] = ()
-    """What the person should know of the run now."""
+    """Texts for the person."""
 
 
 class Composer(Protocol):
-    """Knows what stands around the person's words: the base, and a workflow's directives.
+    """Adds system prompt and messages around the person's prompt: the base, or a workflow's.
 
-    It is asked before each request, and after an answer or a turn whose calls were answered.
+    One object with two methods, not a list of hooks: a workflow must see the state before and
+    after a turn together to decide how the run continues. `before_turn` is called before each
+    request, `after_turn` after an answer or a turn whose calls were answered.
     """
 
     async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition: ...
@@ -169,9 +181,9 @@ class Composer(Protocol):
 
 
 class EventPort(Protocol):
-    """Where the engine's events go, on its loop: in passing, or onto the disk.
+    """Receives the engine's events, on its loop.
 
-    When `commit` returns, the event is on disk; with a StoreError the run ends here.
+    `emit` does not wait. When `commit` returns, the event is on disk; a StoreError ends the run.
     """
 
     def emit(self, event: Event) -> None: ...
@@ -179,10 +191,11 @@ class EventPort(Protocol):
 
 
 class Sink(Protocol):
-    """Takes the events of one run, on the engine thread, and does not block. Raising detaches it.
+    """Receives the events of one run, on the engine thread; must not block.
 
-    One in which a person may answer questions, by `RunControls.answer`, has a true `can_answer`;
-    it may become true while a run goes on. It is closed when the run is over or it was detached.
+    A sink that raises is detached, and the run continues. A sink in which a person can answer
+    questions (by `RunControls.answer`) has an attribute `can_answer` that is true; it may become
+    true during a run. `close` is called when the run is over or the sink was detached.
     """
 
     @property
@@ -192,14 +205,15 @@ class Sink(Protocol):
 
 
 ShowPieces = Callable[[str, Sequence[PreviewPiece]], object]
-"""Takes `why` and `pieces` of a question."""
+"""Called with `why` and `pieces` of a question."""
 
 
 class RunControls(Protocol):
-    """What a view may do to a run, in any thread: stop it at once or pause it after the turn.
+    """Actions of a view on a run, callable in any thread.
 
-    `answer` answers the question about a call, `preview` shows what the call would do with edited
-    arguments (`show` is called on the engine's loop); False when it is not asked (any more).
+    `stop` stops at once, or pauses after the turn. `answer` answers the question about a call.
+    `preview` shows what the call would do with edited arguments (`show` is called on the engine's
+    loop). `answer` and `preview` return False if there is no such question (any more).
     """
 
     def stop(self, *, after_turn: bool = False) -> None: ...

@@ -1,6 +1,6 @@
-"""What is kept of a run: tool results and runs, turns, run records. Frozen values.
+"""Stored values of a run: tool results and tool runs, turns, run records. Frozen.
 
-Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and go on in a child run.
+Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and a child run continues the numbers.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ RanIn = Literal["main thread", "waiting thread", "worker thread", "tool loop", "
 
 
 def turn_id(index: int) -> str:
-    """`C01` for the first turn of a conversation (index 1), `C100` after `C99`."""
+    """Make the id of a turn: `C01` for index 1, `C100` after `C99`."""
     return f"C{index:02d}"
 
 
 class ToolResult(Value):
-    """What came back from a tool: data, or an error."""
+    """Result of a tool: data, or an error."""
 
     ok: bool
     data: Any = None
     """A JSON value."""
     error: ErrorInfo | None = None
     attachments: tuple[Part, ...] = ()
-    """Images and files that the model is given beside the data."""
+    """Images and files for the model, in addition to the data."""
     note: str = ""
-    """What the model has to know beside the result: that a person changed its arguments."""
+    """Further information for the model: that a person changed its arguments."""
 
     @property
     def body(self) -> dict[str, Any]:
-        """For the model: `{ok, data, note?}` or `{ok, error{code, message, details?}, note?}`."""
+        """JSON for the model: `{ok, data, note?}`, `{ok, error{code, message, details?}, note?}`."""
         note = {"note": self.note} if self.note else {}
         if self.ok:
             return {"ok": True, "data": self.data, **note}
@@ -73,59 +73,60 @@ class ToolResult(Value):
 
 
 class ToolRun(Value):
-    """The execution of one tool call. Every call gets exactly one."""
+    """Execution of one tool call. Every call gets exactly one: vendors refuse a conversation in
+    which a call has no result."""
 
     tool_call_id: str
     tool_name: str
     display_name: str = ""
-    """What cards call it; empty: its name."""
+    """Name of the tool on cards; empty: `tool_name`."""
     host: str = ""
     """The source of the tool: `functions`, `filesystem`, `mcp:git`."""
     args: dict[str, Any] | None = None
-    """The arguments that were used; None when they were not a JSON object."""
+    """Arguments that were used; None if they were not a JSON object."""
     asked_args: dict[str, Any] | None = None
-    """What the model had written, where a person changed the arguments."""
+    """Arguments that the model wrote, if a person changed them."""
     result: ToolResult | None = None
-    """None only while it runs."""
+    """None only while the call runs."""
     queued_at: datetime | None = None
     started_at: datetime | None = None
-    """None when it never started."""
+    """None if it never started."""
     duration_ms: float = 0.0
-    """From start to end, without waiting."""
+    """Time from start to end, without waiting for a person."""
     waited_ms: float = 0.0
-    """Waiting for a person's decision."""
+    """Time spent waiting for a person's decision."""
     ran_in: RanIn | None = None
     isolation: str | None = None
-    """How a script was kept apart: `landlock` or `process`; None for everything else."""
+    """Isolation of a script: `landlock` or `process`; None for other tools."""
     approval: str | None = None
-    """`allowed`, `denied`, `edited`; None when nobody had to be asked."""
+    """`allowed`, `denied`, `edited`; None if no decision was needed."""
     approved_by: str | None = None
     """`person`, `callback`, `session`, `policy`, `nobody`."""
     reason: str | None = None
-    """What the person or the rule said with it."""
+    """Reason that the person or the rule gave."""
     truncated: bool = False
-    """The result was cut to fit its budget."""
+    """True if the result was cut to its budget."""
     repeat_n: int = 1
-    """How many times this call, with these arguments, was made in this run."""
+    """Number of times that this call, with these arguments, was made in this run so far."""
     tool_sha: str = ""
     error_detail: str | None = None
-    """For the person: the last frames of what the tool raised."""
+    """For the person: the last frames of the tool's traceback."""
     printed: str = ""
-    """For the person: what it printed, where that was taken from the cell."""
+    """For the person: text that the tool printed, if it was captured instead of shown in the cell."""
     shown: tuple[ImagePart, ...] = ()
-    """For the person: pictures that it displayed and did not return."""
+    """For the person: images that the tool displayed and did not return."""
     first_figure: int = 0
-    """The number in the conversation of the first of its `images`; 0 where there are none."""
+    """Number in the conversation of the first of its `images`; 0 if there are none."""
     notes: tuple[str, ...] = ()
 
     @property
     def images(self) -> tuple[ImagePart, ...]:
-        """What the person sees: the images in the result, then those that were displayed."""
+        """Images for the person: those in the result, then those that were displayed."""
         parts = self.result.attachments if self.result else ()
         return (*(part for part in parts if isinstance(part, ImagePart) and part.data), *self.shown)
 
     def as_message(self) -> Message:
-        """The message that gives the result to the model."""
+        """Make the message that sends the result to the model."""
         return Message(
             role="tool",
             content=self.result.as_content() if self.result else (),
@@ -135,24 +136,24 @@ class ToolRun(Value):
 
 
 _TRIMMED_CHARS = 200
-"""Of an old tool result that is sent shortened."""
+"""Length of an old tool result that is sent trimmed."""
 _MIN_TRIM_CHARS = 500
-"""A shorter result would hardly become smaller."""
+"""Shorter results are not trimmed: with the note about the rest they would hardly get smaller."""
 
 
 def can_trim(message: Message) -> bool:
-    """Whether a message is a tool result that becomes much smaller when it is shortened."""
+    """True if a message is a tool result that gets much smaller by trimming."""
     long = len(message.content) > 1 or len(message.text) >= _MIN_TRIM_CHARS
     return message.role == "tool" and long
 
 
 def trim_result(message: Message) -> Message:
-    """A tool message with the start of its result, as JSON that says what is missing.
+    """Trim a tool message to the start of its result, as JSON that says what is missing.
 
-    `{"ok": true, "data": "<the first characters>", "trimmed": "200 of 48,213 characters"}`; of an
-    error the code stays. Images and files are left out.
+    `{"ok": true, "data": "<the first characters>", "trimmed": "200 of 48,213 characters"}`. The
+    code of an error stays. Images and files are left out.
     """
-    # A conversation of the person's own making may hold anything.
+    # A conversation that a person imported may contain any text here.
     body = parse_arguments(message.text) or {}
     error = json_object(body.get("error"))
     content: Any = error.get("message") if error else body.get("data", message.text)
@@ -168,19 +169,23 @@ def trim_result(message: Message) -> Message:
 
 
 class TurnRequest(Value):
-    """What a turn sent, by reference: the first `n_messages` of the run's conversation."""
+    """Request of a turn, by reference: the first `n_messages` of the run's conversation.
+
+    The messages themselves are stored once per run; a copy in each turn would grow with the square
+    of the turns.
+    """
 
     n_messages: int
     n_new: int
-    """How many of these the turn before had not sent."""
+    """Number of these messages that the previous turn did not send."""
     model: str
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Only what was set: `temperature`, `tool_choice`, …"""
+    """Parameters that were set: `temperature`, `tool_choice`, …"""
     system_sha: str = ""
     toolset_sha: str = ""
     n_tools: int = 0
     trimmed: tuple[int, ...] = ()
-    """Places, from 0, of the tool results that were sent shortened (`--trim tool-results`)."""
+    """Indexes, from 0, of the tool results that were sent trimmed (`--trim tool-results`)."""
 
 
 class EngineTurn(Value):
@@ -193,29 +198,29 @@ class EngineTurn(Value):
     phase_before: Phase = "Running"
     request: TurnRequest
     response: ChatResponse | None = None
-    """None when there was no answer, not even a part of one."""
+    """None if there was no answer, not even a partial one."""
     tool_runs: tuple[ToolRun, ...] = ()
     phase_after: Phase = "Running"
     stop_reason: StopReason | None = None
     started_at: datetime
     duration_ms: float = 0.0
     model_ms: float = 0.0
-    """From the request to the end of the response, retries included, waits not."""
+    """Time from the request to the end of the response, with retries, without waits."""
     ttft_ms: float | None = None
-    """From the last attempt's request to its first token."""
+    """Time from the last attempt's request to its first token."""
     attempts: int = 1
-    """The first one and its retries, also where none of them was answered."""
+    """Number of attempts, also if none of them was answered."""
     retry_wait_ms: float = 0.0
-    """Waited between attempts and for a rate limit."""
+    """Time waited between attempts and for a rate limit."""
     cost_usd: float | None = None
-    """None when the price is unknown."""
+    """None if the price is unknown."""
     cost_input_usd: float | None = None
-    """Of it, for prompt tokens that were not cached."""
+    """Part for prompt tokens that were not cached."""
     cost_cached_usd: float | None = None
-    """Of it, for prompt tokens read from or written to the provider's cache."""
+    """Part for prompt tokens read from or written to the provider's cache."""
     cost_output_usd: float | None = None
     saved_usd: float | None = None
-    """What cached tokens, or an answer from a record, would have cost more."""
+    """Additional cost without the provider's cache or the recorded answer."""
     node: str | None = None
     agent: str | None = None
     error: ErrorInfo | None = None
@@ -223,53 +228,53 @@ class EngineTurn(Value):
 
     @property
     def text(self) -> str:
-        """What the model wrote in this turn."""
+        """Text of the model's answer in this turn."""
         return self.response.message.text if self.response else ""
 
 
 JUDGE_SUFFIX = "/judge"
-"""What the name of a batch ends with whose runs judge those of another one."""
+"""Suffix of a batch name: the runs of such a batch judge the runs of the batch before it."""
 
 
 class Case(Value):
-    """What a run of a batch answers: one row of its table, in one variant, for the nth time."""
+    """Case of a batch that a run answers: one row of its table, in one variant, one repeat."""
 
     batch: str
-    """The batch's name; of a judge's run it ends with `JUDGE`."""
+    """Name of the batch; ends with `JUDGE_SUFFIX` if the run judges another one."""
     row_key: str
     variant: dict[str, str] = Field(default_factory=dict[str, str])
-    """The label of each axis, by its name."""
+    """Label of each axis, by the axis name."""
     attempt: int = 1
-    """Counts the repeats from 1."""
+    """Number of the repeat, from 1."""
     sha: str = ""
-    """Hash of all that decides the answer: a finished run of the same hash is not asked again."""
+    """Hash of everything that determines the answer. A finished run with this hash is reused."""
 
 
 class ScoreRecord(Value):
-    """What a scorer, a judge or a person says of a run; one for each run, scorer and version."""
+    """Score of a run by a scorer, a judge or a person; one for each run, scorer and version."""
 
     run_id: str
     scorer: str
     version: int = 1
     value: bool | float | str | None = None
-    """An assertion, a number or a label; None where the scorer failed or had nothing to say."""
+    """An assertion, a number or a label; None if the scorer failed or returned None."""
     reason: str | None = None
     by: str
     """`function`, `person`, or the model id of a judge."""
     error: str | None = None
-    """What the scorer raised."""
+    """Error that the scorer raised."""
     at: datetime
     judge_run_id: str | None = None
-    """The run in which a model judged."""
+    """Id of the run in which a model judged."""
     row: dict[str, str] | None = None
-    """Short hashes of what a scorer saw of the row, by column; None for a person's label."""
+    """Short hashes of the row's values that the scorer used, by column; None for a person's label."""
 
 
 class RunRecord(Value):
-    """One run, whole. It never changes after it ended.
+    """A complete run. It never changes after it ended.
 
-    `messages` are the run's own; the ones before them belong to the parent:
-    its conversation up to `shared_messages`.
+    `messages` are the run's own. The messages before them belong to the parent: its conversation
+    up to `shared_messages`.
     """
 
     id: str
@@ -280,25 +285,26 @@ class RunRecord(Value):
     shared_messages: int = 0
     kind: Literal["start", "continue", "resume", "fork"] = "start"
     forked_from: str | None = None
-    """The turn of the parent that a fork asks anew."""
+    """Id of the parent's turn that a fork repeats."""
     case: Case | None = None
-    """Of a run that is one of a batch."""
+    """None if the run is not part of a batch."""
     copied: tuple[str, ...] = ()
-    """Of a fork that changed the conversation before it: its first messages are that conversation
-    from the first change on. For each the id of the turn that had added it, or nothing."""
+    """Set if a fork changed the conversation before it: the run then begins with a copy of that
+    conversation from the first change on, because a stored conversation never changes. One entry
+    for each copied message: the id of the turn that added it, or an empty string."""
     agent: str | None = None
     workflow: str | None = None
     nbagent_version: str = ""
     execution_count: int | None = None
-    """Of the cell, where the kernel tells."""
+    """Execution count of the cell, if the kernel reports it."""
     cell_id: str | None = None
     notebook: str | None = None
-    """File name of the notebook, where the front end tells."""
+    """File name of the notebook, if the front end reports it."""
     model: str
     """`provider:model`."""
     base_url: str | None = None
     template: str | None = None
-    """The cell's text before `{{ expressions }}` were evaluated; None when it had none."""
+    """Text of the cell before `{{ expressions }}` were evaluated; None if it had none."""
     prompt: str = ""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
     limits: Limits = Limits()
@@ -311,9 +317,9 @@ class RunRecord(Value):
     usage: Usage = Usage()
     """Sum over the turns."""
     cost_usd: float | None = None
-    """Sum over the turns whose price is known; None when there is none."""
+    """Sum over the turns with a known price; None if there are none."""
     n_unpriced: int = 0
-    """Turns with a response whose price is unknown."""
+    """Number of turns with a response and an unknown price."""
     notices: tuple[str, ...] = ()
     system_prompts: dict[str, str] = Field(default_factory=dict[str, str])
     """Text by `system_sha`."""
@@ -326,11 +332,11 @@ class RunRecord(Value):
 
     @property
     def text(self) -> str:
-        """The last text that the model wrote."""
+        """Last text that the model wrote."""
         return next((turn.text for turn in reversed(self.turns) if turn.text), "")
 
     def message_range(self, turn: EngineTurn) -> range:
-        """The places in `messages` of a turn's answer and results; none where it left none."""
+        """Indexes in `messages` of a turn's answer and tool results; empty if it added none."""
         start = turn.request.n_messages - self.shared_messages
         answer = turn.response and turn.response.message
         if answer is None or self.messages[start : start + 1] != (answer,):
@@ -339,7 +345,7 @@ class RunRecord(Value):
 
 
 def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:
-    """Hash of what a model is shown of its tools, and of their definitions."""
+    """Hash the descriptions of tools for the model, and their definitions."""
     if not tools:
         return ""
     return sha_of([[t.name, t.description, t.parameters, t.traits.sha] for t in tools])

@@ -1,10 +1,10 @@
-"""Who holds keys, which names say that something is a secret, and the filter of every border.
+"""Secrets: the type that holds a key, names that suggest a secret, and the filter for output.
 
-A `SecretKey` shows itself as `***`, cannot be pickled, and registers its literal and encoded
-forms with the filter; `redact` replaces each of them. It is asked where something leaves: at the
-end of a call, in deltas, in what is kept, printed, logged or exported, not on the way there.
-Redact first, then cut: half a key that is cut off matches nothing any more (`redact_cut` is for
-what others have cut).
+A `SecretKey` is printed as `***`, cannot be pickled, and registers its literal and encoded forms
+with the filter; `redact` replaces each of them. The filter is applied where data leaves the
+process or is stored: at the end of a call, in deltas, records, output, logs and exports; not on
+the way there. Redact first, then cut: a half key matches nothing any more (`redact_truncated` is
+for texts that others have cut).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from urllib.parse import quote, quote_plus, unquote
 
 MASK = "[redacted]"
 _MIN_SECRET_CHARS = 8
-"""Shorter values (`none`, `ollama`) are placeholders; hiding them would garble ordinary text."""
+"""Shorter values (`none`, `ollama`) are placeholders; redacting them would garble ordinary text."""
 _MAX_SECRET_CHARS = 10_000
 _CUT_MARK = re.compile(r"([\s\[\]('\"]{0,2}(?:…|\.{2,})[\s\[\]('\"]{0,2})")
-"""What stands where a text was cut."""
+"""Ellipsis that marks where a text was cut."""
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_PARTS = (
     *("secret", "passw", "passphrase", "passcode", "credential", "apikey", "accesskey"),
@@ -42,14 +42,14 @@ _COUNT_WORDS = frozenset(
         *("input", "output", "count", "counts", "limit", "budget", "usage", "per"),
     )
 )
-"""With one of these words, tokens are those of a language model."""
+"""If one of these words is in the name, `token` means tokens of a language model."""
 _URL_PASSWORD = re.compile(r"\w://[^\s/:@'\"]{0,200}:([^\s/@'\"]{1,500})@")
 _URL_SAFE = str.maketrans("+/", "-_")
 _HTTP_LOGGERS = ("httpcore2", "httpx2")
 
 
 class SecretKey:
-    """A credential that does not leak by being printed, compared, pickled or walked over."""
+    """A credential that printing, comparing, pickling or reading attributes does not reveal."""
 
     __slots__ = ("__reveal",)
 
@@ -74,7 +74,7 @@ class SecretKey:
 
 
 class _PrefixFinder:
-    """Finds the first characters of a form at the end of a text."""
+    """Finds the first characters of a secret's form at the end of a text."""
 
     def __init__(self, forms: Iterable[str]) -> None:
         self._forms: defaultdict[str, list[str]] = defaultdict(list)
@@ -84,7 +84,7 @@ class _PrefixFinder:
         self._longest = max(map(len, forms))
 
     def partial_length(self, text: str) -> int:
-        """How many characters at the end of a text may be the start of a form."""
+        """Count the characters at the end of a text that may be the start of a form."""
         for start in range(max(len(text) - self._longest, 0), len(text)):
             forms = self._forms.get(text[start : start + _MIN_SECRET_CHARS], ())
             if any(form.startswith(text[start:]) for form in forms):
@@ -93,7 +93,7 @@ class _PrefixFinder:
 
 
 class _SecretFinder:
-    """Finds whole forms, their starts and, read backwards, their ends."""
+    """Finds complete forms of secrets, their starts and, on the reversed text, their ends."""
 
     def __init__(self, forms: frozenset[str]) -> None:
         self.whole = _pattern_of(forms)
@@ -101,7 +101,7 @@ class _SecretFinder:
         self.ends = _PrefixFinder({form[::-1] for form in forms})
 
     def mask_partial(self, piece: str) -> str:
-        """A piece of a text that was cut at both ends, without what is left there of a form."""
+        """Mask partial forms at both ends of a piece of a text that was cut."""
         if (size := self.starts.partial_length(piece)) >= _MIN_SECRET_CHARS:
             piece = piece[:-size] + MASK
         if (size := self.ends.partial_length(piece[::-1])) >= _MIN_SECRET_CHARS:
@@ -112,13 +112,17 @@ class _SecretFinder:
 _finder = lru_cache(maxsize=1)(_SecretFinder)
 _lock = threading.Lock()
 _forms: frozenset[str] = frozenset()
-"""Of every secret."""
+"""Forms of all secrets."""
 _environment: Mapping[Any, Any] = {}
-"""As it was read last."""
+"""Copy of the environment when it was last read."""
 
 
 def _pattern_of(forms: Iterable[str]) -> re.Pattern[str]:
-    """One pattern, the longest form first. Grouped, it looks at few branches a character."""
+    """Make one pattern, longest form first: a key may contain another one.
+
+    Forms are grouped by their first character, so that the regex tries few branches at each
+    position; a flat alternation of thousands of forms is slow on long texts.
+    """
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for form in sorted(forms, key=len, reverse=True):
         groups[form[0]].append(re.escape(form[1:]))
@@ -126,17 +130,25 @@ def _pattern_of(forms: Iterable[str]) -> re.Pattern[str]:
 
 
 def register_secret(text: str) -> None:
-    """Make `redact` hide this text: literal, as URL, JSON, hexadecimal, base64 and base32."""
+    """Make `redact` hide a text: literal, as URL, JSON, hexadecimal, base64 and base32."""
     global _forms
     text = text.strip()
     if len(text) < _MIN_SECRET_CHARS or text in _forms:
         return
     raw = text.encode("utf-8", "surrogatepass")
-    forms = {text, quote(text, safe=""), quote_plus(text), json.dumps(text)[1:-1], *_escape_forms(text)}
+    forms = {
+        text,
+        quote(text, safe=""),
+        quote_plus(text),
+        json.dumps(text)[1:-1],
+        *_escape_forms(text),
+    }
     forms |= {raw.hex(), raw.hex().upper()}
     for encode, bits, alignments in ((base64.b64encode, 6, 3), (base64.b32encode, 5, 5)):
         for shift in range(alignments):
-            # Of a longer text that holds the key: without what its neighbours blur.
+            # If the key is inside a longer encoded text (`user:key`), its first and last digits
+            # depend on its neighbours, and the rest on its offset. So each offset is encoded, and
+            # the digits at the borders are dropped.
             coded = encode(b"\0" * shift + raw).decode()
             coded = coded[-(-shift * 8 // bits) : (shift + len(raw)) * 8 // bits]
             forms |= {coded, coded.translate(_URL_SAFE) if bits == 6 else coded.lower()}
@@ -145,18 +157,19 @@ def register_secret(text: str) -> None:
 
 
 def _escape_forms(text: str) -> set[str]:
-    """Every character as the escape of JSON and Python; beyond the first plane they differ."""
+    """Escape every character as JSON and Python do; they differ beyond the first plane."""
     in_json = "\\u" + text.encode("utf-16-be", "surrogatepass").hex("-", 2).replace("-", "\\u")
     in_python = (f"\\u{ord(c):04x}" if c < "\U00010000" else f"\\U{ord(c):08x}" for c in text)
     return {in_json, in_json.upper().replace("U", "u"), "".join(in_python)}
 
 
 def register_environment() -> None:
-    """Make `redact` hide every secret of the environment, whoever set it and whenever.
+    """Make `redact` hide every secret in the environment.
 
-    Called before anything of a run is read, and where it is written: the environment changes.
+    Called before data of a run is read and when it is written, because the environment may change
+    at any time (`%env`, `os.environ`).
     """
-    # The dict inside is compared in no time, os.environ itself decodes every text of it.
+    # Comparing the inner dict is fast; os.environ decodes each of its texts.
     global _environment
     now = dict(getattr(os.environ, "_data", os.environ))
     if now == _environment:
@@ -170,13 +183,13 @@ def register_environment() -> None:
         for password in _URL_PASSWORD.findall(text):
             register_named_secrets({"password": unquote(password)})
     for name in _HTTP_LOGGERS:
-        # Their lines hold addresses and headers as they are. Who sets a level of his own has them.
+        # Their debug lines contain URLs and headers, unredacted. A level that the user set stays.
         if (log := logging.getLogger(name)).level == logging.NOTSET:
             log.setLevel(logging.WARNING)
 
 
 def register_named_secrets(names: Mapping[str, Any]) -> None:
-    """Make `redact` hide texts that are secrets by their name and by their look."""
+    """Make `redact` hide texts whose name and form suggest a secret."""
     for name, text in list(names.items()):
         if type(text) is str and len(text) <= _MAX_SECRET_CHARS and is_secret_name(name):
             for word in text.split():
@@ -185,7 +198,7 @@ def register_named_secrets(names: Mapping[str, Any]) -> None:
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether a variable, key or column of this name is likely to hold a secret."""
+    """True if a variable, key or column of this name probably holds a secret."""
     if isinstance(name, tuple):
         return any(map(is_secret_name, cast("tuple[object, ...]", name)))
     return issubclass(type(name), str) and _is_secret_name(str.__str__(cast("str", name))[:200])
@@ -198,19 +211,23 @@ def _is_secret_name(name: str) -> bool:
     if min_secret_chars(name) == _MIN_SECRET_CHARS:
         return True
     name_words = _words_of(name)
-    ending = [w for w in name_words if w.endswith(_KEY_ENDINGS) and not _ORDINARY_WORDS.fullmatch(w)]
+    ending = [
+        w for w in name_words if w.endswith(_KEY_ENDINGS) and not _ORDINARY_WORDS.fullmatch(w)
+    ]
     counts = all(word in ("token", "tokens") for word in ending)
     return bool(ending) and not (counts and not _COUNT_WORDS.isdisjoint(name_words))
 
 
 def min_secret_chars(name: str) -> int:
-    """How long a secret under such a name is at least.
+    """Return the minimum length of a secret under this name.
 
-    A shorter text under a name like `sort_key` is a word of everyday use.
+    Names such as `sort_key` are ambiguous: short texts under them are ordinary words.
     """
     name_words = _words_of(name)
     joined = "".join(name_words)
-    certain = any(part in joined for part in _SECRET_PARTS) or not _SECRET_WORDS.isdisjoint(name_words)
+    certain = any(part in joined for part in _SECRET_PARTS) or not _SECRET_WORDS.isdisjoint(
+        name_words
+    )
     return _MIN_SECRET_CHARS if certain or "PAT" in name.split("_") else _MIN_SECRET_CHARS * 2
 
 
@@ -219,27 +236,28 @@ def _words_of(name: str) -> list[str]:
 
 
 def _looks_secret(name: str, text: str) -> bool:
-    """Whether a text under the name of a secret looks like one: long and mixed, and no path."""
+    """True if a text under the name of a secret looks like one: long, mixed, and not a path."""
     mixed = any(c.isdigit() for c in text) and any(c.isalpha() for c in text)
     is_path = text[:1] in "/~." and os.path.exists(os.path.expanduser(text))
     return len(text) >= min_secret_chars(name) and mixed and not is_path
 
 
 def any_secret_known() -> bool:
-    """Whether there is anything to hide; False lets hot paths skip the filter."""
+    """True if there is anything to redact; lets hot paths skip the filter."""
     return bool(_forms)
 
 
 def redact(text: str) -> str:
-    """The text with every known secret replaced by `[redacted]`."""
+    """Replace every known secret in a text by `[redacted]`."""
     return _finder(_forms).whole.sub(MASK, text) if _forms else text
 
 
 def redact_truncated(text: str) -> str:
-    """`redact` for a text that others may have cut: hides also what a cut left of a secret.
+    """Redact a text that others may have cut: also hides the rest of a secret at a cut.
 
-    That is its start before a `…`, `...` or the end of the text, or its end behind one of them or
-    at the start. Less than eight characters stay: so many are in ordinary words too.
+    A rest is the start of a secret before `…`, `...` or the end of the text, or the end of one
+    after `…`, `...` or the start of the text. Rests under eight characters stay: they also occur
+    in ordinary words.
     """
     if not _forms:
         return text
@@ -247,7 +265,7 @@ def redact_truncated(text: str) -> str:
 
 
 def redact_json(value: Any) -> Any:
-    """A JSON value with every string in it (keys too) passed through `redact`."""
+    """Apply `redact` to every string in a JSON value, keys too."""
     if not _forms:
         return value
     if isinstance(value, str):
@@ -262,13 +280,13 @@ def redact_json(value: Any) -> Any:
 
 
 class StreamFilter:
-    """`redact` for a text that arrives in pieces: holds back what may be the start of a secret."""
+    """Redacts a text that arrives in pieces: keeps back a possible start of a secret."""
 
     def __init__(self) -> None:
         self._pending = ""
 
     def feed(self, piece: str) -> str:
-        """What may be shown now."""
+        """Add a piece; return the text that may be shown now."""
         if not _forms:
             return piece
         text = redact(self._pending + piece)
@@ -277,6 +295,6 @@ class StreamFilter:
         return text[: len(text) - n_kept]
 
     def flush(self) -> str:
-        """What was still held back."""
+        """Return the text that was kept back."""
         pending, self._pending = self._pending, ""
         return redact(pending)

@@ -1,4 +1,7 @@
-"""The interface of tool hosts: the context of a call, the prepared call, its outcome."""
+"""The interface of tool hosts: the context of a call, the prepared call, its outcome.
+
+Also the protocols by which a tool's code is run and its output captured. No implementations.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from nbagent.contracts.records import RanIn, ToolResult
 class CallRunner(Protocol):
     """Calls a function in a thread, or awaits a coroutine function on a loop.
 
-    In the thread that waits for the run calls go in order; nothing can interrupt a worker thread.
-    Where no loop runs in the thread that waits, the notebook's is that of the tools.
+    In the thread that waits for the run, calls are executed in order. A worker thread cannot be
+    interrupted. If no loop runs in the waiting thread, `notebook loop` means the loop of the tools.
 
-    What the work raises, this raises. Cancelling the task that awaits this drops work that has not
-    begun and interrupts what has (KeyboardInterrupt or CancelledError inside), unless it is not
-    `interruptible`. Over its time, which counts from its begin, it is interrupted as well, and this
-    raises TimeoutError unless it still returns a value. Work that does not heed its interrupt is
-    left behind after 0.2 s. An interrupt of the person within the work is a CancelledError here.
+    `run` raises what the work raises. Cancelling the task that awaits it drops work that has not
+    begun, and interrupts running work (KeyboardInterrupt or CancelledError inside) if it is
+    `interruptible`. At its time limit, counted from its start, the work is interrupted too, and
+    `run` raises TimeoutError unless the work still returns a value. Work that ignores the interrupt
+    is abandoned after 0.2 s. A person's interrupt inside the work is a CancelledError here.
     """
 
     async def run(
@@ -41,24 +44,24 @@ class CallRunner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeOutcome:
-    """What came of a piece of code that ran in the notebook."""
+    """Outcome of a piece of code that ran in the notebook."""
 
     value: Any = None
-    """Of the last expression."""
+    """Value of the last expression."""
     stdout: str = ""
     stderr: str = ""
     displays: tuple[Mapping[str, Any], ...] = ()
-    """What was displayed, each as its forms by media type."""
+    """Displayed objects, each as a mapping from media type to data."""
     error: BaseException | None = None
-    """What it raised; its traceback begins in the code itself."""
+    """Error that the code raised; its traceback begins in the code itself."""
 
 
 class RunCode(Protocol):
-    """Runs plain Python, without magics, where a person's own cells run: in this thread.
+    """Runs plain Python, without magics, as a person's own cells run: in this thread.
 
-    Code that awaits something gives what the notebook's loop runs. What it prints and displays is
-    shown in the cell too, of stdout and of stderr `keep_bytes`. An interrupt comes out; whatever
-    else it raises is in the outcome.
+    Code with `await` returns a coroutine for the notebook's loop. Output is also shown in the
+    cell; the outcome has the first `keep_bytes` of stdout and of stderr. A KeyboardInterrupt is
+    raised; any other error is in the outcome.
     """
 
     def __call__(
@@ -68,17 +71,18 @@ class RunCode(Protocol):
 
 @dataclass(slots=True)
 class CallOutput:
-    """What a tool printed and displayed for the person so far: one that is stopped, too."""
+    """Output that a tool printed and displayed for the person, also if it was stopped."""
 
     read: Callable[[], tuple[str, tuple[ImagePart, ...]]] = lambda: ("", ())
-    """The text and the pictures; set by what captures them."""
+    """Returns text and images so far; set by the capture."""
 
 
 class Capture(Protocol):
-    """Keeps what is printed and displayed in this thread out of the cell: it goes to the call.
+    """Captures what this thread prints and displays, for the call instead of the cell.
 
-    `output` reads it from then on; `say` is given what makes the last line. It gives a function
-    that is told the value of the tool: a figure that it returns is not shown twice.
+    `output.read` is set. `say` receives a function that makes the last line of the output. The
+    context manager gives a function to call with the tool's value: a figure that a tool returns is
+    then not shown a second time.
     """
 
     def __call__(
@@ -88,7 +92,7 @@ class Capture(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a tool host is told about the run that a call belongs to."""
+    """The run that a call belongs to, as a tool host sees it."""
 
     run_id: str
     session: str
@@ -96,44 +100,44 @@ class ToolContext:
     tool_call_id: str = ""
     runner: CallRunner
     namespace: Callable[[], Mapping[str, Any]] = dict[str, Any]
-    """The names of the notebook, where there is one."""
+    """Variables of the notebook, if there is one."""
     run_code: RunCode | None = None
-    """None where there is no notebook."""
+    """None if there is no notebook."""
     capture: Capture | None = None
-    """None where what a tool prints stays where it was printed."""
+    """None if a tool's output is not captured."""
     output: CallOutput = field(default_factory=CallOutput)
     progress: Callable[[str, float | None], None] = lambda text, fraction: None
     waiting: Callable[[str], None] = lambda text: None
-    """Says what the run waits for before its tools can be listed; no text: no longer."""
+    """Shows what the run waits for before it can list its tools; an empty text ends the wait."""
     approved: bool = False
-    """Whether somebody decided about the call: it must do then what was shown."""
+    """True if a person or a rule decided about the call: it must then do exactly what was shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedCall:
-    """A call that was checked once and can run. `ToolHost.prepare` makes it."""
+    """A checked call that can run. Made by `ToolHost.prepare`."""
 
     spec: ToolSpec
     arguments: dict[str, Any]
-    """The checked arguments, as JSON values: what rules judge, people see and records keep."""
+    """Checked arguments as JSON values, for rules, people and records."""
     preview: CallPreview = field(default_factory=CallPreview)
     run: Callable[[ToolContext], Awaitable[ToolOutcome]]
-    """Runs it: closes over the tool, the values, and what was looked at. Whatever goes wrong is
-    in the outcome; of exceptions only CancelledError comes out."""
+    """Runs the call. Its closure holds the tool, the values and the state that was previewed.
+    Errors are in the outcome; the only exception it raises is CancelledError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutcome:
-    """What a tool host gives back for one call."""
+    """Outcome of one call, as a tool host returns it."""
 
     result: ToolResult
     ran_in: RanIn | None = None
     started_at_ms: float | None = None
-    """`monotonic_ms()` at which the tool itself began (after any queue)."""
+    """`monotonic_ms()` when the tool itself started, after any queue."""
     truncated: bool = False
     tool_sha: str = ""
     isolation: str | None = None
-    """How a script was kept apart."""
+    """Isolation of a script."""
     error_detail: str | None = None
-    """For the person: the last frames of what the tool raised."""
+    """For the person: the last frames of the tool's traceback."""
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""The loop *model → tool calls → results → model*, told as events to a port.
+"""The loop *model → tool calls → results → model*, reported as events to a port.
 
-It knows contracts only: clients, hosts, people and clocks come to it through ports.
-Inside, imports go: plan → overflow, request → limits → calls → turn → loop.
+It imports contracts only: clients, hosts, approvers and the store come through ports.
+Imports inside go one way: plan → overflow, model_call → limits, tool_calls → turn → loop.
 """
 
 from nbagent.engine.loop import first_request, run_engine

@@ -1,4 +1,4 @@
-"""Where a run pauses or ends: circles, turns, the ceiling of requests, tokens and money."""
+"""Stop points set by limits: turns, requests, tokens, money. Loops are in `loop_detection`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nbagent.contracts.records import EngineTurn, Phase, StopReason
 from nbagent.engine.overflow import CHARS_PER_TOKEN, request_chars
 from nbagent.engine.plan import EnginePlan
 
-RESUME_HINT = "%agent resume goes on"
+RESUME_HINT = "%agent resume continues"
 
 
 @dataclass(frozen=True, slots=True)
 class StopState:
-    """Where the run stands after a turn."""
+    """Phase of a run after a turn, with the reason if it stopped."""
 
     phase: Phase = "Running"
     stop_reason: StopReason | None = None
@@ -25,7 +25,7 @@ class StopState:
 
 
 def price(plan: EnginePlan, usage: Usage, model: str) -> Cost | None:
-    """What a response cost; a price list that fails is an unknown price."""
+    """Compute the cost of a response; None if unknown, also if the price list raises."""
     try:
         return plan.price(usage, model)
     except Exception:
@@ -35,7 +35,7 @@ def price(plan: EnginePlan, usage: Usage, model: str) -> Cost | None:
 def over_budget(
     plan: EnginePlan, turns: Sequence[EngineTurn], request: ChatRequest
 ) -> ErrorInfo | None:
-    """Why a request waits for the person: it would exceed a budget of the run."""
+    """Explain why a request must not be sent: it would exceed a budget. None if it may be sent."""
     limits = plan.run.limits
     if limits.max_total_tokens is None and limits.max_cost_usd is None:
         return None
@@ -53,16 +53,16 @@ def over_budget(
         excess = f"${usd:.4f}, the budget is ${limits.max_cost_usd:.4f}"
     else:
         return None
-    text = f"the next request would make it about {excess}; raise it to go on, or {RESUME_HINT}"
+    text = f"the next request would make it about {excess}; raise the budget, then {RESUME_HINT}"
     return ErrorInfo("ENGINE_BUDGET", text)
 
 
 def state_after_calls(plan: EnginePlan, n_turns: int) -> StopState:
-    """Where the run stands after its turn number `n_turns`, whose calls were answered."""
+    """Decide how the run continues after `n_turns` turns, if the calls of the last are answered."""
     limits, requests = plan.run.limits, plan.requests_before + n_turns
-    if requests >= limits.ceiling:
-        text = f"{requests} requests since your last words; say what to do next to go on"
-        error = ErrorInfo("ENGINE_MAX_TURNS", text, {"ceiling": limits.ceiling})
+    if requests >= limits.max_requests:
+        text = f"{requests} requests since your last prompt; say what to do next to continue"
+        error = ErrorInfo("ENGINE_MAX_TURNS", text, {"max_requests": limits.max_requests})
         return StopState("Failed", "max_turns", error)
     if n_turns >= limits.max_turns:
         turns = f"{n_turns} turn{'s' * (n_turns != 1)}"

@@ -1,4 +1,7 @@
-"""The loop itself: turn after turn until the run stops, with the record that comes of it."""
+"""The loop: turn after turn until the run stops, and the record of the run.
+
+Owns the order of commits. One turn is in `turn`.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from nbagent.contracts.ports import EventPort
 from nbagent.contracts.records import RunRecord
 from nbagent.engine.limits import StopState, over_budget
 from nbagent.engine.plan import EnginePlan
-from nbagent.engine.turn import RunState, Turn, aborted, broken
+from nbagent.engine.turn import RunState, Turn, failed_with, stopped_by_person
 
 
 async def run_engine(plan: EnginePlan, events: EventPort) -> RunRecord:
     """Run to a stop point.
 
-    Nobody cancels the task that awaits this: set `plan.cancel`, and it ends by itself with
-    TurnFinished and RunFinished. Failures of the model or of tools are in the record; what
-    `events.commit` raises is raised.
+    Do not cancel the task that awaits this: set `plan.cancel`, and it ends with TurnFinished and
+    RunFinished. Failures of the model or of tools are in the record. Errors of `events.commit` are
+    raised.
     """
     run = _EngineRun(plan, events)
     await events.commit(RunStarted(plan.run))
@@ -36,7 +39,7 @@ async def run_engine(plan: EnginePlan, events: EventPort) -> RunRecord:
 
 
 async def first_request(plan: EnginePlan, events: EventPort) -> ChatRequest:
-    """What the run would send first. Nothing is sent."""
+    """Build the first request of a run. Nothing is sent."""
     state = RunState(plan, events)
     tools = tuple(await plan.host.tools(plan.context))
     composition = await plan.composer.before_turn(tools)
@@ -45,7 +48,7 @@ async def first_request(plan: EnginePlan, events: EventPort) -> ChatRequest:
 
 
 class _EngineRun(RunState):
-    """One run: makes its turns and commits what they add."""
+    """One run: makes its turns and commits their messages."""
 
     def __init__(self, plan: EnginePlan, events: EventPort) -> None:
         super().__init__(plan, events)
@@ -54,11 +57,11 @@ class _EngineRun(RunState):
         self.began_ms = monotonic_ms()
 
     async def turn(self) -> None:
-        """Make one turn, or find out why there is none."""
+        """Make one turn, or set the reason why there is none."""
         try:
             turn = await self._compose_turn()
         except Exception as error:
-            turn = broken(error)
+            turn = failed_with(error)
         if isinstance(turn, StopState):
             self.stop_state = turn
             return
@@ -73,10 +76,10 @@ class _EngineRun(RunState):
         await self._add_messages(directives)
 
     async def _compose_turn(self) -> Turn | StopState:
-        """The next turn, before anything of it is sent, or why there is none."""
+        """Build the next turn; a StopState if there must be none. Nothing is sent yet."""
         tools = None if self.plan.cancel.is_set else await self._list_tools()
         if tools is None:
-            return aborted()
+            return stopped_by_person()
         composition = await self.plan.composer.before_turn(tools)
         await self._add_messages(composition.new_messages)
         turn = Turn(self, composition, tools)
@@ -89,17 +92,21 @@ class _EngineRun(RunState):
             await self.events.commit(MessagesAdded(self.plan.run.id, messages))
 
     async def _list_tools(self) -> tuple[ToolSpec, ...] | None:
-        """What the host shows now; None when a stop came while it was asked."""
+        """List the host's tools; None if a stop came meanwhile."""
         listing = self.plan.host.tools(self.plan.context)
+        # Most hosts list without waiting; a task of its own costs more than the list.
         if getattr(self.plan.host, "lists_at_once", False):
             return tuple(await listing)
         task = await self.plan.cancel.run_cancellable(listing, 0.0)
         return tuple(task.result()) if task.done() and not task.cancelled() else None
 
     async def _consult_composer(self, turn: Turn) -> tuple[Message, ...]:
-        """What the composer wants said after an answer or calls; it may also end the run."""
-        is_answer = turn.end.stop_reason == "answered"
-        has_failed = turn.end.stop_reason in ("stopped", "error") and turn.end.phase == "Failed"
+        """Ask the composer after an answer or calls; return messages to add. May end the run."""
+        is_answer = turn.stop_state.stop_reason == "answered"
+        has_failed = (
+            turn.stop_state.stop_reason in ("stopped", "error")
+            and turn.stop_state.phase == "Failed"
+        )
         if turn.finished is None or has_failed or not (is_answer or turn.runs):
             return ()
         decision = await self.plan.composer.after_turn(turn.finished)
@@ -107,13 +114,13 @@ class _EngineRun(RunState):
             self.plan.notices.append(text)
             self.events.emit(Notice("info", text))
         if decision.error is not None:
-            turn.end_with(StopState("Failed", "error", decision.error))
+            turn.finish(StopState("Failed", "error", decision.error))
         elif decision.stop_reason is not None:
-            turn.end_with(StopState("Completed", decision.stop_reason))
+            turn.finish(StopState("Completed", decision.stop_reason))
         elif decision.call_was_answer:
-            turn.end_with(StopState("WaitingUser", "answered"))
+            turn.finish(StopState("WaitingUser", "answered"))
         elif is_answer and decision.new_messages:
-            turn.end_with(turn.next_end())
+            turn.finish(turn.next_state())
         return decision.new_messages if is_answer else ()
 
     async def _commit_turn(self, turn: Turn) -> None:
@@ -121,7 +128,7 @@ class _EngineRun(RunState):
         assert finished is not None
         self.history += turn.messages
         self.turns.append(finished)
-        self.stop_state = turn.end
+        self.stop_state = turn.stop_state
         if finished.request.system_sha:
             self.system_prompts[finished.request.system_sha] = turn.system
         if finished.request.toolset_sha:

@@ -1,4 +1,7 @@
-"""Detects loops: repeated failures, repeated results, two calls that alternate."""
+"""Detects loops: repeated failures, repeated results, two calls that alternate.
+
+Owns the warning to the model before a run is paused.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.records import ToolResult, ToolRun
 
 _MAX_PAIRS = 4
-"""So many A-B pairs in a row are a loop."""
+"""Number of A-B pairs in a row that is a loop."""
 
 
 def _key(call: ToolCall) -> str:
-    """Equal for equal calls: the name and the canonical arguments."""
+    """Make a key that is equal for equal calls: name and canonical arguments."""
     if call.arguments is None:
         return f"{call.name}({call.arguments_raw})"
     return f"{call.name}({canonical_json(call.arguments).decode()})"
 
 
 class RepeatDetector:
-    """What one run has called so far."""
+    """Counts the calls of one run and their results."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -30,24 +33,31 @@ class RepeatDetector:
         self._failure_counts: Counter[str] = Counter()
         self._denied: set[str] = set()
         self._last_results: dict[str, tuple[bytes, int]] = {}
-        """The last result of a call, and how often it came in a row."""
+        """Last result of each call, and its number of repetitions in a row."""
         self._recent: deque[str] = deque(maxlen=2 * _MAX_PAIRS)
         self.loop_reason: str | None = None
-        """Why the run goes in circles; None while it does not."""
+        """Description of the loop; None if there is none."""
 
     def count_call(self, call: ToolCall) -> int:
-        """Count a call; returns how many times it was made now."""
+        """Count a call; return its count so far."""
         key = _key(call)
         self._call_counts[key] += 1
         return self._call_counts[key]
 
     def was_denied_repeatedly(self, call: ToolCall) -> bool:
-        """Whether asking about this call once more would be the same question too often."""
+        """True if a call was denied so often that the person must not be asked again.
+
+        One below the limit of failures: the refusal without a question is the failure that
+        reaches the limit.
+        """
         key = _key(call) if self._denied else ""
-        return key in self._denied and self._failure_counts[key] >= self._limits.loop_limit - 1
+        return (
+            key in self._denied
+            and self._failure_counts[key] >= self._limits.max_repeated_failures - 1
+        )
 
     def with_loop_warning(self, call: ToolCall, run: ToolRun) -> ToolRun:
-        """The run of a call that ended, with a warning to the model where one is due."""
+        """Record the result of a call; return its run, with a warning to the model if needed."""
         assert run.result is not None
         key = _key(call)
         self._recent.append(key)
@@ -55,6 +65,7 @@ class RepeatDetector:
         if run.result.ok:
             self._failure_counts[key] = 0
             self._count_result(key, run.result)
+        # An interrupted call was stopped by the person, so it says nothing about the model.
         elif error is not None and error.code != "E_INTERRUPTED":
             run = self._count_failure(key, run, error)
         self._detect_alternation()
@@ -65,8 +76,10 @@ class RepeatDetector:
         times = self._failure_counts[key]
         if error.code == "E_DENIED":
             self._denied.add(key)
-        if times >= self._limits.loop_limit:
-            self.loop_reason = self.loop_reason or f"{_shorten(key)} failed {times} times in the same way"
+        if times >= self._limits.max_repeated_failures:
+            self.loop_reason = (
+                self.loop_reason or f"{_shorten(key)} failed {times} times in the same way"
+            )
         if times < 2:
             return run
         warning = (
@@ -83,8 +96,10 @@ class RepeatDetector:
         last, times = self._last_results.get(key, (b"", 0))
         times = times + 1 if last == encoded else 1
         self._last_results[key] = encoded, times
-        if times >= self._limits.same_result_limit:
-            self.loop_reason = self.loop_reason or f"{_shorten(key)} gave the same result {times} times"
+        if times >= self._limits.max_repeated_results:
+            self.loop_reason = (
+                self.loop_reason or f"{_shorten(key)} gave the same result {times} times"
+            )
 
     def _detect_alternation(self) -> None:
         recent = list(self._recent)

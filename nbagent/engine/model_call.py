@@ -1,6 +1,6 @@
-"""One model request under a cancel token: its chunks as events, its outcome as a `ModelAnswer`.
+"""One model request under a cancel token: its chunks as events, its outcome in a `ModelCall`.
 
-Owns the partial answer of a request that was stopped or cut. Does not decide what follows.
+Owns the partial answer of a request that was stopped or cut off. Does not decide what follows.
 """
 
 from __future__ import annotations
@@ -34,35 +34,40 @@ from nbagent.contracts.secrets import StreamFilter, redact, redact_json
 from nbagent.engine.plan import EnginePlan
 
 _MAX_TOKENS = 2**53
-"""A count above this is a mistake of the server; neither prices nor the store could take it."""
+"""Larger counts are an error of the server: JSON readers lose digits above 2**53, and SQLite
+integers end at 2**63."""
 _GRACE_S = 0.25
-"""A request that was cancelled has so long to end; then the run goes on without it."""
+"""Time for a cancelled request to close its connection. Then the run continues without it: a stop
+must be visible within 0.3 s."""
 
 
 @dataclass(slots=True)
 class CallTimes:
-    """The attempts of a turn's requests, and how long these worked and waited."""
+    """Attempts of a turn's requests, with their working and waiting times.
+
+    The client does not report its times: they are derived from its notices.
+    """
 
     attempts: int = 1
     retry_wait_ms: float = 0.0
-    """Waited between attempts and for a rate limit."""
+    """Time waited between attempts and for a rate limit."""
     model_ms: float = 0.0
-    """The rest of the time of the requests."""
+    """Time of the requests without waits."""
     ttft_ms: float | None = None
-    """Of the last attempt."""
+    """Time to the first token of the last attempt."""
     _since_ms: float = 0.0
-    """When the attempt began, or the wait before it."""
+    """Start of the current attempt, or of the wait before it."""
     _wait_ms: float = 0.0
-    """How long this wait lasts, as the client says; 0: there is none."""
+    """Length of the current wait, as the client announced it; 0 if there is none."""
     _retries: bool = False
-    """After this wait comes another attempt."""
+    """True if another attempt follows this wait."""
 
     def begin(self) -> None:
-        """A request leaves."""
+        """Note the start of a request."""
         self._since_ms = monotonic_ms()
 
     def begin_wait(self, notice: ClientNotice) -> None:
-        """The client begins to wait, before another attempt or before the first."""
+        """Note the start of a wait, before the first attempt or another one."""
         self._add_elapsed()
         self._wait_ms, self._retries = notice.wait_s * 1000, notice.kind == "retry"
         if self._retries:
@@ -70,18 +75,21 @@ class CallTimes:
             self.ttft_ms = None
 
     def note_output(self) -> None:
-        """The person sees something of the answer."""
+        """Note that a part of the answer arrived."""
         if self.ttft_ms is None:
             self.ttft_ms = self._add_elapsed()
 
     def end(self, *, stopped: bool) -> None:
-        """The request is over; a stop may have come before the wait for an attempt was."""
+        """Note the end of the request.
+
+        If a stop came during the wait before an attempt, that attempt did not happen.
+        """
         if stopped and self._retries and monotonic_ms() - self._since_ms < self._wait_ms:
             self.attempts -= 1
         self._add_elapsed()
 
     def _add_elapsed(self) -> float:
-        """Count what went by, and begin to count anew; returns how long the attempt worked."""
+        """Add the time since the last call; return the attempt's working time in ms."""
         now = monotonic_ms()
         waited = min(self._wait_ms, now - self._since_ms)
         worked = now - self._since_ms - waited
@@ -92,14 +100,14 @@ class CallTimes:
 
 
 class _StreamedText:
-    """A text that arrives in pieces: kept whole, shown without what may become a secret."""
+    """A text that arrives in pieces. All of it is kept; a possible start of a secret is not shown."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
         self.filter = StreamFilter()
 
     def feed(self, piece: str) -> str:
-        """Keep a piece; returns what may be shown now."""
+        """Add a piece; return the text that may be shown now."""
         self.pieces.append(piece)
         return self.filter.feed(piece)
 
@@ -108,14 +116,14 @@ class _StreamedText:
 
 
 class _StreamedCall(_StreamedText):
-    """The arguments of a call."""
+    """A call whose arguments arrive in pieces."""
 
     id: str | None = None
     name: str | None = None
 
 
-class ModelAnswer:
-    """What came of a request: the whole response, or what had arrived of it."""
+class ModelCall:
+    """A request and its outcome: the complete response, or the part that arrived."""
 
     def __init__(self, turn_id: str, events: EventPort) -> None:
         self.response: ChatResponse | None = None
@@ -126,35 +134,39 @@ class ModelAnswer:
         self._turn_id, self._emit = turn_id, events.emit
         self._text, self._reasoning = _StreamedText(), _StreamedText()
         self._calls: dict[int, _StreamedCall] = {}
-        self._over = False
+        self._closed = False
 
-    async def ask(self, plan: EnginePlan, request: ChatRequest) -> None:
-        """Make the request, also once more after a refusal, and tell what happens. Never raises."""
-        self.error, self._over = None, False
+    async def send(self, plan: EnginePlan, request: ChatRequest) -> None:
+        """Send the request and emit its events. Never raises.
+
+        May be called again with a shorter request after a refusal.
+        """
+        self.error, self._closed = None, False
         self.times.begin()
         task = await plan.cancel.run_cancellable(self._read_response(plan, request), _GRACE_S)
-        self._over = True
+        self._closed = True
         self.times.end(stopped=plan.cancel.is_set)
-        if self.response is None:  # else it is whole: what the client did afterwards does not count
-            self._cut(task, stopped=plan.cancel.is_set)
-            self.keep_part(request.model)
+        # A complete response stays valid whatever the client did after it.
+        if self.response is None:
+            self._set_failure(task, stopped=plan.cancel.is_set)
+            self.build_partial(request.model)
         self._flush()
 
     async def _read_response(self, plan: EnginePlan, request: ChatRequest) -> None:
         if plan.stream:
             async with aclosing(plan.client.chat_stream(request)) as chunks:
                 async for chunk in chunks:
-                    self._take(chunk)
+                    self._on_chunk(chunk)
             return
         response = await plan.client.chat(
-            request, notify=lambda notice: self._take(ChatChunk(notice=notice))
+            request, notify=lambda notice: self._on_chunk(ChatChunk(notice=notice))
         )
         text, reasoning = response.message.text, response.reasoning or ""
-        self._take(ChatChunk(content=text, reasoning=reasoning, done=True, response=response))
+        self._on_chunk(ChatChunk(content=text, reasoning=reasoning, done=True, response=response))
 
-    def _take(self, chunk: ChatChunk) -> None:
-        """Keep a chunk, and show what may be shown of it."""
-        if self._over:
+    def _on_chunk(self, chunk: ChatChunk) -> None:
+        """Add a chunk to the answer and emit what may be shown."""
+        if self._closed:  # an abandoned request may still deliver chunks
             return
         if chunk.content:
             self.times.note_output()
@@ -171,7 +183,7 @@ class ModelAnswer:
         if chunk.notice is not None:
             self._on_notice(chunk.notice)
         if chunk.done and chunk.response is not None:
-            self.response = redacted(_keepable(chunk.response))
+            self.response = redacted(_storable(chunk.response))
 
     def _on_notice(self, notice: ClientNotice) -> None:
         text = redact(notice.text)
@@ -189,7 +201,7 @@ class ModelAnswer:
             self._emit(Notice("info", text, self._turn_id))
 
     def _flush(self) -> None:
-        """Show what was held back because it might have become a secret."""
+        """Emit the text that was kept back as a possible start of a secret."""
         if rest := self._reasoning.filter.flush():
             self._emit(ReasoningDelta(self._turn_id, rest))
         if rest := self._text.filter.flush():
@@ -198,8 +210,8 @@ class ModelAnswer:
             if rest := call.filter.flush():
                 self._emit(ToolCallDelta(self._turn_id, index, None, rest))
 
-    def _cut(self, task: asyncio.Task[None], *, stopped: bool) -> None:
-        """Say why there is no whole response."""
+    def _set_failure(self, task: asyncio.Task[None], *, stopped: bool) -> None:
+        """Set the reason why there is no complete response."""
         error = task.exception() if task.done() and not task.cancelled() else None
         if stopped:
             self.stopped = True
@@ -208,13 +220,13 @@ class ModelAnswer:
         elif error is not None:
             self.error = ErrorInfo("UNKNOWN", describe_error(error))
         else:
-            what = "the client cancelled its own request"
+            reason = "the client cancelled its own request"
             if not task.cancelled():
-                what = "the stream ended without an end"
-            self.error = ErrorInfo("LLM_BAD_RESPONSE", what)
+                reason = "the stream ended without an end"
+            self.error = ErrorInfo("LLM_BAD_RESPONSE", reason)
 
-    def keep_part(self, model: str) -> None:
-        """Make a response of what had arrived, when no whole one did."""
+    def build_partial(self, model: str) -> None:
+        """Build a response from the parts that arrived, if there is no complete one."""
         text, reasoning = str(self._text), str(self._reasoning)
         calls = [
             ToolCall(
@@ -235,11 +247,14 @@ class ModelAnswer:
             reasoning=reasoning or None,
         )
         response = ChatResponse(message=message, model=model, finish_reason="error")
-        self.response = redacted(_keepable(response))
+        self.response = redacted(_storable(response))
 
 
-def _keepable(response: ChatResponse) -> ChatResponse:
-    """The response of whatever client as a record can hold it, each call with an id of its own."""
+def _storable(response: ChatResponse) -> ChatResponse:
+    """Make a response storable; each call gets a unique id.
+
+    Some servers send no ids, or the same id twice; results are matched to calls by id.
+    """
     message, usage = response.message, response.usage
     if usage is not None and not all(0 <= count <= _MAX_TOKENS for _, count in usage):
         usage = None
@@ -248,9 +263,11 @@ def _keepable(response: ChatResponse) -> ChatResponse:
         changes: dict[str, object] = {}
         if not call.id or call.id in calls:
             changes["id"] = f"call_{new_id()}"
-        changes |= {n: None for n in ("arguments", "extra") if not is_storable_json(getattr(call, n))}
-        kept = call.model_copy(update=changes) if changes else call
-        calls[kept.id] = kept
+        changes |= {
+            n: None for n in ("arguments", "extra") if not is_storable_json(getattr(call, n))
+        }
+        storable_call = call.model_copy(update=changes) if changes else call
+        calls[storable_call.id] = storable_call
     tool_calls, raw = tuple(calls.values()), message.raw if is_storable_json(message.raw) else None
     if (tool_calls, raw, usage) == (message.tool_calls, message.raw, response.usage):
         return response

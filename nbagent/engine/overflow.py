@@ -1,7 +1,8 @@
-"""A request that is too long: old tool results are sent shortened, or it is said what is large.
+"""Requests that are too long for the model: trims old tool results, or explains what is large.
 
-Owns the set of tool results that a run sends shortened; it only grows, so that between two growths
-requests extend one another. The short form itself is in `contracts/records`.
+Owns the set of tool results that a run sends trimmed. The set only grows, so that consecutive
+requests share their prefix and provider caches stay valid. The trimmed form is in
+`contracts/records`.
 """
 
 from __future__ import annotations
@@ -20,57 +21,59 @@ from nbagent.engine.plan import EnginePlan
 
 OVERFLOW = "LLM_CONTEXT_OVERFLOW"
 CHARS_PER_TOKEN = 4
-"""A token of English text has about four characters; used where nobody said how many it has."""
+"""A token of English text has about four characters. Used if no exact count is known."""
 IMAGE_CHARS = 4_000
-"""An image is some thousand tokens for a model, however many bytes it has."""
-_IN_LINE = 4
-"""So many pieces of a request are named in the error's text."""
+"""Cost of an image: about a thousand tokens for most models, whatever its size in bytes."""
+_MAX_LISTED_PIECES = 4
+"""Most pieces of a request that the error's text lists."""
 
 
 class Overflow:
-    """What one run sends shortened, and why."""
+    """Tool results that one run sends trimmed."""
 
     def __init__(self, plan: EnginePlan) -> None:
         self._plan = plan
-        self._short: dict[int, Message] = {}
-        """The shortened messages by place; the same objects for every request."""
-        for place in plan.before.request.trimmed if plan.before and plan.trim else ():
-            if place < len(plan.history):
-                self._short[place] = trim_result(plan.history[place])
+        self._trimmed_messages: dict[int, Message] = {}
+        """Trimmed messages by index. Reused as objects, so that comparing requests is cheap."""
+        for index in plan.previous_turn.request.trimmed if plan.previous_turn and plan.trim else ():
+            if index < len(plan.history):
+                self._trimmed_messages[index] = trim_result(plan.history[index])
 
     @property
-    def trimmed(self) -> tuple[int, ...]:
-        """The places of what the next request sends shortened."""
-        return tuple(sorted(self._short))
+    def trimmed_indexes(self) -> tuple[int, ...]:
+        """Indexes of the messages that the next request sends trimmed."""
+        return tuple(sorted(self._trimmed_messages))
 
-    def sent(self, history: Sequence[Message]) -> tuple[Message, ...]:
-        """The history as it is sent."""
-        if not self._short:
+    def messages_to_send(self, history: Sequence[Message]) -> tuple[Message, ...]:
+        """Return the history with trimmed tool results."""
+        if not self._trimmed_messages:
             return tuple(history)
-        return tuple(self._short.get(place, message) for place, message in enumerate(history))
+        return tuple(
+            self._trimmed_messages.get(index, message) for index, message in enumerate(history)
+        )
 
-    def refused(self, history: Sequence[Message]) -> str | None:
-        """Shorten after a refusal: old results, and when these are short those of the last turn.
+    def trim_more(self, history: Sequence[Message]) -> str | None:
+        """Trim after a refusal: old results first; if there are none left, those of the last turn.
 
-        Returns what to tell the person; None when there is nothing left to shorten.
+        Returns a text for the person; None if there is nothing left to trim.
         """
         if not self._plan.trim:
             return None
         last_answer = max((i for i, m in enumerate(history) if m.role == "assistant"), default=0)
-        return self._shorten(history, last_answer) or self._shorten(history, len(history))
+        return self._trim(history, last_answer) or self._trim(history, len(history))
 
-    def _shorten(self, history: Sequence[Message], before: int) -> str | None:
+    def _trim(self, history: Sequence[Message], before: int) -> str | None:
         long = [
-            (place, message)
-            for place, message in enumerate(history[:before])
-            if place not in self._short and can_trim(message)
+            (index, message)
+            for index, message in enumerate(history[:before])
+            if index not in self._trimmed_messages and can_trim(message)
         ]
         if not long:
             return None
-        self._short |= {place: trim_result(message) for place, message in long}
+        self._trimmed_messages |= {index: trim_result(message) for index, message in long}
         n = len(long)
         whole = sum(message_chars(message) for _, message in long)
-        short = sum(message_chars(self._short[place]) for place, _ in long)
+        short = sum(message_chars(self._trimmed_messages[index]) for index, _ in long)
         return (
             f"{n} tool result{'s are' if n > 1 else ' is'} sent shortened from here on, because "
             f"the request was too long for the model: {whole:,} to {short:,} characters. "
@@ -78,21 +81,23 @@ class Overflow:
         )
 
     def explain(self, request: ChatRequest, error: ErrorInfo) -> ErrorInfo:
-        """The refusal as a person can act on it: how large, what takes the room, what to do."""
-        pieces = _pieces(request)
+        """Explain a refusal: size of the request, its largest parts, and what to do."""
+        pieces = _chars_by_piece(request)
         chars = pieces.total()
-        said: int | None = error.details.get("request_tokens")
-        tokens = said or chars // CHARS_PER_TOKEN
+        reported_tokens: int | None = error.details.get("request_tokens")
+        tokens = reported_tokens or chars // CHARS_PER_TOKEN
         context: int | None = error.details.get("context_tokens") or self._plan.context_tokens()
-        size = f"{tokens:,} tokens" if said else f"about {tokens:,} tokens (estimated)"
+        size = f"{tokens:,} tokens" if reported_tokens else f"about {tokens:,} tokens (estimated)"
         takes = f", it takes {context:,}" if context else ""
         if context and request.max_tokens and tokens <= context:
             takes = f" and {request.max_tokens:,} kept for the answer (max_tokens){takes}"
-        shares = [f"{what} {n / (chars or 1):.0%}" for what, n in pieces.most_common(_IN_LINE)]
+        shares = [
+            f"{label} {n / (chars or 1):.0%}" for label, n in pieces.most_common(_MAX_LISTED_PIECES)
+        ]
         text = (
             f"the request is too long for the model: {size}{takes}. "
-            f"What takes the room: {', '.join(shares)}. {self._advice(request)}"
-            f"{self._plan.smaller}"
+            f"Its largest parts: {', '.join(shares)}. {self._advice(request)}"
+            f"{self._plan.overflow_advice}"
         )
         details: dict[str, Any] = {
             **error.details,
@@ -108,17 +113,17 @@ class Overflow:
         if not self._plan.trim and any(can_trim(message) for message in request.messages):
             return (
                 'Nothing is lost: run.resume(trim="tool-results") sends old tool results '
-                "shortened, run.resume(model=…) asks a model with more room."
+                "shortened, run.resume(model=…) uses a model with a larger context."
             )
         none_left = "There is no tool result left to shorten. " if self._plan.trim else ""
         return (
-            f"{none_left}Nothing is lost: run.resume(model=…) asks a model with more room, "
-            "run.fork(TURN, …) asks an earlier turn anew."
+            f"{none_left}Nothing is lost: run.resume(model=…) uses a model with a larger context, "
+            "run.fork(TURN, …) repeats an earlier turn."
         )
 
 
 def message_chars(message: Message) -> int:
-    """Characters of a message that a model reads; an image counts as a fixed number."""
+    """Count the characters of a message that a model reads; an image counts as IMAGE_CHARS."""
     chars = 0
     for part in message.content:
         if isinstance(part, ImagePart):
@@ -129,7 +134,7 @@ def message_chars(message: Message) -> int:
 
 
 def request_chars(request: ChatRequest) -> int:
-    return _pieces(request).total()
+    return _chars_by_piece(request).total()
 
 
 def tools_chars(tools: Sequence[ToolSpec]) -> int:
@@ -138,14 +143,14 @@ def tools_chars(tools: Sequence[ToolSpec]) -> int:
     )
 
 
-def _pieces(request: ChatRequest) -> Counter[str]:
-    """What takes how many characters of a request."""
+def _chars_by_piece(request: ChatRequest) -> Counter[str]:
+    """Count the characters of a request by kind of content."""
     pieces = Counter({"system prompt": len(request.system_prompt)})
     pieces["schemas of the tools"] = tools_chars(request.tools)
     for message in request.messages:
         if message.role == "tool":
-            what = f"results of {message.name}"
+            label = f"results of {message.name}"
         else:
-            what = "the model's answers" if message.role == "assistant" else "your words"
-        pieces[what] += message_chars(message)
+            label = "the model's answers" if message.role == "assistant" else "your words"
+        pieces[label] += message_chars(message)
     return +pieces

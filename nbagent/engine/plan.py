@@ -1,4 +1,4 @@
-"""What the engine is given for one run: values, ports, and where the conversation stands."""
+"""Input of the engine for one run: values, ports, and the conversation so far."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EnginePlan:
     """One run, ready to start."""
 
     run: RunRecord
-    """As it begins: phase Running, `messages` are the words it adds, no turns."""
+    """The record at the start: phase Running, `messages` are those it adds, no turns."""
     history: tuple[Message, ...] = ()
     """The conversation before this run's own messages."""
     client: ChatClient
@@ -28,27 +28,28 @@ class EnginePlan:
     host: ToolHost
     composer: Composer
     context: ToolContext
-    """Without turn and call; the engine fills these in."""
+    """Without turn and call; the engine adds them."""
     cancel: CancelToken
     approver: Approver | None = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of ChatRequest that the person set: `temperature`, `tool_choice`, …"""
     stream: bool = True
     first_index: int = 1
-    """Index of the first turn; a child goes on counting where its parent stood."""
+    """Index of the first turn; a child continues its parent's numbers."""
     phase_before: Phase = "Running"
-    """Of the run that this one goes on with."""
+    """Phase of the run that this one continues."""
     requests_before: int = 0
-    """Requests since the person's last words, before this run."""
+    """Requests since the person's last prompt, before this run."""
     price: Callable[[Usage, str], Cost | None] = lambda usage, model: None
-    """What one response cost, from its usage and the model that answered."""
+    """Computes the cost of one response from its usage and the model that answered."""
     trim: bool = False
-    """Whether old tool results may be sent shortened once a request was too large."""
-    before: EngineTurn | None = None
-    """The last turn that asked this model before this run; in a fork, the one asked anew."""
+    """True if old tool results may be sent trimmed after a request was too large."""
+    previous_turn: EngineTurn | None = None
+    """Last turn before this run that used this model; in a fork, the turn that it repeats."""
     context_tokens: Callable[[], int | None] = lambda: None
-    """What the model takes, as far as it is known without asking. Only called after a refusal."""
-    smaller: str = ""
-    """How else the person gets to a smaller request, as a sentence."""
+    """Returns the model's context length if it is known without a request. Called after a refusal
+    only."""
+    overflow_advice: str = ""
+    """Sentence with another way to a smaller request; may be empty."""
     notices: list[str] = field(default_factory=list[str])
-    """What others (the store, a detached sink) told the person; ends up in the record."""
+    """Texts for the person from others (the store, a detached sink); stored in the record."""

@@ -1,7 +1,7 @@
-"""The tool calls of one turn: run side by side, answered in order, each with exactly one run.
+"""The tool calls of one turn: executed concurrently, answered in order, one tool run for each.
 
-Asks the approver, hands calls to the host, counts repetitions and figures. Does not touch the
-history.
+Asks the approver, passes calls to the host, counts repetitions and numbers figures. Does not change
+the history.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ from nbagent.engine.loop_detection import RepeatDetector
 from nbagent.engine.plan import EnginePlan
 
 _GRACE_S = 1.0
-"""After a stop an interruptible tool has so long to end; then the run goes on without it."""
+"""Time for an interruptible tool to end after a stop. Then the run continues without it."""
+Rejection = tuple[ErrorCode, str]
+"""Code and message of the error with which a call is answered instead of being executed."""
 
-Refusal = tuple[ErrorCode, str]
-"""Why a call is answered with an error instead of being run."""
 
-
-def unstarted(
-    calls: Sequence[ToolCall], tools: Sequence[ToolSpec] = (), refusal: Refusal | None = None
+def pending_tool_runs(
+    calls: Sequence[ToolCall], tools: Sequence[ToolSpec] = (), rejection: Rejection | None = None
 ) -> tuple[ToolRun, ...]:
-    """What the store is told before the calls start, or the runs of those that never start."""
+    """Make tool runs of calls that are about to start, or that are rejected and never start."""
     now, traits = utc_now(), {tool.name: tool.traits for tool in tools}
     return tuple(
         ToolRun(
@@ -53,9 +52,9 @@ def unstarted(
             tool_name=call.name,
             host=of_tool.host if (of_tool := traits.get(call.name)) else "",
             args=call.arguments,
-            result=_failure(*refusal) if refusal else None,
+            result=_failure(*rejection) if rejection else None,
             queued_at=now,
-            started_at=None if refusal else now,
+            started_at=None if rejection else now,
             tool_sha=of_tool.sha if of_tool else "",
         )
         for call in calls
@@ -65,17 +64,17 @@ def unstarted(
 _FIGURES = re.compile(r"the person sees figures? (?:\d+ to )?(\d{1,6}); write \[figure ")
 
 
-class Figures:
-    """Numbers the pictures that the person sees of tools, so that the model can name them.
+class FigureNumbers:
+    """Numbers the images that tools show to the person, so that the model can refer to them.
 
-    The numbers go on from those in the conversation before.
+    The numbers continue those in the conversation before.
     """
 
     def __init__(self, history: Iterable[Message] = ()) -> None:
         self._last = max(map(_last_figure, history), default=0)
 
-    def numbered(self, run: ToolRun) -> ToolRun:
-        """The run of a call that ended, with a note to the model where it has pictures."""
+    def with_figure_numbers(self, run: ToolRun) -> ToolRun:
+        """Number the images of a tool run and add a note to the model, if there are any."""
         count, result = len(run.images), run.result
         if result is None or not count:
             return run
@@ -86,84 +85,86 @@ class Figures:
             how = f"write [figure {first}] or another in your answer to show it there"
         note = f"the person sees {which}; {how}"
         note = f"{result.note}; {note}" if result.note else note
-        told = result.model_copy(update={"note": note, "data": _with_numbers(result, first)})
-        return run.model_copy(update={"result": told, "first_figure": first})
+        numbered_result = result.model_copy(
+            update={"note": note, "data": _number_images(result, first)}
+        )
+        return run.model_copy(update={"result": numbered_result, "first_figure": first})
 
 
-def _with_numbers(result: ToolResult, first: int) -> Any:
-    """The data, in which `[image 1: …]` has the number by which the answer names it."""
+def _number_images(result: ToolResult, first: int) -> Any:
+    """Replace `[image 1: …]` in the data by the figure's number in the conversation."""
     text, number = dump_json(result.data).decode(), first
-    for place, part in enumerate(result.attachments, 1):
+    for position, part in enumerate(result.attachments, 1):
         if isinstance(part, ImagePart) and part.data:
             alt = dump_json(part.alt).decode()[1:-1]
-            text = text.replace(f"[image {place}: {alt}]", f"[figure {number}: {alt}]")
+            text = text.replace(f"[image {position}: {alt}]", f"[figure {number}: {alt}]")
             number += 1
     return load_json(text)
 
 
 def _last_figure(message: Message) -> int:
-    """The last number that the model was told in a message; 0 where there is none."""
-    # Texts among the attachments follow the result.
+    """Return the last figure number in a tool message; 0 if there is none."""
+    # The result is the first text; texts among the attachments follow it.
     text = next((part.text for part in message.content if isinstance(part, TextPart)), "")
     if message.role != "tool" or "write [figure " not in text:
         return 0
     note = (parse_arguments(text) or {}).get("note")
-    found = _FIGURES.findall(note) if isinstance(note, str) else []
-    return int(found[-1]) if found else 0
+    numbers = _FIGURES.findall(note) if isinstance(note, str) else []
+    return int(numbers[-1]) if numbers else 0
 
 
 @dataclass(slots=True)
-class Calls:
-    """Runs the calls of one turn."""
+class ToolCalls:
+    """Executes the calls of one turn."""
 
     plan: EnginePlan
     events: EventPort
     turn_id: str
     repeats: RepeatDetector
-    figures: Figures
+    figures: FigureNumbers
     tools: Sequence[ToolSpec]
 
-    def refuse(self, calls: Sequence[ToolCall], refusal: Refusal) -> tuple[ToolRun, ...]:
-        """Answer them with errors; what is refused again and again is a loop, too."""
+    def reject_calls(self, calls: Sequence[ToolCall], rejection: Rejection) -> tuple[ToolRun, ...]:
+        """Answer calls with errors. They count as failures: repeated rejections are a loop, too."""
         runs: list[ToolRun] = []
-        for call, run in zip(calls, unstarted(calls, self.tools, refusal), strict=True):
+        for call, run in zip(calls, pending_tool_runs(calls, self.tools, rejection), strict=True):
             counted = run.model_copy(update={"repeat_n": self.repeats.count_call(call)})
             runs.append(self.repeats.with_loop_warning(call, counted))
         return tuple(runs)
 
     async def run(self, calls: Sequence[ToolCall]) -> tuple[ToolRun, ...]:
-        """Run them side by side; gives what came of them, in their order."""
-        works = [_Work(self, call, self.repeats.count_call(call)) for call in calls]
+        """Execute calls concurrently; return their tool runs in the order of the calls."""
+        works = [_CallTask(self, call, self.repeats.count_call(call)) for call in calls]
         if len(works) == 1:
-            return (await self._keep(works[0], await works[0].run(), 0),)
+            return (await self._commit(works[0], await works[0].run(), 0),)
         tasks = [asyncio.ensure_future(work.run()) for work in works]
         runs: dict[int, ToolRun] = {}
         waiting: set[asyncio.Task[ToolRun]] = set(tasks)
         try:
             while waiting:
                 _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                # Calls that ended together are told together: the store commits the last ones
+                # Calls that ended together are reported together: the store commits the last ones
                 # with the turn, and three commits on a slow disk take as long as a tool.
                 for i, task in enumerate(tasks):
                     if i not in runs and task.done():
-                        runs[i] = await self._keep(works[i], task.result(), len(waiting))
+                        runs[i] = await self._commit(works[i], task.result(), len(waiting))
         finally:
             for task in tasks:
                 task.cancel()
         return tuple(runs[i] for i in range(len(tasks)))
 
-    async def _keep(self, work: _Work, run: ToolRun, pending: int) -> ToolRun:
-        # Numbers come last: with them no two results would be the same.
-        run = self.figures.numbered(self.repeats.with_loop_warning(work.call, run))
+    async def _commit(self, work: _CallTask, run: ToolRun, pending: int) -> ToolRun:
+        # Figures are numbered after the comparison: with numbers no two results would be equal.
+        run = self.figures.with_figure_numbers(self.repeats.with_loop_warning(work.call, run))
         await self.events.commit(ToolCallFinished(self.plan.run.id, self.turn_id, run, pending))
         return run
 
 
 @dataclass(slots=True)
-class _Work:
+class _CallTask:
     """One call from its preparation to its result."""
 
-    turn: Calls
+    calls: ToolCalls
     call: ToolCall
     repeat_n: int
     decision: Decision | None = None
@@ -174,34 +175,36 @@ class _Work:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     async def run(self) -> ToolRun:
-        """Prepare, ask, run; a stop ends it."""
-        task = await self.turn.plan.cancel.run_cancellable(self._outcome(), self._grace_s)
+        """Prepare, ask for approval, execute. A stop ends it."""
+        task = await self.calls.plan.cancel.run_cancellable(self._execute(), self._grace_s)
         if not task.done() or task.cancelled():
             return self._tool_run(self._interrupted())
         if (error := task.exception()) is not None:
-            # A host never raises; one that does is a defect, and still the call has one result.
-            return self._tool_run(_refused("E_INTERNAL", describe_error(error)))
+            # A host must not raise. If it does, that is a bug, and the call still gets its result.
+            return self._tool_run(_rejected("E_INTERNAL", describe_error(error)))
         return self._tool_run(task.result())
 
     def _grace_s(self) -> float | None:
-        """How long a stop lets it end; None once a tool runs that may not be interrupted."""
+        """Time that a stop allows in seconds; None while an uninterruptible tool runs."""
         if self.began_ms is None or self.decision is None:
             return _GRACE_S
         return _GRACE_S if self.decision.prepared.spec.traits.interruptible else None
 
-    async def _outcome(self) -> ToolOutcome:
-        call, plan, emit = self.call, self.turn.plan, self.turn.events.emit
+    async def _execute(self) -> ToolOutcome:
+        call, plan, emit = self.call, self.calls.plan, self.calls.events.emit
         if call.arguments is None:
-            return _refused(
+            return _rejected(
                 "E_INVALID_ARGUMENTS",
                 f"the arguments are not a JSON object: {call.arguments_raw[:200]!r}; send one "
                 f"object of finite numbers, with at most {MAX_DEPTH} levels of lists and objects",
             )
-        if self.turn.repeats.was_denied_repeatedly(call):
-            return _refused("E_DENIED", "this same call was denied, so nobody is asked again")
+        if self.calls.repeats.was_denied_repeatedly(call):
+            return _rejected(
+                "E_DENIED", "this call was denied before; use other arguments or another tool"
+            )
         context = replace(
             plan.context,
-            turn_id=self.turn.turn_id,
+            turn_id=self.calls.turn_id,
             tool_call_id=call.id,
             progress=self._progress,
             output=self.output,
@@ -218,25 +221,25 @@ class _Work:
         if plan.cancel.is_set:
             return self._interrupted()
         if decision.approval == "denied":
-            return _refused("E_DENIED", decision.reason or "the person denied this call")
+            return _rejected("E_DENIED", decision.reason or "the person denied this call")
         used = call.arguments if decision.arguments is None else decision.arguments
         title = decision.prepared.spec.title
-        emit(ToolCallStarted(self.turn.turn_id, call.id, call.name, used, title))
+        emit(ToolCallStarted(self.calls.turn_id, call.id, call.name, used, title))
         self.began_ms = monotonic_ms()
         if decision.decided_by:
             context = replace(context, approved=True)
         return await decision.prepared.run(context)
 
     def _progress(self, text: str, fraction: float | None) -> None:
-        event = ToolProgress(self.turn.turn_id, self.call.id, redact(text), fraction)
-        with suppress(RuntimeError):  # the loop has gone
-            self.loop.call_soon_threadsafe(self.turn.events.emit, event)
+        event = ToolProgress(self.calls.turn_id, self.call.id, redact(text), fraction)
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self.calls.events.emit, event)
 
     def _interrupted(self) -> ToolOutcome:
         if self.began_ms is None:
-            return _refused("E_INTERRUPTED", "the person stopped the run before the tool began")
+            return _rejected("E_INTERRUPTED", "the person stopped the run before the tool began")
         text = f"{self.call.name} was stopped before it had finished; what it did so far is unknown"
-        return _refused("E_INTERRUPTED", text)
+        return _rejected("E_INTERRUPTED", text)
 
     def _tool_run(self, outcome: ToolOutcome) -> ToolRun:
         call, decision, result = self.call, self.decision, outcome.result
@@ -259,7 +262,7 @@ class _Work:
         if began_ms is not None:
             started_at = self.queued_at + timedelta(milliseconds=began_ms - self.queued_ms)
             lasted_ms = max(0.0, monotonic_ms() - began_ms)
-        named = (spec for spec in self.turn.tools if spec.name == call.name)
+        named = (spec for spec in self.calls.tools if spec.name == call.name)
         spec = decision.prepared.spec if decision else next(named, None)
         run = ToolRun(
             tool_call_id=call.id,
@@ -286,7 +289,7 @@ class _Work:
             shown=tuple(image for image in shown if image.data not in returned),
             notes=outcome.notes,
         )
-        # The border of every tool: from here on the call is told, kept and sent.
+        # All tools pass here: after this the result is shown, stored and sent to the model.
         return redacted(run)
 
 
@@ -294,5 +297,5 @@ def _failure(code: ErrorCode, message: str) -> ToolResult:
     return ToolResult.failure(ErrorInfo(code, message))
 
 
-def _refused(code: ErrorCode, message: str) -> ToolOutcome:
+def _rejected(code: ErrorCode, message: str) -> ToolOutcome:
     return ToolOutcome(result=_failure(code, message))

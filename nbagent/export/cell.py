@@ -25,7 +25,7 @@ def cell_text(run: RunRecord, *, is_own: bool = True) -> str:
     words = ["%%agent"]
     for name, row in RunOptions.rows().items():
         if row.flags and not row.secret and given.get(name) not in (None, False):
-            words += _flag(row.flags[-1], given[name], is_repeated=row.many)
+            words += _flag(row.flags[-1], given[name], is_repeated=row.repeatable)
     # Braces that were typed as such must not become an expression.
     prompt = (is_own and run.template) or run.prompt.replace("{{", "{{ '{{' }}")
     return f"{' '.join(words)}\n{prompt}\n"

@@ -11,7 +11,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.view.markdown import INLINE
 from nbagent.view.node import Node, is_allowed, text_of
 from nbagent.view.picture import page, picture
-from nbagent.view.words import visible
+from nbagent.view.words import sanitize_value
 
 # No script, no request: also not where a text would get out of its place.
 _HEAD = (
@@ -33,7 +33,7 @@ _MARKS = {"em": "*", "strong": "**", "b": "**", "s": "~~", "del": "~~", "ins": "
 
 def html_document(run: RunRecord) -> str:
     """One file that shows the run without a network and without a script."""
-    title = escape(f"run {run.id[:8]} · {visible(run.model)}")
+    title = escape(f"run {run.id[:8]} · {sanitize_value(run.model)}")
     return f"{_HEAD.format(title=title)}{page(picture(run, actions=False))}\n</body>\n</html>\n"
 
 

@@ -9,7 +9,7 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ToolSpec
-from nbagent.providers.wires.base import Encoding
+from nbagent.providers.wires.base import EncodingContext
 from nbagent.providers.wires.chat import PROFILES, Chat
 from nbagent.providers.wires.tool_names import WireNames
 
@@ -23,16 +23,16 @@ def training_line(messages: Sequence[Message], system: str, tools: Sequence[Tool
         UsageError: the model answered nothing.
     """
     wire, names = Chat(PROFILES["openai"]), WireNames(tool.name for tool in tools)
-    context = Encoding(origin="", model="", names=names, has_tools=bool(tools))
+    context = EncodingContext(origin="", model="", names=names, has_tools=bool(tools))
     made: list[Any] = [{"role": "system", "content": system}] if system else []
-    for group in wire.groups(messages, frozenset()):
-        made += wire.encode(group, context)
+    for group in wire.group_messages(messages, frozenset()):
+        made += wire.encode_group(group, context)
     while made and made[-1]["role"] != "assistant":
         made.pop()
     if not made:
         raise UsageError(
             "the run has no answer to train on; export another format, such as 'jsonl'"
         )
-    given = [wire.tool(tool, names.to_wire(tool.name)) for tool in tools]
+    given = [wire.encode_tool(tool, names.to_wire(tool.name)) for tool in tools]
     example = {"messages": made, **({"tools": given} if given else {})}
     return f"{dump_json(example).decode()}\n"

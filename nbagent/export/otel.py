@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from importlib import import_module
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -277,7 +276,9 @@ def send(spans: Sequence[Span], provider: Any = None) -> None:
     Raises:
         ImportError: the package is not installed.
     """
-    trace: Any = import_module("opentelemetry.trace")
+    # Late: the package is an extra.
+    from opentelemetry import trace
+
     tracer = (provider or trace.get_tracer_provider()).get_tracer("nbagent")
     kinds = {_INTERNAL: trace.SpanKind.INTERNAL, _CLIENT: trace.SpanKind.CLIENT}
     made: dict[str, Any] = {}

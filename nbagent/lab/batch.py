@@ -10,7 +10,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nbagent import runtime
@@ -40,9 +39,9 @@ from nbagent.lab.plan import (
 from nbagent.lab.runner import Drive
 from nbagent.lab.scorers import as_scorers
 from nbagent.run import Run, open_run
-from nbagent.session.dry_run import look_ahead
+from nbagent.session.dry_run import plan_first_request
 from nbagent.session.frontend import BatchView, frontend
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.store.batches import (
     JUDGE_SUFFIX,
@@ -56,7 +55,7 @@ from nbagent.store.batches import (
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, batch_text
 from nbagent.view.listing import Listing
-from nbagent.view.words import things
+from nbagent.view.words import pluralize
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -72,7 +71,7 @@ class Batch:
     It is at work in the background; `wait()` waits and runs synchronous tools in this thread.
     """
 
-    def __init__(self, base: Ask, data: Any, template: Any, how: How) -> None:
+    def __init__(self, base: RunRequest, data: Any, template: Any, how: How) -> None:
         """Plan all cases, and find what is done of them already. Sends and keeps nothing.
 
         Args:
@@ -85,8 +84,8 @@ class Batch:
             UsageError: something cannot be done as asked.
         """
         # Nobody watches the answers come.
-        if "stream" not in base.options.given:
-            base = replace(base, options=base.options.changed(stream=False))
+        if "stream" not in base.options.explicit:
+            base = replace(base, options=base.options.with_changes(stream=False))
         self._store, self._here = current_store(), Unattended(frontend())
         table = self._table = table_of(data, how.key)
         self._how, names = how, how.names
@@ -109,7 +108,7 @@ class Batch:
         self._planned = cases_of(table, ready, how.repeat, self.name, names)
         self._was_on_disk = self._store.path is not None
         self._note()
-        self._courier: runtime.Courier | None = None
+        self._courier: runtime.RunTask | None = None
         self._view: BatchView | None = None
         self._waits = 0
         """How many threads wait for its end."""
@@ -125,7 +124,7 @@ class Batch:
         try:
             if check := getattr(self._executor, "check", None):
                 check(ask)
-            active, request, wire = look_ahead(ask, store=self._store, here=self._here)
+            active, request, wire = plan_first_request(ask, store=self._store, here=self._here)
         except NbagentError as error:
             raise option_error(variant, error) from None
         chosen, rules = active.prepared.chosen, active.prepared.rules
@@ -201,9 +200,9 @@ class Batch:
         """
         here = frontend()
         runtime.check_interrupted(here.execution_id())
-        courier = runtime.Courier()
+        courier = runtime.RunTask()
         # Within, an interrupt is a stop: nothing is left at work that nobody holds.
-        with runtime.Watch(courier.cancel):
+        with runtime.InterruptGuard(courier.cancel):
             self._claim(courier)
             try:
                 if n_runs(self._store, self.name) != self._seen:
@@ -219,10 +218,10 @@ class Batch:
                 raise
             if not runtime.inside_a_tool():
                 # Also where a cell is interrupted before it could name it.
-                here.set_last(self, "_batch")
+                here.bind_variable(self, "_batch")
         return self
 
-    def _claim(self, courier: runtime.Courier) -> None:
+    def _claim(self, courier: runtime.RunTask) -> None:
         """Take the batch for this go, in this process and from all others."""
         if self._was_on_disk and self._store.path is None:
             raise UsageError(f"{self._store.warning} Restart the kernel to go on.")
@@ -244,7 +243,7 @@ class Batch:
     def is_at_work(self) -> bool:
         """Whether it is asking or scoring now."""
         courier = self._courier
-        return courier is not None and not (courier.future.done() or courier.lost)
+        return courier is not None and not (courier.future.done() or courier.is_lost)
 
     async def _go(self, drive: Drive) -> None:
         try:
@@ -291,7 +290,7 @@ class Batch:
         assert courier is not None
         self._waits += 1
         try:
-            await runtime.await_here(courier, pump=here.pump(), execution=here.execution_id())
+            await runtime.wait_async(courier, pump=here.pump(), execution=here.execution_id())
         finally:
             self._waits -= 1
         return self
@@ -430,8 +429,10 @@ class Batch:
             for entry in self._entries
             if entry.standing == "ok" and entry.run_id in there
         ]
-        review = import_module("nbagent.lab.review").Review
-        review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
+        # Late: a review loads what asks the person.
+        from nbagent.lab.review import Review
+
+        Review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
 
     def dry_run(self) -> Listing:
         """How many requests, tokens and USD are to be expected, and which calls would ask."""
@@ -443,9 +444,14 @@ class Batch:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __dir__(self) -> list[str]:
+        """Public names only, as Tab offers them."""
+        public = (name for name in super().__dir__() if name[:1] != "_" or name[:2] == "__")
+        return [name for name in public if name != "await_end"]
+
     def __repr__(self) -> str:
         it = self.progress
-        done = f"{it.ok + it.failed} of {things(it.total, 'case')} done"
+        done = f"{it.ok + it.failed} of {pluralize(it.total, 'case')} done"
         return f"<Batch {self.name} {it.state}, {done}>"
 
     def __str__(self) -> str:
@@ -473,7 +479,10 @@ def _executor_of(given: Any, store: Store, here: Unattended) -> Executor:
     if given is None:
         return Local(store, here)
     if type(given).__module__.partition(".")[0] == "distributed":
-        return import_module("nbagent.lab.remote").OnDask(given, store)
+        # Late: distributed is an extra.
+        from nbagent.lab.remote import OnDask
+
+        return OnDask(given, store)
     raise UsageError(f"executor={given!r} is none; give a dask.distributed.Client")
 
 

@@ -19,7 +19,7 @@ from nbagent.store.batches import recorded_usd, scores_of
 from nbagent.store.columns import Dtype
 from nbagent.store.writer import Store
 from nbagent.view.listing import Listing
-from nbagent.view.words import money
+from nbagent.view.words import format_cost
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -87,9 +87,9 @@ def _of_runs(store: Store, name: str, entries: Sequence[Entry], **filters: Any) 
     """The rows of a frame for the last runs of the cases."""
     ids = [entry.run_id for entry in entries if entry.run_id]
     if len(ids) <= _MOST_IDS:
-        return dataframes.read([store], name, {"run_id": ids, **filters})
+        return dataframes.read_frame([store], name, {"run_id": ids, **filters})
     batch = entries[0].planned.case.batch
-    return dataframes.read([store], name, {"batch": batch, **filters})
+    return dataframes.read_frame([store], name, {"batch": batch, **filters})
 
 
 def _outputs(store: Store, entries: Sequence[Entry], texts: Sequence[Any]) -> dict[str, Any]:
@@ -229,20 +229,20 @@ def estimate(
                 one.variant.name or chosen.model_id,
                 *(str(len(own)), str(len(own) - len(todo)), str(len(todo))),
                 *(f"{prompt:,}", "?" if completion is None else f"{completion:,}"),
-                money(cost.total_usd) if cost else "no price known",
+                format_cost(cost.total_usd) if cost else "no price known",
                 ", ".join(one.asks),
             )
         )
     said = [] if is_whole else ["Answers are not counted where none is known yet."]
     said += [] if is_priced else ["Models without a known price are not in the sum."]
-    said += [f"Together about {money(total_usd)}; each case is one request or more."]
+    said += [f"Together about {format_cost(total_usd)}; each case is one request or more."]
     said += ["What judges ask is not counted."] if has_judges else []
     if any(one.asks for one in ahead):
         said.append("A call that needs approval ends its case: allow it, or give on_approval=….")
     heads = ("variant", "cases", "done", "to ask", "prompt tokens", "answer tokens", "cost")
     return Listing(
         title=f"batch {name}: what is left to be asked; this sends nothing",
-        heads=(*heads, "would ask"),
+        columns=(*heads, "would ask"),
         rows=rows,
         notes=said,
     )

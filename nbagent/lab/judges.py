@@ -13,9 +13,9 @@ from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX
 from nbagent.lab.scorers import Judging, Said, Score, Scorer, Verdict, said_of, shown_row
-from nbagent.run import Run, changed_ask
+from nbagent.run import Run, with_options
 from nbagent.session.output import Output, answer_text
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.shown.texts import cut_middle, plain_repr
 
 _MOST_CHARS = 40_000
@@ -59,7 +59,7 @@ class Judge(Scorer):
         self._output = Output(kind)
         super().__init__(name, version, "a judge")  # asked anew only where its version says so
         own = {"tools": "none", "output": kind, "system": _RULES + given.strip()}
-        self._base = changed_ask(Ask(), {**own, **options})
+        self._base = with_options(RunRequest(), {**own, **options})
         self.by = self._base.options.model or "judge"
 
     async def _verdict(self, row: Mapping[str, Any], run: Run, at: Judging) -> Verdict:
@@ -77,7 +77,7 @@ class Judge(Scorer):
         good = good or [Said(self.name, error="its answer has no field that is a score")]
         return Verdict(good, record.model, record.id)
 
-    def _ask(self, row: Mapping[str, Any], run: Run, at: Judging) -> Ask:
+    def _ask(self, row: Mapping[str, Any], run: Run, at: Judging) -> RunRequest:
         answer = answer_text(run.record) or run.text
         shown = [(f"column {name}", text) for name, text in shown_row(row)]
         shown += [("prompt", run.record.prompt), ("answer", answer)]
@@ -89,8 +89,8 @@ class Judge(Scorer):
         case, options = at.case, self._base.options
         if case is not None:
             case = case.model_copy(update={"batch": case.batch + JUDGE_SUFFIX})
-        if "session" not in options.given:
-            options = options.changed(session=case.batch if case else "judge")
+        if "session" not in options.explicit:
+            options = options.with_changes(session=case.batch if case else "judge")
         return replace(self._base, prompt=prompt, options=options, case=case)
 
 

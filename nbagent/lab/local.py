@@ -13,10 +13,10 @@ from nbagent.contracts.errors import EngineError
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import RunCode
-from nbagent.runtime import Courier
+from nbagent.runtime import RunTask
 from nbagent.session.active import ActiveRun, OnEvent
 from nbagent.session.frontend import Asker, Cell, Frontend
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions
 from nbagent.store.writer import Store
 
@@ -31,7 +31,7 @@ class Unattended(Frontend):
         """Take what `here` offers now, in the thread that makes the batch."""
         self._here, self._cell = here, here.cell()
         self._namespace, self._run_code = here.namespace(), here.run_code()
-        self.waits_for = here.waits_for
+        self.waits_for = here.wait_reason
 
     def namespace(self) -> Mapping[str, Any]:
         return self._namespace
@@ -45,8 +45,8 @@ class Unattended(Frontend):
     def asker(self) -> Asker | None:
         return None
 
-    def adopt(self, courier: Courier) -> None:
-        self._here.adopt(courier)
+    def adopt(self, courier: RunTask) -> None:
+        self._here.serve_when_idle(courier)
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
         return None
@@ -59,7 +59,7 @@ class NoMoreRuns(EngineError):
 class Executor(Protocol):
     """Where the runs of a batch are made. All of it on the engine thread."""
 
-    async def run(self, ask: Ask, on_event: OnEvent | None = None) -> RunRecord:
+    async def run(self, ask: RunRequest, on_event: OnEvent | None = None) -> RunRecord:
         """Run to a stop point; the run is in the batch's store when this returns.
 
         Raises:
@@ -84,7 +84,7 @@ class Local:
         self._store, self._here = store, here
         self._at_work: set[ActiveRun] = set()
 
-    async def run(self, ask: Ask, on_event: OnEvent | None = None) -> RunRecord:
+    async def run(self, ask: RunRequest, on_event: OnEvent | None = None) -> RunRecord:
         active = ActiveRun(ask, store=self._store, here=self._here)
         self._at_work.add(active)
         try:

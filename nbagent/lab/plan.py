@@ -19,14 +19,14 @@ from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.messages import TextPart
 from nbagent.contracts.records import Case
 from nbagent.contracts.secrets import redact_truncated
-from nbagent.run import changed_ask
-from nbagent.session.request import Ask
+from nbagent.run import with_options
+from nbagent.session.request import RunRequest
 from nbagent.session.template import Rendered, Template
 from nbagent.settings.options import RunOptions
-from nbagent.settings.sources import effective
-from nbagent.shown.values import shown_in_prompt
+from nbagent.settings.sources import current_settings
+from nbagent.shown.values import to_prompt_parts
 from nbagent.store.batches import JUDGE_SUFFIX
-from nbagent.view.words import things
+from nbagent.view.words import pluralize
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -133,7 +133,7 @@ class Variant:
     """One label for each axis, and what these mean."""
 
     labels: dict[str, str]
-    ask: Ask
+    ask: RunRequest
     """What all cases of it share."""
     template: Template
     identity: str = ""
@@ -213,7 +213,7 @@ def _key_words(key: str | None) -> str:
 # Variants
 
 
-def variants_of(base: Ask, template: Any, vary: Any) -> list[Variant]:
+def variants_of(base: RunRequest, template: Any, vary: Any) -> list[Variant]:
     """Each combination of the axes' labels.
 
     Args:
@@ -241,7 +241,7 @@ def variants_of(base: Ask, template: Any, vary: Any) -> list[Variant]:
         changes = {axis: value for axis, (_, value) in named.items() if axis != PROMPT}
         text = named[PROMPT][1] if PROMPT in named else template
         labels = {axis: label for axis, (label, _) in named.items()}
-        variants.append(Variant(labels, changed_ask(base, changes), templates[text]))
+        variants.append(Variant(labels, with_options(base, changes), templates[text]))
     return variants
 
 
@@ -345,13 +345,13 @@ def _said(rendered: Rendered) -> Any:
     return [part.model_dump(mode="json") for part in rendered.parts]
 
 
-def ask_of(planned: PlannedCase, *, left_usd: float | None, session: str) -> Ask:
+def ask_of(planned: PlannedCase, *, left_usd: float | None, session: str) -> RunRequest:
     """What asks a case for the first time, for at most so much."""
     rendered, ask = planned.rendered, planned.variant.ask
-    options = ask.options.changed(session=ask.options.session or session)
+    options = ask.options.with_changes(session=ask.options.session or session)
     if left_usd is not None:
         own = ask.options.max_cost_usd
-        options = options.changed(max_cost_usd=left_usd if own is None else min(own, left_usd))
+        options = options.with_changes(max_cost_usd=left_usd if own is None else min(own, left_usd))
     return replace(
         ask,
         prompt=rendered.prompt,
@@ -372,7 +372,7 @@ def _plain(cell: Any) -> Any:
         return cell
     if type(cell) is float:
         return repr(cell)
-    return [part.model_dump(mode="json") for part in shown_in_prompt(cell)]
+    return [part.model_dump(mode="json") for part in to_prompt_parts(cell)]
 
 
 def row_shas(table: Table, columns: Sequence[str]) -> dict[str, str]:
@@ -386,7 +386,7 @@ def refuse_other_data(batch: str, before: Mapping[str, str], now: Mapping[str, s
     changed = [key for key, sha in now.items() if before.get(key, sha) != sha]
     if changed:
         raise UsageError(
-            f"batch {batch!r} was made with other data: {things(len(changed), 'row')} of the same "
+            f"batch {batch!r} was made with other data: {pluralize(len(changed), 'row')} of the same "
             f"key changed (first: {changed[0]}); give this table another name=…, or say "
             "stale='run' to ask the changed rows anew, stale='keep' to keep their answers"
         )
@@ -394,8 +394,8 @@ def refuse_other_data(batch: str, before: Mapping[str, str], now: Mapping[str, s
 
 def deciding(options: RunOptions) -> list[str]:
     """What else than request, model and server decides an answer, as it holds now."""
-    settings = effective()
-    found = (options.given.get(it, getattr(settings, it, None)) for it in _DECIDING)
+    settings = current_settings()
+    found = (options.explicit.get(it, getattr(settings, it, None)) for it in _DECIDING)
     return [repr(value) for value in found]
 
 

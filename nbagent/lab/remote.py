@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import distributed
 
-from nbagent import __version__
 from nbagent.contracts.canonical import dump_json, load_json, new_id, sha256_hex
 from nbagent.contracts.errors import (
     EngineError,
@@ -26,13 +25,14 @@ from nbagent.contracts.errors import (
     error_from_info,
 )
 from nbagent.contracts.records import RunRecord
+from nbagent.contracts.version import __version__
 from nbagent.lab.local import NoMoreRuns
 from nbagent.lab.remote_task import Parcel, Receiver, Sender
-from nbagent.providers.rate_limits import Pace, said_limits, tell_limits
+from nbagent.providers.rate_limits import RateSnapshot, export_limits, import_limits
 from nbagent.session.active import OnEvent
 from nbagent.session.inherit import remembered
-from nbagent.session.request import Ask
-from nbagent.store.rows import packed, unpacked
+from nbagent.session.request import RunRequest
+from nbagent.store.rows import to_notebook_json, from_notebook_json
 from nbagent.store.writer import Store
 
 _TOGETHER_S = 0.1
@@ -71,11 +71,11 @@ class OnDask:
         self._stopping: asyncio.Task[None] | None = None
         self._gone = False
 
-    async def run(self, ask: Ask, on_event: OnEvent | None = None) -> RunRecord:
+    async def run(self, ask: RunRequest, on_event: OnEvent | None = None) -> RunRecord:
         """Run on a worker, and write the record here. Nothing is heard of it before its end."""
         kit, task = self._sender.kit_of(ask), new_id()
         client = await self._connected()
-        limits = {name: it.divided(self._n_workers) for name, it in said_limits().items()}
+        limits = {name: it.divided_by(self._n_workers) for name, it in export_limits().items()}
         parcel = self._sender.parcel_of(ask, self._batch, task, limits)
         try:
             reply = await self._reply(client, task, kit, parcel)
@@ -83,8 +83,8 @@ class OnDask:
             raise self._failure(error) from None
         finally:
             self._futures.pop(task, None)
-        paces = {name: Pace(*it) for name, it in reply["limits"].items()}
-        tell_limits({name: it.divided(1 / self._n_workers) for name, it in paces.items()})
+        paces = {name: RateSnapshot(*it) for name, it in reply["limits"].items()}
+        import_limits({name: it.divided_by(1 / self._n_workers) for name, it in paces.items()})
         if "error" in reply:
             is_usage, code, message, details = reply["error"]
             if is_usage:
@@ -92,8 +92,8 @@ class OnDask:
             raise error_from_info(ErrorInfo(code, message, details))
         if reply["run"] is None:
             raise NoMoreRuns("stopped before it began")
-        record = unpacked(reply["run"])
-        if "output" in ask.options.given:
+        record = from_notebook_json(reply["run"])
+        if "output" in ask.options.explicit:
             remembered[record.id] = {"output": ask.options.output}
         await self._keep(record)
         return record
@@ -234,11 +234,11 @@ def run_on_worker(version: str, sha: str, parcel: bytes) -> bytes:
         if version != __version__:
             raise UsageError(f"nbagent {__version__} is here, {version} where the batch was made")
         task: Parcel = pickle.loads(parcel)
-        tell_limits(task.limits)
+        import_limits(task.limits)
         receiver = _receivers.setdefault(task.batch, Receiver())
         if sha in receiver.kits:
             record = receiver.run(sha, task)
-            said["run"] = record and packed(record)
+            said["run"] = record and to_notebook_json(record)
         else:
             said["no kit"] = True
     except Exception as error:
@@ -246,7 +246,7 @@ def run_on_worker(version: str, sha: str, parcel: bytes) -> bytes:
         info = info or ErrorInfo("E_INTERNAL", describe_error(error))
         text = f"on the worker {distributed.get_worker().address}: {info.message}"
         said["error"] = [isinstance(error, UsageError), info.code, text, info.details]
-    said["limits"] = {name: [*it] for name, it in said_limits().items()}
+    said["limits"] = {name: [*it] for name, it in export_limits().items()}
     return dump_json(said)
 
 

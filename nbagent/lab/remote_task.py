@@ -25,18 +25,18 @@ from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact, redact_json, register_environment
 from nbagent.lab.local import Local, Unattended
 from nbagent.providers.offline import Script, scripts
-from nbagent.providers.rate_limits import Pace
-from nbagent.runtime import Courier, engine_loop, wait
+from nbagent.providers.rate_limits import RateSnapshot
+from nbagent.runtime import RunTask, engine_loop, wait
 from nbagent.session.frontend import Cell, Frontend, frontend
 from nbagent.session.inherit import remembered, type_of
-from nbagent.session.models import asked_of, choose, same_server
-from nbagent.session.request import Ask
+from nbagent.session.models import provider_settings, resolve_model, same_server
+from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import effective, holding, origins, without_secrets
-from nbagent.store.rows import packed, unpacked
+from nbagent.settings.sources import current_settings, settings_override, setting_origins, without_secrets
+from nbagent.store.rows import to_notebook_json, from_notebook_json
 from nbagent.store.writer import Store
 from nbagent.tools.functions.host import namespace_tools
-from nbagent.tools.hosts import host_of
+from nbagent.tools.hosts import host_of, is_source
 
 _OF_THIS_MACHINE = ("workflow", "document", "agent", "cache", "cassette")
 """Options that name files which a run reads or writes."""
@@ -60,13 +60,13 @@ class Parcel(NamedTuple):
 
     batch: str
     task: str
-    ask: Ask
+    ask: RunRequest
     settings: Settings
     secret_names: Mapping[str, list[str]]
     """Of each secret setting that holds here the names in it; a worker has the values."""
     lineage: list[Any]
     """The runs that it goes on from, packed, the first one first."""
-    limits: Mapping[str, Pace]
+    limits: Mapping[str, RateSnapshot]
     cell: Cell
 
 
@@ -108,24 +108,24 @@ class Sender:
     def __init__(self, store: Store) -> None:
         here = frontend()
         self._store, self._there, self._cell = store, dict(here.namespace()), here.cell()
-        settings = effective()
+        settings = current_settings()
         held = {name: getattr(settings, name) or () for name in _SECRET}
         self._secret_names = {name: sorted(it) for name, it in held.items() if it}
-        self._settings = without_secrets(settings.changed(**dict.fromkeys(_SECRET)))
+        self._settings = without_secrets(settings.with_changes(**dict.fromkeys(_SECRET)))
         self._kits: dict[tuple[Any, ...], tuple[Kit, bytes]] = {}
 
-    def check(self, ask: Ask) -> None:
+    def check(self, ask: RunRequest) -> None:
         """Raise UsageError where a run cannot be sent as it is."""
-        configured = {name for name, it in origins().items() if it.source == "configure"}
+        configured = {name for name, it in setting_origins().items() if it.source == "configure"}
         for name in _SECRET:
-            if name in ask.options.given or name in configured:
+            if name in ask.options.explicit or name in configured:
                 raise UsageError(
                     f"{name} may hold secrets, which are never sent; set NBAGENT_{name.upper()} in "
                     "the workers' environment instead"
                 )
-        asked = asked_of(ask.options, self._settings)
+        asked = provider_settings(ask.options, self._settings)
         for name in _OF_THIS_MACHINE:
-            value: Any = ask.options.given.get(name) or getattr(asked, name, None)
+            value: Any = ask.options.explicit.get(name) or getattr(asked, name, None)
             if value not in (None, "off"):
                 raise UsageError(
                     f"{name}={value!r} means files of this machine, which a worker has not; leave "
@@ -138,21 +138,21 @@ class Sender:
                     "name functions, fs or skills"
                 )
         for tool in ask.tools or ():
-            if hasattr(type(tool), "open_hosts") or hasattr(type(tool), "prepare"):
+            if is_source(tool) or hasattr(type(tool), "prepare"):
                 raise UsageError(
                     f"the tools of {_name(tool)} belong to this process and cannot be sent to a "
                     "worker; give functions, or run without executor="
                 )
         self.kit_of(ask)
 
-    def _tool_names(self, ask: Ask) -> tuple[str, ...] | None:
-        asked = asked_of(ask.options, self._settings).tools
+    def _tool_names(self, ask: RunRequest) -> tuple[str, ...] | None:
+        asked = provider_settings(ask.options, self._settings).tools
         names: Any = asked if ask.tools is None else ask.options.tools
         return (names,) if isinstance(names, str) else names
 
-    def kit_of(self, ask: Ask) -> bytes:
+    def kit_of(self, ask: RunRequest) -> bytes:
         """What a run shares with others, pickled once for all of them."""
-        model = asked_of(ask.options, self._settings).model or ""
+        model = provider_settings(ask.options, self._settings).model or ""
         output: Any = ask.options.output
         if output is None and ask.parent_id:
             output = type_of(ask.parent_id)
@@ -190,24 +190,24 @@ class Sender:
                 found = {word: known[word] for word in words if word in known} | found
         return found
 
-    def parcel_of(self, ask: Ask, batch: str, task: str, limits: Mapping[str, Pace]) -> bytes:
+    def parcel_of(self, ask: RunRequest, batch: str, task: str, limits: Mapping[str, RateSnapshot]) -> bytes:
         """One run, pickled. UsageError where it cannot be asked as it is."""
         options, settings = without_secrets(ask.options), self._settings
         stays = same_server(options, settings.model, settings.base_url)
         if ask.parent_id is None:
             # Model and server are those of this environment, not of a worker's.
-            chosen = choose(asked_of(options, settings), need_key=False)
+            chosen = resolve_model(provider_settings(options, settings), need_key=False)
             found = {"model": chosen.model_id, "base_url": chosen.base_url}
-            new = {name: it for name, it in found.items() if name not in options.given}
+            new = {name: it for name, it in found.items() if name not in options.explicit}
             if stays:
-                settings = settings.changed(**new)
+                settings = settings.with_changes(**new)
             else:
-                options = options.changed(**new)
+                options = options.with_changes(**new)
         lineage: list[Any] = []
         parent_id = ask.parent_id
         while parent_id is not None:
             parent = self._store.load(parent_id)
-            lineage.insert(0, packed(parent))
+            lineage.insert(0, to_notebook_json(parent))
             parent_id = parent.parent_id
         ask = replace(
             ask,
@@ -216,7 +216,7 @@ class Sender:
             parts=tuple(redacted(it) for it in ask.parts),
             messages=tuple(redacted(it) for it in ask.messages),
             edits=redact_json(ask.edits),
-            options=options.changed(output=None),
+            options=options.with_changes(output=None),
             tools=None,
             on_approval=None,
         )
@@ -263,12 +263,12 @@ class Receiver:
             UsageError: it cannot start here.
         """
         given = self._loaded(sha)
-        options = parcel.ask.options.changed(output=given.output)
+        options = parcel.ask.options.with_changes(output=given.output)
         ask = replace(parcel.ask, options=options, tools=given.tools, on_approval=given.on_approval)
-        settings = parcel.settings.changed(**_own_secrets(parcel.secret_names))
+        settings = parcel.settings.with_changes(**_own_secrets(parcel.secret_names))
         store = Store.memory()
         if parcel.lineage:
-            store.add(*map(unpacked, parcel.lineage))
+            store.add(*map(from_notebook_json, parcel.lineage))
         local = Local(store, Unattended(_Sent(parcel.cell, given.names)))
 
         async def make() -> RunRecord | None:
@@ -281,8 +281,8 @@ class Receiver:
             finally:
                 self._at_work.discard(local)
 
-        with holding(settings):
-            courier = Courier().start(make)
+        with settings_override(settings):
+            courier = RunTask().start(make)
         try:
             record: RunRecord | None = wait(courier)
         finally:
@@ -318,7 +318,7 @@ class Receiver:
 
 def _own_secrets(names: Mapping[str, list[str]]) -> dict[str, Any]:
     """The secret settings of this process, which must be of the same names."""
-    own = effective()
+    own = current_settings()
     for name, wanted in names.items():
         if missing := sorted({*wanted} - (getattr(own, name) or {}).keys()):
             raise UsageError(

@@ -21,10 +21,10 @@ from nbagent.session.frontend import frontend
 from nbagent.session.output import answer_text
 from nbagent.session.stores import current_store, find_run
 from nbagent.shown.texts import clean, plain_repr, readable
-from nbagent.shown.values import shown_text
-from nbagent.store.batches import keep_scores, scores_of
+from nbagent.shown.values import to_text
+from nbagent.store.batches import save_scores, scores_of
 from nbagent.store.writer import Store
-from nbagent.view.words import things
+from nbagent.view.words import pluralize
 
 _PERSON = "person"
 _MOST = 5
@@ -68,12 +68,12 @@ def score(
         scorer=checked_name(name),
         version=checked_version(version),
         value=plain,
-        reason=None if reason is None else shown_text(reason, TEXT_CHARS),
+        reason=None if reason is None else to_text(reason, TEXT_CHARS),
         by=clean(by),
         at=utc_now(),
     )
     _refuse_others(scores_of(store, [run_id]), record.scorer, record.version, record.by)
-    keep_scores(store, [record])
+    save_scores(store, [record])
     return record
 
 
@@ -128,7 +128,7 @@ class Review:
         self._cases = [case for case in in_order if case[1] not in done]
         self._labels: dict[str, int] = {}
         self.title = f"{name}: how good is this answer, from 1 (bad) to {scale} (good)?"
-        self.place = 1
+        self.position = 1
         """Number of the case that is shown, from 1; at the end, one more than there are."""
         self.total = len(self._cases)
 
@@ -137,9 +137,9 @@ class Review:
 
     def shown(self) -> tuple[tuple[str, str], ...]:
         """Headings and texts of the case that waits for a label; empty at the end."""
-        if self.place > self.total:
+        if self.position > self.total:
             return ()
-        row, run_id = self._cases[self.place - 1]
+        row, run_id = self._cases[self.position - 1]
         record = self._store.load(run_id)
         pieces = [*shown_row(row), ("answer", answer_text(record) or record.text)]
         return tuple((readable(name), readable(redact(text))) for name, text in pieces)
@@ -148,22 +148,22 @@ class Review:
         """Keep the label of the case that is shown, and go to the next; nothing at the end."""
         if type(value) is not int or not 1 <= value <= self.scale:
             raise UsageError(f"{plain_repr(value, 50)} is no label; give 1 to {self.scale}")
-        if self.place <= self.total:
-            run_id = self._cases[self.place - 1][1]
+        if self.position <= self.total:
+            run_id = self._cases[self.position - 1][1]
             record = ScoreRecord(
                 run_id=run_id, scorer=self.name, value=float(value), by=_PERSON, at=utc_now()
             )
-            keep_scores(self._store, [record])
+            save_scores(self._store, [record])
             self._labels[run_id] = value
-            self.place += 1
+            self.position += 1
 
     def skip(self) -> None:
         """Go to the next case; this one gets no label."""
-        self.place = min(self.place + 1, self.total + 1)
+        self.position = min(self.position + 1, self.total + 1)
 
     def back(self) -> None:
         """Show the case before, to label it again."""
-        self.place = max(self.place - 1, 1)
+        self.position = max(self.position - 1, 1)
 
     def run(self) -> None:
         """Show it with buttons and return at once; in a terminal, ask for each case.
@@ -173,7 +173,7 @@ class Review:
         """
         here = frontend()
         if not here.review(self):
-            if here.asker() is None:
+            if here.input_prompt() is None:
                 raise UsageError(
                     "nobody can be asked here; review in a notebook or a terminal, or write "
                     f"nbagent.score(run, {self.name!r}, 4) for each run"
@@ -185,10 +185,10 @@ class Review:
         words = f"1–{self.scale}, [s]kip, [b]ack or [q]uit: "
         try:
             while pieces := self.shown():
-                print(f"\n{_RULE}\n{self.place} of {self.total}")
+                print(f"\n{_RULE}\n{self.position} of {self.total}")
                 for name, text in pieces:
                     print(f"\n{name}\n  " + text.replace("\n", "\n  "))
-                if (before := self._labels.get(self._cases[self.place - 1][1])) is not None:
+                if (before := self._labels.get(self._cases[self.position - 1][1])) is not None:
                     print(f"\nlabelled {before}")
                 print(flush=True)
                 while not self._takes(input(words).strip().lower()):
@@ -196,7 +196,7 @@ class Review:
         except (EOFError, KeyboardInterrupt):
             print()
         left = self.total - len(self._labels)
-        print(f"{things(len(self._labels), 'label')} kept, {left} left", flush=True)
+        print(f"{pluralize(len(self._labels), 'label')} kept, {left} left", flush=True)
 
     def _takes(self, word: str) -> bool:
         """Do what a person typed; False for a word that means nothing."""

@@ -32,11 +32,11 @@ from nbagent.lab.plan import How, ask_of, marks_of
 from nbagent.lab.scorers import Judging, Scorer
 from nbagent.run import Run
 from nbagent.session.active import OnEvent
-from nbagent.session.request import Ask
-from nbagent.store.batches import keep_scores, scores_of
+from nbagent.session.request import RunRequest
+from nbagent.store.batches import save_scores, scores_of
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, BatchState
-from nbagent.view.words import things
+from nbagent.view.words import pluralize
 
 _SHOWN_S = 0.25
 _CODE = "()"
@@ -51,7 +51,7 @@ class _Counted:
         self._inner, self.cost_usd = inner, 0.0
         self.stop, self.close = inner.stop, inner.close
 
-    async def run(self, ask: Ask, on_event: OnEvent | None = None) -> RunRecord:
+    async def run(self, ask: RunRequest, on_event: OnEvent | None = None) -> RunRecord:
         record = await self._inner.run(ask, on_event)
         self.cost_usd += record.cost_usd or 0.0
         return record
@@ -251,7 +251,7 @@ class Drive:
         self._failed += entry.standing == "failed"
         return record
 
-    def _ask_of(self, entry: Entry) -> Ask:
+    def _ask_of(self, entry: Entry) -> RunRequest:
         """What asks a case: anew, or from where its last run ended."""
         planned, most = entry.planned, self._how.max_cost_usd
         spent = self._spent_usd + self._judged_usd
@@ -281,7 +281,7 @@ class Drive:
             is_share = isinstance(how.max_failed, float) and how.max_failed <= 1
             most = how.max_failed * (len(self.entries) if is_share else 1)
             if failed > most:
-                why = f"{things(failed, 'case')} failed (max_failed={how.max_failed:g})"
+                why = f"{pluralize(failed, 'case')} failed (max_failed={how.max_failed:g})"
                 self.end("Stopped", why)
         if self._store.warning and self._store.path is None and not self._was_in_memory:
             self.end("Stopped", self._store.warning)
@@ -325,7 +325,7 @@ class Drive:
         """What scorers could not score."""
         failed = [(name, [*errors.values()]) for name, errors in self._errors.items() if errors]
         return tuple(
-            f"{name} failed on {things(len(errors), 'answer')}: {errors[0]}"
+            f"{name} failed on {pluralize(len(errors), 'answer')}: {errors[0]}"
             for name, errors in failed[:_MOST_NOTES]
         )
 
@@ -367,7 +367,7 @@ class Drive:
             self._unscored -= 1
         for score in found:
             self._note_error(score)
-        keep_scores(self._store, found)
+        save_scores(self._store, found)
         now = {scorer.name: scorer.version for scorer in self._scorers}
         entry.scores = means(counting([*self._held.pop(entry.run_id, ()), *found], now))
 

@@ -24,10 +24,10 @@ from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.records import Case, ScoreRecord
 from nbagent.lab.local import Executor
 from nbagent.run import Run
-from nbagent.runtime import Courier
+from nbagent.runtime import RunTask
 from nbagent.shown.images import of_class
-from nbagent.shown.texts import clean, cut_middle, kind_name, plain_repr
-from nbagent.shown.values import shown_text
+from nbagent.shown.texts import clean, cut_middle, class_name, plain_repr
+from nbagent.shown.values import to_text
 from nbagent.tools.functions.arguments import function_of
 from nbagent.tools.functions.definition import body_of
 
@@ -162,7 +162,7 @@ class FunctionScorer(Scorer):
 
         # In a thread of its own, or on the loop of async tools: one that never ends would else
         # hold the engine, or one of the few threads that the store and the models wait for.
-        courier = Courier()
+        courier = RunTask()
         if inspect.iscoroutinefunction(function_of(self._function)):
             job = courier.run(work_async, where="tool loop", label=self.name)
         else:
@@ -256,7 +256,7 @@ def _said(name: str, given: Any, reason: object = None) -> Said:
         value = plain_value(given)
     except UsageError as error:
         return Said(name, error=error.message)
-    return Said(name, value, None if reason is None else shown_text(reason, TEXT_CHARS))
+    return Said(name, value, None if reason is None else to_text(reason, TEXT_CHARS))
 
 
 def plain_value(given: Any) -> bool | float | str | None:
@@ -275,7 +275,7 @@ def plain_value(given: Any) -> bool | float | str | None:
         if len(text) <= _LABEL_CHARS:
             return text
         raise UsageError(f"a text of {len(text):,} characters is no label; {_TAKES}")
-    raise UsageError(f"a value of type {kind_name(value)} is no score; {_TAKES}")
+    raise UsageError(f"a value of type {class_name(value)} is no score; {_TAKES}")
 
 
 def checked_name(name: object) -> str:
@@ -295,4 +295,4 @@ def checked_version(version: object) -> int:
 def shown_row(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The columns of a row and their texts, for who judges: bounded, a cut is marked."""
     budget = max(_ROW_CHARS // max(len(row), 1), _CELL_CHARS)
-    return [(" ".join(str(name).split())[:100], shown_text(row[name], budget)) for name in row]
+    return [(" ".join(str(name).split())[:100], to_text(row[name], budget)) for name in row]

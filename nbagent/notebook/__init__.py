@@ -1,5 +1,5 @@
-"""All that knows IPython and Jupyter: how a run is shown, and the magics that start one.
+"""Everything that knows IPython and Jupyter: the views of runs, and the magics that start runs.
 
-Inside, imports go down: line → complete, template → reports → surface → commands; `magics` imports
-of these only line and complete before it is used.
+Imports go down: line → complete → reports → commands. `magics` imports only `line` and `complete`
+before it is used, so that loading the extension stays fast.
 """

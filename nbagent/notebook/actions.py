@@ -1,8 +1,8 @@
-"""The buttons below a run that is over: they work while the kernel lives, in every output.
+"""Buttons below finished runs: they work in every output while the kernel is alive.
 
-A saved output is plain HTML. One widget model without a view listens for clicks in all of them;
-which verbs there are stands here. None of them approves anything, and what a page says is hostile
-until it was checked. The panel is an output, too: there is one path for each verb.
+A saved output is plain HTML. One widget model without a view listens for clicks in all outputs,
+the panel included, so each action has one path. No action approves a call, and messages of a page
+are untrusted until they were checked.
 """
 
 # ipywidgets and anywidget have no types.
@@ -24,89 +24,91 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.cell import cell_text
-from nbagent.notebook.clicks import aside, start_by_click
-from nbagent.notebook.outputs import KERNEL, ListOutput, Output, loaded_anew, output_of
-from nbagent.notebook.run_widget import OutputView, listen, script
+from nbagent.notebook.clicks import run_in_thread, start_by_click
+from nbagent.notebook.outputs import KERNEL, ListOutput, Output, find_output, on_reload
+from nbagent.notebook.run_widget import LiveOutput, listen, script
 from nbagent.run import tools_given_to
 from nbagent.session.frontend import frontend
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
 from nbagent.view.node import Node, h
-from nbagent.view.words import began, clean, one_line, visible
+from nbagent.view.words import format_start, one_line, sanitize_prose, sanitize_value
 
-FIELD_CHARS = 100_000
-_WORD_CHARS = 200
+MAX_FIELD_CHARS = 100_000
+_MAX_ID_CHARS = 200
 _SEARCH_CHARS = 1_000
-_RECENT = 200
-_OFFERED = 40
+_RECENT_RUNS = 200
+_MAX_OTHERS = 40
 _PROMPT_CHARS = 60
-_TIMES = ("1", "2", "3", "4", "5")
-_STARTS = ("continue", "retry", "fork")
-_WORDS = "What else should the model be told? (may stay empty)"
+_RETRY_COUNTS = ("1", "2", "3", "4", "5")
+_RUN_STARTING = ("continue", "retry", "fork")
+_PROMPT_LABEL = "Further instructions for the model (optional)"
 _TITLES = {"continue": "Continue", "retry": "Retry", "fork": "Fork", "compare": "Compare"}
-"""The verbs that ask for something first, and what the button of their form says."""
+"""Actions with a form, and the label of the form's button."""
 
 
 @dataclass(frozen=True, slots=True)
 class Click:
-    """A button of a run that is over."""
+    """A click on a button of a finished run."""
 
     do: str
     run_id: str
     turn_id: str = ""
     fields: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What its form says: `prompt` (continue, fork), `n` (retry), `other` (compare)."""
+    """Values of its form: `prompt` (continue, fork), `n` (retry), `other` (compare)."""
     has_form: bool = False
-    """Whether the form was filled in; else it is what is wanted."""
+    """True if the form was sent; else the click asks for the form."""
 
     @property
     def n(self) -> int:
-        """How many answers a retry asks for."""
-        asked = self.fields.get("n", "1")
-        return int(asked) if asked in _TIMES else 1
+        """Number of answers that a retry asks for."""
+        count = self.fields.get("n", "1")
+        return int(count) if count in _RETRY_COUNTS else 1
 
 
-def read_click(told: Mapping[str, Any]) -> Click | None:
-    """A message of a page, checked; None where it is none."""
-    do, run_id, turn_id = told.get("do"), told.get("run", ""), told.get("turn", "")
-    given = told.get("fields")
-    fields = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    words = (do, run_id, turn_id, *fields)
-    if not all(isinstance(word, str) and len(word) <= _WORD_CHARS for word in words):
+def read_click(message: Mapping[str, Any]) -> Click | None:
+    """Check a message of a page; None if it is not a valid click."""
+    do, run_id, turn_id = message.get("do"), message.get("run", ""), message.get("turn", "")
+    form_fields = message.get("fields")
+    fields = cast("dict[str, Any]", form_fields) if isinstance(form_fields, dict) else {}
+    texts = (do, run_id, turn_id, *fields)
+    if not all(isinstance(word, str) and len(word) <= _MAX_ID_CHARS for word in texts):
         return None
-    if not all(isinstance(it, str) and len(it) <= FIELD_CHARS for it in fields.values()):
+    if not all(isinstance(text, str) and len(text) <= MAX_FIELD_CHARS for text in fields.values()):
         return None
-    return Click(str(do), str(run_id), str(turn_id), fields, given is not None)
+    return Click(str(do), str(run_id), str(turn_id), fields, form_fields is not None)
 
 
-def form_of(click: Click, run: RunRecord) -> Node | None:
-    """What a button asks before it does something; None for one that asks nothing.
+def form_node(click: Click, run: RunRecord) -> Node | None:
+    """Draw the form of a button; None if it has none.
 
-    The page puts it below the button, and sends the click again with its fields.
+    The page inserts it below the button and sends the click again with its fields.
 
     Raises:
         UsageError: there is no run to compare with.
     """
     if click.do in ("continue", "fork"):
         box = h("textarea", "", rows="2", spellcheck="false", data_field="prompt")
-        asked = h("label", "nba-lab", _WORDS, box)
+        question = h("label", "nba-lab", _PROMPT_LABEL, box)
     elif click.do == "retry":
-        answers = [("1", "1 answer"), *((n, f"{n} answers") for n in _TIMES[1:])]
-        note = "Their calls run when you choose one with Continue"
-        asked = h("span", "nba-lab", _chooser("n", answers, "How many answers"), f" {note}")
+        answers = [("1", "1 answer"), *((n, f"{n} answers") for n in _RETRY_COUNTS[1:])]
+        note = "Their tool calls run when you choose an answer with Continue"
+        question = h("span", "nba-lab", _select_node("n", answers, "How many answers"), f" {note}")
     elif click.do == "compare":
-        others = others_of(run)
+        others = comparable_runs(run)
         if not others:
             raise UsageError("there is no other run yet; fork or retry this one first")
-        rows = [(it.id, _about(it)) for it in others]
-        asked = h("label", "nba-lab", "With which run? ", _chooser("other", rows, "Other run"))
+        rows = [(other.id, _run_label(other)) for other in others]
+        question = h(
+            "label", "nba-lab", "With which run? ", _select_node("other", rows, "Other run")
+        )
     else:
         return None
     return h(
         "div",
         "nba-words",
-        asked,
+        question,
         h("button", "nba-go", _TITLES[click.do], type="button", data_do="go"),
         h("button", "", "Cancel", type="button", data_do="cancel"),
         data_do=click.do,
@@ -115,135 +117,139 @@ def form_of(click: Click, run: RunRecord) -> Node | None:
     )
 
 
-def _chooser(name: str, options: Sequence[tuple[str, str]], label: str) -> Node:
-    made = [h("option", "", words, value=value) for value, words in options]
-    return h("select", "", *made, data_field=name, aria_label=label)
+def _select_node(name: str, options: Sequence[tuple[str, str]], label: str) -> Node:
+    options_nodes = [h("option", "", title, value=value) for value, title in options]
+    return h("select", "", *options_nodes, data_field=name, aria_label=label)
 
 
-def _about(run: RunRecord) -> str:
-    prompt = one_line(clean(run.prompt), _PROMPT_CHARS) or "(no prompt)"
-    return f"{run.id[:8]} · {prompt} · {visible(run.model)} · {began(run.started_at)}"
+def _run_label(run: RunRecord) -> str:
+    prompt = one_line(sanitize_prose(run.prompt), _PROMPT_CHARS) or "(no prompt)"
+    return f"{run.id[:8]} · {prompt} · {sanitize_value(run.model)} · {format_start(run.started_at)}"
 
 
-def others_of(run: RunRecord) -> list[RunRecord]:
-    """What a run can be compared with: the run before it first, its session's, then the last."""
-    recent = [it for it in current_store().runs(limit=_RECENT) if it.id != run.id]
-    here = [it for it in recent if it.session == run.session]
-    before = [it for it in here if it.started_at <= run.started_at]
-    first = [it for it in recent if it.id == run.parent_id] or before[:1]
-    return list({it.id: it for it in (*first, *here, *recent)}.values())[:_OFFERED]
+def comparable_runs(run: RunRecord) -> list[RunRecord]:
+    """List runs to compare with: the previous run first, then its session's, then the newest."""
+    recent = [other for other in current_store().runs(limit=_RECENT_RUNS) if other.id != run.id]
+    same_session = [other for other in recent if other.session == run.session]
+    before = [other for other in same_session if other.started_at <= run.started_at]
+    first = [other for other in recent if other.id == run.parent_id] or before[:1]
+    return list({other.id: other for other in (*first, *same_session, *recent)}.values())[
+        :_MAX_OTHERS
+    ]
 
 
-def asked(click: Click, output: Output) -> Ask:
-    """What a button wants to be started, after a run that is over.
+def to_request(click: Click, output: Output) -> RunRequest:
+    """Build the request for the run that a button starts.
 
-    The calls of a retry's answer wait until it is chosen (continue); `click.n` is how often it is
-    started.
+    A retry defers its tool calls until its answer is chosen with Continue. The caller starts the
+    request `click.n` times.
 
     Raises:
-        UsageError: the run has no such turn, or another one is at work in the output.
+        UsageError: the run has no such turn, or another run is running in the output.
     """
     register_environment()
-    run = _free(output, click.run_id)
+    run = _load_idle(output, click.run_id)
     turns = [turn.id for turn in run.turns]
     if click.turn_id and click.turn_id not in turns:
-        raise UsageError(f"run {run.id[:8]} has no turn {visible(click.turn_id[:20])!r}")
+        raise UsageError(f"run {run.id[:8]} has no turn {sanitize_value(click.turn_id[:20])!r}")
     tools = tools_given_to(run.id, frontend().namespace())
-    words = click.fields.get("prompt", "").strip() or None
-    # Another answer to the same question: the next options of the panel are not meant.
+    prompt = click.fields.get("prompt", "").strip() or None
+    # A retry answers the same request again, so the panel's options for the next run do not apply.
     options, dropped = (RunOptions(), ()) if click.do == "retry" else output.options(run)
-    base = Ask(prompt=words, parent_id=run.id, tools=tools, options=options, dropped=dropped)
+    base = RunRequest(
+        prompt=prompt, parent_id=run.id, tools=tools, options=options, dropped=dropped
+    )
     if click.do == "continue" or not turns:
-        return replace(base, kind="continue" if words else "resume")
+        return replace(base, kind="continue" if prompt else "resume")
     turn_id = click.turn_id or turns[-1]
     return replace(base, kind="fork", fork_turn=turn_id, holds_calls=click.do == "retry")
 
 
-# The page's half of an output
+# The widget in the page
 
 
 class PageActions(anywidget.AnyWidget):
-    """One for a kernel; never displayed."""
+    """Widget model of a kernel's buttons. One per kernel, never displayed."""
 
     _esm = script()
     kind = traitlets.Unicode("actions").tag(sync=True)
     kernel = traitlets.Unicode(KERNEL).tag(sync=True)
     was_ready = False
-    """Whether a page has it, or had."""
+    """True once a page has loaded it."""
 
 
 _actions: PageActions | None = None
 
 
-def offer() -> None:
-    """Give the static pictures of this kernel their buttons. In a front end with widgets only."""
+def enable_buttons() -> None:
+    """Make the buttons of this kernel's saved pictures work. Needs a front end with widgets."""
     global _actions
     if _actions is None:
         _actions = PageActions()
-        listen(_actions, heard)
+        listen(_actions, on_message)
 
 
-def heard(message: object) -> None:
-    """A button was clicked. In whichever thread the message arrives: it only asks."""
-    told = json_object(message) or {}
-    if told.get("kind") == "ready" and _actions is not None:
+def on_message(message: object) -> None:
+    """Handle a click. Any thread: the work itself is queued or done in a thread of its own."""
+    content = json_object(message) or {}
+    if content.get("kind") == "ready" and _actions is not None:
         if _actions.was_ready:
-            loaded_anew()
+            on_reload()
         _actions.was_ready = True
-    output, click = output_of(told.get("at")), read_click(told)
+    output, click = find_output(content.get("at")), read_click(content)
     if output is None or click is None:
         return
     reply = partial(_reply, output, click.run_id)
     if isinstance(output, ListOutput):
         do, is_known = partial(_do_in_list, output), click.do in ("show", "search")
     else:
-        do, is_known = partial(_do, output), click.do in (*_TITLES, "cell")
+        do, is_known = partial(_act, output), click.do in (*_TITLES, "cell")
         is_known = is_known and click.run_id in output.run_ids
     failed, context = partial(_failed, reply), output.context
-    if is_known and click.do in _STARTS and click.has_form:
+    if is_known and click.do in _RUN_STARTING and click.has_form:
         reply(said="Starts as soon as the kernel is free")
-        views = output.view(click.n) if output.view else OutputView(output, click.n)
+        views = output.open_views(click.n) if output.open_views else LiveOutput(output, click.n)
         start_by_click(
-            lambda: asked(click, output),
+            lambda: to_request(click, output),
             show=views.open,
             n=click.n,
-            no_more=views.no_more,
-            failed=failed,
+            on_fewer=views.on_fewer,
+            on_error=failed,
             context=context,
         )
     elif is_known:
-        aside(lambda: do(click, reply), failed=failed, context=context)
+        run_in_thread(lambda: do(click, reply), on_error=failed, context=context)
 
 
 def _check_updates(output: Output, run_id: str) -> None:
-    """Nothing is asked whose result could not be shown."""
+    """Raise UsageError if the output cannot show a result."""
     if not output.takes_updates:
         raise UsageError(
-            f"this page was loaded anew: %agent show {visible(run_id[:8])} in a cell gives the run "
-            "with buttons that work"
+            f"this page was reloaded; %agent show {sanitize_value(run_id[:8])} in a cell shows the "
+            "run with working buttons"
         )
 
 
-def _free(output: Output, run_id: str) -> RunRecord:
-    """One of the runs of an output in which nothing is at work."""
+def _load_idle(output: Output, run_id: str) -> RunRecord:
+    """Load a run of an output; raise UsageError if a run is running in it."""
     _check_updates(output, run_id)
-    if output.at_work:
+    if output.running_id:
         raise UsageError("a run in this output is still running; stop it or wait for its end")
     return output.load(run_id)
 
 
-def _do(output: Output, click: Click, reply: Callable[..., None]) -> None:
-    """Do what starts no run. In a thread of its own: the kernel may be busy."""
+def _act(output: Output, click: Click, reply: Callable[..., None]) -> None:
+    """Do an action that starts no run. In a thread of its own: the kernel may be busy."""
     run = output.load(click.run_id)
     if click.do == "cell":
         reply(said="Copied: paste it into a cell", text=cell_text(run))
     elif click.do in _TITLES and not click.has_form:
         _check_updates(output, run.id)
-        reply(form=form_of(click, run))
+        reply(form=form_node(click, run))
     elif click.do == "compare":
-        _free(output, run.id)
+        _load_idle(output, run.id)
         both = [current_store().load(click.fields.get("other", "")), run]
-        output.add(*(it.id for it in sorted(both, key=lambda it: it.started_at)))
+        output.add(*(record.id for record in sorted(both, key=lambda record: record.started_at)))
         output.show_saved()
 
 
@@ -262,4 +268,4 @@ def _reply(output: Output, run_id: str, **said: object) -> None:
 
 
 def _failed(reply: Callable[..., None], error: Exception) -> None:
-    reply(said=visible(redact_truncated(str(error))))
+    reply(said=sanitize_value(redact_truncated(str(error))))

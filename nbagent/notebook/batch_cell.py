@@ -1,6 +1,6 @@
-"""`%%agent --over df`: a cell asks its prompt for each row of a table of the notebook.
+"""`%%agent --over df`: run the prompt of a cell for each row of a DataFrame.
 
-Reads what the line says of the batch; what a batch is and how it goes on is in `lab`.
+Translates the options of the line; the batch itself is in `lab`.
 """
 
 from __future__ import annotations
@@ -9,90 +9,98 @@ from typing import TYPE_CHECKING, Any
 
 from nbagent.agent import Agent
 from nbagent.contracts.errors import UsageError
-from nbagent.notebook.line import OF_BATCHES, Line
+from nbagent.notebook.line import BATCH_OPTIONS, Line
 from nbagent.notebook.prompt_names import own_names
 from nbagent.settings.options import RunOptions
 
 if TYPE_CHECKING:
     from nbagent.lab.batch import Batch
 
-_ONE_RUN = {"continue_run": "--continue", "fork": "--fork", "to": "--to", "raw": "--raw"}
-"""What means one run."""
+_SINGLE_RUN_FLAGS = {"continue_run": "--continue", "fork": "--fork", "to": "--to", "raw": "--raw"}
+"""Options for a single run."""
 
 
 def is_batch(options: Line) -> bool:
-    """Whether a line asks for a batch.
+    """True if a line starts a batch.
 
     Raises:
-        UsageError: it says something that does not go together.
+        UsageError: its options exclude each other.
     """
-    given = options.given
+    option_values = options.explicit
     if options.over is None:
-        if alone := [name for name in OF_BATCHES if name in given]:
+        if alone := [name for name in BATCH_OPTIONS if name in option_values]:
             flag = Line.rows()[alone[0]].flags[-1]
-            raise UsageError(f"{flag} needs a table: name a DataFrame with --over NAME")
+            raise UsageError(f"{flag} needs a DataFrame; name it with --over NAME")
         return False
-    if one := [flag for name, flag in _ONE_RUN.items() if name in given]:
-        raise UsageError(f"{one[0]} is for one run, --over for many; keep one of them")
+    if single_run_flags := [
+        flag for name, flag in _SINGLE_RUN_FLAGS.items() if name in option_values
+    ]:
+        raise UsageError(
+            f"{single_run_flags[0]} is for one run and --over for a batch; remove one of them"
+        )
     return True
 
 
-def batch_of(options: Line, of_run: RunOptions, template: str, shell: Any) -> Batch:
-    """The batch of a cell, which is not begun.
+def create_batch(options: Line, run_options: RunOptions, template: str, shell: Any) -> Batch:
+    """Create the batch of a cell without starting it.
 
     Args:
-        options: the line.
-        of_run: those of its options that each run has.
-        template: the prompt, to be filled for each row.
-        shell: has the notebook's names.
+        options: the options of the line.
+        run_options: the options that each run gets.
+        template: the prompt, filled for each row.
+        shell: the IPython shell with the notebook's variables.
 
     Raises:
-        UsageError: something cannot be done as asked.
+        UsageError: an option is not valid.
     """
     names = {**shell.user_global_ns, **shell.user_ns}
-    shared = {k: v for k, v in of_run.given.items() if k not in ("name", "max_cost_usd")}
+    shared = {k: v for k, v in run_options.explicit.items() if k not in ("name", "max_cost_usd")}
     return Agent(**shared).map(
-        _named(names, options.over or "", "--over"),
+        _variable(names, options.over or "", "--over"),
         template,
         key=options.row_key,
         vary=_axes(options.vary or (), names),
         repeat=options.repeat or 1,
-        name=of_run.name,
+        name=run_options.name,
         concurrency=options.concurrency or 16,
-        max_cost_usd=of_run.max_cost_usd,
+        max_cost_usd=run_options.max_cost_usd,
         max_failed=options.max_failed,
-        score=[_named(names, name, "--score") for name in options.score or ()],
+        score=[_variable(names, name, "--score") for name in options.score or ()],
         start=False,
         names={**names, **own_names(shell, template)},
     )
 
 
-def _named(names: dict[str, Any], name: str, flag: str) -> Any:
+def _variable(names: dict[str, Any], name: str, flag: str) -> Any:
     if name not in names:
-        raise UsageError(f"{flag} {name}: the notebook has no variable {name!r}; make it first")
+        raise UsageError(f"{flag} {name}: the notebook has no variable {name!r}; define it first")
     return names[name]
 
 
-def _axes(given: tuple[str, ...], names: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By axis its values by their labels, as they stood on the line."""
+def _axes(texts: tuple[str, ...], names: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Parse `--vary` texts: axis → label → value."""
     axes: dict[str, dict[str, Any]] = {}
-    for text in given:
-        axis, _, words = text.partition("=")
+    for text in texts:
+        axis, _, values = text.partition("=")
         if axis in axes:
-            raise UsageError(f"--vary {axis} stands on the line twice; write {axis}=A,B once")
-        labels = [word for part in words.split(",") if (word := part.strip())]
+            raise UsageError(f"--vary {axis} is on the line twice; write {axis}=A,B once")
+        labels = [word for part in values.split(",") if (word := part.strip())]
         if len(set(labels)) < len(labels):
-            raise UsageError(f"--vary {text}: a value stands there twice; keep one of them")
+            raise UsageError(f"--vary {text}: a value is listed twice; keep one of them")
         axes[axis] = {label: _value(axis, label, names) for label in labels}
     return axes
 
 
 def _value(axis: str, label: str, names: dict[str, Any]) -> Any:
-    """What a word means: the text or the list in a variable of this name, else itself."""
-    held = names.get(label) if axis != "model" else None
-    if isinstance(held, str | list | tuple):
-        return held
+    """Resolve a label: the text or list in a variable of this name, else the label itself."""
+    value = names.get(label) if axis != "model" else None
+    if isinstance(value, str | list | tuple):
+        return value
     if axis in ("system", "prompt") and label.isidentifier():
         raise UsageError(f"--vary {axis}: the notebook has no text in a variable {label!r}")
     row = RunOptions.rows().get(axis)
-    return label if row is None else row.checked((label,) if row.many else label, f"--vary {axis}")
+    return (
+        label
+        if row is None
+        else row.checked((label,) if row.repeatable else label, f"--vary {axis}")
+    )

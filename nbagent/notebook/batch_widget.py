@@ -1,6 +1,6 @@
-"""The view of a batch: one widget while it is at work, one saved picture at its end.
+"""View of a batch: one widget while it runs, one saved picture at its end.
 
-What it looks like is in `view.batch`; which run is opened below it a click decides, as in a list.
+`view.batch` draws it. A click opens one of its runs below it, as in a list of runs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from IPython.display import display
 
 from nbagent.contracts.canonical import json_object, monotonic_ms
 from nbagent.notebook.outputs import ListOutput
-from nbagent.notebook.run_widget import Batcher, RunWidget, comm_id, listen, retire
+from nbagent.notebook.run_widget import OpBatcher, RunWidget, comm_id, listen, retire
 from nbagent.session.frontend import BatchControls
 from nbagent.view.batch import (
-    KEY,
+    BATCH_KEY,
     PAUSING,
     STOPPING,
     BatchProgress,
@@ -33,18 +33,18 @@ from nbagent.view.picture import page
 
 INTERVAL_S = 0.25
 _SAVE_MS = 10_000
-"""How often the output is written anew with what a file keeps: drawing it moves the page."""
+"""Interval between saved pictures of a running batch. Redrawing an output moves the page."""
 _PAGE_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class BatchShown:
-    """A batch at one moment, as a list of runs."""
+class BatchSnapshot:
+    """A batch at one moment, in the form of a list of runs."""
 
     progress: BatchProgress
 
     def node(self, kernel: str = "") -> Node:
-        """Its picture; `kernel` names the output that its buttons belong to."""
+        """Draw it; `kernel` names the output that answers its buttons."""
         return batch_node(self.progress, kernel=kernel)
 
     def __str__(self) -> str:
@@ -52,26 +52,26 @@ class BatchShown:
 
 
 class LiveBatch:
-    """Shows a batch in a front end: says what changed, and takes the clicks on Stop and Pause."""
+    """Shows a running batch in a front end and handles clicks on Stop and Pause."""
 
     only_while_waited = False
 
     def __init__(self, progress: BatchProgress, controls: BatchControls) -> None:
-        """Show it in the cell that runs now; it begins at once."""
+        """Show it in the cell that runs now; the batch starts at once."""
         self._progress, self._controls = replace(progress, state="Running"), controls
         self._stopping, self._is_over = "", False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shown: dict[str, Node] = {}
-        """The parts that the pages have."""
-        self._batcher = Batcher(self._send, interval_s=INTERVAL_S)
+        """The parts as the pages have them."""
+        self._batcher = OpBatcher(self._send, interval_s=INTERVAL_S)
         self._output = ListOutput()
         self.widget = RunWidget(lambda: [self._picture()])
-        listen(self.widget, self.heard)
+        listen(self.widget, self.on_message)
         self._save()
-        self._output.make_place_below()
+        self._output.show_empty_below()
 
     def update(self, progress: BatchProgress) -> None:
-        """Show how far it is. On the engine's loop."""
+        """Show the progress. On the engine's loop."""
         if self._is_over:
             return
         self._loop = self._loop or asyncio.get_running_loop()
@@ -84,20 +84,20 @@ class LiveBatch:
             self._save()
 
     def close(self, progress: BatchProgress) -> None:
-        """Show its end, as it is saved. On the engine's loop."""
+        """Show the end of the batch as a saved picture. On the engine's loop."""
         self._progress, self._stopping, self._is_over = progress, "", True
         self._batcher.drop()
-        self._send([self._whole()])
-        self._in_cell(lambda: self._output.show(BatchShown(progress)))
+        self._send([self._full_picture_op()])
+        self._display_in_cell(lambda: self._output.show(BatchSnapshot(progress)))
         retire(self._output, self.widget)
 
-    def heard(self, message: object) -> None:
-        """Do what a person clicked, or greet a page. Any thread; hostile until it was checked."""
-        told = json_object(message) or {}
-        match told:
+    def on_message(self, message: object) -> None:
+        """Handle an untrusted message of a page: a click, or a page that is ready. Any thread."""
+        content = json_object(message) or {}
+        match content:
             case {"kind": "ready", "page": int(place) | str(place)}:
                 if len(str(place)) <= _PAGE_CHARS:
-                    self._send([self._whole()], page=place)
+                    self._send([self._full_picture_op()], page=place)
             case {"kind": "stop" | "pause" as kind, "run": "batch"} if not self._is_over:
                 self._controls.stop(after_rows=kind == "pause")
                 self._stopping = PAUSING if kind == "pause" else STOPPING
@@ -114,28 +114,31 @@ class LiveBatch:
         kernel, stopping = self._output.id, self._stopping
         return batch_node(self._progress, kernel=kernel, buttons=True, stopping=stopping)
 
-    def _whole(self) -> Op:
+    def _full_picture_op(self) -> Op:
         return ["done", self._picture()[2]]
 
     def _send(self, ops: list[Op], **to: Any) -> None:
-        # The batch goes on without a page that could show it.
+        # The batch continues even if no page can show it.
         with suppress(Exception):
-            self.widget.send({"run": KEY, "ops": ops, **to})
+            self.widget.send({"run": BATCH_KEY, "ops": ops, **to})
 
     def _save(self) -> None:
-        """Write what a file keeps that is saved now: how far the batch is."""
+        """Write the present picture into the output, for a file that is saved now."""
         self._saved_ms = monotonic_ms()
-        note = "Saved while the batch was at work; batch.progress says how far it is now."
+        note = "Saved while the batch was running; batch.progress has its present state."
         saved = page(batch_node(replace(self._progress, why=note)))
-        self._in_cell(lambda: self._output.show_live(comm_id(self.widget), saved))
+        self._display_in_cell(lambda: self._output.show_live(comm_id(self.widget), saved))
 
-    def _in_cell(self, work: Callable[[], object]) -> None:
-        """Display in the cell that began the batch, from any thread."""
+    def _display_in_cell(self, work: Callable[[], object]) -> None:
+        """Display in the cell that started the batch, from any thread."""
         self._output.context.copy().run(work)
 
 
 class FinalBatch:
-    """No person at a front end (nbclient, papermill, nbval): exactly one, final display."""
+    """View without a person at a front end (nbclient, papermill, nbval).
+
+    It displays once, at the end: nbval ignores updates and compares the first display.
+    """
 
     only_while_waited = False
 
@@ -144,7 +147,7 @@ class FinalBatch:
         self._context = contextvars.copy_context()
 
     def update(self, progress: BatchProgress) -> None:
-        """Nothing: the end is shown."""
+        """Do nothing: only the end is shown."""
 
     def close(self, progress: BatchProgress) -> None:
         """Show the end."""

@@ -1,4 +1,4 @@
-"""Captures what a tool prints and displays: it goes to the card of its call."""
+"""Captures printed text and displayed images of a tool for the card of its call."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.secrets import redact, redact_truncated
 from nbagent.contracts.tools import CallOutput
 from nbagent.notebook.run_code import (
-    PICTURE_FORMS,
-    Stream,
+    IMAGE_TYPES,
+    CapturingStream,
     finish_figures,
     open_figures,
-    replaced,
-    streams_replaced,
+    replaced_attributes,
+    replaced_streams,
 )
 from nbagent.sandbox.script_output import Output
 from nbagent.shown.images import encoded_image, figures_in
 from nbagent.shown.texts import without_codes
 
-_PRINTED_BYTES = 20_000
+_MAX_PRINTED_BYTES = 20_000
 
 
-_MOST_SHOWN = 10
+_MAX_IMAGES = 10
 
 
-_SHOWN_BYTES = 220_000
-"""Of one picture: what a view draws."""
+_MAX_IMAGE_BYTES = 220_000
+"""Bytes of one image; larger ones are not drawn by the view."""
 
 
-_SHOWN_FORMS = {*PICTURE_FORMS, "text/plain"}
-"""A display of these alone goes to the card; a table, a widget, a map stays below the view."""
+_CARD_TYPES = {*IMAGE_TYPES, "text/plain"}
+"""A display that has only these types goes to the card. Others, such as a table, a widget or a map,
+stay below the view."""
 
 
 _OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")
@@ -50,18 +51,25 @@ _LINE_CHARS = 300
 def capture(
     shell: Any, output: CallOutput, say: Callable[[Callable[[], str]], object]
 ) -> Generator[Callable[[Any], object]]:
-    """Take what this thread prints and displays; see `Capture`."""
-    taken = _Taken(shell.display_pub, say)
-    output.read = taken.read
+    """Capture output of this thread; see `Capture`."""
+    captured = _Captured(shell.display_pub, say)
+    output.read = captured.read
     figures, returned = open_figures(), list[Any]()
     with (
-        streams_replaced(*(Stream(it, taken.keep, taken.say) for it in (sys.stdout, sys.stderr))),
-        replaced(shell.display_pub, publish=taken.publish, clear_output=taken.clear),
+        replaced_streams(
+            *(
+                CapturingStream(stream, captured.record, captured.report_last_line)
+                for stream in (sys.stdout, sys.stderr)
+            )
+        ),
+        replaced_attributes(
+            shell.display_pub, publish=captured.publish, clear_output=captured.clear
+        ),
     ):
         try:
             yield lambda value: returned.extend(figures_in(value))
         except KeyboardInterrupt:
-            raise  # A stop does not wait for figures to be drawn.
+            raise  # a stop must not wait until figures are drawn
         except BaseException:
             finish_figures(figures, returned)
             raise
@@ -69,58 +77,59 @@ def capture(
             finish_figures(figures, returned)
 
 
-class _Taken:
-    """What a tool printed and displayed, in the order in which it came."""
+class _Captured:
+    """Printed text and images of a tool, in order."""
 
     def __init__(self, publisher: Any, say: Callable[[Callable[[], str]], object]) -> None:
         self._images: list[ImagePart] = []
-        self._kept = Output(_PRINTED_BYTES)
+        self._printed = Output(_MAX_PRINTED_BYTES)
         self._publish = publisher.publish
         self._say = say
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
 
     def read(self) -> tuple[str, tuple[ImagePart, ...]]:
-        """What was printed, as a terminal would show it in the end, and the pictures."""
+        """Return the text as a terminal would finally show it, and the images."""
         with self._lock:
-            text = self._kept.text
+            text = self._printed.text
         return redact_truncated(_OVERWRITTEN.sub("", without_codes(text))), tuple(self._images)
 
-    def keep(self, data: bytes) -> None:
-        """Keep what is printed."""
+    def record(self, data: bytes) -> None:
+        """Record printed bytes."""
         with self._lock:
-            self._kept.add(data)
+            self._printed.add(data)
 
-    def say(self, text: str) -> None:
-        """Tell the last line of what is printed."""
+    def report_last_line(self, text: str) -> None:
+        """Report the last printed line as progress."""
         if text and not text.isspace():
             self._say(partial(_last_line, text))
 
     def publish(self, data: Any, *args: Any, **options: Any) -> None:
-        """In the place of the publisher's own."""
-        # The live view of a run publishes in another thread, and what has an id changes later.
+        """Replace the publisher's `publish`."""
+        # The live view of a run publishes in another thread. A display with an id is updated later,
+        # so it must stay in the cell.
         is_own = threading.get_ident() == self._thread and not options.get("transient")
-        if not is_own or not data.keys() <= _SHOWN_FORMS or options.get("update"):
+        if not is_own or not data.keys() <= _CARD_TYPES or options.get("update"):
             self._publish(data, *args, **options)
             return
         image = _image_in(data) or data.get("text/plain", "")
-        if isinstance(image, ImagePart) and len(self._images) == _MOST_SHOWN:
-            image = f"… only the first {_MOST_SHOWN} pictures are kept …"
+        if isinstance(image, ImagePart) and len(self._images) == _MAX_IMAGES:
+            image = f"… only the first {_MAX_IMAGES} images are kept …"
         if isinstance(image, ImagePart):
             self._images.append(image)
         else:
-            self.keep(f"{image}\n".encode("utf-8", "replace"))
+            self.record(f"{image}\n".encode("utf-8", "replace"))
 
     def clear(self, wait: bool = False) -> None:
-        """In the place of the publisher's own, which would clear the view of the run as well."""
-        self._kept, self._images = Output(_PRINTED_BYTES), []
+        """Replace the publisher's `clear_output`, which would clear the view of the run as well."""
+        self._printed, self._images = Output(_MAX_PRINTED_BYTES), []
 
 
 def _image_in(data: dict[str, Any]) -> ImagePart | str | None:
-    form = next((data[kind] for kind in PICTURE_FORMS if kind in data), b"")
+    form = next((data[kind] for kind in IMAGE_TYPES if kind in data), b"")
     with suppress(ValueError):
         content = base64.b64decode(form) if isinstance(form, str) else form
-        return encoded_image(content, most_bytes=_SHOWN_BYTES)
+        return encoded_image(content, max_bytes=_MAX_IMAGE_BYTES)
     return None
 
 

@@ -1,6 +1,6 @@
-"""A run that a click starts: in the kernel's main thread when it is free, so that no cell waits.
+"""Runs that a click starts: in the kernel's main thread as soon as it is free; no cell waits.
 
-The buttons below a run and the panel begin their runs here. Owns no view: who calls brings one.
+Used by the buttons below a run and by the panel. Owns no view: the caller passes one.
 """
 
 from __future__ import annotations
@@ -16,124 +16,125 @@ from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import Capture
 from nbagent.notebook import kernel
 from nbagent.run import Run, open_run
-from nbagent.runtime import Courier
+from nbagent.runtime import RunTask
 from nbagent.session.frontend import Cell, Frontend, frontend
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store, note_last
 from nbagent.settings.options import RunOptions
 
-Show = Callable[[RunRecord, RunControls], Sink]
-Failed = Callable[[Exception], None]
+OpenView = Callable[[RunRecord, RunControls], Sink]
+OnError = Callable[[Exception], None]
 _log = logging.getLogger("nbagent")
 
 
 class ClickFrontend(Frontend):
-    """The process's frontend, with a view of the caller's.
+    """The process's frontend with a view of the caller.
 
-    No cell made these runs: a cell that goes on must not take one for its own, and an interrupt of
-    the last cell does not mean it.
+    No cell started these runs, so `cell()` has no cell id: a `--continue` cell must not take one
+    for its own, and an interrupt of the last cell must not stop it.
     """
 
-    waits_for = "the kernel, which a cell keeps busy"
+    waits_for = "the kernel: a cell is running"
 
-    def __init__(self, show: Show) -> None:
+    def __init__(self, show: OpenView) -> None:
         """Show runs by `show`."""
         self._show, self._process = show, frontend()
 
     def namespace(self) -> Mapping[str, Any]:
-        """The names of the notebook."""
+        """Variables of the notebook."""
         return self._process.namespace()
 
     def capture(self, options: RunOptions) -> Capture | None:
-        """Takes what tools print and display to their cards."""
+        """Capture output of tools for their cards."""
         return self._process.capture(RunOptions())
 
     def cell(self) -> Cell:
-        """The notebook alone."""
+        """Return the notebook without a cell."""
         return Cell(notebook=self._process.cell().notebook)
 
     def asker(self) -> None:
-        """Nobody: no thread waits for these runs."""
+        """Return None: no thread waits for these runs."""
 
-    def adopt(self, courier: Courier) -> None:
-        """Let the idle kernel run synchronous tools."""
-        self._process.adopt(courier)
+    def adopt(self, courier: RunTask) -> None:
+        """Let the idle kernel run the run's synchronous tools."""
+        self._process.serve_when_idle(courier)
 
     def set_last(self, handle: object, name: str = "_run") -> None:
-        """Put a handle into a variable."""
-        self._process.set_last(handle, name)
+        """Bind a handle to a variable."""
+        self._process.bind_variable(handle, name)
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink:
-        """The caller's view."""
+        """Open the caller's view."""
         return self._show(run, controls)
 
 
-def _guarded(work: Callable[[], object], failed: Failed) -> None:
+def _run_guarded(work: Callable[[], object], on_error: OnError) -> None:
     try:
         work()
     except Exception as error:
         _log.debug("what a click asked for failed", exc_info=True)
-        failed(error)
+        on_error(error)
 
 
-def aside(work: Callable[[], object], *, failed: Failed, context: contextvars.Context) -> None:
-    """Do this in a thread of its own: it reads and shows, also while a cell runs. As `later`."""
-    run = context.copy().run
-    threading.Thread(target=run, args=(_guarded, work, failed), daemon=True).start()
-
-
-def later(
-    work: Callable[[], object], *, failed: Failed, context: contextvars.Context | None = None
+def run_in_thread(
+    work: Callable[[], object], *, on_error: OnError, context: contextvars.Context
 ) -> None:
-    """Do this in the kernel's main thread, as soon as it is free. Any thread.
+    """Run `work` in a new thread, so that it works while a cell runs. See `run_on_main_loop`."""
+    run = context.copy().run
+    threading.Thread(target=run, args=(_run_guarded, work, on_error), daemon=True).start()
+
+
+def run_on_main_loop(
+    work: Callable[[], object], *, on_error: OnError, context: contextvars.Context | None = None
+) -> None:
+    """Run `work` in the kernel's main thread as soon as it is free. Any thread.
 
     Args:
-        work: what to do.
-        failed: is told what `work` raised, in the same thread.
-        context: what it prints and displays goes to the cell of this context; else it is lost.
+        work: the function to call.
+        on_error: gets the exception of `work`, in the same thread.
+        context: prints and displays go to the cell of this context; without one they are lost.
     """
-
-    # Copied, as a context can be entered once at a time only.
+    # Copied: a context can be entered only once at a time.
     context = (context or contextvars.copy_context()).copy()
     loop = kernel.main_loop()
     if loop is None:
-        context.run(_guarded, work, failed)
+        context.run(_run_guarded, work, on_error)
     else:
-        loop.call_soon_threadsafe(_guarded, work, failed, context=context)
+        loop.call_soon_threadsafe(_run_guarded, work, on_error, context=context)
 
 
 def start_by_click(
-    ask: Callable[[], Ask],
+    make_request: Callable[[], RunRequest],
     *,
-    show: Show,
-    failed: Failed,
+    show: OpenView,
+    on_error: OnError,
     context: contextvars.Context | None = None,
     n: int = 1,
-    no_more: Callable[[], object] = lambda: None,
+    on_fewer: Callable[[], object] = lambda: None,
 ) -> None:
-    """Start a run in the kernel's main thread, as soon as it is free. Any thread; nobody waits.
+    """Start a run in the kernel's main thread as soon as it is free. Any thread; does not wait.
 
     Args:
-        ask: makes what is wanted, in that thread (it may read the notebook's names, and raise).
-        show: opens the view of the run, which is its sink.
-        failed: is told why there is no run.
-        context: what its tools print goes to the cell of this context.
-        n: starts so many of it side by side; none of several becomes the last run.
-        no_more: is called where fewer begin, before `failed`.
+        make_request: builds the request in that thread; may read notebook variables and raise.
+        show: opens the view of a run, which is its sink.
+        on_error: gets the reason if there is no run.
+        context: prints of the tools go to the cell of this context.
+        n: number of runs to start side by side. If there are several, none becomes the last run.
+        on_fewer: called before `on_error` if fewer than `n` runs start.
     """
 
     def start() -> None:
-        wanted = ask()
+        wanted = make_request()
         try:
             for _ in range(n):
                 with Run.starting(wanted, here=ClickFrontend(show)):
                     pass
         except Exception:
-            no_more()
+            on_fewer()
             raise
         if n > 1 and wanted.parent_id:
-            # Until one is chosen, the person goes on with the run that was asked again.
+            # Until the person chooses an answer, "last" stays the run that is retried.
             note_last(wanted.parent_id, current_store())
-            frontend().set_last(open_run(wanted.parent_id))
+            frontend().bind_variable(open_run(wanted.parent_id))
 
-    later(start, failed=failed, context=context)
+    run_on_main_loop(start, on_error=on_error, context=context)

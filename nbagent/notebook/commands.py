@@ -1,7 +1,6 @@
-"""What `%%agent` and `%agent` do: read the line, render the cell, start the run, say how it ended.
+"""Executes `%%agent` and `%agent`: read the line, render the prompt, start the run, report its end.
 
-One of three doors to the session; it decides nothing about a run. `magics` imports it when one of
-the two is first used.
+Decides nothing about a run; that is the session's. `magics` imports it when a magic is first used.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.display_functions import display
 
-import nbagent
 from nbagent import run as handles
 from nbagent import runtime
+from nbagent.comparison import compare, history
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.notebook import kernel, reports
-from nbagent.notebook.batch_cell import batch_of, is_batch
+from nbagent.notebook.batch_cell import create_batch, is_batch
 from nbagent.notebook.frontend import show_again, was_shown_here
 from nbagent.notebook.help import help_of
 from nbagent.notebook.interrupt import Interrupt, Stopped
 from nbagent.notebook.line import (
     Line,
-    continued,
+    join_continued_lines,
     parse,
     parse_command,
 )
@@ -33,29 +32,30 @@ from nbagent.notebook.panel import panel
 from nbagent.notebook.prompt_names import evaluate
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run, tools_given_to
+from nbagent.run_tree import session_tree
 from nbagent.session.active import at_work
 from nbagent.session.approval import granted
 from nbagent.session.dry_run import dry_run
 from nbagent.session.frontend import frontend
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store, find_run
 from nbagent.session.template import render
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import configure
 from nbagent.view.listing import Listing
-from nbagent.view.words import things, visible
+from nbagent.view.words import pluralize, sanitize_value
 from nbagent.workflow.graph import PackageError
 
 if TYPE_CHECKING:
     from nbagent.lab.batch import Batch
 
-_ID_CHARS = 4
-"""So much of an id has to be written: less is a run by chance, where a name was meant."""
-_CODE = re.compile(
+_MIN_ID_CHARS = 4
+"""Shortest accepted part of a run id. A shorter text is probably a misspelt name."""
+_CODE_BLOCK = re.compile(
     r"^ {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?:i?python3?|py)?[ \t]*\n(?P<code>.*?)^ {0,3}(?P=fence)",
     re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
-"""A block of Python, or of no named language, in Markdown."""
+"""A Markdown code block in Python or without a language."""
 
 
 class Commands:
@@ -67,33 +67,33 @@ class Commands:
         self._batch: Batch | None = None
 
     def execute(self, line: str, cell: str | None) -> None:
-        """Do what a cell (`%%agent`) or a line (`%agent`) says.
+        """Execute a cell (`%%agent`) or a line (`%agent`, with `cell` None).
 
         Raises:
             NbagentError: it cannot be done, or the run failed.
-            Interrupt: an interrupt before there was a run, or a second one.
+            Interrupt: interrupted before a run had started, or a second time.
         """
-        # Before anything is read: an expression in the prompt may hold a key and fail with it.
+        # First: an expression in the prompt may contain a key and fail with it in the message.
         register_environment()
         try:
             if cell is None:
                 self._command(line)
             else:
-                self._cell(*continued(line, cell))
+                self._cell(*join_continued_lines(line, cell))
         except NbagentError as error:
-            # A server's or a tool's words are in it, and a terminal obeys control characters.
+            # It may contain a server's or a tool's text, and a terminal obeys control characters.
             error.message = _one_line(error.message)
             error.args = (error.message,)
             raise
         except Interrupt:
             raise
         except KeyboardInterrupt as interrupt:
-            said = _one_line(str(interrupt))
-            raise Interrupt(said or self._interrupted()) from None
+            reason = _one_line(str(interrupt))
+            raise Interrupt(reason or self._interrupted()) from None
         except Exception as error:
             text = _one_line(f"{type(error).__name__}: {error}")
             raise NbagentError(
-                f"nbagent itself failed: {text}; what was stored is kept, see %agent doctor",
+                f"nbagent itself failed: {text}; stored runs are kept, see %agent doctor",
                 code="E_INTERNAL",
             ) from error
 
@@ -102,7 +102,7 @@ class Commands:
     def _cell(self, line: str, cell: str) -> None:
         options = parse(line)
         if options.help:
-            _say(help_of())
+            _show(help_of())
             return
         template = cell.removesuffix("\n")
         if is_batch(options):
@@ -120,7 +120,7 @@ class Commands:
             kind = "fork"
             ref, _, turn_id = options.fork.rpartition(":")
             parent_id = self._run_id(ref)
-        ask = Ask(
+        ask = RunRequest(
             prompt=rendered.prompt,
             parts=rendered.parts,
             template=template if rendered.expressions else None,
@@ -133,8 +133,8 @@ class Commands:
         self._start(ask, options)
 
     def _run_batch(self, template: str, options: Line) -> None:
-        """Ask a prompt for each row of a table, and wait for the end."""
-        batch = batch_of(options, self._run_options(options), template, self._shell)
+        """Run a prompt for each row of a DataFrame and wait for the end."""
+        batch = create_batch(options, self._run_options(options), template, self._shell)
         if options.dry_run:
             display(batch.dry_run())
             return
@@ -150,12 +150,12 @@ class Commands:
         if ended.state == "Stopped":
             raise Stopped(f"batch {batch.name}: {ended.why}", code="ENGINE_ABORTED")
 
-    def _start(self, ask: Ask, options: Line) -> None:
-        """Start what was asked, and wait for its end."""
-        tools = self._given_tools(ask.parent_id, options)
+    def _start(self, ask: RunRequest, options: Line) -> None:
+        """Start the requested run and wait for its end."""
+        tools = self._inherited_tools(ask.parent_id, options)
         ask = replace(ask, tools=tools, dry_run=bool(options.dry_run))
         if ask.dry_run:
-            # Also the name given by --into keeps what it holds.
+            # A dry run leaves the --into variable unchanged.
             display(dry_run(ask))
             return
         with Run.starting(ask) as run:
@@ -167,246 +167,249 @@ class Commands:
             raise Stopped(run.error.message, code=run.error.code, details=run.error.details)
         run.raise_for_error()
         if options.to is not None:
-            code = "\n".join(match["code"] for match in _CODE.finditer(run.text))
+            code = "\n".join(match["code"] for match in _CODE_BLOCK.finditer(run.text))
             if code.strip():
-                self._shell.set_next_input(visible(code.rstrip()))
+                self._shell.set_next_input(sanitize_value(code.rstrip()))
             else:
                 print("the answer has no Python code block; no cell was added")
 
     def _interrupted(self) -> str:
         run, batch = self._run, self._batch
         if batch is not None:
-            return f"interrupted; batch {batch.name} ends by itself, and keeps what is done"
+            return f"interrupted; batch {batch.name} is stopping, its finished cases are kept"
         if run is None:
             return "interrupted; no run was started"
         if run.phase != "Running":
             return f"interrupted; run {run.id[:8]} had ended"
-        return f"interrupted twice; run {run.id[:8]} ends by itself, %agent stop waits for that"
+        return f"interrupted twice; run {run.id[:8]} is still stopping, %agent stop waits for it"
 
-    def _given_tools(self, run_id: str | None, options: Line) -> tuple[object, ...] | None:
-        """The functions that go on with a run, unless the line names others."""
+    def _inherited_tools(self, run_id: str | None, options: Line) -> tuple[object, ...] | None:
+        """Return the functions that the continued run used, unless the line has --tools."""
         return None if options.tools is not None else tools_given_to(run_id, self._shell.user_ns)
 
     def _run_options(self, options: Line) -> RunOptions:
-        """What is for the run, with the type that `--output` names."""
-        given = options.run_options()
-        if given.output is None:
-            return given
+        """Return the options of the run; `--output` is evaluated to its class."""
+        run_options = options.run_options()
+        if run_options.output is None:
+            return run_options
         try:
-            return given.changed(output=self._evaluate(given.output))
+            return run_options.with_changes(output=self._evaluate(run_options.output))
         except Exception as error:
             raise UsageError(
-                f"--output {given.output}: {type(error).__name__}: {error}; name a class of this "
-                "notebook, or list[CLASS]"
+                f"--output {run_options.output}: {type(error).__name__}: {error}; name a class of "
+                "this notebook, or list[CLASS]"
             ) from None
 
     def _run_id(self, ref: str, session: str | None = None) -> str:
-        """The run that a line means: `last`, a variable that holds one, its name, or its id."""
-        held = self._shell.user_ns.get(ref)
-        if ref != "last" and type(held) is Run:
-            return find_run(held.id)  # it may have been deleted
+        """Return the id of a run, named by `last`, a variable, a name, or a part of an id."""
+        value = self._shell.user_ns.get(ref)
+        if ref != "last" and type(value) is Run:
+            return find_run(value.id)  # it may have been deleted
         run_id = find_run(ref, session=session)
-        if len(ref) < _ID_CHARS and ref != "last" and current_store().load(run_id).name != ref:
+        if len(ref) < _MIN_ID_CHARS and ref != "last" and current_store().load(run_id).name != ref:
             raise UsageError(
-                f"{ref!r} is no variable that holds a run, and no run's name; of an id write at "
-                f"least {_ID_CHARS} characters (%agent runs lists them)"
+                f"{ref!r} is not a variable with a run or a run's name; write at least "
+                f"{_MIN_ID_CHARS} characters of an id (%agent runs lists them)"
             )
         return run_id
 
     def _evaluate(self, expression: str) -> object:
         return evaluate(self._shell, expression)
 
-    # Commands: each is given its words and its options, as `line` has read them.
+    # Commands: each gets its arguments and its options as `line` has parsed them.
 
     def _command(self, line: str) -> None:
-        name, words, options = parse_command(line)
+        name, args, options = parse_command(line)
         if name:
-            getattr(self, f"do_{name}")(words, options)
+            getattr(self, f"do_{name}")(args, options)
         else:
-            self._cell("", words[0])
+            self._cell("", args[0])
 
-    def do_help(self, words: list[str], options: Line) -> None:
-        _say(help_of(words[0]))
+    def do_help(self, args: list[str], options: Line) -> None:
+        _show(help_of(args[0]))
 
-    def do_tools(self, words: list[str], options: Line) -> None:
-        names = Line.tools.checked(" ".join(words) or None, "%agent tools")
-        _say(reports.tools(names, options.run_options()))
+    def do_tools(self, args: list[str], options: Line) -> None:
+        names = Line.tools.checked(" ".join(args) or None, "%agent tools")
+        _show(reports.tools(names, options.run_options()))
 
-    def do_approvals(self, words: list[str], options: Line) -> None:
-        if words:
-            print(f"revoked {things(len(granted), 'approval')}; such calls need approval again")
+    def do_approvals(self, args: list[str], options: Line) -> None:
+        if args:
+            print(f"revoked {pluralize(len(granted), 'approval')}; these calls need approval again")
             granted.clear()
         else:
-            _say(reports.approvals())
+            _show(reports.approvals())
 
-    def do_models(self, words: list[str], options: Line) -> None:
-        if options.given and not words:
+    def do_models(self, args: list[str], options: Line) -> None:
+        if options.explicit and not args:
             raise UsageError("name the provider, such as: %agent models openai-compatible …")
-        _say(reports.models(" ".join(words) or None, options.run_options()))
+        _show(reports.models(" ".join(args) or None, options.run_options()))
 
-    def do_pull(self, words: list[str], options: Line) -> None:
-        _say(pull(" ".join(words), _say) if words else SUGGESTED)
+    def do_pull(self, args: list[str], options: Line) -> None:
+        _show(pull(" ".join(args), _show) if args else SUGGESTED)
 
-    def do_runs(self, words: list[str], options: Line) -> None:
-        _say(reports.runs(_number("runs", words or ["10"], 9999)))
+    def do_runs(self, args: list[str], options: Line) -> None:
+        _show(reports.runs(_number("runs", args or ["10"], 9999)))
 
-    def do_history(self, words: list[str], options: Line) -> None:
-        _say(nbagent.history(search=words[0] or None))
+    def do_history(self, args: list[str], options: Line) -> None:
+        _show(history(search=args[0] or None))
 
-    def do_tree(self, words: list[str], options: Line) -> None:
-        _say(nbagent.session_tree(" ".join(words) or None))
+    def do_tree(self, args: list[str], options: Line) -> None:
+        _show(session_tree(" ".join(args) or None))
 
-    def do_show(self, words: list[str], options: Line) -> None:
-        show_again(handles.open_run(self._run_id(" ".join(words) or "last")).record)
+    def do_show(self, args: list[str], options: Line) -> None:
+        show_again(handles.open_run(self._run_id(" ".join(args) or "last")).record)
 
-    def do_compare(self, words: list[str], options: Line) -> None:
-        _say(nbagent.compare(*[handles.open_run(self._run_id(word)) for word in words]))
+    def do_compare(self, args: list[str], options: Line) -> None:
+        _show(compare(*[handles.open_run(self._run_id(word)) for word in args]))
 
-    def do_resume(self, words: list[str], options: Line) -> None:
-        ref = " ".join(words) or "last"
-        given = self._run_options(options)
+    def do_resume(self, args: list[str], options: Line) -> None:
+        ref = " ".join(args) or "last"
+        run_options = self._run_options(options)
         parent_id = None
         if ref.endswith(".md"):
-            given = given.changed(document=ref)
+            run_options = run_options.with_changes(document=ref)
             if options.with_history:
-                from nbagent.workflow.locate import last_run_of
+                from nbagent.workflow.locate import last_run_id
 
-                parent_id = last_run_of(ref)
+                parent_id = last_run_id(ref, current_store())
         else:
             parent_id = self._run_id(ref)
-        self._start(Ask(kind="resume", parent_id=parent_id, options=given), options)
+        self._start(RunRequest(kind="resume", parent_id=parent_id, options=run_options), options)
 
-    def do_fork(self, words: list[str], options: Line) -> None:
-        parent_id, given = self._run_id(" ".join(words[:-1])), self._run_options(options)
-        ask = Ask(kind="fork", parent_id=parent_id, fork_turn=words[-1], options=given)
+    def do_fork(self, args: list[str], options: Line) -> None:
+        parent_id, run_options = self._run_id(" ".join(args[:-1])), self._run_options(options)
+        ask = RunRequest(kind="fork", parent_id=parent_id, fork_turn=args[-1], options=run_options)
         self._start(ask, options)
 
-    def do_retry(self, words: list[str], options: Line) -> None:
-        run = handles.open_run(self._run_id(words[0]))
-        n = _number("retry", words[1:] or ["1"], handles.MOST_ANSWERS)
-        _say(run.retry(n, tools=self._given_tools(run.id, options)))
+    def do_retry(self, args: list[str], options: Line) -> None:
+        run = handles.open_run(self._run_id(args[0]))
+        n = _number("retry", args[1:] or ["1"], handles.MOST_ANSWERS)
+        _show(run.retry(n, tools=self._inherited_tools(run.id, options)))
 
-    def do_export(self, words: list[str], options: Line) -> None:
-        ref, format, *rest = words
+    def do_export(self, args: list[str], options: Line) -> None:
+        ref, format, *rest = args
         run, path = handles.open_run(self._run_id(ref)), " ".join(rest) or None
         text = run.export(format, path)
-        _say(text if path is None else f"wrote run {run.id[:8]} to {path}")
+        _show(text if path is None else f"wrote run {run.id[:8]} to {path}")
 
-    def do_workflow(self, words: list[str], options: Line) -> None:
-        ref = " ".join(words)
+    def do_workflow(self, args: list[str], options: Line) -> None:
+        ref = " ".join(args)
         try:
-            _say(reports.workflow(ref))
+            _show(reports.workflow(ref))
         except PackageError as error:
-            _say(Listing(notes=[*map(str, error.faults)]))
-            faults = things(len(error.faults), "fault")
+            _show(Listing(notes=[*map(str, error.problems)]))
+            faults = pluralize(len(error.problems), "fault")
             raise UsageError(f"{ref} cannot be used: it has {faults}, listed above") from None
 
-    def do_stop(self, words: list[str], options: Line) -> None:
+    def do_stop(self, args: list[str], options: Line) -> None:
         later = bool(options.after_turn)
         lab: Any = sys.modules.get("nbagent.lab.batch")
         batches: list[Batch] = lab.at_work() if lab else []
-        # The runs of a batch end with it.
+        # Runs of a batch are stopped by the batch.
         runs = [run for run in at_work() if run.record.case is None]
         for batch in batches:
             batch.stop(after_rows=later)
         for run in runs:
             run.stop(after_turn=later)
-        said = [f"batch {visible(batch.name)}" for batch in batches]
-        named = " and ".join([*said, *([things(len(runs), "run")] if runs else [])])
-        if not named:
+        names = [f"batch {sanitize_value(batch.name)}" for batch in batches]
+        stopped = " and ".join([*names, *([pluralize(len(runs), "run")] if runs else [])])
+        if not stopped:
             print("no run is running")
         elif later:
-            print(f"{named} will pause after the present turn")
+            print(f"{stopped} will pause after the current turn")
         else:
             for batch in batches:
                 batch.wait()
             for run in runs:
                 runtime.wait(run.courier, pump=frontend().pump())
-            print(f"stopped {named}")
+            print(f"stopped {stopped}")
 
-    def do_config(self, words: list[str], options: Line) -> None:
+    def do_config(self, args: list[str], options: Line) -> None:
         changes: dict[str, Any] = {}
-        for word in words:
+        for word in args:
             name, equals, value = word.partition("=")
             if not equals or name in changes:
-                said = "is set twice" if equals else "is no NAME=VALUE"
+                problem = "is set twice" if equals else "is not NAME=VALUE"
                 raise UsageError(
-                    f"{name!r} {said}; %agent config takes NAME=VALUE once for each name, NAME= "
-                    "takes a value back, and a value with spaces stands in quotes"
+                    f"{name!r} {problem}; %agent config takes NAME=VALUE once for each name, NAME= "
+                    "resets it, and a value with spaces needs quotes"
                 )
             changes[name] = value or None
         if changes:
             configure(**changes)
-        _say(reports.config())
+        _show(reports.config())
 
-    def do_panel(self, words: list[str], options: Line) -> None:
+    def do_panel(self, args: list[str], options: Line) -> None:
         panel()
 
-    def do_forget(self, words: list[str], options: Line) -> None:
-        run_id = self._run_id(" ".join(words))
+    def do_forget(self, args: list[str], options: Line) -> None:
+        run_id = self._run_id(" ".join(args))
         n = len(handles.forget(run_id, children=bool(options.children))) - 1
-        more = f" and {things(n, 'run')} that continued it" if n else ""
-        print(f"deleted run {run_id[:8]}{more}; what a notebook has saved of it stays there")
+        more = f" and {pluralize(n, 'run')} that continued it" if n else ""
+        print(f"deleted run {run_id[:8]}{more}; outputs saved in notebooks are not changed")
 
-    def do_doctor(self, words: list[str], options: Line) -> None:
-        _say(reports.compact() if words else reports.doctor())
+    def do_doctor(self, args: list[str], options: Line) -> None:
+        _show(reports.compact() if args else reports.doctor())
 
 
-def _number(command: str, words: list[str], most: int) -> int:
-    text = " ".join(words)
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= most):
-        raise UsageError(f"%agent {command} takes a number from 1 to {most}, not {text!r}")
+def _number(command: str, args: list[str], maximum: int) -> int:
+    text = " ".join(args)
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= maximum):
+        raise UsageError(f"%agent {command} takes a number from 1 to {maximum}, not {text!r}")
     return int(text)
 
 
 def _one_line(text: str) -> str:
     register_environment()  # what the cell ran may have set a key
-    return " ".join(visible(redact_truncated(text)).splitlines())
+    return " ".join(sanitize_value(redact_truncated(text)).splitlines())
 
 
-def _say(said: object) -> None:
-    """Show with every key of the environment hidden, and what a terminal would obey visible."""
+def _show(value: object) -> None:
+    """Show a value with the environment's keys hidden and control characters made visible."""
     register_environment()
-    if kernel.in_kernel() and not isinstance(said, str):
-        display(said)
+    if kernel.in_kernel() and not isinstance(value, str):
+        display(value)
     else:
-        print(visible(said) if isinstance(said, str) else said)
+        print(sanitize_value(value) if isinstance(value, str) else value)
 
 
 # Which run a cell continues
 
 
 def _continued_run(ref: str, run_id: str) -> tuple[str, tuple[str, ...]]:
-    """The run that a `--continue` cell continues, and what the person should know about it.
+    """Find the run that a `--continue` cell continues.
 
-    Running such a cell again replaces what it added before. So this is the run before the first one
-    of the conversation that an earlier execution of this cell added. What the present execution
-    has added (a loop over `run_cell_magic`) stays. What other cells added after it was said in
-    answer to what is replaced: it stays where it is, and is named.
+    If the cell is run again, it drops its earlier answer and asks again. So the result is the run
+    before the first one that an earlier execution of this cell added. Runs of the present execution
+    (a loop over `run_cell_magic`) stay. Runs that other cells added after the dropped answer
+    replied to it: they are kept outside of this conversation and named in a notice.
+
+    Returns:
+        The id of the run, and notices for the person.
     """
     here = kernel.cell()
-    is_id = len(ref) >= _ID_CHARS and run_id.startswith(ref)
+    is_id = len(ref) >= _MIN_ID_CHARS and run_id.startswith(ref)
     if here.cell_id is None or is_id:
-        return run_id, ()  # without a cell's id, or with a run's own, just this one is meant
+        return run_id, ()  # no cell id to compare, or the id names exactly one run
     store = current_store()
-    found, next_id = run_id, run_id
+    parent_id, next_id = run_id, run_id
     others: list[str] = []
     later: list[str] = []
     while next_id is not None and not was_shown_here(next_id):
         run = store.load(next_id)
-        # A copied notebook has the same ids of cells.
+        # Copied notebooks have the same cell ids.
         copied = None not in (here.notebook, run.notebook) and run.notebook != here.notebook
         mine = run.kind == "continue" and run.cell_id == here.cell_id and not copied
         if mine and run.parent_id is not None:
-            found, later = run.parent_id, list(others)
+            parent_id, later = run.parent_id, list(others)
         elif not mine:
             others.append(run.id)
         next_id = run.parent_id
     if not later:
-        return found, ()
-    names = ", ".join(one[:8] for one in reversed(later))
-    return found, (
-        f"This cell was run before: it continues run {found[:8]} again. What "
-        f"{things(len(later), 'later run')} added ({names}) is kept, but is no part of this "
+        return parent_id, ()
+    names = ", ".join(later_id[:8] for later_id in reversed(later))
+    return parent_id, (
+        f"This cell was run before, so it continues run {parent_id[:8]} again. "
+        f"{pluralize(len(later), 'later run')} added ({names}) is kept, but is no part of this "
         f"conversation; `%%agent --continue {run_id[:8]}` continues there.",
     )

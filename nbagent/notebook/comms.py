@@ -1,8 +1,8 @@
-"""How the front end's comm messages reach a run while its cell is still running.
+"""Delivers comm messages of the front end while a cell is running.
 
-The tap (ipykernel 7) sees our own messages in the thread that receives them, whatever the main
-thread does. The pump lets the waiting main thread deliver everybody's. Both use internals of
-ipykernel: what is missing there is found out, and the messages then arrive after the cell.
+The tap (ipykernel 7) handles nbagent's own messages in the thread that receives them, even if the
+main thread is blocked. The pump lets the waiting main thread deliver all comm messages. Both use
+internals of ipykernel; if these are missing, messages arrive after the cell.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from typing import Any, Literal
 from IPython.core.getipython import get_ipython
 
 Handler = Callable[[Any], object]
-Way = Literal["tap", "pump", "none"]
+Delivery = Literal["tap", "pump", "none"]
 
 _log = logging.getLogger("nbagent")
 _COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
 _POLLIN = 1  # zmq.POLLIN
-_INSTALL_S = 1.0
-_TAPPED = "_nbagent_tap"
+_INSTALL_TIMEOUT_S = 1.0
+_TAP_ATTRIBUTE = "_nbagent_tap"
 
 _handlers: dict[str, Handler] = {}
-_at_work: set[asyncio.Future[Any]] = set()
+_handler_tasks: set[asyncio.Future[Any]] = set()
 
 
 def this_kernel() -> Any | None:
-    """The ipykernel that this process is, or None."""
+    """Return the ipykernel of this process; None outside of a kernel."""
     kernel = getattr(get_ipython(), "kernel", None)
     return kernel if hasattr(kernel, "session") and hasattr(kernel, "iopub_socket") else None
 
 
 def register(comm_id: str, handler: Handler) -> None:
-    """Hand the content of this comm's custom messages to `handler`, as soon as they arrive.
+    """Call `handler` with the content of this comm's custom messages as soon as they arrive.
 
-    It is called in whatever thread received the message, also in the middle of a tool: it must
-    only set flags and resolve futures. What it prints is lost.
+    It is called in the thread that received the message, possibly in the middle of a tool, so it
+    must only set flags and resolve futures. Its prints are lost.
     """
     _handlers[comm_id] = handler
 
 
 def unregister(comm_id: str) -> None:
-    """Leave this comm's messages to the kernel again."""
+    """Let the kernel handle this comm's messages again."""
     _handlers.pop(comm_id, None)
 
 
 def install_tap() -> bool:
-    """Listen where the kernel receives its messages (ipykernel >= 7). Once; true if it works."""
+    """Wrap the kernel's receive callback (ipykernel >= 7), once. Return True if it works."""
     kernel = this_kernel()
     if kernel is None:
         return False
-    if getattr(kernel, _TAPPED, False):
+    if getattr(kernel, _TAP_ATTRIBUTE, False):
         return True
     thread = getattr(kernel, "shell_channel_thread", None)
     loop = getattr(thread, "io_loop", None)
@@ -67,7 +67,7 @@ def install_tap() -> bool:
     installed = threading.Event()
 
     async def tap(frames: Any) -> None:
-        if _handlers and _take_ours(kernel, frames):
+        if _handlers and _handle_own_message(kernel, frames):
             return
         result = receive(frames)
         if inspect.isawaitable(result):
@@ -82,24 +82,24 @@ def install_tap() -> bool:
     except Exception:
         _log.debug("no tap", exc_info=True)
         return False
-    setattr(kernel, _TAPPED, installed.wait(_INSTALL_S))
-    return bool(getattr(kernel, _TAPPED))
+    setattr(kernel, _TAP_ATTRIBUTE, installed.wait(_INSTALL_TIMEOUT_S))
+    return bool(getattr(kernel, _TAP_ATTRIBUTE))
 
 
-def clicks_arrive_by() -> Way:
-    """How our own messages arrive while a cell runs."""
+def click_delivery() -> Delivery:
+    """Return how nbagent's own messages arrive while a cell runs."""
     kernel = this_kernel()
     if kernel is None:
         return "none"
-    if getattr(kernel, _TAPPED, False):
+    if getattr(kernel, _TAP_ATTRIBUTE, False):
         return "tap"
-    return "none" if _pump_of(kernel) is None else "pump"
+    return "none" if _kernel_pump(kernel) is None else "pump"
 
 
 class KernelPump:
-    """Delivers comm messages while the main thread waits in a cell; the rest keeps its order.
+    """Delivers comm messages while the main thread waits in a cell; others keep their order.
 
-    For `runtime.wait(pump=…)`. There is one for a kernel: nested waits share it.
+    For `runtime.wait(pump=…)`. One per kernel: nested waits share it.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -116,7 +116,7 @@ class KernelPump:
         self.depth -= 1
 
     def poll(self) -> None:
-        """Deliver what has come."""
+        """Deliver the messages that have arrived."""
         try:
             if self._works:
                 self._flush()
@@ -129,29 +129,29 @@ class KernelPump:
 
 
 _pumps: list[KernelPump | None] = []
-"""That of the kernel, once it was looked for; None if its internals are not known."""
+"""The kernel's pump after the first look-up; None if its internals are unknown."""
 
 
 def pump() -> KernelPump | None:
-    """What delivers comm messages while this thread waits; None where nothing has to."""
+    """Return the pump for this thread; None outside the main thread or without a known kernel."""
     kernel = this_kernel()
     is_main = threading.current_thread() is threading.main_thread()
-    return _pump_of(kernel) if kernel is not None and is_main else None
+    return _kernel_pump(kernel) if kernel is not None and is_main else None
 
 
-def _pump_of(kernel: Any) -> KernelPump | None:
+def _kernel_pump(kernel: Any) -> KernelPump | None:
     if not _pumps:
         _pumps.append(_SocketPump.find(kernel) or _QueuePump.find(kernel))
     return _pumps[0]
 
 
 class _SocketPump(KernelPump):
-    """ipykernel >= 7: the main thread's end of the pair of sockets from the receiving thread."""
+    """Pump for ipykernel >= 7: reads the main thread's end of the sockets from the receiver."""
 
     def __init__(self, kernel: Any, stream: Any) -> None:
         super().__init__(kernel)
         self._stream = stream
-        self._held: deque[Any] = deque()
+        self._queued: deque[Any] = deque()
         self._original: Any = None
 
     @staticmethod
@@ -172,7 +172,7 @@ class _SocketPump(KernelPump):
     def __exit__(self, *exc: object) -> None:
         super().__exit__()
         if self.depth == 0:
-            # Not before the loop runs again: the kernel must not see a later message first.
+            # On the loop's next turn: delivered now, a later message could overtake queued ones.
             self.kernel.io_loop.add_callback(self._release)
 
     def _flush(self) -> None:
@@ -181,8 +181,8 @@ class _SocketPump(KernelPump):
     def _release(self) -> None:
         if self.depth > 0 or self._original is None:
             return
-        while self._held:
-            self._stream._run_callback(self._original, self._held.popleft())
+        while self._queued:
+            self._stream._run_callback(self._original, self._queued.popleft())
         self._stream.on_recv(self._original, copy=False)
         self._original = None
 
@@ -190,11 +190,11 @@ class _SocketPump(KernelPump):
         if self.depth > 0 and _type_of(self.kernel, frames) in _COMM_TYPES:
             _deliver(self.kernel, frames)
         else:
-            self._held.append(frames)
+            self._queued.append(frames)
 
 
 class _QueuePump(KernelPump):
-    """ipykernel 6: the queue of messages that the dispatcher will take after the cell."""
+    """Pump for ipykernel 6: takes comm messages out of the queue for the dispatcher."""
 
     @staticmethod
     def find(kernel: Any) -> _QueuePump | None:
@@ -208,7 +208,7 @@ class _QueuePump(KernelPump):
         queue = self.kernel.msg_queue
         comms: list[Any] = []
         for _ in range(queue.qsize()):
-            # Each goes back to the end at once, so that an interrupt here loses nothing.
+            # Each goes back to the end at once, so an interrupt here loses no message.
             item = queue.get_nowait()
             if self._is_comm(item):
                 comms.append(item)
@@ -232,8 +232,8 @@ def _type_of(kernel: Any, frames: Any) -> str | None:
     return None
 
 
-def _take_ours(kernel: Any, frames: Any) -> bool:
-    """Handle a message that is for one of our comms; false when it is not."""
+def _handle_own_message(kernel: Any, frames: Any) -> bool:
+    """Handle a message for one of nbagent's comms; return False for other messages."""
     try:
         _, rest = kernel.session.feed_identities(frames, copy=False)
         peeked = kernel.session.deserialize(rest, content=False, copy=False)
@@ -243,11 +243,11 @@ def _take_ours(kernel: Any, frames: Any) -> bool:
         handler, data = _handlers.get(content["comm_id"]), content["data"]
         if handler is None or data.get("method") != "custom":
             return False
-        # Whole, so that its signature is noted and it cannot be played twice.
+        # Deserialize all of it: this records the signature, so it cannot be replayed.
         message = kernel.session.deserialize(rest, content=True, copy=False)
     except Exception:
-        return False  # The kernel has its own words for a message that is not one.
-    with _shown_busy(kernel, message):
+        return False  # the kernel reports invalid messages itself
+    with _busy_status(kernel, message):
         try:
             handler(data.get("content"))
         except Exception:
@@ -256,8 +256,8 @@ def _take_ours(kernel: Any, frames: Any) -> bool:
 
 
 def _deliver(kernel: Any, frames: Any) -> None:
-    """Handle a comm message in the main thread, in the middle of a cell, as the kernel would."""
-    if _take_ours(kernel, frames):
+    """Handle a comm message as the kernel would, in the main thread in the middle of a cell."""
+    if _handle_own_message(kernel, frames):
         return
     idents, rest = kernel.session.feed_identities(frames, copy=False)
     try:
@@ -265,14 +265,14 @@ def _deliver(kernel: Any, frames: Any) -> None:
     except Exception:
         _log.debug("an invalid comm message", exc_info=True)
         return
-    with _shown_busy(kernel, message):
+    with _busy_status(kernel, message):
         parent, ident = kernel.get_parent("shell"), kernel._parent_ident["shell"]
         kernel.set_parent(idents, message, channel="shell")
         try:
             result = kernel.shell_handlers[message["msg_type"]](None, idents, message)
             if inspect.isawaitable(result):
-                _at_work.add(task := asyncio.ensure_future(result))
-                task.add_done_callback(_at_work.discard)
+                _handler_tasks.add(task := asyncio.ensure_future(result))
+                task.add_done_callback(_handler_tasks.discard)
         except Exception:
             kernel.log.error("Exception in message handler:", exc_info=True)
         finally:
@@ -280,8 +280,8 @@ def _deliver(kernel: Any, frames: Any) -> None:
 
 
 @contextmanager
-def _shown_busy(kernel: Any, message: Any) -> Generator[None]:
-    """Tell the front end when the message is done (widgets wait for it) and what goes on after."""
+def _busy_status(kernel: Any, message: Any) -> Generator[None]:
+    """Publish busy and idle around a message: widgets wait for idle before they send more."""
     _publish(kernel, "busy", message)
     try:
         yield
@@ -289,7 +289,7 @@ def _shown_busy(kernel: Any, message: Any) -> Generator[None]:
         _publish(kernel, "idle", message)
         lock = getattr(kernel, "_main_asyncio_lock", None)
         if lock is None or lock.locked():
-            # A cell is running: the last word on the kernel's state must not be idle.
+            # A cell is still running, so the last published state must not be idle.
             _publish(kernel, "busy", kernel.get_parent("shell"))
 
 

@@ -1,7 +1,7 @@
-"""Tab on the lines of `%%agent` and `%agent`, and in `{{ expressions }}` of a prompt.
+"""Completion on the lines of `%%agent` and `%agent`, and in `{{ expressions }}` of a prompt.
 
-Owns the place in IPython's completer (matcher API v2), what is being typed there, and what is
-known to fit. Asks no server. Everywhere else, and whatever fails here, IPython goes on alone.
+Owns the matcher in IPython's completer (API v2), the parsing of the typed line, and the known
+values. Asks no server. Elsewhere, and if anything fails here, IPython completes alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 from IPython.core.completer import (
@@ -27,71 +26,73 @@ from IPython.core.completer import (
 )
 
 from nbagent.export.cell import quoted
+from nbagent.export.formats import FORMATS
+from nbagent.notebook.help import TOPICS
 from nbagent.notebook.line import (
-    BY_FLAG,
     COMMANDS,
+    OPTION_BY_FLAG,
     QUOTES,
     Command,
     Line,
     options_of,
-    words_of,
+    split_words,
 )
 from nbagent.settings.options import Settings
-from nbagent.settings.sources import effective, project_folder, store_home
+from nbagent.settings.sources import current_settings, project_folder, store_home
 
 IDENTIFIER = "nbagent.agent_matcher"
 _PRIORITY = 200
-"""Above IPython's own (0 to 100), so that its matchers are not even asked."""
-_RECENT = 100
-_IDS = 15
-_AXES = ("model", "system", "prompt", "tools", "temperature", "reasoning", "max_turns")
-"""What is usually varied."""
-_STEPS = ("step*.md", "step*/step*.md", "workflow.graph.json")
+"""Above IPython's own matchers (0 to 100), so that these are not called at all."""
+_MAX_RECENT = 100
+_MAX_IDS = 15
+_COMMON_AXES = ("model", "system", "prompt", "tools", "temperature", "reasoning", "max_turns")
+"""Options that are often varied."""
+_STEP_FILES = ("step*.md", "step*/step*.md", "workflow.graph.json")
 
-Known = tuple[str, str]
-"""A text that fits, and its kind (`option`, `model`, `run`, …), which front ends show beside it."""
-Names = Mapping[str, Any]
-Offer = tuple[str, Iterable[Known]]
-"""What is being typed, up to the cursor, and what is known to fit there."""
+Completion = tuple[str, str]
+"""A text and its kind (`option`, `model`, `run`, …), which front ends show beside it."""
+Namespace = Mapping[str, Any]
+Completions = tuple[str, Iterable[Completion]]
+"""The typed fragment before the cursor, and the completions that are possible there."""
 
 
 def register(ipython: Any) -> None:
-    """Let Tab complete our lines in this IPython; once, however often the extension is loaded."""
+    """Register the matcher in an IPython; once, even if the extension is loaded again."""
     unregister(ipython)
     completer = getattr(ipython, "Completer", None)
     if completer is not None:
-        # Its type knows the two ways to write a matcher, but no plain function as one of them.
+        # Any: IPython's type for matchers does not accept a plain function.
         as_matcher: Any = context_matcher(identifier=IDENTIFIER, priority=_PRIORITY)
         completer.custom_matchers.append(as_matcher(lambda context: _match(ipython, context)))
 
 
 def unregister(ipython: Any) -> None:
-    """Take it back."""
+    """Unregister the matcher."""
     matchers = getattr(getattr(ipython, "Completer", None), "custom_matchers", [])
     ours = [one for one in matchers if getattr(one, "matcher_identifier", "") == IDENTIFIER]
-    for one in ours:
-        matchers.remove(one)
+    for matcher in ours:
+        matchers.remove(matcher)
 
 
 def _match(ipython: Any, context: Any) -> dict[str, Any]:
     try:
         lines = context.full_text.split("\n")[: context.cursor_line + 1]
         lines[-1] = lines[-1][: context.cursor_position]
-        found = _typed("\n".join(lines), ipython.user_ns)
-        if isinstance(found, str):
-            return _python(ipython, found)
-        if found is not None:
-            return _answer(_fitting(*found) or _Silence(), found[0])
+        typed = _parse_cursor("\n".join(lines), ipython.user_ns)
+        if isinstance(typed, str):
+            return _python_completions(ipython, typed)
+        if typed is not None:
+            return _matcher_result(_matching(*typed) or _NoCompletions(), typed[0])
     except Exception:
         # A traceback in the middle of typing helps nobody.
         logging.getLogger("nbagent").debug("no completion", exc_info=True)
     return {"completions": []}
 
 
-class _Silence:
-    """No completions, and yet an answer: nothing is known here, and Python's names do not fit.
+class _NoCompletions:
+    """An empty result that still suppresses IPython's completion of Python names.
 
-    IPython lets a matcher silence the others only when it found something.
+    IPython lets a matcher suppress the others only if its result is not empty, so `len()` is 1.
     """
 
     def __len__(self) -> int:
@@ -101,30 +102,32 @@ class _Silence:
         return iter(())
 
 
-def _answer(completions: Any, fragment: str) -> dict[str, Any]:
+def _matcher_result(completions: Any, fragment: str) -> dict[str, Any]:
     how = {"matched_fragment": fragment, "suppress": True, "ordered": True}
     return {"completions": completions, **how}
 
 
-def _fitting(fragment: str, known: Iterable[Known]) -> list[SimpleCompletion]:
-    """What fits, best first: what begins as typed, else what has the typed letters in it."""
-    words = words_of(fragment)
-    typed = words[-1].text.lower() if words else ""
+def _matching(fragment: str, known: Iterable[Completion]) -> list[SimpleCompletion]:
+    """Filter completions: those that start with the typed text, else those that contain it."""
+    typed_words = split_words(fragment)
+    typed = typed_words[-1].text.lower() if typed_words else ""
     quote = fragment[:1] if fragment.startswith(tuple(QUOTES)) else ""
-    fits = (one for one in known if one[1] == "option" or is_typable(one[0]))
-    known = list(dict.fromkeys(fits))
-    found = [one for one in known if one[0].lower().startswith(typed)]
-    if not found and typed.strip("-"):
-        found = [one for one in known if typed.strip("-") in one[0].lower()]
+    typable = (
+        completion for completion in known if completion[1] == "option" or is_typable(completion[0])
+    )
+    known = list(dict.fromkeys(typable))
+    matches = [completion for completion in known if completion[0].lower().startswith(typed)]
+    if not matches and typed.strip("-"):
+        matches = [completion for completion in known if typed.strip("-") in completion[0].lower()]
     return [
         SimpleCompletion(text if kind in ("option", "setting") else quoted(text, quote), type=kind)
-        for text, kind in found
+        for text, kind in matches
     ]
 
 
-def _python(ipython: Any, expression: str) -> dict[str, Any]:
-    """What IPython completes of an expression alone."""
-    # Not the person's own completer: it is at work now, and keeps what it works at.
+def _python_completions(ipython: Any, expression: str) -> dict[str, Any]:
+    """Let IPython complete an expression."""
+    # A new completer: the person's own one is running now and is not reentrant.
     completer = IPCompleter(
         shell=ipython,
         namespace=ipython.user_ns,
@@ -133,249 +136,271 @@ def _python(ipython: Any, expression: str) -> dict[str, Any]:
     )
     completer.use_jedi = ipython.Completer.use_jedi
     with provisionalcompleter():
-        found = list(completer.completions(expression, len(expression)))
-        found = list(rectify_completions(expression, found))
-    kept = [one for one in found if not one.text.startswith("%")]
-    start = kept[0].start if kept else len(expression)
-    names = [SimpleCompletion(one.text, type=one.type) for one in kept]
-    return _answer(names, expression[start:])
+        all_completions = list(completer.completions(expression, len(expression)))
+        all_completions = list(rectify_completions(expression, all_completions))
+    completions = [
+        completion for completion in all_completions if not completion.text.startswith("%")
+    ]
+    start = completions[0].start if completions else len(expression)
+    names = [SimpleCompletion(completion.text, type=completion.type) for completion in completions]
+    return _matcher_result(names, expression[start:])
 
 
-# What is being typed
+# The typed line
 
-_CELL = re.compile(r"(?:\s*%%(?!agent\b)\w.*\n)*\s*%%agent(?=\s)(.*)(\n[^\0]*)?")
-"""A cell of `%%agent`, also below `%%time`: its options, and its prompt if that has begun."""
+_AGENT_CELL = re.compile(r"(?:\s*%%(?!agent\b)\w.*\n)*\s*%%agent(?=\s)(.*)(\n[^\0]*)?")
+"""A cell of `%%agent`, also below `%%time`: its options, and its prompt if there is one yet."""
 
 
-def _typed(before: str, names: Names) -> Offer | str | None:
-    """What is typed in a cell: an offer, an expression in a prompt, or nothing of ours.
+def _parse_cursor(before: str, names: Namespace) -> Completions | str | None:
+    """Parse the text before the cursor.
 
     Args:
         before: the cell up to the cursor.
+        names: the notebook's variables.
+
+    Returns:
+        Completions; a text if it is an expression in a prompt; None if the cell is not ours.
     """
-    before = re.sub(r"(?<!\\)\\\n", " ", before)  # lines that go on
-    if not (cell := _CELL.match(before)):
+    before = re.sub(r"(?<!\\)\\\n", " ", before)  # join continued lines
+    if not (cell := _AGENT_CELL.match(before)):
         command = re.match(r"\s*%agent\s(.*)", before.rpartition("\n")[2])
-        return _of_command(command[1], names) if command else None
+        return _command_completions(command[1], names) if command else None
     options, prompt = cell.groups()
     if prompt is None:
-        return _of_options(options, names)
+        return _option_completions(options, names)
     _, opens, expression = prompt.rpartition("{{")
     return expression.lstrip() if opens and "}}" not in expression else None
 
 
 def _split(before: str) -> tuple[list[str], str]:
-    """The finished words, and what is typed of the next one."""
-    words = words_of(before)
-    texts = [word.text for word in words]
-    if not words or words[-1].end < len(before):
+    """Split into complete words and the typed part of the next one."""
+    line_words = split_words(before)
+    texts = [word.text for word in line_words]
+    if not line_words or line_words[-1].end < len(before):
         return texts, ""
-    return texts[:-1], before[words[-1].start :]
+    return texts[:-1], before[line_words[-1].start :]
 
 
-def _of_options(before: str, names: Names, command: Command | None = None) -> Offer:
-    words, fragment = _split(before)
-    given: set[str] = set()
+def _option_completions(
+    before: str, names: Namespace, command: Command | None = None
+) -> Completions:
+    previous, fragment = _split(before)
+    used: set[str] = set()
     waiting = None
-    for word in words:
+    for word in previous:
         flag, equals, _ = word.partition("=")
-        option = BY_FLAG.get(flag)
+        option = OPTION_BY_FLAG.get(flag)
         # Another word is the value of the option before.
         waiting = option if option and option.metavar and not equals else None
-        given |= {option.name} if option else set()
+        used |= {option.name} if option else set()
     flag, equals, value = fragment.partition("=")
-    if equals and flag in BY_FLAG:
-        return _value(BY_FLAG[flag].name, value, names)
+    if equals and flag in OPTION_BY_FLAG:
+        return _value_completions(OPTION_BY_FLAG[flag].name, value, names)
     flags = [
         (fragment if fragment in option.flags else option.flags[-1], "option")
         for option in options_of(command)
-        if option.many or option.name not in given
+        if option.repeatable or option.name not in used
     ]
     if waiting is None or fragment.startswith("-"):
         return fragment, flags
-    fragment, known = _value(waiting.name, fragment, names)
-    return fragment, [*known, *(flags if waiting.bare and not fragment else ())]
+    fragment, known = _value_completions(waiting.name, fragment, names)
+    return fragment, [*known, *(flags if waiting.flag_value and not fragment else ())]
 
 
-def _value(name: str, fragment: str, names: Names) -> Offer:
-    """The value of an option or a setting; of a list the last name."""
+def _value_completions(name: str, fragment: str, names: Namespace) -> Completions:
+    """Complete the value of an option or a setting; in a list, its last name."""
     row = {**Settings.rows(), **Line.rows()}.get(name)
-    known: list[Known] = [(word, "value") for word in (row.words if row else ())]
+    known: list[Completion] = [(word, "value") for word in (row.choices if row else ())]
     if name == "vary":
-        return _axis(fragment, names)
+        return _axis_completions(fragment, names)
     if name != "tools":
         return fragment, [*known, *_VALUES.get(name, lambda names: ())(names)]
     *before, fragment = fragment.split(",")
     taken = [word.strip().strip(QUOTES) for word in before]
-    found = [one for one in _tools(names) if one[0] not in taken]
-    return fragment.lstrip(), [one for one in found if not (taken and one[1] == "value")]
+    tools = [tool for tool in _tools(names) if tool[0] not in taken]
+    return fragment.lstrip(), [tool for tool in tools if not (taken and tool[1] == "value")]
 
 
-def _axis(fragment: str, names: Names) -> Offer:
-    """An option, and its values: `model=a,b`."""
+def _axis_completions(fragment: str, names: Namespace) -> Completions:
+    """Complete an axis and its values: `model=a,b`."""
     axis, equals, values = fragment.partition("=")
     if not equals:
-        return fragment, [(f"{one}=", "setting") for one in _AXES]
+        return fragment, [(f"{axis_name}=", "setting") for axis_name in _COMMON_AXES]
     *before, last = values.split(",")
-    offered, known = _value(axis, last, names)
+    offered, known = _value_completions(axis, last, names)
     if axis in ("system", "prompt"):
-        known = ((name, "text") for name in _held(names, lambda value: type(value) is str))
-    return offered, [one for one in known if one[0] not in before]
+        known = ((name, "text") for name in _variables(names, lambda value: type(value) is str))
+    return offered, [axis_name for axis_name in known if axis_name[0] not in before]
 
 
-def _of_command(before: str, names: Names) -> Offer | None:
-    words, fragment = _split(before)
-    if not words:
+def _command_completions(before: str, names: Namespace) -> Completions | None:
+    previous, fragment = _split(before)
+    if not previous:
         return fragment, [(name, "command") for name in COMMANDS]
-    command = COMMANDS.get(words[0])
+    command = COMMANDS.get(previous[0])
     if command is None:
         return None
     if command.name == "config":
         name, equals, value = fragment.partition("=")
-        set_already = [word.partition("=")[0] for word in words]
+        set_already = [word.partition("=")[0] for word in previous]
         settings = [(f"{n}=", "setting") for n in Settings.rows() if n not in set_already]
-        return _value(name, value, names) if equals else (fragment, settings)
-    options = _of_options(before.lstrip()[len(words[0]) :], names, command)
+        return _value_completions(name, value, names) if equals else (fragment, settings)
+    options = _option_completions(before.lstrip()[len(previous[0]) :], names, command)
     takes = command.usage.split()[1:]
-    # What its usage says of this word; with "…" the same for each.
-    place = takes[0] if "…" in takes else "".join(takes[len(words) - 1 : len(words)])
-    known = [(word, "value") for word in command.words if word in place]
+    # The parameter in the usage; with "…" all arguments have the same one.
+    parameter = takes[0] if "…" in takes else "".join(takes[len(previous) - 1 : len(previous)])
+    known = [(word, "value") for word in command.subcommands if word in parameter]
     for word, values in _ARGUMENTS.items():
-        known += values(names) if word in place else []
+        known += values(names) if word in parameter else []
     if fragment.startswith("-") or not known:
         return options
     return fragment, [*known, *(() if fragment else options[1])]
 
 
 def is_typable(text: str) -> bool:
-    """Whether it can stand on a line as one value, and reads there as what it is."""
+    """True if a text can be typed on a line as one value and is visible there."""
     if not text.strip() or unicodedata.category(text[0]) == "Pd":
-        return False  # Behind a dash of any kind an option is looked for, also in quotes.
-    joiners = "\u200c\u200d"  # Invisible, and yet a part of words in Persian, Hindi and emoji.
+        return False  # a dash of any kind starts an option, also in quotes
+    joiners = "\u200c\u200d"  # invisible, but part of words in Persian and Hindi and of emoji
     unseen = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return all(c in joiners or unicodedata.category(c) not in unseen for c in text)
 
 
-# What is known. What fails is left out: a broken store, settings that do not fit.
+# Known values. Sources that fail are left out: a broken store, invalid settings.
 
 
 def package_names() -> list[str]:
-    """The packages of the project's folder; a skill is one if it has steps."""
+    """List the workflow packages of the project's folder. A skill is one if it has steps."""
     folder = project_folder()
-    found = {path.parent.name for path in folder.glob("*/workflow.md")}
+    package_folders = {path.parent.name for path in folder.glob("*/workflow.md")}
     for skill in folder.glob("*/SKILL.md"):
-        if any(any(skill.parent.glob(it)) for it in _STEPS):
-            found.add(skill.parent.name)
+        if any(any(skill.parent.glob(pattern)) for pattern in _STEP_FILES):
+            package_folders.add(skill.parent.name)
     packed = (path for path in folder.glob("*.bmad") if path.is_file())
-    return sorted([*found, *(path.name for path in packed if zipfile.is_zipfile(path))])
+    return sorted([*package_folders, *(path.name for path in packed if zipfile.is_zipfile(path))])
 
 
-def _models(names: Names) -> Iterator[Known]:
-    """What was asked or listed before, named scripts, and what each provider asks by itself."""
+def _models(names: Namespace) -> Iterator[Completion]:
+    """Models used or listed before, named scripts, and default models of the providers."""
     offline: Any = sys.modules.get("nbagent.providers.offline")
     clients: Any = sys.modules.get("nbagent.session.models")
     scripts = list(offline.scripts.values()) if offline else []
-    # Without the scripts that nobody gave a name to: a test makes hundreds.
+    # Without scripts that have no name of their own: tests create hundreds.
     hidden = {script.model_id for script in scripts if not script.is_named}
-    found = [run.model for run in _recent() if not re.fullmatch(r"offline:script-\d+", run.model)]
-    found += [script.model_id for script in scripts if script.is_named]
+    model_ids = [
+        run.model for run in _recent_runs() if not re.fullmatch(r"offline:script-\d+", run.model)
+    ]
+    model_ids += [script.model_id for script in scripts if script.is_named]
     with suppress(Exception):
-        found.insert(0, effective().model or "")
-    for listed in clients.listed_ids.values() if clients else ():
-        found += listed
+        model_ids.insert(0, current_settings().model or "")
+    for listed in clients.listed_models.values() if clients else ():
+        model_ids += listed
     for name in _providers():
-        with suppress(Exception):  # of an installed package
-            default = import_module("nbagent.providers.registry").find_provider(name).default_model
-            found.append(f"{name}:{default}" if default else "")
-    yield from ((model, "model") for model in (*found, "offline:demo") if model not in hidden)
+        with suppress(Exception):  # a provider of an installed package may fail
+            from nbagent.providers.catalogue import find_provider
+
+            default = find_provider(name).default_model
+            model_ids.append(f"{name}:{default}" if default else "")
+    yield from ((model, "model") for model in (*model_ids, "offline:demo") if model not in hidden)
     yield from ((f"{name}:", "provider") for name in _providers())
 
 
 def _providers() -> tuple[str, ...]:
     with suppress(Exception):
-        return import_module("nbagent.providers.registry").provider_names()
+        from nbagent.providers.catalogue import provider_names
+
+        return provider_names()
     return ("offline", "openai")
 
 
-def _tools(names: Names) -> Iterator[Known]:
+def _tools(names: Namespace) -> Iterator[Completion]:
     yield from ((name, "tool") for name in _functions(names))
     yield from (("all", "value"), ("none", "value"))
     with suppress(Exception):
-        words = import_module("nbagent.tools.hosts").host_words()
-        yield from ((word, "tools") for word in words if word != "mcp")  # It needs a name.
-    servers: Any = sys.modules.get("nbagent.tools.mcp")
+        from nbagent.tools.hosts import host_words
+
+        host_names = host_words()
+        yield from (
+            (word, "tools") for word in host_names if word != "mcp"
+        )  # mcp needs a server's name
+    servers: Any = sys.modules.get("nbagent.tools.mcp.config")
     yield from ((f"mcp:{name}", "tools") for name in (servers.known_servers() if servers else ()))
 
 
-def _functions(names: Names) -> Iterator[str]:
-    """The marked tools first, then every function of the person's."""
+def _functions(names: Namespace) -> Iterator[str]:
+    """Functions marked as tools first, then all other functions of the notebook."""
     with suppress(Exception):
-        # Nothing is marked as long as the room of tools was not needed.
+        # Until the module of the decorator is imported, no function can be marked.
         if "nbagent.tools.functions.definition" in sys.modules:
-            yield from import_module("nbagent.tools.functions.definition").namespace_tools(names)
+            from nbagent.tools.functions.host import namespace_tools
+
+            yield from namespace_tools(names)
     for name, value in list(names.items()):
-        # What IPython puts there (its own `open`) is not meant.
+        # IPython adds functions to the namespace too, such as its own `open`.
         mine = type(value) is types.FunctionType and not name.startswith("_")
         if mine and not str(value.__globals__.get("__name__")).startswith("IPython"):
             yield name
 
 
-def _held(names: Names, fits: Callable[[Any], bool]) -> Iterator[str]:
-    """The variables whose values fit."""
+def _variables(names: Namespace, fits: Callable[[Any], bool]) -> Iterator[str]:
+    """Names of variables whose value passes a test."""
     for name, value in list(names.items()):
         if not name.startswith("_") and fits(value):
             yield name
 
 
-def _tables(names: Names) -> Iterator[str]:
-    """The variables that hold a DataFrame."""
+def _tables(names: Namespace) -> Iterator[str]:
+    """Names of variables that hold a DataFrame."""
     pandas: Any = sys.modules.get("pandas")
-    yield from _held(names, lambda value: pandas and isinstance(value, pandas.DataFrame))
+    yield from _variables(names, lambda value: pandas and isinstance(value, pandas.DataFrame))
 
 
-def _columns(names: Names) -> Iterator[Known]:
-    """The columns of the notebook's tables."""
+def _columns(names: Namespace) -> Iterator[Completion]:
+    """Columns of the notebook's DataFrames."""
     for name in _tables(names):
         yield from ((str(column), "column") for column in names[name].columns)
 
 
-def _holders(names: Names) -> Iterator[Known]:
-    """The variables that hold a run."""
+def _run_variables(names: Namespace) -> Iterator[Completion]:
+    """Variables that hold a run."""
     handles: Any = sys.modules.get("nbagent.run")
     for name, value in list(names.items()):
         if handles and type(value) is handles.Run and not name.startswith("_"):
             yield name, "run"
 
 
-def _runs(names: Names) -> Iterator[Known]:
-    recent, held = _recent(), list(_holders(names))
+def _runs(names: Namespace) -> Iterator[Completion]:
+    recent, run_variables = _recent_runs(), list(_run_variables(names))
     yield from [("last", "run")] if recent else ()
-    yield from held
-    # These come before the name of another run.
-    taken = {"last", *(name for name, _ in held)}
+    yield from run_variables
+    # A variable wins over a run's name, so such a run is offered by its id.
+    taken = {"last", *(name for name, _ in run_variables)}
     for run in recent:
         if run.name:
             by_name = is_typable(run.name) and run.name.strip() not in taken
             yield (run.name if by_name else run.id[:8]), "run"
-    yield from ((run.id[:8], "run") for run in recent[:_IDS])
+    yield from ((run.id[:8], "run") for run in recent[:_MAX_IDS])
 
 
-def _sessions(names: Names) -> Iterator[Known]:
+def _sessions(names: Namespace) -> Iterator[Completion]:
     with suppress(Exception):
-        yield effective().session, "session"
-    yield from ((run.session, "session") for run in _recent())
+        yield current_settings().session, "session"
+    yield from ((run.session, "session") for run in _recent_runs())
 
 
-def _recent() -> list[Any]:
-    """The newest runs."""
+def _recent_runs() -> list[Any]:
+    """Return the newest runs; empty if there is no store yet, which must not be created here."""
     with suppress(Exception):
         if "nbagent.session.stores" in sys.modules or (store_home() / "runs.sqlite").is_file():
-            store = import_module("nbagent.session.stores").store_at(store_home())
-            return store.runs(limit=_RECENT)
+            from nbagent.session.stores import store_at
+
+            store = store_at(store_home())
+            return store.runs(limit=_MAX_RECENT)
     return []
 
 
-_VALUES: dict[str, Callable[[Names], Iterable[Known]]] = {
+_VALUES: dict[str, Callable[[Namespace], Iterable[Completion]]] = {
     "model": _models,
     "base_url": lambda names: [(f"http://localhost:{port}/v1", "server") for port in (11434, 8000)],
     "key_variable": lambda names: (
@@ -386,7 +411,7 @@ _VALUES: dict[str, Callable[[Names], Iterable[Known]]] = {
     "tool_choice": lambda names: ((tool, "tool") for tool in _functions(names)),
     "session": _sessions,
     "continue_run": _runs,
-    "into": _holders,
+    "into": _run_variables,
     "over": lambda names: ((name, "table") for name in _tables(names)),
     "row_key": _columns,
     "score": lambda names: ((name, "function") for name in _functions(names)),
@@ -397,16 +422,17 @@ _VALUES: dict[str, Callable[[Names], Iterable[Known]]] = {
         if isinstance(value, type) and not name.startswith("_")
     ),
 }
-"""By option, what its value can be beside the words of its row."""
-_ARGUMENTS: dict[str, Callable[[Names], Iterable[Known]]] = {
+"""Further values of an option, besides the choices in its row."""
+_ARGUMENTS: dict[str, Callable[[Namespace], Iterable[Completion]]] = {
     "RUN": _runs,
-    "FORMAT": lambda names: ((word, "format") for word in import_module("nbagent.run").FORMATS),
+    "FORMAT": lambda names: ((word, "format") for word in FORMATS),
     "PROVIDER": lambda names: ((name, "provider") for name in _providers()),
     "PACKAGE": _VALUES["workflow"],
-    "COMMAND": lambda names: [
-        *((name, "command") for name in COMMANDS),
+    "TOPIC": lambda names: [
+        *((name, "topic") for name in (*TOPICS, "all")),
+        *((name, "command") for name in COMMANDS if name not in TOPICS),
         *((option.flags[-1], "option") for option in options_of(None)),
     ],
     "NAMES": _tools,
 }
-"""By the word in a command's usage, what its argument can be."""
+"""Values of an argument, by its word in a command's usage."""

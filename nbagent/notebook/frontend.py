@@ -1,6 +1,6 @@
-"""Where runs are shown: a live view in a front end, one display without, lines in a terminal.
+"""Chooses the view of each run: live in a front end, one display without, lines in a terminal.
 
-Chooses the form for each run. The live view is in `run_view`, the buttons below a run in `actions`.
+The live view is in `run_widget`, the buttons below a run in `actions`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import Capture, RunCode
 from nbagent.notebook import actions, comms, kernel
-from nbagent.notebook.batch_widget import BatchShown, FinalBatch, LiveBatch
+from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
 from nbagent.notebook.capture import capture
-from nbagent.notebook.outputs import ListOutput, Output, display_once, forget_runs
+from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
 from nbagent.notebook.review_widget import show_review
 from nbagent.notebook.run_code import run_code
-from nbagent.notebook.run_widget import OutputView, forget_views
-from nbagent.runtime import Courier, Pump
+from nbagent.notebook.run_widget import LiveOutput, close_views
+from nbagent.runtime import Pump, RunTask
 from nbagent.session.frontend import (
     Asker,
     BatchControls,
@@ -40,36 +40,36 @@ from nbagent.session.frontend import (
 )
 from nbagent.settings.options import RunOptions
 from nbagent.view import labels
-from nbagent.view.batch import BatchProgress, is_going
+from nbagent.view.batch import BatchProgress, is_active
 from nbagent.view.picture import page
 from nbagent.view.question import ask_by_input
 
 _shown: dict[str, str | None] = {}
-"""The runs that were made or shown last, and by which execution of a cell: none is shown twice."""
+"""Runs that the last cell executions started or showed, so that none is shown twice."""
 
 
 def was_shown_here(run_id: str) -> bool:
-    """Whether the execution of the cell that is running now made or showed this run."""
+    """True if the present execution of a cell started or showed this run."""
     return run_id in _shown and _shown[run_id] == kernel.execution_id()
 
 
-def _note(run_id: str) -> None:
+def _note_shown(run_id: str) -> None:
     execution = kernel.execution_id()
     if execution not in _shown.values():
         _shown.clear()
     _shown[run_id] = execution
 
 
-def _key_of(progress: BatchProgress) -> str:
-    """What stands for a batch among the ids of runs."""
+def _batch_key(progress: BatchProgress) -> str:
+    """Key of a batch in `_shown`."""
     return f"batch {progress.name}"
 
 
 class NotebookFrontend(Frontend):
-    """An IPython: a kernel's, or a terminal's."""
+    """Frontend for IPython, in a kernel or in a terminal."""
 
     def __init__(self) -> None:
-        """Begin with nothing shown."""
+        """Forget earlier views; in a kernel, prepare it for clicks and async tools."""
         _shown.clear()
         if kernel.in_kernel():
             kernel.prepare()
@@ -91,31 +91,31 @@ class NotebookFrontend(Frontend):
     def execution_id(self) -> str | None:
         return kernel.execution_id()
 
-    def asker(self) -> Asker | None:
+    def input_prompt(self) -> Asker | None:
         if not kernel.in_kernel():
-            return super().asker()
+            return super().input_prompt()
         return ask_by_input if kernel.allow_stdin() else None
 
     def pump(self) -> Pump | None:
         return comms.pump()
 
-    def adopt(self, courier: Courier) -> None:
+    def serve_when_idle(self, courier: RunTask) -> None:
         if (loop := kernel.main_loop()) is None:
             return
 
         def drain_soon() -> None:
             with suppress(RuntimeError):  # the kernel is going down
-                loop.call_soon_threadsafe(courier.drain)
+                loop.call_soon_threadsafe(courier.run_queued_jobs)
 
         courier.on_idle_job = drain_soon
 
-    def set_last(self, handle: object, name: str = "_run") -> None:
+    def bind_variable(self, handle: object, name: str = "_run") -> None:
         if (shell := get_ipython()) is not None:
             shell.user_ns[name] = handle
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
-        """The view that fits: none when quiet, the text when raw, else by what is there."""
-        _note(run.id)
+        """Open a view: none for `quiet`, plain text for `raw`, else by the front end."""
+        _note_shown(run.id)
         if options.quiet:
             return None
         if options.raw:
@@ -125,64 +125,64 @@ class NotebookFrontend(Frontend):
         if kernel.is_headless():
             return HeadlessSink()
         try:
-            actions.offer()
-            return OutputView(Output()).open(run, controls)
+            actions.enable_buttons()
+            return LiveOutput(Output()).open(run, controls)
         except Exception:
-            # A front end or kernel without working widgets: the picture at the end is better
-            # than nothing, and the run itself does not depend on it.
+            # Without working widgets, show the picture at the end. A run must not fail because of
+            # its view.
             logging.getLogger("nbagent").debug("no live view", exc_info=True)
             return HeadlessSink()
 
     def show(self, run: RunRecord) -> bool:
-        """The last expression of a cell that is a run shows itself, unless the cell did so."""
+        """Show a run that is the last expression of a cell, unless this cell has shown it."""
         if not was_shown_here(run.id):
             show_again(run)
         return True
 
     def open_batch(self, progress: BatchProgress, controls: BatchControls) -> BatchView | None:
-        """One view for all of its runs: live, one display at the end, or a line of a terminal."""
-        _note(_key_of(progress))
+        """Open one view for all runs of a batch: live, one final display, or a terminal line."""
+        _note_shown(_batch_key(progress))
         if not kernel.in_kernel():
             return super().open_batch(progress, controls)
         if kernel.is_headless():
             return FinalBatch()
         try:
-            actions.offer()
+            actions.enable_buttons()
             return LiveBatch(progress, controls)
         except Exception:
             logging.getLogger("nbagent").debug("no live view", exc_info=True)
             return FinalBatch()
 
     def show_batch(self, progress: BatchProgress) -> bool:
-        """The last expression of a cell that is a batch shows itself, unless the cell did so."""
-        if kernel.in_kernel() and was_shown_here(_key_of(progress)):
+        """Show a batch that is the last expression of a cell, unless this cell has shown it."""
+        if kernel.in_kernel() and was_shown_here(_batch_key(progress)):
             return True
-        if is_going(progress):
-            progress = replace(progress, why="As of now; show it again to see how far it is.")
-        return self.show_list(BatchShown(progress))
+        if is_active(progress):
+            progress = replace(progress, why="Present state; show it again for the progress.")
+        return self.show_list(BatchSnapshot(progress))
 
     def review(self, review: PersonReview) -> bool:
-        """A widget, where somebody looks on."""
+        """Show a review widget; return False without a person at a front end."""
         if not kernel.in_kernel() or kernel.is_headless():
             return False
         show_review(review)
         return True
 
     def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
-        """The list, and a place below for the run that is clicked."""
+        """Show a list of runs, and below it a place for the run that is clicked."""
         if not kernel.in_kernel():
             return False
         if kernel.is_headless():
             display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
         else:
-            actions.offer()
+            actions.enable_buttons()
             ListOutput(search).show(runs)
         return True
 
     def forget(self, run_ids: tuple[str, ...]) -> None:
-        """Empty the open pages' outputs of these runs, and drop what this kernel holds of them."""
+        """Remove deleted runs from open pages and from this kernel's memory."""
         for run_id in run_ids:
-            forget_views(run_id)
+            close_views(run_id)
             _shown.pop(run_id, None)
         forget_runs(run_ids)
         shell = get_ipython()
@@ -191,16 +191,16 @@ class NotebookFrontend(Frontend):
 
 
 class RawSink(NoticePrinter):
-    """`--raw`: the text of the answer, and nothing else."""
+    """View for `--raw`: the text of the answer only."""
 
     name = "raw text"
 
     def say(self, text: str) -> None:
-        """Print a notice, which goes to stderr."""
+        """Print a notice to stderr."""
         print(text, file=sys.stderr)
 
     def handle(self, event: Event) -> None:
-        """Print the answer when it is whole."""
+        """Print the answer when the run has ended."""
         super().handle(event)
         if isinstance(event, RunFinished):
             if event.run.text:
@@ -210,26 +210,29 @@ class RawSink(NoticePrinter):
 
 
 class HeadlessSink:
-    """No person at a front end (nbclient, papermill, nbval): exactly one, final display."""
+    """View without a person at a front end (nbclient, papermill, nbval).
+
+    It displays once, at the end: nbval ignores updates and compares the first display.
+    """
 
     name = "final display"
 
     def handle(self, event: Event) -> None:
-        """Show the run when it is over."""
+        """Show the run when it has ended."""
         if isinstance(event, RunFinished):
-            display_once(event.run)
+            display_final(event.run)
 
     def close(self) -> None:
         """Nothing to close."""
 
 
 def show_again(run: RunRecord) -> None:
-    """`%agent show`: the picture of a run as it is saved, so that it outlives the kernel."""
-    _note(run.id)
+    """Show a run as a saved picture, which outlives the kernel (`%agent show`)."""
+    _note_shown(run.id)
     if kernel.is_headless():
-        display_once(run)
+        display_final(run)
         return
-    actions.offer()
+    actions.enable_buttons()
     output = Output()
     output.add(run.id)
     output.show_saved(run)

@@ -1,4 +1,4 @@
-"""How a cell ends that a person ended: by an interrupt that no run could take, or by a stop."""
+"""Exceptions of cells that a person ended: by an interrupt without a run, or by a stop."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from nbagent.contracts.errors import EngineError
 
 
 class Interrupt(KeyboardInterrupt):
-    """■ where no run could take it, as one line. Ends also a cell that catches every Exception."""
+    """Interrupt (■) that no run handled, shown as one line.
+
+    A KeyboardInterrupt, so that it also ends a cell that catches every Exception.
+    """
 
     def _render_traceback_(self) -> list[str]:
         return [f"KeyboardInterrupt: {self}"]
 
 
 class Stopped(EngineError):
-    """A stop of the run: the cell fails, so that queued ones do not run, without an error box."""
+    """A stopped run: the cell fails, so queued cells do not run, but no error box is shown."""
 
 
-def shown_already(shell: Any, *_error: object, **_more: object) -> None:
-    """Show no traceback: the picture of the run says that it was stopped, and what to do next."""
+def show_no_traceback(shell: Any, *_error: object, **_more: object) -> None:
+    """Show no traceback: the picture of the run says that it was stopped and what to do next."""

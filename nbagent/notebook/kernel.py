@@ -1,7 +1,7 @@
-"""What nbagent knows of the kernel that it runs in: facts, its present cell, its loop.
+"""Facts about the kernel that nbagent runs in: its front end, present cell and event loop.
 
-Whatever is missing in a kernel reads as "not there" and never raises. The ways of messages are
-in `comms`.
+A fact that a kernel does not provide is None, empty or False; nothing here raises for it. Delivery
+of messages is in `comms`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from IPython.core.getipython import get_ipython
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError
-from nbagent.notebook.comms import clicks_arrive_by, install_tap, this_kernel
+from nbagent.notebook.comms import click_delivery, install_tap, this_kernel
 from nbagent.runtime import use_nested_runner
 from nbagent.session.frontend import Cell
 
-_CLICKS = {
+_CLICK_FACTS = {
     "tap": "arrive while a cell runs, also during a synchronous tool (tap)",
     "pump": "arrive while a cell waits, between two synchronous tools (pump)",
     "none": "arrive after the cell; interrupt the kernel to stop a run",
@@ -29,39 +29,39 @@ _CLICKS = {
 
 
 def in_kernel() -> bool:
-    """Whether this process is a Jupyter kernel."""
+    """True if this process is a Jupyter kernel."""
     return this_kernel() is not None
 
 
 def prepare() -> None:
-    """Let runs in this kernel see clicks at once, and let async tools run on its loop."""
+    """Deliver clicks to runs at once, and let async tools run on the kernel's loop."""
     if in_kernel():
         use_nested_runner(run_nested)
         install_tap()
 
 
 def allow_stdin() -> bool:
-    """Whether `input()` reaches a person from the cell that runs now."""
-    return bool(_parent("content").get("allow_stdin"))
+    """True if `input()` reaches a person from the cell that runs now."""
+    return bool(_parent_message("content").get("allow_stdin"))
 
 
 def is_headless() -> bool:
-    """Whether nobody looks on: nbclient, papermill and nbval run cells without stdin.
+    """True if no person is at a front end: nbclient, papermill and nbval run cells without stdin.
 
-    A message of a widget, on the other hand, comes from a front end.
+    A message that is no execute request, such as one of a widget, does come from a front end.
     """
-    kind = _parent("header").get("msg_type")
+    kind = _parent_message("header").get("msg_type")
     return in_kernel() and (kind is None or (kind == "execute_request" and not allow_stdin()))
 
 
 def cell() -> Cell:
-    """The cell that runs now, as far as the front end tells."""
-    metadata = _parent("metadata")
+    """Return the facts that the front end tells about the cell that runs now."""
+    metadata = _parent_message("metadata")
     cell_id = metadata.get("cellId") or metadata.get("cell_id")  # JupyterLab, VS Code, …
     shell = get_ipython()
-    # The shell's own count is raised before or after the cell, as its version has it.
+    # Not shell.execution_count: IPython versions raise it before or after the cell.
     cells = getattr(getattr(shell, "history_manager", None), "input_hist_parsed", None)
-    # Set by jupyter_server >= 2 for a session's kernel; the other one by VS Code.
+    # jupyter_server >= 2 sets JPY_SESSION_NAME for a notebook's kernel; VS Code sets the other.
     names: dict[str, Any] = getattr(shell, "user_ns", {})
     path = os.environ.get("JPY_SESSION_NAME") or names.get("__vsc_ipynb_file__")
     return Cell(
@@ -72,18 +72,18 @@ def cell() -> Cell:
 
 
 def execution_id() -> str | None:
-    """Tells one execution of a cell from the next; None outside of IPython."""
+    """Id of the present execution of a cell; None outside of IPython."""
     shell = get_ipython()
     if shell is None:
         return None
     if in_kernel():
-        found = _parent("header").get("msg_id")
-        return found if isinstance(found, str) else None
+        message_id = _parent_message("header").get("msg_id")
+        return message_id if isinstance(message_id, str) else None
     return f"in-{getattr(shell, 'execution_count', 0)}"
 
 
 def main_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop of the kernel's main thread, on which an idle kernel can be given work."""
+    """Return the event loop of the kernel's main thread; None if there is none."""
     loop = getattr(getattr(this_kernel(), "io_loop", None), "asyncio_loop", None)
     return loop if isinstance(loop, asyncio.AbstractEventLoop) else None
 
@@ -102,18 +102,18 @@ def run_nested(work: Coroutine[Any, Any, Any]) -> Any:
             "again; start the run with `await agent.arun(...)`, or leave out loop='notebook'",
             code="E_PRECONDITION_FAILED",
         )
-    # Imported when first needed: it replaces parts of asyncio.
+    # Imported when needed: it patches asyncio. nest_asyncio instead loses clicks on ipykernel 7.4.
     import nest_asyncio2
 
     nest_asyncio2.apply(loop)
     task = loop.create_task(work)
-    # An interrupt leaves the loop at once; asyncio would complain later that nobody saw it.
+    # An interrupt leaves the loop at once. Read the exception, or asyncio logs it as unretrieved.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return loop.run_until_complete(task)
 
 
 def kernel_facts() -> dict[str, str]:
-    """For `%agent doctor`: what was found here, and what it means."""
+    """Facts about the kernel for `%agent doctor`, by name."""
     if not in_kernel():
         where = "none (terminal IPython)" if get_ipython() is not None else "none"
         return {"kernel": where, "clicks": "none: there is no front end", "stop": "Ctrl-C"}
@@ -123,7 +123,7 @@ def kernel_facts() -> dict[str, str]:
         interrupts = "■ stops a run; a synchronous tool that sleeps ends when it wakes (Windows)"
     facts = {
         "kernel": type(this_kernel()).__name__,
-        "clicks": _CLICKS[clicks_arrive_by()],
+        "clicks": _CLICK_FACTS[click_delivery()],
         "stdin": "input() reaches you" if allow_stdin() else "no input() here (headless)",
         "interrupts": interrupts,
         "loop": "unknown" if loop is None else f"{type(loop).__module__}.{type(loop).__name__}",
@@ -135,8 +135,8 @@ def kernel_facts() -> dict[str, str]:
     return facts
 
 
-def _parent(part: str) -> dict[str, Any]:
-    """A part of the message that the kernel works at; empty where there is none."""
+def _parent_message(part: str) -> dict[str, Any]:
+    """Return a part of the message that the kernel is handling; empty if there is none."""
     with suppress(Exception):
         message = cast("Any", this_kernel()).get_parent("shell")
         return json_object(message[part]) or {}

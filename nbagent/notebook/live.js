@@ -1,11 +1,11 @@
-// Runs in the page. The kernel draws: it sends nodes (`put`), more text (`add`) and the whole
-// (`done`). They are built here, and clicks go back. The DOM is the state: what a
-// person unfolded, typed or has the focus on stays. `panel.js` is appended to this text.
+// Runs in the page. The kernel draws: it sends nodes (`put`), more text (`add`) or the whole
+// picture (`done`). This file builds them as DOM and sends clicks back. The DOM is the state:
+// folds, typed text and focus of the person stay. `panel.js` is appended to this text.
 
 /** @typedef {string | [string, Record<string, string>, ...any[]]} Picture a node of view/node.py */
 /** @typedef {{ send: (message: any) => void, pictures: () => Picture[] }} Shared */
 
-// The closed lists of view/node.py. What is not in them is not built.
+// The closed lists of view/node.py; a test compares them. Nothing else is built.
 const TAGS = new Set((
   "div span p b i em strong s small sub sup del ins code pre kbd h3 h4 h5 h6 ul ol li blockquote " +
   "a br hr img table caption thead tbody tr th td details summary progress section header footer " +
@@ -23,24 +23,25 @@ const VALUES = {
   src: /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}$/,
   style: /^flex-grow:\d+$/,
 };
-// What comes up under a finger that is already on its way down is not an answer.
+// A question takes no click in its first moment: the click was meant for what was there before.
 const ARMED_MS = 300;
-// A person who scrolled or typed so lately is not to be moved.
+// After a person scrolled or typed, the page does not scroll by itself for this long.
 const BUSY_MS = 1500;
 const PREVIEW_MS = 300;
 const MOVING_MS = 50;
 const TICK_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 100;
 /** @type {Record<string, string>} */
-const SENT = { once: "Allowed once", session: "Allowed for this session", deny: "Denied" };
+const SENT = { once: "Allowed once", session: "Allowed for the session", deny: "Denied" };
 /** @type {Record<string, string>} */
 const STOPS = { stop: "Stopping…", pause: "Pausing after this turn…" };
 
-const PAUSING_BATCH = "Pausing when the runs at work have ended…";
-/** What keys do in a review, by the button that they stand for. @type {Record<string, string>} */
+const PAUSING_BATCH = "Pausing when the running cases have ended…";
+/** Keys of a review and the buttons that they press. @type {Record<string, string>} */
 const REVIEW_KEYS = { 0: '[data-do="skip"]', Backspace: '[data-do="back"]' };
 for (let n = 1; n <= 5; n++) REVIEW_KEYS[n] = `[data-do="label"][value="${n}"]`;
 
-/** The node as DOM: text stays text. @param {Picture} node @returns {any} */
+/** Build a node as DOM. Text becomes a text node, never markup.
+ * @param {Picture} node @returns {any} */
 function build(node) {
   if (typeof node === "string") return document.createTextNode(node);
   const [tag, attributes, ...children] = node;
@@ -57,7 +58,7 @@ function build(node) {
   return made;
 }
 
-/** As `seconds` in view/words.py, for the clock. @param {number} ms */
+/** Format a running clock, as `format_duration` in view/words.py does. @param {number} ms */
 function seconds(ms) {
   if (ms >= 600000) return `${Math.floor(ms / 60000)} min ${Math.floor((ms % 60000) / 1000)} s`;
   return `${(ms / 1000).toFixed(ms < 99950 ? 1 : 0)} s`;
@@ -68,16 +69,16 @@ function keyed(root, key) {
   return root && key ? root.querySelector(`[data-key="${CSS.escape(key)}"]`) : root;
 }
 
-/** Put a fresh element in the place of an old one; the focus stays where it was in it.
+/** Replace an element by a fresh one and move the focus to the same control in it.
  * @param {any} old @param {any} fresh */
 function replace(old, fresh) {
   const active = old.getRootNode().activeElement;
-  const had = active && old.contains(active) ? active : null;
-  const what = had?.dataset.do ? `[data-do="${had.dataset.do}"]` : had?.localName;
-  const nth = had ? [...old.querySelectorAll(what)].indexOf(had) : -1;
+  const focused = active && old.contains(active) ? active : null;
+  const selector = focused?.dataset.do ? `[data-do="${focused.dataset.do}"]` : focused?.localName;
+  const nth = focused ? [...old.querySelectorAll(selector)].indexOf(focused) : -1;
   old.replaceWith(fresh);
-  if (!had) return;
-  const twin = fresh.querySelectorAll(what)[nth];
+  if (!focused) return;
+  const twin = fresh.querySelectorAll(selector)[nth];
   const line = fresh.closest("details")?.querySelector("summary");
   (twin ?? line ?? fresh).focus({ preventScroll: true });
 }
@@ -87,41 +88,42 @@ async function toClipboard(/** @type {string} */ text, /** @type {HTMLElement} *
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Plain http to another machine, or a frame that may not: the older way, by a selection.
+    // The clipboard API is missing on plain http to another machine and in some frames: use a
+    // selection, which the person can copy if the command is refused too.
     document.getSelection()?.selectAllChildren(source);
     return document.execCommand("copy");
   }
 }
 
-/** Call back when the kernel ends, where the front end tells (JupyterLab, Notebook 7).
- * @param {any} model @param {() => void} gone @returns {() => void} the end of watching */
-function watchKernel(model, gone) {
+/** Call back when the kernel ends, if the front end tells (JupyterLab, Notebook 7).
+ * @param {any} model @param {() => void} onDead @returns {() => void} stops watching */
+function watchKernel(model, onDead) {
   const kernel = model.widget_manager?.kernel;
-  const heard = (/** @type {any} */ _kernel, /** @type {string} */ status) =>
-    /dead|restarting|terminating/.test(status) && gone();
-  kernel?.statusChanged?.connect(heard);
-  kernel?.disposed?.connect(gone);
+  const onStatus = (/** @type {any} */ _kernel, /** @type {string} */ status) =>
+    /dead|restarting|terminating/.test(status) && onDead();
+  kernel?.statusChanged?.connect(onStatus);
+  kernel?.disposed?.connect(onDead);
   return () => {
-    kernel?.statusChanged?.disconnect(heard);
-    kernel?.disposed?.disconnect(gone);
+    kernel?.statusChanged?.disconnect(onStatus);
+    kernel?.disposed?.disconnect(onDead);
   };
 }
 
-// What a person does to a run that is over, in the panel as in every output.
+// Actions on a finished run, in the panel and in every output.
 
-/** A button was clicked. The first click of one with a form brings it: the kernel sends it.
+/** Send a click. For an action with a form, the kernel answers the first click with the form.
  * @param {any} button @param {Shared["send"]} send */
-function act(button, send) {
+function sendAction(button, send) {
   const root = button.closest("[data-run]");
   const form = button.closest(".nba-words");
-  const { do: what, turn } = (form ?? button).dataset;
-  if (what === "sort") return sortRows(button.closest("th"));
-  if (what === "copy") return copy(root, button);
+  const { do: action, turn } = (form ?? button).dataset;
+  if (action === "sort") return sortRows(button.closest("th"));
+  if (action === "copy") return copy(root, button);
   if (button.dataset.do === "cancel") return form.remove();
   if (form) button.disabled = true;
   const fields = form ? fieldsOf(form) : undefined;
   const { kernel: at } = root.closest("[data-kernel]").dataset;
-  send({ kind: "act", do: what, run: root.dataset.run, at, turn, fields });
+  send({ kind: "act", do: action, run: root.dataset.run, at, turn, fields });
 }
 
 function fieldsOf(/** @type {any} */ form) {
@@ -129,55 +131,56 @@ function fieldsOf(/** @type {any} */ form) {
   return Object.fromEntries(fields.map(({ dataset, value }) => [dataset.field, value]));
 }
 
-/** Copy what is beside a button, else the answer. @param {any} root @param {any} button */
+/** Copy the code or table beside a button, else the answer.
+ * @param {any} root @param {any} button */
 async function copy(root, button) {
   const code = button.closest(".nba-code");
   const source = code?.querySelector("pre, table") ?? root.querySelector(".nba-answer");
   const isCopied = await toClipboard(source.innerText, source);
-  say(root, isCopied ? `Copied ${code ? "it" : "the answer"}` : "Selected: press Ctrl+C");
+  showMessage(root, isCopied ? `Copied ${code ? "it" : "the answer"}` : "Selected: press Ctrl+C");
 }
 
-/** What the kernel answers: words, a text for the clipboard, a form to fill in, a list of runs.
+/** Show the kernel's reply: a message, a text for the clipboard, a form, or a list of runs.
  * @param {any} message */
 async function reply({ run, at, said, text, form, list }) {
   const kernel = `[data-kernel="${CSS.escape(at)}"]`;
   const which = `:is(${kernel}[data-run="${CSS.escape(run)}"], ${kernel}:not([data-run]))`;
-  // A docked output shows the same run once more.
+  // A docked output shows the same run a second time: prefer the copy with the focus.
   const root = document.querySelector(`${which}:focus-within`) ?? document.querySelector(which);
   if (!root) return;
-  if (form) return ask(root, build(form));
+  if (form) return showForm(root, build(form));
   if (list) return root.querySelector("table").replaceWith(build(list).querySelector("table"));
   const filled = root.querySelector(".nba-words");
   if (!said) return filled?.remove();
   for (const button of filled?.querySelectorAll("button") ?? []) button.disabled = false;
-  const line = say(root, said);
+  const line = showMessage(root, said);
   if (!text) return;
   const source = line.appendChild(build(["pre", {}, text]));
   if (await toClipboard(text, source)) source.remove();
   else line.firstChild.data = "Selected: press Ctrl+C";
 }
 
-/** Put a form below its button. */
-function ask(/** @type {any} */ root, /** @type {any} */ form) {
+/** Insert a form below its button and focus its first field. */
+function showForm(/** @type {any} */ root, /** @type {any} */ form) {
   root.querySelector(".nba-words")?.remove();
-  const { do: what, turn } = form.dataset;
+  const { do: action, turn } = form.dataset;
   const of = turn ? `[data-turn="${CSS.escape(turn)}"]` : ":not([data-turn])";
-  const button = root.querySelector(`[data-do="${what}"]${of}`);
+  const button = root.querySelector(`[data-do="${action}"]${of}`);
   (button.closest(".nba-foot") ?? button).after(form);
   form.querySelector("[data-field]").focus();
 }
 
-function say(/** @type {any} */ root, /** @type {string} */ words) {
+function showMessage(/** @type {any} */ root, /** @type {string} */ text) {
   let line = root.querySelector(":scope > .nba-said");
   line ??= root.appendChild(build(["div", { class: "nba-said", "aria-live": "polite" }]));
-  line.textContent = words;
+  line.textContent = text;
   return line;
 }
 
 /** Sort a table by a column: the largest first, then the smallest. @param {any} head */
 function sortRows(head) {
   const isDown = head.ariaSort !== "descending";
-  for (const one of head.parentElement.children) one.ariaSort = null;
+  for (const other of head.parentElement.children) other.ariaSort = null;
   head.ariaSort = isDown ? "descending" : "ascending";
   const body = head.closest("table").tBodies[0];
   const of = (/** @type {any} */ row) => {
@@ -188,7 +191,7 @@ function sortRows(head) {
   body.append(...(isDown ? rows.reverse() : rows));
 }
 
-/** Show the rows that have the words of a field. @param {any} field */
+/** Hide the rows that do not contain the text of a field. @param {any} field */
 function filterRows(field) {
   const words = field.value.trim().toLowerCase();
   for (const row of field.closest("[data-kernel]").querySelectorAll("tbody tr")) {
@@ -198,20 +201,21 @@ function filterRows(field) {
 
 // The live view.
 
-/** One view: the pictures of runs below each other, some at work. Its DOM may move to another `el`.
+/** Create a view: pictures of runs below each other, some running. Its DOM can move to another
+ * `el`.
  * @param {Shared} shared @param {HTMLElement} el */
 function createView(shared, el) {
   const place = el.appendChild(build(["div", { class: "nba-view" }]));
-  // A head is built anew whenever it changes: what is read out has a place of its own, that stays.
-  const voice = place.appendChild(build(["div", { class: "nba-voice", role: "status" }]));
-  /** What the person folded or unfolded, by run and key. @type {Map<string, boolean>} */
-  const touched = new Map();
-  /** What was answered, by the question's id. @type {Map<string, string>} */
+  // A head is rebuilt on every change, and screen readers miss a new live region: keep one element.
+  const announcer = place.appendChild(build(["div", { class: "nba-announcer", role: "status" }]));
+  /** Folds that the person opened or closed, by run and key. @type {Map<string, boolean>} */
+  const foldChoices = new Map();
+  /** Texts of sent answers, by the id of the question. @type {Map<string, string>} */
   const answered = new Map();
-  /** What waits while a question is open. @type {{ run: string, op: any[] }[]} */
-  let held = [];
-  const leaving = new AbortController();
-  let moved = -Infinity;
+  /** Ops that wait while a question is open. @type {{ run: string, op: any[] }[]} */
+  let queued = [];
+  const listening = new AbortController();
+  let lastInputAt = -Infinity;
   let typing = 0;
   /** @type {any} */
   let focused = null;
@@ -219,29 +223,30 @@ function createView(shared, el) {
   const rootOf = (/** @type {string} */ run) =>
     place.querySelector(`[data-run="${CSS.escape(run)}"]`);
   const runOf = (/** @type {any} */ node) => node.closest("[data-run]").dataset.run;
-  const asks = () => [...place.querySelectorAll("[data-question].nba-armed:not(.nba-sent)")];
+  const openQuestions = () =>
+    [...place.querySelectorAll("[data-question].nba-armed:not(.nba-sent)")];
 
   /** @param {{ run: string, ops: any[][] }} message */
-  function take({ run, ops }) {
+  function applyOps({ run, ops }) {
     for (const op of ops) {
-      if (mayGoOn(op)) apply(run, op);
-      else held.push({ run, op });
+      if (canApply(op)) apply(run, op);
+      else queued.push({ run, op });
     }
-    settle();
+    applyQueued();
     tick();
   }
 
-  /** Nothing moves under the mouse: while a question is open, its own card only.
-   * @param {any[]} op */
-  function mayGoOn([kind, key]) {
-    const open = asks();
+  /** True if an op may be applied now. While a question is open, only its own card may change:
+   * otherwise the buttons could move under the mouse. @param {any[]} op */
+  function canApply([kind, key]) {
+    const open = openQuestions();
     return kind === "done" || !open.length || open.some(({ dataset }) =>
       key === dataset.key || key.startsWith(`${dataset.question}/`));
   }
 
-  function settle() {
-    if (asks().length) return;
-    for (const { run, op } of held.splice(0)) apply(run, op);
+  function applyQueued() {
+    if (openQuestions().length) return;
+    for (const { run, op } of queued.splice(0)) apply(run, op);
   }
 
   function apply(/** @type {string} */ run, /** @type {any[]} */ [kind, key, value, parent]) {
@@ -251,25 +256,25 @@ function createView(shared, el) {
       const last = old?.lastChild;
       return last instanceof Text ? last.appendData(value) : old?.append(value);
     }
-    if (isAll) held = held.filter((one) => one.run !== run);
+    if (isAll) queued = queued.filter((item) => item.run !== run);
     const fresh = build(isAll ? key : value);
-    refold(run, fresh, old);
+    restoreFolds(run, fresh, old);
     if (old) replace(old, fresh);
     else (isAll ? place : keyed(rootOf(run), parent))?.append(fresh);
-    begin(fresh);
-    readOut(fresh);
+    prepare(fresh);
+    announce(fresh);
   }
 
-  /** The state and what is waited for, when they change. @param {any} fresh */
-  function readOut(fresh) {
-    const said = [...fresh.querySelectorAll(".nba-phase, .nba-activity")];
-    const words = said.map((one) => one.textContent).filter(Boolean).join(": ");
-    if (words && voice.textContent !== words) voice.textContent = words;
+  /** Let screen readers read the state and the current wait when they change. @param {any} fresh */
+  function announce(fresh) {
+    const parts = [...fresh.querySelectorAll(".nba-phase, .nba-activity")];
+    const words = parts.map((part) => part.textContent).filter(Boolean).join(": ");
+    if (words && announcer.textContent !== words) announcer.textContent = words;
   }
 
-  /** Folds stay as the person left them; what they read or type in is not folded away.
+  /** Keep folds as the person left them, and open those in which the person selects or types.
    * @param {string} run @param {any} fresh @param {any} old */
-  function refold(run, fresh, old) {
+  function restoreFolds(run, fresh, old) {
     const selection = document.getSelection();
     const read = selection?.isCollapsed === false ? selection.anchorNode : null;
     const active = read ?? /** @type {any} */ (place.getRootNode()).activeElement;
@@ -277,16 +282,17 @@ function createView(shared, el) {
       const { key } = fold.dataset;
       if (!key || fold.localName !== "details") continue;
       const before = old?.dataset.key === key ? old : keyed(old ?? null, key);
-      const wish = touched.get(`${run} ${key}`);
+      const wish = foldChoices.get(`${run} ${key}`);
       if (wish !== undefined) fold.open = wish;
       else if (before?.open && active && before.contains(active)) fold.open = true;
     }
   }
 
-  /** What is new to the person: questions are unfolded, in sight, and armed. @param {any} fresh */
-  function begin(fresh) {
+  /** Prepare a new node: unfold its questions, scroll them into view, arm them.
+   * @param {any} fresh */
+  function prepare(fresh) {
     const all = [fresh, ...fresh.querySelectorAll("[data-question]")];
-    for (const ask of all.filter((one) => one.dataset.question)) {
+    for (const ask of all.filter((node) => node.dataset.question)) {
       for (let fold = ask.closest("details"); fold; fold = fold.parentElement.closest("details")) {
         fold.open = true;
       }
@@ -294,13 +300,13 @@ function createView(shared, el) {
         setSent(ask, true);
         continue;
       }
-      if (!asks().length && performance.now() - moved > BUSY_MS) {
+      if (!openQuestions().length && performance.now() - lastInputAt > BUSY_MS) {
         ask.querySelector(".nba-row")?.scrollIntoView({ block: "nearest" });
         ask.firstElementChild.scrollIntoView({ block: "nearest" });
       }
       setTimeout(() => ask.classList.add("nba-armed"), ARMED_MS);
     }
-    // The kernel could not take an answer, and says why: it is asked again.
+    // The kernel rejected an answer and gives the reason: enable the question again.
     const ask = fresh.matches(".nba-said:not(:empty)") && fresh.closest("[data-question]");
     if (!ask) return;
     answered.delete(ask.dataset.question);
@@ -309,12 +315,14 @@ function createView(shared, el) {
 
   function setSent(/** @type {any} */ ask, /** @type {boolean} */ isSent) {
     ask.classList.toggle("nba-sent", isSent);
-    for (const one of ask.querySelectorAll("button, textarea, input")) one.disabled = isSent;
+    for (const control of ask.querySelectorAll("button, textarea, input")) {
+      control.disabled = isSent;
+    }
     const words = answered.get(ask.dataset.question);
     if (words) ask.querySelector(".nba-said").textContent = words;
   }
 
-  function sent(/** @type {any} */ ask, /** @type {string} */ choice) {
+  function markSent(/** @type {any} */ ask, /** @type {string} */ choice) {
     if (ask.contains(ask.getRootNode().activeElement)) {
       const line = ask.parentElement.closest("details")?.querySelector("summary");
       line?.focus({ preventScroll: true });
@@ -331,10 +339,10 @@ function createView(shared, el) {
     const fields = form && fieldsOf(form);
     if (choice === "deny") shared.send({ ...message, reason: fields?.reason ?? "" });
     else shared.send(form ? { ...message, fields } : message);
-    sent(ask, choice);
+    markSent(ask, choice);
   }
 
-  /** Close a form, with its fields as they were. @param {any} form */
+  /** Close a form and reset its fields. @param {any} form */
   function cancel(form) {
     for (const field of form.querySelectorAll("[data-field]")) field.value = field.defaultValue;
     form.open = false;
@@ -342,7 +350,7 @@ function createView(shared, el) {
     if (form.matches(".nba-edit")) preview(form);
   }
 
-  /** What the call would do follows the edit. @param {any} form */
+  /** Request a preview of the call with the edited arguments. @param {any} form */
   function preview(form) {
     const ask = form.closest("[data-question]");
     const message = { kind: "preview", run: runOf(ask), question: ask.dataset.question };
@@ -350,41 +358,41 @@ function createView(shared, el) {
     typing = setTimeout(() => shared.send({ ...message, fields: fieldsOf(form) }), PREVIEW_MS);
   }
 
-  function clicked(/** @type {any} */ { target, detail }) {
+  function onClick(/** @type {any} */ { target, detail }) {
     const button = target.closest("button[data-do]");
     const fold = target.closest("summary")?.parentElement;
     if (!button && fold?.dataset.key) {
       const [run, key, open] = [runOf(fold), fold.dataset.key, !fold.open];
-      touched.set(`${run} ${key}`, open);
+      foldChoices.set(`${run} ${key}`, open);
       shared.send({ kind: "fold", run, key, open });
     }
-    // The second click of a double click was meant for what stood there before.
+    // The second click of a double click was meant for the button that was here before.
     if (!button || detail > 1) return;
-    const what = button.dataset.do;
+    const action = button.dataset.do;
     const ask = button.closest("[data-question]");
-    if (what in STOPS) {
+    if (action in STOPS) {
       const isBatch = button.closest(".nba-batch");
       button.disabled = true;
-      button.textContent = isBatch && what === "pause" ? PAUSING_BATCH : STOPS[what];
-      if (what === "stop") button.previousElementSibling?.remove();
-      shared.send({ kind: what, run: runOf(button) });
-    } else if (what === "answer_all") {
+      button.textContent = isBatch && action === "pause" ? PAUSING_BATCH : STOPS[action];
+      if (action === "stop") button.previousElementSibling?.remove();
+      shared.send({ kind: action, run: runOf(button) });
+    } else if (action === "answer_all") {
       const all = [...button.closest("[data-run]").querySelectorAll(".nba-ask:not(.nba-sent)")];
-      // By name: one that the page does not show yet is not meant.
-      const questions = all.map((one) => one.dataset.question);
+      // Named one by one: a question that the page does not show yet must not be allowed.
+      const questions = all.map((question) => question.dataset.question);
       shared.send({ kind: "answer_all", run: runOf(button), questions });
-      for (const one of all) sent(one, "once");
+      for (const question of all) markSent(question, "once");
       button.disabled = true;
     } else if (button.closest(".nba-review")) {
       const { value, dataset } = button;
-      shared.send({ kind: what, run: runOf(button), place: dataset.turn, value });
+      shared.send({ kind: action, run: runOf(button), place: dataset.turn, value });
     } else if (ask?.matches(".nba-armed:not(.nba-sent)")) {
       answer(ask, button);
     }
-    settle();
+    applyQueued();
   }
 
-  function pressed(/** @type {any} */ event) {
+  function onKeyDown(/** @type {any} */ event) {
     const review = event.target.closest(".nba-review");
     const isPlain = !event.repeat && !event.ctrlKey && !event.altKey && !event.metaKey;
     if (review && isPlain && Object.hasOwn(REVIEW_KEYS, event.key)) {
@@ -393,17 +401,17 @@ function createView(shared, el) {
     }
     const form = event.target.matches("input") && event.target.closest(".nba-deny");
     if (!form || event.isComposing || event.key !== "Enter") return;
-    // Else the same key would fold the turn, whose line gets the focus.
+    // Otherwise the same key press would fold the turn, whose line gets the focus.
     event.preventDefault();
     form.querySelector("[data-do]").click();
   }
 
-  /** What changes by the time alone. */
+  /** Update clocks and the growing bar. */
   function tick() {
     for (const head of /** @type {any} */ (place.querySelectorAll("[data-since]"))) {
       const since = performance.now() - (head.drawn ??= performance.now());
       for (const clock of head.querySelectorAll("[data-clock]")) {
-        // Below 0 it counts down.
+        // A negative start counts down.
         const from = Number(clock.dataset.clock);
         const ms = from < 0 ? Math.max(0, -from - since) : from + since;
         if (from < 0 || ms >= 1000) clock.textContent = seconds(ms);
@@ -413,102 +421,102 @@ function createView(shared, el) {
     }
   }
 
-  /** The kernel has ended: so has what was at work. */
-  function gone() {
+  /** The kernel has ended: mark the running runs as interrupted. */
+  function onKernelDead() {
     for (const head of place.querySelectorAll("[data-since]")) {
       const root = /** @type {Element} */ (head.closest("[data-run]"));
       head.removeAttribute("data-since");
-      for (const one of head.querySelectorAll("[data-do]")) one.remove();
+      for (const button of head.querySelectorAll("[data-do]")) button.remove();
       const [mark, phase] = head.querySelectorAll(".nba-mark, .nba-phase");
       mark.className = "nba-mark nba-bad";
       phase.textContent = "Interrupted";
-      for (const one of root.querySelectorAll(".nba-busy .nba-res, .nba-pending")) {
-        one.textContent = "… interrupted";
+      for (const outcome of root.querySelectorAll(".nba-busy .nba-res, .nba-pending")) {
+        outcome.textContent = "… interrupted";
       }
-      for (const one of root.querySelectorAll("[data-question]")) setSent(one, true);
+      for (const question of root.querySelectorAll("[data-question]")) setSent(question, true);
       const next = root.closest(".nba-batch")
-        ? ["run the cell again, only what is missing is asked"]
-        : [["code", {}, "%agent resume"], " goes on, in the new kernel"];
+        ? ["run the cell again; only the missing cases are run"]
+        : ["continue with ", ["code", {}, "%agent resume"], " in a new kernel"];
       root.append(build(["div", { class: "nba-end" }, "The kernel is gone: ", ...next]));
     }
     for (const root of place.querySelectorAll(".nba-review")) {
-      for (const one of root.querySelectorAll("button")) one.disabled = true;
+      for (const button of root.querySelectorAll("button")) button.disabled = true;
       root.append(build(["div", { class: "nba-end" },
-        "The kernel is gone: run the cell again, the labels are kept"]));
+        "The kernel is gone: run the cell again; your labels are kept"]));
     }
-    settle();
+    applyQueued();
   }
 
   place.append(...shared.pictures().map(build));
-  begin(place);
-  place.addEventListener("click", clicked);
+  prepare(place);
+  place.addEventListener("click", onClick);
   place.addEventListener("input", (/** @type {any} */ { target }) => {
     if (target.closest("[data-question] .nba-edit")) preview(target.closest(".nba-edit"));
   });
-  place.addEventListener("keydown", pressed);
+  place.addEventListener("keydown", onKeyDown);
   place.addEventListener("focusin", ({ target }) => { focused = target; });
-  // What is taken out of the page loses the focus, too, and has it again where it goes.
+  // A lastInputAt element loses the focus. Keep it for a moment, so that `move` can restore it.
   place.addEventListener("focusout", () => setTimeout(() => {
     if (/** @type {any} */ (place.getRootNode()).activeElement !== focused) focused = null;
   }, MOVING_MS));
   for (const kind of ["wheel", "touchmove", "keydown"]) {
     document.addEventListener(kind, (event) => {
-      // What starts a cell is no work elsewhere.
+      // Keys that run a cell are no sign of work elsewhere on the page.
       const { key = "" } = /** @type {any} */ (event);
-      if (!/Enter|Shift|Control|Meta/.test(key)) moved = performance.now();
-    }, { capture: true, passive: true, signal: leaving.signal });
+      if (!/Enter|Shift|Control|Meta/.test(key)) lastInputAt = performance.now();
+    }, { capture: true, passive: true, signal: listening.signal });
   }
   const timer = setInterval(tick, TICK_MS);
   tick();
   return {
-    place, take, gone,
+    place, applyOps, onKernelDead,
     /** @param {HTMLElement} to */
     move(to) {
       const had = document.activeElement === document.body ? focused : null;
       to.append(place);
-      // Not yet: the front end puts `to` into the page in a moment.
+      // Later: the front end inserts `to` into the page after this call.
       setTimeout(() => had?.focus({ preventScroll: true }));
     },
     close() {
       clearInterval(timer);
-      leaving.abort();
+      listening.abort();
       place.remove();
     },
   };
 }
 
-// What a widget of ours is, by its `kind`. anywidget gives `initialize` and `render` different
-// `model` objects: what they share is in here.
+// Widgets by `kind`. anywidget passes different `model` objects to `initialize` and `render`, so
+// each widget keeps the state that both share.
 
-/** The runs of one output, at work. */
+/** Widget of one output with running runs. */
 function runWidget() {
   /** @type {Map<number, { view: ReturnType<typeof createView>, el: HTMLElement }>} */
   const pages = new Map();
   let nth = 0;
   return {
-    /** @param {{ model: any }} given */
+    /** @param {{ model: any }} context */
     initialize({ model }) {
-      const heard = (/** @type {any} */ message) => {
+      const onMessage = (/** @type {any} */ message) => {
         for (const [page, { view }] of pages) {
-          if (!message.page || message.page === page) view.take(message);
+          if (!message.page || message.page === page) view.applyOps(message);
         }
       };
-      const leave = watchKernel(model, () => pages.forEach(({ view }) => view.gone()));
-      model.on("msg:custom", heard);
+      const leave = watchKernel(model, () => pages.forEach(({ view }) => view.onKernelDead()));
+      model.on("msg:custom", onMessage);
       model.send({ kind: "ready" });
       return () => {
-        model.off("msg:custom", heard);
+        model.off("msg:custom", onMessage);
         leave();
       };
     },
-    /** @param {{ model: any, el: HTMLElement }} given */
+    /** @param {{ model: any, el: HTMLElement }} context */
     render({ model, el }) {
       const close = (/** @type {number} */ page) => () => {
         if (pages.get(page)?.el !== el) return;
         pages.get(page)?.view.close();
         pages.delete(page);
       };
-      // An output that is drawn anew has lost its old element: what stood there goes on in the new.
+      // A front end that redraws an output drops the old element: move its view to the new one.
       for (const [page, old] of pages) {
         if (old.el.parentNode) continue;
         old.view.move(el);
@@ -519,17 +527,17 @@ function runWidget() {
       const view = createView({ send, pictures: () => model.get("pictures") }, el);
       const page = Date.now() * 1000 + ++nth;
       pages.set(page, { view, el });
-      // What was sent before this view was there is missing from it.
+      // Ask for the whole picture: ops sent before this view existed are missing from it.
       send({ kind: "ready", page });
       return close(page);
     },
   };
 }
 
-/** The buttons of runs that are over, in every output of the page, while the kernel lives. */
+/** Handles the buttons of finished runs in every output of the page while the kernel is alive. */
 function pageActions() {
   return {
-    /** @param {{ model: any }} given */
+    /** @param {{ model: any }} context */
     initialize({ model }) {
       const ours = `[data-kernel^="${CSS.escape(model.get("kernel"))}-"]`;
       const search = `${ours} [type="search"]`;
@@ -544,17 +552,18 @@ function pageActions() {
         ${ours} th .nba-do { border: 0 !important; padding: 0 2px !important; }
         ${ours} .nba-scrolls { max-height: 420px; overflow: auto; }
         ${search} { width: 24em; max-width: 100%; }`;
-      const leaving = new AbortController();
-      const heard = (/** @type {string} */ kind, /** @type {(event: any) => void} */ hears) =>
-        document.addEventListener(kind, hears, { capture: true, signal: leaving.signal });
-      heard("click", ({ target, detail }) => {
+      const listening = new AbortController();
+      const listen = (/** @type {string} */ kind, /** @type {(event: any) => void} */ handler) =>
+        document.addEventListener(kind, handler, { capture: true, signal: listening.signal });
+      listen("click", ({ target, detail }) => {
         const button = target.closest("button:is(.nba-do, .nba-words *)");
-        if (button?.closest(ours) && detail < 2) act(button, (message) => model.send(message));
+        if (!button?.closest(ours) || detail > 1) return;
+        sendAction(button, (/** @type {any} */ message) => model.send(message));
       });
-      heard("input", ({ target }) => {
+      listen("input", ({ target }) => {
         if (target.matches(search)) filterRows(target);
       });
-      heard("keydown", ({ target, key }) => {
+      listen("keydown", ({ target, key }) => {
         if (key !== "Enter" || !target.matches(search)) return;
         const { kernel: at } = target.closest(ours).dataset;
         model.send({ kind: "act", do: "search", at, fields: { search: target.value } });
@@ -562,7 +571,7 @@ function pageActions() {
       model.on("msg:custom", reply);
       model.send({ kind: "ready" });
       const end = () => {
-        leaving.abort();
+        listening.abort();
         sheet.remove();
       };
       const leave = watchKernel(model, end);
@@ -581,9 +590,9 @@ const KINDS = { run: runWidget, actions: pageActions };
 export default () => {
   /** @type {any} */
   let widget;
-  const chosen = (/** @type {any} */ model) => (widget ??= KINDS[model.get("kind")]());
+  const widgetOf = (/** @type {any} */ model) => (widget ??= KINDS[model.get("kind")]());
   return {
-    initialize: (/** @type {any} */ given) => chosen(given.model).initialize(given),
-    render: (/** @type {any} */ given) => chosen(given.model).render?.(given),
+    initialize: (/** @type {any} */ context) => widgetOf(context.model).initialize(context),
+    render: (/** @type {any} */ context) => widgetOf(context.model).render?.(context),
   };
 };

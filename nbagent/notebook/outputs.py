@@ -1,6 +1,6 @@
-"""Outputs of ours: pictures of runs below each other, which a later click may change.
+"""Outputs of nbagent: pictures of runs below each other, which a later click can change.
 
-Owns what an output holds and how it is displayed and saved. The live view is in `run_view`.
+Owns the content of an output and how it is displayed and saved. The live view is in `run_widget`.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from nbagent.notebook import kernel
 from nbagent.session.frontend import RunList
 from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
-from nbagent.store.rows import packed
+from nbagent.store.rows import to_notebook_json
 from nbagent.store.writer import Store
 from nbagent.view.compare import compare_node, compare_text
 from nbagent.view.node import Node, h, html
-from nbagent.view.picture import ROOT, page, picture
+from nbagent.view.picture import ROOT_CLASS, page, picture
 from nbagent.view.run_tree import answers_listing
-from nbagent.view.terminal import plain
+from nbagent.view.terminal import run_text
 
 KERNEL = secrets.token_hex(4)
-"""Names this kernel in its pictures, so that the buttons of another one's stay hidden."""
+"""Id of this kernel in its pictures: buttons of pictures from other kernels stay hidden."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
-_MOST_OUTPUTS = 1_000
-"""The buttons of earlier ones do nothing any more."""
+_MAX_OUTPUTS = 1_000
+"""Outputs in memory. Buttons of older outputs stop working."""
 
 Part = tuple[str, ...]
-"""Ids: of one run, its picture; of two, how they differ; of more, the answers to one request, first
-of the run that was asked again."""
+"""Run ids of one part of an output. One id: its picture. Two: their comparison. More: the answers
+to one request, with the original run first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Views:
-    """Of runs that a button starts side by side."""
+class ViewOpener:
+    """Opens the views of runs that a button starts side by side."""
 
     open: Callable[[RunRecord, RunControls], Sink]
-    no_more: Callable[[], object]
-    """Fewer begin than were wanted."""
+    on_fewer: Callable[[], object]
+    """Called if fewer runs start than requested."""
 
 
 _outputs: dict[str, Output] = {}
@@ -58,83 +58,83 @@ _numbers = count(1)
 
 
 class Output:
-    """One output: what it shows, and the cell that what is printed for it goes to."""
+    """One output: its pictures, and the context of its cell for prints and displays."""
 
     def __init__(self) -> None:
-        """Show nothing yet, in the cell that runs now."""
+        """Create an empty output in the cell that runs now."""
         self.id = f"{KERNEL}-{next(_numbers)}"
-        """In `data-kernel` of its pictures."""
+        """`data-kernel` of its pictures."""
         self.context = contextvars.copy_context()
-        """A click has no cell: what is displayed and printed for it goes to the one of this."""
-        boxes = [it for it in [*_instances.values()] if isinstance(it, OutputWidget)]
-        is_boxed = any(it.msg_id and it.msg_id == kernel.execution_id() for it in boxes)
+        """Context of the cell. A click has none, so its prints and displays use this one."""
+        boxes = [box for box in [*_instances.values()] if isinstance(box, OutputWidget)]
+        is_boxed = any(box.msg_id and box.msg_id == kernel.execution_id() for box in boxes)
         self.takes_updates = not is_boxed
-        """Not in an `ipywidgets.Output` or a page that was loaded anew: a live view stays."""
+        """False in an `ipywidgets.Output` and after a reload: no display is updated there."""
         self.parts: list[Part] = []
-        """What it shows; of a run that was deleted, here or elsewhere, nothing is drawn."""
-        self.at_work = ""
-        """The id of the run that it shows live."""
-        self.take_out: Callable[[Sequence[Part]], object] | None = None
-        """Takes parts out of its live view, while there is one."""
-        self.view: Callable[[int], Views] | None = None
-        """Opens so many runs that a button starts here, where it is not an `OutputView`."""
+        """The parts that it shows. Deleted runs are not drawn."""
+        self.running_id = ""
+        """Id of the run that it shows live; empty if there is none."""
+        self.remove_live: Callable[[Sequence[Part]], object] | None = None
+        """Removes parts from its live view; None if there is none."""
+        self.open_views: Callable[[int], ViewOpener] | None = None
+        """Opens views for a number of runs that a button starts; None uses a `LiveOutput`."""
         self.unfolded: dict[str, frozenset[str]] = {}
-        """By run, the keys of what a person has open in its picture."""
+        """Keys of the opened folds by run id."""
         self._store: Store = current_store()
         self._is_shown = False
         _outputs[self.id] = self
-        while len(_outputs) > _MOST_OUTPUTS:
+        while len(_outputs) > _MAX_OUTPUTS:
             del _outputs[next(iter(_outputs))]
 
     @property
     def run_ids(self) -> list[str]:
-        """The runs that can be clicked."""
+        """Ids of the runs with buttons."""
         return [part[0] for part in self.parts if len(part) == 1]
 
     def options(self, run: RunRecord) -> tuple[RunOptions, tuple[str, ...]]:
-        """Of a run that a button starts from `run`; and which of its options do not go on."""
+        """Options for a run that a button starts from `run`, and names of options not inherited."""
         return RunOptions(), ()
 
     def load(self, run_id: str) -> RunRecord:
-        """One of its runs, as it is kept."""
+        """Load one of its runs from the store."""
         return self._store.load(run_id)
 
     def nodes(self, first: int) -> list[Node]:
-        """The pictures of its first parts."""
-        return [self._node(records) for records in self._loaded(self.parts[:first])]
+        """Draw its first parts."""
+        return [self._node(records) for records in self._load_parts(self.parts[:first])]
 
     def add(self, *run_ids: str) -> None:
-        """Show below what is there one run, or how several differ."""
+        """Add a part at the end: one run, or a comparison of several."""
         self.parts.append(run_ids)
-        _outputs[self.id] = _outputs.pop(self.id, self)  # in use: not the next to be forgotten
+        _outputs[self.id] = _outputs.pop(self.id, self)  # recently used outputs are dropped last
 
     def show_live(self, model_id: str, saved: str = "") -> None:
-        """Show a widget, which holds all pictures; `saved` is what a file keeps of them now."""
+        """Show a widget that holds all pictures; `saved` is the HTML for a file saved now."""
         view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
         made = {_WIDGET: view, "text/plain": "nbagent run view"}
         self._display({**made, "text/html": saved} if saved else made)
 
     def show_saved(self, *at_hand: RunRecord) -> None:
-        """Show the pictures as they are saved; records at hand need not be loaded."""
-        parts = self._loaded(self.parts, *at_hand)
+        """Show the saved pictures. Records passed in `at_hand` are not loaded again."""
+        parts = self._load_parts(self.parts, *at_hand)
         if self.parts and not parts:
-            self._display({"text/plain": f"Run {self.parts[0][0][:8]} was forgotten."})
+            self._display({"text/plain": f"Run {self.parts[0][0][:8]} was deleted."})
             return
         drawn = "".join(html(self._node(records)) for records in parts)
         drawn = page("") + drawn if drawn else ""
-        made = {"text/html": drawn, "text/plain": "\n\n".join(map(_text, parts))}
-        self._display(made, metadata_of(*(part[0] for part in parts if len(part) == 1)))
+        made = {"text/html": drawn, "text/plain": "\n\n".join(map(_parts_text, parts))}
+        self._display(made, records_metadata(*(part[0] for part in parts if len(part) == 1)))
 
-    def drop(self, run_ids: Collection[str]) -> None:
-        """Show runs no more, as they were deleted."""
-        gone = [part for part in self.parts if not set(part).isdisjoint(run_ids)]
-        if gone and self.take_out:
-            self.take_out(gone)
-        elif gone:
+    def remove_runs(self, run_ids: Collection[str]) -> None:
+        """Remove deleted runs from the output."""
+        removed = [part for part in self.parts if not set(part).isdisjoint(run_ids)]
+        if removed and self.remove_live:
+            self.remove_live(removed)
+        elif removed:
             self.show_saved()
 
-    def _loaded(self, parts: Sequence[Part], *at_hand: RunRecord) -> list[list[RunRecord]]:
-        """The records of parts, without those that cannot be loaded."""
+    def _load_parts(self, parts: Sequence[Part], *at_hand: RunRecord) -> list[list[RunRecord]]:
+        """Load the records of parts; parts that cannot be loaded are omitted."""
         known = {run.id: run for run in at_hand}
         loaded: list[list[RunRecord]] = []
         for part in parts:
@@ -146,7 +146,7 @@ class Output:
         if len(records) > 2:
             ids = " ".join(run.id for run in records)
             listing = h("div", "nba-wide", answers_listing(*records).node())
-            return h("div", ROOT, listing, data_run=ids)
+            return h("div", ROOT_CLASS, listing, data_run=ids)
         if len(records) > 1:
             return compare_node(records)
         (run,) = records
@@ -154,71 +154,71 @@ class Output:
         return picture(run, unfolded=unfolded, kernel=self.id)
 
     def _display(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
-        given: dict[str, Any] = {"display_id": f"nbagent-{self.id}", "update": self._is_shown}
+        options: dict[str, Any] = {"display_id": f"nbagent-{self.id}", "update": self._is_shown}
         self._is_shown = True
-        display(data, raw=True, metadata=dict(metadata or {}), **given)
+        display(data, raw=True, metadata=dict(metadata or {}), **options)
 
 
 class ListOutput(Output):
-    """Runs in a list; the one that is clicked is shown in an output below."""
+    """A list of runs; a clicked run is shown in an output below it."""
 
     def __init__(self, search: Callable[[str], RunList] | None = None) -> None:
-        """Show nothing yet; `search` gives the runs of the list that have a text."""
+        """Create an empty list; `search` returns the runs that contain a text."""
         super().__init__()
         self.search = search
         self._below: Output | None = None
 
     def show(self, runs: RunList) -> None:
-        """Show the list, as it is saved."""
+        """Show the saved form of the list."""
         self._display({"text/html": page(runs.node(self.id)), "text/plain": str(runs)})
-        self.make_place_below()
+        self.show_empty_below()
 
-    def make_place_below(self) -> None:
-        """Show the place for the run that is clicked, which is empty yet. Once."""
+    def show_empty_below(self) -> None:
+        """Show an empty output for the clicked run, once."""
         if self._below is None:
             self._below = Output()
             self._below.show_saved()
 
     def open(self, run_id: str) -> None:
-        """Show a run of the store below, instead of what stands there."""
-        if self._below is None or self._below.at_work:
+        """Show a run of the store below the list, in place of the previous one."""
+        if self._below is None or self._below.running_id:
             raise UsageError("a run below this list is still running; wait for its end")
         run = current_store().load(run_id)
         self._below.parts = [(run.id,)]
         self._below.show_saved(run)
 
 
-def _text(records: list[RunRecord]) -> str:
+def _parts_text(records: list[RunRecord]) -> str:
     if len(records) > 2:
         return str(answers_listing(*records))
-    return compare_text(records) if len(records) > 1 else plain(*records)
+    return compare_text(records) if len(records) > 1 else run_text(*records)
 
 
-def output_of(output_id: object) -> Output | None:
-    """The output of that id."""
+def find_output(output_id: object) -> Output | None:
+    """Return the output with that id; None if it is unknown."""
     return _outputs.get(output_id) if isinstance(output_id, str) else None
 
 
-def loaded_anew() -> None:
-    """A page was loaded once more: a front end updates only what it was sent, not what it read."""
+def on_reload() -> None:
+    """Handle a reload of a page: front ends do not update displays that they read from the file."""
     for output in list(_outputs.values()):
-        # A widget of its own is fed by messages.
-        output.takes_updates = output.view is not None
+        # An output with its own widget, such as the panel, is updated by messages.
+        output.takes_updates = output.open_views is not None
 
 
 def forget_runs(run_ids: Collection[str]) -> None:
-    """Take runs that were deleted out of the open pages."""
+    """Remove deleted runs from the open pages."""
     for output in list(_outputs.values()):
-        output.drop(run_ids)
+        output.remove_runs(run_ids)
 
 
-def metadata_of(*runs: RunRecord) -> dict[str, Any]:
-    """The whole records, for the output's metadata: a saved notebook is a loadable record."""
-    made = [packed(run) for run in runs]
+def records_metadata(*runs: RunRecord) -> dict[str, Any]:
+    """Complete records for the output's metadata, so that a saved notebook can load its runs."""
+    made = [to_notebook_json(run) for run in runs]
     return {"nbagent": made[0] if len(made) == 1 else made}
 
 
-def display_once(run: RunRecord) -> None:
-    """Show a run where nobody can click."""
-    made = {"text/html": page(picture(run, actions=False)), "text/plain": plain(run)}
-    display(made, raw=True, metadata=metadata_of(run))
+def display_final(run: RunRecord) -> None:
+    """Show a run without buttons, in one final display."""
+    made = {"text/html": page(picture(run, actions=False)), "text/plain": run_text(run)}
+    display(made, raw=True, metadata=records_metadata(run))

@@ -1,6 +1,6 @@
 // The panel: a conversation, a prompt box, a form. Appended to `live.js`, whose views draw the runs
-// and whose page actions answer the buttons below them. What is typed leaves as messages, never as
-// a trait: no saved widget state holds it.
+// and whose page actions handle the buttons below them. Typed text is sent as messages, never as a
+// trait: traits are saved with the notebook.
 
 /** @typedef {{ name: string, label: string, hint: string, help: string }} Field */
 /** @typedef {{ working: string, can_continue: boolean, goes_on: boolean, status: string,
@@ -12,22 +12,21 @@ const FIND_MS = 200;
 const LATE_MS = 700;
 const SILENT_MS = 4000;
 const LOOK_MS = 500;
-// A message of the page has to fit into 10 MiB, as base64.
+// Limit of one file: a message to the kernel holds at most 10 MiB, and base64 adds a third.
 const FILE_BYTES = 7000000;
 const WAITS =
-  "Waits for the kernel, which a cell keeps busy. It goes out as soon as the kernel is free.";
+  "Waiting: a cell is running. The prompt is sent as soon as the kernel is free.";
 const SILENT =
   "No answer from a kernel yet. If it was restarted, run the cell again for a new panel.";
 const GONE =
   "The kernel of this panel is gone. Run the cell again for a new one; runs that ended are kept.";
-const EXPORTS = { md: "Markdown", html: "HTML", jsonl: "JSON Lines", openai: "Fine-tuning" };
 const OPTIONS = ["temperature", "max_tokens", "reasoning", "max_turns", "max_total_tokens",
   "max_cost_usd", "base_url", "session"];
 const WORKFLOW = ["workflow", "document", "agent", "autopilot"];
 
-/** @param {string} what @param {string} label @param {Record<string, string>} more */
-function panelButton(what, label, more = {}) {
-  return ["button", { type: "button", "data-do": what, ...more }, label];
+/** @param {string} action @param {string} label @param {Record<string, string>} more */
+function panelButton(action, label, more = {}) {
+  return ["button", { type: "button", "data-do": action, ...more }, label];
 }
 
 /** @param {string} key @param {string} label @param {...any} children */
@@ -36,24 +35,27 @@ function panelFold(key, label, ...children) {
   return ["details", { class: `nba-fold nba-fold-${key}`, "data-key": key }, words, ...children];
 }
 
-/** A place for what the kernel lists. @param {string} key */
+/** Container of a list that the kernel sends. @param {string} key */
 function panelList(key) {
   return ["div", { "data-key": `${key}/list` }, "Asking…"];
 }
 
-/** All that does not change. @param {Field[]} fields */
-function panelLayout(fields) {
+/**
+ * The parts of the panel that do not change.
+ * @param {Field[]} fields
+ * @param {[string, string][]} formats Word and title of each export button.
+ */
+function panelLayout(fields, formats) {
   const of = (/** @type {string[]} */ names) => ["div", { class: "nba-fields" }, ...fields
     .filter(({ name }) => names.includes(name)).map(({ name, label, hint, help }) =>
       ["label", { class: "nba-field" }, ["span", {}, label], ["input", { type: "text",
         "data-field": name, placeholder: hint, title: help, spellcheck: "false" }]])];
-  const exports = Object.entries(EXPORTS).map(([value, label]) =>
-    panelButton("export", label, { value }));
+  const exports = formats.map(([value, label]) => panelButton("export", label, { value }));
   return ["div", { class: "nba-panel", "data-lm-suppress-shortcuts": "true" },
     ["div", { class: "nba-panel-head" },
       ["span", { class: "nba-totals" }],
       panelFold("runs", "Runs", ["input", { type: "search", "aria-label": "Search the runs",
-        placeholder: "words of prompts, answers or results; a name, a model, a state" }],
+        placeholder: "text in prompts, answers or results; a name, a model, a state" }],
         panelList("runs")),
       panelFold("session", "Session", panelList("session")),
       panelFold("export", "Export", ["div", { class: "nba-row" },
@@ -67,8 +69,8 @@ function panelLayout(fields) {
       ["div", { class: "nba-chips" }],
       ["div", { class: "nba-row" },
         panelButton("send", "Send", { title: "Ctrl+Enter", class: "nba-go" }),
-        panelButton("files", "Attach…", { title: "Files and images; dropped or pasted, too" }),
-        panelButton("continue", "Continue", { title: "Go on from where the run stopped" }),
+        panelButton("files", "Attach…", { title: "Attach files or images, or drop or paste them" }),
+        panelButton("continue", "Continue", { title: "Continue where the run stopped" }),
         panelButton("stop", "■ Stop", { title: "Stop the run of this panel" }),
         panelButton("pause", "‖ Pause", { title: "Pause when this turn is over" }),
         ["span", { class: "nba-status", role: "status", "aria-live": "polite" }]]],
@@ -83,8 +85,9 @@ function panelLayout(fields) {
 
 /** One view of the panel. @param {any} shared @param {HTMLElement} el */
 function createPanel(shared, el) {
-  const root = el.appendChild(build(panelLayout(shared.fields)));
-  const find = (/** @type {string} */ what) => /** @type {any} */ (root.querySelector(what));
+  const root = el.appendChild(build(panelLayout(shared.fields, shared.formats)));
+  const find = (/** @type {string} */ selector) =>
+    /** @type {any} */ (root.querySelector(selector));
   const thread = find(".nba-thread");
   const prompt = find('[data-field="prompt"]');
   const search = find("[type=search]");
@@ -97,7 +100,7 @@ function createPanel(shared, el) {
   let view = null;
   let wait = 0;
 
-  /** The conversation is another one, or this view has none yet. @param {any[]} pictures */
+  /** Show another conversation. @param {any[]} pictures */
   function begin(pictures) {
     view?.close();
     view = createView({ pictures: () => pictures, send }, thread);
@@ -105,22 +108,23 @@ function createPanel(shared, el) {
   }
 
   /** @param {any} event */
-  function clicked({ target }) {
+  function onClick({ target }) {
     const button = target.closest("button[data-do]");
     if (!button || button.closest(".nba-view")) return;
     const { value, dataset } = button;
-    const what = dataset.do;
-    if (what === "files") picker.click();
-    else if (what === "send" || what === "continue") shared.ask(what);
-    else if (what === "set") send({ kind: "field", name: dataset.field, value });
-    else if (what === "show") send({ kind: "open", value: dataset.run });
-    else if (what === "export") send({ kind: what, value, run: find("select").value });
-    else send({ kind: what, name: dataset.field, value });
-    if (["set", "open", "show", "export"].includes(what)) button.closest(".nba-fold").open = false;
+    const action = dataset.do;
+    if (action === "files") picker.click();
+    else if (action === "send" || action === "continue") shared.ask(action);
+    else if (action === "set") send({ kind: "field", name: dataset.field, value });
+    else if (action === "show") send({ kind: "open", value: dataset.run });
+    else if (action === "export") send({ kind: action, value, run: find("select").value });
+    else send({ kind: action, name: dataset.field, value });
+    const closesFold = ["set", "open", "show", "export"].includes(action);
+    if (closesFold) button.closest(".nba-fold").open = false;
   }
 
   /** @param {any} event */
-  function changed({ target }) {
+  function onChange({ target }) {
     const { field } = target.dataset;
     if (target.type === "checkbox") {
       const ticked = [...root.querySelectorAll(".nba-ticks :checked")].map(({ value }) => value);
@@ -131,15 +135,15 @@ function createPanel(shared, el) {
   }
 
   /** @param {any} event */
-  function typed({ target }) {
+  function onInput({ target }) {
     if (target === prompt) shared.type(prompt.value);
     if (target !== search) return;
     clearTimeout(wait);
     wait = setTimeout(() => ask("runs"), FIND_MS);
   }
 
-  /** JupyterLab's own keys would act on the cell. @param {any} event */
-  function pressed(event) {
+  /** Handle keys here only: JupyterLab's shortcuts would act on the cell. @param {any} event */
+  function onKeyDown(event) {
     event.stopPropagation();
     if (event.target !== prompt || event.key !== "Enter" || event.isComposing) return;
     if (!event.ctrlKey && !event.metaKey) return;
@@ -147,13 +151,13 @@ function createPanel(shared, el) {
     shared.ask("send");
   }
 
-  /** Have the kernel list something. @param {string} name */
+  /** Ask the kernel for a list. @param {string} name */
   function ask(name) {
     send({ kind: "list", name, value: name === "runs" ? search.value : "" });
   }
 
   /** @param {any} event */
-  function unfolded({ target }) {
+  function onUnfold({ target }) {
     const { key } = target.dataset;
     if (!target.matches(".nba-fold") || !target.open) return;
     if (keyed(target, `${key}/list`)) ask(key);
@@ -166,32 +170,32 @@ function createPanel(shared, el) {
   }
 
   /** @param {any} event */
-  function given(event) {
+  function onFiles(event) {
     const { files } = event.clipboardData ?? event.dataTransfer ?? { files: [] };
     if (!files.length) return;
     event.preventDefault();
     shared.attach(files);
   }
 
-  /** Draw what the kernel or the person changed. */
+  /** Update everything that the kernel or the person changed. */
   function patch() {
-    const { state, waiting, gone } = shared;
+    const { state, waiting, isDead } = shared;
     const { values } = state;
-    const isFree = !state.working && !waiting && !gone;
+    const isFree = !state.working && !waiting && !isDead;
     const isAny = shared.draft.trim() || state.attached.length || values.workflow ||
       values.document;
-    const isAtWork = !gone && Boolean(state.working || waiting);
-    /** What can be clicked, and what is there at all. @type {Record<string, any[]>} */
+    const isAtWork = !isDead && Boolean(state.working || waiting);
+    /** Per button: enabled, visible. @type {Record<string, any[]>} */
     const buttons = {
-      send: [isFree && isAny], files: [!gone], new: [isFree], more: [!gone, shared.more],
+      send: [isFree && isAny], files: [!isDead], new: [isFree], more: [!isDead, shared.more],
       continue: [isFree, state.can_continue && !isAtWork],
       stop: [shared.stopping !== "stop", isAtWork],
-      pause: [!shared.stopping, state.working && !gone],
+      pause: [!shared.stopping, state.working && !isDead],
     };
-    for (const [what, [can, isThere = true]] of Object.entries(buttons)) {
-      const button = find(`:not(.nba-view *)[data-do="${what}"]`);
-      button.disabled = !can;
-      button.hidden = !isThere;
+    for (const [action, [isEnabled, isVisible = true]] of Object.entries(buttons)) {
+      const button = find(`:not(.nba-view *)[data-do="${action}"]`);
+      button.disabled = !isEnabled;
+      button.hidden = !isVisible;
     }
     if (prompt.value !== shared.draft) prompt.value = shared.draft;
     prompt.readOnly = Boolean(waiting);
@@ -199,7 +203,7 @@ function createPanel(shared, el) {
     find('input[data-field="model"]').placeholder = state.usual;
     write('[data-do="more"]', `Show ${shared.more} earlier runs`);
     write(".nba-status", shared.words());
-    write(".nba-wrong", gone ? GONE : shared.error || state.error);
+    write(".nba-wrong", isDead ? GONE : shared.error || state.error);
     write(".nba-totals", state.totals || "nbagent panel");
     for (const field of root.querySelectorAll(".nba-form [data-field]:not(button)")) {
       const value = values[field.dataset.field] ?? "";
@@ -218,20 +222,21 @@ function createPanel(shared, el) {
     brief("system", values.system.trim().slice(0, 120));
     brief("options", set.map((name) => `${labels[name]} ${values[name]}`).join(" · "));
     brief("packages", values.workflow || values.document);
-    root.classList.toggle("nba-gone", gone);
+    root.classList.toggle("nba-gone", isDead);
   }
 
-  /** Children, built anew only where they changed. @param {string} what @param {any[]} nodes */
-  function list(what, nodes) {
-    const old = find(what);
+  /** Replace the children of an element if they changed.
+   * @param {string} selector @param {any[]} nodes */
+  function list(selector, nodes) {
+    const old = find(selector);
     const fresh = old.cloneNode();
     fresh.append(...nodes.map(build));
     if (!fresh.isEqualNode(old)) replace(old, fresh);
   }
 
-  /** @param {string} what @param {string} text */
-  function write(what, text) {
-    const node = find(what);
+  /** @param {string} selector @param {string} text */
+  function write(selector, text) {
+    const node = find(selector);
     if (node.textContent !== text) node.textContent = text;
     if (node.localName !== "button") node.hidden = !text;
   }
@@ -241,10 +246,13 @@ function createPanel(shared, el) {
     write(`.nba-fold-${key} .nba-brief`, text);
   }
 
-  const heard = { click: clicked, change: changed, input: typed, keydown: pressed, paste: given,
-    drop: given, dragover: (/** @type {Event} */ event) => event.preventDefault() };
-  for (const [name, hears] of Object.entries(heard)) root.addEventListener(name, hears);
-  root.addEventListener("toggle", unfolded, { capture: true });
+  const handlers = { click: onClick, change: onChange, input: onInput, keydown: onKeyDown,
+    paste: onFiles, drop: onFiles,
+    dragover: (/** @type {Event} */ event) => event.preventDefault() };
+  for (const [name, handler] of Object.entries(handlers)) {
+    root.addEventListener(name, handler);
+  }
+  root.addEventListener("toggle", onUnfold, { capture: true });
   picker.addEventListener("change", () => {
     shared.attach(picker.files);
     picker.value = "";
@@ -254,9 +262,9 @@ function createPanel(shared, el) {
   return {
     root, page, patch, begin,
     get view() { return view; },
-    /** A run begins: it is in sight, and what asked for it is done. */
+    /** A run started: scroll to it and remove the forms and messages above. */
     follow() {
-      for (const one of thread.querySelectorAll(".nba-words, .nba-run > .nba-said")) one.remove();
+      for (const node of thread.querySelectorAll(".nba-words, .nba-run > .nba-said")) node.remove();
       thread.scrollTop = 0;
     },
     close() {
@@ -266,17 +274,18 @@ function createPanel(shared, el) {
   };
 }
 
-/** What all views of the panel in a page share. @param {any} model */
+/** State that all views of the panel in a page share. @param {any} model */
 function createShared(model) {
   let typing = 0;
   let since = performance.now();
   const shared = {
     /** @type {PanelState} */ state: model.get("state"),
     /** @type {Field[]} */ fields: model.get("fields"),
+    /** @type {[string, string][]} */ formats: model.get("exports"),
     /** @type {ReturnType<typeof createPanel>[]} */ panels: [],
     draft: "", error: "", stopping: "", more: 0,
-    /** What was sent and is not taken yet. */ waiting: "",
-    isClearing: false, isSilent: true, gone: false,
+    /** Id of the sent prompt until the kernel takes it. */ waiting: "",
+    isClearing: false, isSilent: true, isDead: false,
     send(/** @type {any} */ message) {
       if (message.kind in STOPS) shared.stopping = message.kind;
       model.send(message);
@@ -288,7 +297,7 @@ function createShared(model) {
     words() {
       const { state } = shared;
       const ms = performance.now() - since;
-      if (shared.gone) return "";
+      if (shared.isDead) return "";
       if (shared.waiting) return ms > LATE_MS ? WAITS : "Sending…";
       if (shared.isSilent && ms > SILENT_MS) return SILENT;
       return (state.working && STOPS[shared.stopping]) || state.status || "Ctrl+Enter sends";
@@ -327,11 +336,11 @@ function createShared(model) {
   return shared;
 }
 
-/** What the kernel says. @param {any} shared @param {any} message */
-function hear(shared, message) {
+/** Handle a message of the kernel. @param {any} shared @param {any} message */
+function onKernelMessage(shared, message) {
   const { kind, id, page } = message;
   const isOurs = Boolean(id) && id === shared.waiting;
-  const panels = shared.panels.filter((/** @type {any} */ one) => !page || page === one.page);
+  const panels = shared.panels.filter((/** @type {any} */ panel) => !page || page === panel.page);
   shared.isSilent = false;
   if (isOurs) shared.waiting = "";
   if (kind === "thread") {
@@ -358,42 +367,42 @@ function hear(shared, message) {
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   } else if (message.ops) {
-    for (const { view } of panels) view.take(message);
+    for (const { view } of panels) view.applyOps(message);
   }
   shared.patch();
 }
 
-/** The panel: every view of it in a page shares what is typed. */
+/** Widget of the panel: all its views in a page share the typed text. */
 KINDS.panel = () => {
   /** @type {any} */
   let shared;
   return {
-    /** @param {{ model: any }} given */
+    /** @param {{ model: any }} context */
     initialize({ model }) {
       shared = createShared(model);
-      const heard = (/** @type {any} */ message) => hear(shared, message);
+      const onMessage = (/** @type {any} */ message) => onKernelMessage(shared, message);
       const changed = () => {
         shared.state = model.get("state");
         if (!shared.state.working) shared.stopping = "";
         shared.patch();
       };
       const leave = watchKernel(model, () => {
-        shared.gone = true;
-        for (const { view } of shared.panels) view.gone();
+        shared.isDead = true;
+        for (const { view } of shared.panels) view.onKernelDead();
         shared.patch();
       });
-      // What changes by the time alone.
+      // Update texts that depend on the time.
       const timer = setInterval(shared.patch, LOOK_MS);
-      model.on("msg:custom", heard);
+      model.on("msg:custom", onMessage);
       model.on("change:state", changed);
       return () => {
         leave();
         clearInterval(timer);
-        model.off("msg:custom", heard);
+        model.off("msg:custom", onMessage);
         model.off("change:state", changed);
       };
     },
-    /** @param {{ model: any, el: HTMLElement }} given */
+    /** @param {{ model: any, el: HTMLElement }} context */
     render({ el }) {
       const panel = createPanel(shared, el);
       shared.panels.push(panel);

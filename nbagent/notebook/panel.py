@@ -1,9 +1,8 @@
 """The panel: a prompt box, a form and a conversation beside the cells. `panel()` opens it.
 
-One for a kernel, however often it is shown. It is an output like others: the buttons below its runs
-are those of `actions`. What is typed comes as messages and is kept by the kernel, never in a trait:
-a notebook may be saved with those. A click only asks: the kernel's main thread begins the run when
-it is free, and no cell is held up.
+One per kernel, even if it is shown several times. It is an output like others: `actions` handles
+the buttons below its runs. Typed text arrives as messages and is never stored in a trait, because
+a notebook may be saved with its traits. The kernel's main thread starts a run when it is free.
 """
 
 # ipywidgets and anywidget have no types.
@@ -30,89 +29,94 @@ from nbagent.contracts.messages import TextPart
 from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_truncated, register_environment
+from nbagent.export.formats import FORMATS
 from nbagent.notebook import actions, kernel, panel_lists
-from nbagent.notebook.clicks import aside, later, start_by_click
-from nbagent.notebook.outputs import Output, Views
-from nbagent.notebook.panel_form import Form, filtered
+from nbagent.notebook.clicks import run_in_thread, run_on_main_loop, start_by_click
+from nbagent.notebook.outputs import Output, ViewOpener
+from nbagent.notebook.panel_form import Form, without_keys
 from nbagent.notebook.prompt_names import evaluate
-from nbagent.notebook.run_widget import LiveView, comm_id, listen, script, sheet
-from nbagent.providers.default_model import choose_model
+from nbagent.notebook.run_widget import LiveRun, comm_id, listen, script, stylesheet
+from nbagent.providers.default_model import choose_default_model
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.session.template import render
 from nbagent.settings.options import RunOptions
-from nbagent.settings.sources import effective
+from nbagent.settings.sources import current_settings
 from nbagent.view.labels import is_unfinished
 from nbagent.view.node import Node
-from nbagent.view.words import visible
+from nbagent.view.words import sanitize_value
 
-Told = dict[str, Any]
-"""A message of the page; hostile until it was read by `_text`."""
-SHOWN = 30
-"""So many runs of a conversation stand on the page at first."""
+PageMessage = dict[str, Any]
+"""Untrusted message of a page; read its texts by `_text_field`."""
+MAX_SHOWN_RUNS = 30
+"""Runs of a conversation that a page shows at first."""
 _DRAFT_CHARS = 100_000
-_EXPORTS = ("md", "html", "jsonl", "openai")
-FORGOTTEN = "All of this conversation was forgotten; the next prompt begins a new one"
+ALL_FORGOTTEN = "All runs of this conversation were deleted; the next prompt starts a new one"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class PanelWidget(anywidget.AnyWidget):
-    """The widget. Its state has no pictures: a page asks for them when it is ready."""
+    """Widget of the panel. Its traits have no pictures: a page asks for them when it is ready."""
 
     _esm = script("panel.js")
-    _css = sheet("panel.css")
+    _css = stylesheet("panel.css")
     kind = traitlets.Unicode("panel").tag(sync=True)
     fields = traitlets.List().tag(sync=True)
+    exports = traitlets.List().tag(sync=True)
+    """Formats of the export buttons, each as `[word, title]`."""
     state = traitlets.Dict().tag(sync=True)
 
 
 class Panel(Output):
-    """The panel of this kernel: one conversation at a time, shown in as many places as wanted."""
+    """The panel of this kernel: one conversation at a time, shown in any number of places."""
 
     def __init__(self) -> None:
-        """Begin with an empty conversation and the form as the settings say."""
+        """Start with an empty conversation and a form filled from the settings."""
         super().__init__()
         self._lock = threading.RLock()
         self._form = Form()
-        self._known: dict[str, RunRecord] = {}
-        """Runs of the conversation that need not be loaded."""
-        self._lives: dict[str, LiveView] = {}
-        """The views of what is at work: one run, or several answers to one request side by side."""
-        self._left = 0
-        """So many of them have not ended."""
-        self._error = self._told = self._draft = self._usual = ""
-        self._asked: dict[str, str] = {}
-        """What was sent and has not begun yet: prompts by the ids of the messages."""
-        self.view = lambda n: Views(partial(self._open, "", "", n), partial(self._no_more, n))
-        self.widget = PanelWidget(fields=Form.fields())
-        listen(self.widget, self.heard)
+        self._records: dict[str, RunRecord] = {}
+        """Records of the conversation in memory, by run id."""
+        self._live_runs: dict[str, LiveRun] = {}
+        """Views of the running runs: one run, or several answers to one request."""
+        self._n_running = 0
+        """Number of them that have not ended."""
+        self._error = self._status = self._draft = self._default_model = ""
+        self._unsent_prompts: dict[str, str] = {}
+        """Prompts that have not started yet, by the ids of their messages."""
+        self.open_views = lambda n: ViewOpener(
+            partial(self._open, "", "", n), partial(self._on_fewer, n)
+        )
+        exports = [[word, row.title] for word, row in FORMATS.items() if row.in_panel]
+        self.widget = PanelWidget(fields=Form.fields(), exports=exports)
+        listen(self.widget, self.on_message)
         shell: Any = get_ipython()
-        shell.events.register("post_run_cell", lambda _result: self._later(self.refresh))
+        shell.events.register("post_run_cell", lambda _result: self._run_on_main_loop(self.refresh))
 
-    # Shown
+    # Display
 
     def show(self) -> None:
         """Display the panel below the cell that runs now, and its saved form."""
-        # What a tool prints goes to the cell where the panel was shown last.
+        # Prints of tools go to the cell where the panel was shown last.
         self.context = contextvars.copy_context()
         self.refresh()
         view = {"version_major": 2, "version_minor": 0, "model_id": comm_id(self.widget)}
-        display({_WIDGET: view}, raw=True)  # elsewhere the saved form below says all
+        display({_WIDGET: view}, raw=True)  # front ends without widgets use the saved form
         self._save(update=False)
 
     def _save(self, *, update: bool = True) -> None:
-        bundle, metadata = panel_lists.saved([self.load(run_id) for run_id in self.run_ids])
+        bundle, metadata = panel_lists.saved_form([self.load(run_id) for run_id in self.run_ids])
         display(bundle, raw=True, display_id=self.id, update=update, metadata=metadata)
 
     def show_saved(self, *at_hand: RunRecord) -> None:
-        """Draw the conversation anew: something else than a run was added."""
-        self._thread()
+        """Redraw the conversation after a part other than a run was added."""
+        self._send_conversation()
         self._save()
 
-    def _push(self, error: str | None = None) -> None:
-        """Tell every page how things stand. Any thread."""
+    def _push_state(self, error: str | None = None) -> None:
+        """Send the present state to every page. Any thread."""
         with self._lock:
             self._error = self._error if error is None else error
             last, free = self._last, not self.at_work
@@ -121,113 +125,126 @@ class Panel(Output):
                 "working": self.at_work,
                 "can_continue": free and last is not None and is_unfinished(last),
                 "goes_on": last is not None,
-                "usual": last.model if last else self._usual,
-                "status": self._told if free else "At work",
+                "usual": last.model if last else self._default_model,
+                "status": self._status if free else "Running",
                 "error": self._error,
-                "totals": panel_lists.totals([self.load(run_id) for run_id in self.run_ids]),
+                "totals": panel_lists.totals_text([self.load(run_id) for run_id in self.run_ids]),
             }
 
     @property
     def _last(self) -> RunRecord | None:
-        """The run that the next words go on from."""
-        # Of several answers to one request none, until one is chosen: what was asked again.
+        """The run that the next prompt continues; None for a new conversation."""
+        # A comparison (two ids) is skipped. A list of answers counts as the original run, until the
+        # person chooses an answer.
         runs = (self.load(part[0]) for part in reversed(self.parts) if len(part) != 2)
         return next((run for run in runs if run.turns or run.messages), None)
 
     def refresh(self) -> None:
-        """Offer what there is now: the notebook may have other tools than before."""
+        """Update the form: the notebook may have other tools than before."""
         try:
-            self._usual = effective().model or choose_model(os.environ).model_id
-            self._form.offer(frontend().namespace())
-            self._push()
+            self._default_model = (
+                current_settings().model or choose_default_model(os.environ).model_id
+            )
+            self._form.update_tools(frontend().namespace())
+            self._push_state()
         except NbagentError as error:
             self._fail(error)
 
-    def _thread(self, page: str = "", n: int = SHOWN) -> None:
+    def _send_conversation(self, page: str = "", n: int = MAX_SHOWN_RUNS) -> None:
         """Send the conversation to one page, or to all."""
-        drawn = [self._node(records) for records in self._loaded(self.parts[-n:])]
-        told = {"draft": self._draft, "pictures": drawn, "more": max(0, len(self.parts) - n)}
-        # A page that is being loaded may have missed the last change of the state.
-        self.widget.send({"kind": "thread", "page": page, "state": self.widget.state, **told})
+        drawn = [self._node(records) for records in self._load_parts(self.parts[-n:])]
+        conversation = {
+            "draft": self._draft,
+            "pictures": drawn,
+            "more": max(0, len(self.parts) - n),
+        }
+        # With the state: a page that is loading may have missed its last change.
+        self.widget.send(
+            {"kind": "thread", "page": page, "state": self.widget.state, **conversation}
+        )
 
     def load(self, run_id: str) -> RunRecord:
-        """A run of the conversation."""
-        return self._known.get(run_id) or current_store().load(run_id)
+        """Return the record of a run of the conversation."""
+        return self._records.get(run_id) or current_store().load(run_id)
 
     def _node(self, records: list[RunRecord]) -> Node:
-        live = self._lives.get(records[0].id) if len(records) == 1 else None
+        live = self._live_runs.get(records[0].id) if len(records) == 1 else None
         return super()._node(records) if live is None else live.picture()
 
-    # Heard
+    # Messages of the pages
 
-    def heard(self, content: object) -> None:
-        """A message of a page, in whichever thread it arrived: also while a cell runs."""
+    def on_message(self, content: object) -> None:
+        """Handle a message of a page in the thread where it arrived, also while a cell runs."""
         try:
-            self.context.copy().run(self._do, json_object(content) or {})
+            self.context.copy().run(self._dispatch, json_object(content) or {})
         except Exception as error:
             self._fail(error)
 
-    def _do(self, told: Told) -> None:
-        name, value, page = (_text(told, key) for key in ("name", "value", "page"))
-        match told.get("kind"):
+    def _dispatch(self, message: PageMessage) -> None:
+        name, value, page = (_text_field(message, key) for key in ("name", "value", "page"))
+        match message.get("kind"):
             case "ready" if page:
-                self._thread(page)
-                # After it: what was sent meanwhile is in the pictures that this brings.
-                self._tell_views(told)
+                self._send_conversation(page)
+                # In this order: the views then send pictures that include everything up to now.
+                self._forward_to_views(message)
             case "draft":
-                self._draft = filtered(_text(told, "text")[:_DRAFT_CHARS])
+                self._draft = without_keys(_text_field(message, "text")[:_DRAFT_CHARS])
             case "field":
                 self._form.set(name, value)
-                self._push("")
+                self._push_state("")
             case "attach":
-                self._form.attach(name, _text(told, "data"))
-                self._push("")
+                self._form.attach(name, _text_field(message, "data"))
+                self._push_state("")
             case "detach":
                 self._form.detach(value)
-                self._push("")
+                self._push_state("")
             case "send" | "continue" as kind:
-                self._ask(_text(told, "id"), _text(told, "prompt"), is_send=kind == "send")
+                self._submit(
+                    _text_field(message, "id"),
+                    _text_field(message, "prompt"),
+                    is_send=kind == "send",
+                )
             case "stop" | "pause":
-                self._stop(told)
+                self._stop(message)
             case "open":
                 self._open_run(value)
             case "new":
-                self._begin(())
+                self._set_conversation(())
             case "more":
-                self._thread(page, len(self.parts))
+                self._send_conversation(page, len(self.parts))
             case "list":
-                self._aside(lambda: self._list(name, value))
+                self._run_in_thread(lambda: self._list(name, value))
             case "export":
-                self._aside(lambda: self._export(value, _text(told, "run"), page))
+                self._run_in_thread(lambda: self._export(value, _text_field(message, "run"), page))
             case _:
-                self._tell_views(told)
+                self._forward_to_views(message)
 
-    def _tell_views(self, told: Told) -> None:
-        for live in [*self._lives.values()]:
-            live.heard(told)
+    def _forward_to_views(self, message: PageMessage) -> None:
+        for live in [*self._live_runs.values()]:
+            live.on_message(message)
 
-    def _stop(self, told: Told) -> None:
+    def _stop(self, message: PageMessage) -> None:
         with self._lock:
-            withdrawn = dict(self._asked)
-            self._asked.clear()
-        for asked, prompt in withdrawn.items():
-            self._refused(asked, prompt)
-        self._tell_views({"kind": told["kind"]})
+            withdrawn = dict(self._unsent_prompts)
+            self._unsent_prompts.clear()
+        for message_id, prompt in withdrawn.items():
+            self._return_prompt(message_id, prompt)
+        self._forward_to_views({"kind": message["kind"]})
 
-    def _ask(self, asked: str, prompt: str, *, is_send: bool) -> None:
-        self._asked[asked] = prompt
+    def _submit(self, message_id: str, prompt: str, *, is_send: bool) -> None:
+        self._unsent_prompts[message_id] = prompt
         start_by_click(
-            lambda: self._wanted(self._asked[asked], is_send=is_send),
-            show=partial(self._open, asked, prompt, 1),
-            failed=partial(self._not_begun, asked),
+            lambda: self._request(self._unsent_prompts[message_id], is_send=is_send),
+            show=partial(self._open, message_id, prompt, 1),
+            on_error=partial(self._on_start_error, message_id),
             context=self.context,
         )
 
-    # Done, in the kernel's main thread
+    # Runs
 
-    def _wanted(self, prompt: str, *, is_send: bool) -> Ask:
+    def _request(self, prompt: str, *, is_send: bool) -> RunRequest:
         if self.at_work:
-            raise UsageError("a run of this panel is still at work; stop it or wait for its end")
+            raise UsageError("a run of this panel is still running; stop it or wait for its end")
         self.refresh()
         parent, attached = self._last, self._form.attached()
         options, dropped = self.options(parent)
@@ -236,7 +253,7 @@ class Panel(Output):
         is_silent = not rendered.prompt.strip() and not attached and (walks or not is_send)
         parts = rendered.parts or (TextPart(text=rendered.prompt),)
         is_new = not options.document and parent is None
-        return Ask(
+        return RunRequest(
             prompt=None if is_silent else rendered.prompt,
             parts=(*parts, *attached) if attached else rendered.parts,
             template=prompt if rendered.expressions else None,
@@ -247,163 +264,167 @@ class Panel(Output):
         )
 
     def options(self, run: RunRecord | None) -> tuple[RunOptions, tuple[str, ...]]:
-        """What the form says, for a run that goes on from `run` or is its fork."""
+        """Options of the form for a run that continues or forks `run`."""
         return self._form.options(run)
 
     def _open(
-        self, asked: str, prompt: str, n: int, run: RunRecord, controls: RunControls
-    ) -> LiveView:
-        """The view of a run that begins, one of `n`."""
+        self, message_id: str, prompt: str, n: int, run: RunRecord, controls: RunControls
+    ) -> LiveRun:
+        """Open the view of a starting run, one of `n`."""
         ended = partial(self._ended, prompt, controls)
-        live = LiveView(run, controls, send=self.widget.send, ended=ended, kernel_id=self.id)
-        live.heard({"kind": "ready"})  # somebody clicked, so somebody can be asked
+        live = LiveRun(run, controls, send=self.widget.send, ended=ended, kernel_id=self.id)
+        live.on_message({"kind": "ready"})  # a person clicked, so questions can be answered
         with self._lock:
-            self._left = self._left or n
-            self._lives[run.id], self.at_work, self._told = live, run.id, ""
-            self._draft = "" if self._draft.strip() == filtered(prompt).strip() else self._draft
-            self._known[run.id] = run
-            if asked and self._asked.pop(asked, None) is None:
-                controls.stop()  # it was taken back in this moment
+            self._n_running = self._n_running or n
+            self._live_runs[run.id], self.at_work, self._status = live, run.id, ""
+            self._draft = "" if self._draft.strip() == without_keys(prompt).strip() else self._draft
+            self._records[run.id] = run
+            if message_id and self._unsent_prompts.pop(message_id, None) is None:
+                controls.stop()  # the person cancelled it while it was starting
             self.add(run.id)
             self._form.detach()
-            self._push("")
-        self.widget.send({"kind": "taken", "id": asked, "prompt": filtered(prompt)})
+            self._push_state("")
+        self.widget.send({"kind": "taken", "id": message_id, "prompt": without_keys(prompt)})
         self.widget.send({"run": run.id, "ops": [["done", live.picture()]]})
         return live
 
-    def _not_begun(self, asked: str, error: Exception) -> None:
-        prompt = self._asked.pop(asked, None)
-        if prompt is not None:  # else it was taken back
-            self._refused(asked, prompt)
+    def _on_start_error(self, message_id: str, error: Exception) -> None:
+        prompt = self._unsent_prompts.pop(message_id, None)
+        if prompt is not None:  # None: the person cancelled it
+            self._return_prompt(message_id, prompt)
             self._fail(error)
 
-    def _refused(self, asked: str, prompt: str) -> None:
-        """What was asked is not done: its words go back, also to a page that was loaded anew."""
-        self.widget.send({"kind": "refused", "id": asked, "prompt": filtered(prompt)})
+    def _return_prompt(self, message_id: str, prompt: str) -> None:
+        """Return a prompt that did not start to the pages, reloaded ones included."""
+        self.widget.send({"kind": "refused", "id": message_id, "prompt": without_keys(prompt)})
 
     def _ended(self, prompt: str, controls: RunControls, run: RunRecord) -> None:
-        """The run that was at work is over, or broke before it had begun. Any thread."""
+        """Handle the end of a run, or a failure before it started. Any thread."""
         with self._lock:
-            self._known[run.id] = run
-            self._fewer_left(1)
-            if run.phase == "Running":  # nothing of it is kept, and only its controls know why
+            self._records[run.id] = run
+            self._count_ended(1)
+            if run.phase == "Running":  # it never started: only the controls know the reason
                 run = getattr(controls, "record", run)
-                self._leave_out({run.id})
-                self._thread()
-                self._refused("", prompt)
-                self._fail(error_from_info(run.error) if run.error else UsageError("it broke off"))
+                self._remove_from_conversation({run.id})
+                self._send_conversation()
+                self._return_prompt("", prompt)
+                self._fail(
+                    error_from_info(run.error)
+                    if run.error
+                    else UsageError("the run failed before it started")
+                )
             else:
-                self._push("")
-        self._later(self._settle)
+                self._push_state("")
+        self._run_on_main_loop(self._refresh_and_save)
 
-    def _no_more(self, n: int) -> None:
-        """Fewer than `n` answers to one request begin."""
+    def _on_fewer(self, n: int) -> None:
+        """Handle that fewer than `n` answers to one request start."""
         with self._lock:
-            if self._lives:
-                self._fewer_left(n - len(self._lives))
-        self._later(self._settle)
+            if self._live_runs:
+                self._count_ended(n - len(self._live_runs))
+        self._run_on_main_loop(self._refresh_and_save)
 
-    def _fewer_left(self, n: int) -> None:
-        """So many ended, or never began; after the last one nothing is at work."""
-        self._left -= n
-        if self._left == 0:
-            answers, self._lives, self.at_work = [*self._lives], {}, ""
+    def _count_ended(self, n: int) -> None:
+        """Count `n` runs as ended; after the last one, list the answers if there are several."""
+        self._n_running -= n
+        if self._n_running == 0:
+            answers, self._live_runs, self.at_work = [*self._live_runs], {}, ""
             if len(answers) > 1:
-                asked = next(run.parent_id for i in answers if (run := self._known.get(i)))
-                self.add(asked or "", *answers)
-                self._thread()
+                parent_id = next(run.parent_id for i in answers if (run := self._records.get(i)))
+                self.add(parent_id or "", *answers)
+                self._send_conversation()
 
-    def _settle(self) -> None:
+    def _refresh_and_save(self) -> None:
         self.refresh()
         self._save()
 
-    def _later(self, work: Callable[[], object]) -> None:
-        later(work, failed=self._fail, context=self.context)
+    def _run_on_main_loop(self, work: Callable[[], object]) -> None:
+        run_on_main_loop(work, on_error=self._fail, context=self.context)
 
     def _fail(self, error: Exception) -> None:
-        """Say in one line what is wrong and what to do about it."""
-        said = f"nbagent itself failed: {type(error).__name__}: {error}"
-        said = error.message if isinstance(error, NbagentError) else said
-        self._push(" ".join(visible(redact_truncated(said)).splitlines()))
+        """Show an error in one line."""
+        text = f"nbagent itself failed: {type(error).__name__}: {error}"
+        text = error.message if isinstance(error, NbagentError) else text
+        self._push_state(" ".join(sanitize_value(redact_truncated(text)).splitlines()))
 
     # The conversation
 
     def _open_run(self, run_id: str) -> None:
-        """Show a run, with those that it goes on from; the next words go on."""
+        """Show a run and the runs that it continues; the next prompt continues it."""
         if not self.at_work:
             runs = panel_lists.lineage(run_id)
-            self._begin(runs)
+            self._set_conversation(runs)
             self._form.fill(runs[-1], frontend().namespace())
-            self._push()
+            self._push_state()
 
-    def _begin(self, runs: Sequence[RunRecord]) -> None:
+    def _set_conversation(self, runs: Sequence[RunRecord]) -> None:
         if not self.at_work:
-            self._known = {run.id: run for run in runs}
+            self._records = {run.id: run for run in runs}
             self.parts = [(run.id,) for run in runs]
-            self._changed()
+            self._conversation_changed()
 
     def drop(self, run_ids: Collection[str]) -> None:
-        """Runs were deleted: they go from the page, and the conversation goes on without them."""
+        """Remove deleted runs; the conversation continues without them."""
         if any(not set(part).isdisjoint(run_ids) for part in self.parts):
-            self._leave_out(run_ids)
-            self._changed("" if self.parts else FORGOTTEN)
+            self._remove_from_conversation(run_ids)
+            self._conversation_changed("" if self.parts else ALL_FORGOTTEN)
 
-    def _leave_out(self, run_ids: Collection[str]) -> None:
+    def _remove_from_conversation(self, run_ids: Collection[str]) -> None:
         self.parts = [part for part in self.parts if set(part).isdisjoint(run_ids)]
-        self._known = {i: run for i, run in self._known.items() if i not in run_ids}
+        self._records = {i: run for i, run in self._records.items() if i not in run_ids}
 
-    def _changed(self, told: str = "") -> None:
-        """The conversation is another one."""
-        self._told = told
-        self._push("")
-        self._thread()
-        self._later(self._settle)
+    def _conversation_changed(self, status: str = "") -> None:
+        """Update the pages after the conversation has changed."""
+        self._status = status
+        self._push_state("")
+        self._send_conversation()
+        self._run_on_main_loop(self._refresh_and_save)
 
-    # Other things that a page wants: done beside the kernel, which may be busy
+    # Lists and files: made in a thread, since the kernel may be busy
 
-    def _aside(self, work: Callable[[], object]) -> None:
-        aside(work, failed=self._fail, context=self.context)
+    def _run_in_thread(self, work: Callable[[], object]) -> None:
+        run_in_thread(work, on_error=self._fail, context=self.context)
 
     def _list(self, name: str, value: str) -> None:
-        """Send what can be chosen: models, packages, runs, or the runs of the session."""
-        node = panel_lists.listed(name, value, self._last)
+        """Send a list to choose from: models, packages, runs, or the tree of the session."""
+        node = panel_lists.list_node(name, value, self._last)
         self.widget.send({"kind": "list", "key": name, "node": node})
 
     def _export(self, ending: str, run_id: str, page: str) -> None:
-        """Give the page a run of the conversation as a file."""
-        if run_id not in self.run_ids or ending not in _EXPORTS:
+        """Send a run of the conversation to the page as a file."""
+        if run_id not in self.run_ids or not (row := FORMATS.get(ending)):
             raise UsageError("there is nothing to export yet")
         text = Run(self.load(run_id), current_store()).export(ending)
-        name = f"run-{run_id[:8]}.{ending.replace('openai', 'openai.jsonl')}"
+        name = f"run-{run_id[:8]}.{row.ending}"
         self.widget.send({"kind": "file", "page": page, "name": name, "text": text})
 
 
-def _text(told: Told, name: str) -> str:
-    """A text of a message; nothing where there is none."""
-    found = told.get(name)
-    return found if isinstance(found, str) else ""
+def _text_field(message: PageMessage, name: str) -> str:
+    """Return a text of a message; empty if it is missing or no text."""
+    value = message.get(name)
+    return value if isinstance(value, str) else ""
 
 
 _panel: Panel | None = None
 
 
 def panel_of_this_kernel() -> Panel:
-    """The panel, made when it is first wanted."""
+    """Return the panel; create it on first use."""
     global _panel
     _panel = _panel or Panel()
     return _panel
 
 
 def panel(*, show: bool = True) -> PanelWidget | None:
-    """Open the panel below this cell; `%agent panel` is the same.
+    """Open the panel below this cell, as `%agent panel` does.
 
-    A kernel has one panel. Called again, it shows the same one with its conversation once more.
+    A kernel has one panel. Another call shows the same panel with its conversation again.
 
     Args:
-        show: False gives its widget instead, for an `ipywidgets.VBox` or `Tab`.
+        show: False returns its widget instead, for an `ipywidgets.VBox` or `Tab`.
 
     Raises:
-        UsageError: this is no notebook.
+        UsageError: this is not a notebook.
     """
     if not kernel.in_kernel():
         raise UsageError(
@@ -411,12 +432,12 @@ def panel(*, show: bool = True) -> PanelWidget | None:
             "Notebook 7; in a script write nbagent.Agent(model=…).run('…'), in a terminal %%agent"
         )
     register_environment()
-    actions.offer()
+    actions.enable_buttons()
     if not show:
         panel_of_this_kernel().refresh()
         return panel_of_this_kernel().widget
     if kernel.is_headless():
-        display(panel_lists.saved((), panel_lists.HEADLESS)[0], raw=True)
+        display(panel_lists.saved_form((), panel_lists.HEADLESS)[0], raw=True)
     else:
         panel_of_this_kernel().show()
     return None

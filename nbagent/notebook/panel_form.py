@@ -1,6 +1,6 @@
-"""What the panel's form says: its fields to the options of a run, and a run's options back.
+"""The panel's form: translates its fields to options of a run, and a run's options back.
 
-Knows no widget. Its fields are rows of the table of options, checked there as they are for a cell.
+Knows no widget. The fields are rows of `settings.options`, which checks them as those of a cell.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import binascii
 import mimetypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import Any, cast
 
 from nbagent.contracts.errors import NbagentError, UsageError
@@ -19,10 +18,10 @@ from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact, register_environment
 from nbagent.session.tool_hosts import words_of_all
 from nbagent.settings.options import RunOptions
-from nbagent.settings.sources import effective
+from nbagent.settings.sources import current_settings
 from nbagent.settings.types import Tools
-from nbagent.shown.images import encoded_image
-from nbagent.shown.values import shown_in_prompt
+from nbagent.shown.images import encoded_image, load_pillow
+from nbagent.shown.values import to_prompt_parts
 from nbagent.tools.functions.host import FunctionHost
 from nbagent.tools.hosts import host_of
 from nbagent.tools.tool_names import OWN
@@ -32,43 +31,43 @@ FIELDS = (
     *("max_turns", "max_total_tokens", "max_cost_usd", "base_url", "session"),
     *("workflow", "document", "agent", "autopilot"),
 )
-_GOES_ON = ("model", "session", "workflow", "document", "agent", "autopilot")
-"""Left empty, the conversation's own; of the others the settings then hold."""
-_AT_FIRST = ("workflow", "document")
-"""A conversation that is there has its own."""
+_INHERITED = ("model", "session", "workflow", "document", "agent", "autopilot")
+"""Empty fields that use the conversation's value; other empty fields use the settings."""
+_FIRST_RUN_ONLY = ("workflow", "document")
+"""Fields for the first run of a conversation; later runs inherit them."""
 _LABELS = {"base_url": "Server", "max_cost_usd": "Max cost (USD)"}
 HOSTS = {
     "fs": "files of the project: read, search, list; writing asks first",
     "skills": "skills of the project and your own, and their scripts",
     "notebook": "variables of this notebook; running code asks first",
 }
-"""Hosts that can be ticked although no setting names them."""
-FILE_BYTES, FILES_BYTES = 7_000_000, 20_000_000
-"""Of one attachment, which has to fit into one message of 10 MiB, and of all."""
-_CHARS = 20_000
-"""Of one field."""
+"""Tool hosts that can be ticked even if no setting names them."""
+MAX_FILE_BYTES, MAX_FILES_BYTES = 7_000_000, 20_000_000
+"""Limit of one attachment, which must fit into a message of 10 MiB as base64, and of all."""
+_MAX_FIELD_CHARS = 20_000
+"""Characters of one field."""
 
 
-def filtered(text: object) -> str:
-    """What a person typed, without the keys of the environment, also those of this moment."""
+def without_keys(text: object) -> str:
+    """Hide the environment's keys in typed text. Keys set since the start are registered first."""
     register_environment()
     return redact(str(text))
 
 
 class Form:
-    """What stands in the fields, which tools are ticked, what is attached."""
+    """Values of the fields, ticked tools, and attached files."""
 
     def __init__(self) -> None:
-        """Begin as the settings say."""
-        self._values = _usual()
+        """Fill the form from the settings."""
+        self._values = _default_values()
         self._offered: dict[str, str] = {}
-        """What can be ticked: names, and what each does."""
-        self._tools = effective().tools
+        """Tools that can be ticked: name → description."""
+        self._tools = current_settings().tools
         self._attached: dict[str, tuple[int, tuple[Part, ...]]] = {}
 
     @staticmethod
     def fields() -> list[dict[str, str]]:
-        """For the page: the name, label, value's form and help of each field."""
+        """Return name, label, hint and help of each field, for the page."""
         rows = [(name, RunOptions.row(name)) for name in FIELDS]
         return [
             {"name": name, "label": label(name), "hint": row.metavar, "help": row.help}
@@ -76,116 +75,128 @@ class Form:
         ]
 
     def state(self) -> dict[str, Any]:
-        """For the page: what it says now, without any key."""
+        """Return the present values for the page, without keys."""
         ticked = self._ticked(self._tools)
         tools = [[name, about, name in ticked] for name, about in self._offered.items()]
         attached = [[name, size] for name, (size, _) in self._attached.items()]
         return {"values": dict(self._values), "tools": tools, "attached": attached}
 
     def set(self, name: str, text: str) -> None:
-        """A field was changed; `tools` are the ticked names with commas between."""
+        """Set a field; `tools` are the ticked names, separated by commas."""
         if name in self._values:
-            self._values[name] = filtered(text[:_CHARS])
+            self._values[name] = without_keys(text[:_MAX_FIELD_CHARS])
         elif name == "tools":
             ticked = tuple(tool for tool in self._offered if tool in text.split(","))
-            usual = effective().tools
+            usual = current_settings().tools
             self._tools = usual if ticked == self._ticked(usual) else ticked or "none"
 
     def attach(self, name: str, data: str) -> None:
-        """Take a file. Raises UsageError where it is too large or no file."""
-        name = filtered(name[:200]) or "file"
-        if len(data) * 3 // 4 > FILE_BYTES:
-            raise UsageError(f"{name} is larger than {FILE_BYTES:,} bytes; attach less of it")
+        """Attach a file in base64.
+
+        Raises:
+            UsageError: it is too large or not valid.
+        """
+        name = without_keys(name[:200]) or "file"
+        if len(data) * 3 // 4 > MAX_FILE_BYTES:
+            raise UsageError(
+                f"{name} is larger than {MAX_FILE_BYTES:,} bytes; attach a smaller file"
+            )
         try:
-            found = base64.b64decode(data, validate=True)
+            content = base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError):
-            raise UsageError(f"{name} did not arrive whole; attach it again") from None
+            raise UsageError(f"{name} did not arrive complete; attach it again") from None
         others = sum(size for other, (size, _) in self._attached.items() if other != name)
-        if len(found) + others > FILES_BYTES:
-            raise UsageError(f"{name}: more than {FILES_BYTES:,} bytes are attached; remove some")
-        self._attached[name] = len(found), _parts_of(name, found)
+        if len(content) + others > MAX_FILES_BYTES:
+            raise UsageError(
+                f"{name}: more than {MAX_FILES_BYTES:,} bytes are attached; remove some"
+            )
+        self._attached[name] = len(content), _parts_of(name, content)
 
     def detach(self, name: str | None = None) -> None:
-        """Take a file out again; without a name, all."""
-        for one in [*self._attached] if name is None else [name]:
-            self._attached.pop(one, None)
+        """Remove a file; without a name, all files."""
+        for attached_name in [*self._attached] if name is None else [name]:
+            self._attached.pop(attached_name, None)
 
     def attached(self) -> list[Part]:
-        """The files as a prompt carries them."""
+        """Return the attached files as parts of a prompt."""
         return [part for _, parts in self._attached.values() for part in parts]
 
     def options(self, parent: RunRecord | None) -> tuple[RunOptions, tuple[str, ...]]:
-        """The options, and which of the parent's do not go on. Raises UsageError."""
-        settings, given = effective(), dict[str, Any]()
+        """Return the options, and names of the parent's options that are not inherited.
+
+        Raises:
+            UsageError: a field is not valid.
+        """
+        settings, values = current_settings(), dict[str, Any]()
         for name in FIELDS:
             text = self._values[name]
             if parent is not None and (
-                # The parent's own model goes on with the server that it was asked at.
-                name in _AT_FIRST or (name == "model" and text.strip() == parent.model)
+                # An unchanged model is inherited together with the parent's server.
+                name in _FIRST_RUN_ONLY or (name == "model" and text.strip() == parent.model)
             ):
                 continue
             value = RunOptions.row(name).checked(text, label(name)) if text.strip() else None
             if value is not None and value != getattr(settings, name, None):
-                given[name] = value
+                values[name] = value
         if not self._values["system"] and settings.system:
-            given["system"] = ""
+            values["system"] = ""
         if self._tools != settings.tools:
-            given["tools"] = self._ticked(self._tools) or "none"
-        shown = [name for name in (*FIELDS, "tools") if name not in _GOES_ON]
-        return RunOptions(**given), tuple(name for name in shown if name not in given)
+            values["tools"] = self._ticked(self._tools) or "none"
+        shown = [name for name in (*FIELDS, "tools") if name not in _INHERITED]
+        return RunOptions(**values), tuple(name for name in shown if name not in values)
 
     def _ticked(self, chosen: Tools | None) -> tuple[str, ...]:
-        """What a choice (of the settings, of a run, of the person) ticks."""
+        """Names that a choice of tools ticks."""
         if chosen == "all":
             return tuple(self._offered)
-        names = _names(chosen)
+        names = _tool_names(chosen)
         takes_own = chosen is None or OWN in names
         return tuple(
             name for name in self._offered if name in names or (takes_own and _is_function(name))
         )
 
-    def offer(self, namespace: Mapping[str, Any]) -> None:
-        """List the notebook's tools as they are now; new ones are ticked as the settings say.
+    def update_tools(self, namespace: Mapping[str, Any]) -> None:
+        """Update the list of tools from the notebook; new ones are ticked as the settings choose.
 
         Raises:
             UsageError: two tools have one name.
         """
-        usual, before = effective().tools, self._offered
-        found = _listed(namespace, None)
-        found |= {word: about for word, about in HOSTS.items() if word not in found}
-        for name in (*_names(usual), *_names(self._tools)):
-            if name in found or name == OWN:
+        usual, before = current_settings().tools, self._offered
+        offered = _function_tools(namespace, None)
+        offered |= {word: about for word, about in HOSTS.items() if word not in offered}
+        for name in (*_tool_names(usual), *_tool_names(self._tools)):
+            if name in offered or name == OWN:
                 continue
             if name not in namespace and host_of(name):
-                found[name] = ""
+                offered[name] = ""
             else:
-                with suppress(NbagentError):  # it is gone from the notebook
-                    found |= _listed(namespace, (name,))
-        self._offered = found
+                with suppress(NbagentError):  # the function was deleted from the notebook
+                    offered |= _function_tools(namespace, (name,))
+        self._offered = offered
         if self._tools != usual and before and self._tools != "all":
             new = [name for name in self._ticked(usual) if name not in before]
             self._tools = (*self._ticked(self._tools), *new) or "none"
 
     def fill(self, run: RunRecord, namespace: Mapping[str, Any]) -> None:
-        """Say what a run was asked with, to go on with it."""
-        usual, kept = _usual(), run.options
-        self._values = {name: _text(kept.get(name)) or usual[name] for name in FIELDS}
+        """Fill the form with the options of a run, to continue it."""
+        usual, recorded = _default_values(), run.options
+        self._values = {name: _text(recorded.get(name)) or usual[name] for name in FIELDS}
         self._values |= {"model": run.model, "session": run.session}
-        if kept.get("system") is not None:
-            self._values["system"] = str(kept["system"])
-        tools = kept.get("tools")
-        self.offer(namespace)  # what is new since then is not the run's
+        if recorded.get("system") is not None:
+            self._values["system"] = str(recorded["system"])
+        tools = recorded.get("tools")
+        self.update_tools(namespace)  # first, so that tools newer than the run are not ticked
         self._tools = tuple(cast("list[str]", tools)) if isinstance(tools, list) else tools
-        self.offer(namespace)
+        self.update_tools(namespace)
 
 
 def label(name: str) -> str:
-    """What a field is called: mostly as its option."""
+    """Return the label of a field, mostly the name of its option."""
     return _LABELS.get(name) or name.replace("_", " ").capitalize()
 
 
-def _usual() -> dict[str, str]:
-    settings = effective()
+def _default_values() -> dict[str, str]:
+    settings = current_settings()
     return {name: _text(getattr(settings, name, None)) for name in FIELDS}
 
 
@@ -196,24 +207,23 @@ def _text(value: object) -> str:
 
 
 def _parts_of(name: str, data: bytes) -> tuple[Part, ...]:
-    """A file as a prompt carries it: an image, a text with its name, else the file."""
-    with suppress(ImportError):
-        import_module("PIL.Image")  # makes a large picture smaller
+    """Convert a file to parts of a prompt: an image, a text with its name, else a file."""
+    load_pillow()  # makes a large picture smaller
     image = encoded_image(data, name)
     if isinstance(image, str):
         raise UsageError(image)
     if image is not None:
         return (image,)
     try:
-        shown = shown_in_prompt(f"\n\nFile {name}:\n{data.decode('utf-8')}\n")
+        shown = to_prompt_parts(f"\n\nFile {name}:\n{data.decode('utf-8')}\n")
         return tuple(part.model_copy(update={"name": name}) for part in shown)
     except UnicodeDecodeError:
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         return (FilePart(name=name, media_type=kind, data=base64.b64encode(data).decode()),)
 
 
-def _names(chosen: Tools | None) -> tuple[str, ...]:
-    """The names that a choice of tools has beside the notebook's own functions."""
+def _tool_names(chosen: Tools | None) -> tuple[str, ...]:
+    """Return the names in a choice of tools, without the notebook's own functions."""
     if chosen == "all":
         return words_of_all()
     return chosen if isinstance(chosen, tuple) else ()
@@ -223,6 +233,6 @@ def _is_function(name: str) -> bool:
     return name not in HOSTS and ":" not in name
 
 
-def _listed(namespace: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, str]:
+def _function_tools(namespace: Mapping[str, Any], names: Sequence[str] | None) -> dict[str, str]:
     host = FunctionHost((), namespace=lambda: namespace, names=names)
-    return {it.name: next(iter(it.description.strip().splitlines()), "") for it in host.specs}
+    return {spec.name: next(iter(spec.description.strip().splitlines()), "") for spec in host.specs}

@@ -1,7 +1,7 @@
-"""The names that a prompt of the notebook may use in `{{ expression }}`.
+"""Names that a prompt may use in `{{ expression }}`.
 
-The notebook's own, and two of a prompt's: `_error`, the last exception of a cell, and `_cells`, the
-cells before.
+The notebook's variables, and two names of prompts: `_error`, the last exception of a cell, and
+`_cells`, the previous cells.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ from typing import Any
 
 from nbagent.contracts.secrets import redact_truncated, register_named_secrets
 from nbagent.files.mounts import PROJECT, parse_mount
-from nbagent.settings.sources import effective, project_folder
+from nbagent.settings.sources import current_settings, project_folder
 from nbagent.shown.texts import cut_middle, without_codes
 
 _ERROR_CHARS = 4_000
 _CELL_CHARS = 4_000
 _CELLS_CHARS = 20_000
-_FRAMES = 3
+_MAX_FRAMES = 3
 
 
 def evaluate(shell: Any, expression: str) -> object:
-    """The value of an expression in the notebook, with the prompt's own names.
+    """Evaluate an expression in the notebook, with the names of prompts added.
 
-    These are in no namespace that the notebook keeps.
+    These names are not stored in the notebook's namespace.
     """
     code = compile(expression, "<prompt>", "eval")
     if own := own_names(shell, expression):
-        # As globals: what stands in a lambda or a comprehension sees no locals.
+        # As globals: lambdas and comprehensions inside `eval` do not see its locals.
         return eval(code, {**shell.user_global_ns, **own})
     return eval(code, shell.user_global_ns, shell.user_ns)
 
 
 def own_names(shell: Any, text: str) -> dict[str, object]:
-    """The prompt's own names that a text uses, but for those that the notebook has taken."""
-    meant = set(re.findall(r"\b_(?:error|cells)\b", text)) - set(shell.user_ns)
-    if meant:
+    """Return the names of prompts that a text uses; a notebook's variable of that name wins."""
+    names = set(re.findall(r"\b_(?:error|cells)\b", text)) - set(shell.user_ns)
+    if names:
         register_named_secrets(shell.user_ns)
-    return {name: error_text(shell) if name == "_error" else Cells(shell) for name in meant}
+    return {name: error_text(shell) if name == "_error" else Cells(shell) for name in names}
 
 
 _last_error: BaseException | None = None
 
 
 def note_error(error: BaseException) -> None:
-    """Keep the exception of a cell: it is `_error` from now on."""
+    """Keep the exception of a cell as `_error`."""
     global _last_error
     _last_error = error
 
 
 def error_text(shell: Any) -> str:
-    """The last exception of a cell: type, message, and the lines of the cells that led to it."""
+    """Print the last exception of a cell: type, message, and its traceback's lines of cells."""
     error = _last_error or getattr(sys, "last_value", None)
     if error is None:
         raise LookupError("no cell of this notebook has failed yet")
-    label = shell.compile.format_code_name  # ("Cell", "In[3]"), None for code of no cell
-    said = "".join(traceback.format_exception_only(error)).strip()
+    label = shell.compile.format_code_name  # ("Cell", "In[3]"); None for code outside of cells
+    message = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, SyntaxError) and (cell := label(error.filename)):
-        said = said.replace(f'File "{error.filename}"', cell[1])
+        message = message.replace(f'File "{error.filename}"', cell[1])
     frames: list[str] = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         file, name = frame.f_code.co_filename, frame.f_code.co_name
@@ -70,11 +70,11 @@ def error_text(shell: Any) -> str:
             around = [(n, linecache.getline(file, n)) for n in range(max(line - 2, 1), line + 2)]
             lines = [f"{'->' if n == line else '  '} {n} {text}" for n, text in around if text]
             frames.append(f"{cell[1]}, line {line}, in {name}\n" + "".join(lines).rstrip())
-    return _within("\n".join([said, *frames[-_FRAMES:]]), _ERROR_CHARS)
+    return _redacted("\n".join([message, *frames[-_MAX_FRAMES:]]), _ERROR_CHARS)
 
 
 class Cells:
-    """The cells before this one: `_cells[-1]` is the source and the outputs of the last one."""
+    """The previous cells: `_cells[-1]` has the source and the outputs of the last one."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -84,10 +84,10 @@ class Cells:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, place: int | slice) -> str:
-        numbers = self._numbers[place]
+    def __getitem__(self, index: int | slice) -> str:
+        numbers = self._numbers[index]
         chosen = [numbers] if isinstance(numbers, int) else list(numbers)
-        return _within("\n\n".join(map(self._text, chosen)), _CELLS_CHARS)
+        return _redacted("\n\n".join(map(self._text, chosen)), _CELLS_CHARS)
 
     def __repr__(self) -> str:
         return self[:]
@@ -97,26 +97,26 @@ class Cells:
         pieces = [f"In[{number}]:", history.input_hist_raw[number].rstrip()]
         outputs: list[Any] = getattr(history, "outputs", {}).get(number, [])
         bundles = [output.bundle for output in outputs]
-        if not outputs and number in history.output_hist:  # of an IPython before 9
+        if not outputs and number in history.output_hist:  # IPython before 9 has no `outputs`
             bundles = [{"text/plain": repr(history.output_hist[number])}]
         texts = ["".join(b.get("stream", "")) or str(b.get("text/plain", "")) for b in bundles]
         if error := getattr(history, "exceptions", {}).get(number):
             texts.append(f"{error.get('ename')}: {error.get('evalue')}")
-        if said := "\n".join(text.rstrip() for text in texts if text.strip()):
-            pieces += [f"Out[{number}]:", without_codes(said)]
-        return _within("\n".join(pieces), _CELL_CHARS)
+        if output_text := "\n".join(text.rstrip() for text in texts if text.strip()):
+            pieces += [f"Out[{number}]:", without_codes(output_text)]
+        return _redacted("\n".join(pieces), _CELL_CHARS)
 
 
 _FOLDERS = re.compile(
     r"(?<![\w@~.:/])//?(?:[\w.+-]+/)+(?=[\w.+-])"
     r"|(?<!\w)[A-Za-z]:[\\/]+(?:[^\\/\s:*?\"<>|]+[\\/]+)*(?=[^\\/\s])"
 )
-"""Of a path, also as Windows writes it: all but its last name."""
+"""The folders of a path, also of a Windows path: everything before its last name."""
 
 
-def _within(text: str, budget_chars: int) -> str:
-    """The text within a budget, without secrets and without the folders of this machine."""
-    mounts = map(parse_mount, effective().mounts)
+def _redacted(text: str, budget_chars: int) -> str:
+    """Hide secrets and folders of this machine in a text, and cut it to a budget."""
+    mounts = map(parse_mount, current_settings().mounts)
     named = [(project_folder(), PROJECT), *((mount.root, mount.name) for mount in mounts)]
     home = Path(os.path.expanduser("~"))
     named += [(home, "~")] if len(home.parts) > 1 else []

@@ -1,7 +1,7 @@
-"""What `%agent doctor`, `tools`, `models`, `runs`, `approvals`, `workflow` and `config` answer.
+"""Output of `%agent doctor`, `tools`, `models`, `runs`, `approvals`, `workflow` and `config`.
 
-Each is a `Listing`. They read only, but for `compact`; keys are named, never shown. What cannot be
-found out is said in its row.
+Each is a `Listing`. Only `compact` changes anything. Keys are named, never shown. A fact that
+cannot be found out has the error in its row.
 """
 
 from __future__ import annotations
@@ -10,54 +10,53 @@ import asyncio
 import os
 import platform
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from textwrap import dedent
 from typing import Any
 
-import nbagent
 from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.tools import ToolContext
+from nbagent.contracts.version import __version__
 from nbagent.notebook import kernel
 from nbagent.notebook.complete import package_names
 from nbagent.providers.catalogue import find_provider, provider_names
-from nbagent.providers.default_model import choose_model, qualified
-from nbagent.runtime import Courier, engine_loop
+from nbagent.providers.default_model import choose_default_model, with_provider
+from nbagent.runtime import RunTask, engine_loop
 from nbagent.sandbox.script import isolation_level
 from nbagent.session.active import at_work
-from nbagent.session.approval import Rules, granted
+from nbagent.session.approval import PolicyRules, granted
 from nbagent.session.frontend import frontend
-from nbagent.session.models import listings
+from nbagent.session.models import list_models
 from nbagent.session.stores import current_store
 from nbagent.session.tool_hosts import tools_of
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import effective, origins, store_home
+from nbagent.settings.sources import current_settings, setting_origins, store_home
 from nbagent.settings.types import Tools
 from nbagent.store.audit import FILE_NAME as AUDIT_FILE
 from nbagent.store.audit import verify_audit
 from nbagent.tools.hosts import HostSet, host_words
 from nbagent.view import labels
 from nbagent.view.listing import Listing
-from nbagent.view.words import began, one_line, things, visible
+from nbagent.view.words import format_start, one_line, pluralize, sanitize_value
 from nbagent.workflow.summary import workflow_text
 
-_WORTH_BYTES = 100_000
-"""Less empty space than this is not worth an offer."""
+_MIN_FREEABLE_BYTES = 100_000
+"""Smallest free space for which compacting is suggested."""
 _PACKAGES = (
     *("ipython", "ipykernel", "jupyterlab", "notebook", "ipywidgets", "anywidget", "httpx2"),
     *("pydantic", "pandas", "orjson", "nest-asyncio2"),
 )
-_WHO = {"person": "you", "callback": "on_approval"}
+_DECIDED_BY = {"person": "you", "callback": "on_approval"}
 Row = tuple[str, ...]
 
 
 def doctor() -> Listing:
-    """Versions, kernel, model, keys, files, store: one fact a row."""
-    frontend()  # in a kernel this opens the ways for clicks, as the first run would
+    """List versions, kernel, model, keys, files and store, one fact per row."""
+    frontend()  # in a kernel this installs the delivery of clicks, as the first run would
     rows: list[Row] = [
-        ("nbagent", nbagent.__version__),
+        ("nbagent", __version__),
         ("python", f"{platform.python_version()} on {platform.system()}"),
         ("packages", ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)),
         *kernel.kernel_facts().items(),
@@ -78,12 +77,12 @@ def _version(name: str) -> str:
 
 
 def _model() -> Iterator[Row]:
-    """What a cell without --model asks, and why."""
-    settings = effective()
+    """The model of a cell without --model, and why."""
+    settings = current_settings()
     if settings.model is not None:
-        model, why = qualified(settings.model), f"set by {origins()['model'].source}"
+        model, why = with_provider(settings.model), f"set by {setting_origins()['model'].source}"
     else:
-        choice = choose_model(os.environ, settings.base_url)
+        choice = choose_default_model(os.environ, settings.base_url)
         model, why = choice.model_id, choice.why
     yield "model", f"{model} ({why}); another with %%agent --model PROVIDER:MODEL"
     if settings.base_url is not None:
@@ -105,41 +104,41 @@ def _keys() -> Iterator[Row]:
 
 
 def _files() -> Iterator[Row]:
-    """What tools may use here, and how scripts are isolated."""
-    settings = effective()
-    found = isolation_level(settings.isolation)
-    mounts = ["@project (the folder where the kernel began)", *settings.mounts]
+    """Mounts of tools, and the isolation of scripts."""
+    settings = current_settings()
+    isolation = isolation_level(settings.isolation)
+    mounts = ["@project (the folder where the kernel started)", *settings.mounts]
     yield "files", ", ".join(mounts)
-    yield "scripts", f"isolation {found.name}: {found.why}"
+    yield "scripts", f"isolation {isolation.name}: {isolation.why}"
     if rules := ", ".join(f"{kind}={text}" for kind, text in settings.policy.rules):
         yield "rules", rules
 
 
 def _store() -> Iterator[Row]:
     store = current_store()
-    kept = [things(n, name[:-1].replace("_", " ")) for name, n in store.counts().items()]
+    counts = [pluralize(n, name[:-1].replace("_", " ")) for name, n in store.counts().items()]
     size, empty = store.database.sizes()
-    place = store_home() if store.path is not None else "in memory only"
-    yield "store", f"{place}: {', '.join(kept)}, {_megabytes(size)}"
-    if store.path is not None and empty >= _WORTH_BYTES:
+    location = store_home() if store.path is not None else "in memory only"
+    yield "store", f"{location}: {', '.join(counts)}, {_megabytes(size)}"
+    if store.path is not None and empty >= _MIN_FREEABLE_BYTES:
         yield "compact", f"{_megabytes(empty)} of it are empty; `%agent doctor compact` frees them"
     elif store.path is not None:
         yield "compact", "nothing to free; nbagent.forget(run) deletes runs"
-    for file in store.database.earlier():
+    for file in store.database.earlier_stores():
         yield "earlier runs", f"{file} (of an earlier nbagent)"
     if store.warning:
         yield "warning", store.warning
     if store.path is not None and (store.path.parent / AUDIT_FILE).exists():
-        found = verify_audit(store.path.parent)
-        whole = "whole" if found else f"NOT WHOLE: {found.why}"
-        yield "audit", f"{things(found.lines, 'line')}, {whole}"
+        audit = verify_audit(store.path.parent)
+        whole = "whole" if audit else f"NOT WHOLE: {audit.why}"
+        yield "audit", f"{pluralize(audit.lines, 'line')}, {whole}"
 
 
 def compact() -> str:
-    """Free the store's empty space, and say how much it was.
+    """Free the store's empty space and report the sizes.
 
     Raises:
-        UsageError: a run is at work here, or nothing is kept on disk.
+        UsageError: a run is running here, or the store is in memory.
         StoreError: another kernel uses the store.
     """
     if at_work():
@@ -157,20 +156,22 @@ def _megabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:,.1f} MB"
 
 
-def tools(names: Tools | None = None, given: RunOptions | None = None) -> Listing:
-    """The tools that a model is given, their parameters, and what happens when it calls them.
+def tools(names: Tools | None = None, run_options: RunOptions | None = None) -> Listing:
+    """List the tools that a model gets, with parameters and the decision on their calls.
 
     Args:
-        names: as after `--tools`; None: what a cell gives that names none.
-        given: mounts, skills and a policy, as a cell's line gives them.
+        names: as after `--tools`; None: the tools of a cell without `--tools`.
+        run_options: mounts, skills and a policy, as a cell's line gives them.
     """
-    settings, namespace = effective(), frontend().namespace
-    options = (given or RunOptions()).changed(tools=settings.tools if names is None else names)
+    settings, namespace = current_settings(), frontend().namespace
+    options = (run_options or RunOptions()).with_changes(
+        tools=settings.tools if names is None else names
+    )
     hosts, rules = tools_of(
         options.tools, None, options=options, settings=settings, namespace=namespace
     )
     host = HostSet(hosts, hides=rules.hiding)
-    listing = host.tools(ToolContext(run_id="", session="", runner=Courier()))
+    listing = host.tools(ToolContext(run_id="", session="", runner=RunTask()))
     specs = asyncio.run_coroutine_threadsafe(listing, engine_loop()).result()
     rows = [_tool_row(spec, rules) for spec in specs]
     for spec in host.offered:
@@ -180,7 +181,7 @@ def tools(names: Tools | None = None, given: RunOptions | None = None) -> Listin
     if not rows and "skills" in host.host_names:
         notes.append(
             "no skills were found in .agents/skills, .claude/skills and .nbagent/skills of the "
-            "project and your home; give a folder with --skills DIR"
+            "project and your home; name a folder with --skills DIR"
         )
     elif not rows:
         notes.append(
@@ -188,28 +189,28 @@ def tools(names: Tools | None = None, given: RunOptions | None = None) -> Listin
             "with --tools"
         )
     if names is None:
-        words = ", ".join(word if word != "mcp" else "mcp:NAME" for word in host_words())
-        notes.append(f"Others: --tools {words}; %agent tools NAME lists one.")
-    if said := ", ".join(f"{kind}={text}" for kind, text in rules.policy.rules):
-        notes.append(f"Rules that hold: {said}")
-    return Listing(heads=("tool", "at a call", "about"), rows=rows, notes=notes)
+        host_texts = ", ".join(word if word != "mcp" else "mcp:NAME" for word in host_words())
+        notes.append(f"Others: --tools {host_texts}; %agent tools NAME lists one.")
+    if rules_text := ", ".join(f"{kind}={text}" for kind, text in rules.policy.rules):
+        notes.append(f"Rules: {rules_text}")
+    return Listing(columns=("tool", "at a call", "about"), rows=rows, notes=notes)
 
 
-def _tool_row(spec: ToolSpec, rules: Rules) -> Row:
+def _tool_row(spec: ToolSpec, rules: PolicyRules) -> Row:
     properties: dict[str, Any] = spec.parameters.get("properties", {})
     required = spec.parameters.get("required", [])
     arguments = ", ".join(
         f"{name}: {_type(schema)}{'' if name in required else ' = …'}"
         for name, schema in properties.items()
     )
-    marks = [_happens(spec, rules)]
+    marks = [_call_decision(spec, rules)]
     marks += [] if spec.traits.interruptible else ["finishes before a stop"]
     about = spec.description.strip().partition("\n")[0]
     return f"{spec.name}({arguments})", "; ".join(marks), about
 
 
-def _happens(spec: ToolSpec, rules: Rules) -> str:
-    """What happens at a call, and which rule says so."""
+def _call_decision(spec: ToolSpec, rules: PolicyRules) -> str:
+    """Decision on a call, and the rule that makes it."""
     verdict = rules.says(spec, CallPreview(ruling=spec.traits.ruling))
     words = {"allow": "allowed", "ask": "asks first", "deny": "denied"}[verdict.ruling]
     if verdict.rule:
@@ -222,33 +223,37 @@ def _type(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "any"
     if "anyOf" in schema:
-        kinds = dict.fromkeys(_type(one) for one in schema["anyOf"])
+        kinds = dict.fromkeys(_type(option) for option in schema["anyOf"])
         return " or ".join(kind for kind in kinds if kind != "null") or "null"
     return str(schema.get("type") or ("choice" if "enum" in schema else "any"))
 
 
-def models(provider: str | None = None, given: RunOptions | None = None) -> Listing:
-    """The models of one provider, or what can be asked from here now."""
+def models(provider: str | None = None, run_options: RunOptions | None = None) -> Listing:
+    """List the models of one provider, or all models that are available now."""
     rows: list[Row] = []
     others: list[Row] = []
-    for found in listings(provider, given):
-        for model in found.models if found.reachable else ():
+    for provider_models in list_models(provider, run_options):
+        for model in provider_models.models if provider_models.reachable else ():
             tokens = f"{model.context_length:,} tokens" if model.context_length else ""
-            name = one_line(visible(model.id), 200)
-            rows.append((f"{found.provider}:{name}", tokens, ", ".join(model.capabilities)))
-        if found.why:
-            others.append((found.provider, one_line(visible(found.why), 300)))
-    parts = [Listing(heads=("provider", "what is missing"), rows=others)] if others else []
-    return Listing(heads=("model", "context", "can"), rows=rows, parts=parts)
+            name = one_line(sanitize_value(model.id), 200)
+            rows.append(
+                (f"{provider_models.provider}:{name}", tokens, ", ".join(model.capabilities))
+            )
+        if provider_models.why:
+            others.append(
+                (provider_models.provider, one_line(sanitize_value(provider_models.why), 300))
+            )
+    parts = [Listing(columns=("provider", "what is missing"), rows=others)] if others else []
+    return Listing(columns=("model", "context", "can"), rows=rows, parts=parts)
 
 
 def runs(limit: int) -> Listing:
-    """The last runs, newest first: how to call each, how it ended, what it was asked."""
+    """List the last runs, newest first: id, name, start, state, model, prompt."""
     rows = [
         (
             run.id[:8],
             one_line(run.name or "", 24),
-            began(run.started_at),
+            format_start(run.started_at),
             labels.status_of(run).word,
             run.model,
             one_line(run.prompt, 48),
@@ -257,19 +262,26 @@ def runs(limit: int) -> Listing:
     ]
     notes = () if rows else ("no runs yet: run a cell with %%agent",)
     heads = ("run", "name", "began", "state", "model", "prompt")
-    return Listing(heads=heads, rows=rows, notes=notes)
+    return Listing(columns=heads, rows=rows, notes=notes)
 
 
 def workflow(ref: str) -> Listing:
-    """A package and how far its last run has come, or a document has; without a name, the packages
-    that are here. PackageError: it cannot be used."""
+    """Show a package and the progress of its last run, or a document and its progress.
+
+    Without a name, list the packages of this folder.
+
+    Raises:
+        PackageError: the package cannot be used.
+    """
     if not ref:
         names = ", ".join(package_names())
         names = names or "none: no folder with workflow.md or a skill's steps, and no .bmad file"
-        said = f"packages in this folder: {names}"
-        return Listing(notes=[said, "%agent workflow PACKAGE shows one"])
-    # Late: most notebooks have no workflow.
-    package, state, file = import_module("nbagent.workflow.locate").seen_from(ref)
+        packages_text = f"packages in this folder: {names}"
+        return Listing(notes=[packages_text, "%agent workflow PACKAGE shows one"])
+    # Late: most notebooks use no workflow.
+    from nbagent.workflow.locate import load_package_and_state
+
+    package, state, file = load_package_and_state(ref, current_store())
     if state is None:
         text = workflow_text(package)
     else:
@@ -283,28 +295,32 @@ def workflow(ref: str) -> Listing:
 
 
 def approvals() -> Listing:
-    """What was allowed for a session: the tool, which calls of it, by whom and when."""
+    """List the approvals for a session: time, calls, session, and who gave it."""
     rows = [
         (
-            f"{one.at.astimezone():%H:%M:%S}",
-            f"{one.tool}({one_line(one.call, 120) if one.call else 'every call'})",
-            repr(one_line(one.session, 40)),
-            _WHO[one.by],
+            f"{approval.at.astimezone():%H:%M:%S}",
+            f"{approval.tool}({one_line(approval.call, 120) if approval.call else 'every call'})",
+            repr(one_line(approval.session, 40)),
+            _DECIDED_BY[approval.by],
         )
-        for one in list(granted.values())
+        for approval in list(granted.values())
     ]
     if not rows:
-        return Listing(notes=["nothing is allowed for a session; the answer 'session' does that"])
+        return Listing(
+            notes=[
+                "no calls are allowed for a session; answer a question with 'session' to allow some"
+            ]
+        )
     heads = ("time", "calls", "session", "by")
-    return Listing(heads=heads, rows=rows, notes=["%agent approvals clear revokes all of them"])
+    return Listing(columns=heads, rows=rows, notes=["%agent approvals clear revokes all of them"])
 
 
 def config() -> Listing:
-    """Every setting, its value and where it came from."""
+    """List every setting, its value and its source."""
     table = Settings.rows()
     rows = [
-        (name, "not set" if o.value is None else repr(table[name].shown(o.value)), o.source)
-        for name, o in origins().items()
+        (name, "not set" if o.value is None else repr(table[name].redacted(o.value)), o.source)
+        for name, o in setting_origins().items()
     ]
-    note = "%agent config NAME=VALUE sets one for this kernel, NAME= takes it back"
-    return Listing(heads=("setting", "value", "set by"), rows=rows, notes=[note])
+    note = "%agent config NAME=VALUE sets one for this kernel, NAME= resets it"
+    return Listing(columns=("setting", "value", "set by"), rows=rows, notes=[note])

@@ -1,9 +1,8 @@
-"""Two ports. `RunCode`, for `nb.run`: a piece of Python runs in the notebook as a cell of it.
-`Capture`: what a tool prints and displays goes to its card and not to the cell.
+"""Runs Python in the notebook for the tool `nb.run` (port `RunCode`).
 
-Owns what stands around the code and is taken away whatever happens: the streams that keep what is
-printed, the hook for the value, the publisher. Leaves no trace in `In`, `Out` and `_`. What a model
-reads of the outcome is the tool's.
+Owns the temporary replacements around the code, which are always undone: streams that record
+prints, the hook for the value, the display publisher. Leaves no trace in `In`, `Out` and `_`. The
+tool decides what the model reads of the outcome.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.secrets import StreamFilter, redact_json
 from nbagent.contracts.tools import CodeOutcome
 from nbagent.sandbox.script_output import Output
-from nbagent.shown.images import image_of
+from nbagent.shown.images import to_image
 
-_MOST_DISPLAYS = 50
-PICTURE_FORMS = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_one_at_a_time = asyncio.Lock()
-"""Code that awaits: two of them would take each other's streams away."""
+_MAX_DISPLAYS = 50
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_async_code_lock = asyncio.Lock()
+"""Serializes code with `await`: two at a time would replace each other's streams."""
 
 
 def run_code(
     shell: Any, code: str, *, keep_bytes: int
 ) -> CodeOutcome | Coroutine[Any, Any, CodeOutcome]:
-    """Run code in a shell; see `RunCode`."""
+    """Run code in a shell; see `RunCode`. Return a coroutine if the code has an `await`."""
     awaits: bool = shell.should_run_async(code, transformed_cell=code)
-    work = _run(shell, code, keep_bytes, _one_at_a_time if awaits else nullcontext())
+    work = _run(shell, code, keep_bytes, _async_code_lock if awaits else nullcontext())
     if awaits:
         return work
     try:
@@ -43,32 +42,32 @@ def run_code(
     except StopIteration as end:
         return end.value
     work.close()
-    raise RuntimeError("code without an await has waited for something")
+    raise RuntimeError("code without an await did not finish at once")
 
 
 async def _run(shell: Any, code: str, keep_bytes: int, turn: Any) -> CodeOutcome:
     async with turn:
-        # With a compiler of its own its `from __future__` lines hold for no cell of the person's.
+        # A compiler of its own, so that `from __future__` lines do not affect the person's cells.
         compiler, result = shell.compiler_class(), ExecutionResult(None)
         file = compiler.cache(code, shell.execution_count)
         values: list[Any] = []
-        displays = _Displays(shell.display_pub)
+        displays = _DisplayCapture(shell.display_pub)
         figures = open_figures()
         stdout, stderr = Output(keep_bytes), Output(keep_bytes)
         with (
             shell.builtin_trap,
-            streams_replaced(
-                Stream(sys.stdout, stdout.add, _up_to(keep_bytes, sys.stdout)),
-                Stream(sys.stderr, stderr.add, _up_to(keep_bytes, sys.stderr)),
+            replaced_streams(
+                CapturingStream(sys.stdout, stdout.add, _limited_writer(keep_bytes, sys.stdout)),
+                CapturingStream(sys.stderr, stderr.add, _limited_writer(keep_bytes, sys.stderr)),
             ),
-            replaced(sys, displayhook=values.append),
-            # The error of the code is the model's; the person's cell goes on.
-            replaced(shell, showtraceback=lambda *args, **options: None),
-            replaced(shell.display_pub, publish=displays.publish),
+            replaced_attributes(sys, displayhook=values.append),
+            # The model gets the error of the code; the person's cell must not show it.
+            replaced_attributes(shell, showtraceback=lambda *args, **options: None),
+            replaced_attributes(shell.display_pub, publish=displays.publish),
         ):
             nodes = compiler.ast_parse(code, file).body
             await shell.run_ast_nodes(nodes, file, compiler=compiler, result=result)
-            made = finish_figures(figures, in_window=displays.keep_figure)
+            made = finish_figures(figures, in_window=displays.record_figure)
             if values and not any(values[-1] is figure for figure in made):
                 _show_picture(shell, values[-1])
     error = result.error_in_exec or result.error_before_exec
@@ -78,22 +77,22 @@ async def _run(shell: Any, code: str, keep_bytes: int, turn: Any) -> CodeOutcome
         value=values[-1] if values and error is None else None,
         stdout=stdout.text,
         stderr=stderr.text,
-        displays=tuple(displays.kept),
-        error=error and _from_the_code_on(error, file),
+        displays=tuple(displays.recorded),
+        error=error and _without_shell_frames(error, file),
     )
 
 
 def _show_picture(shell: Any, value: object) -> None:
-    """Show a value that has a picture."""
+    """Display a value that has an image."""
     with suppress(Exception):
-        data, metadata = shell.display_formatter.format(value, include=PICTURE_FORMS)
+        data, metadata = shell.display_formatter.format(value, include=IMAGE_TYPES)
         if data:
             shell.display_pub.publish(data=data, metadata=metadata)
 
 
 @contextmanager
-def replaced(target: Any, **attributes: Any) -> Generator[None]:
-    """Other attributes for a while; afterwards what was there, whatever the code made of them."""
+def replaced_attributes(target: Any, **attributes: Any) -> Generator[None]:
+    """Replace attributes temporarily; restore them even if the code has changed them."""
     before = {name: getattr(target, name) for name in attributes}
     try:
         for name, value in attributes.items():
@@ -104,8 +103,8 @@ def replaced(target: Any, **attributes: Any) -> Generator[None]:
             setattr(target, name, value)
 
 
-def _from_the_code_on(error: BaseException, file: str) -> BaseException:
-    """The error without the frames of IPython that led to the code."""
+def _without_shell_frames(error: BaseException, file: str) -> BaseException:
+    """Drop IPython's frames before the code from the traceback."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != file:
         trace = trace.tb_next
@@ -113,20 +112,20 @@ def _from_the_code_on(error: BaseException, file: str) -> BaseException:
 
 
 @contextmanager
-def streams_replaced(stdout: Stream, stderr: Stream) -> Generator[None]:
-    """Other streams for a while."""
+def replaced_streams(stdout: CapturingStream, stderr: CapturingStream) -> Generator[None]:
+    """Replace stdout and stderr temporarily."""
     try:
-        with replaced(sys, stdout=stdout, stderr=stderr):
+        with replaced_attributes(sys, stdout=stdout, stderr=stderr):
             yield
     finally:
         stdout.end()
         stderr.end()
 
 
-class Stream:
-    """Stands for a stream: keeps what is written, and hands it on without the secrets in it.
+class CapturingStream:
+    """Wraps a stream: records what is written, and passes it on without secrets.
 
-    Code may keep it and write to it later: that goes to the stream itself.
+    Code may keep it and write to it later; then it writes to the wrapped stream.
     """
 
     def __init__(
@@ -155,18 +154,18 @@ class Stream:
             self.write(line)
 
     def close(self) -> None:
-        # The stream stays open: the code did not open it.
+        # Only flush: the code did not open the wrapped stream.
         self._stream.flush()
 
     def end(self) -> None:
-        """From now on it is the stream itself."""
+        """Stop recording; later writes go to the wrapped stream."""
         with self._lock:
             self._hand_on(self._filter.flush())
             self._is_over = True
 
 
-def _up_to(most_chars: int, stream: Any) -> Callable[[str], None]:
-    """Writes the first characters to a stream, and says that there were more."""
+def _limited_writer(most_chars: int, stream: Any) -> Callable[[str], None]:
+    """Return a function that writes up to `most_chars` to a stream, then a note."""
     left = most_chars
 
     def write(text: str) -> None:
@@ -180,38 +179,39 @@ def _up_to(most_chars: int, stream: Any) -> Callable[[str], None]:
     return write
 
 
-class _Displays:
-    """Keeps what the code displays first, and hands all on to the cell without its secrets."""
+class _DisplayCapture:
+    """Records the first displays of the code, and passes all on to the cell without secrets."""
 
     def __init__(self, publisher: Any) -> None:
-        self.kept: list[dict[str, Any]] = []
+        self.recorded: list[dict[str, Any]] = []
         self._publish = publisher.publish
         self._thread = threading.get_ident()
 
     def publish(self, data: Any, *args: Any, **options: Any) -> None:
-        """In the place of the publisher's own."""
+        """Replace the publisher's `publish`."""
         # The live view of a run publishes in another thread.
         if threading.get_ident() == self._thread:
-            self.keep(data)
+            self.record(data)
         forms = {
-            kind: it if kind in PICTURE_FORMS else redact_json(it) for kind, it in data.items()
+            kind: content if kind in IMAGE_TYPES else redact_json(content)
+            for kind, content in data.items()
         }
         self._publish(forms, *args, **options)
 
-    def keep(self, data: dict[str, Any]) -> None:
-        """For the model."""
-        if len(self.kept) == _MOST_DISPLAYS:
-            data = {"text/plain": f"… only the first {_MOST_DISPLAYS} displays were kept …"}
-        if len(self.kept) <= _MOST_DISPLAYS:
-            self.kept.append(dict(data))
+    def record(self, data: dict[str, Any]) -> None:
+        """Record a display for the model."""
+        if len(self.recorded) == _MAX_DISPLAYS:
+            data = {"text/plain": f"… only the first {_MAX_DISPLAYS} displays were kept …"}
+        if len(self.recorded) <= _MAX_DISPLAYS:
+            self.recorded.append(dict(data))
 
-    def keep_figure(self, figure: object) -> None:
-        """For the model alone: its window or widget shows it already."""
-        if isinstance(image := image_of(figure), ImagePart):
-            self.keep({"image/png": image.data})
+    def record_figure(self, figure: object) -> None:
+        """Record a figure for the model only: its window or widget shows it already."""
+        if isinstance(image := to_image(figure), ImagePart):
+            self.record({"image/png": image.data})
 
 
-# Of a tool, for its card
+# Figures of matplotlib
 
 
 def finish_figures(
@@ -219,12 +219,15 @@ def finish_figures(
     returned: Sequence[Any] = (),
     in_window: Callable[[Any], None] = lambda figure: None,
 ) -> list[Any]:
-    """Show the figures that were made since and left open, as at the end of a cell; close them.
+    """Display and close figures that are new and still open, as at the end of a cell.
 
     Args:
-        before: the person's own, which stay theirs.
-        returned: those that a result has already.
-        in_window: is given each that a window or a widget shows; it stays open.
+        before: figures that were open before; they are left alone.
+        returned: figures that are in the result already; they are closed but not displayed.
+        in_window: called with each figure that a window or a widget shows; it stays open.
+
+    Returns:
+        The new figures.
     """
     made = [figure for figure in open_figures() if not any(figure is old for old in before)]
     for figure in made:
@@ -233,14 +236,14 @@ def finish_figures(
             in_window(figure)
             continue
         with suppress(Exception):
-            if not any(figure is it for it in returned):
+            if not any(figure is other for other in returned):
                 display(figure)
             pyplot.close(figure)
     return made
 
 
 def open_figures() -> list[Any]:
-    """The figures that pyplot holds, if it was imported."""
+    """Return pyplot's open figures; empty if pyplot is not imported."""
     helpers: Any = sys.modules.get("matplotlib._pylab_helpers")
     if helpers is None or "matplotlib.pyplot" not in sys.modules:
         return []

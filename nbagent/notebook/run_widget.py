@@ -1,6 +1,7 @@
-"""The live view of a run: what happens goes to the page as small messages, and clicks come back.
+"""Live view of a run: events go to the page as small messages, and clicks come back.
 
-Owns the widget, the batches and what a message of the page means. The page's half is `live.js`.
+Owns the widget, the batching of ops, and the meaning of a page's messages. `live.js` is the part in
+the page.
 """
 
 from __future__ import annotations
@@ -23,106 +24,112 @@ from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import comms
 from nbagent.notebook.outputs import Output, Part
-from nbagent.view.live import LivePicture, Op, merge
+from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.node import Node, h
-from nbagent.view.picture import PAUSING, STOPPING, live_sheet, page, picture
-from nbagent.view.question import preview_node, read_answer, read_fields, said_node, why_node
+from nbagent.view.picture import PAUSING, STOPPING, live_stylesheet, page, picture
+from nbagent.view.question import (
+    answer_error_node,
+    preview_node,
+    read_answer,
+    read_fields,
+    why_node,
+)
 
 INTERVAL_S = 0.05
-"""20 batches a second."""
-_KEPT_OPEN = 3
-"""Views that a saved picture has replaced; a page that is loaded anew may still show them."""
+"""20 messages per second: 10,000 deltas then cost 0.3 MB instead of 200 MB."""
+_MAX_KEPT_VIEWS = 3
+"""Replaced views whose widget stays open, since a reloaded page may show them again."""
 _KEY_CHARS = 200
-_FIRST_SAVE = 4_000
-"""Characters of a picture that is not worth keeping yet; half of it."""
+_FIRST_SAVE_CHARS = 4_000
+"""First threshold for saving a running picture: it must have grown by this number of characters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Replaced:
-    """A live view that a saved picture has replaced."""
+class _ReplacedView:
+    """A live view that was replaced by a saved picture."""
 
     output: Output
     widget: RunWidget
 
 
-_replaced: list[_Replaced] = []
+_replaced: list[_ReplacedView] = []
 
 
-def _text(name: str) -> str:
+def _read_file(name: str) -> str:
     return files("nbagent.notebook").joinpath(name).read_text("utf-8")
 
 
 def script(*more: str) -> str:
-    """`live.js`, with other files behind it: one module for a widget."""
-    return "\n".join(_text(name) for name in ("live.js", *more))
+    """Return `live.js` with other files appended: one module for a widget."""
+    return "\n".join(_read_file(name) for name in ("live.js", *more))
 
 
-def sheet(*more: str) -> str:
-    """The sheet of living pictures, with other files behind it."""
-    return "\n".join([live_sheet(), *(_text(name) for name in more)])
+def stylesheet(*more: str) -> str:
+    """Return the style sheet of live pictures with other files appended."""
+    return "\n".join([live_stylesheet(), *(_read_file(name) for name in more)])
 
 
 class RunWidget(anywidget.AnyWidget):
-    """The widget. While a run goes on only ops are sent; a page that is loaded gets the whole."""
+    """Widget of live runs. A running run sends only ops; a newly loaded page gets all."""
 
     _esm = script()
-    _css = sheet()
+    _css = stylesheet()
     kind = traitlets.Unicode("run").tag(sync=True)
     pictures = traitlets.List().tag(sync=True)
 
     def __init__(self, pictures: Callable[[], list[Node]]) -> None:
-        """Show what `pictures` gives: as they are now, from any thread."""
-        self._now = pictures
+        """Show the present pictures, which `pictures` draws. It is called from any thread."""
+        self._current_pictures = pictures
         super().__init__(pictures=pictures())
 
     def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
-        """What a page is given; the pictures in it are always the present ones."""
-        # Set silently: a notification would send them once more.
+        """Return the state for a page, always with the present pictures."""
+        # Bypass the trait: its notification would send the pictures a second time.
         if key is None or "pictures" in key:
-            self._trait_values["pictures"] = self._now()
+            self._trait_values["pictures"] = self._current_pictures()
         return cast("dict[str, Any]", super().get_state(key, drop_defaults))
 
 
 def comm_id(widget: object) -> str:
-    """The id that the page's messages to a widget carry."""
+    """Return the id of a widget's comm."""
     return str(cast("Any", widget).model_id)
 
 
-def listen(widget: Any, heard: Callable[[object], object]) -> None:
-    """Hand what a page says to `heard`, also while a cell runs; see `comms.register`."""
-    widget.on_msg(lambda _widget, content, _buffers: heard(content))
-    comms.register(comm_id(widget), heard)
+def listen(widget: Any, on_message: Callable[[object], object]) -> None:
+    """Hand what a page says to `on_message`, also while a cell runs; see `comms.register`."""
+    widget.on_msg(lambda _widget, content, _buffers: on_message(content))
+    comms.register(comm_id(widget), on_message)
 
 
-class Batcher:
+class OpBatcher:
     """Collects ops and sends them at most every `interval_s`; the first ones at once.
 
-    Lives on one event loop: the one that is running when it gets its first ops.
+    Belongs to the event loop that is running when it gets its first ops.
     """
 
     def __init__(self, send: Callable[[list[Op]], None], *, interval_s: float = INTERVAL_S) -> None:
-        """Send by `send`, which does not raise: in a timer nobody would see it."""
+        """Send by `send`, which must not raise: an exception in a timer would be lost."""
         self._send = send
         self._interval_s = interval_s
         self._pending: list[Op] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, ops: list[Op]) -> None:
-        """Take ops."""
+        """Add ops."""
         for op in ops:
-            merge(self._pending, op)
+            merge_op(self._pending, op)
         if self._timer is None:
             self.flush()
 
     def drop(self) -> None:
-        """Forget what waits."""
+        """Drop the waiting ops."""
         self._pending = []
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def flush(self) -> None:
-        """Send what waits now."""
+        """Send the waiting ops now."""
         ops = self._pending
         self.drop()
         if ops:
@@ -130,8 +137,8 @@ class Batcher:
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.flush)
 
 
-class LiveView:
-    """The sink of one run: feeds the pages that show it, and takes what is clicked there."""
+class LiveRun:
+    """Sink of one run: updates the pages that show it, and handles their clicks."""
 
     name = "live view"
 
@@ -144,50 +151,50 @@ class LiveView:
         ended: Callable[[RunRecord], object] = lambda run: None,
         kernel_id: str = "",
     ) -> None:
-        """Follow a run.
+        """Follow a run from its start.
 
         Args:
-            run: its record as it begins.
-            controls: what stops it and answers its questions.
+            run: its record at the start.
+            controls: stops the run and answers its questions.
             send: sends one message to all pages. Any thread.
-            ended: is called once, when the run is over, come what may.
-            kernel_id: of the page actions that the buttons of the last picture belong to.
+            ended: called exactly once when the run has ended, even after a failure.
+            kernel_id: `data-kernel` of the last picture's buttons.
         """
         self.can_answer = False
-        """Whether a page has said that it is there: its answers come the same way."""
+        """True once a page has reported ready, so that a person can answer questions there."""
         self.unfolded: set[str] = set()
-        """Keys of what the person reads."""
+        """Keys of the folds that the person opened."""
         self.run_id, self._kernel_id = run.id, kernel_id
         self._controls, self._send, self._ended = controls, send, ended
         self._live = LivePicture(run)
-        self._batcher = Batcher(self._send_ops)
+        self._batcher = OpBatcher(self._send_ops)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = False
         self._failure: Exception | None = None
-        """What broke it; raised when the run is over."""
+        """Failure of the view; raised when the run has ended."""
 
     def picture(self) -> Node:
-        """The picture as it is now. Any thread."""
+        """Draw the present picture. Any thread."""
         return self._live.picture(frozenset(self.unfolded), self._kernel_id)
 
     def saved_picture(self) -> Node:
-        """What a file that is saved now keeps: the run as far as it goes, without buttons."""
+        """Draw the run so far without buttons, for a file that is saved now."""
         run = self._live.record()
-        note = f"saved while the run was at work; %agent show {run.id[:8]} has all of it"
+        note = f"saved while the run was running; %agent show {run.id[:8]} shows all of it"
         run = run.model_copy(update={"notices": (*run.notices, note)})
         return picture(run, unfolded=frozenset(self.unfolded), actions=False)
 
     @property
     def is_asking(self) -> bool:
-        """Whether a question is open."""
+        """True if a question is open."""
         return bool(self._live.open_questions())
 
     def handle(self, event: Event) -> None:
-        """Fold one event, and send what it changed soon. On the engine's loop."""
+        """Apply one event and send its changes soon. On the engine's loop."""
         self._loop = self._loop or asyncio.get_running_loop()
         if self._failure is None:
             try:
-                ops = self._live.fold(event)
+                ops = self._live.apply(event)
                 if isinstance(event, RunFinished):
                     self._batcher.drop()
                     ops = [["done", self.picture()]]
@@ -200,7 +207,7 @@ class LiveView:
                 raise self._failure
 
     def close(self) -> None:
-        """Send no more."""
+        """End the view without a final event."""
         self._batcher.drop()
         self._end(self._live.record())
 
@@ -212,31 +219,31 @@ class LiveView:
     def _fail(self, error: Exception) -> None:
         self._failure, self.can_answer = error, False
 
-    # What the page says. Any thread; hostile until it was checked.
+    # Messages of the pages: any thread, untrusted
 
-    def heard(self, message: object) -> None:
-        """Do what a person clicked or typed, or greet a page."""
-        told = json_object(message) or {}
-        if told.get("run", self.run_id) != self.run_id:
+    def on_message(self, message: object) -> None:
+        """Handle a message of a page: a click, an answer, a fold, or a page that is ready."""
+        content = json_object(message) or {}
+        if content.get("run", self.run_id) != self.run_id:
             return
-        match told:
+        match content:
             case {"kind": "ready"}:
-                self._on_ready(told.get("page"))
+                self._on_ready(content.get("page"))
             case {"kind": "fold", "key": str(key), "open": is_open} if len(key) <= _KEY_CHARS:
-                # What the person reads stays unfolded in the saved picture.
+                # Folds that the person opened stay open in the saved picture.
                 keep = self.unfolded.add if is_open is True else self.unfolded.discard
                 keep(key)
             case {"kind": "stop" | "pause" as kind} if not self._is_over:
                 self._controls.stop(after_turn=kind == "pause")
-                self._tell(self._live.stopping(PAUSING if kind == "pause" else STOPPING))
+                self._send_soon(self._live.stopping(PAUSING if kind == "pause" else STOPPING))
             case {"kind": "answer_all", "questions": list(shown)}:
-                # Those that stand in the page: one that came meanwhile was not seen.
+                # Only the questions that the page named: the person has not seen a newer one.
                 for question_id, question in self._live.open_questions():
                     if question_id in shown:
                         self._controls.answer(question.tool_call_id, PersonAnswer(choice="once"))
             case {"kind": "answer" | "preview", "question": str(question_id)}:
-                if question := self._live.asked(question_id):
-                    self._on_answer(told, question_id, question)
+                if question := self._live.open_question(question_id):
+                    self._on_answer(content, question_id, question)
             case _:
                 pass
 
@@ -247,22 +254,22 @@ class LiveView:
         if self._is_over or self._loop is None:
             self._send_whole(page)
         else:
-            self.soon(self._send_whole, page)
+            self.call_soon(self._send_whole, page)
 
     def _send_whole(self, page: int | str) -> None:
-        """Give one page the picture, which has all in it that was sent before."""
+        """Send the whole picture to one page, after the ops that it already includes."""
         if not self._is_over:
             self._batcher.flush()
         self._send_ops([["done", self.picture()]], page=page)
 
-    def _on_answer(self, told: dict[str, Any], question_id: str, question: Question) -> None:
-        """An answer, or other arguments of which a preview is wanted."""
-        if told["kind"] == "answer":
-            read = read_answer(told, question)
+    def _on_answer(self, message: dict[str, Any], question_id: str, question: Question) -> None:
+        """Handle an answer, or edited arguments that need a preview."""
+        if message["kind"] == "answer":
+            read = read_answer(message, question)
         else:
-            read = read_fields(told.get("fields", {}), question)
+            read = read_fields(message.get("fields", {}), question)
         if isinstance(read, str):
-            self._say(question_id, read)
+            self._show_answer_error(question_id, read)
         elif isinstance(read, PersonAnswer):
             self._controls.answer(question.tool_call_id, read)
         elif read is not None:
@@ -270,23 +277,23 @@ class LiveView:
             self._controls.preview(question.tool_call_id, read, show)
 
     def _show_pieces(self, question_id: str, why: str, pieces: Sequence[PreviewPiece]) -> None:
-        self._say(question_id, "")
+        self._show_answer_error(question_id, "")
         made = {"why": why_node(question_id, why), "pieces": preview_node(question_id, pieces)}
-        self._tell([["put", f"{question_id}/{part}", node, ""] for part, node in made.items()])
+        self._send_soon([["put", f"{question_id}/{part}", node, ""] for part, node in made.items()])
 
-    def _say(self, question_id: str, words: str) -> None:
-        self._tell([["put", f"{question_id}/said", said_node(question_id, words), ""]])
+    def _show_answer_error(self, question_id: str, text: str) -> None:
+        self._send_soon([["put", f"{question_id}/said", answer_error_node(question_id, text), ""]])
 
     # Sending
 
-    def _tell(self, ops: list[Op]) -> None:
-        self.soon(self._batcher.add, ops)
+    def _send_soon(self, ops: list[Op]) -> None:
+        self.call_soon(self._batcher.add, ops)
 
-    def soon(self, work: Callable[..., object], *given: object) -> None:
-        """Do this on the engine's loop, between two events."""
+    def call_soon(self, work: Callable[..., object], *args: object) -> None:
+        """Call `work` on the engine's loop, between two events."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the kernel is going down
-                self._loop.call_soon_threadsafe(work, *given)
+                self._loop.call_soon_threadsafe(work, *args)
 
     def _send_ops(self, ops: list[Op], page: int | str | None = None) -> None:
         message: dict[str, Any] = {"run": self.run_id, "ops": ops}
@@ -296,113 +303,120 @@ class LiveView:
             self._fail(error)
 
 
-class OutputView:
-    """The live views in an output, and their swap to the saved pictures at the end.
+class LiveOutput:
+    """Live views in an output, replaced by saved pictures at the end.
 
-    Of one run, or of several that answer one request again, side by side.
+    Of one run, or of several runs side by side that answer one request again.
     """
 
     def __init__(self, output: Output, n: int = 1) -> None:
-        """Show `n` runs below what the output holds; `open` begins each."""
+        """Prepare to show `n` runs below the output's pictures; `open` adds each."""
         self._output, self._n = output, n
-        self._lives: list[LiveView] = []
-        self._over: list[RunRecord] = []
-        self._saved, self._unsaved = _FIRST_SAVE, 0
-        """Characters of the picture in the output, and of what was sent since."""
+        self._live_runs: list[LiveRun] = []
+        self._finished: list[RunRecord] = []
+        self._saved, self._unsaved = _FIRST_SAVE_CHARS, 0
+        """Characters of the last saved picture, and of the ops sent since."""
         self._was_asking = self._is_over = False
 
-    def open(self, run: RunRecord, controls: RunControls) -> LiveView:
-        """The view of a run that begins, which is its sink."""
+    def open(self, run: RunRecord, controls: RunControls) -> LiveRun:
+        """Open the view of a starting run; it is the run's sink."""
         ended, kernel_id = self._ended, self._output.id
-        live = LiveView(run, controls, send=self._send, ended=ended, kernel_id=kernel_id)
-        place = len(self._output.parts)
-        self._output.at_work, self._output.take_out = run.id, partial(live.soon, self._take_out)
+        live = LiveRun(run, controls, send=self._send, ended=ended, kernel_id=kernel_id)
+        n_before = len(self._output.parts)
+        self._output.running_id, self._output.remove_live = (
+            run.id,
+            partial(live.call_soon, self._remove_live),
+        )
         self._output.add(run.id)
-        self._lives.append(live)
-        if len(self._lives) > 1:
+        self._live_runs.append(live)
+        if len(self._live_runs) > 1:
             self.widget.send({"run": run.id, "ops": [["done", live.picture()]]})
         else:
-            self._place = place
+            self._place = n_before
             self.widget = RunWidget(
-                lambda: [*self._output.nodes(place), *(one.picture() for one in self._lives)]
+                lambda: [
+                    *self._output.nodes(n_before),
+                    *(live_run.picture() for live_run in self._live_runs),
+                ]
             )
-            listen(self.widget, self._heard)
+            listen(self.widget, self._on_message)
             self._output.show_live(comm_id(self.widget))
         return live
 
-    def _heard(self, message: object) -> None:
-        for live in self._lives:
-            live.heard(message)
+    def _on_message(self, message: object) -> None:
+        for live in self._live_runs:
+            live.on_message(message)
 
     def _send(self, message: dict[str, Any]) -> None:
-        # Drawn anew, an output may move: not under the mouse of a person who is asked.
-        is_asking = any(live.is_asking for live in self._lives)
+        # A redrawn output may move, and a click on a question could then hit another button: save
+        # when a question opens, and not again until it is answered.
+        is_asking = any(live.is_asking for live in self._live_runs)
         if is_asking and not self._was_asking:
             self._save()
         self._was_asking = is_asking
         self.widget.send(message)
         if message["ops"][0][0] != "done":
             self._unsaved += len(str(message["ops"]))
-            if self._unsaved > self._saved and not is_asking and self._output.at_work:
+            if self._unsaved > self._saved and not is_asking and self._output.running_id:
                 self._save(2 * self._saved)
 
     def _save(self, more_than: int = 0) -> None:
-        """Keep the picture so far in the output, if it has so many characters."""
+        """Save the present picture in the output if it is longer than `more_than` characters."""
         self._unsaved = 0
-        lives = [live.saved_picture() for live in self._lives]
+        lives = [live.saved_picture() for live in self._live_runs]
         made = page(h("div", "", *self._output.nodes(self._place), *lives))
         if len(made) > more_than:
             self._saved = len(made)
             self._output.show_live(comm_id(self.widget), made)
 
-    def _take_out(self, gone: Sequence[Part]) -> None:
-        """Take what was deleted out of the page, of the widget's state and of the file."""
-        if not self._output.at_work:
+    def _remove_live(self, removed: Sequence[Part]) -> None:
+        """Remove deleted runs from the page, the widget's state and the saved output."""
+        if not self._output.running_id:
             return
         self.widget.send_state("pictures")
-        for part in gone:
+        for part in removed:
             self.widget.send({"run": " ".join(part), "ops": [["done", h("div", "")]]})
         self._save()
 
     def _ended(self, run: RunRecord) -> None:
-        self._over.append(run)
+        self._finished.append(run)
         self._end()
 
-    def no_more(self) -> None:
-        """Fewer runs begin than were wanted. Any thread."""
-        self._n = len(self._lives)
-        for live in self._lives[:1]:
-            live.soon(self._end)
+    def on_fewer(self) -> None:
+        """Handle that fewer runs start than requested. Any thread."""
+        self._n = len(self._live_runs)
+        for live in self._live_runs[:1]:
+            live.call_soon(self._end)
 
     def _end(self) -> None:
-        """After the last run the pictures are saved. On the engine's loop."""
-        if self._is_over or len(self._over) < self._n:
+        """Save the pictures after the last run has ended. On the engine's loop."""
+        if self._is_over or len(self._finished) < self._n:
             return
         self._is_over = True
-        self._output.at_work, self._output.take_out = "", None
-        for live in self._lives:
+        self._output.running_id, self._output.remove_live = "", None
+        for live in self._live_runs:
             self._output.unfolded[live.run_id] = frozenset(live.unfolded)
         if self._n > 1:
-            ids = [live.run_id for live in self._lives]
-            place = self._output.parts.index((ids[0],))
-            self._output.parts.insert(place, (self._over[0].parent_id or "", *ids))
-        self._output.show_saved(*self._over)
+            ids = [live.run_id for live in self._live_runs]
+            index = self._output.parts.index((ids[0],))
+            self._output.parts.insert(index, (self._finished[0].parent_id or "", *ids))
+        self._output.show_saved(*self._finished)
         retire(self._output, self.widget)
 
 
 def retire(output: Output, widget: RunWidget) -> None:
-    """The saved picture has replaced this live view, whose clicks mean nothing any more."""
+    """Retire a live view that was replaced by a saved picture: ignore its clicks."""
     comms.unregister(comm_id(widget))
-    # The model stays open, so that a reloaded page can show it.
-    _replaced.append(_Replaced(output, widget))
+    # Keep the model open for a while: a reloaded page asks for it.
+    _replaced.append(_ReplacedView(output, widget))
     spare = [one for one in _replaced if one.output.takes_updates]
-    for one in spare[:-_KEPT_OPEN]:
-        _replaced.remove(one)
-        one.widget.close()
+    for view in spare[:-_MAX_KEPT_VIEWS]:
+        _replaced.remove(view)
+        view.widget.close()
 
 
-def forget_views(run_id: str) -> None:
-    """Close what still shows a run that was deleted: a widget's model holds whole pictures."""
-    for one in [one for one in _replaced if any(run_id in part for part in one.output.parts)]:
-        _replaced.remove(one)
-        one.widget.close()
+def close_views(run_id: str) -> None:
+    """Close replaced views of a deleted run: their widget models still hold its pictures."""
+    for view in [one for one in _replaced if any(run_id in part for part in one.output.parts)]:
+        _replaced.remove(view)
+        view.widget.close()

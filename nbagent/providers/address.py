@@ -1,34 +1,32 @@
-"""Addresses of servers: read once, compared by origin (scheme, host, port). Pure."""
+"""Addresses of servers: parse them, compare them by origin (scheme, host, port).
+
+Pure: asks no server and reads no environment variable.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from nbagent.contracts.errors import UsageError
 
-if TYPE_CHECKING:
-    pass
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_CACHE_SIZE = 256  # Each turn asks again about the address of its server.
 
 
-_PORTS = {"http": 80, "https": 443}
-
-
-_ADDRESSES = 256
-"""So many addresses are kept as they were read: each turn asks about the one of its server."""
-
-
-@lru_cache(_ADDRESSES)
+@lru_cache(_CACHE_SIZE)
 def origin(url: str | None) -> str | None:
-    """Scheme, host and port of an address: what a key is made for. None for no address."""
+    """Scheme, host and port of an address; None for no address. A key belongs to one origin.
+
+    An unreadable address has an origin of its own, so that it never equals another one.
+    """
     if not url:
         return None
     try:
         parts = urlsplit(url if "://" in url else f"https://{url}")
-        port = parts.port or _PORTS.get(parts.scheme, 0)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
     except ValueError:
         return f"unreadable:{url}"
     host = parts.hostname or ""
@@ -36,13 +34,13 @@ def origin(url: str | None) -> str | None:
 
 
 def host_of(url: str | None) -> str:
-    """The host of an address; empty where there is none or it cannot be read."""
+    """Host of an address; empty if there is none or it cannot be read."""
     return urlsplit(origin(url) or "").hostname or ""
 
 
-@lru_cache(_ADDRESSES)
+@lru_cache(_CACHE_SIZE)
 def is_loopback(url: str | None) -> bool:
-    """Whether the host of an address is this machine."""
+    """True if the host of an address is this machine."""
     host = host_of(url)
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -52,12 +50,14 @@ def is_loopback(url: str | None) -> bool:
         return False
 
 
-def normal_base_url(text: str, *, home: str = "", endings: Iterable[str] = ()) -> str:
-    """A base URL as it was meant: with a scheme, without an endpoint's path, with a path.
+def normalize_base_url(
+    text: str, *, default_path: str = "", endpoint_paths: Iterable[str] = ()
+) -> str:
+    """Complete a base URL that a person typed: add a scheme and a path, cut an endpoint's path.
 
     Args:
-        home: the path where a host was given alone.
-        endings: paths of endpoints that people copy along.
+        default_path: path to add if only a host was given.
+        endpoint_paths: paths of endpoints that people copy along; they are cut off.
     """
     text = text.strip()
     if "://" not in text:
@@ -66,9 +66,9 @@ def normal_base_url(text: str, *, home: str = "", endings: Iterable[str] = ()) -
         parts = urlsplit(text)
     except ValueError:
         raise UsageError(f"the base URL {text!r} cannot be read; check it.") from None
-    path = given = parts.path.rstrip("/")
-    for ending in endings:
-        path = path.removesuffix(ending).rstrip("/")
-    if not path and not given:
-        path = home
+    path = typed_path = parts.path.rstrip("/")
+    for endpoint_path in endpoint_paths:
+        path = path.removesuffix(endpoint_path).rstrip("/")
+    if not path and not typed_path:
+        path = default_path
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))

@@ -1,6 +1,7 @@
-"""The built-in servers, a row each: name → wires, address, key, default model, profile.
+"""The built-in providers, one row each, and look-up of providers by name.
 
-A server that speaks a known wire is a row here and no code.
+A row names wires, address, key variables and default model. A server with a known wire needs a
+row here; a server that differs from its wire also needs a profile in `wires/chat.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.model import ProviderConfig
@@ -24,18 +25,18 @@ from nbagent.providers.wires.ollama import Ollama, ollama_url
 from nbagent.providers.wires.responses import Responses
 from nbagent.shown.texts import error_line
 
-if TYPE_CHECKING:
-    from nbagent.providers.wires.base import Wire
+T = TypeVar("T")
+ENTRY_POINT_GROUP = "nbagent.providers"
 
 
-def _row(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provider:
-    """A provider whose key and address are in `NAME_API_KEY` and `NAME_BASE_URL`."""
+def _provider(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provider:
+    """Build a row; by default its key and URL are in `NAME_API_KEY` and `NAME_BASE_URL`."""
     facts.setdefault("key_variables", (f"{name.upper()}_API_KEY",))
     facts.setdefault("base_url_variables", (f"{name.upper()}_BASE_URL",))
     facts.setdefault("needs_key", "start" not in facts)  # A server of this machine needs none.
 
-    def opened(config: ProviderConfig) -> ChatClient:
-        # Imported late: listing the providers must not load the HTTP library.
+    def open_client(config: ProviderConfig) -> ChatClient:
+        # Late import: listing the providers must not load the HTTP library.
         from nbagent.providers.client import WireClient
 
         config = replace(config, base_url=config.base_url or base_url)
@@ -43,16 +44,18 @@ def _row(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provide
             wires(config),
             config,
             provider=name,
-            key_variables=row.key_variables if row.needs_key and row.owns(config.base_url) else (),
+            key_variables=row.key_variables
+            if row.needs_key and row.is_own_server(config.base_url)
+            else (),
             start=row.start,
         )
 
-    row = Provider(name=name, open=opened, wires=wires, default_base_url=base_url, **facts)
+    row = Provider(name=name, open=open_client, wires=wires, default_base_url=base_url, **facts)
     return row
 
 
-def _chat(server: str | None = None) -> Wires:
-    """Chat Completions in the profile of a server, or of the one that the base URL names."""
+def _chat_wires(server: str | None = None) -> Wires:
+    """Chat Completions with the profile of a named server; without a name, of the base URL's."""
 
     def wires(config: ProviderConfig) -> list[Wire]:
         profile = PROFILES[server] if server else profile_of(config.base_url or "")
@@ -74,10 +77,10 @@ _GENERIC: dict[str, Any] = {
     "needs_key": False,
 }
 PROVIDERS: tuple[Provider, ...] = (
-    _row("openai", _chat(), default_model="gpt-5.4", **_OPENAI),
-    _row("openai-responses", lambda config: [Responses()], **_OPENAI),
-    _row("openai-compatible", _chat(), **_GENERIC),
-    _row(
+    _provider("openai", _chat_wires(), default_model="gpt-5.4", **_OPENAI),
+    _provider("openai-responses", lambda config: [Responses()], **_OPENAI),
+    _provider("openai-compatible", _chat_wires(), **_GENERIC),
+    _provider(
         "azure",
         azure_wires,
         None,
@@ -85,13 +88,13 @@ PROVIDERS: tuple[Provider, ...] = (
         key_hosts=AZURE_HOSTS,
         base_url_variables=("AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"),
     ),
-    _row(
+    _provider(
         "anthropic",
         lambda config: [Anthropic(config.base_url or "", config.headers)],
         "https://api.anthropic.com/v1",
         default_model="claude-sonnet-5-5",
     ),
-    _row(
+    _provider(
         "google",
         lambda config: [Google()],
         "https://generativelanguage.googleapis.com/v1",
@@ -99,11 +102,16 @@ PROVIDERS: tuple[Provider, ...] = (
         base_url_variables=("GEMINI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
         default_model="gemini-3.8-flash",
     ),
-    _row("deepseek", _chat("deepseek"), "https://api.deepseek.com", default_model="deepseek-flash"),
-    _row("openrouter", _chat("openrouter"), "https://openrouter.ai/api/v1"),
-    _row("groq", _chat("groq"), "https://api.groq.com/openai/v1"),
-    _row("mistral", _chat("mistral"), "https://api.mistral.ai/v1"),
-    _row(
+    _provider(
+        "deepseek",
+        _chat_wires("deepseek"),
+        "https://api.deepseek.com",
+        default_model="deepseek-flash",
+    ),
+    _provider("openrouter", _chat_wires("openrouter"), "https://openrouter.ai/api/v1"),
+    _provider("groq", _chat_wires("groq"), "https://api.groq.com/openai/v1"),
+    _provider("mistral", _chat_wires("mistral"), "https://api.mistral.ai/v1"),
+    _provider(
         "ollama",
         lambda config: [Ollama()],
         "http://127.0.0.1:11434",
@@ -112,43 +120,42 @@ PROVIDERS: tuple[Provider, ...] = (
         base_url_variables=("OLLAMA_HOST",),
         read_url=ollama_url,
     ),
-    _row("vllm", _chat("vllm"), "http://127.0.0.1:8000/v1", start="vllm serve MODEL"),
-    _row("lmstudio", _chat("lmstudio"), "http://127.0.0.1:1234/v1", start="lms server start"),
-    _row(
-        "llamacpp", _chat("llamacpp"), "http://127.0.0.1:8080/v1", start="llama-server -m FILE.gguf"
+    _provider("vllm", _chat_wires("vllm"), "http://127.0.0.1:8000/v1", start="vllm serve MODEL"),
+    _provider(
+        "lmstudio", _chat_wires("lmstudio"), "http://127.0.0.1:1234/v1", start="lms server start"
+    ),
+    _provider(
+        "llamacpp",
+        _chat_wires("llamacpp"),
+        "http://127.0.0.1:8080/v1",
+        start="llama-server -m FILE.gguf",
     ),
 )
 
 
-T = TypeVar("T")
-
-
-ENTRY_POINT_GROUP = "nbagent.providers"
-
-
 def provider_names() -> tuple[str, ...]:
-    """The names of all providers, built in and installed, in alphabetical order."""
-    return tuple(sorted(_known()))
+    """Names of all providers, built-in and installed, in alphabetical order."""
+    return tuple(sorted(_all_providers()))
 
 
 def find_provider(name: str) -> Provider:
-    """The provider of this name.
+    """Return the provider with this name.
 
     Raises:
-        UsageError: there is none (the message names the nearest one and lists all), or its
-            package is broken.
+        UsageError: no provider has this name (the message names the nearest one and lists all),
+            or its package is broken.
     """
-    found = _known().get(name)
-    if found is None:
-        raise UsageError(_unknown(name))
-    return _provider_of(found) if isinstance(found, EntryPoint) else found
+    provider = _all_providers().get(name)
+    if provider is None:
+        raise UsageError(_unknown_provider(name))
+    return _load_provider(provider) if isinstance(provider, EntryPoint) else provider
 
 
 def split_model_id(model_id: str) -> tuple[str, str]:
     """Split `openai:gpt-5.4` into provider and model. The model's name may contain colons.
 
     Raises:
-        UsageError: it does not start with the name of a provider.
+        UsageError: the id does not start with the name of a provider.
     """
     provider, colon, model = model_id.strip().partition(":")
     if not colon:
@@ -156,9 +163,9 @@ def split_model_id(model_id: str) -> tuple[str, str]:
             f"model {provider!r} names no provider; write it as provider:model, for example"
             f" openai:{provider or 'gpt-5.4'}. Known providers: {', '.join(provider_names())}."
         )
-    if provider not in _known():
+    if provider not in _all_providers():
         raise UsageError(
-            f"{_unknown(provider)} A model id is provider:model;"
+            f"{_unknown_provider(provider)} A model id is provider:model;"
             f" for a model that is itself called {model_id!r} write openai:{model_id}."
         )
     if not model:
@@ -168,9 +175,12 @@ def split_model_id(model_id: str) -> tuple[str, str]:
 
 
 @cache
-def _known() -> Mapping[str, Provider | EntryPoint]:
-    """The built-in providers, and what other packages declare, which is not imported yet."""
-    # Imported late: the rows name the wires, and a wire imports pydantic.
+def _all_providers() -> Mapping[str, Provider | EntryPoint]:
+    """Built-in providers and entry points of other packages; the latter are not imported yet.
+
+    A built-in name wins: another package must not be able to receive the keys of `openai`.
+    """
+    # Late imports: the offline model brings the demo's rules, and most look-ups need neither.
     from nbagent.providers.local import PROVIDER as LOCAL
     from nbagent.providers.offline import PROVIDER as OFFLINE
 
@@ -178,33 +188,33 @@ def _known() -> Mapping[str, Provider | EntryPoint]:
     return installed | {provider.name: provider for provider in (*PROVIDERS, LOCAL, OFFLINE)}
 
 
-def _provider_of(entry: EntryPoint) -> Provider:
-    """The provider of another package: what its code raises or gives is checked here."""
+def _load_provider(entry: EntryPoint) -> Provider:
+    """Load a provider of another package; check the result and turn its faults into UsageError."""
     package = f"provider {entry.name!r} ({entry.value})"
-    found: object = _called(entry.load, f"{package} cannot be loaded")
-    if not isinstance(found, Provider):
-        raise UsageError(f"{package} gave {type(found).__name__}, not a Provider; fix it.")
+    provider: object = _call_package(entry.load, f"{package} cannot be loaded")
+    if not isinstance(provider, Provider):
+        raise UsageError(f"{package} gave {type(provider).__name__}, not a Provider; fix it.")
 
-    def opened(config: ProviderConfig) -> ChatClient:
-        client = _called(lambda: found.open(config), f"{package} cannot be opened")
+    def open_client(config: ProviderConfig) -> ChatClient:
+        client = _call_package(lambda: provider.open(config), f"{package} cannot be opened")
         if not hasattr(client, "chat_stream"):
             raise UsageError(f"{package} gave {type(client).__name__}, not a client; fix it.")
         return client
 
-    return replace(found, open=opened)
+    return replace(provider, open=open_client)
 
 
-def _called(work: Callable[[], T], failed: str) -> T:
+def _call_package(work: Callable[[], T], failed: str) -> T:
     try:
         return work()
     except (NbagentError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # a package may also end the process where it is imported
+    except BaseException as error:  # An imported package may even call sys.exit().
         why = " ".join(error_line(error).split())
         raise UsageError(f"{failed}: {why}; repair or uninstall its package.") from error
 
 
-def _unknown(name: str) -> str:
+def _unknown_provider(name: str) -> str:
     names = provider_names()
     nearest = get_close_matches(name, names, 1, 0.6)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""

@@ -1,6 +1,7 @@
-"""One request to a model server and its answer: attempts, retries, deadlines, what was refused.
+"""One request to a model server and its answer: attempts, retries, deadlines, workarounds.
 
-The one client of all wires. Shapes of requests and answers are the wire's, bytes are `http`'s.
+The one client of all wires. A wire knows the format of requests and answers, `transport` moves
+the bytes, `answer` builds the response.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from nbagent.contracts.model import (
     ProviderConfig,
     ResponseMeta,
 )
-from nbagent.providers.address import normal_base_url, origin
-from nbagent.providers.answer.builder import Assembly
+from nbagent.providers.address import normalize_base_url, origin
+from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.reader import NO_CALLS, AnswerReader
-from nbagent.providers.provider import whole_response
-from nbagent.providers.rate_limits import Limiter, Place, backoff_s
+from nbagent.providers.provider import collect_stream
+from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
 from nbagent.providers.transport.http import (
     BETWEEN_BYTES_S,
     MAX_BODY_BYTES,
@@ -34,48 +35,50 @@ from nbagent.providers.transport.http import (
     HttpClient,
 )
 from nbagent.providers.transport.sse import load_wire
-from nbagent.providers.wires.base import Encoding, Parser, Toolset, Wire
-from nbagent.providers.wires.encoding import History
-from nbagent.providers.workarounds import Refusals, reword
+from nbagent.providers.wires.base import EncodingContext, Parser, Toolset, Wire
+from nbagent.providers.wires.encoding import MessageEncoder
+from nbagent.providers.workarounds import UnsupportedParams, explain_refusal
 
-_HISTORIES = 8
+_MAX_ENCODERS = 8
 _LIST_TIMEOUT_S = 30.0
-_MOST_PAGES = 20
-_MOST_LIST_BYTES = 4 * 1024 * 1024
-_MOST_HOPS = 16
-"""An answer that the server gives in parts has at most so many."""
+_MAX_PAGES = 20
+_MAX_LIST_BYTES = 4 * 1024 * 1024
+_MAX_CONTINUATIONS = 16
+"""Follow-up requests for one answer that the server gives in parts."""
 _BYTES_PER_TOKEN = 4
-"""Of a request, about; only to share what a server takes."""
-_NOT_MISSED = (None, "", (), "auto", "none")
-"""Of a field that a wire lacks: not set, or what happens anyway; without a choice of tools, none
-are offered."""
+"""Rough size of a token in a request; used only to share a server's rate limit."""
+_DEFAULT_VALUES = (None, "", (), "auto", "none")
+"""Values of a request's field that need no notice if the wire has no such field: not set, or the
+server's behaviour without it. (With `tool_choice="none"` such a wire sends no tools.)"""
 _YIELD_BYTES = 64 * 1024
-_AFTER_THE_END_S = 0.05
-"""A connection that is not at its end so long after the last word is dropped instead of kept."""
-_AFTER_FINISH_S = 5.0
-"""So long after a finish reason, without the last word, the usage is waited for."""
+_CLOSE_AFTER_END_S = 0.05
+"""A connection whose body is still open this long after the answer's end is dropped. Waiting
+longer would delay the run only to keep a connection."""
+_USAGE_WAIT_S = 5.0
+"""Wait for the usage after a finish reason. Some servers never send the last event; a whole
+answer must not fail because of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireRequest:
-    """What a client would send for a request."""
+    """Request as a client would send it."""
 
     url: str
-    """Without a query."""
+    """URL without its query."""
     body: bytes
     dropped_params: tuple[str, ...] = ()
-    """What it leaves out because the server refused it before."""
+    """Parameters left out because the server refused them before."""
 
 
 class WireClient:
     """Talks to one server over the wires that it speaks.
 
     Args:
-        wires: the formats of the server; for each request the first one that suits is used.
-        config: where the server is; `base_url` must be set.
+        wires: formats of the server; each request uses the first one that accepts it.
+        config: server and key; `base_url` must be set.
         provider: the part of a model id before the colon.
-        key_variables: where a key may be set, for a server that answers only with one.
-        start: the command that starts the server, for the person to whom nothing answers.
+        key_variables: environment variables for the key, if the server requires one.
+        start: command that starts the server; shown if nothing answers there.
     """
 
     def __init__(
@@ -92,17 +95,19 @@ class WireClient:
         self.provider = provider
         self._config = config
         self._key_variables = tuple(key_variables)
-        endings = [ending for wire in self._wires for ending in wire.endings]
-        self._base_url = normal_base_url(config.base_url or "", home=first.home, endings=endings)
+        paths = [path for wire in self._wires for path in wire.endpoint_paths]
+        self._base_url = normalize_base_url(
+            config.base_url or "", default_path=first.default_path, endpoint_paths=paths
+        )
         self._origin = origin(self._base_url) or ""
         for wire in self._wires:
-            if clash := wire.reserved & config.extra_body.keys():
+            if clash := wire.reserved_keys & config.extra_body.keys():
                 raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
         account = {
             "OpenAI-Organization": config.organization_id,
             "OpenAI-Project": config.project_id,
         }
-        self._limiter = Limiter.of(self._base_url, config.api_key)
+        self._limiter = Limiter.shared(self._base_url, config.api_key)
         self._http = HttpClient(
             self._base_url,
             key=config.api_key,
@@ -112,55 +117,57 @@ class WireClient:
             advice=f"start it with `{start}`, or check the base URL." if start else "",
         )
         self._toolset = Toolset((), first)
-        self._history = lru_cache(_HISTORIES)(History)
+        self._encoder_for = lru_cache(_MAX_ENCODERS)(MessageEncoder)
 
     def __repr__(self) -> str:
-        return f"WireClient({self.provider}, {self._http.address.shown!r})"
+        return f"WireClient({self.provider}, {self._http.address.display_url!r})"
 
     async def chat(
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
     ) -> ChatResponse:
-        """One request, one whole answer."""
-        return await whole_response(self._exchange(request, stream=False), notify)
+        """Send one request and return the whole answer."""
+        return await collect_stream(self._answer_chunks(request, stream=False), notify)
 
     def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """One request, its answer in chunks; the last one has `done` and `response`."""
-        return self._exchange(request, stream=True)
+        """Send one request; yield its answer in chunks. The last has `done` and `response`."""
+        return self._answer_chunks(request, stream=True)
 
     def wire_request(self, request: ChatRequest, *, stream: bool) -> WireRequest:
-        """What the first attempt would send; nothing is sent. On the engine's loop."""
-        attempt = self._prepared(_Exchange(request, stream, 0.0))
+        """Build the first attempt without sending it. Call it on the engine's loop."""
+        attempt = self._prepare(_RequestState(request, stream, 0.0))
         path = attempt.wire.path(request, stream=stream).partition("?")[0]
-        return WireRequest(f"{self._http.address.shown}{path}", attempt.body, attempt.changed)
+        return WireRequest(
+            f"{self._http.address.display_url}{path}", attempt.body, attempt.dropped_params
+        )
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
-        """Whether the server sees to it that an answer fits a schema."""
-        refusals = Refusals.of(self._base_url, request.model)
-        return self._wire_for(request, refusals.flags).has_schema_mode(request)
+        """True if the server itself forces an answer into a schema."""
+        unsupported = UnsupportedParams.for_model(self._base_url, request.model)
+        return self._select_wire(request, unsupported.workarounds).has_schema_mode(request)
 
     async def list_models(self) -> list[ModelInfo]:
-        """The models that the server offers."""
+        """List the models of the server."""
         wire = self._wires[0]
         deadline = asyncio.get_running_loop().time() + min(_LIST_TIMEOUT_S, self._config.timeout_s)
         models: list[ModelInfo] = []
         page: str | None = ""
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             path = wire.models_path
             if page:
                 path += f"{'&' if '?' in path else '?'}{page}"
             headers = wire.headers(frozenset())
-            sent = self._http.send("GET", path, deadline=deadline, headers=headers)
-            async with aclosing(await sent) as response:
-                body = await response.read(_MOST_LIST_BYTES)
+            response_coming = self._http.send("GET", path, deadline=deadline, headers=headers)
+            async with aclosing(await response_coming) as response:
+                body = await response.read(_MAX_LIST_BYTES)
             try:
-                found, page = wire.models(load_wire(body))
+                listed, page = wire.read_models(load_wire(body))
             except (ValueError, RecursionError, ModelError):
                 raise ModelError(
-                    f"{self._http.address.shown}{wire.models_path} did not answer with a list of"
+                    f"{self._http.address.display_url}{wire.models_path} did not answer with a list of"
                     " models; check the base URL.",
                     code="LLM_BAD_RESPONSE",
                 ) from None
-            models += found
+            models += listed
             if not page:
                 break
         return models
@@ -169,8 +176,10 @@ class WireClient:
         """Close its connections."""
         await self._http.aclose()
 
-    async def _exchange(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[ChatChunk]:
-        """The one body of `chat` and `chat_stream`: attempts until an answer or a final error."""
+    async def _answer_chunks(
+        self, request: ChatRequest, *, stream: bool
+    ) -> AsyncGenerator[ChatChunk]:
+        """Body of `chat` and `chat_stream`: attempt until an answer or a final error."""
         if self._key_variables and not self._http.has_key:
             raise ModelError(
                 f"there is no key for {self._http.address.server}; set"
@@ -178,141 +187,147 @@ class WireClient:
                 code="LLM_AUTH_FAILED",
             )
         deadline = asyncio.get_running_loop().time() + self._config.timeout_s
-        exchange = _Exchange(request, stream, deadline)
+        state = _RequestState(request, stream, deadline)
         while True:
-            attempt = self._prepared(exchange)
-            into = attempt.into
+            attempt = self._prepare(state)
+            builder = attempt.builder
             fault: ModelError | None = None
             try:
-                with Place(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as place:
-                    while wait_s := await place.turn(deadline):
-                        told = f"waiting {wait_s:.1f} s: rate limit of {self._http.address.server}"
-                        yield ChatChunk(notice=ClientNotice("wait", told, wait_s=wait_s))
-                    exchange.waited_s += place.waited_s
-                    async with aclosing(self._attempted(exchange, attempt, place)) as pieces:
+                with RequestSlot(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as slot:
+                    while wait_s := await slot.acquire(deadline):
+                        text = f"waiting {wait_s:.1f} s: rate limit of {self._http.address.server}"
+                        yield ChatChunk(notice=ClientNotice("wait", text, wait_s=wait_s))
+                    state.waited_s += slot.waited_s
+                    async with aclosing(self._send_attempt(state, attempt, slot)) as pieces:
                         async for _ in pieces:
-                            for chunk in exchange.shows(into):
+                            for chunk in state.take_chunks(builder):
                                 yield chunk
             except ModelError as error:
                 fault = error
             except Exception as error:
-                what = f"{type(error).__name__}: {error}"
-                fault = ModelError(f"the client failed ({what}); please report it.")
-            # What came before a fault, in the same packet, is kept.
-            for chunk in exchange.shows(into):
+                reason = f"{type(error).__name__}: {error}"
+                fault = ModelError(f"the client failed ({reason}); please report it.")
+            # Show what came before the fault in the same packet.
+            for chunk in state.take_chunks(builder):
                 yield chunk
-            if fault is None and into.error:
-                yield ChatChunk(notice=_late(into.error, into))
-            if fault is not None and not exchange.shown and _is_filtered(fault):
-                into.finish("content_filter")
-                exchange.request_id, fault = fault.request_id, None
+            if fault is None and builder.error:
+                yield ChatChunk(notice=_late_error_notice(builder.error, builder))
+            if fault is not None and not state.has_output and _is_content_filter(fault):
+                builder.finish("content_filter")
+                state.request_id, fault = fault.request_id, None
             if fault is None:
-                if into.go_on is None or exchange.hops >= _MOST_HOPS:
-                    yield _last_chunk(into, exchange, attempt.changed)
+                if builder.continuation is None or state.continuations >= _MAX_CONTINUATIONS:
+                    yield _last_chunk(builder, state, attempt.dropped_params)
                     return
-                exchange.hops += 1
-                exchange.into, exchange.go_on = into, into.go_on
-                into.begin_hop()
+                state.continuations += 1
+                state.builder, state.continuation = builder, builder.continuation
+                builder.begin_continuation()
                 continue
-            notice = None if exchange.shown else self._notice_of(exchange, fault, attempt)
+            notice = None if state.has_output else self._retry_notice(state, fault, attempt)
             if notice is None:
                 try:
                     raise fault
                 finally:
-                    # Its traceback holds this frame: a failed answer would stay with the error.
-                    del fault, attempt, into
+                    # The error's traceback holds this frame, which would keep the failed answer alive.
+                    del fault, attempt, builder
             yield ChatChunk(notice=notice)
             await asyncio.sleep(notice.wait_s)
 
-    def _prepared(self, exchange: _Exchange) -> _Attempt:
-        """The next attempt: its wire, its body and what will read its answer."""
-        request = exchange.request
-        refusals = Refusals.of(self._base_url, request.model)
-        flags = refusals.flags
-        wire = self._wire_for(request, flags)
-        # Comparing tuples of the same objects is a comparison of pointers.
+    def _prepare(self, state: _RequestState) -> _Attempt:
+        """Prepare the next attempt: wire, body and the parser for its answer."""
+        request = state.request
+        unsupported = UnsupportedParams.for_model(self._base_url, request.model)
+        workarounds = unsupported.workarounds
+        wire = self._select_wire(request, workarounds)
+        # Cheap: comparing tuples of the same objects compares pointers.
         if self._toolset.wire is not wire or self._toolset.tools != request.tools:
             self._toolset = Toolset(request.tools, wire)
         toolset = self._toolset
-        params = wire.params(request, toolset.names, flags, stream=exchange.stream)
-        wire.join_extra(params, self._config.extra_body)
-        params.update(exchange.go_on)
-        lacking = tuple(n for n in sorted(wire.lacks) if getattr(request, n) not in _NOT_MISSED)
-        changed = (*lacking, *refusals.apply(params))
-        context = Encoding(self._origin, request.model, toolset.names, bool(request.tools), flags)
-        body = self._history(wire, context).body(request, toolset.encoded, params)
-        into = exchange.into
-        if into is None:
+        params = wire.params(request, toolset.names, workarounds, stream=state.stream)
+        wire.merge_extra_body(params, self._config.extra_body)
+        params.update(state.continuation)
+        without_place = tuple(
+            n for n in sorted(wire.unsupported_fields) if getattr(request, n) not in _DEFAULT_VALUES
+        )
+        dropped = (*without_place, *unsupported.apply(params))
+        context = EncodingContext(
+            self._origin, request.model, toolset.names, bool(request.tools), workarounds
+        )
+        body = self._encoder_for(wire, context).body(request, toolset.encoded, params)
+        builder = state.builder
+        if builder is None:
             source = {"provider": self.provider, "origin": self._origin, "model": request.model}
-            into = Assembly(toolset.names, source, think_tags=wire.think_tags)
-        parser = wire.parser(request, into)
-        return _Attempt(wire, params, flags, changed, body, into, parser, refusals)
+            builder = ResponseBuilder(toolset.names, source, think_tags=wire.think_tags)
+        parser = wire.parser(request, builder)
+        return _Attempt(wire, params, workarounds, dropped, body, builder, parser, unsupported)
 
-    def _wire_for(self, request: ChatRequest, flags: frozenset[str]) -> Wire:
-        return next((w for w in self._wires if w.suits(request, flags)), self._wires[-1])
+    def _select_wire(self, request: ChatRequest, workarounds: frozenset[str]) -> Wire:
+        return next((w for w in self._wires if w.accepts(request, workarounds)), self._wires[-1])
 
-    def _notice_of(
-        self, exchange: _Exchange, fault: ModelError, attempt: _Attempt
+    def _retry_notice(
+        self, state: _RequestState, fault: ModelError, attempt: _Attempt
     ) -> ClientNotice | None:
-        """What is told before another attempt, and how long that waits; None: there is none."""
-        lesson = attempt.wire.lesson(fault, exchange.request, attempt.flags)
-        if lesson is not None and lesson.flag not in attempt.flags:
-            attempt.refusals.flags |= {lesson.flag}
-            text = lesson.text
+        """Notice before the next attempt, with its wait; None if the error is final."""
+        workaround = attempt.wire.workaround_for(fault, state.request, attempt.workarounds)
+        if workaround is not None and workaround.name not in attempt.workarounds:
+            attempt.unsupported.workarounds |= {workaround.name}
+            text = workaround.notice
         else:
-            text = attempt.refusals.learn(fault, attempt.params)
+            text = attempt.unsupported.learn(fault, attempt.params)
         if text:
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
+        # Groq and Gemini report a call that the model wrote wrongly as an error. A second answer is
+        # usually right; a third request would only cost money.
         if fault.details.get("code") in ("tool_use_failed", NO_CALLS):
-            fault.retryable, exchange.regenerated = not exchange.regenerated, True
-        reword(fault, exchange.request)
-        left_s = exchange.deadline - asyncio.get_running_loop().time()
-        wait_s = backoff_s(fault, exchange.attempts, self._config.retries)
+            fault.retryable, state.regenerated = not state.regenerated, True
+        explain_refusal(fault, state.request)
+        left_s = state.deadline - asyncio.get_running_loop().time()
+        wait_s = backoff_s(fault, state.attempts, self._config.retries)
         if wait_s is None or wait_s >= left_s:
             return None
-        exchange.attempts += 1
-        exchange.waited_s += wait_s
+        state.attempts += 1
+        state.waited_s += wait_s
         text = f"{fault.message} Trying again in {wait_s:.1f} s."
-        return ClientNotice("retry", text, exchange.attempts - 1, wait_s, fault.info)
+        return ClientNotice("retry", text, state.attempts - 1, wait_s, fault.info)
 
-    async def _attempted(
-        self, exchange: _Exchange, attempt: _Attempt, place: Place
+    async def _send_attempt(
+        self, state: _RequestState, attempt: _Attempt, slot: RequestSlot
     ) -> AsyncGenerator[None]:
-        """One request on the wire; a step for each piece of its answer."""
-        wire, into = attempt.wire, attempt.into
-        streams = exchange.stream and "stream" not in attempt.changed
+        """Send one attempt and read its answer; yield after each piece."""
+        wire, builder = attempt.wire, attempt.builder
+        streams = state.stream and "stream" not in attempt.dropped_params
         response = await self._http.send(
             "POST",
-            wire.path(exchange.request, stream=exchange.stream),
+            wire.path(state.request, stream=state.stream),
             attempt.body,
-            deadline=exchange.deadline,
+            deadline=state.deadline,
             between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
-            headers=wire.headers(attempt.flags),
+            headers=wire.headers(attempt.workarounds),
         )
-        self._limiter.learn(place, response.status, response.headers)
-        exchange.request_id = response.request_id
-        reader = AnswerReader(attempt.parser, into, wire.framing())
-        taken = 0
-        limit = MAX_STREAM_BYTES if exchange.stream else MAX_BODY_BYTES
+        self._limiter.update(slot, response.status, response.headers)
+        state.request_id = response.request_id
+        reader = AnswerReader(attempt.parser, builder, wire.framing())
+        read_bytes = 0
+        limit = MAX_STREAM_BYTES if state.stream else MAX_BODY_BYTES
         try:
             async with aclosing(response.pieces(limit)) as pieces:
                 async for piece in pieces:
-                    taken += len(piece)
-                    if taken > _YIELD_BYTES:
-                        # What arrives faster than it is read must not keep other runs waiting.
-                        taken = 0
+                    read_bytes += len(piece)
+                    if read_bytes > _YIELD_BYTES:
+                        # A fast server never blocks this loop, so give other runs a turn.
+                        read_bytes = 0
                         await asyncio.sleep(0)
-                    ended = into.ended
+                    had_ended = builder.ended
                     reader.feed(piece)
                     yield
-                    if into.ended and not ended:
-                        response.shorten(_AFTER_THE_END_S)
-                    elif into.finished and not into.ended:
-                        response.shorten(_AFTER_FINISH_S)
+                    if builder.ended and not had_ended:
+                        response.shorten_deadline(_CLOSE_AFTER_END_S)
+                    elif builder.finished and not builder.ended:
+                        response.shorten_deadline(_USAGE_WAIT_S)
         except ModelError as error:
-            # A connection that breaks after the end of the answer takes nothing away.
-            silent = error.code == "LLM_TIMEOUT" and error is not into.error
-            if not into.stands(silent=silent):
+            # A connection that breaks after the end of the answer does not spoil it.
+            silent = error.code == "LLM_TIMEOUT" and error is not builder.error
+            if not builder.is_usable(timed_out=silent):
                 raise
         finally:
             await response.aclose()
@@ -320,66 +335,69 @@ class WireClient:
 
 
 @dataclass(slots=True)
-class _Exchange:
-    """What stays the same over the attempts of one request."""
+class _RequestState:
+    """State that the attempts of one request share."""
 
     request: ChatRequest
     stream: bool
     deadline: float
     request_id: str | None = None
-    shown: bool = False
-    """Something of the answer was given on: it cannot be asked for again."""
+    has_output: bool = False
+    """A part of the answer was shown, so the request is not repeated: text would appear twice."""
     attempts: int = 1
-    """Without those that a refused parameter cost."""
+    """Attempts so far, without repeats because of a refused parameter."""
     waited_s: float = 0.0
     regenerated: bool = False
-    """A call that could not be read was asked for once more."""
-    hops: int = 0
-    into: Assembly | None = None
-    """The answer so far, where the server gives it in parts."""
-    go_on: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The request was repeated because of an unreadable call; this happens once."""
+    continuations: int = 0
+    builder: ResponseBuilder | None = None
+    """Answer so far, if the server gives it in parts."""
+    continuation: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def shows(self, into: Assembly) -> Iterator[ChatChunk]:
-        """What has come since the last time."""
-        for chunk in into.take_chunks():
-            self.shown = True
+    def take_chunks(self, builder: ResponseBuilder) -> Iterator[ChatChunk]:
+        """Yield what has arrived since the last call."""
+        for chunk in builder.take_chunks():
+            self.has_output = True
             yield chunk
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One request that is ready to be sent."""
+    """One attempt, ready to send."""
 
     wire: Wire
     params: dict[str, Any]
-    flags: frozenset[str]
-    changed: tuple[str, ...]
-    """Parameters that are not sent as asked."""
+    workarounds: frozenset[str]
+    dropped_params: tuple[str, ...]
+    """Parameters that are left out."""
     body: bytes
-    into: Assembly
+    builder: ResponseBuilder
     parser: Parser
-    refusals: Refusals
+    unsupported: UnsupportedParams
 
 
-def _late(error: ModelError, into: Assembly) -> ClientNotice:
-    whole = "cut at its length" if into.was_cut_by_length else "whole"
-    told = f"The server sent an error behind the answer, which is {whole}: {error.server_text}"
-    return ClientNotice("note", told, error=error.info)
+def _late_error_notice(error: ModelError, builder: ResponseBuilder) -> ClientNotice:
+    whole = "cut at its length" if builder.was_cut_by_length else "whole"
+    text = f"The server sent an error behind the answer, which is {whole}: {error.server_text}"
+    return ClientNotice("note", text, error=error.info)
 
 
-def _is_filtered(fault: ModelError) -> bool:
-    # Azure refuses a prompt by a 400, OpenRouter by a 403: the end of a turn, no failure.
+def _is_content_filter(fault: ModelError) -> bool:
+    # Azure refuses a filtered prompt with status 400 (code content_filter), OpenRouter with 403.
+    # That ends the turn with `content_filter`, as a filter in the stream does; it is no failure.
     return fault.details.get("code") == "content_filter"
 
 
-def _last_chunk(into: Assembly, exchange: _Exchange, changed: tuple[str, ...]) -> ChatChunk:
+def _last_chunk(
+    builder: ResponseBuilder, state: _RequestState, dropped: tuple[str, ...]
+) -> ChatChunk:
     meta = ResponseMeta(
-        request_id=exchange.request_id,
-        attempts=exchange.attempts,
-        retry_wait_ms=exchange.waited_s * 1000,
-        dropped_params=changed,
+        request_id=state.request_id,
+        attempts=state.attempts,
+        retry_wait_ms=state.waited_s * 1000,
+        dropped_params=dropped,
     )
-    response = into.response(meta)
+    response = builder.build(meta)
     return ChatChunk(
         done=True,
         finish_reason=response.finish_reason,

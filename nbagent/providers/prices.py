@@ -1,4 +1,7 @@
-"""What a response cost in dollars, from genai-prices' own tables. Asks no server."""
+"""Cost of a response in dollars, from the tables inside genai-prices. Asks no server.
+
+`genai_prices` starts no download by itself; only its `UpdatePrices` would.
+"""
 
 from __future__ import annotations
 
@@ -9,70 +12,73 @@ from nbagent.contracts.ports import Cost
 from nbagent.providers.address import is_loopback
 
 _FREE_PROVIDERS = frozenset({"offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"})
-_PROVIDER_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
-"""Where the tables call a provider by another name."""
+_PRICE_TABLE_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
+"""Providers that have another name in the price tables."""
 
 
 def cost_of(
     provider: str, model: str, usage: Usage | None, base_url: str | None = None
 ) -> Cost | None:
-    """The price of one response; None when it is unknown, nothing for models of this machine.
+    """Cost of one response; None if the price is unknown, zero for models on this machine.
 
-    The first call imports the tables (some 0.2 s): call it after a response, never before.
+    The first call imports the tables (about 0.2 s): call it after a response, never before.
     """
     if _is_free(provider, base_url):
         return Cost()
     try:
-        return _priced(provider, model, usage, base_url) if usage else None
+        return _calculate(provider, model, usage, base_url) if usage else None
     except Exception:
-        # LookupError for an unknown model; a table that cannot be read must not cost a turn.
+        # LookupError for an unknown model or provider. ValueError if the cached tokens exceed the
+        # prompt. A price is additional information: no fault in it may fail a turn.
         return None
 
 
 def context_tokens(provider: str, model: str, base_url: str | None = None) -> int | None:
-    """How many tokens a model takes, as the same tables have it; None when they do not."""
+    """Size of a model's context window in tokens, from the same tables; None if unknown."""
     if _is_free(provider, base_url):
         return None
     try:
-        return _listed(provider, model, base_url)[1].context_window
+        return _price_row(provider, model, base_url)[1].context_window
     except Exception:
-        return None  # As with a price: what is not known is not said.
+        return None  # As in `cost_of`: a missing fact must not fail a run.
 
 
-def _listed(provider: str, model: str, base_url: str | None) -> tuple[Any, Any]:
+def _price_row(provider: str, model: str, base_url: str | None) -> tuple[Any, Any]:
     from genai_prices.data_snapshot import get_snapshot
 
-    # The server decides the price, not the dialect that it speaks.
-    seller = None if base_url else _PROVIDER_IDS.get(provider, provider)
-    name = model.removeprefix("models/")  # As Gemini lists them.
+    # The server decides the price, not the wire format: `openai:` at another base URL is not
+    # OpenAI's price.
+    seller = None if base_url else _PRICE_TABLE_IDS.get(provider, provider)
+    name = model.removeprefix("models/")  # Gemini lists its models with this prefix.
     return get_snapshot().find_provider_model(name, None, seller, base_url)
 
 
-def _priced(provider: str, model: str, usage: Usage, base_url: str | None) -> Cost | None:
+def _calculate(provider: str, model: str, usage: Usage, base_url: str | None) -> Cost | None:
     from genai_prices import Usage as PricedUsage
 
-    of_cache = usage.cached_tokens + usage.cache_write_tokens
-    prompt = max(usage.prompt_tokens, of_cache)
+    cache_tokens = usage.cached_tokens + usage.cache_write_tokens
+    prompt = max(usage.prompt_tokens, cache_tokens)
     tokens = PricedUsage(
         input_tokens=prompt,
         cache_read_tokens=usage.cached_tokens,
         cache_write_tokens=usage.cache_write_tokens,
         output_tokens=usage.completion_tokens,
     )
-    seller, listed = _listed(provider, model, base_url)
+    seller, listed = _price_row(provider, model, base_url)
     price = listed.calc_price(tokens, seller)
     if price.model_price.input_mtok is None and not model.endswith(":free"):
-        return None  # A row without prices is one that nobody filled in.
-    # As if no cache had been there: the length of the prompt decides the tier of the price.
+        return None  # A table row without prices is incomplete, not free.
+    # Price per token without a cache. The whole prompt is priced, because its length decides the
+    # price tier.
     uncached = float(price.model_price.calc_price(PricedUsage(input_tokens=prompt))["input_price"])
     per_token = uncached / prompt if prompt else 0.0
-    fresh = per_token * (prompt - of_cache)
+    fresh = per_token * (prompt - cache_tokens)
     cached = float(price.input_price) - fresh
     return Cost(
         input_usd=fresh,
         cached_usd=cached,
         output_usd=float(price.total_price - price.input_price),
-        saved_usd=per_token * of_cache - cached,
+        saved_usd=per_token * cache_tokens - cached,
     )
 
 

@@ -1,4 +1,7 @@
-"""What a provider is: its server, its keys, and how a client for it is opened."""
+"""A provider: its server, its keys, and how to open a client for it.
+
+Resolves server and key from the environment. The built-in providers are in `catalogue`.
+"""
 
 from __future__ import annotations
 
@@ -15,56 +18,50 @@ from nbagent.providers.address import host_of, origin
 
 if TYPE_CHECKING:
     from nbagent.providers.wires.base import Wire
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from nbagent.providers.wires.base import Wire
-
 
 _GENERIC = "LLM_"
-"""Prefix of the variables that any provider may read."""
-
+"""Prefix of the environment variables that belong to no single provider."""
 
 Wires = Callable[[ProviderConfig], "Sequence[Wire]"]
 
 
 @dataclass(frozen=True)
 class Provider:
-    """One place to get answers from. An entry point of another package exposes one."""
+    """One source of answers. Another package adds one by an entry point."""
 
     name: str
     open: Callable[[ProviderConfig], ChatClient]
-    """Makes a client from a resolved configuration; opens no connection yet."""
+    """Create a client from a resolved configuration; opens no connection yet."""
     key_variables: tuple[str, ...] = ()
-    """Environment variables that may hold the key, first one wins."""
+    """Environment variables that may hold the key; the first one that is set wins."""
     base_url_variables: tuple[str, ...] = ()
-    """Environment variables that may name the server, first one wins."""
+    """Environment variables that may name the server; the first one that is set wins."""
     read_url: Callable[[str], str] = str.strip
-    """How such a variable is read, where it is no plain URL."""
+    """Parse such a variable; differs only if its value is not a plain URL (`OLLAMA_HOST`)."""
     default_base_url: str | None = None
-    """None for a provider without a server of its own: it has to be named, or needs none."""
+    """None if the provider has no server of its own: a person names one, or it needs none."""
     default_model: str | None = None
     needs_key: bool = True
-    """Whether the server at `default_base_url` answers only with a key."""
+    """True if the server at `default_base_url` answers only with a key."""
     key_hosts: tuple[str, ...] = ()
-    """Domains whose servers get the provider's own key, beside its own server."""
+    """Domains whose servers also get the provider's own key."""
     wires: Wires | None = None
-    """The formats of a server, for a configuration; None for a provider that has none."""
+    """Return the wire formats for a configuration; None for a provider without a wire."""
     start: str = ""
-    """The command that starts the server, for one of this machine: it is looked for there."""
+    """Command that starts the server, if it runs on this machine; empty for remote servers."""
 
     def resolve(self, overrides: ProviderConfig, environ: Mapping[str, str]) -> ProviderConfig:
         """Fill in server, key and model from the environment and the defaults.
 
         Raises:
-            UsageError: the server has to be named.
+            UsageError: no server is named and the provider has no default one.
         """
-        named = self._urls(self.base_url_variables, environ)
+        named = self._named_urls(self.base_url_variables, environ)
         base_url = overrides.base_url or next(named, self.default_base_url)
         if base_url is None and self.wires is not None:
             variables = " or ".join(self.base_url_variables) or "LLM_BASE_URL"
             raise UsageError(
-                f"{self.name} needs to know its server: give its URL (base_url=…; in the panel the"
+                f"{self.name} has no default server: give its URL (base_url=…; in the panel the"
                 f" field “Server”), or set {variables}."
             )
         return replace(
@@ -75,44 +72,46 @@ class Provider:
         )
 
     def key_for(self, base_url: str | None, environ: Mapping[str, str]) -> SecretKey | None:
-        """The key of the environment that was made for this server, if there is one.
+        """Return the environment's key for this server; None if there is none.
 
-        A provider's own variable (`OPENAI_API_KEY`) goes to the provider's own server and to the
-        one that its base URL variable (`OPENAI_BASE_URL`) names, nowhere else. `LLM_API_KEY` goes
-        to any server, unless `LLM_BASE_URL` says which one it is for.
+        The key in a provider's own variable (`OPENAI_API_KEY`) is sent only to the provider's own
+        server and to the server named in its base URL variable (`OPENAI_BASE_URL`). The key in
+        `LLM_API_KEY` is sent to any server, or only to `LLM_BASE_URL` if that is set.
         """
         target = origin(base_url or self.default_base_url)
         for variable in self.key_variables:
             text = environ.get(variable, "").strip()
-            if text and self._made_for(variable, target, environ):
+            if text and self._is_key_for(variable, target, environ):
                 return SecretKey(text)
         return None
 
-    def _made_for(self, variable: str, target: str | None, environ: Mapping[str, str]) -> bool:
+    def _is_key_for(self, variable: str, target: str | None, environ: Mapping[str, str]) -> bool:
         if variable.startswith(_GENERIC):
-            named = next(self._urls([f"{_GENERIC}BASE_URL"], environ), None)
+            named = next(self._named_urls([f"{_GENERIC}BASE_URL"], environ), None)
             return named is None or origin(named) == target
-        own = [it for it in self.base_url_variables if not it.startswith(_GENERIC)]
-        return self.owns(target) or target in map(origin, self._urls(own, environ))
+        own = [
+            variable for variable in self.base_url_variables if not variable.startswith(_GENERIC)
+        ]
+        return self.is_own_server(target) or target in map(origin, self._named_urls(own, environ))
 
-    def owns(self, url: str | None) -> bool:
-        """Whether a server is the provider's: its default one, or of its domains and over TLS."""
+    def is_own_server(self, url: str | None) -> bool:
+        """True for the provider's default server, and for a server in its domains over TLS."""
         at = origin(url)
         if at == origin(self.default_base_url):
             return True
-        at_home = any(f".{host_of(at)}".endswith(f".{it}") for it in self.key_hosts)
+        at_home = any(f".{host_of(at)}".endswith(f".{domain}") for domain in self.key_hosts)
         return at_home and (at or "").startswith("https://")
 
-    def _urls(self, variables: Iterable[str], environ: Mapping[str, str]) -> Iterator[str]:
-        """The servers that these variables name; each is read when it is asked for."""
+    def _named_urls(self, variables: Iterable[str], environ: Mapping[str, str]) -> Iterator[str]:
+        """Yield the servers named in these variables; each is parsed only when it is needed."""
         texts = (environ.get(variable, "").strip() for variable in variables)
         return (self.read_url(text) for text in texts if text)
 
 
-async def whole_response(
+async def collect_stream(
     chunks: AsyncGenerator[ChatChunk], notify: Callable[[ClientNotice], None] | None = None
 ) -> ChatResponse:
-    """Drain a stream and return its response: `chat()` made from the body of `chat_stream()`."""
+    """Drain a stream and return its response. `chat()` is the drained `chat_stream()`."""
     async with aclosing(chunks):
         async for chunk in chunks:
             if chunk.notice is not None and notify is not None:

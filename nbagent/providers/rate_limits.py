@@ -1,13 +1,12 @@
-"""When a request may go: what its server asks to wait, retries, and the limits that runs share.
+"""Rate limits that runs share: when a request may be sent, and the wait before a retry.
 
-There is one limiter for each server and key. It learns from the headers of rate limits (OpenAI,
-Azure, Groq, Anthropic, OpenRouter) and from a 429, and says who goes when, in order. It sends
-nothing and retries nothing. Each attempt has a `Place`: it awaits its turn, sends, and lets the
-limiter learn from the answer.
+There is one limiter for each server and key. It learns from rate-limit headers (OpenAI, Azure,
+Groq, Anthropic, OpenRouter) and from status 429, and lets requests go in order. It sends nothing
+and retries nothing. Each attempt has a `RequestSlot`: acquire it, send, update the limiter.
 
-A request that is alone is never paced, and asks even where waiting would be pointless: a person
-tried again. All others fail then at once with LLM_RATE_LIMITED. Whether a failure is worth a retry
-at all is in `ModelError.retryable`.
+A single request is sent at once, even if the server asked for a long wait: a person retried on
+purpose. If others wait too, a wait over MAX_WAIT_S is LLM_RATE_LIMITED at once.
+`ModelError.retryable` says if a retry makes sense at all.
 """
 
 from __future__ import annotations
@@ -29,40 +28,48 @@ from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import SecretKey
 
-LONGEST_WAIT_S = 60.0
-"""A server that asks for more gets no second request; the person decides."""
+MAX_WAIT_S = 60.0
+"""Longest wait for a server. Longer waits are an error: a person decides then."""
 _FIRST_WAIT_S = 0.5
-_LONGEST_BACKOFF_S = 8.0
+_MAX_BACKOFF_S = 8.0
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
-_TOLD_FROM_S = 0.1  # Shorter waits are not worth a word.
-_LOOK_AGAIN_S = 0.05  # Who waits looks so often whether an answer changed something.
-_LEAST_SLEEP_S = 0.01
-_PAUSE_S = 1.0  # After a 429 that names no wait, when other requests are on their way.
-_LEAST_GAP_S = 0.001  # Shorter ones are not passed on.
-_SHARE = 0.8  # Of the pace that the server took before it refused.
-_DOUBLED_IN_S = 30.0  # The pace grows as long as nothing is refused.
-_MOST_SEEN = 512
+_MIN_NOTICE_S = 0.1  # Shorter waits get no notice.
+_POLL_S = 0.05  # While waiting, check this often if an answer changed the limits.
+_MIN_SLEEP_S = 0.01
+_PAUSE_S = 1.0  # After a 429 without a wait, if other requests are in flight.
+_MIN_GAP_S = 0.001  # Shorter gaps are not exported.
+_RATE_AFTER_REFUSAL = 0.8  # Share of the rate that the server accepted before it refused.
+_RATE_DOUBLES_IN_S = 30.0  # The rate grows while nothing is refused.
+_MAX_SENT_TIMES = 512
 _WINDOW = "x-ratelimit-{}"
 _PATTERNS = (
     *(_WINDOW, "x-ratelimit-{}-requests", "x-ratelimit-{}-tokens"),
-    *(f"anthropic-ratelimit-{what}-{{}}" for what in ("requests", "tokens", "input-tokens")),
+    *(f"anthropic-ratelimit-{kind}-{{}}" for kind in ("requests", "tokens", "input-tokens")),
 )
 
 
 def backoff_s(error: ModelError, attempt: int, retries: int) -> float | None:
-    """Seconds to wait after so many failed attempts, or None when the error is final."""
+    """Seconds to wait after this many failed attempts; None if the error is final.
+
+    Without a wait from the server: 0.5 s, doubled each time, at most 8 s, minus up to a quarter at
+    random, as in OpenAI's and Anthropic's clients. The random part spreads runs that failed together.
+    """
     if not error.retryable or attempt > retries:
         return None
     wait = error.retry_after_s
     if wait is None:
-        wait = min(_FIRST_WAIT_S * 2 ** (attempt - 1), _LONGEST_BACKOFF_S)
+        wait = min(_FIRST_WAIT_S * 2 ** (attempt - 1), _MAX_BACKOFF_S)
         wait *= 1 - 0.25 * random.random()
-    return wait if wait <= LONGEST_WAIT_S else None
+    return wait if wait <= MAX_WAIT_S else None
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait, by `retry-after-ms` or `Retry-After`; at least 0."""
+    """Seconds that the server asks to wait, from `retry-after-ms` or `Retry-After`; at least 0.
+
+    `Retry-After` holds seconds (also with a fraction) or an HTTP date; OpenAI and Azure also send
+    `retry-after-ms`, which is more exact.
+    """
     millis = _number(headers.get("retry-after-ms", ""))
     text = headers.get("retry-after", "").strip()
     wait = _number(text) if millis is None else millis / 1000
@@ -74,8 +81,11 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     return max(0.0, wait)
 
 
-def until_s(text: str) -> float | None:
-    """Seconds until a limit is reset: `6m0s`, `20ms`, `7.66`, a unix time, or RFC 3339."""
+def parse_reset_s(text: str) -> float | None:
+    """Seconds until a limit resets, from `6m0s`, `20ms`, `7.66`, a unix time, or RFC 3339.
+
+    OpenAI, Groq and Azure send durations, Anthropic RFC 3339, OpenRouter unix milliseconds.
+    """
     if re.fullmatch(rf"(?:{_PART})+", text):
         return sum(float(count) * _UNITS_S[unit] for count, unit in re.findall(_PART, text))
     moment = _number(text)
@@ -85,17 +95,17 @@ def until_s(text: str) -> float | None:
         except (ValueError, OverflowError):
             return None
     elif moment > 1e11:
-        moment /= 1000  # OpenRouter's unix time has milliseconds.
+        moment /= 1000  # Milliseconds (OpenRouter).
     return max(0.0, moment - time.time() if moment > 1e9 else moment)
 
 
 @dataclass(slots=True)
 class _Budget:
-    """One limit as the server last said it, less what went since; over when it is full again."""
+    """One limit as the server last reported it, minus what was sent since then."""
 
     limit: float
     left: float
-    per_s: float  # How fast it fills up; 0 for a window, which is full at once when it ends.
+    per_s: float  # Refill rate; 0 for a window, which is full again when it ends.
     seen_at: float
     full_at: float
 
@@ -104,193 +114,212 @@ class _Budget:
         if missing <= 0 or now >= self.full_at:
             return 0.0
         wait = missing / self.per_s if self.per_s else self.full_at - now
-        # What is further away is asked for all the same: the refusal will say how long.
-        return wait if wait <= LONGEST_WAIT_S else 0.0
+        # Send it if the wait is longer: the server's refusal names the exact time.
+        return wait if wait <= MAX_WAIT_S else 0.0
 
 
-class Pace(NamedTuple):
-    """What a process has learnt of a server's limits, for another process."""
+class RateSnapshot(NamedTuple):
+    """Limits of one server as one process learnt them, for another process."""
 
-    closed_s: float
-    """So long the server takes nothing."""
+    blocked_s: float
+    """Seconds during which the server accepts no request."""
     gap_s: float
-    """Between two requests; 0: none is needed."""
-    at_once: float | None
-    """How many may be on their way; None: any number."""
+    """Seconds between two requests; 0 if none are needed."""
+    max_in_flight: float | None
+    """Largest number of requests in flight; None for no limit."""
 
-    def divided(self, by: float) -> Pace:
-        """The share of each of so many processes."""
-        at_once = None if self.at_once is None else max(1.0, self.at_once / by)
-        return Pace(self.closed_s, self.gap_s * by, at_once)
+    def divided_by(self, processes: float) -> RateSnapshot:
+        """Return the share of one process, if this many processes send requests."""
+        at_once = None if self.max_in_flight is None else max(1.0, self.max_in_flight / processes)
+        return RateSnapshot(self.blocked_s, self.gap_s * processes, at_once)
 
 
 class Limiter:
-    """What one server takes from one key."""
+    """Limits of one server for one key, and the requests that wait for it."""
 
     def __init__(self) -> None:
-        self._line: deque[Place] = deque()
-        self._sent: set[Place] = set()  # On their way, or being answered.
+        self._queue: deque[RequestSlot] = deque()
+        self._in_flight: set[RequestSlot] = set()  # Sent and not yet completely answered.
         self._budgets: dict[str, _Budget] = {}
-        self._went_at: deque[float] = deque(maxlen=_MOST_SEEN)  # Of those not refused.
-        self._last_at = self._refused_at = -math.inf
-        self._open_at = 0.0  # Nothing goes before; set by a refusal.
-        # How fast requests went at the last refusal: measured, so that no herd goes at once.
+        self._sent_times: deque[float] = deque(maxlen=_MAX_SENT_TIMES)  # Without refused ones.
+        self._last_sent_at = self._refused_at = -math.inf
+        self._blocked_until = 0.0  # Set by a refusal; nothing is sent before.
+        # Measured rate at the last refusal. It paces the requests that waited: without it all of
+        # them would be sent in the same moment and refused again.
         self._per_s = math.inf
-        # How many may be on their way; learnt from a 429 that names no wait.
-        self._at_once = math.inf
+        # Learnt from a 429 without a wait: some servers limit parallel requests, not their rate.
+        self._max_in_flight = math.inf
 
     @staticmethod
-    def of(server: str, key: SecretKey | None) -> Limiter:
-        """The one limiter of this process for a server and a key."""
+    def shared(server: str, key: SecretKey | None) -> Limiter:
+        """Return this process's limiter for a server and a key."""
         known = (server, sha256_hex(key.reveal()) if key else "")
         if known not in _limiters:
-            made = _limiters[known] = Limiter()
-            if server in _told:
-                made.told(_told[server].said())
+            limiter = _limiters[known] = Limiter()
+            if server in _imported:
+                limiter.merge(_imported[server].snapshot())
         return _limiters[known]
 
-    def said(self) -> Pace:
-        """What another process should know."""
+    def snapshot(self) -> RateSnapshot:
+        """Return the learnt limits, for another process."""
         now = time.monotonic()
         gap_s = self._gap_s(now)
-        at_once = self._at_once if self._at_once < math.inf else None
-        return Pace(max(0.0, self._open_at - now), gap_s if gap_s > _LEAST_GAP_S else 0.0, at_once)
+        at_once = self._max_in_flight if self._max_in_flight < math.inf else None
+        return RateSnapshot(
+            max(0.0, self._blocked_until - now), gap_s if gap_s > _MIN_GAP_S else 0.0, at_once
+        )
 
-    def told(self, pace: Pace) -> None:
-        """Take what another process has learnt; it only tightens."""
+    def merge(self, snapshot: RateSnapshot) -> None:
+        """Merge limits that another process learnt. This never loosens a limit."""
         now = time.monotonic()
-        gap_s = max(self._gap_s(now), pace.gap_s)
-        if gap_s > self._gap_s(now) or now + pace.closed_s > self._open_at:
-            # An answer to what went before does not mean that the server changed its mind.
+        gap_s = max(self._gap_s(now), snapshot.gap_s)
+        if gap_s > self._gap_s(now) or now + snapshot.blocked_s > self._blocked_until:
+            # Answers to requests sent before this moment must not lift the block (see `update`).
             self._per_s, self._refused_at = 1 / gap_s if gap_s else math.inf, now
-        self._open_at = max(self._open_at, now + pace.closed_s)
-        if pace.at_once is not None:
-            self._at_once = min(self._at_once, pace.at_once)
+        self._blocked_until = max(self._blocked_until, now + snapshot.blocked_s)
+        if snapshot.max_in_flight is not None:
+            self._max_in_flight = min(self._max_in_flight, snapshot.max_in_flight)
 
     def _gap_s(self, now: float) -> float:
-        """Between two requests; it shrinks as long as nothing is refused."""
-        return 2 ** ((self._refused_at - now) / _DOUBLED_IN_S) / self._per_s
+        """Seconds between two requests; shrinks while nothing is refused."""
+        return 2 ** ((self._refused_at - now) / _RATE_DOUBLES_IN_S) / self._per_s
 
-    def asked_s(self, tokens: int, now: float) -> float:
-        """Seconds that the server itself wants such a request to wait."""
-        waits = [budget.wait_s(_need(name, tokens), now) for name, budget in self._budgets.items()]
-        return max(0.0, self._open_at - now, *waits)
+    def required_wait_s(self, tokens: int, now: float) -> float:
+        """Seconds that the server's own limits require a request of this size to wait."""
+        waits = [
+            budget.wait_s(_amount(name, tokens), now) for name, budget in self._budgets.items()
+        ]
+        return max(0.0, self._blocked_until - now, *waits)
 
-    def turn(self, place: Place, left_s: float) -> float:
-        """0.0 when the request goes now, else in how many seconds it may. Raises ModelError."""
+    def try_acquire(self, slot: RequestSlot, left_s: float) -> float:
+        """Take the slot and return 0.0, or return the seconds to wait. Raises ModelError."""
         now = time.monotonic()
-        if place not in self._line:
-            self._line.append(place)
-        alone = not self._sent and len(self._line) == 1
-        asked = self.asked_s(place.tokens, now)
+        if slot not in self._queue:
+            self._queue.append(slot)
+        alone = not self._in_flight and len(self._queue) == 1
+        required_s = self.required_wait_s(slot.tokens, now)
         gap_s = 0.0 if alone else self._gap_s(now)
-        ahead = self._line.index(place)
-        wait = max(asked, self._last_at + gap_s - now) + ahead * gap_s
-        if len(self._sent) + 1 > self._at_once:
-            wait = max(wait, _PAUSE_S)  # As good a guess as any.
-        if asked > LONGEST_WAIT_S or left_s <= asked:
+        ahead = self._queue.index(slot)
+        wait = max(required_s, self._last_sent_at + gap_s - now) + ahead * gap_s
+        if len(self._in_flight) + 1 > self._max_in_flight:
+            wait = max(wait, _PAUSE_S)  # A guess: the next answer ends the wait earlier.
+        if required_s > MAX_WAIT_S or left_s <= required_s:
             if not alone:
-                wait = asked or wait
-                within = f"in {wait:,.0f} s" if wait < math.inf else "no more"
+                wait = required_s or wait
+                within = f"only in {wait:,.0f} s" if wait < math.inf else "at no known time"
                 text = (
-                    "too many requests for the provider: it said that it takes this one only"
-                    f" {within}, which is longer than is waited here. Try again later."
+                    "too many requests for the provider: it accepts this one"
+                    f" {within}; nbagent waits at most {MAX_WAIT_S:g} s. Try again later."
                 )
                 raise ModelError(text, code="LLM_RATE_LIMITED", retry_after_s=wait)
-            wait = 0.0  # A person tries again: the server may have changed its mind.
+            wait = 0.0  # A single request: a person retries, and the limit may be lifted.
         if wait > 0 or ahead:
-            return max(wait, _LEAST_SLEEP_S)
-        self._line.popleft()
-        self._sent.add(place)
-        place.went_at = self._last_at = now
-        self._went_at.append(now)
+            return max(wait, _MIN_SLEEP_S)
+        self._queue.popleft()
+        self._in_flight.add(slot)
+        slot.sent_at = self._last_sent_at = now
+        self._sent_times.append(now)
         for name, budget in self._budgets.items():
-            budget.left -= _need(name, place.tokens)
+            budget.left -= _amount(name, slot.tokens)
         return 0.0
 
-    def leave(self, place: Place) -> None:
-        """Give back what was taken."""
-        self._sent.discard(place)
+    def release(self, slot: RequestSlot) -> None:
+        """Give the slot back, or leave the queue."""
+        self._in_flight.discard(slot)
         with suppress(ValueError):
-            self._line.remove(place)
+            self._queue.remove(slot)
 
-    def learn(
-        self, place: Place, status: int, headers: Mapping[str, str], wait_s: float | None = None
+    def update(
+        self,
+        slot: RequestSlot,
+        status: int,
+        headers: Mapping[str, str],
+        wait_s: float | None = None,
     ) -> None:
-        """Take what the answer to a request says about limits; names are in lower case."""
-        now, place.answered = time.monotonic(), True
+        """Learn limits from the headers of an answer; header names are in lower case."""
+        now, slot.answered = time.monotonic(), True
         for pattern in _PATTERNS:
             if pattern.format("remaining") not in headers:
-                continue  # most servers say nothing of most limits
-            said = [headers.get(pattern.format(it), "") for it in ("limit", "remaining", "reset")]
-            limit, left, reset_s = _number(said[0]) or math.inf, _number(said[1]), until_s(said[2])
+                continue  # Most servers send few of these headers.
+            values = [
+                headers.get(pattern.format(field), "") for field in ("limit", "remaining", "reset")
+            ]
+            limit, left, reset_s = (
+                _number(values[0]) or math.inf,
+                _number(values[1]),
+                parse_reset_s(values[2]),
+            )
             if left is None or reset_s is None or not math.isfinite(left + reset_s):
                 continue
             fills = pattern != _WINDOW and left < limit < math.inf and reset_s > 0
             per_s = (limit - left) / reset_s if fills else 0.0
-            # The server had not seen those that are still on their way.
-            left -= sum(_need(pattern, it.tokens) for it in self._sent if not it.answered)
+            # The server had not counted the requests that are still in flight.
+            left -= sum(
+                _amount(pattern, sent.tokens) for sent in self._in_flight if not sent.answered
+            )
             self._budgets[pattern] = _Budget(limit, left, per_s, now, now + reset_s)
         if status == 429 or (status in (503, 529) and wait_s):
-            self._refused(place, wait_s, now)
+            self._refused(slot, wait_s, now)
         elif status < 400:
-            self._at_once += 1 / self._at_once
-            if place.went_at > self._refused_at:
-                self._open_at = 0.0  # The server changed its mind.
+            self._max_in_flight += 1 / self._max_in_flight
+            if slot.sent_at > self._refused_at:
+                self._blocked_until = 0.0  # It was sent after the refusal and accepted.
 
-    def _refused(self, place: Place, wait_s: float | None, now: float) -> None:
+    def _refused(self, slot: RequestSlot, wait_s: float | None, now: float) -> None:
         with suppress(ValueError):
-            self._went_at.remove(place.went_at)
-        if wait_s is None and len(self._sent) + len(self._line) > 1:
-            self._at_once = min(self._at_once, max(1, len(self._sent) - 1))
+            self._sent_times.remove(slot.sent_at)
+        if wait_s is None and len(self._in_flight) + len(self._queue) > 1:
+            self._max_in_flight = min(self._max_in_flight, max(1, len(self._in_flight) - 1))
             wait_s = _PAUSE_S
         wait_s = wait_s or 0.0
-        span_s = min(max(wait_s, 1.0), LONGEST_WAIT_S)
-        taken = sum(at > now - span_s for at in self._went_at)
-        self._per_s = _SHARE * max(taken, 1) / span_s
+        span_s = min(max(wait_s, 1.0), MAX_WAIT_S)
+        taken = sum(at > now - span_s for at in self._sent_times)
+        self._per_s = _RATE_AFTER_REFUSAL * max(taken, 1) / span_s
         self._refused_at = now
-        self._open_at = max(self._open_at, now + wait_s)
+        self._blocked_until = max(self._blocked_until, now + wait_s)
 
 
-class Place:
-    """One request's place in line, and its slot once it goes; about so many tokens."""
+class RequestSlot:
+    """One request's position in the queue, then its slot in flight; `tokens` is an estimate."""
 
     def __init__(self, limiter: Limiter, tokens: int) -> None:
         self.tokens = tokens
-        self.went_at = 0.0
+        self.sent_at = 0.0
         self.answered = False
         self.waited_s = 0.0
         self._limiter = limiter
-        self._told_until = 0.0
+        self._notice_until = 0.0
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> RequestSlot:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         refused = error if isinstance(error, ModelError) and not self.answered else None
         if refused and refused.status and refused.code != "LLM_QUOTA_EXCEEDED":
-            self._limiter.learn(self, refused.status, {}, refused.retry_after_s)
-        self._limiter.leave(self)
+            self._limiter.update(self, refused.status, {}, refused.retry_after_s)
+        self._limiter.release(self)
 
-    async def turn(self, deadline: float) -> float | None:
-        """Wait for this request's turn, by the deadline (the loop's time): None when it may go.
+    async def acquire(self, deadline: float) -> float | None:
+        """Wait until this request may be sent; return None then. The deadline is loop time.
 
-        Seconds, before that, are what it will have to wait, to be told; call again to wait them.
-        Raises ModelError when that would be longer than is waited.
+        A number is a wait that is about to begin: show a notice and call again to wait.
+
+        Raises:
+            ModelError: the wait would be too long.
         """
         clock = asyncio.get_running_loop().time
-        while wait_s := self._limiter.turn(self, deadline - clock()):
+        while wait_s := self._limiter.try_acquire(self, deadline - clock()):
             began = clock()
-            if wait_s > _TOLD_FROM_S and began + wait_s > self._told_until:
-                self._told_until = began + wait_s + 1
+            if wait_s > _MIN_NOTICE_S and began + wait_s > self._notice_until:
+                self._notice_until = began + wait_s + 1
                 return wait_s
-            await asyncio.sleep(min(wait_s, _LOOK_AGAIN_S))
+            await asyncio.sleep(min(wait_s, _POLL_S))
             self.waited_s += clock() - began
         return None
 
 
 def _number(text: str) -> float | None:
-    """The number that a text is; None for anything else."""
+    """Parse a number; None for anything else."""
     try:
         value = float(text)
     except ValueError:
@@ -298,34 +327,36 @@ def _number(text: str) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _need(name: str, tokens: int) -> int:
+def _amount(name: str, tokens: int) -> int:
     return tokens if "tokens" in name else 1
 
 
 _limiters: dict[tuple[str, str], Limiter] = {}
-_told: dict[str, Limiter] = {}
-"""By server, what other processes said: for limiters that are not made yet."""
+_imported: dict[str, Limiter] = {}
+"""Limits from other processes by server, for limiters that do not exist yet."""
 
 
-def said_limits() -> dict[str, Pace]:
-    """What this process knows of each server that limits it, with whatever key."""
-    known = [*((server, it) for (server, _), it in _limiters.items()), *_told.items()]
+def export_limits() -> dict[str, RateSnapshot]:
+    """Return the learnt limits of each server, merged over all keys."""
+    known = [*((server, limiter) for (server, _), limiter in _limiters.items()), *_imported.items()]
     merged: dict[str, Limiter] = {}
     for server, limiter in known:
-        merged.setdefault(server, Limiter()).told(limiter.said())
-    paces = {server: limiter.said() for server, limiter in merged.items()}
-    return {server: pace for server, pace in paces.items() if pace != (0.0, 0.0, None)}
+        merged.setdefault(server, Limiter()).merge(limiter.snapshot())
+    snapshots = {server: limiter.snapshot() for server, limiter in merged.items()}
+    return {
+        server: snapshot for server, snapshot in snapshots.items() if snapshot != (0.0, 0.0, None)
+    }
 
 
-def tell_limits(paces: Mapping[str, Pace]) -> None:
-    """Take what another process has learnt of servers."""
-    for server, pace in paces.items():
-        limiters = [it for (name, _), it in _limiters.items() if name == server]
-        for limiter in (*limiters, _told.setdefault(server, Limiter())):
-            limiter.told(pace)
+def import_limits(snapshots: Mapping[str, RateSnapshot]) -> None:
+    """Merge limits that another process learnt."""
+    for server, snapshot in snapshots.items():
+        limiters = [limiter for (name, _), limiter in _limiters.items() if name == server]
+        for limiter in (*limiters, _imported.setdefault(server, Limiter())):
+            limiter.merge(snapshot)
 
 
 def forget_limits() -> None:
-    """Forget what servers said of their limits."""
+    """Forget all limits of this process."""
     _limiters.clear()
-    _told.clear()
+    _imported.clear()

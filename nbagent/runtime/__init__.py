@@ -1,30 +1,29 @@
-"""The engine thread, and the queue of the thread that waits for a run.
+"""The engine thread, the calls that it sends to other threads, and waiting for a run.
 
-Owns where a run's work happens and how a stop reaches it. Knows nothing of models, tools or
-notebooks: only the standard library and contracts.
-
-Inside, imports go: loop → interrupt → jobs → courier → waiting.
+Owns where a run's work is executed and how a stop reaches it. Imports contracts only; models, tools
+and notebooks are not its business. Imports inside go one way: threads → interrupt → jobs →
+run_task → waiting.
 """
 
-from nbagent.runtime.interrupt import Watch
-from nbagent.runtime.run_task import Courier, inside_a_tool
+from nbagent.runtime.interrupt import InterruptGuard
+from nbagent.runtime.run_task import RunTask, inside_a_tool
 from nbagent.runtime.threads import engine_loop, on_engine_thread
 from nbagent.runtime.waiting import (
     EventChannel,
     Pump,
-    await_here,
     check_interrupted,
     follow,
     use_nested_runner,
     wait,
+    wait_async,
 )
 
 __all__ = [
-    "Courier",
+    "RunTask",
     "EventChannel",
     "Pump",
-    "Watch",
-    "await_here",
+    "InterruptGuard",
+    "wait_async",
     "check_interrupted",
     "engine_loop",
     "follow",

@@ -1,7 +1,7 @@
-"""The courier of one run: its task on the engine thread, and the way of its calls to others.
+"""The task of one run on the engine thread, and its calls in other threads.
 
-Owns where each call runs, the queue of those for the thread that waits, and who takes from it.
-Waiting itself is in `waiting`.
+Owns where each call runs, the queue of calls for the waiting thread, and who takes from it. Waiting
+itself is in `waiting`.
 """
 
 from __future__ import annotations
@@ -18,109 +18,111 @@ from typing import Any
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RanIn
-from nbagent.runtime.interrupt import Watch
+from nbagent.runtime.interrupt import InterruptGuard
 from nbagent.runtime.jobs import Job
 from nbagent.runtime.threads import engine_thread, on_engine_thread, tool_thread
 
-_STRANDED_S = 1.0
-"""A job that nobody came for after this long is reported."""
-_HELD_S = 5.0
-"""An async tool that could not begin for so long begins in a fresh thread."""
-
-current_courier: contextvars.ContextVar[Courier | None] = contextvars.ContextVar(
+_UNSERVED_AFTER_S = 1.0
+"""A job that no thread took for this long is reported."""
+_TOOL_LOOP_TIMEOUT_S = 5.0
+"""An async tool that could not start for this long is started in a new thread."""
+current_run_task: contextvars.ContextVar[RunTask | None] = contextvars.ContextVar(
     "nbagent_courier", default=None
 )
 
 
 def inside_a_tool() -> bool:
-    """Whether this code runs in a tool (or another part) of a run."""
-    return current_courier.get() is not None
+    """True if this code runs in a tool (or another part) of a run."""
+    return current_run_task.get() is not None
 
 
-Waiter = Callable[["Courier"], None]
-"""Whoever takes jobs. Called, in any thread, with a run that has one."""
+Consumer = Callable[["RunTask"], None]
+"""Wakes a waiting thread to take a job. Called, in any thread, with the run that has one."""
 
 
-class Desk:
-    """Where jobs of some runs are taken: those of one run, or of all that one place has started.
+class CallQueue:
+    """Queue of synchronous calls for one thread, or of one run.
 
-    A place is a thread, or one job of it: so a wait serves all runs of its thread, and a job does
-    not get calls of the run around it.
+    Each thread has a queue for all runs that it started, so that a wait for one serves them all. A
+    job has a queue of its own, so that a run started inside a tool does not execute calls of the
+    run around it.
     """
 
-    def __init__(self, parent: Desk | None = None) -> None:
+    def __init__(self, parent: CallQueue | None = None) -> None:
         self.parent = parent
-        """Where they are taken when nobody is here."""
-        self.couriers: set[Courier] = set()
-        self._waiters: list[Waiter] = []
+        """Queue whose consumers take the calls if this one has none."""
+        self.run_tasks: set[RunTask] = set()
+        self._consumers: list[Consumer] = []
 
-    def waiter(self) -> Waiter | None:
-        """The first one who waits; when it leaves, the next one."""
-        if self._waiters:
-            return self._waiters[0]
-        return self.parent and self.parent.waiter()
+    def current_consumer(self) -> Consumer | None:
+        """Return the first consumer that waits; if there is none, the parent's."""
+        if self._consumers:
+            return self._consumers[0]
+        return self.parent and self.parent.current_consumer()
 
     @contextmanager
-    def served_by(self, waiter: Waiter) -> Generator[None]:
-        """Within, this one takes part; what is queued when it leaves goes to the next one."""
-        self._waiters.append(waiter)
+    def consumed_by(self, consumer: Consumer) -> Generator[None]:
+        """Add a consumer for the time of the context; queued calls then go to the next one."""
+        self._consumers.append(consumer)
         self._wake()
         try:
             yield
         finally:
-            self._waiters.remove(waiter)
+            self._consumers.remove(consumer)
             self._wake()
 
     def _wake(self) -> None:
-        for courier in tuple(self.couriers):
-            courier.wake()
+        for run_task in tuple(self.run_tasks):
+            run_task.wake()
 
 
-class _Here(threading.local):
+class _ThreadQueue(threading.local):
     def __init__(self) -> None:
-        self.desk = Desk()
+        self.current = CallQueue()
 
 
-here = _Here()
+thread_queue = _ThreadQueue()
 
 
-class Courier:
-    """One run at work: its task, which nobody cancels, and its `CallRunner`."""
+class RunTask:
+    """One running run: its task, which is never cancelled, and its `CallRunner`."""
 
     def __init__(self, cancel: CancelToken | None = None) -> None:
         self.cancel = cancel or CancelToken()
-        """Stops the run: a person's interrupt ends more than the call that it falls into."""
+        """Stops the run. A person's interrupt sets it, so it ends the run and not only one call."""
         self.on_idle_job: Callable[[], None] | None = None
-        """Called, in any thread, when a job is queued and nobody waits: schedule `drain`."""
-        self.on_stranded: Callable[[str], None] | None = None
-        """Called on the engine thread with a job's label when nobody took it for a second."""
-        self.outer = current_courier.get()
-        """The run whose tool has started this one."""
-        # What an async tool starts is served where the run of that tool is.
-        self.place = self.outer.desk if self.outer and on_engine_thread() else here.desk
-        self.desk = Desk(self.place)
+        """Called, in any thread, if a job is queued and nobody waits: schedule `run_queued_jobs`."""
+        self.on_unserved: Callable[[str], None] | None = None
+        """Called on the engine thread with a job's label if no thread took it for a second."""
+        self.outer = current_run_task.get()
+        """Run whose tool started this one."""
+        # A run that an async tool starts is served where the run of that tool is served.
+        self.parent_queue = (
+            self.outer.queue if self.outer and on_engine_thread() else thread_queue.current
+        )
+        self.queue = CallQueue(self.parent_queue)
         self._jobs: deque[Job] = deque()
         self._job: Job | None = None
-        """What a thread runs right now."""
+        """Job that a thread runs right now."""
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        """How it ended."""
+        """Outcome of the task."""
         self._thread: threading.Thread | None = None
 
     # The task
 
-    def start(self, make_coro: Callable[[], Coroutine[Any, Any, Any]]) -> Courier:
-        """Start it in a copy of the caller's context: what it prints lands in the caller's cell."""
+    def start(self, make_coro: Callable[[], Coroutine[Any, Any, Any]]) -> RunTask:
+        """Start it in a copy of the caller's context, so that it prints into the caller's cell."""
         context = contextvars.copy_context()
-        context.run(current_courier.set, self)
-        self.desk.couriers.add(self)
-        self.place.couriers.add(self)
-        self.future.add_done_callback(lambda _: self.place.couriers.discard(self))
+        context.run(current_run_task.set, self)
+        self.queue.run_tasks.add(self)
+        self.parent_queue.run_tasks.add(self)
+        self.future.add_done_callback(lambda _: self.parent_queue.run_tasks.discard(self))
 
         async def main() -> None:
             try:
                 self.future.set_result(await make_coro())
             except BaseException as error:
-                # SystemExit and the like as well: they must reach who waits, not end the thread.
+                # Also SystemExit and the like: they must reach the waiting thread, not end this one.
                 self.future.set_exception(error)
 
         thread = self._thread = engine_thread()
@@ -128,15 +130,15 @@ class Courier:
         return self
 
     @property
-    def lost(self) -> bool:
-        """Whether it can never end: its thread died, or this is a forked child."""
+    def is_lost(self) -> bool:
+        """True if it can never end: its thread died, or this is a forked child."""
         return not self.future.done() and not (self._thread and self._thread.is_alive())
 
     def stop(self) -> None:
-        """Ask for a stop; asked again, interrupt a job once more that swallowed the first."""
+        """Request a stop. A second request interrupts a job once more that ignored the first."""
         job = self._job
         if job is not None and job.thread == threading.get_ident():
-            job.interruptible = False  # It stops its own run: it may end by itself.
+            job.interruptible = False  # It stops its own run, so it may end by itself.
         elif job is not None and self.cancel.is_set:
             job.stop(again=True)
         self.cancel.set()
@@ -155,34 +157,36 @@ class Courier:
         """Call a function in a thread, or await a coroutine function on a loop."""
         job = Job(work, where, interruptible, timeout_s, label)
         if where == "tool loop":
-            give_to_tool_loop(job)
-            held = asyncio.get_running_loop().call_later(_HELD_S, _begin_elsewhere, job)
+            run_on_tool_loop(job)
+            timer = asyncio.get_running_loop().call_later(
+                _TOOL_LOOP_TIMEOUT_S, _begin_in_new_thread, job
+            )
             try:
                 return await job.outcome()
             finally:
-                held.cancel()
+                timer.cancel()
         if where != "worker thread":
-            return await self._queued(job)
+            return await self._run_queued(job)
         name = f"nbagent-tool-{label}"
-        threading.Thread(target=job.run_in, args=(None,), name=name, daemon=True).start()
+        threading.Thread(target=job.run_sync, args=(None,), name=name, daemon=True).start()
         return await job.outcome()
 
-    async def _queued(self, job: Job) -> tuple[Any, RanIn]:
-        """Let the thread that waits take it; report, once, that nobody comes for it."""
+    async def _run_queued(self, job: Job) -> tuple[Any, RanIn]:
+        """Queue it for the waiting thread; report, once, if no thread takes it."""
         loop = asyncio.get_running_loop()
 
-        def look() -> None:
+        def check_served() -> None:
             nonlocal timer
-            # Behind another call of its own run it waits its turn: nothing is in the way.
-            stranded = self._job is None and self.desk.waiter() is None
+            # If another call of this run is executed, the job only waits for its turn.
+            is_unserved = self._job is None and self.queue.current_consumer() is None
             if job.state != "queued":
                 return
-            if stranded and self.on_stranded is not None:
-                self.on_stranded(job.label)
+            if is_unserved and self.on_unserved is not None:
+                self.on_unserved(job.label)
             else:
-                timer = loop.call_later(_STRANDED_S, look)
+                timer = loop.call_later(_UNSERVED_AFTER_S, check_served)
 
-        timer = loop.call_later(_STRANDED_S, look)
+        timer = loop.call_later(_UNSERVED_AFTER_S, check_served)
         self._jobs.append(job)
         self.wake()
         try:
@@ -192,96 +196,96 @@ class Courier:
 
     # Whoever takes them
 
-    def take(self, waiter: Waiter | None) -> Job | None:
-        """The next job for this one (None: for nobody's thread), or None."""
-        while self._jobs and self.desk.waiter() == waiter:
-            with suppress(IndexError):  # another one was quicker
+    def take_job(self, consumer: Consumer | None) -> Job | None:
+        """Take the next job for this consumer (None: for an idle thread), if there is one."""
+        while self._jobs and self.queue.current_consumer() == consumer:
+            with suppress(IndexError):  # another consumer was quicker
                 job = self._jobs.popleft()
                 if self.cancel.is_set:
-                    job.stop()  # its task is not cancelled yet
+                    job.stop()  # the run is stopped, and the task that awaits this is not yet
                 elif job.state == "queued":
                     return job
         return None
 
     def wake(self) -> None:
-        """Wake who takes the next job, if there is one."""
+        """Wake the consumer of the next job, if there is one."""
         if self._jobs:
-            waiter = self.desk.waiter()
-            if waiter is not None:
-                waiter(self)
+            consumer = self.queue.current_consumer()
+            if consumer is not None:
+                consumer(self)
             elif self.on_idle_job is not None:
                 self.on_idle_job()
 
-    def serve(self, job: Job, watch: Watch | None = None) -> Watch | None:
-        """Run a job in this thread, under a watch of its own if none is given, or on its loop."""
-        if job.place == "notebook loop":
+    def run_job(self, job: Job, guard: InterruptGuard | None = None) -> InterruptGuard | None:
+        """Run a job in this thread, under a new guard if none is given, or on its loop."""
+        if job.where == "notebook loop":
             if loop_is_running():
-                perform_soon(job)
+                run_on_current_loop(job)
             else:
-                give_to_tool_loop(job)
-        elif watch is None:
-            with Watch(self.cancel) as watch:
-                watch.heeded = True
-                return self.serve(job, watch)
+                run_on_tool_loop(job)
+        elif guard is None:
+            with InterruptGuard(self.cancel) as guard:
+                guard.handled = True
+                return self.run_job(job, guard)
         else:
-            before, self._job = self._job, job
-            desk, here.desk = here.desk, Desk()
+            outer_job, self._job = self._job, job
+            outer_queue, thread_queue.current = thread_queue.current, CallQueue()
             in_main = threading.current_thread() is threading.main_thread()
-            job.place = "main thread" if in_main else "waiting thread"
+            job.where = "main thread" if in_main else "waiting thread"
             try:
-                job.run_in(watch)
+                job.run_sync(guard)
             finally:
-                here.desk, self._job = desk, before
-        return watch
+                thread_queue.current, self._job = outer_queue, outer_job
+        return guard
 
-    def drain(self) -> None:
-        """Run what is queued, in this thread, when nobody waits. For an idle kernel's loop.
+    def run_queued_jobs(self) -> None:
+        """Run the queued jobs in this thread if nobody waits. For an idle kernel's loop.
 
-        Interrupts stay inside the jobs: nothing of this is raised into the loop.
+        Interrupts stay inside the jobs: raised into the loop, they would end the kernel.
         """
-        while (job := self.take(None)) is not None:
+        while (job := self.take_job(None)) is not None:
             try:
-                self.serve(job)
+                self.run_job(job)
             except KeyboardInterrupt:
                 job.stop()
 
-    def refuse_deadlock(self) -> None:
-        """Raise UsageError where this code is a part of the run itself, which it would wait for."""
-        courier = current_courier.get()
-        while courier is not None:
-            if courier is self:
+    def check_deadlock(self) -> None:
+        """Raise UsageError if this code is part of the run itself, which would wait for itself."""
+        run_task = current_run_task.get()
+        while run_task is not None:
+            if run_task is self:
                 raise UsageError("a tool cannot wait for the run that it belongs to")
-            courier = courier.outer
+            run_task = run_task.outer
 
 
-def give_to_tool_loop(job: Job) -> None:
-    """Let a job run on the loop of async tools."""
+def run_on_tool_loop(job: Job) -> None:
+    """Start a job on the loop of async tools."""
     thread = tool_thread()
-    job.place = "tool loop"
-    job.on_left = lambda: thread.leave_behind(job.task)
-    thread.spawn(job.perform, job.context)
+    job.where = "tool loop"
+    job.on_abandoned = lambda: thread.abandon_task(job.task)
+    thread.spawn(job.run_async, job.context)
 
 
-def _begin_elsewhere(job: Job) -> None:
+def _begin_in_new_thread(job: Job) -> None:
     if job.state == "queued":
         tool_thread().retired = True
-        give_to_tool_loop(job)
+        run_on_tool_loop(job)
 
 
 def loop_is_running() -> bool:
-    """Whether this thread runs a loop now."""
+    """True if this thread runs a loop now."""
     try:
         return asyncio.get_running_loop().is_running()
     except RuntimeError:
         return False
 
 
-_performed: set[asyncio.Task[None]] = set()
+_loop_tasks: set[asyncio.Task[None]] = set()
 
 
-def perform_soon(job: Job) -> asyncio.Task[None]:
-    """Let a job run on the running loop of this thread."""
-    task = asyncio.get_running_loop().create_task(job.perform(), context=job.context)
-    _performed.add(task)
-    task.add_done_callback(_performed.discard)
+def run_on_current_loop(job: Job) -> asyncio.Task[None]:
+    """Start a job on the running loop of this thread."""
+    task = asyncio.get_running_loop().create_task(job.run_async(), context=job.context)
+    _loop_tasks.add(task)
+    task.add_done_callback(_loop_tasks.discard)
     return task

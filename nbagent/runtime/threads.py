@@ -1,7 +1,7 @@
-"""The threads of our own: one with the engine's loop, one with the loop of async tools.
+"""nbagent's own threads: one with the engine's loop, one with the loop of async tools.
 
-Owns their start and their replacement after a fork, a death or a tool that holds its loop; not
-what runs on them.
+Owns their start, and their replacement after a fork, a crash or a tool that blocks its loop; not
+the work on them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ _log = logging.getLogger("nbagent")
 
 
 class PerProcess(Generic[T]):
-    """A value of this process. A forked child gets one of its own."""
+    """A value of this process. A forked child gets its own."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        # Never freed: closing a forked copy of a loop would unregister the parent's sockets.
-        self._made = [(os.getpid(), make())]
+        # The parent's value is never freed: closing a forked copy of a loop would unregister the
+        # parent's sockets, as both share one epoll descriptor.
+        self._instances = [(os.getpid(), make())]
 
     def __call__(self) -> T:
-        pid, value = self._made[-1]
+        pid, value = self._instances[-1]
         if pid != os.getpid():
             value = self._make()
-            self._made.append((os.getpid(), value))
+            self._instances.append((os.getpid(), value))
         return value
 
 
@@ -41,14 +42,14 @@ class LoopThread(threading.Thread):
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.loop = asyncio.new_event_loop()
-        self.loop.set_exception_handler(_log_quietly)
+        self.loop.set_exception_handler(_log_exception)
         self.retired = False
-        """Nothing new comes here; what is at work goes on."""
+        """True: no new work comes here, running tasks continue."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.start()
 
     def run(self) -> None:
-        """Run the loop. SystemExit in a task falls through it; others must not die of it."""
+        """Run the loop. SystemExit in one task ends `run_forever`; other tasks must continue."""
         asyncio.set_event_loop(self.loop)
         while not self.retired or self._tasks:
             try:
@@ -60,7 +61,7 @@ class LoopThread(threading.Thread):
     def spawn(
         self, make: Callable[[], Coroutine[Any, Any, object]], context: contextvars.Context
     ) -> None:
-        """Start a coroutine on the loop, in this context. Any thread."""
+        """Start a coroutine on the loop, in this context. Callable in any thread."""
 
         def begin() -> None:
             task = self.loop.create_task(make(), context=context)
@@ -74,19 +75,19 @@ class LoopThread(threading.Thread):
         if self.retired and not self._tasks:
             self.loop.stop()
 
-    def leave_behind(self, task: asyncio.Task[Any] | None) -> None:
-        """Retire this thread if this task holds its loop, with one exception to end the task."""
+    def abandon_task(self, task: asyncio.Task[Any] | None) -> None:
+        """Retire this thread if `task` blocks its loop, and raise KeyboardInterrupt in the task."""
         if task is not None and asyncio.current_task(self.loop) is task:
             self.retired = True
-            raise_in(self.ident, KeyboardInterrupt)
+            raise_in_thread(self.ident, KeyboardInterrupt)
 
 
-def _log_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     _log.debug("on a loop of ours: %s", context.get("message"), exc_info=context.get("exception"))
 
 
-def raise_in(thread: int | None, error: type[BaseException] | None) -> None:
-    """Raise an error in another thread, between two of its instructions; None takes it back."""
+def raise_in_thread(thread: int | None, error: type[BaseException] | None) -> None:
+    """Raise an error in another thread, between two of its instructions; None withdraws it."""
     value = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread or 0), value)
 
@@ -94,7 +95,7 @@ def raise_in(thread: int | None, error: type[BaseException] | None) -> None:
 class _Threads:
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.serving: dict[str, LoopThread] = {}
+        self.by_name: dict[str, LoopThread] = {}
 
 
 _threads = PerProcess(_Threads)
@@ -103,27 +104,27 @@ _threads = PerProcess(_Threads)
 def _thread(name: str) -> LoopThread:
     threads = _threads()
     with threads.lock:
-        thread = threads.serving.get(name)
+        thread = threads.by_name.get(name)
         if thread is None or thread.retired or not thread.is_alive():
-            thread = threads.serving[name] = LoopThread(name)
+            thread = threads.by_name[name] = LoopThread(name)
     return thread
 
 
 def engine_thread() -> LoopThread:
-    """The thread of model requests, servers and the store, which nothing may block."""
+    """Return the thread of model requests, servers and the store. Nothing may block it."""
     return _thread("nbagent-engine")
 
 
 def tool_thread() -> LoopThread:
-    """The thread of async tools; a fresh one when a tool has held it for too long."""
+    """Return the thread of async tools; a new one if a tool blocked the last one."""
     return _thread("nbagent-tools")
 
 
 def engine_loop() -> asyncio.AbstractEventLoop:
-    """The loop of the engine thread; starts the thread when there is none (any more)."""
+    """Return the loop of the engine thread; starts the thread if there is none (any more)."""
     return engine_thread().loop
 
 
 def on_engine_thread() -> bool:
-    """Whether the caller is on a thread of ours (the engine's, or the async tools')."""
+    """True if the caller is on one of nbagent's threads (the engine's or the async tools')."""
     return isinstance(threading.current_thread(), LoopThread)

@@ -1,6 +1,6 @@
-"""Waiting for a run: in a thread (`wait`), on a loop (`await_here`), event by event (`follow`).
+"""Waiting for a run: in a thread (`wait`), on a loop (`wait_async`), event by event (`follow`).
 
-Whoever waits runs the jobs of the run, so that they happen in its thread.
+The waiting thread executes the jobs of the run, so that tools run in the person's thread.
 """
 
 from __future__ import annotations
@@ -16,52 +16,57 @@ from typing import Any, Protocol
 
 from nbagent.contracts.errors import EngineError, ToolError, UsageError
 from nbagent.contracts.events import Event
-from nbagent.runtime.interrupt import Watch
+from nbagent.runtime.interrupt import InterruptGuard
 from nbagent.runtime.jobs import Job
-from nbagent.runtime.run_task import Courier, here, inside_a_tool, loop_is_running, perform_soon
+from nbagent.runtime.run_task import (
+    RunTask,
+    inside_a_tool,
+    loop_is_running,
+    run_on_current_loop,
+    thread_queue,
+)
 from nbagent.runtime.threads import on_engine_thread
 
 _POLL_S = 0.03
 # On Windows a signal does not break a wait for a lock.
 _TICK_S = 0.1 if sys.platform == "win32" else 0.5
-
 NestedRunner = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Pump(Protocol):
-    """Delivers what the front end sends while the main thread waits. A context manager."""
+    """Delivers messages of the front end while the main thread waits. A context manager."""
 
     def __enter__(self) -> object: ...
 
     def __exit__(self, *exc: object) -> None: ...
 
     def poll(self) -> None:
-        """Deliver what has come. Quick; called every 30 ms and between jobs."""
+        """Deliver messages that have arrived. Must be quick: called every 30 ms and between jobs."""
         ...
 
 
 class _Process:
-    interrupted: str | None = None
-    """The execution of a cell in which a wait was interrupted last."""
+    interrupted_execution: str | None = None
+    """Execution of a cell in which a wait was last interrupted."""
     run_nested: NestedRunner | None = None
 
 
 def use_nested_runner(runner: NestedRunner | None) -> None:
-    """Say how to run a coroutine to its end inside a loop that is running in this thread."""
+    """Set the function that runs a coroutine to its end inside this thread's running loop."""
     _Process.run_nested = runner
 
 
 def check_interrupted(execution: str | None) -> None:
     """Raise KeyboardInterrupt if a wait in this execution of a cell was interrupted before.
 
-    So ■ ends a cell that runs agents in a loop, not only the agent that was running.
+    ■ must end a cell that runs agents in a loop, not only the agent that was running.
     """
-    if execution is not None and execution == _Process.interrupted:
+    if execution is not None and execution == _Process.interrupted_execution:
         raise KeyboardInterrupt("this cell was interrupted; no further run is started in it")
 
 
 def wait(
-    run: Courier,
+    run: RunTask,
     *,
     pump: Pump | None = None,
     timeout: float | None = None,
@@ -69,130 +74,130 @@ def wait(
 ) -> Any:
     """Wait in this thread for a run; its synchronous jobs run here, in order.
 
-    So do those of the other runs that were started here and that nobody else waits for. The first
-    KeyboardInterrupt (in the main thread) is a stop: the run ends in its own way and
-    its result is returned. A second one gets out; the run finishes its stop in the background.
-    `execution` is the cell's, for `check_interrupted`.
+    Jobs of other runs that were started here run too, if nobody else waits for them. The first
+    KeyboardInterrupt (in the main thread) stops the run, whose result is then returned. A second
+    one is raised; the run finishes its stop in the background. `execution` identifies the cell's
+    execution for `check_interrupted`.
 
     Raises:
-        TimeoutError: `timeout` seconds are over; the run goes on.
+        TimeoutError: `timeout` seconds passed; the run continues.
     """
     if on_engine_thread():
         raise UsageError(
             "a run cannot be waited for on the engine thread; in an async tool write "
             "`await agent.arun(...)`"
         )
-    run.refuse_deadlock()
-    waiting = _Waiting(run, pump, timeout)
-    ring = waiting.ring
+    run.check_deadlock()
+    waiting = _ThreadWait(run, pump, timeout)
+    wake = waiting.wake
     try:
-        with waiting.watch, here.desk.served_by(ring), run.desk.served_by(ring):
-            run.future.add_done_callback(lambda _: ring())
+        with waiting.guard, thread_queue.current.consumed_by(wake), run.queue.consumed_by(wake):
+            run.future.add_done_callback(lambda _: wake())
             with pump or nullcontext():
                 waiting.run()
     finally:
-        if waiting.watch.interrupted:
-            _Process.interrupted = execution
+        if waiting.guard.interrupted:
+            _Process.interrupted_execution = execution
     return run.future.result(timeout=0)
 
 
-class _Waiting:
+class _ThreadWait:
     """One call of `wait`."""
 
-    def __init__(self, run: Courier, pump: Pump | None, timeout: float | None) -> None:
-        self.courier = run
+    def __init__(self, run: RunTask, pump: Pump | None, timeout: float | None) -> None:
+        self.run_task = run
         self.pump = pump
         # SimpleQueue.put may be called in a signal handler, even one that interrupts its get.
-        self.bell: queue.SimpleQueue[Courier | None] = queue.SimpleQueue()
-        self.watch = Watch.of(run.cancel)
-        self.watch.heeded, self.watch.ring = True, self.ring
+        self.wakeups: queue.SimpleQueue[RunTask | None] = queue.SimpleQueue()
+        self.guard = InterruptGuard.for_thread(run.cancel)
+        self.guard.handled, self.guard.wake = True, self.wake
         self.tick_s = _TICK_S if pump is None else _POLL_S
         self.deadline = float("inf") if timeout is None else time.monotonic() + timeout
 
-    def ring(self, courier: Courier | None = None) -> None:
+    def wake(self, run_task: RunTask | None = None) -> None:
         """Wake this thread; any thread, and a signal handler."""
-        self.bell.put(courier)
+        self.wakeups.put(run_task)
 
     def run(self) -> None:
-        while not self.courier.future.done():
+        while not self.run_task.future.done():
             try:
-                self._turn()
+                self._serve_next()
             except KeyboardInterrupt:
-                if not self.watch.abandoned:
-                    # The handler was not ours (a tool replaced it): the same rules.
-                    self.watch.noted()
-            if not self.courier.future.done():
-                self._check()
+                if not self.guard.force_exit:
+                    # Another handler raised it (a tool replaced ours); the same rules apply.
+                    self.guard.on_foreign_interrupt()
+            if not self.run_task.future.done():
+                self._check_end()
 
-    def _turn(self) -> None:
-        courier = None
+    def _serve_next(self) -> None:
+        run_task = None
         with suppress(queue.Empty):
-            left_s = max(self.deadline - time.monotonic(), 0.0)
-            courier = self.bell.get(timeout=min(self.tick_s, left_s))
-        job = courier and courier.take(self.ring)
-        if courier is not None and job is not None:
-            if job.place == "notebook loop" and loop_is_running():
-                self._perform_nested(job)
+            wait_s = max(self.deadline - time.monotonic(), 0.0)
+            run_task = self.wakeups.get(timeout=min(self.tick_s, wait_s))
+        job = run_task and run_task.take_job(self.wake)
+        if run_task is not None and job is not None:
+            if job.where == "notebook loop" and loop_is_running():
+                self._run_nested(job)
             else:
-                courier.serve(job, self.watch if courier is self.courier else None)
-            courier.wake()
+                run_task.run_job(job, self.guard if run_task is self.run_task else None)
+            run_task.wake()
         if self.pump is not None:
-            self.watch.run_foreign(self.pump.poll)
+            self.guard.run_guarded(self.pump.poll)
 
-    def _perform_nested(self, job: Job) -> None:
-        async def polled() -> None:
-            task = perform_soon(job)
+    def _run_nested(self, job: Job) -> None:
+        async def run_and_poll() -> None:
+            task = run_on_current_loop(job)
             while not task.done():
                 await asyncio.wait([task], timeout=_POLL_S if self.pump else None)
                 if self.pump is not None:
                     self.pump.poll()
 
-        def perform() -> None:
+        def run_nested() -> None:
             if _Process.run_nested is None:
                 raise ToolError(
                     "this thread's event loop is running and cannot be entered again: start the "
                     "run with `await agent.arun(...)`"
                 )
-            _Process.run_nested(polled())
+            _Process.run_nested(run_and_poll())
 
         try:
-            self.watch.run_foreign(perform)
+            self.guard.run_guarded(run_nested)
         except Exception as error:
             job.end(error=error)
         except KeyboardInterrupt:
             job.stop()
             raise
 
-    def _check(self) -> None:
-        if self.watch.abandoned:
+    def _check_end(self) -> None:
+        if self.guard.force_exit:
             raise KeyboardInterrupt
         if time.monotonic() >= self.deadline:
-            raise TimeoutError("the run is still at work; wait() again, or stop() it")
-        if self.courier.lost:
+            raise TimeoutError("the run still works; wait() again, or stop() it")
+        if self.run_task.is_lost:
             raise EngineError(
-                "the engine thread of this run is gone (a fork?); `%agent resume` goes on with it",
+                "the engine thread of this run is gone (a fork?); `%agent resume` continues the run",
                 code="ENGINE_INTERRUPTED",
             )
 
 
-async def await_here(
-    run: Courier, *, pump: Pump | None = None, execution: str | None = None
+async def wait_async(
+    run: RunTask, *, pump: Pump | None = None, execution: str | None = None
 ) -> Any:
-    """Wait on the running loop for a run, running its jobs on this loop's thread.
+    """Wait for a run on the running loop; its jobs run in this loop's thread.
 
-    Synchronous jobs run inline and block the loop. Cancelling this is a stop: it waits for the
-    clean end and then raises CancelledError; cancelled again, it leaves at once. On a loop of
-    ours (an async tool that runs an agent) the outer run's waiting thread does the work.
+    Synchronous jobs run inline and block the loop. Cancelling this stops the run: it waits for the
+    end of the run, then raises CancelledError; a second cancellation raises at once. On nbagent's
+    own loops (an async tool that runs an agent) the outer run's waiting thread executes the jobs.
     """
-    run.refuse_deadlock()
-    waiting = _Awaiting()
-    nobody_else = not (on_engine_thread() and inside_a_tool())
-    serving = run.desk.served_by(waiting.ring) if nobody_else else nullcontext()
-    run.future.add_done_callback(lambda _: waiting.soon(waiting.over.set))
+    run.check_deadlock()
+    waiting = _LoopWait()
+    serves_jobs = not (on_engine_thread() and inside_a_tool())
+    serving = run.queue.consumed_by(waiting.wake) if serves_jobs else nullcontext()
+    run.future.add_done_callback(lambda _: waiting.call_soon(waiting.ended.set))
     cancelled = False
     try:
         with serving, pump or nullcontext():
-            while not waiting.over.is_set():
+            while not waiting.ended.is_set():
                 try:
                     await waiting.wait(pump)
                 except asyncio.CancelledError:
@@ -200,86 +205,86 @@ async def await_here(
                         raise
                     cancelled = True
                     run.cancel.set()
-                if waiting.abandoned:
+                if waiting.force_exit:
                     raise asyncio.CancelledError("interrupted twice")
     finally:
         if not run.future.done():
-            run.cancel.set()  # nobody is left who would see its end
+            run.cancel.set()  # nobody waits for it any more
         if waiting.interrupted:
-            _Process.interrupted = execution
+            _Process.interrupted_execution = execution
     if cancelled:
         raise asyncio.CancelledError
     return run.future.result(timeout=0)
 
 
-class _Awaiting:
-    """One call of `await_here`."""
+class _LoopWait:
+    """One call of `wait_async`."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.over = asyncio.Event()
-        self.abandoned = False
+        self.ended = asyncio.Event()
+        self.force_exit = False
         self.interrupted = False
 
     async def wait(self, pump: Pump | None) -> None:
         """Wait for the end, or until it is time to poll."""
         if pump is None:
-            await self.over.wait()
+            await self.ended.wait()
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.over.wait(), _POLL_S)
+            await asyncio.wait_for(self.ended.wait(), _POLL_S)
         pump.poll()
 
-    def ring(self, courier: Courier) -> None:
-        """Serve a run soon. Any thread."""
-        self.soon(lambda: self._serve(courier))
+    def wake(self, run_task: RunTask) -> None:
+        """Execute a job of this run soon. Any thread."""
+        self.call_soon(lambda: self._serve_next(run_task))
 
-    def soon(self, call: Callable[[], object]) -> None:
+    def call_soon(self, call: Callable[[], object]) -> None:
         """Call on the loop. Any thread."""
-        with suppress(RuntimeError):  # the loop has gone
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(call)
 
-    def _serve(self, courier: Courier) -> None:
-        # One job a call, so that the loop breathes between two.
-        job = courier.take(self.ring)
+    def _serve_next(self, run_task: RunTask) -> None:
+        # One job per call: the loop can do other work between two jobs.
+        job = run_task.take_job(self.wake)
         if job is None:
             return
         try:
-            watch = courier.serve(job)
+            guard = run_task.run_job(job)
         except KeyboardInterrupt:
-            # Never into the loop: it would end the kernel.
+            # Not raised into the loop: it would end the kernel.
             job.stop()
-            self.abandoned = True
+            self.force_exit = True
         else:
-            self.interrupted |= watch is not None and watch.interrupted
-            self.abandoned |= watch is not None and watch.abandoned
-        if self.abandoned:
-            self.over.set()
-        courier.wake()
+            self.interrupted |= guard is not None and guard.interrupted
+            self.force_exit |= guard is not None and guard.force_exit
+        if self.force_exit:
+            self.ended.set()
+        run_task.wake()
 
 
 class EventChannel:
-    """Any thread puts; the loop that it is made on iterates, woken once for all that came."""
+    """Queue of events from any thread to the loop it was created on, which is woken per batch."""
 
     def __init__(self) -> None:
         self._events: deque[Event | None] = deque()
         self._loop = asyncio.get_running_loop()
-        self._bell = asyncio.Event()
-        self._rung = False
+        self._wakeup = asyncio.Event()
+        self._notified = False
 
     def put(self, event: Event | None) -> None:
         """Add an event; None is the end."""
         self._events.append(event)
-        if not self._rung:
-            self._rung = True
-            with suppress(RuntimeError):  # the consumer's loop has gone
-                self._loop.call_soon_threadsafe(self._bell.set)
+        if not self._notified:
+            self._notified = True
+            with suppress(RuntimeError):  # the consumer's loop is closed
+                self._loop.call_soon_threadsafe(self._wakeup.set)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         while True:
-            await self._bell.wait()
-            self._bell.clear()
-            self._rung = False  # before looking: who adds from here on rings again
+            await self._wakeup.wait()
+            self._wakeup.clear()
+            self._notified = False  # before reading: a later `put` must wake this loop again
             while self._events:
                 event = self._events.popleft()
                 if event is None:
@@ -288,16 +293,16 @@ class EventChannel:
 
 
 async def follow(
-    channel: EventChannel, ending: Callable[[], Coroutine[object, object, object]]
+    channel: EventChannel, wait_for_end: Callable[[], Coroutine[object, object, object]]
 ) -> AsyncGenerator[Event]:
-    """The events of a run while what `ending` gives (its `await_here`) is awaited beside.
+    """Yield the events of a run while `wait_for_end()` (its `wait_async`) runs beside.
 
-    Closing this waits for the end; leaving early stops the run. What `ending`
-    raises is raised after the last event.
+    Closing the generator early stops the run and waits for its end. An error of `wait_for_end` is
+    raised after the last event.
     """
     waiting: Coroutine[object, object, object] | None = None
     try:
-        waiting = ending()
+        waiting = wait_for_end()
         waiter = asyncio.ensure_future(waiting)
     except BaseException:  # an interrupt between the two
         if waiting and all(task.get_coro() is not waiting for task in asyncio.all_tasks()):
@@ -309,7 +314,7 @@ async def follow(
         async for event in channel:
             yield event
     finally:
-        # A loop that an interrupt ended drops this generator afterwards: there is no more waiting.
+        # If an interrupt ended the loop, this generator is dropped afterwards and cannot wait.
         if loop.is_running():
             waiter.cancel()
             await asyncio.wait([waiter])

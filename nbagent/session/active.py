@@ -32,11 +32,11 @@ from nbagent.contracts.ports import ShowPieces, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact
 from nbagent.engine import run_engine
-from nbagent.runtime import Courier
+from nbagent.runtime import RunTask
 from nbagent.session.approval import SessionApprover
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.plan import prepare
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.store.audit import AuditSink, is_audited
 from nbagent.store.writer import Store
@@ -75,13 +75,13 @@ class ActiveRun:
     """
 
     def __init__(
-        self, ask: Ask, *, store: Store | None = None, here: Frontend | None = None
+        self, ask: RunRequest, *, store: Store | None = None, here: Frontend | None = None
     ) -> None:
         self.store = store or current_store()
         self._here = here or frontend()
         # Its words are in the record, without what is secret in them.
         self.ask = replace(ask, prompt=None, parts=(), template=None, messages=(), edits={})
-        self.courier = Courier()
+        self.courier = RunTask()
         self.prepared = prepare(ask, self.store, self._here, self.courier, self._wait_for_host)
         self.plan = self.prepared.plan
         self.record: RunRecord = self.plan.run
@@ -97,7 +97,7 @@ class ActiveRun:
             session=self.record.session,
             callback=ask.on_approval,
             buttons=self._buttons,
-            by_input=self._here.asker(),
+            by_input=self._here.input_prompt(),
             audit=self._audit(),
             pauses=ask.case is not None,
         )
@@ -141,8 +141,8 @@ class ActiveRun:
             self.warn(f"the run is not shown: {describe_error(error)}")
         if on_event is not None:
             self._sinks.append(CallbackSink(on_event))
-        self._here.adopt(self.courier)
-        self.courier.on_stranded = self._wait_for_thread
+        self._here.serve_when_idle(self.courier)
+        self.courier.on_unserved = self._wait_for_thread
         _at_work.add(self)
         self.courier.start(self._drive)
 
@@ -185,7 +185,7 @@ class ActiveRun:
         self.record = self.record.model_copy(update=end)
         if self._begun:
             with suppress(Exception):
-                self.store.release(self.record.id)
+                self.store.abandon(self.record.id)
             self._hand_on(RunFinished(self.record))
 
     def emit(self, event: Event) -> None:
@@ -243,7 +243,7 @@ class ActiveRun:
                 self.warn(text)
 
     def _wait_for_thread(self, tool: str) -> None:
-        self._hand_on(Waiting(None, f"{tool or 'a tool'} waits for {self._here.waits_for}"))
+        self._hand_on(Waiting(None, f"{tool or 'a tool'} waits for {self._here.wait_reason}"))
 
     def _wait_for_host(self, text: str) -> None:
         """Say what the run waits for before its tools can be listed; no text: no longer."""

@@ -67,7 +67,7 @@ def tightened(policy: ToolPolicy, by: ToolPolicy | None) -> ToolPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PolicyRules:
     """What the policy of a run says to tools and calls."""
 
     policy: ToolPolicy = field(default_factory=ToolPolicy)
@@ -80,12 +80,12 @@ class Rules:
 
     def forbidding(self, tool: str, host: str) -> str:
         """The same for a name; without one, the rule that denies all tools of the host."""
-        found = (
+        rules = (
             f"{kind}={text!r}"
             for kind, text in self._about(tool, host)
             if kind == "deny" and not call_pattern(text).conditions
         )
-        return next(found, "")
+        return next(rules, "")
 
     def about_some_calls(self, spec: ToolSpec) -> list[str]:
         """The rules that speak of this tool with certain arguments only."""
@@ -112,9 +112,9 @@ class Rules:
         ]
         hit = hits[0] or default
         only_stricter = preview.minimum or hit.ruling != "allow"
-        found = [hit, default, *hits] if only_stricter else [hit, *hits]
+        hits_by_order = [hit, default, *hits] if only_stricter else [hit, *hits]
         # The strictest; of equal ones the first.
-        return min(filter(None, found), key=lambda one: RULINGS.index(one.ruling))
+        return min(filter(None, hits_by_order), key=lambda one: RULINGS.index(one.ruling))
 
     def _about(self, tool: str, host: str) -> list[tuple[Ruling, str]]:
         return [rule for rule in self.policy.rules if call_pattern(rule[1]).matches_tool(tool, host)]
@@ -139,7 +139,7 @@ answered (None: the person), and what an approval is bound to."""
 
 
 @dataclass(kw_only=True, eq=False)
-class _Asked:
+class OpenQuestion:
     """A question that waits for its answer. On the engine's loop."""
 
     call: ToolCall
@@ -156,7 +156,7 @@ class SessionApprover:
 
     host: ToolHost
     """Prepares a call again after somebody was asked."""
-    rules: Rules
+    rules: PolicyRules
     session: str
     """What is allowed for the session holds in this one."""
     callback: OnApproval | None
@@ -169,7 +169,7 @@ class SessionApprover:
     audit: AuditSink | None
     pauses: bool = False
     """Whether the run pauses after a turn in which nobody could be asked: as a case of a batch."""
-    _open: dict[str, _Asked] = field(default_factory=dict[str, _Asked], init=False)
+    _open: dict[str, OpenQuestion] = field(default_factory=dict[str, OpenQuestion], init=False)
 
     async def review(
         self,
@@ -191,19 +191,19 @@ class SessionApprover:
                 break
             question = _question(call, prepared, context, changed + _why(hit, prepared))
             asked_ms = monotonic_ms()
-            asked, answer = await self._ask(call, question, prepared, context, cancel, emit)
+            decision_source, answer = await self._ask(call, question, prepared, context, cancel, emit)
             waited_ms += monotonic_ms() - asked_ms
             if cancel.is_set:
                 break  # Nobody decided: the call is told that the run was stopped.
             if answer.choice == "deny":
-                approval, by, reason = "denied", asked, answer.reason
+                approval, by, reason = "denied", decision_source, answer.reason
                 break
             prepared = await self.host.prepare(call, context)
             hit = self._hit(call, prepared)
             if _bound(call, prepared) != bound:
                 changed = "what it would do changed while it was decided; "
                 continue
-            by, used = asked, _with(call, answer.arguments)
+            by, used = decision_source, _with(call, answer.arguments)
             if hit.ruling != "deny" and used.arguments != call.arguments:
                 # The policy judges the edited call anew; the person has seen it.
                 approval, arguments = "edited", used.arguments
@@ -239,10 +239,10 @@ class SessionApprover:
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
         """Answer the question about a call; False when it is not asked (any more). Any thread."""
-        asked = self._open.get(tool_call_id)
-        if asked is None or asked.answer.done():
+        open_question = self._open.get(tool_call_id)
+        if open_question is None or open_question.answer.done():
             return False
-        asked.answer.get_loop().call_soon_threadsafe(_settle, asked.answer, answer)
+        open_question.answer.get_loop().call_soon_threadsafe(_settle, open_question.answer, answer)
         return True
 
     def preview(self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces) -> bool:
@@ -250,34 +250,34 @@ class SessionApprover:
 
         False when it is not asked (any more). Any thread; `show` is called on the engine's loop.
         """
-        asked = self._open.get(tool_call_id)
-        if asked is None or asked.answer.done():
+        open_question = self._open.get(tool_call_id)
+        if open_question is None or open_question.answer.done():
             return False
 
         def begin() -> None:
             # While one is made, only the last of those that come is made next.
-            asked.edited = (arguments, show)
-            if asked.previewing is None or asked.previewing.done():
-                asked.previewing = asyncio.ensure_future(self._preview(asked))
+            open_question.edited = (arguments, show)
+            if open_question.previewing is None or open_question.previewing.done():
+                open_question.previewing = asyncio.ensure_future(self._preview(open_question))
 
-        asked.answer.get_loop().call_soon_threadsafe(begin)
+        open_question.answer.get_loop().call_soon_threadsafe(begin)
         return True
 
-    async def _preview(self, asked: _Asked) -> None:
-        while asked.edited is not None and not asked.answer.done():
-            (arguments, show), asked.edited = asked.edited, None
-            call = _with(asked.call, arguments)
+    async def _preview(self, open_question: OpenQuestion) -> None:
+        while open_question.edited is not None and not open_question.answer.done():
+            (arguments, show), open_question.edited = open_question.edited, None
+            call = _with(open_question.call, arguments)
             try:
-                prepared = await self.host.prepare(call, asked.context)
+                prepared = await self.host.prepare(call, open_question.context)
                 hit, pieces = self._hit(call, prepared), _pieces(prepared)
                 why = redact(_why(hit, prepared))
                 if hit.ruling == "deny":
                     pieces = (PreviewPiece("with these arguments", f"denied: {hit.why}"), *pieces)
             except Exception as error:
-                words = error.message if isinstance(error, ToolError) else describe_error(error)
+                message = error.message if isinstance(error, ToolError) else describe_error(error)
                 why = ""
-                pieces = (PreviewPiece("with these arguments", f"refused: {redact(words)}"),)
-            if not asked.answer.done():
+                pieces = (PreviewPiece("with these arguments", f"refused: {redact(message)}"),)
+            if not open_question.answer.done():
                 show(why, pieces)
 
     async def _ask(
@@ -292,7 +292,7 @@ class SessionApprover:
         """Who answered, and what; a stop, which cancels this task, ends the question."""
         call_id = question.tool_call_id
         answered: asyncio.Future[PersonAnswer] = asyncio.get_running_loop().create_future()
-        self._open[call_id] = _Asked(call=call, context=context, answer=answered)
+        self._open[call_id] = OpenQuestion(call=call, context=context, answer=answered)
         try:
             if self.callback is None and not await self._somebody_is_there():
                 cancel.after_turn |= self.pauses
@@ -374,7 +374,7 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
 
 
 def _pieces(prepared: PreparedCall) -> tuple[PreviewPiece, ...]:
-    return tuple(replace(it, text=redact(it.text)) for it in prepared.preview.pieces)
+    return tuple(replace(piece, text=redact(piece.text)) for piece in prepared.preview.pieces)
 
 
 async def _called(
@@ -400,29 +400,29 @@ async def _called(
         return PersonAnswer(choice="deny", reason=reason)
 
 
-def answer_of(given: object) -> PersonAnswer:
+def answer_of(answer: object) -> PersonAnswer:
     """What `on_approval` returned, as an answer: read where it was given, in its own thread.
 
     True allows the call, `"session"` allows it for the session, False and None deny it, any other
     text denies it with that reason; a dict allows it with these arguments instead. A text such as
     `"yes"` is an error that says `True`.
     """
-    if isinstance(given, PersonAnswer):
-        arguments = None if given.arguments is None else _plain({**given.arguments})
-        return replace(given, arguments=arguments, reason=cut_middle(given.reason, _REASON_CHARS))
-    if given is True:
+    if isinstance(answer, PersonAnswer):
+        arguments = None if answer.arguments is None else _plain({**answer.arguments})
+        return replace(answer, arguments=arguments, reason=cut_middle(answer.reason, _REASON_CHARS))
+    if answer is True:
         return PersonAnswer(choice="once")
-    if given is None or given is False:
+    if answer is None or answer is False:
         return PersonAnswer(choice="deny", reason="the person's program denied this call")
-    if given == "session":
+    if answer == "session":
         return PersonAnswer(choice="session")
-    if isinstance(given, str):
-        if given.strip().lower() in ("y", "yes"):  # hardly a reason for a denial
-            raise UsageError(f"on_approval returned {given!r}; return True to allow the call")
-        return PersonAnswer(choice="deny", reason=cut_middle(given, _REASON_CHARS))
-    arguments = json_object(cast("Any", given))
+    if isinstance(answer, str):
+        if answer.strip().lower() in ("y", "yes"):  # hardly a reason for a denial
+            raise UsageError(f"on_approval returned {answer!r}; return True to allow the call")
+        return PersonAnswer(choice="deny", reason=cut_middle(answer, _REASON_CHARS))
+    arguments = json_object(cast("Any", answer))
     if arguments is None:
-        raise UsageError(f"on_approval returned a {type(given).__name__}; {ANSWERS}")
+        raise UsageError(f"on_approval returned a {type(answer).__name__}; {ANSWERS}")
     return PersonAnswer(choice="once", arguments=_plain(arguments))
 
 

@@ -15,7 +15,7 @@ from nbagent.engine import first_request
 from nbagent.providers.catalogue import find_provider
 from nbagent.runtime import engine_loop, on_engine_thread
 from nbagent.session.frontend import Frontend
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.settings.options import HIDDEN
 from nbagent.store.writer import Store
 
@@ -27,8 +27,8 @@ from nbagent.session.active import ActiveRun
 _INTERNAL = {"tools": {"__all__": {"traits"}}}
 
 
-def look_ahead(
-    ask: Ask, *, store: Store | None = None, here: Frontend | None = None
+def plan_first_request(
+    ask: RunRequest, *, store: Store | None = None, here: Frontend | None = None
 ) -> tuple[ActiveRun, ChatRequest, WireRequest]:
     """A run that is not begun, and what it would send first: for its model, and on the wire."""
     if on_engine_thread():
@@ -41,9 +41,9 @@ def look_ahead(
         future.cancel()
 
 
-def dry_run(ask: Ask) -> DryRun:
+def dry_run(ask: RunRequest) -> DryRun:
     """What the run would send first; a missing key alone is no error."""
-    active, request, wire = look_ahead(ask)
+    active, request, wire = plan_first_request(ask)
     # With it comes all that draws.
     from nbagent.view.dry_run import DryRun
 

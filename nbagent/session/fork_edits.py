@@ -12,21 +12,21 @@ from nbagent.contracts.errors import UsageError, describe_error
 from nbagent.contracts.messages import Message, Part
 from nbagent.tools.functions.outcome import failure_of, result_of
 
-Said = tuple[Message, str]
+ConversationItem = tuple[Message, str]
 """A message, and the id of the turn that added it; empty where it is of no turn."""
 _Place = tuple[str, str]
 """A turn and a call of it, by their ids; without a call the turn itself."""
 
 
 def changed_conversation(
-    said: Sequence[Said], edits: Mapping[str, object], drop: Collection[str], before: str
-) -> tuple[Said, ...]:
+    items: Sequence[ConversationItem], edits: Mapping[str, object], drop: Collection[str], before: str
+) -> tuple[ConversationItem, ...]:
     """The conversation with other results and answers, and without what is dropped.
 
     Each call that stays keeps its one result. What is not changed is the same object as before.
 
     Args:
-        said: all before the turn.
+        items: all before the turn.
         edits: by the id of a call its result (a value as a tool returns it, an exception, a
             `ToolResult`), by the id of a turn the text of its answer.
         drop: ids of turns, of which answer and results go, and of calls.
@@ -35,38 +35,38 @@ def changed_conversation(
     Raises:
         UsageError: an id that is not there or stands for several calls, or a value of no use.
     """
-    known = _known(said)
-    gone = {_place(key, known, before) for key in drop}
+    known = _items_by_key(items)
+    dropped = {_place(key, known, before) for key in drop}
     new = {_place(key, known, before): value for key, value in edits.items()}
     for turn, call in new:
-        if {(turn, call), (turn, "")} & gone:
+        if {(turn, call), (turn, "")} & dropped:
             raise UsageError(f"{call or turn} cannot be both changed and left out; do one of it")
-    kept: list[Said] = []
-    for message, turn in said:
+    remaining: list[ConversationItem] = []
+    for message, turn in items:
         changed: Message | None = message
         if message.role == "assistant":
-            changed = None if (turn, "") in gone else _answer(message, turn, new, gone)
+            changed = None if (turn, "") in dropped else _answer(message, turn, new, dropped)
         elif message.role == "tool":
-            place = turn, message.tool_call_id or ""
-            changed = None if {place, (turn, "")} & gone else message
-            if place in new:
-                changed = message.model_copy(update={"content": _result(new[place])})
+            position = turn, message.tool_call_id or ""
+            changed = None if {position, (turn, "")} & dropped else message
+            if position in new:
+                changed = message.model_copy(update={"content": _result(new[position])})
         if changed is not None:
-            kept.append((changed, turn))
-    return tuple(kept)
+            remaining.append((changed, turn))
+    return tuple(remaining)
 
 
-def in_words(edits: Collection[str], drop: Collection[str], before: str) -> str:
+def describe_edits(edits: Collection[str], drop: Collection[str], before: str) -> str:
     """The changes, for the person."""
     named = {"changed": edits, "left out": drop}
-    said = [f"{what}: {', '.join(ids)}" for what, ids in named.items() if ids]
-    return f"Of the conversation before {before}, {'; '.join(said)}."
+    parts = [f"{label}: {', '.join(ids)}" for label, ids in named.items() if ids]
+    return f"Of the conversation before {before}, {'; '.join(parts)}."
 
 
-def _known(said: Sequence[Said]) -> dict[str, list[_Place]]:
+def _items_by_key(items: Sequence[ConversationItem]) -> dict[str, list[_Place]]:
     """What each id stands for; a call has `C02/ID` beside its own."""
     known: dict[str, list[_Place]] = defaultdict(list)
-    for message, turn in said:
+    for message, turn in items:
         if turn and message.role == "assistant":
             known[turn].append((turn, ""))
         for call in message.tool_calls:
@@ -81,16 +81,16 @@ def _place(key: str, known: Mapping[str, list[_Place]], before: str) -> _Place:
         which = " or ".join(repr(f"{turn}/{call}") for turn, call in places)
         raise UsageError(f"several calls before {before} have the id {key!r}; write {which}")
     if not places:
-        there = ", ".join(it for it in known if "/" not in it) or "none"
+        there = ", ".join(key for key in known if "/" not in key) or "none"
         raise UsageError(f"no turn and no call before {before} is {key!r}; there are: {there}")
     return places[0]
 
 
 def _answer(
-    message: Message, turn: str, new: Mapping[_Place, object], gone: Collection[_Place]
+    message: Message, turn: str, new: Mapping[_Place, object], dropped: Collection[_Place]
 ) -> Message | None:
     """An answer with other words or fewer calls; None where nothing is left of it."""
-    calls = tuple(call for call in message.tool_calls if (turn, call.id) not in gone)
+    calls = tuple(call for call in message.tool_calls if (turn, call.id) not in dropped)
     text = new.get((turn, ""))
     if text is None and len(calls) == len(message.tool_calls):
         return message

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nbagent.contracts.approval import PersonAnswer, Question
@@ -15,7 +16,7 @@ from nbagent.contracts.events import Event, Notice, RunStarted
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import Capture, RunCode
-from nbagent.runtime import Courier, Pump
+from nbagent.runtime import Pump, RunTask
 from nbagent.settings.options import RunOptions
 from nbagent.view.node import Node
 
@@ -72,7 +73,7 @@ class PersonReview(Protocol):
     """Answers that a person labels one by one, without the names of their variants. Any thread."""
 
     title: str
-    place: int
+    position: int
     """Number of the case that is shown, from 1."""
     total: int
     scale: int
@@ -98,7 +99,7 @@ class PersonReview(Protocol):
 class Frontend:
     """What a script has: plain lines where it wants them, questions where somebody types."""
 
-    waits_for = "a free thread: run.wait() runs it here"
+    wait_reason = "a free thread: run.wait() runs it here"
     """What a tool is said to wait for when nobody waits for its run."""
 
     def namespace(self) -> Mapping[str, Any]:
@@ -121,7 +122,7 @@ class Frontend:
         """Tells one execution of a cell from the next."""
         return None
 
-    def asker(self) -> Asker | None:
+    def input_prompt(self) -> Asker | None:
         """What asks by `input()` in the thread that waits; None where nobody types."""
         stdin: Any = sys.stdin
         if stdin is None or stdin.closed or not stdin.isatty():
@@ -135,10 +136,10 @@ class Frontend:
         """Delivers the front end's messages while the main thread waits."""
         return None
 
-    def adopt(self, courier: Courier) -> None:
+    def serve_when_idle(self, courier: RunTask) -> None:
         """Let an idle kernel run the synchronous tools of a run that nobody waits for."""
 
-    def set_last(self, handle: object, name: str = "_run") -> None:
+    def bind_variable(self, handle: object, name: str = "_run") -> None:
         """Put the handle of what was started last into a variable: `_run`, or `_batch`."""
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
@@ -164,7 +165,7 @@ class Frontend:
         """Prints events as plain lines while they happen."""
         from nbagent.view.terminal import PlainPrinter
 
-        write, asks = sys.stdout.write, self.asker() is not None
+        write, asks = sys.stdout.write, self.input_prompt() is not None
         return PlainPrinter(write, asked_by_input=asks, renders=sys.stdout.isatty())
 
     def show(self, run: RunRecord) -> bool:
@@ -192,6 +193,13 @@ class Frontend:
         """Take runs that were deleted out of what is shown and remembered."""
 
 
+class LineFrontend(Frontend):
+    """Prints the events of every run as lines: for a notebook whose view is not installed."""
+
+    def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
+        return None if options.quiet else self.printer()
+
+
 class NoticePrinter:
     """Where nothing shows a run, what the person should know goes to stderr."""
 
@@ -211,6 +219,9 @@ class NoticePrinter:
         """Nothing to close."""
 
 
+ENTRY_POINT_GROUP = "nbagent.frontends"
+OWN = "ipython"
+"""Name of nbagent's own entry point."""
 _frontend: Frontend | None = None
 
 
@@ -225,11 +236,31 @@ def frontend() -> Frontend:
     global _frontend
     if _frontend is None:
         ipython = sys.modules.get("IPython")
-        if ipython is None or cast("Any", ipython).get_ipython() is None:
-            _frontend = Frontend()
-        else:
-            # The one import up the page (DESIGN 3): runs show themselves without %load_ext, too.
-            from nbagent.notebook.frontend import NotebookFrontend
-
-            _frontend = NotebookFrontend()
+        in_ipython = ipython is not None and cast("Any", ipython).get_ipython() is not None
+        _frontend = _installed_frontend() if in_ipython else Frontend()
     return _frontend
+
+
+def _installed_frontend() -> Frontend:
+    """Load the frontend of an installed package; nbagent's own one comes last.
+
+    An entry point finds it, so that this room imports nothing above itself and runs show themselves
+    without `%load_ext`, too. An entry point may return None where it does not apply.
+    """
+    # Another package's frontend is asked first: it was installed for its own kind of notebook.
+    entries = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name == OWN, e.name))
+    for entry in entries:
+        try:
+            loaded: object = entry.load()()
+        except Exception as error:
+            warn = f"the frontend {entry.name!r} cannot be loaded ({type(error).__name__}: {error})"
+            print(f"nbagent: {warn}; repair or uninstall its package", file=sys.stderr)
+            continue
+        if isinstance(loaded, Frontend):
+            return loaded
+    print(
+        "nbagent: the notebook view is not registered; install nbagent again (in a checkout: "
+        "%pip install -e .) and restart the kernel. Until then runs print lines.",
+        file=sys.stderr,
+    )
+    return LineFrontend()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.session.fork_edits import Said, changed_conversation
+from nbagent.session.fork_edits import ConversationItem, changed_conversation
 from nbagent.session.models import same_server
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.store.writer import Store
 
@@ -25,7 +25,7 @@ class Conversation:
 
     history: tuple[Message, ...] = ()
     """What it shares with the run before."""
-    copies: tuple[Said, ...] = ()
+    copies: tuple[ConversationItem, ...] = ()
     """What follows, as a fork has changed it: the run has these as its own."""
     first_index: int = 1
     requests: int = 0
@@ -34,7 +34,7 @@ class Conversation:
     """The last turn before; in a fork, the one asked anew."""
 
 
-def conversation_of(parent: RunRecord | None, ask: Ask, store: Store) -> Conversation:
+def conversation_of(parent: RunRecord | None, ask: RunRequest, store: Store) -> Conversation:
     """What a run goes on with; of a fork only what came before its turn, as it changes it."""
     if parent is None:
         return Conversation()
@@ -42,8 +42,8 @@ def conversation_of(parent: RunRecord | None, ask: Ask, store: Store) -> Convers
         raise UsageError(
             f"run {parent.id[:8]} is still at work; wait for it, or stop it where it was started"
         )
-    said = store.said(parent.id)
-    requests = store.requests_since_words(parent.id)
+    items = store.conversation_with_turns(parent.id)
+    requests = store.requests_since_user_message(parent.id)
     if ask.fork_turn is None:
         run = parent
         while not run.turns and run.parent_id is not None:
@@ -51,16 +51,16 @@ def conversation_of(parent: RunRecord | None, ask: Ask, store: Store) -> Convers
         last = run.turns[-1] if run.turns else None
         index = last.index + 1 if last else 1
         return Conversation(
-            tuple(m for m, _ in said), first_index=index, requests=requests, turn=last
+            tuple(m for m, _ in items), first_index=index, requests=requests, turn=last
         )
     turn = turn_of(parent, ask.fork_turn)
     requests -= sum(t.index >= turn.index for t in parent.turns)
-    said = said[: turn.request.n_messages]
-    changed = changed_conversation(said, ask.edits, ask.drop, turn.id)
-    pairs = enumerate(zip(said, changed, strict=False))
+    items = items[: turn.request.n_messages]
+    changed = changed_conversation(items, ask.edits, ask.drop, turn.id)
+    pairs = enumerate(zip(items, changed, strict=False))
     n = next((i for i, (old, new) in pairs if old[0] is not new[0]), len(changed))
     return Conversation(
-        tuple(message for message, _ in said[:n]),
+        tuple(message for message, _ in items[:n]),
         changed[n:],
         first_index=turn.index,
         requests=max(0, requests),
@@ -70,15 +70,15 @@ def conversation_of(parent: RunRecord | None, ask: Ask, store: Store) -> Convers
 
 def turn_of(run: RunRecord, turn_id: str | None) -> EngineTurn:
     """A turn of the run itself, the last one without an id; UsageError where there is none."""
-    found = next((it for it in reversed(run.turns) if turn_id in (None, it.id)), None)
-    if found is None:
+    matching_turn = next((turn for turn in reversed(run.turns) if turn_id in (None, turn.id)), None)
+    if matching_turn is None:
         known = ", ".join(turn.id for turn in run.turns) or "none"
         named = f"turn {turn_id!r}" if turn_id else "turn"
         raise UsageError(f"run {run.id[:8]} has no {named}; its own turns: {known}")
-    return found
+    return matching_turn
 
 
-def deferred_turn(ask: Ask, parent: RunRecord | None) -> EngineTurn | None:
+def deferred_turn(ask: RunRequest, parent: RunRecord | None) -> EngineTurn | None:
     """The turn whose answer was waiting to be chosen, and now is: its calls run."""
     if parent is None or ask.kind != "resume" or ask.prompt or ask.messages:
         return None
@@ -117,16 +117,16 @@ def inherited_options(
     """The options, with what the parent's run had where they say nothing."""
     if parent is None:
         return options
-    kept: dict[str, Any] = {"session": parent.session, **parent.options}
-    stays = same_server(options, kept.get("model") or parent.model, kept.get("base_url"))
-    kept["output"] = type_of(parent.id)  # of which the record has the name
+    parent_values: dict[str, Any] = {"session": parent.session, **parent.options}
+    stays = same_server(options, parent_values.get("model") or parent.model, parent_values.get("base_url"))
+    parent_values["output"] = type_of(parent.id)  # of which the record has the name
     changes: dict[str, Any] = {}
     for name, row in RunOptions.rows().items():
-        said = name in options.given or name in dropped
-        goes_on = (row.goes_on or name == "output") and (stays or not row.server)
-        if name in kept and goes_on and not said:
-            changes[name] = _secret(parent, name, settings) if row.secret else kept[name]
-    return RunOptions(**changes).changed(**options.given)
+        is_given = name in options.explicit or name in dropped
+        goes_on = (row.inherited or name == "output") and (stays or not row.server_specific)
+        if name in parent_values and goes_on and not is_given:
+            changes[name] = _secret(parent, name, settings) if row.secret else parent_values[name]
+    return RunOptions(**changes).with_changes(**options.explicit)
 
 
 def _secret(parent: RunRecord, name: str, settings: Settings) -> dict[str, Any] | None:

@@ -17,20 +17,20 @@ from nbagent.contracts.ports import ChatClient, Cost
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.address import origin
 from nbagent.providers.catalogue import find_provider, provider_names, split_model_id
-from nbagent.providers.default_model import ask_local, choose_model, local_servers, qualified
+from nbagent.providers.default_model import list_local_models, choose_default_model, local_servers, with_provider
 from nbagent.providers.prices import context_tokens, cost_of
 from nbagent.providers.provider import Provider
 from nbagent.runtime import engine_loop
 from nbagent.settings.options import RunOptions, Settings, checked_value
-from nbagent.settings.sources import effective, provider_of
+from nbagent.settings.sources import current_settings, provider_of
 
-Key = Literal["sent", "none", "missing"]
+KeyStatus = Literal["sent", "none", "missing"]
 _LIST_S = 10.0
 """A provider has so many seconds to list its models, unless said otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ResolvedModel:
     """The model of a run and how to reach it."""
 
     model_id: str
@@ -40,7 +40,7 @@ class Chosen:
     client: ChatClient
     why: str | None
     """Why this model, when nobody named one."""
-    key: Key
+    key: KeyStatus
     """Whether a key goes along; `missing` where the server answers only with one."""
     extra_body: dict[str, Any] = field(repr=False)
 
@@ -56,43 +56,43 @@ class Chosen:
 _clients: dict[tuple[Any, ...], ChatClient] = {}
 
 
-def choose(asked: Settings, *, need_key: bool = True) -> Chosen:
+def resolve_model(settings: Settings, *, need_key: bool = True) -> ResolvedModel:
     """Resolve the model of a run (None: the best that the environment offers) to a client.
 
     UsageError for an unknown provider, or without a key where one is needed.
     """
-    model, base_url, why = asked.model, asked.base_url, None
+    model, base_url, why = settings.model, settings.base_url, None
     if model is None:
-        choice = choose_model(os.environ, base_url)
+        choice = choose_default_model(os.environ, base_url)
         model, why = choice.model_id, choice.why
         base_url = base_url or choice.base_url
-    model_id = qualified(model) if ":" not in model else model
+    model_id = with_provider(model) if ":" not in model else model
     name, wire_model = split_model_id(model_id)
     provider = find_provider(name)
-    text = os.environ.get(asked.key_variable, "").strip() if asked.key_variable else ""
-    said = ProviderConfig(
+    text = os.environ.get(settings.key_variable, "").strip() if settings.key_variable else ""
+    overrides = ProviderConfig(
         api_key=SecretKey(text) if text else None,
         base_url=base_url,
-        organization_id=asked.organization_id,
-        project_id=asked.project_id,
-        timeout_s=asked.timeout_s,
-        retries=asked.retries,
-        headers=asked.headers or {},
-        extra_body=asked.extra_body or {},
+        organization_id=settings.organization_id,
+        project_id=settings.project_id,
+        timeout_s=settings.timeout_s,
+        retries=settings.retries,
+        headers=settings.headers or {},
+        extra_body=settings.extra_body or {},
     )
-    config = provider.resolve(said, os.environ)
-    if asked.key_variable:  # no other key than the named one is meant
-        config = replace(config, api_key=said.api_key)
+    config = provider.resolve(overrides, os.environ)
+    if settings.key_variable:  # no other key than the named one is meant
+        config = replace(config, api_key=overrides.api_key)
     # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
     checked_value("base_url", config.base_url)
-    missing = _missing_key(provider, config, asked.key_variable)
+    missing = _missing_key(provider, config, settings.key_variable)
     if missing and need_key:
         raise UsageError(
             f"{name} needs a key: set {missing} in the environment before the kernel starts, "
             "or choose another server (base_url) or another model: offline:demo needs no key",
             code="LLM_AUTH_FAILED",
         )
-    return Chosen(
+    return ResolvedModel(
         model_id=model_id,
         provider=name,
         model=wire_model,
@@ -130,24 +130,24 @@ def same_server(options: RunOptions, model: str | None, base_url: str | None) ->
         return False
     if not options.base_url:
         return True
-    name = provider_of(qualified(options.model or model or ""))
+    name = provider_of(with_provider(options.model or model or ""))
     usual = base_url or find_provider(name).default_base_url
     return origin(options.base_url) == origin(usual)
 
 
-def asked_of(options: RunOptions, settings: Settings) -> Settings:
+def provider_settings(options: RunOptions, settings: Settings) -> Settings:
     """What holds for one run. What the settings say for one server goes to no other."""
     stays = same_server(options, settings.model, settings.base_url)
     rows = Settings.rows()
-    usual = {n: value for n, value in settings.given.items() if stays or not rows[n].server}
-    return Settings(**usual).changed(**{n: v for n, v in options.given.items() if n in rows})
+    usual = {n: value for n, value in settings.explicit.items() if stays or not rows[n].server_specific}
+    return Settings(**usual).with_changes(**{n: v for n, v in options.explicit.items() if n in rows})
 
 
 # What can be asked
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ProviderModels:
     """What one provider offers from here."""
 
     provider: str
@@ -157,25 +157,25 @@ class Listing:
     """What keeps it from being asked, or how to see more of it."""
 
 
-listed_ids: dict[str, list[str]] = {}
+listed_models: dict[str, list[str]] = {}
 """By provider, the models that it listed when it was last asked: for completion."""
 
 
-def listings(provider: str | None = None, given: RunOptions | None = None) -> list[Listing]:
-    """What one provider lists, asked as `given` says; without a name, what is reachable now.
+def list_models(provider: str | None = None, options: RunOptions | None = None) -> list[ProviderModels]:
+    """What one provider lists, asked as `options` says; without a name, what is reachable now.
 
     UsageError where no provider is called so or it has no key, ModelError where it does not answer.
     """
     if provider is not None:
-        return [_asked(provider, given or RunOptions())]
-    servers = local_servers(os.environ, effective().base_url)
-    answers = ask_local(servers)
-    offers: list[Listing] = []
+        return [_asked(provider, options or RunOptions())]
+    servers = local_servers(os.environ, current_settings().base_url)
+    answers = list_local_models(servers)
+    offers: list[ProviderModels] = []
     for name in dict.fromkeys((*provider_names(), *servers)):
         if name in answers:
             offers.append(_listing(name, answers[name]))
         elif name in servers:
-            offers.append(Listing(name, reachable=False, why=f"no server at {servers[name]}"))
+            offers.append(ProviderModels(name, reachable=False, why=f"no server at {servers[name]}"))
         elif name == "offline":
             offers.append(_asked(name, RunOptions()))
         else:
@@ -183,35 +183,35 @@ def listings(provider: str | None = None, given: RunOptions | None = None) -> li
     return offers
 
 
-def _listing(name: str, models: tuple[ModelInfo, ...]) -> Listing:
-    listed_ids[name] = [f"{name}:{model.id}" for model in models]
-    return Listing(name, models, why="" if models else "lists no models")
+def _listing(name: str, models: tuple[ModelInfo, ...]) -> ProviderModels:
+    listed_models[name] = [f"{name}:{model.id}" for model in models]
+    return ProviderModels(name, models, why="" if models else "lists no models")
 
 
-def _by_its_key(name: str) -> Listing:
+def _by_its_key(name: str) -> ProviderModels:
     """A provider elsewhere, which is not asked: a key is there, or it is not."""
-    settings = effective()
+    settings = current_settings()
     # A server that is set is one of the provider whose model is set.
-    mine = name == provider_of(qualified(settings.model or ""))
+    mine = name == provider_of(with_provider(settings.model or ""))
     try:
         provider = find_provider(name)
-        given = ProviderConfig(base_url=settings.base_url if mine else None)
-        config = provider.resolve(given, os.environ)
+        overrides = ProviderConfig(base_url=settings.base_url if mine else None)
+        config = provider.resolve(overrides, os.environ)
     except NbagentError as error:  # an installed package, or a server that has to be named
-        return Listing(name, reachable=False, why=error.message)
+        return ProviderModels(name, reachable=False, why=error.message)
     at_home = config.base_url == provider.default_base_url
     models = (ModelInfo(id=provider.default_model),) if provider.default_model and at_home else ()
     if variables := _missing_key(provider, config):
         why = f"no key; set {variables} in the environment before the kernel starts"
-        return Listing(name, models, reachable=False, why=why)
-    return Listing(name, models, why=f"%agent models {name} asks it for all")
+        return ProviderModels(name, models, reachable=False, why=why)
+    return ProviderModels(name, models, why=f"%agent models {name} asks it for all")
 
 
-def _asked(name: str, given: RunOptions) -> Listing:
+def _asked(name: str, options: RunOptions) -> ProviderModels:
     model = find_provider(name).default_model or "any"
-    wait_s = given.timeout_s or _LIST_S
-    asked = given.changed(model=f"{name}:{model}", timeout_s=wait_s)
-    chosen = choose(asked_of(asked, effective()))
+    wait_s = options.timeout_s or _LIST_S
+    settings = options.with_changes(model=f"{name}:{model}", timeout_s=wait_s)
+    chosen = resolve_model(provider_settings(settings, current_settings()))
     future = asyncio.run_coroutine_threadsafe(_list(chosen, wait_s), engine_loop())
     try:
         return _listing(name, future.result())
@@ -219,16 +219,16 @@ def _asked(name: str, given: RunOptions) -> Listing:
         future.cancel()
 
 
-async def _list(chosen: Chosen, wait_s: float) -> tuple[ModelInfo, ...]:
+async def _list(chosen: ResolvedModel, wait_s: float) -> tuple[ModelInfo, ...]:
     name = chosen.provider
     try:
         models = await asyncio.wait_for(chosen.client.list_models(), wait_s)
     except TimeoutError:
-        said = f"no list of models within {wait_s:g} s from {chosen.base_url or name}"
-        raise ModelError(said, code="LLM_TIMEOUT") from None
+        problem = f"no list of models within {wait_s:g} s from {chosen.base_url or name}"
+        raise ModelError(problem, code="LLM_TIMEOUT") from None
     except (NbagentError, asyncio.CancelledError):
         raise
     except BaseException as error:  # of another package; SystemExit would end the engine
-        said = f"provider {name!r} cannot list its models: {describe_error(error)}"
-        raise ModelError(f"{said}; repair its package", code="LLM_BAD_RESPONSE") from error
+        problem = f"provider {name!r} cannot list its models: {describe_error(error)}"
+        raise ModelError(f"{problem}; repair its package", code="LLM_BAD_RESPONSE") from error
     return tuple(model for model in models if model.id)

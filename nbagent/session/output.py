@@ -17,7 +17,7 @@ from nbagent.contracts.ports import SchemaClient, ToolHost
 from nbagent.contracts.records import RunRecord, ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
-from nbagent.session.models import Chosen
+from nbagent.session.models import ResolvedModel
 from nbagent.tools.functions.arguments import adapted, type_name
 from nbagent.tools.hosts import HostSet
 
@@ -71,8 +71,8 @@ class Output:
             return self._adapter.validate_json(dump_json(value))
         except ValidationError as error:
             problems = [
-                f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}"
-                for one in error.errors(include_url=False, include_input=False)[:10]
+                f"{'.'.join(map(str, error_item['loc'])) or 'it'}: {error_item['msg']}"
+                for error_item in error.errors(include_url=False, include_input=False)[:10]
             ]
             raise _unfit("; ".join(problems)) from None
         except Exception as error:  # of a validator of the person's
@@ -82,7 +82,7 @@ class Output:
         """The value as rows of a table: one for each of a list, one for a single object."""
         plain: Any = self._adapter.dump_python(value)
         items = cast("list[Any]", plain) if isinstance(plain, list) else [plain]
-        return [one if isinstance(one, dict) else {"value": one} for one in items]
+        return [item if isinstance(item, dict) else {"value": item} for item in items]
 
 
 def _unfit(why: str) -> ToolError:
@@ -109,7 +109,7 @@ class AnswerHosts(HostSet):
         *,
         hides: Callable[[ToolSpec], str],
         output: Output,
-        chosen: Chosen,
+        chosen: ResolvedModel,
     ) -> None:
         super().__init__(hosts, hides=hides)
         self._output = output

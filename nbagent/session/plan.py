@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from nbagent import __version__
 from nbagent.contracts.canonical import dump_json, load_json, new_id, utc_now
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.limits import Limits
@@ -18,11 +17,12 @@ from nbagent.contracts.messages import CONTINUE_PROMPT, Message, TextPart, redac
 from nbagent.contracts.model import ChatRequest, Usage
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import ToolContext
+from nbagent.contracts.version import __version__
 from nbagent.engine import EnginePlan
-from nbagent.runtime import Courier
-from nbagent.session.approval import Rules
+from nbagent.runtime import RunTask
+from nbagent.session.approval import PolicyRules
 from nbagent.session.chat_composer import ChatComposer
-from nbagent.session.fork_edits import in_words
+from nbagent.session.fork_edits import describe_edits
 from nbagent.session.frontend import Frontend
 from nbagent.session.inherit import (
     Conversation,
@@ -32,23 +32,23 @@ from nbagent.session.inherit import (
     inherited_options,
     remembered,
 )
-from nbagent.session.models import Chosen, asked_of, choose, same_server
+from nbagent.session.models import ResolvedModel, provider_settings, resolve_model, same_server
 from nbagent.session.output import AnswerHosts, Output
-from nbagent.session.replay import AnswersFirst, HoldingHost, RecordedHost, recording_of
-from nbagent.session.request import Ask
+from nbagent.session.replay import ReplayedAnswer, DeferredTools, RecordedHost, open_recording
+from nbagent.session.request import RunRequest
 from nbagent.session.tool_hosts import tools_of
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import check_limits, effective, without_secrets
+from nbagent.settings.sources import check_limits, current_settings, without_secrets
 from nbagent.store.writer import Store
 from nbagent.tools.hosts import HostSet
-from nbagent.view.graph import Plan, Step, Way
-from nbagent.view.labels import stand_in_words
+from nbagent.view.graph import Edge, GraphState, Step
+from nbagent.view.labels import offline_model_text
 
 if TYPE_CHECKING:
-    from nbagent.session.workflow_setup import Guide
-    from nbagent.workflow.composer import Flow
+    from nbagent.session.workflow_setup import AgentSetup
+    from nbagent.workflow.composer import WorkflowRun
 
-HOLDS = "Asked again: tools that this answer calls run when you choose it (Continue, run.resume())."
+DEFERRED_NOTICE = "Asked again: tools that this answer calls run when you choose it (Continue, run.resume())."
 
 
 class Prepared(NamedTuple):
@@ -56,50 +56,50 @@ class Prepared(NamedTuple):
 
     plan: EnginePlan
     host: HostSet
-    rules: Rules
-    chosen: Chosen
-    flow: Flow | None = None
+    rules: PolicyRules
+    chosen: ResolvedModel
+    flow: WorkflowRun | None = None
     """The workflow, where the run has one."""
 
 
 def prepare(
-    ask: Ask, store: Store, frontend: Frontend, courier: Courier, waiting: Callable[[str], None]
+    ask: RunRequest, store: Store, frontend: Frontend, courier: RunTask, waiting: Callable[[str], None]
 ) -> Prepared:
     """Check and resolve everything; UsageError where something cannot be done as asked."""
     # First: it finds the keys of the environment, and what is read from here on is kept and sent.
-    given = without_secrets(ask.options)
-    settings = effective()
+    call_options = without_secrets(ask.options)
+    settings = current_settings()
     parent = store.load(ask.parent_id) if ask.parent_id else None
-    held = deferred_turn(ask, parent)
-    if held is not None:
-        ask = replace(ask, kind="fork", fork_turn=held.id)
-    options = inherited_options(given, parent, ask.dropped, settings)
-    asked = without_secrets(asked_of(options, settings))
-    limits = _limits(options, asked)
+    deferred = deferred_turn(ask, parent)
+    if deferred is not None:
+        ask = replace(ask, kind="fork", fork_turn=deferred.id)
+    options = inherited_options(call_options, parent, ask.dropped, settings)
+    run_settings = without_secrets(provider_settings(options, settings))
+    limits = _limits(options, run_settings)
     base = conversation_of(parent, ask, store)
     run_id = new_id()
-    guide = _guide(ask, asked, options, parent, base, run_id, store)
+    guide = _guide(ask, run_settings, options, parent, base, run_id, store)
     flow = guide.flow if guide else None
-    words = _words(ask, parent, base, limits.ceiling, flow)
-    need_key = not ask.dry_run and asked.cache != "replay"
-    chosen = choose(asked, need_key=need_key)
-    if guide and asked.model is None and (model := guide.model_on(chosen.provider)):
-        chosen = choose(asked.changed(model=model), need_key=need_key)
+    prompt_messages = _words(ask, parent, base, limits.max_requests, flow)
+    need_key = not ask.dry_run and run_settings.cache != "replay"
+    chosen = resolve_model(run_settings, need_key=need_key)
+    if guide and run_settings.model is None and (model := guide.model_on(chosen.provider)):
+        chosen = resolve_model(run_settings.with_changes(model=model), need_key=need_key)
     one_token = Usage(prompt_tokens=1, total_tokens=1)
     if limits.max_cost_usd is not None and chosen.price(one_token, chosen.model) is None:
         raise UsageError(f"no price is known for {chosen.model_id}; limit max_total_tokens")
     output = None if options.output in (None, str) else Output(options.output)
-    recording = recording_of(asked, store, run_id)
-    names = asked.tools if ask.tools is None else ask.options.tools
+    recording = open_recording(run_settings, store, run_id)
+    names = run_settings.tools if ask.tools is None else ask.options.tools
     namespace = frontend.namespace
     folders = guide.folders if guide else None
     hosts, rules = tools_of(
         names, ask.tools, options=options, settings=settings, namespace=namespace, folders=folders
     )
-    if recording is not None and asked.replay_tools:
+    if recording is not None and run_settings.replay_tools:
         hosts = [cast("Any", RecordedHost(host, recording)) for host in hosts]
-    if ask.holds_calls:
-        hosts = [cast("Any", HoldingHost(host)) for host in hosts]
+    if ask.defer_calls:
+        hosts = [cast("Any", DeferredTools(host)) for host in hosts]
         courier.cancel.after_turn = True
     hides = guide.hiding(rules) if guide else rules.hiding
     host = HostSet(hosts, hides=hides)
@@ -107,15 +107,15 @@ def prepare(
         host = AnswerHosts(hosts, hides=hides, output=output, chosen=chosen)
     cell = frontend.cell()
     # Who says nothing new has the model answer what was said last, or end its answer.
-    said = ask if ask.prompt or parent is None else parent
+    prompt_source = ask if ask.prompt or parent is None else parent
     so_far = (*base.history, *(message for message, _ in base.copies))
-    cut_off = not (words or flow) and so_far and so_far[-1].role == "assistant"
+    cut_off = not (prompt_messages or flow) and so_far and so_far[-1].role == "assistant"
     if cut_off and ask.drop:
         raise UsageError("what is left of the conversation ends with an answer; give a prompt, too")
     opening = (Message.of("user", CONTINUE_PROMPT),) if cut_off else ()
     composer = flow
     if composer is None:
-        system = guide.system_prompt(asked.system, rules) if guide else asked.system
+        system = guide.system_prompt(run_settings.system, rules) if guide else run_settings.system
         agent_id = guide.agent_id if guide else None
         composer = ChatComposer(system, opening=opening, output=output, agent=agent_id)
     is_same = parent and ask.kind == "resume" and parent.model == chosen.model_id
@@ -123,7 +123,7 @@ def prepare(
     record = redacted(
         RunRecord(
             id=run_id,
-            session=asked.session,
+            session=run_settings.session,
             name=options.name,
             tags=options.tags or (),
             parent_id=parent.id if parent else None,
@@ -140,8 +140,8 @@ def prepare(
             notebook=cell.notebook,
             model=chosen.model_id,
             base_url=chosen.base_url,
-            template=said.template,
-            prompt=said.prompt or "",
+            template=prompt_source.template,
+            prompt=prompt_source.prompt or "",
             options={**_kept(options, chosen, output, flow), **_marks(ask)},
             limits=limits,
             started_at=utc_now(),
@@ -149,24 +149,24 @@ def prepare(
                 *([_why_chosen(chosen)] if chosen.why else ()),
                 *([store.warning] if store.warning else ()),
                 *(_changes(options, chosen, parent, base, ask) if parent else ()),
-                *([f"{held.id} has the answer of run {held.run_id[:8]}."] if held else ()),
-                *([HOLDS] if ask.holds_calls else ()),
+                *([f"{deferred.id} has the answer of run {deferred.run_id[:8]}."] if deferred else ()),
+                *([DEFERRED_NOTICE] if ask.defer_calls else ()),
                 *ask.notices,
                 *(guide.notices(parent, None if ask.fork_turn else base.turn) if guide else ()),
             ),
-            messages=(*so_far[len(base.history) :], *words),
+            messages=(*so_far[len(base.history) :], *prompt_messages),
         )
     )
     rows = RunOptions.rows()
-    not_kept = {n: v for n, v in options.given.items() if rows[n].secret or n == "output"}
+    not_kept = {n: v for n, v in options.explicit.items() if rows[n].secret or n == "output"}
     if not_kept and not ask.dry_run:
         remembered[run_id] = not_kept
     same_model = parent and (parent.model, parent.base_url) == (record.model, record.base_url)
     client = chosen.client
     if recording and not ask.dry_run:
         client = recording.client(chosen, attempt=ask.case.attempt if ask.case else 1)
-    if held is not None and held.response is not None:
-        client = cast("Any", AnswersFirst(held.response, client))
+    if deferred is not None and deferred.response is not None:
+        client = cast("Any", ReplayedAnswer(deferred.response, client))
     plan = EnginePlan(
         run=record,
         history=base.history,
@@ -184,23 +184,23 @@ def prepare(
             waiting=waiting,
         ),
         cancel=courier.cancel,
-        params=_params(options, asked),
-        stream=asked.stream,
+        params=_params(options, run_settings),
+        stream=run_settings.stream,
         first_index=base.first_index,
         phase_before=parent.phase if parent else "Running",
         requests_before=0 if ask.prompt or ask.messages else base.requests,
         price=chosen.price,
-        trim=asked.trim == "tool-results",
-        before=base.turn if same_model else None,
+        trim=run_settings.trim == "tool-results",
+        previous_turn=base.turn if same_model else None,
         context_tokens=chosen.context_tokens,
-        smaller=flow.smaller if flow else "",
+        overflow_advice=flow.overflow_advice if flow else "",
         notices=list(record.notices),
     )
     return Prepared(plan, host, rules, chosen, flow)
 
 
 def _words(
-    ask: Ask, parent: RunRecord | None, base: Conversation, ceiling: int, flow: Flow | None
+    ask: RunRequest, parent: RunRecord | None, base: Conversation, max_requests: int, flow: WorkflowRun | None
 ) -> tuple[Message, ...]:
     """What the person says, as messages."""
     silent = not (ask.prompt or "").strip()
@@ -209,8 +209,8 @@ def _words(
     check_all_answered(ask.messages)
     if ask.prompt and not silent:
         parts = ask.parts or (TextPart(text=ask.prompt),)
-        said = flow.words(parts) if flow else Message(role="user", content=parts)
-        return (*ask.messages, said)
+        user_message = flow.user_message(parts) if flow else Message(role="user", content=parts)
+        return (*ask.messages, user_message)
     if flow is not None:
         done = parent is None or parent.phase == "Completed"
         if flow.is_complete and done and not ask.messages:
@@ -222,8 +222,8 @@ def _words(
     if parent is not None and ask.kind == "resume" and not ask.messages:
         if parent.phase == "Completed" or parent.stop_reason in ("answered", "content_filter"):
             ended = f"has ended ({parent.stop_reason})"
-        elif base.requests >= ceiling:
-            ended = f"reached the ceiling of {ceiling} requests"
+        elif base.requests >= max_requests:
+            ended = f"reached the limit of {max_requests} requests (max_requests)"
         else:
             return ()
         raise UsageError(
@@ -233,47 +233,47 @@ def _words(
     return ask.messages
 
 
-def _limits(options: RunOptions, asked: Settings) -> Limits:
+def _limits(options: RunOptions, settings: Settings) -> Limits:
     limits = Limits(
-        # Who lowers only the ceiling means both.
-        max_turns=asked.max_turns if options.max_turns else min(asked.max_turns, asked.ceiling),
-        ceiling=asked.ceiling,
-        loop_limit=asked.loop_limit,
-        max_total_tokens=asked.max_total_tokens,
-        max_cost_usd=asked.max_cost_usd,
+        # If only max_requests was lowered, lower max_turns to it.
+        max_turns=settings.max_turns if options.max_turns else min(settings.max_turns, settings.max_requests),
+        max_requests=settings.max_requests,
+        max_repeated_failures=settings.max_repeated_failures,
+        max_total_tokens=settings.max_total_tokens,
+        max_cost_usd=settings.max_cost_usd,
     )
-    check_limits(limits.max_turns, limits.ceiling)
+    check_limits(limits.max_turns, limits.max_requests)
     return limits
 
 
-def _params(options: RunOptions, asked: Settings) -> dict[str, Any]:
+def _params(options: RunOptions, settings: Settings) -> dict[str, Any]:
     fields = ChatRequest.model_fields.keys() - {"model", "tools"}
     names = [name for name in Settings.rows() if name in fields]
-    params = {n: value for n in names if (value := getattr(asked, n)) is not None}
+    params = {n: value for n in names if (value := getattr(settings, n)) is not None}
     return params if options.tool_choice is None else {**params, "tool_choice": options.tool_choice}
 
 
 def _guide(
-    ask: Ask,
-    asked: Settings,
+    ask: RunRequest,
+    settings: Settings,
     options: RunOptions,
     parent: RunRecord | None,
     base: Conversation,
     run_id: str,
     store: Store,
-) -> Guide | None:
+) -> AgentSetup | None:
     """The workflow or the agent of a run that has one of them."""
     if not (options.workflow or options.document or options.agent):
         return None
-    from nbagent.session.workflow_setup import Guide, agent_alone
-    from nbagent.workflow.locate import flow_of
+    from nbagent.session.workflow_setup import AgentSetup, single_agent
+    from nbagent.workflow.locate import open_workflow_run
 
     if not (options.workflow or options.document):
-        return agent_alone(asked, options)
+        return single_agent(settings, options)
     new = ask.kind == "start" and not options.document
     paused = parent is not None and parent.stop_reason == "answered"
-    flow = flow_of(
-        asked,
+    flow = open_workflow_run(
+        settings,
         options,
         ask.options,
         run_id=run_id,
@@ -282,70 +282,70 @@ def _guide(
         fork=base.turn if ask.fork_turn else None,
         store=store,
     )
-    return Guide(options, asked, flow, None)
+    return AgentSetup(options, settings, flow, None)
 
 
 def _kept(
-    options: RunOptions, chosen: Chosen, output: Output | None, flow: Flow | None
+    options: RunOptions, chosen: ResolvedModel, output: Output | None, flow: WorkflowRun | None
 ) -> dict[str, Any]:
     """The options as they go into the record: what would go on, JSON values, no secrets."""
     rows = RunOptions.rows()
-    kept = {n: rows[n].shown(value) for n, value in options.given.items() if rows[n].goes_on}
+    recorded = {n: rows[n].redacted(value) for n, value in options.explicit.items() if rows[n].inherited}
     if options.policy is not None:
-        kept["policy"] = load_json(dump_json(asdict(options.policy)))
+        recorded["policy"] = load_json(dump_json(asdict(options.policy)))
     if output is not None:
-        kept["output"] = output.name
+        recorded["output"] = output.name
     if flow is not None:
-        kept["document"] = flow.document.run_id
-        kept["graph"] = _plan_of(flow).model_dump(mode="json", exclude_defaults=True)
-    kept["model"] = chosen.model_id
+        recorded["document"] = flow.document.run_id
+        recorded["graph"] = _plan_of(flow).model_dump(mode="json", exclude_defaults=True)
+    recorded["model"] = chosen.model_id
     if chosen.base_url:
-        kept["base_url"] = chosen.base_url
+        recorded["base_url"] = chosen.base_url
     return {
-        k: list(cast("Sequence[Any]", v)) if isinstance(v, tuple) else v for k, v in kept.items()
+        k: list(cast("Sequence[Any]", v)) if isinstance(v, tuple) else v for k, v in recorded.items()
     }
 
 
-def _why_chosen(chosen: Chosen) -> str:
-    said = stand_in_words(chosen.model_id) or f"{chosen.model_id} was chosen"
-    return f"{said}: {chosen.why}."
+def _why_chosen(chosen: ResolvedModel) -> str:
+    model_text = offline_model_text(chosen.model_id) or f"{chosen.model_id} was chosen"
+    return f"{model_text}: {chosen.why}."
 
 
-def _marks(ask: Ask) -> dict[str, Any]:
+def _marks(ask: RunRequest) -> dict[str, Any]:
     """What the record says of a fork beside its options; nothing of it goes on."""
-    marks = {"edits": [*ask.edits], "drop": [*ask.drop], "holds_calls": ask.holds_calls}
+    marks = {"edits": [*ask.edits], "drop": [*ask.drop], "holds_calls": ask.defer_calls}
     return {name: value for name, value in marks.items() if value}
 
 
-def _plan_of(flow: Flow) -> Plan:
+def _plan_of(flow: WorkflowRun) -> GraphState:
     """The graph of a workflow and where it stands, for the picture of the run."""
     graph, state = flow.package.graph, flow.state
     steps = [Step(id=n.id, agent=n.agent, terminal=n.terminal) for n in graph.nodes.values()]
     ways = [
-        Way(source=e.source, target=e.target, label=e.label, condition=e.condition)
+        Edge(source=e.source, target=e.target, label=e.label, condition=e.condition)
         for e in graph.edges
     ]
-    plan = Plan(steps=tuple(steps), ways=tuple(ways), completed=state.completed, here=state.node)
+    plan = GraphState(steps=tuple(steps), ways=tuple(ways), completed=state.completed, here=state.node)
     return plan.bounded()
 
 
 def _changes(
-    options: RunOptions, chosen: Chosen, parent: RunRecord, base: Conversation, ask: Ask
+    options: RunOptions, chosen: ResolvedModel, parent: RunRecord, base: Conversation, ask: RunRequest
 ) -> list[str]:
     """What the person should know of how this run differs from the one before."""
-    said = [in_words(ask.edits, ask.drop, str(ask.fork_turn))] if ask.edits or ask.drop else []
+    notices = [describe_edits(ask.edits, ask.drop, str(ask.fork_turn))] if ask.edits or ask.drop else []
     now = RunOptions(model=chosen.model_id, base_url=chosen.base_url)
     if not same_server(now, parent.model, parent.base_url):
         before, after = parent.base_url or parent.model, chosen.base_url or chosen.model_id
-        said.append(f"The server changed: {before} before, {after} now.")
+        notices.append(f"The server changed: {before} before, {after} now.")
     if parent.model != chosen.model_id and any(message.reasoning for message in base.history):
-        said.append(
+        notices.append(
             f"Earlier reasoning stays with {parent.model}: it is not sent to {chosen.model_id}."
         )
     kind = parent.options.get("output")
     if kind and options.output is None:
-        said.append(f"The type {kind} is not known here, so the answer is text; output=… gives it.")
-    return said
+        notices.append(f"The type {kind} is not known here, so the answer is text; output=… gives it.")
+    return notices
 
 
 # What it has from the run before

@@ -21,9 +21,9 @@ from nbagent.contracts.ports import ChatClient, ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import CallOutput, PreparedCall, ToolContext, ToolOutcome
 from nbagent.providers.address import origin
-from nbagent.providers.cassette.client import Mode, ReplayClient
+from nbagent.providers.cassette.client import CacheMode, ReplayClient
 from nbagent.providers.cassette.file import Cassette, RecordedResult
-from nbagent.session.models import Chosen
+from nbagent.session.models import ResolvedModel
 from nbagent.session.stores import cache_file
 from nbagent.settings.options import Settings
 from nbagent.settings.sources import project_folder
@@ -34,10 +34,10 @@ from nbagent.store.writer import Store
 class Recording:
     """The record of a run, and how it is used."""
 
-    mode: Mode
+    mode: CacheMode
     cassette: Cassette
 
-    def client(self, chosen: Chosen, *, attempt: int = 1) -> ChatClient:
+    def client(self, chosen: ResolvedModel, *, attempt: int = 1) -> ChatClient:
         """The client of one run, which answers from the record. Offline models are as cheap.
 
         Each repeat of a case (`attempt`, from 1) has answers of its own.
@@ -56,18 +56,18 @@ class Recording:
         )
 
 
-def recording_of(asked: Settings, store: Store, run_id: str) -> Recording | None:
+def open_recording(settings: Settings, store: Store, run_id: str) -> Recording | None:
     """The record that a run has; who names a cassette wants it used."""
-    mode = asked.cache or ("auto" if asked.cassette else "off")
+    mode = settings.cache or ("auto" if settings.cassette else "off")
     if mode == "off":
-        if asked.replay_tools:
+        if settings.replay_tools:
             raise UsageError("replay_tools needs a record: cassette=FILE.jsonl or cache=auto")
         return None
-    if asked.cassette is None:
+    if settings.cassette is None:
         cassette = Cassette(cache_file(store, run_id), cache=True)
     else:
-        cassette = Cassette(project_folder() / Path(asked.cassette).expanduser())
-    return Recording(cast("Mode", mode), cassette)
+        cassette = Cassette(project_folder() / Path(settings.cassette).expanduser())
+    return Recording(cast("CacheMode", mode), cassette)
 
 
 class RecordedHost:
@@ -96,15 +96,15 @@ class RecordedHost:
         n = calls.setdefault((context.turn_id, call.id), len(calls) + 1)
         if self._mode != "refresh" and call.name in self._specs:
             try:
-                found = await asyncio.to_thread(self._cassette.find_result, key, n)
+                recorded_result = await asyncio.to_thread(self._cassette.find_result, key, n)
             except ModelError as error:
                 raise ToolError(error.message, code="E_PRECONDITION_FAILED") from None
-            if found is not None:
+            if recorded_result is not None:
                 note = f"from {self._cassette.name}; the tool was not run"
                 recorded = ToolOutcome(
-                    result=found.result, truncated=found.truncated, notes=(note,)
+                    result=recorded_result.result, truncated=recorded_result.truncated, notes=(note,)
                 )
-                output = found.printed, found.shown
+                output = recorded_result.printed, recorded_result.shown
 
                 async def give(context: ToolContext) -> ToolOutcome:
                     context.output.read = lambda: output
@@ -153,7 +153,7 @@ class RecordedHost:
         return outcome
 
 
-class HoldingHost:
+class DeferredTools:
     """A host whose calls wait: each is answered so, and nothing runs."""
 
     def __init__(self, inner: ToolHost) -> None:
@@ -164,11 +164,11 @@ class HoldingHost:
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Refuse the call, without asking anybody about it."""
-        said = "not run: the person looks at several answers first"
-        raise ToolError(said, code="E_INTERRUPTED", details={"held": True})
+        message = "not run: the person looks at several answers first"
+        raise ToolError(message, code="E_INTERRUPTED", details={"held": True})
 
 
-class AnswersFirst:
+class ReplayedAnswer:
     """A client that gives an answer which is there already, then those of the client within."""
 
     def __init__(self, response: ChatResponse, inner: ChatClient) -> None:

@@ -20,7 +20,7 @@ Kind = Literal["start", "continue", "resume", "fork"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class RunRequest:
     """What a person wants done: the three doors all end in this."""
 
     prompt: str | None = None
@@ -41,7 +41,7 @@ class Ask:
     """What a fork changes before its turn: results by the id of their call, answers by turn."""
     drop: tuple[str, ...] = ()
     """What it leaves out: turns and calls, by their ids."""
-    holds_calls: bool = False
+    defer_calls: bool = False
     """The calls of its answer wait until the run is resumed: a person chooses between answers."""
     dry_run: bool = False
     """Only to be looked at: a key may be missing."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from nbagent.contracts.errors import UsageError
 from nbagent.session.frontend import frontend
-from nbagent.settings.sources import path_of, store_home
+from nbagent.settings.sources import to_path, store_home
 from nbagent.store.database import FILE_NAME
 from nbagent.store.writer import Store
 
@@ -27,10 +27,10 @@ def current_store() -> Store:
 
 def store_at(path: str | os.PathLike[str]) -> Store:
     """The store in a folder (`.nbagent`), or whose file this is; UsageError where there is none."""
-    given = path_of(path, "store")
-    home = given.parent if given.name == FILE_NAME else given
+    folder = to_path(path, "store")
+    home = folder.parent if folder.name == FILE_NAME else folder
     if not os.path.isfile(home / FILE_NAME):
-        raise UsageError(f"there is no store at {given}; give a folder that holds {FILE_NAME}")
+        raise UsageError(f"there is no store at {folder}; give a folder that holds {FILE_NAME}")
     return _opened(home)
 
 
@@ -66,8 +66,8 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     `last` is the last run of the session where one is named, else the one that the person started
     last in this process, and in a fresh process the last one of this notebook.
     """
-    given: Any = ref
-    if not isinstance(given, str):
+    reference: Any = ref
+    if not isinstance(reference, str):
         raise UsageError(f'{ref!r} is no run; give "last", its name or the start of its id')
     store = current_store()
     if ref != "last":
@@ -96,7 +96,7 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     for store in _stores.values():
-        store.database.go_on()
+        store.database.resume()
     _lock.release()
 
 

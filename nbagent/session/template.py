@@ -140,9 +140,9 @@ def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Pa
         remedy = "Try the expression in a cell of its own, and correct it."
         if isinstance(error, NameError):
             remedy = f"Run the cell that defines the name, or correct it. {_LITERAL}"
-        said = _shortened(describe_error(error)).rstrip(": .")
+        reason = _shortened(describe_error(error)).rstrip(": .")
         raise UsageError(
-            f"{name} failed: {said}. {remedy} Nothing was sent.",
+            f"{name} failed: {reason}. {remedy} Nothing was sent.",
             details={"expression": expression, "error": type(error).__name__},
         ) from error
     kind = type(value)
@@ -156,9 +156,9 @@ def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Pa
             "Nothing was sent."
         )
     # Only a prompt with values needs this room; most have none.
-    from nbagent.shown.values import shown_in_prompt
+    from nbagent.shown.values import to_prompt_parts
 
-    return shown_in_prompt(value)
+    return to_prompt_parts(value)
 
 
 def _shortened(text: str, limit: int = 200) -> str:

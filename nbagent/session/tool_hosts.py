@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
@@ -18,12 +17,13 @@ from nbagent.contracts.call_patterns import GlobResolver
 from nbagent.contracts.canonical import is_run_id, sha256_hex
 from nbagent.contracts.ports import PatchGuard, ToolHost
 from nbagent.files.mounts import PACKAGE, Mount, Mounts, parse_mount, without_dots
-from nbagent.session.approval import Rules, tightened
+from nbagent.session.approval import PolicyRules, tightened
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import project_folder, store_home
 from nbagent.settings.types import Tools
 from nbagent.tools.functions.host import FunctionHost, namespace_tools
-from nbagent.tools.hosts import HostOrder, HostSource, host_of, open_hosts
+from nbagent.tools.host_config import HostOrder, HostSource
+from nbagent.tools.hosts import host_of, is_source, open_hosts, open_source
 from nbagent.tools.tool_names import OWN
 
 
@@ -44,44 +44,44 @@ def tools_of(
     settings: Settings,
     namespace: Callable[[], Mapping[str, Any]],
     folders: Folders | None = None,
-) -> tuple[list[ToolHost], Rules]:
+) -> tuple[list[ToolHost], PolicyRules]:
     """The hosts of a run, opened, and the rules for them.
 
     `tools` are names and words; None: the notebook's own functions, unless there are `objects`
     (functions, MCP servers, hosts) that were given themselves. `folders` are a workflow's, which
     cannot do without the file tools.
     """
-    rules = Rules(tightened(settings.policy, options.policy))
-    names, words = _named(tools, objects is not None, namespace())
+    rules = PolicyRules(tightened(settings.policy, options.policy))
+    names, host_names = _named(tools, objects is not None, namespace())
     if tools == "all":  # no server is started for nothing
-        words = [word for word in words if not rules.forbidding("", word)]
+        host_names = [word for word in host_names if not rules.forbidding("", word)]
     if tools != "none":
         # Who gives a folder wants it used.
-        asked = {host_of(word) for word in words}
-        words += ["fs"] if options.mounts and "filesystem" not in asked else []
-        words += ["skills"] if options.skills and "skills" not in asked else []
+        named_hosts = {host_of(word) for word in host_names}
+        host_names += ["fs"] if options.mounts and "filesystem" not in named_hosts else []
+        host_names += ["skills"] if options.skills and "skills" not in named_hosts else []
     if folders is not None:
         files = ("fs.read", "fs.list", "fs.search", "fs.write", "fs.apply_patch")
-        words += () if {"fs", "filesystem"} & set(words) else files
+        host_names += () if {"fs", "filesystem"} & set(host_names) else files
     functions: list[Any] = []
     sources: list[HostSource] = []
     ready: list[ToolHost] = []
-    for given in objects or ():
+    for tool in objects or ():
         # By their types: a callable's own attributes may raise anything.
-        kind = type(given)
-        if callable(getattr(kind, "open_hosts", None)):
-            sources.append(cast("HostSource", given))
+        kind = type(tool)
+        if is_source(tool):
+            sources.append(cast("HostSource", tool))
         elif hasattr(kind, "prepare") and hasattr(kind, "tools"):
-            ready.append(cast("ToolHost", given))
+            ready.append(cast("ToolHost", tool))
         else:
-            functions.append(given)
+            functions.append(tool)
     hosts: list[ToolHost] = []
-    if names != [] or functions or not (words or sources or ready):
+    if names != [] or functions or not (host_names or sources or ready):
         hosts.append(FunctionHost(functions, namespace=namespace, names=names))
-    if words or sources:
-        skills = _skills(options, settings) if "skills" in map(host_of, words) else None
+    if host_names or sources:
+        skills = _skills(options, settings) if "skills" in map(host_of, host_names) else None
         mounts = mounts_of(options, settings, folders)
-        rules = Rules(rules.policy, resolving(mounts))
+        rules = PolicyRules(rules.policy, resolving(mounts))
         order = HostOrder(
             words=(),
             project=project_folder(),
@@ -91,8 +91,8 @@ def tools_of(
             forbids=rules.denies,
             guard=folders.guard if folders else None,
         )
-        hosts += open_hosts(words, order)
-        hosts += [host for source in sources for host in source.open_hosts(order)]
+        hosts += open_hosts(host_names, order)
+        hosts += [host for source in sources for host in open_source(source, order)]
     return [*hosts, *ready], rules
 
 
@@ -108,38 +108,41 @@ def _named(
         return None, [*words_of_all()]
     marked = namespace_tools(namespace)
     own: list[str] = []
-    words: list[str] = []
+    host_names: list[str] = []
     for name in (tools,) if isinstance(tools, str) else tools:
         if name == OWN and name not in marked:
             own += marked
         elif name in marked or type(namespace.get(name)) is FunctionType or not host_of(name):
             own.append(name)
         else:
-            words.append(name)
-    return own, words
+            host_names.append(name)
+    return own, host_names
 
 
 def words_of_all() -> tuple[str, ...]:
     """What `all` gives beside the notebook's functions; no server that only a project describes."""
-    servers = import_module("nbagent.tools.mcp").configured_servers()  # most runs have none
+    from nbagent.tools.mcp.config import configured_servers  # late: most runs have none
+
+    servers = configured_servers()
     return ("fs", "skills", "notebook", *(f"mcp:{name}" for name in servers))
 
 
 def _skills(options: RunOptions, settings: Settings) -> Any:
     """The skills of the project, of the person and of the folders given."""
-    folders = import_module("nbagent.tools.skill_folders")  # most runs have none
-    return folders.find_skills(project_folder(), (*(options.skills or ()), *settings.skills))
+    from nbagent.tools.skill_folders import find_skills  # late: most runs have none
+
+    return find_skills(project_folder(), (*(options.skills or ()), *settings.skills))
 
 
 def mounts_of(options: RunOptions, settings: Settings, folders: Folders | None) -> Mounts:
     """The folders that a run has."""
     project = project_folder()
-    given = [*settings.mounts, *(options.mounts or ())]
+    mount_texts = [*settings.mounts, *(options.mounts or ())]
     package = [Mount(PACKAGE, folders.package)] if folders else []
     return Mounts.of(
         project=project,
         state=folders.state if folders else _state_folder(options.session or settings.session),
-        extra=[*package, *(parse_mount(text, base=project) for text in given)],
+        extra=[*package, *(parse_mount(text, base=project) for text in mount_texts)],
         closed=[store_home()],
     )
 

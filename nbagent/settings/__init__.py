@@ -1,1 +1,1 @@
-"""Settings and run options: the table of options, their types, and where values come from."""
+"""Settings and run options: the table of options, their types, and the sources of values."""

@@ -1,4 +1,7 @@
-"""Where option values come from: the call, `configure`, environment, files, defaults."""
+"""Sources of settings: `configure`, environment variables, files, defaults.
+
+Owns their order and what a project's file may set. Options of a call are applied in `session`.
+"""
 
 from __future__ import annotations
 
@@ -19,157 +22,161 @@ from nbagent.contracts.secrets import redact_json, register_environment
 from nbagent.settings.options import Option, RunOptions, Settings, checked_value
 
 V = TypeVar("V", RunOptions, Settings)
-
-
 _PROJECT = "pyproject.toml"
-
-
-_STARTS_A_PROGRAM = {
+_PROGRAM_STARTERS = {
     "tools": re.compile(r"all$|mcp(:|$)|.*__", re.DOTALL),
     "model": re.compile(r"local(:|$)"),
 }
-"""What a project's file may not name."""
-
-
+"""Values that a project's file may not have, because they start a program: a cloned repository must
+not run code when a person only asks a question in it."""
 _configured: dict[str, Any] = {}
-
-
-_held: ContextVar[Settings | None] = ContextVar("nbagent_settings", default=None)
-
-
-_start: Path | None = None
+_override: ContextVar[Settings | None] = ContextVar("nbagent_settings", default=None)
+_first_folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The value of a setting, and where it came from."""
+    """The value of a setting, and its source."""
 
     value: Any = field(repr=False)  # it may be secret
     source: str = "default"
 
 
 def configure(**values: Any) -> None:
-    """Set values for this process; None takes one back. The twin of `%agent config`.
+    """Set values for this process; None resets one. The same as `%agent config`.
 
-    UsageError for an unknown name or a value out of range; nothing is changed then.
+    Raises:
+        UsageError: a name is unknown or a value is not valid; nothing is changed then.
     """
     global _configured
     before = _configured
     now = before | {name: checked_value(name, value) for name, value in values.items()}
     _configured = {name: value for name, value in now.items() if value is not None}
     try:
-        effective()  # two values may not go together; say so now
+        current_settings()  # two values may not go together; say so now
     except UsageError:
         _configured = before
         raise
 
 
-def effective() -> Settings:
-    """The settings that hold now."""
-    elsewhere = _held.get()
-    if elsewhere is not None:
-        return elsewhere
-    held = origins()
-    values = {name: origin.value for name, origin in held.items()}
-    if held["max_turns"].source == "default" or _PROJECT in held["ceiling"].source:
-        # Who lowers only the ceiling means both.
-        values["max_turns"] = min(values["max_turns"], values["ceiling"])
-    check_limits(values["max_turns"], values["ceiling"])
+def current_settings() -> Settings:
+    """Return the settings that apply now."""
+    override = _override.get()
+    if override is not None:
+        return override
+    sources = setting_origins()
+    values = {name: origin.value for name, origin in sources.items()}
+    if sources["max_turns"].source == "default" or _PROJECT in sources["max_requests"].source:
+        # If only max_requests was lowered, lower max_turns to it.
+        values["max_turns"] = min(values["max_turns"], values["max_requests"])
+    check_limits(values["max_turns"], values["max_requests"])
     return Settings(**values)
 
 
 @contextmanager
-def holding(settings: Settings) -> Generator[None]:
-    """Within, and in the runs that begin within, these hold: those of another process."""
-    token = _held.set(settings)
+def settings_override(settings: Settings) -> Generator[None]:
+    """Use the settings of another process (of a batch's driver) in this context and its runs."""
+    token = _override.set(settings)
     try:
         yield
     finally:
-        _held.reset(token)
+        _override.reset(token)
 
 
-def origins() -> dict[str, Origin]:
-    """Every setting by its name."""
+def setting_origins() -> dict[str, Origin]:
+    """Return the value and source of every setting, by name."""
     project = _from_project()
-    held: dict[str, Origin] = {}
+    sources: dict[str, Origin] = {}
     for source, values in (
-        ("settings.toml", _from_person()),
+        ("settings.toml", _from_user_file()),
         ("environment", _from_environment()),
         ("configure", _configured),
     ):
-        if "model" in values and "model" in held:
-            held = _for_server_of(values["model"], held, meant=held["model"].value)
-        held |= {name: Origin(value, source) for name, value in values.items()}
-    if "model" in project and "model" not in held:
-        held = _for_server_of(project["model"], held, meant="openai:")
+        if "model" in values and "model" in sources:
+            sources = _drop_server_settings(
+                values["model"], sources, previous_model=sources["model"].value
+            )
+        sources |= {name: Origin(value, source) for name, value in values.items()}
+    if "model" in project and "model" not in sources:
+        sources = _drop_server_settings(project["model"], sources, previous_model="openai:")
     return {
-        name: _with_project(held.get(name) or Origin(row.default), row, project)
+        name: _merge_project(sources.get(name) or Origin(row.default), row, project)
         for name, row in Settings.rows().items()
     }
 
 
-def _for_server_of(model: str, held: dict[str, Origin], meant: str) -> dict[str, Origin]:
-    """What is held, without what was meant for the server of another provider."""
-    if provider_of(model) == provider_of(meant):
-        return held
+def _drop_server_settings(
+    model: str, sources: dict[str, Origin], previous_model: str
+) -> dict[str, Origin]:
+    """Drop settings that belong to another provider's server (base URL, key, headers).
+
+    Otherwise a key from the environment would be sent to the provider of the new model.
+    """
+    if provider_of(model) == provider_of(previous_model):
+        return sources
     rows = Settings.rows()
-    return {name: origin for name, origin in held.items() if not rows[name].server}
+    return {name: origin for name, origin in sources.items() if not rows[name].server_specific}
 
 
 def provider_of(model: str) -> str:
-    """The provider in a model id; a bare name means an OpenAI-compatible server."""
+    """Return the provider of a model id; a name without one means an OpenAI-compatible server."""
     name, colon, _ = model.partition(":")
     return name if colon else "openai"
 
 
-def _with_project(held: Origin, row: Option[Any], project: Mapping[str, Any]) -> Origin:
-    """What holds for the person, and what a project's file says: below it, or tighter."""
+def _merge_project(origin: Origin, row: Option[Any], project: Mapping[str, Any]) -> Origin:
+    """Merge the person's value with a project's: the project's is a default, or only tightens."""
     if row.name not in project:
-        return held
+        return origin
     value: Any = project[row.name]
     if row.project != "tighten":
-        return Origin(value, _PROJECT) if held.source == "default" else held
+        return Origin(value, _PROJECT) if origin.source == "default" else origin
     if isinstance(value, tuple):
-        value = tuple(dict.fromkeys((*held.value, *cast("tuple[str, ...]", value))))
-    elif held.value is not None:
-        value = min(held.value, value)
-    if value == held.value:
-        return held
-    source = _PROJECT if held.source == "default" else f"{held.source} and {_PROJECT}"
+        value = tuple(dict.fromkeys((*origin.value, *cast("tuple[str, ...]", value))))
+    elif origin.value is not None:
+        value = min(origin.value, value)
+    if value == origin.value:
+        return origin
+    source = _PROJECT if origin.source == "default" else f"{origin.source} and {_PROJECT}"
     return Origin(value, source)
 
 
-def check_limits(max_turns: int, ceiling: int) -> None:
-    """Raise UsageError when the ceiling would end a run before its limit pauses it."""
-    if max_turns > ceiling:
+def check_limits(max_turns: int, max_requests: int) -> None:
+    """Raise UsageError if max_requests would end a run before max_turns pauses it."""
+    if max_turns > max_requests:
         raise UsageError(
-            f"max_turns={max_turns} is larger than the ceiling of {ceiling} requests; lower it, or "
-            f"raise the ceiling with nbagent.configure(ceiling={max_turns}), and in {_PROJECT} "
-            "where that sets one"
+            f"max_turns={max_turns} is larger than max_requests={max_requests}; lower it, or raise "
+            f"the other with nbagent.configure(max_requests={max_turns}), and in {_PROJECT} if "
+            "that file sets it"
         )
 
 
 def store_home() -> Path:
-    """The folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook."""
+    """Return the folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook."""
     chosen = os.environ.get("NBAGENT_HOME")
-    return path_of(chosen, "NBAGENT_HOME") if chosen else project_folder() / ".nbagent"
+    return to_path(chosen, "NBAGENT_HOME") if chosen else project_folder() / ".nbagent"
 
 
-def path_of(given: Any, name: str) -> Path:
-    """The path that somebody gave. Raises UsageError where it can be none."""
+def to_path(value: Any, name: str) -> Path:
+    """Convert a value to a path. Raises UsageError if it is not one."""
     try:
-        return Path(given).expanduser()
+        return Path(value).expanduser()
     except (TypeError, RuntimeError) as error:  # a number; the home of nobody
-        raise UsageError(f"{name}={given!r} is no path ({error}); give a folder or file") from None
+        raise UsageError(
+            f"{name}={value!r} is not a path ({error}); give a folder or file"
+        ) from None
 
 
 def project_folder() -> Path:
-    """The folder that `@project` is: where the process began, a kernel's beside its notebook."""
-    global _start
-    # A kernel starts beside its notebook; a later os.chdir must not split the history in two.
-    if _start is None:
-        _start = _working_folder()
-    return _start
+    """Return the folder of `@project`: the working folder at the process's first use of it.
+
+    A kernel starts in the folder of its notebook.
+    """
+    global _first_folder
+    # Remembered: a later os.chdir must not split the history into two stores.
+    if _first_folder is None:
+        _first_folder = _working_folder()
+    return _first_folder
 
 
 def _working_folder() -> Path:
@@ -180,15 +187,15 @@ def _working_folder() -> Path:
 
 
 @contextmanager
-def begun_anew() -> Generator[None]:
-    """Within: nothing is configured, and the process began in the present folder. For tests."""
-    global _configured, _start
-    before = _configured, _start
-    _configured, _start = {}, None
+def fresh_settings() -> Generator[None]:
+    """Forget configured values and the start folder in this context. For tests."""
+    global _configured, _first_folder
+    before = _configured, _first_folder
+    _configured, _first_folder = {}, None
     try:
         yield
     finally:
-        _configured, _start = before
+        _configured, _first_folder = before
 
 
 def _from_environment() -> dict[str, Any]:
@@ -201,52 +208,55 @@ def _from_environment() -> dict[str, Any]:
     return values
 
 
-def _from_person() -> dict[str, Any]:
+def _from_user_file() -> dict[str, Any]:
     base = os.environ.get("XDG_CONFIG_HOME")
     file = (Path(base) if base else Path.home() / ".config") / "nbagent" / "settings.toml"
-    return _checked(_parsed(file), file.name) if file.is_file() else {}
+    return _checked(_read_toml(file), file.name) if file.is_file() else {}
 
 
 def _from_project() -> dict[str, Any]:
-    """What the nearest project's file says, as far as a stranger's may say it."""
+    """Read the nearest pyproject.toml. Raises UsageError if it sets what a project may not set.
+
+    The nearest file counts even without a table of ours: the folders above are other projects.
+    """
     here = _working_folder()
     files = (folder / _PROJECT for folder in (here, *here.parents))
     file = next((file for file in files if file.is_file()), None)
-    table: dict[str, Any] | None = _parsed(file) if file else {}
+    table: dict[str, Any] | None = _read_toml(file) if file else {}
     for key in ("tool", "nbagent"):
         table = json_object(table.get(key, {}))
         if table is None:
-            raise UsageError(f"{_PROJECT}: [tool.nbagent] is no table; mend or remove it")
+            raise UsageError(f"{_PROJECT}: [tool.nbagent] is not a table; correct or remove it")
     for name in table:
         row = Settings.row(name, _PROJECT)
         if row.project == "no":
             raise UsageError(
-                f"{_PROJECT}: {name!r} may not be set in a project's file, because who wrote the "
-                "project would decide about your machine, your key and your words; use "
+                f"{_PROJECT}: {name!r} may not be set in a project's file, because the author of "
+                "the project would decide about your machine, your key and your prompts; use "
                 f"nbagent.configure({name}=…), {row.variables[-1]} or your own settings.toml"
             )
     values = _checked(table, _PROJECT)
-    for name, forbidden in _STARTS_A_PROGRAM.items():
-        given: Any = values.get(name, ())
-        for word in cast("tuple[str, ...]", (given,) if isinstance(given, str) else given):
+    for name, forbidden in _PROGRAM_STARTERS.items():
+        value: Any = values.get(name, ())
+        for word in cast("tuple[str, ...]", (value,) if isinstance(value, str) else value):
             if forbidden.match(word):
                 raise UsageError(
-                    f"{_PROJECT}: {name} may not name {word!r}, because a program would be started "
-                    f"without your saying so; use the line or nbagent.configure({name}=…)"
+                    f"{_PROJECT}: {name} may not name {word!r}, because it would start a program "
+                    f"without your consent; use the line or nbagent.configure({name}=…)"
                 )
     return values
 
 
-def _parsed(file: Path) -> dict[str, Any]:
+def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return _parsed_text(file.read_text("utf-8"))
+        return _parse_toml(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{file.name} cannot be read: {error}; mend or remove it") from None
+        raise UsageError(f"{file.name} cannot be read: {error}; correct or remove it") from None
 
 
 @lru_cache(maxsize=8)
-def _parsed_text(text: str) -> dict[str, Any]:
-    # Asked for by every run; parsing a project's file takes longer than the rest of its start.
+def _parse_toml(text: str) -> dict[str, Any]:
+    # Cached: every run reads it, and parsing takes longer than the rest of a run's start.
     return tomllib.loads(text)
 
 
@@ -255,8 +265,10 @@ def _checked(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def without_secrets(values: V) -> V:
-    """The values with every key that is known hidden, but in what is for the server alone."""
+    """Redact known secrets in the values, except in those that only the server gets."""
     register_environment()
     rows = values.rows()
-    given = {name: value for name, value in values.given.items() if not rows[name].server}
-    return values.changed(**redact_json(given))
+    redactable = {
+        name: value for name, value in values.explicit.items() if not rows[name].server_specific
+    }
+    return values.with_changes(**redact_json(redactable))

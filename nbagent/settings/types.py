@@ -1,7 +1,7 @@
-"""The checks of the table: each makes a value of the right type from Python, TOML or text.
+"""Checks of option values: each converts a value from Python, TOML or a line to its type.
 
-A check raises ValueError with what it expects; UsageError where the value may be a key, which is
-not repeated.
+A check raises ValueError with the expected form, or UsageError if the value may be a key, which the
+message must not repeat.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from nbagent.contracts.policy import ToolPolicy
 from nbagent.contracts.secrets import register_secret
 
 Tools = str | tuple[str, ...]
-"""`none`, `all`, or names: of functions, of single tools, or words that stand for a whole host."""
+"""`none`, `all`, or names: of functions, single tools, or whole hosts."""
 REASONING = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ADDRESS = re.compile(
-    # Without a scheme (`localhost:8000/v1`) the provider puts one before it.
+    # Without a scheme (`localhost:8000/v1`) the provider adds one.
     r"(?:https?://)?(?:\w[\w.-]*|\[[0-9a-f:.]+\])(?::\d{1,5})?(?:/[^\s?#]*)?"
-    # The one query that it may have: Azure's, which can hold no key.
+    # The only permitted query is Azure's api-version; any other could contain a key.
     r"(?:\?api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest))?",
     re.IGNORECASE,
 )
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
-_SHORTEST_KEY = 12
-"""Of a word with letters and digits in a header or in extra fields."""
+_MIN_KEY_CHARS = 12
+"""Words of this length with letters and digits, in a header or in extra fields, may be a key."""
 _PLAIN_HEADERS = (
     *("accept", "content-type", "user-agent", "referer", "http-referer", "x-title"),
     *("anthropic-version", "anthropic-beta", "openai-beta"),
 )
-"""Headers whose value is no secret."""
-_OWN_HEADERS = ("connection", "content-length", "host", "transfer-encoding")
-"""Set to what is true of a request: another value would let its end be misread."""
+"""Headers whose value is not a secret."""
+_RESERVED_HEADERS = ("connection", "content-length", "host", "transfer-encoding")
+"""Headers that the transport sets. Another value would let the server misread where a request
+ends (request smuggling)."""
 
 
-def matching(pattern: str, what: str) -> Callable[[Any], str]:
-    """A check for texts of a form; `what` is said of others."""
+def matching(pattern: str, expected: str) -> Callable[[Any], str]:
+    """Make a check for texts that match a pattern; `expected` describes the form."""
     form = re.compile(pattern, re.DOTALL)
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or not form.fullmatch(value):
-            raise ValueError(what)
+            raise ValueError(expected)
         return value
 
     return check
@@ -60,31 +61,31 @@ def matching(pattern: str, what: str) -> Callable[[Any], str]:
 
 any_text = matching(".*", "a text")
 text = matching(".+", "a text")
-# Nothing stands before its provider, by whose name a project's `local:` is refused.
+# No leading blanks: the provider's name decides whether a project's file may name the model.
 model = matching(r"\S(?:.*\S)?", "a text such as provider:model, without blanks around it")
 header_text = matching("[ -~]+", "a text of one line in ASCII")
 
 
 def variable_name(value: Any) -> str:
-    """A name that Python takes for a variable."""
+    """Check the name of a Python variable."""
     if not isinstance(value, str) or not value.isidentifier() or iskeyword(value):
         raise ValueError("the name of a variable: letters, digits and _")
     return value
 
 
 def base_url(value: Any) -> str:
-    """The address of a server. What is none may hold a key, and is not shown."""
-    given = text(value)
-    if not _ADDRESS.fullmatch(given) or not given.isprintable():
+    """Check the URL of a server. An invalid value may contain a key, so it is not shown."""
+    address = text(value)
+    if not _ADDRESS.fullmatch(address) or not address.isprintable():
         raise UsageError(
             "base_url must be an address like http://HOST:PORT/v1, without a name, a password or "
             "a part after '?' or '#', which would be kept and shown; give the key in LLM_API_KEY"
         )
-    return given
+    return address
 
 
 def output_type(value: Any) -> Any:
-    """A type, or on a line the words that say one: `City`, `models.City`, `list[City]`."""
+    """Check a type or, on a line, its name: `City`, `models.City`, `list[City]`."""
     if isinstance(value, str) and not re.fullmatch(r"\w[\w.]*(?:\[[\w., |\[\]]+\])?", value):
         raise ValueError("the name of a type, or list[NAME]")
     return value
@@ -93,17 +94,17 @@ def output_type(value: Any) -> Any:
 def number(
     low: float, high: float = math.inf, *, whole: bool = False, of: str = ""
 ) -> Callable[[Any], Any]:
-    """A check for finite numbers in a range, of a unit."""
-    what = f"a {'whole ' * whole}number{of} from {low:,}"
-    what += f" to {high:,}" if high < math.inf else ""
+    """Make a check for finite numbers in a range; `of` names the unit."""
+    expected = f"a {'whole ' * whole}number{of} from {low:,}"
+    expected += f" to {high:,}" if high < math.inf else ""
 
     def check(value: Any) -> int | float:
         with suppress(ValueError, TypeError, OverflowError):
-            given = int(value) if whole else float(value)
-            # Python would take True for 1, and cut 1.5 to 1.
-            if not isinstance(value, bool) and low <= given == float(value) <= high:
-                return given
-        raise ValueError(what)
+            result = int(value) if whole else float(value)
+            # Python converts True to 1, and int() cuts 1.5 to 1: both are mistakes here.
+            if not isinstance(value, bool) and low <= result == float(value) <= high:
+                return result
+        raise ValueError(expected)
 
     return check
 
@@ -113,7 +114,7 @@ usd = number(0, 1_000_000_000, of=" of US dollars")
 
 
 def switch(value: Any) -> bool:
-    """True or false, also as a word."""
+    """Convert a boolean or a word such as `on` or `no`."""
     word = str(value).lower()
     if word in ("false", "0", "off", "no"):
         return False
@@ -123,16 +124,16 @@ def switch(value: Any) -> bool:
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """A check for one of some words."""
+    """Make a check for one of these words."""
     return matching("|".join(map(re.escape, words)), " or ".join(map(repr, words)))
 
 
-def several(split: Callable[[str], list[str]]) -> Callable[[Any], tuple[str, ...]]:
-    """A check for texts: a list, or one text that is split."""
+def text_list(split: Callable[[str], list[str]]) -> Callable[[Any], tuple[str, ...]]:
+    """Make a check for a list of texts, or one text that `split` divides."""
 
     def check(value: Any) -> tuple[str, ...]:
-        given: Any = split(value) if isinstance(value, str) else value
-        texts = cast("list[str]", given) if isinstance(given, list | tuple) else [None]
+        items: Any = split(value) if isinstance(value, str) else value
+        texts = cast("list[str]", items) if isinstance(items, list | tuple) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("names, separated by commas")
         return tuple(map(str, texts))
@@ -140,15 +141,15 @@ def several(split: Callable[[str], list[str]]) -> Callable[[Any], tuple[str, ...
     return check
 
 
-names = several(lambda text: text.replace(",", " ").split())
-sequences = several(lambda text: [text])
-lines = several(lambda text: [line.strip() for line in text.splitlines() if line.strip()])
+names = text_list(lambda text: text.replace(",", " ").split())
+sequences = text_list(lambda text: [text])
+lines = text_list(lambda text: [line.strip() for line in text.splitlines() if line.strip()])
 # `fs.write(path=a, content=b)` has blanks and commas inside its parentheses only.
-_patterns = several(lambda text: re.split(r"[\s,]+(?![^(]*\))", text.strip(" \t\r\n,")))
+_patterns = text_list(lambda text: re.split(r"[\s,]+(?![^(]*\))", text.strip(" \t\r\n,")))
 
 
 def tools(value: Any) -> Tools:
-    """Names of tools, or `none` or `all`, which stand alone."""
+    """Check names of tools, or `none` or `all` alone."""
     chosen = tuple(dict.fromkeys(names(value)))
     if chosen in (("none",), ("all",)):
         return chosen[0]
@@ -158,26 +159,26 @@ def tools(value: Any) -> Tools:
 
 
 def path(value: Any) -> str:
-    """A path, or what has one: a package that was loaded."""
-    given: Any = getattr(value, "path", value)
-    return text(str(given) if isinstance(given, Path) else given)
+    """Check a path, or an object with a `path`: a loaded package."""
+    raw_path: Any = getattr(value, "path", value)
+    return text(str(raw_path) if isinstance(raw_path, Path) else raw_path)
 
 
 def variables(value: Any) -> tuple[str, ...]:
-    """Texts `NAME=VALUE`; in Python also a dict."""
-    given: Any = value
-    if isinstance(given, str) and given.lstrip().startswith("{"):
-        given = load_json(given)
-    if isinstance(given, dict):
-        given = [f"{name}={one}" for name, one in cast("dict[Any, Any]", given).items()]
-    pairs = lines(given)
+    """Check texts `NAME=VALUE`; in Python also a dict."""
+    raw: Any = value
+    if isinstance(raw, str) and raw.lstrip().startswith("{"):
+        raw = load_json(raw)
+    if isinstance(raw, dict):
+        raw = [f"{name}={item}" for name, item in cast("dict[Any, Any]", raw).items()]
+    pairs = lines(raw)
     if not all(re.fullmatch(r"\s*[A-Za-z_][\w-]*\s*=.*", pair) for pair in pairs):
         raise ValueError("NAME=VALUE, or a dict of names and values")
     return pairs
 
 
 def patterns(value: Any) -> tuple[str, ...]:
-    """Patterns of calls: a list, or one text with blanks or commas between them."""
+    """Check patterns of calls: a list, or one text with blanks or commas between them."""
     rules = _patterns(value)
     for rule in rules:
         call_pattern(rule)
@@ -185,7 +186,7 @@ def patterns(value: Any) -> tuple[str, ...]:
 
 
 def reasoning(value: Any) -> str:
-    """A word for how much to think, or a number of tokens as a text."""
+    """Check a reasoning effort: a word, or a number of tokens."""
     word = str(value).strip().lower()
     if word in REASONING or re.fullmatch("[1-9][0-9]{0,8}", word):
         return word
@@ -195,57 +196,57 @@ def reasoning(value: Any) -> str:
 
 
 def key_variable(value: Any) -> str:
-    """The name of an environment variable; what may be the key itself is refused, not shown."""
+    """Check the name of an environment variable. A possible key is refused and not shown."""
     name = value.strip() if isinstance(value, str) else ""
     # Real keys are long and mix cases and digits; names of variables do not.
     mixed = len(name) >= 20 and re.search("[0-9]", name) and re.search("[a-z]", name)
     if not _VARIABLE.fullmatch(name) or _KEY_START.match(name) or mixed:
         raise UsageError(
-            "key_variable is no name of an environment variable (its value is not shown, it may "
-            "be a key); put the key in a variable and give the variable's name: "
+            "key_variable is not the name of an environment variable (the value is not shown, it "
+            "may be a key); put the key into a variable and give the variable's name: "
             "key_variable=MY_API_KEY"
         )
     return name
 
 
 def extra_body(value: Any) -> dict[str, Any]:
-    """Further fields of the request's JSON, also as text; their values may be secrets."""
+    """Check additional fields of the request's JSON, also as text. Their values may be secrets."""
     try:
-        # A copy that nobody else changes.
+        # A copy: the person may change the dict later.
         whole = load_json(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, RecursionError):
         whole = None
-    held = json_object(whole)
-    if held is None:
+    fields = json_object(whole)
+    if fields is None:
         raise ValueError('a JSON object such as {"name": "value"}')
-    for word in json.dumps(list(held.values()), ensure_ascii=False).split():
+    for word in json.dumps(list(fields.values()), ensure_ascii=False).split():
         word = word.strip('[]{}",:')
-        if len(word) >= _SHORTEST_KEY and re.search(r"\d", word) and re.search("[A-Za-z]", word):
+        if len(word) >= _MIN_KEY_CHARS and re.search(r"\d", word) and re.search("[A-Za-z]", word):
             register_secret(word)
-    return held
+    return fields
 
 
 def headers(value: Any) -> dict[str, str]:
-    """Names and texts that are sent with each request; the texts may be secrets.
+    """Check headers for each request. Their texts may be secrets.
 
-    A text of eight characters or more is hidden wherever it turns up; a shorter one would garble
-    ordinary words, and is only not shown with its name.
+    A text of eight characters or more is redacted everywhere. Redacting shorter ones would garble
+    ordinary words; they are only hidden beside their name.
     """
-    given = extra_body(value)
-    for name, held in given.items():
-        plain = isinstance(held, str) and held.isprintable() and held.isascii()
-        if not plain or not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
+    fields = extra_body(value)
+    for name, content in fields.items():
+        plain = isinstance(content, str) and content.isprintable() and content.isascii()
+        if not plain or not _HEADER_NAME.fullmatch(name) or name.lower() in _RESERVED_HEADERS:
             raise ValueError(
                 'names and texts of one line such as {"X-Tenant": "a"}, and none of '
-                f"{', '.join(_OWN_HEADERS)}, which are set for each request"
+                f"{', '.join(_RESERVED_HEADERS)}, which are set for each request"
             )
         if name.lower() not in _PLAIN_HEADERS:
-            register_secret(held.removeprefix("Bearer "))
-    return given
+            register_secret(content.removeprefix("Bearer "))
+    return fields
 
 
 def cassette(value: Any) -> str:
-    """The path of a file of recorded answers."""
+    """Check the path of a file of recorded answers."""
     path = str(value) if isinstance(value, Path) else text(value)
     if not path.isprintable() or not path.endswith(".jsonl"):
         raise ValueError("the path of a file that ends in .jsonl")
@@ -253,7 +254,7 @@ def cassette(value: Any) -> str:
 
 
 def policy(value: Any) -> ToolPolicy:
-    """A policy, also from the JSON that a record keeps of one."""
+    """Check a policy; also convert one from a record's JSON."""
     if isinstance(value, ToolPolicy):
         return value
     try:
@@ -261,5 +262,5 @@ def policy(value: Any) -> ToolPolicy:
         return ToolPolicy(**{**value, "limits": limits})
     except (TypeError, AttributeError) as error:
         raise UsageError(
-            f"policy={value!r} does not fit ({error}); give an nbagent.ToolPolicy(deny=[…])"
+            f"policy={value!r} is not valid ({error}); give an nbagent.ToolPolicy(deny=[…])"
         ) from None

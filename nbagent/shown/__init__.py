@@ -1,1 +1,1 @@
-"""A Python value as parts within a budget: text, JSON, a table, an image."""
+"""Converts Python values to message parts within a budget: text, JSON, a table, an image."""

@@ -1,7 +1,7 @@
-"""Figures, pictures, their bytes, and objects that know how to show themselves in a notebook.
+"""Converts figures, pictures, image bytes and objects with a notebook display to images.
 
-Nothing is fetched, and neither SVG nor HTML is taken. Imports neither matplotlib nor Pillow: a
-value of theirs has imported them already.
+Nothing is downloaded. SVG and HTML are not used: they can contain scripts, and models do not read
+them as images. Imports neither matplotlib nor Pillow: if a value is theirs, they are imported.
 """
 
 from __future__ import annotations
@@ -9,43 +9,47 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from io import BytesIO
 from typing import Any, cast
 
 from nbagent.contracts.messages import ImagePart
-from nbagent.shown.texts import BROKEN, clean, kind_name
+from nbagent.shown.texts import VALUE_ERRORS, clean, class_name
 
 IMAGE_BYTES = 1_500_000
-"""Of one image; a larger one is made smaller."""
+"""Largest size of one image; larger ones are scaled down."""
 _SIDES_PX = (1_568, 1_100, 770, 540, 380)
-"""Longest sides, tried until the file is small enough; models scale larger images down to about
-the first."""
+"""Lengths of the longer side, tried until the file is small enough. Models scale larger images down
+to about the first one."""
 _METHODS = {"image/png": "_repr_png_", "text/markdown": "_repr_markdown_"}
 
 
 def of_class(value: object, module: str, name: str) -> bool:
-    """Whether the value is of a class of a module that may not be there; trusts no `__class__`."""
+    """True if the value is an instance of a class in a module that may not be imported.
+
+    Uses `type`, not `__class__`, which a value can fake.
+    """
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and issubclass(type(value), kind)
 
 
-def image_of(value: Any) -> ImagePart | str | None:
-    """The value as an image; words about it when it cannot be drawn; None when it is none."""
+def to_image(value: Any) -> ImagePart | str | None:
+    """Convert a value to an image; a text if it cannot be drawn; None if it is not an image."""
     try:
         if of_class(value, "matplotlib.artist", "Artist"):
             return _figure_part(value)
         if of_class(value, "PIL.Image", "Image"):
             width, height = value.size
             return _picture_part(value, f"picture, {width}×{height} px")
-    except BROKEN as error:
-        return f"[{kind_name(value)} that could not be drawn: {type(error).__name__}]"
+    except VALUE_ERRORS as error:
+        return f"[{class_name(value)} that could not be drawn: {type(error).__name__}]"
     return None
 
 
 def encoded_image(
-    data: bytes, alt: str = "", *, most_bytes: int = IMAGE_BYTES
+    data: bytes, alt: str = "", *, max_bytes: int = IMAGE_BYTES
 ) -> ImagePart | str | None:
-    """The bytes of a PNG, JPEG, GIF or WebP file as an image; None when they are none of these."""
+    """Convert bytes of a PNG, JPEG, GIF or WebP file to an image; None for other bytes."""
     media_type = _media_type(data)
     if media_type is None:
         return None
@@ -54,19 +58,30 @@ def encoded_image(
         width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     name = f"{media_type.removeprefix('image/').upper()} picture"
     alt = alt or name + (f", {width}×{height} px" if width else "")
-    if len(data) <= most_bytes and max(width, height) <= _SIDES_PX[0]:
+    if len(data) <= max_bytes and max(width, height) <= _SIDES_PX[0]:
         return ImagePart(data=base64.b64encode(data).decode(), media_type=media_type, alt=alt)
     pil: Any = sys.modules.get("PIL.Image")
     if pil is None:
         return f"[{alt}, {len(data):,} bytes: too large to be sent; make it smaller]"
     try:
-        return _picture_part(pil.open(BytesIO(data)), alt, most_bytes)
-    except BROKEN:
+        return _picture_part(pil.open(BytesIO(data)), alt, max_bytes)
+    except VALUE_ERRORS:
         return None
 
 
+def load_pillow() -> None:
+    """Import Pillow where it is installed: pictures are made smaller only if it is loaded."""
+    with suppress(ImportError):
+        from PIL import Image
+
+        Image.preinit()
+
+
 def _media_type(data: bytes) -> str | None:
-    """What the bytes are, if they are whole: a broken picture would fail each later request."""
+    """Return the media type of a complete image file, else None.
+
+    A truncated image would fail each later request of the conversation.
+    """
     if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
         return "image/png" if b"IEND" in data[-16:] else None
     if data.startswith(b"\xff\xd8\xff"):
@@ -74,22 +89,22 @@ def _media_type(data: bytes) -> str | None:
     if data.startswith((b"GIF87a", b"GIF89a")):
         return "image/gif" if data.endswith(b";") else None
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        whole = int.from_bytes(data[4:8], "little") + 8 <= len(data)
-        return "image/webp" if whole else None
+        complete = int.from_bytes(data[4:8], "little") + 8 <= len(data)
+        return "image/webp" if complete else None
     return None
 
 
 def figures_in(value: Any) -> list[Any]:
-    """The figures that a value is, belongs to (axes, a line) or holds in a list or a dictionary."""
+    """Return the figures of a value: itself, the one it belongs to (axes), those in a list or dict."""
     kind = cast("type[Any]", type(value))
     items = value.values() if kind is dict else value if kind in (list, tuple) else [value]
     return [_root_of(it) for it in items if of_class(it, "matplotlib.artist", "Artist")]
 
 
 def _root_of(artist: Any) -> Any:
-    """The whole figure that an artist belongs to."""
+    """Return the top figure that an artist belongs to."""
     root = artist.figure
-    while root is not None and root.figure is not root:  # of a subfigure
+    while root is not None and root.figure is not root:  # a subfigure
         root = root.figure
     return root
 
@@ -104,41 +119,41 @@ def _figure_part(artist: Any) -> ImagePart | str | None:
     return encoded_image(out.getvalue(), alt)
 
 
-def _picture_part(picture: Any, alt: str, most_bytes: int = IMAGE_BYTES) -> ImagePart | str:
+def _picture_part(picture: Any, alt: str, max_bytes: int = IMAGE_BYTES) -> ImagePart | str:
     if picture.mode == "F" or picture.mode.startswith("I"):
-        # A plain conversion would be all black or white.
+        # Pillow's plain conversion of these modes clips the values to all black or white.
         return f"[{alt}, of mode {picture.mode!r}: not sent; convert its values to mode 'L']"
     if max(picture.size) > _SIDES_PX[0]:
         alt += f", made smaller: {_SIDES_PX[0]} px at most"
     for side in _SIDES_PX:
         ratio = min(1.0, side / max(picture.size))
         size = tuple(max(1, round(length * ratio)) for length in picture.size)
-        # Made smaller first: nothing converts a picture of many megapixels.
+        # Scaled before conversion: converting many megapixels takes seconds.
         small = picture if ratio == 1 else picture.resize(size, reducing_gap=2.0)
         if small.mode not in ("L", "LA", "RGB", "RGBA"):
             transparent = small.mode == "PA" or "transparency" in small.info
             small = small.convert("RGBA" if transparent else "RGB")
         for kind in ("PNG", "JPEG") if small.mode in ("RGB", "L") else ("PNG",):
             out = BytesIO()
-            # What a photo says about its place and its owner does not go along.
+            # Empty EXIF: the location and owner of a photo must not be sent.
             small.save(out, format=kind, exif=b"", compress_level=4, quality=85)
-            if out.tell() <= most_bytes:
+            if out.tell() <= max_bytes:
                 text = base64.b64encode(out.getvalue()).decode()
                 return ImagePart(data=text, media_type=f"image/{kind.lower()}", alt=alt)
     return f"[{alt}: too large to be sent; make it smaller]"
 
 
 def display_of(value: Any) -> ImagePart | str | None:
-    """The value's own display as an image or a text; None when its class defines none.
+    """Call the value's own notebook display; None if its class defines none.
 
-    Asks only what the class itself defines: an instance may pretend to have everything.
+    Only methods of the class count: instances such as mocks answer to every name.
     """
     kind = cast("type[Any]", type(value))
     own = {name for parent in kind.__mro__ for name in vars(parent)}
-    forms = {form: _asked(kind, name, value) for form, name in _METHODS.items() if name in own}
+    forms = {form: _call_display_method(kind, name, value) for form, name in _METHODS.items() if name in own}
     if "_repr_mimebundle_" in own:
-        # It wins, as in a notebook.
-        bundle = _asked(kind, "_repr_mimebundle_", value, include=None, exclude=None)
+        # It has precedence, as in IPython.
+        bundle = _call_display_method(kind, "_repr_mimebundle_", value, include=None, exclude=None)
         forms |= cast("dict[str, Any]", bundle) if isinstance(bundle, Mapping) else {}
     for media_type in ("image/png", "image/jpeg", "image/gif", "image/webp"):
         data = forms.get(media_type) or b""
@@ -149,7 +164,7 @@ def display_of(value: Any) -> ImagePart | str | None:
     return next((clean(text) for text in texts if isinstance(text, str) and text), None)
 
 
-def _asked(kind: type, name: str, value: Any, **how: Any) -> Any:
+def _call_display_method(kind: type, name: str, value: Any, **how: Any) -> Any:
     form: Any = getattr(kind, name)(value, **how)
-    # A form may come with its metadata beside it.
+    # A display method may return (data, metadata).
     return cast("Any", form)[0] if isinstance(form, tuple) and form else cast("Any", form)

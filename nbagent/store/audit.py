@@ -60,17 +60,17 @@ from nbagent.contracts.ports import Decision
 from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.contracts.tools import ToolContext
-from nbagent.settings.sources import path_of, store_home
+from nbagent.settings.sources import to_path, store_home
 from nbagent.store.file_lock import locked
 
 FILE_NAME = "audit.jsonl"
-_LONGEST_LINE_BYTES = 200_000
+_MAX_LINE_BYTES = 200_000
 _HEAD_BYTES = 160
 """Smaller than a disk sector, so it is written whole or not at all."""
-_HEAD = re.compile(rb'\{"seq":(\d+),"sha":"([0-9a-f]{64})","size_bytes":(\d+)\} +\n')
-_TAIL = re.compile(rb',"sha":"([0-9a-f]{64})"\}\n')
+_HEAD_PATTERN = re.compile(rb'\{"seq":(\d+),"sha":"([0-9a-f]{64})","size_bytes":(\d+)\} +\n')
+_TAIL_PATTERN = re.compile(rb',"sha":"([0-9a-f]{64})"\}\n')
 _TAIL_BYTES = len(b',"sha":""}\n') + 64
-_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_OPEN_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _AUDITED_HOSTS = frozenset(("fs", "skills", "notebook", "nb", "mcp"))
 _REFUSALS: frozenset[ToolCode] = frozenset(
     ("E_DENIED", "E_SANDBOX_VIOLATION", "E_READ_LIMIT", "E_WRITE_LIMIT")
@@ -79,10 +79,10 @@ _STATE_REFUSALS: frozenset[ToolCode] = _REFUSALS.union(
     ("E_INVALID_TRANSITION", "E_PRECONDITION_FAILED"),
     ("E_SCHEMA_VALIDATION", "E_INVALID_FRONTMATTER"),
 )
-_DOCUMENT = "@state/workflow.md"
-_MOST_CHARS = 200
+_WORKFLOW_DOCUMENT = "@state/workflow.md"
+_MAX_NAME_CHARS = 200
 
-Record = Mapping[str, Any]
+AuditEntry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +103,15 @@ class Head:
     @classmethod
     def from_bytes(cls, raw: bytes) -> Head | None:
         """What a head file says; None when it was not written by `to_bytes`."""
-        match = _HEAD.fullmatch(raw)
+        match = _HEAD_PATTERN.fullmatch(raw)
         return cls(int(match[1]), match[2].decode(), int(match[3])) if match else None
 
     @property
-    def start(self) -> bytes:
+    def next_line_prefix(self) -> bytes:
         """How the line that follows begins, whatever it says."""
         return f'{{"seq":{self.seq + 1},"prev":"{self.sha}",'.encode()
 
-    def line(self, record: Record) -> tuple[bytes, Head]:
+    def next_line(self, record: AuditEntry) -> tuple[bytes, Head]:
         """The line that follows and the head after it.
 
         In ASCII: no line end of any alphabet in a name breaks it.
@@ -124,13 +124,13 @@ class Head:
 
     def is_torn(self, piece: bytes) -> bool:
         """Whether a piece without an end can be the next line, cut short by a kill."""
-        start = self.start
+        start = self.next_line_prefix
         return b"\n" not in piece and piece[: len(start)] == start[: len(piece)]
 
     def after(self, line: bytes) -> Head | None:
         """The head when this line is written; None when it is not a whole line that follows."""
-        match = _TAIL.fullmatch(line[-_TAIL_BYTES:])
-        if match is None or not line.startswith(self.start):
+        match = _TAIL_PATTERN.fullmatch(line[-_TAIL_BYTES:])
+        if match is None or not line.startswith(self.next_line_prefix):
             return None
         sha = match[1].decode()
         if sha256_hex(line[:-_TAIL_BYTES] + b"}") != sha:
@@ -152,42 +152,42 @@ class AuditLog:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, *records: Record) -> None:
+    def append(self, *records: AuditEntry) -> None:
         """Write a line for each record; when this returns, they are in the file.
 
         Raises:
             StoreError: they could not be written; a line is in the file whole or not at all.
         """
-        with self._opened() as (log_fd, head_fd):
-            head = _end_of_chain(log_fd, Head.from_bytes(_read(head_fd, 0, _HEAD_BYTES + 1)))
+        with self._locked_files() as (log_fd, head_fd):
+            head = _repair_end(log_fd, Head.from_bytes(_read_at(head_fd, 0, _HEAD_BYTES + 1)))
             for record in records:
                 at = utc_now().isoformat(timespec="microseconds").replace("+00:00", "Z")
-                line, after = head.line({"at": at, "pid": os.getpid(), **record})
+                line, after = head.next_line({"at": at, "pid": os.getpid(), **record})
                 if os.write(log_fd, line) != len(line):
                     with suppress(OSError):  # else the next writer cuts it off
                         os.ftruncate(log_fd, head.size_bytes)
                     raise OSError("the disk is full")
-                _note(head_fd, after)
+                _write_head(head_fd, after)
                 head = after
 
     def sync(self) -> None:
         """Put all lines on the disk, so that they survive a power cut; StoreError if it fails."""
-        with self._opened() as descriptors:
+        with self._locked_files() as descriptors:
             for fd in descriptors:
                 os.fsync(fd)
 
     @contextmanager
-    def _opened(self) -> Generator[tuple[int, int]]:
+    def _locked_files(self) -> Generator[tuple[int, int]]:
         """The log and its head, made where they are missing, under the lock."""
         try:
             with ExitStack() as stack:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                head_fd = _open(stack, _head_file(self.path))
+                head_fd = _open_file(stack, _head_file(self.path))
                 stack.enter_context(locked(head_fd))
                 # The head first: a log without one is a log that somebody cut.
                 if not os.fstat(head_fd).st_size and not self.path.exists():
-                    _note(head_fd, Head())
-                yield _open(stack, self.path, os.O_APPEND), head_fd
+                    _write_head(head_fd, Head())
+                yield _open_file(stack, self.path, os.O_APPEND), head_fd
         except OSError as error:
             raise StoreError(
                 f"the audit log {self.path} cannot be written ({error.strerror or error}). Make "
@@ -196,39 +196,39 @@ class AuditLog:
             ) from None
 
 
-def _end_of_chain(log_fd: int, noted: Head | None) -> Head:
+def _repair_end(log_fd: int, stored_head: Head | None) -> Head:
     """Where the next line goes, after what a killed writer left is put in order.
 
     A log that does not end as its head file says was changed or cut, or the head file was. It stays
     as it is: the next line does not follow what is there, and every check from then on finds that.
     """
     size = os.fstat(log_fd).st_size
-    if noted is None:
+    if stored_head is None:
         return Head(size_bytes=size)
-    more = _read(log_fd, noted.size_bytes, 2 * _LONGEST_LINE_BYTES)
-    line, end, torn = more.rpartition(b"\n")
+    tail = _read_at(log_fd, stored_head.size_bytes, 2 * _MAX_LINE_BYTES)
+    line, end, torn = tail.rpartition(b"\n")
     # A whole line is the last one of a writer that was killed before it noted the new end.
-    head = noted.after(line + end) if line else noted
+    head = stored_head.after(line + end) if line else stored_head
     if head is None or not head.is_torn(torn) or head.size_bytes + len(torn) != size:
-        return replace(noted, size_bytes=size)
+        return replace(stored_head, size_bytes=size)
     if torn:
         os.ftruncate(log_fd, head.size_bytes)
     return head
 
 
-def _note(head_fd: int, head: Head) -> None:
+def _write_head(head_fd: int, head: Head) -> None:
     os.lseek(head_fd, 0, os.SEEK_SET)
     if os.write(head_fd, head.to_bytes()) != _HEAD_BYTES:
         raise OSError("the disk is full")
 
 
-def _open(stack: ExitStack, path: Path, flags: int = 0) -> int:
-    fd = os.open(path, _FLAGS | flags, 0o600)
+def _open_file(stack: ExitStack, path: Path, flags: int = 0) -> int:
+    fd = os.open(path, _OPEN_FLAGS | flags, 0o600)
     stack.callback(os.close, fd)
     return fd
 
 
-def _read(fd: int, start: int, n_bytes: int) -> bytes:
+def _read_at(fd: int, start: int, n_bytes: int) -> bytes:
     os.lseek(fd, start, os.SEEK_SET)
     return os.read(fd, n_bytes)
 
@@ -264,10 +264,10 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
         UsageError: there is no audit log.
         StoreError: it cannot be read.
     """
-    given = store_home() if path is None else path_of(path, "path")
-    log = given / FILE_NAME if os.path.isdir(given) or path is None else given
-    noted, lines = _snapshot(log)
-    if not noted and not os.path.isfile(log):
+    location = store_home() if path is None else to_path(path, "path")
+    log = location / FILE_NAME if os.path.isdir(location) or path is None else location
+    stored_head, lines = _snapshot(log)
+    if not stored_head and not os.path.isfile(log):
         raise UsageError(
             f"there is no audit log at {log}; it is begun by the first run with a workflow, or "
             "with file, script, notebook or MCP tools, in its store's folder"
@@ -282,7 +282,7 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
             break
         before, head = head, after
     # A killed writer's last line may stand behind the end that the head file says.
-    if not why and noted not in (head.to_bytes(), before.to_bytes()):
+    if not why and stored_head not in (head.to_bytes(), before.to_bytes()):
         name = _head_file(log).name
         why = f"{name} is not of a log that ends with line {head.seq:,}: one of them was changed"
     return AuditReport(path=log, lines=head.seq, why=why, last_sha=head.sha if head.seq else "")
@@ -290,16 +290,16 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
 
 def _snapshot(log: Path) -> tuple[bytes, list[bytes]]:
     """The head file and the lines of one moment; what is written later is not looked at."""
-    noted = b""
+    stored_head = b""
     try:
         with ExitStack() as stack:
             if _head_file(log).is_file():
                 file = stack.enter_context(_head_file(log).open("rb"))
                 with suppress(OSError):  # a copy on a disk without locks is checked too
                     stack.enter_context(locked(file.fileno()))
-                noted = file.read(_HEAD_BYTES + 1)
+                stored_head = file.read(_HEAD_BYTES + 1)
             size = log.stat().st_size if log.is_file() else 0
-        return noted, log.read_bytes()[:size].splitlines(keepends=True) if size else []
+        return stored_head, log.read_bytes()[:size].splitlines(keepends=True) if size else []
     except OSError as error:
         raise StoreError(f"the audit log cannot be read ({error}); make it readable") from None
 
@@ -329,7 +329,7 @@ class AuditSink:
         What cannot be written, `handle` raises with the next event, which is that the tool begins.
         `binds` is the hash that an approval is bound to.
         """
-        self._do(lambda: self._log.append(*_before(call, context, decision, binds)))
+        self._attempt(lambda: self._log.append(*_entries_before_call(call, context, decision, binds)))
 
     def handle(self, event: Event) -> None:
         """Write the lines of an event: of a finished call, and of a workflow's run. Engine thread.
@@ -341,24 +341,24 @@ class AuditSink:
         run_id = self._workflow_run
         if isinstance(event, RunStarted):
             self._workflow_run = event.run.id if event.run.workflow else None
-            begun = [_begun(event.run)] if event.run.workflow else []
+            begun = [_run_entry(event.run)] if event.run.workflow else []
             # Also without a line: what cannot be written shows before the first tool.
-            self._do(lambda: self._log.append(*begun))
+            self._attempt(lambda: self._log.append(*begun))
         elif isinstance(event, ToolCallFinished):
-            self._do(lambda: self._log.append(*_after(event, of_workflow=run_id is not None)))
+            self._attempt(lambda: self._log.append(*_entries_after_call(event, of_workflow=run_id is not None)))
         elif isinstance(event, TurnStarted) and run_id is not None:
-            self._do(lambda: self._log.append(_sent(event, run_id)))
+            self._attempt(lambda: self._log.append(_request_entry(event, run_id)))
         elif isinstance(event, RunFinished):
             if run_id is not None:
-                self._do(lambda: self._log.append(_ended(event.run)))
-            self._do(self._log.sync)
+                self._attempt(lambda: self._log.append(_stop_entry(event.run)))
+            self._attempt(self._log.sync)
         if self._failure is not None:
             raise StoreError(self._failure, details={"reason": "audit"})
 
     def close(self) -> None:
         """The log keeps no file open."""
 
-    def _do(self, action: Callable[[], None]) -> None:
+    def _attempt(self, action: Callable[[], None]) -> None:
         """Act on the log, and keep what went wrong; after that nothing is done any more."""
         if self._failure is not None:
             return
@@ -370,90 +370,90 @@ class AuditSink:
             self._failure = f"THIS RUN IS NO LONGER AUDITED: {why}"
 
 
-def _before(call: ToolCall, context: ToolContext, decision: Decision, binds: str) -> list[Record]:
+def _entries_before_call(call: ToolCall, context: ToolContext, decision: Decision, approval_key: str) -> list[AuditEntry]:
     """What a decided call leaves in the log before its tool begins."""
     edited = decision.arguments is not None
     traits = decision.prepared.spec.traits
-    what = {
-        **_place(context.run_id, context.turn_id, call.id, call.name, traits.host),
+    call_fields = {
+        **_call_ids(context.run_id, context.turn_id, call.id, call.name, traits.host),
         "tool_sha": traits.sha,
         "args_sha": sha_of(decision.arguments if edited else call.arguments),
     }
     approval = {
         "kind": "approval",
-        **what,
+        **call_fields,
         **({"asked_args_sha": sha_of(call.arguments)} if edited else {}),
         "by": _short(decision.decided_by),
         "ruling": "denied" if decision.approval == "denied" else "allowed",
         "edited": edited,
         "waited_ms": round(decision.waited_ms, 3),
-        **({"binds": binds} if binds else {}),
+        **({"binds": approval_key} if approval_key else {}),
     }
-    records: list[Record] = [approval] if decision.decided_by else []
-    return records if decision.approval == "denied" else [*records, {"kind": "start", **what}]
+    records: list[AuditEntry] = [approval] if decision.decided_by else []
+    return records if decision.approval == "denied" else [*records, {"kind": "start", **call_fields}]
 
 
-def _after(event: ToolCallFinished, *, of_workflow: bool = False) -> list[Record]:
+def _entries_after_call(event: ToolCallFinished, *, of_workflow: bool = False) -> list[AuditEntry]:
     """What a finished call leaves in the log: its refusal, itself, its write."""
     run, result = event.tool_run, event.tool_run.result or ToolResult(ok=False)
-    place = _place(event.run_id, event.turn_id, run.tool_call_id, run.tool_name, run.host)
-    what = {**place, "tool_sha": run.tool_sha, "args_sha": sha_of(run.args)}
-    failed = {} if result.ok else {"code": result.error.code if result.error else "E_INTERNAL"}
-    of_state = of_workflow and _is_of_state(run)
-    moved = _moved(result) if of_state else dict[str, str]()
-    records: list[Record] = []
-    if failed.get("code") in (_STATE_REFUSALS if of_state else _REFUSALS):
+    call_ids = _call_ids(event.run_id, event.turn_id, run.tool_call_id, run.tool_name, run.host)
+    call_fields = {**call_ids, "tool_sha": run.tool_sha, "args_sha": sha_of(run.args)}
+    error_code = {} if result.ok else {"code": result.error.code if result.error else "E_INTERNAL"}
+    is_state_patch = of_workflow and _patches_workflow_document(run)
+    transition = _transition(result) if is_state_patch else dict[str, str]()
+    records: list[AuditEntry] = []
+    if error_code.get("code") in (_STATE_REFUSALS if is_state_patch else _REFUSALS):
         by = {"by": _short(run.approved_by)} if run.approved_by else {}
-        records.append({"kind": "refusal", **what, **failed, **by, **moved})
-    done: dict[str, Any] = {
+        records.append({"kind": "refusal", **call_fields, **error_code, **by, **transition})
+    outcome: dict[str, Any] = {
         "result_sha": sha_of(load_json(result.to_json())),
         "ok": result.ok,
-        **failed,
+        **error_code,
         "duration_ms": round(run.duration_ms, 3),
     }
     data = json_object(result.data) or {}
     if run.isolation:
-        done["isolation"] = _short(run.isolation)
+        outcome["isolation"] = _short(run.isolation)
     if result.attachments:
-        done["attachments_sha"] = sha_of([part.model_dump() for part in result.attachments])
-    records.append({"kind": "call", **what, **done})
+        outcome["attachments_sha"] = sha_of([part.model_dump() for part in result.attachments])
+    records.append({"kind": "call", **call_fields, **outcome})
     if run.host == "fs" and isinstance(data.get("path"), str) and "sha256After" in data:
         records.append(
             {
-                "kind": "state" if of_state else "write",
-                **place,
+                "kind": "state" if is_state_patch else "write",
+                **call_ids,
                 "path": redact(data["path"]),
                 "sha256_before": data.get("sha256Before"),
                 "sha256_after": data["sha256After"],
                 "bytes": data.get("bytesWritten"),
-                **moved,
+                **transition,
             }
         )
     return records
 
 
-def _is_of_state(run: ToolRun) -> bool:
+def _patches_workflow_document(run: ToolRun) -> bool:
     """Whether a call patches the document of a workflow, however its path is spelled."""
     path = (run.args or {}).get("path")
     named = normpath(path).casefold() if isinstance(path, str) else ""
-    return run.host == "fs" and run.tool_name == "fs.apply_patch" and named == _DOCUMENT
+    return run.host == "fs" and run.tool_name == "fs.apply_patch" and named == _WORKFLOW_DOCUMENT
 
 
-def _moved(result: ToolResult) -> dict[str, str]:
+def _transition(result: ToolResult) -> dict[str, str]:
     """The change of the step that a patch made, or was refused."""
-    held = result.data if result.ok else result.error and result.error.details
-    moved = json_object((json_object(held) or {}).get("transition")) or {}
-    return {key: _short(str(moved[key])) for key in ("from", "to", "label") if moved.get(key)}
+    data = result.data if result.ok else result.error and result.error.details
+    transition = json_object((json_object(data) or {}).get("transition")) or {}
+    return {key: _short(str(transition[key])) for key in ("from", "to", "label") if transition.get(key)}
 
 
-def _begun(run: RunRecord) -> Record:
+def _run_entry(run: RunRecord) -> AuditEntry:
     names = {"workflow": run.workflow, "agent": run.agent, "model": run.model}
     names["parent"] = run.parent_id
-    told = {key: _short(name) for key, name in names.items() if name}
-    return {"kind": "run", "run": run.id, "begins": run.kind, **told}
+    optional = {key: _short(name) for key, name in names.items() if name}
+    return {"kind": "run", "run": run.id, "begins": run.kind, **optional}
 
 
-def _sent(event: TurnStarted, run_id: str) -> Record:
+def _request_entry(event: TurnStarted, run_id: str) -> AuditEntry:
     request = event.request
     return {
         "kind": "request",
@@ -467,16 +467,16 @@ def _sent(event: TurnStarted, run_id: str) -> Record:
     }
 
 
-def _ended(run: RunRecord) -> Record:
+def _stop_entry(run: RunRecord) -> AuditEntry:
     end = {"kind": "stop", "run": run.id, "phase": run.phase, "stop_reason": run.stop_reason}
     return {**end, **({"code": run.error.code} if run.error else {})}
 
 
-def _place(run_id: str, turn_id: str, call_id: str, tool: str, host: str) -> dict[str, str]:
+def _call_ids(run_id: str, turn_id: str, call_id: str, tool: str, host: str) -> dict[str, str]:
     names = {"call": call_id, "tool": tool, "host": host}
     return {"run": run_id, "turn": turn_id, **{key: _short(name) for key, name in names.items()}}
 
 
 def _short(text: str) -> str:
     # Names of tools and ids of calls are the model's and the provider's own words.
-    return redact(text)[:_MOST_CHARS]
+    return redact(text)[:_MAX_NAME_CHARS]

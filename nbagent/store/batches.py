@@ -15,22 +15,22 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX as JUDGE_SUFFIX
 from nbagent.contracts.records import Case, RunRecord, ScoreRecord
 from nbagent.store.database import Connection
-from nbagent.store.reader import select
-from nbagent.store.rows import Row, from_us, record_of, text_cell, to_us
-from nbagent.store.writer import Store, put
+from nbagent.store.reader import select_rows
+from nbagent.store.rows import Row, from_us, record_from_rows, text_cell, to_us
+from nbagent.store.writer import Store, upsert
 
-_SAID_BEFORE = (
+_DELETE_PREVIOUS_SCORES = (
     "DELETE FROM scores WHERE run = :run AND version = :version "
     "AND (error IS NOT NULL OR doc IS NOT NULL) "
     "AND (scorer = :root OR substr(scorer, 1, length(:root) + 1) = :root || '.')"
 )
-_OF_IDS = (
+_SCORES_OF_RUNS = (
     # In this order: each id is looked up.
     "SELECT r.run_id, s.* FROM json_each(?) i CROSS JOIN runs r ON r.run_id = i.value "
     "CROSS JOIN scores s ON s.run = r.n ORDER BY s.at, s.version"
 )
 
-_RECORDED = (
+_RECORDED_COSTS = (
     "SELECT r.run_id, sum(x.saved_usd) FROM turns x JOIN runs r ON r.n = x.run "
     "WHERE r.batch = ? AND x.source IN ('hit', 'replay') GROUP BY r.n"
 )
@@ -47,8 +47,8 @@ class CaseRun:
 def runs_of_batch(store: Store, name: str) -> list[CaseRun]:
     """The runs of a batch, in the order in which they began."""
     with store.reading() as c:
-        rows = select(c, "runs", "WHERE batch = ? ORDER BY n", (text_cell(name),))
-    runs = (record_of(defaultdict(list, runs=[row])) for row in rows)
+        rows = select_rows(c, "runs", "WHERE batch = ? ORDER BY n", (text_cell(name),))
+    runs = (record_from_rows(defaultdict(list, runs=[row])) for row in rows)
     return [CaseRun(run.case, run) for run in runs if run.case is not None]
 
 
@@ -62,15 +62,15 @@ def n_runs(store: Store, name: str) -> int:
 def recorded_usd(store: Store, name: str) -> dict[str, float]:
     """By run of a batch, what its answers from a record cost when they were asked."""
     with store.reading() as c:
-        rows = c.execute(_RECORDED, (text_cell(name),)).fetchall()
+        rows = c.execute(_RECORDED_COSTS, (text_cell(name),)).fetchall()
     return {run_id: usd for run_id, usd in rows if usd is not None}
 
 
 def batch_doc(store: Store, name: str) -> dict[str, Any] | None:
     """What `claim_batch` wrote last of a batch; None where there is none of that name."""
     with store.reading() as c:
-        found = select(c, "batches", "WHERE name = ?", (text_cell(name),))
-    return found[0].get("doc", {}) if found else None
+        rows = select_rows(c, "batches", "WHERE name = ?", (text_cell(name),))
+    return rows[0].get("doc", {}) if rows else None
 
 
 def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
@@ -81,12 +81,12 @@ def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
     """
 
     def work(c: Connection) -> None:
-        for row in select(c, "batches", "WHERE name = ?", (text_cell(name),)):
-            if store.is_of_another(c, row.get("lease_id")):
+        for row in select_rows(c, "batches", "WHERE name = ?", (text_cell(name),)):
+            if store.is_leased_elsewhere(c, row.get("lease_id")):
                 raise UsageError(
                     f"batch {name!r} is at work in another process; wait for it, or stop it there"
                 )
-        put(c, "batches", [{"name": name, "doc": dict(doc), "lease_id": store.lease_id}])
+        upsert(c, "batches", [{"name": name, "doc": dict(doc), "lease_id": store.lease_id}])
 
     store.database.transact(work, durable=False)
 
@@ -99,7 +99,7 @@ def release_batch(store: Store, name: str) -> None:
     )
 
 
-def keep_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
+def save_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
     """Write scores; one of the same run, scorer and version is replaced.
 
     So is all else that a scorer of several scores (`NAME.key`) said before. Scores of a run that
@@ -113,10 +113,10 @@ def keep_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
             for (n,) in c.execute(find, (text_cell(score.run_id),)).fetchall():
                 if score.row is not None:  # else a person's
                     root = score.scorer.partition(".")[0]
-                    c.execute(_SAID_BEFORE, {"run": n, "version": score.version, "root": root})
+                    c.execute(_DELETE_PREVIOUS_SCORES, {"run": n, "version": score.version, "root": root})
                 cells.append((n, score))
         for n, score in cells:
-            put(c, "scores", [_row(score)], run=n)
+            upsert(c, "scores", [_score_row(score)], run=n)
 
     store.database.transact(work, durable=False)
 
@@ -124,13 +124,13 @@ def keep_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
 def scores_of(store: Store, run_ids: Collection[str]) -> list[ScoreRecord]:
     """The scores of runs, oldest first."""
     with store.reading() as c:
-        cursor = c.execute(_OF_IDS, (dump_json([*run_ids]).decode(),))
+        cursor = c.execute(_SCORES_OF_RUNS, (dump_json([*run_ids]).decode(),))
         names = [column[0] for column in cursor.description]
         rows = [dict(zip(names, cells, strict=True)) for cells in cursor]
     return [_score(row) for row in rows]
 
 
-def _row(score: ScoreRecord) -> Row:
+def _score_row(score: ScoreRecord) -> Row:
     value = score.value
     kind = "bool" if isinstance(value, bool) else "label" if isinstance(value, str) else "number"
     return {
@@ -147,6 +147,6 @@ def _row(score: ScoreRecord) -> Row:
 def _score(row: Row) -> ScoreRecord:
     value: Any = row["label"] if row["kind"] == "label" else row["value"]
     value = bool(value) if row["kind"] == "bool" else value
-    made = {"value": value, "by": row["scored_by"], "at": from_us(row["at"])}
+    columns = {"value": value, "by": row["scored_by"], "at": from_us(row["at"])}
     doc: dict[str, Any] = load_json(row["doc"]) if row["doc"] else {}
-    return ScoreRecord.model_validate({**row, **made, **doc})
+    return ScoreRecord.model_validate({**row, **columns, **doc})

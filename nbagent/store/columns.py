@@ -19,26 +19,26 @@ APPLICATION_ID = 0x6E626167
 """`nbag`: tells our file from any other SQLite database."""
 VERSION = 6
 """Of the tables. 1 to 5 were written by earlier versions of nbagent."""
-DAMAGE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+CORRUPT_ROW = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What reading raises where a row does not hold what was written."""
 
 Dtype = Literal["string", "Int64", "Float64", "boolean", "category", "datetime64[us, UTC]"]
-WHEN: Dtype = "datetime64[us, UTC]"
+TIMESTAMP: Dtype = "datetime64[us, UTC]"
 """In the tables: microseconds since 1970, UTC."""
-TOKENS = (
+TOKEN_COLUMNS = (
     *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens"),
     "cache_write_tokens",
 )
 """All NULL where no usage was reported."""
-_FLAGS = frozenset(("ok", "truncated", "edited", "has_image", "accepted"))
-_COUNTS = frozenset(
+_BOOLEAN_COLUMNS = frozenset(("ok", "truncated", "edited", "has_image", "accepted"))
+_INTEGER_COLUMNS = frozenset(
     (
         *("execution_count", "turns", "turn", "tool_calls", "tool_errors", "n_unpriced"),
         *("attempts", "n_messages", "n_new", "trimmed", "position", "result_chars"),
-        *("result_tokens_est", "repeat_n", "chars", "runs", "attempt", "version", *TOKENS),
+        *("result_tokens_est", "repeat_n", "chars", "runs", "attempt", "version", *TOKEN_COLUMNS),
     )
 )
-_WORDS = frozenset(
+_CATEGORY_COLUMNS = frozenset(
     (
         *("session", "kind", "notebook", "phase", "phase_before", "phase_after", "stop_reason"),
         *("finish_reason", "error_code", "agent", "workflow", "node", "provider", "server"),
@@ -48,7 +48,7 @@ _WORDS = frozenset(
         *("batch", "scorer", "by"),
     )
 )
-VOCABULARY: dict[str, tuple[str, ...]] = {
+KNOWN_VALUES: dict[str, tuple[str, ...]] = {
     "error_code": get_args(ErrorCode),
     "finish_reason": get_args(FinishReason),
     "stop_reason": get_args(StopReason),
@@ -67,47 +67,47 @@ class Frame:
     columns: tuple[str, ...]
     source: str
     order: str
-    when: str
+    time_column: str
     """The time that `since` and `until` cut by; never NULL."""
-    run: str = "x.run"
+    run_number: str = "x.run"
     """The number of the row's run."""
-    values: dict[str, str] = field(default_factory=dict[str, str])
+    expressions: dict[str, str] = field(default_factory=dict[str, str])
     """Columns that are not the one of the same name in `x`."""
-    json: tuple[str, ...] = ("doc",)
+    json_columns: tuple[str, ...] = ("doc",)
     """Columns that hold JSON; NULL for nothing. `doc` has what no frame asks for."""
-    more: tuple[str, ...] = ()
+    internal_columns: tuple[str, ...] = ()
     """What its table has besides."""
 
     @property
-    def stored(self) -> tuple[str, ...]:
+    def table_columns(self) -> tuple[str, ...]:
         """The columns of its table."""
-        own = (column for column in self.columns if column not in self.values)
-        return (*self.more, *own, "doc")
+        own = (column for column in self.columns if column not in self.expressions)
+        return (*self.internal_columns, *own, "doc")
 
-    def value(self, name: str) -> str:
+    def expression(self, name: str) -> str:
         """The SQL expression of a column."""
-        return self.values.get(name, f"x.{name}")
+        return self.expressions.get(name, f"x.{name}")
 
     def dtype(self, name: str) -> Dtype:
         """The dtype of a column."""
-        if name in self.json:
+        if name in self.json_columns:
             return "string"
-        if name in _COUNTS:
+        if name in _INTEGER_COLUMNS:
             return "Int64"
-        if name in _FLAGS:
+        if name in _BOOLEAN_COLUMNS:
             return "boolean"
-        if name in _WORDS:
+        if name in _CATEGORY_COLUMNS:
             return "category"
         if name.endswith(("_ms", "_usd")) or name == "value":
             return "Float64"
-        return WHEN if name.endswith(("_at", "_seen")) or name == "at" else "string"
+        return TIMESTAMP if name.endswith(("_at", "_seen")) or name == "at" else "string"
 
 
-_TURN_ID = {"turn_id": "CASE WHEN x.turn > 0 THEN printf('C%02d', x.turn) END"}
-_OF_RUN = {"run_id": "r.run_id", "session": "r.session", "batch": "r.batch"}
-_OF_CASE = {name: f"r.{name}" for name in ("batch", "row_key", "variant", "attempt")}
-_PROVIDER = {"provider": "substr(x.model, 1, instr(x.model, ':') - 1)"}
-_ANSWER = (
+_TURN_ID_COLUMN = {"turn_id": "CASE WHEN x.turn > 0 THEN printf('C%02d', x.turn) END"}
+_RUN_COLUMNS = {"run_id": "r.run_id", "session": "r.session", "batch": "r.batch"}
+_CASE_COLUMNS = {name: f"r.{name}" for name in ("batch", "row_key", "variant", "attempt")}
+_PROVIDER_COLUMN = {"provider": "substr(x.model, 1, instr(x.model, ':') - 1)"}
+_LAST_ANSWER = (
     "(SELECT m.text FROM turns t JOIN messages m ON m.run = t.run AND m.position = t.message_at "
     "WHERE t.run = x.n AND m.text <> '' ORDER BY t.turn DESC LIMIT 1)"
 )
@@ -130,8 +130,8 @@ _PROMPTS = """(
     SELECT s.sha, 'system', s.text, min(t.started_at), max(t.started_at), count(DISTINCT t.run)
     FROM turns t JOIN texts s ON s.sha = t.system_sha GROUP BY s.sha
 ) x"""
-_TARGET = '."currentNodeId.set"'
-_MOVES = f"""(
+_TARGET_NODE = '."currentNodeId.set"'
+_TRANSITIONS = f"""(
     SELECT run, turn, position, tool_call_id, ok, error_code, error, workflow, at, agent, node, cut,
         CAST(CASE WHEN cut THEN args ELSE result END AS TEXT) AS body,
         CASE WHEN cut THEN '$.update' WHEN ok THEN '$.data.transition'
@@ -146,7 +146,7 @@ _MOVES = f"""(
     )
 ) x JOIN runs r ON r.n = x.run
     AND CASE WHEN json_valid(x.body) THEN json_type(x.body, x.place) END = 'object'
-    AND (NOT x.cut OR json_type(x.body, x.place || '{_TARGET}') = 'text')"""
+    AND (NOT x.cut OR json_type(x.body, x.place || '{_TARGET_NODE}') = 'text')"""
 """The patches of documents that moved, or should have moved, a workflow to its next step. Of one
 that its process did not outlive (`cut`) its arguments are all that is known."""
 LINEAGE = """
@@ -160,7 +160,7 @@ LINEAGE = """
 end of its part of the conversation."""
 
 
-def _of_move(key: str) -> str:
+def _transition_field(key: str) -> str:
     text = f"CAST(json_extract(x.body, x.place || '{key}') AS TEXT)"
     # Half a surrogate pair, which a model may write, is no text for SQLite.
     return f"CASE WHEN instr(x.body, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
@@ -182,18 +182,18 @@ FRAMES = {
         ),
         source="runs x",
         order="x.n",
-        when="x.started_at",
-        run="x.n",
-        values={
-            **_PROVIDER,
-            "text": _ANSWER,
+        time_column="x.started_at",
+        run_number="x.n",
+        expressions={
+            **_PROVIDER_COLUMN,
+            "text": _LAST_ANSWER,
             "ok": "CASE WHEN x.phase <> 'Running' "
             "THEN coalesce(x.stop_reason IN ('answered', 'workflow_complete'), 0) END",
         },
-        json=("tags", "params", "variant", "doc"),
+        json_columns=("tags", "params", "variant", "doc"),
         # `n`: the order in which they began. `lease_id`: who is at work on it; NULL at its end.
         # `case_sha`: of what decides the answer of a case of a batch.
-        more=("n", "shared_messages", "cache_write_tokens", "lease_id", "case_sha"),
+        internal_columns=("n", "shared_messages", "cache_write_tokens", "lease_id", "case_sha"),
     ),
     "turns": Frame(  # without long texts: a frame of all turns is one quick scan
         columns=(
@@ -210,20 +210,20 @@ FRAMES = {
         source="turns x JOIN runs r ON r.n = x.run "
         "LEFT JOIN messages m ON m.run = x.run AND m.position = x.message_at",
         order="x.run, x.turn",
-        when="x.started_at",
-        values={
-            **_OF_RUN,
-            **_TURN_ID,
-            **_PROVIDER,
+        time_column="x.started_at",
+        expressions={
+            **_RUN_COLUMNS,
+            **_TURN_ID_COLUMN,
+            **_PROVIDER_COLUMN,
             "server": "r.server",
             "workflow": "r.workflow",
             "ok": "x.error_code IS NULL",
             "text": "m.text",
             "reasoning": "m.reasoning",
         },
-        json=("dropped_params", "doc"),
+        json_columns=("dropped_params", "doc"),
         # `message_at`: the position of its response; NULL when there was none.
-        more=("run", "message_at", "cache_write_tokens"),
+        internal_columns=("run", "message_at", "cache_write_tokens"),
     ),
     "tool_runs": Frame(
         columns=(
@@ -237,10 +237,10 @@ FRAMES = {
         source="tool_runs x JOIN runs r ON r.n = x.run "
         "LEFT JOIN turns t ON t.run = x.run AND t.turn = x.turn",
         order="x.run, x.turn, x.position",
-        when="coalesce(x.queued_at, x.started_at, r.started_at)",
-        values={
-            **_OF_RUN,
-            **_TURN_ID,
+        time_column="coalesce(x.queued_at, x.started_at, r.started_at)",
+        expressions={
+            **_RUN_COLUMNS,
+            **_TURN_ID_COLUMN,
             "workflow": "r.workflow",
             "agent": "t.agent",
             "node": "t.node",
@@ -248,8 +248,8 @@ FRAMES = {
             "result_tokens_est": "(length(x.result) + 3) / 4",
             "edited": "coalesce(x.approval, '') = 'edited'",
         },
-        json=("args", "asked_args", "result", "notes", "doc"),
-        more=("run",),  # `position`: of the call in its response, from 0
+        json_columns=("args", "asked_args", "result", "notes", "doc"),
+        internal_columns=("run",),  # `position`: of the call in its response, from 0
     ),
     "messages": Frame(
         columns=(
@@ -258,29 +258,29 @@ FRAMES = {
         ),
         source=_MESSAGES,
         order="x.run, x.position, x.turn",
-        when="coalesce(x.at, r.started_at)",
-        values={**_OF_RUN, **_TURN_ID, "model": "r.model"},
-        json=("tool_calls", "doc"),
+        time_column="coalesce(x.at, r.started_at)",
+        expressions={**_RUN_COLUMNS, **_TURN_ID_COLUMN, "model": "r.model"},
+        json_columns=("tool_calls", "doc"),
         # `position`: in the run that added it, from 0; below 0: outside of the conversation.
         # `turn`: that added it. `call`: its content is the result of this tool run (position).
-        more=("run", "turn", "call"),
+        internal_columns=("run", "turn", "call"),
     ),
     "transitions": Frame(
         columns=(
             *("run_id", "turn_id", "turn", "tool_call_id", "session", "at", "workflow"),
             *("from_node", "to_node", "label", "accepted", "error_code", "error", "agent"),
         ),
-        source=_MOVES,
+        source=_TRANSITIONS,
         order="x.run, x.turn, x.position",
-        when="x.at",
-        values={
-            **_OF_RUN,
-            **_TURN_ID,
+        time_column="x.at",
+        expressions={
+            **_RUN_COLUMNS,
+            **_TURN_ID_COLUMN,
             "model": "r.model",
             "accepted": "CASE WHEN NOT x.cut THEN x.ok END",
-            "from_node": f"CASE WHEN x.cut THEN x.node ELSE {_of_move('.from')} END",
-            "to_node": f"CASE WHEN x.cut THEN {_of_move(_TARGET)} ELSE {_of_move('.to')} END",
-            "label": _of_move(".label"),
+            "from_node": f"CASE WHEN x.cut THEN x.node ELSE {_transition_field('.from')} END",
+            "to_node": f"CASE WHEN x.cut THEN {_transition_field(_TARGET_NODE)} ELSE {_transition_field('.to')} END",
+            "label": _transition_field(".label"),
         },
     ),
     "scores": Frame(
@@ -290,21 +290,21 @@ FRAMES = {
         ),
         source="scores x JOIN runs r ON r.n = x.run",
         order="x.run, x.scorer, x.version",
-        when="x.at",
+        time_column="x.at",
         # `by` is a word of SQL.
-        values={**_OF_RUN, **_OF_CASE, "model": "r.model", "by": "x.scored_by"},
-        json=("variant",),
-        more=("run", "scored_by"),
+        expressions={**_RUN_COLUMNS, **_CASE_COLUMNS, "model": "r.model", "by": "x.scored_by"},
+        json_columns=("variant",),
+        internal_columns=("run", "scored_by"),
     ),
     "prompts": Frame(
         columns=("sha", "kind", "text", "first_seen", "last_seen", "runs"),
         source=_PROMPTS,
         order="x.first_seen, x.sha",
-        when="x.last_seen",
+        time_column="x.last_seen",
     ),
 }
-STORED = {
-    **{name: FRAMES[name].stored for name in ("runs", "turns", "tool_runs", "messages", "scores")},
+TABLE_COLUMNS = {
+    **{name: FRAMES[name].table_columns for name in ("runs", "turns", "tool_runs", "messages", "scores")},
     # Of which data a batch was made, as JSON, and who is at work on it.
     "batches": ("name", "lease_id", "doc"),
     "texts": ("sha", "kind", "text"),  # system prompts, and toolsets as JSON, each once
@@ -313,7 +313,7 @@ STORED = {
     "leases": ("id", "pid", "pid_started", "boot_id", "host", "heartbeat"),
 }
 """The columns of each table."""
-_KEYS = {
+_PRIMARY_KEYS = {
     "turns": "PRIMARY KEY(run, turn)) WITHOUT ROWID",
     "tool_runs": "PRIMARY KEY(run, turn, position))",
     "messages": "PRIMARY KEY(run, position))",
@@ -325,17 +325,17 @@ _KEYS = {
 }
 
 
-def statements() -> list[str]:
+def create_statements() -> list[str]:
     """What makes the tables."""
-    runs = ", ".join(STORED["runs"]).replace("n,", "n INTEGER PRIMARY KEY,", 1)
+    runs = ", ".join(TABLE_COLUMNS["runs"]).replace("n,", "n INTEGER PRIMARY KEY,", 1)
     # Without a type of its own `run = runs.n` is found by no key: each run would read all rows.
     columns = {
-        name: ", ".join("run INTEGER" if it == "run" else it for it in STORED[name])
-        for name in _KEYS
+        name: ", ".join("run INTEGER" if table == "run" else table for table in TABLE_COLUMNS[name])
+        for name in _PRIMARY_KEYS
     }
     return [
         f"CREATE TABLE runs({runs})",
-        *(f"CREATE TABLE {it}({columns[it]}, {key}" for it, key in _KEYS.items()),
+        *(f"CREATE TABLE {table}({columns[table]}, {key}" for table, key in _PRIMARY_KEYS.items()),
         "CREATE UNIQUE INDEX runs_by_id ON runs(run_id)",
         "CREATE INDEX runs_by_name ON runs(name) WHERE name IS NOT NULL",
         "CREATE INDEX runs_by_batch ON runs(batch) WHERE batch IS NOT NULL",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbagent.contracts.errors import StoreError
-from nbagent.store.columns import APPLICATION_ID, DAMAGE, STORED, VERSION, statements
+from nbagent.store.columns import APPLICATION_ID, CORRUPT_ROW, TABLE_COLUMNS, VERSION, create_statements
 from nbagent.store.file_lock import locked
 
 T = TypeVar("T")
@@ -24,18 +24,18 @@ Connection = sqlite3.Connection
 Work = Callable[[Connection], T]
 
 FILE_NAME = "runs.sqlite"
-BUSY_S = 30.0
+BUSY_TIMEOUT_S = 30.0
 """So long another process is waited for."""
-_QUIET_S = 0.5
-_FOLD_S = 2.0
-_ELSEWHERE = "set NBAGENT_HOME to another folder"
-_NOT_KEPT = (
+_NOTICE_AFTER_S = 0.5
+_CHECKPOINT_TIMEOUT_S = 2.0
+_USE_OTHER_FOLDER = "set NBAGENT_HOME to another folder"
+_NOT_SAVED = (
     "RUNS ARE NOT KEPT ON DISK: {said} Until this kernel is restarted it works in memory, and "
     "what it does is lost when it ends."
 )
-_NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "gluster", "lustre", "gpfs", "fuse.sshfs")
+_NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "afs", "ceph", "gluster", "lustre", "gpfs", "fuse.sshfs")
 """How the types of file systems begin whose machines do not share memory, which WAL needs."""
-_FAILS = (OSError, sqlite3.Error, UnicodeDecodeError)
+_DISK_ERRORS = (OSError, sqlite3.Error, UnicodeDecodeError)
 """What a disk or a damaged file raises; sqlite3 cannot even quote a damaged name."""
 
 
@@ -59,7 +59,7 @@ class Database:
         self._paused = False
         """The connection is closed, and opened again by who comes next."""
         self._inode = _inode(path)
-        self.keeps_deleted = False
+        self.deleted_data_in_log = False
         """What was deleted is still in the write-ahead log, because others are reading it."""
 
     @classmethod
@@ -75,9 +75,9 @@ class Database:
         path = home / FILE_NAME
         try:
             _make_folder(home)
-            with _one_at_a_time(home):
+            with _opening_lock(home):
                 if path.exists():
-                    _put_earlier_aside(path)
+                    _set_aside_earlier(path)
                 connection = _connect(path)
                 try:
                     warning = _choose_journal(connection, home)
@@ -86,23 +86,23 @@ class Database:
                     connection.close()
                     raise
             return cls(connection, path, warning)
-        except _FAILS as error:
+        except _DISK_ERRORS as error:
             if _is_busy(error):
-                raise _refusal(path, error) from None
-            return cls(_rescued(path), None, _NOT_KEPT.format(said=_refusal(path, error).message))
+                raise _store_error(path, error) from None
+            return cls(_recover_in_memory(path), None, _NOT_SAVED.format(said=_store_error(path, error).message))
 
     @classmethod
     def memory(cls) -> Database:
-        return cls(_memory(), None, None)
+        return cls(_open_memory(), None, None)
 
-    def earlier(self) -> list[Path]:
+    def earlier_stores(self) -> list[Path]:
         """Stores of earlier versions that were put aside."""
         return [] if self.path is None else sorted(self.path.parent.glob("runs.v*.sqlite"))
 
     # Writing
 
     def transact(
-        self, work: Work[T], *, wait_s: float = BUSY_S, durable: bool = True, leave: bool = False
+        self, work: Work[T], *, wait_s: float = BUSY_TIMEOUT_S, durable: bool = True, memory_if_busy: bool = False
     ) -> T:
         """Run work in one committed transaction; if the disk fails, again in memory.
 
@@ -112,23 +112,23 @@ class Database:
         if not self._lock.acquire(blocking=bool(wait_s)):
             raise Locked
         try:
-            self._be_ready(wait_s, durable=durable)
+            self._prepare_connection(wait_s, durable=durable)
             return self._transaction(work)
-        except _FAILS as error:
-            ours = isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
-            if ours or self.path is None:
+        except _DISK_ERRORS as error:
+            is_our_bug = isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
+            if is_our_bug or self.path is None:
                 raise StoreError(f"the store failed ({error}); restart the kernel") from error
             if _is_busy(error) and not wait_s:
                 raise Locked from None
-            if _is_busy(error) and not leave:
-                raise _refusal(self.path, error) from None
-            self._leave_disk(error)
+            if _is_busy(error) and not memory_if_busy:
+                raise _store_error(self.path, error) from None
+            self._move_to_memory(error)
             return self._transaction(work)
         finally:
             self._lock.release()
 
     async def commit(
-        self, work: Work[T], *, durable: bool, leave: bool, on_wait: Callable[[], None]
+        self, work: Work[T], *, durable: bool, memory_if_busy: bool, on_wait: Callable[[], None]
     ) -> T:
         """`transact`, but the loop goes on while another process is writing.
 
@@ -138,14 +138,14 @@ class Database:
         with contextlib.suppress(Locked):
             return self.transact(work, wait_s=0, durable=durable)
         waiting = asyncio.get_running_loop().run_in_executor(
-            None, lambda: self.transact(work, wait_s=BUSY_S, durable=durable, leave=leave)
+            None, lambda: self.transact(work, wait_s=BUSY_TIMEOUT_S, durable=durable, memory_if_busy=memory_if_busy)
         )
-        done, _ = await asyncio.wait([waiting], timeout=_QUIET_S)
+        done, _ = await asyncio.wait([waiting], timeout=_NOTICE_AFTER_S)
         if not done:
             on_wait()
         return await waiting
 
-    def _be_ready(self, busy_s: float, *, durable: bool) -> None:
+    def _prepare_connection(self, busy_s: float, *, durable: bool) -> None:
         """Have the file open, and set how it is written."""
         if self.path is None:
             return
@@ -174,16 +174,16 @@ class Database:
             raise
         return result
 
-    def _leave_disk(self, error: Exception) -> None:
+    def _move_to_memory(self, error: Exception) -> None:
         path, old = self.path or Path(FILE_NAME), self._connection
         try:
-            self._connection = _memory(old)
-        except _FAILS:
-            self._connection = _memory()
+            self._connection = _open_memory(old)
+        except _DISK_ERRORS:
+            self._connection = _open_memory()
         with contextlib.suppress(sqlite3.Error):
             old.close()
         self.path = None
-        self.warning = _NOT_KEPT.format(said=_refusal(path, error).message)
+        self.warning = _NOT_SAVED.format(said=_store_error(path, error).message)
         if self.on_warning is not None:
             self.on_warning(self.warning)
 
@@ -204,8 +204,8 @@ class Database:
             with self._read_lock, contextlib.closing(_connect(path, "mode=ro")) as connection:
                 connection.execute("BEGIN")
                 yield connection
-        except (sqlite3.Error, *DAMAGE) as error:
-            raise _refusal(path or Path(FILE_NAME), error) from error
+        except (sqlite3.Error, *CORRUPT_ROW) as error:
+            raise _store_error(path or Path(FILE_NAME), error) from error
 
     # The file
 
@@ -220,7 +220,7 @@ class Database:
             self._connection.close()
             self._paused = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let others in again."""
         self._read_lock.release()
         self._lock.release()
@@ -230,24 +230,24 @@ class Database:
         with self._lock:
             self._connection.close()
 
-    def fold(self, wait_s: float = _FOLD_S) -> None:
+    def checkpoint(self, wait_s: float = _CHECKPOINT_TIMEOUT_S) -> None:
         """Fold the write-ahead log into the file and empty it, unless others go on reading it."""
         with self._lock:
-            self._be_ready(wait_s, durable=True)
-            self.keeps_deleted = bool(_pragma(self._connection, "wal_checkpoint(TRUNCATE)"))
+            self._prepare_connection(wait_s, durable=True)
+            self.deleted_data_in_log = bool(_pragma(self._connection, "wal_checkpoint(TRUNCATE)"))
 
     def compact(self) -> None:
         """Write the file anew without its empty pages; StoreError when another kernel is busy."""
         with self._lock:
             try:
-                self._be_ready(BUSY_S, durable=True)
+                self._prepare_connection(BUSY_TIMEOUT_S, durable=True)
                 self._connection.execute("VACUUM")
             except (OSError, sqlite3.Error) as error:
                 raise StoreError(
                     f"the store could not be compacted ({error}); nothing was changed. Try "
                     "again when no other kernel uses it and the disk has room for a copy"
                 ) from None
-            self.fold()
+            self.checkpoint()
 
     def sizes(self) -> tuple[int, int]:
         """Bytes of the database without its log, and how many of these compacting gives back."""
@@ -258,14 +258,14 @@ class Database:
 
 def file_system(folder: Path, mounts: str = "/proc/mounts") -> str:
     """The type of the file system that holds a folder, as Linux names it; empty elsewhere."""
-    holding = [("", "")]
+    mounted = [("", "")]
     with contextlib.suppress(OSError):
         for line in Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines():
             _, point, kind, *_ = line.replace("\\040", "\0").split(" ")
             point = point.replace("\0", " ")
             if folder.resolve().is_relative_to(point):
-                holding.append((point, kind))
-    return max(holding, key=lambda mount: len(mount[0]))[1]
+                mounted.append((point, kind))
+    return max(mounted, key=lambda mount: len(mount[0]))[1]
 
 
 def _inode(path: Path | None) -> int:
@@ -282,26 +282,26 @@ def _make_folder(home: Path) -> None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(home: Path) -> Generator[None]:
+def _opening_lock(home: Path) -> Generator[None]:
     """Keep other processes from opening the same store; where files know no locks, go on."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context((home / "runs.lock").open("ab"))
         with contextlib.suppress(OSError):
-            stack.enter_context(locked(file.fileno(), wait_s=BUSY_S))
+            stack.enter_context(locked(file.fileno(), wait_s=BUSY_TIMEOUT_S))
         yield
 
 
-def _put_earlier_aside(path: Path) -> None:
+def _set_aside_earlier(path: Path) -> None:
     """Rename the store of an earlier version; refuse what is not ours to write."""
     with contextlib.closing(_connect(path)) as c:
         version = _pragma(c, "user_version")
         empty = not c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if _pragma(c, "application_id") != APPLICATION_ID and not (empty and version == 0):
-            raise StoreError(f"{path} is the database of another program; {_ELSEWHERE}.")
+            raise StoreError(f"{path} is the database of another program; {_USE_OTHER_FOLDER}.")
         if version > VERSION:
             raise StoreError(
                 f"{path} was written by a newer nbagent: its version is {version}, this nbagent "
-                f"knows up to {VERSION}. Upgrade with `pip install -U nbagent`, or {_ELSEWHERE}."
+                f"knows up to {VERSION}. Upgrade with `pip install -U nbagent`, or {_USE_OTHER_FOLDER}."
             )
         if version in (0, VERSION):
             return
@@ -316,18 +316,18 @@ def _make_tables(connection: Connection) -> None:
     if _pragma(connection, "user_version") == VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
-    for statement in statements():
+    for statement in create_statements():
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
     connection.execute("COMMIT")
 
 
-def _connect(path: Path, how: str = "mode=rwc") -> Connection:
+def _connect(path: Path, mode: str = "mode=rwc") -> Connection:
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?{how}",
+        f"{path.absolute().as_uri()}?{mode}",
         uri=True,
-        timeout=BUSY_S,
+        timeout=BUSY_TIMEOUT_S,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=256,
@@ -341,14 +341,14 @@ def _connect(path: Path, how: str = "mode=rwc") -> Connection:
     return connection
 
 
-def _memory(source: Connection | None = None) -> Connection:
+def _open_memory(source: Connection | None = None) -> Connection:
     """A database in memory with what a file holds; what its damage raises is raised."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         if source is not None:
             source.backup(connection)
         _make_tables(connection)
-        for table, columns in STORED.items():
+        for table, columns in TABLE_COLUMNS.items():
             connection.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
     except BaseException:
         connection.close()
@@ -356,25 +356,25 @@ def _memory(source: Connection | None = None) -> Connection:
     return connection
 
 
-def _rescued(path: Path) -> Connection:
+def _recover_in_memory(path: Path) -> Connection:
     """A database in memory with what can still be read of a file."""
     # In a read-only folder WAL's index cannot be made; `immutable` reads the file alone.
     for mode in ("mode=ro", "mode=ro&immutable=1") if os.path.isfile(path) else ():
         with (
-            contextlib.suppress(*_FAILS),
+            contextlib.suppress(*_DISK_ERRORS),
             contextlib.closing(_connect(path, mode)) as source,
         ):
             if _pragma(source, "user_version") == VERSION:
-                return _memory(source)
-    return _memory()
+                return _open_memory(source)
+    return _open_memory()
 
 
 def _choose_journal(connection: Connection, home: Path) -> str | None:
     system = file_system(home)
-    mode = "DELETE" if system.startswith(_NETWORK) else "WAL"
+    mode = "DELETE" if system.startswith(_NETWORK_FILE_SYSTEMS) else "WAL"
     if connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0] == "wal":
         return None
-    return f"{home} is on a file system ({system}) where commits are slow; {_ELSEWHERE} on a disk"
+    return f"{home} is on a file system ({system}) where commits are slow; {_USE_OTHER_FOLDER} on a disk"
 
 
 def _pragma(connection: Connection, name: str) -> int:
@@ -386,15 +386,15 @@ def _is_busy(error: Exception) -> bool:
     return isinstance(code, int) and code & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def _refusal(path: Path, error: Exception) -> StoreError:
+def _store_error(path: Path, error: Exception) -> StoreError:
     if _is_busy(error):
-        said = (
-            f"has been locked by another process for {BUSY_S:.0f} s ({error}). End that process, "
-            f"try again when it is done, or {_ELSEWHERE}."
+        problem = (
+            f"has been locked by another process for {BUSY_TIMEOUT_S:.0f} s ({error}). End that process, "
+            f"try again when it is done, or {_USE_OTHER_FOLDER}."
         )
     else:
-        said = (
+        problem = (
             f"cannot be used ({error}). Make the folder writable, move a damaged file away "
-            f"(`sqlite3 {FILE_NAME} .recover` reads it), or {_ELSEWHERE}."
+            f"(`sqlite3 {FILE_NAME} .recover` reads it), or {_USE_OTHER_FOLDER}."
         )
-    return StoreError(f"{path} {said}")
+    return StoreError(f"{path} {problem}")

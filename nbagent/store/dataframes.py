@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nbagent.contracts.canonical import json_object, load_json, utc_now
 from nbagent.contracts.errors import StoreError, UsageError
-from nbagent.store.columns import DAMAGE, FRAMES, LINEAGE, VOCABULARY, WHEN, Dtype, Frame
+from nbagent.store.columns import CORRUPT_ROW, FRAMES, LINEAGE, KNOWN_VALUES, TIMESTAMP, Dtype, Frame
 from nbagent.store.database import Connection
 from nbagent.store.rows import cell_text, to_us
 from nbagent.store.writer import Store
@@ -25,9 +25,9 @@ from nbagent.store.writer import Store
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_EXTRA = ("run", "since", "until", "limit", "whole")
-_MOST_VALUES = 30_000
+_TIME_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SPECIAL_FILTERS = ("run", "since", "until", "limit", "whole")
+_MAX_VALUES = 30_000
 """SQLite takes 32,766 parameters; the rest is for other filters."""
 
 
@@ -38,7 +38,7 @@ def _pandas() -> Any:
     return pandas
 
 
-def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.DataFrame:
+def read_frame(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.DataFrame:
     """A frame: the rows of one store after those of the other, each oldest first.
 
     Filters are a column's name with a value or a list of values; `run` (an id, the start of one, a
@@ -46,21 +46,21 @@ def read(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.Data
     UsageError: there is no such filter, or no row can have such a value.
     """
     frame = FRAMES[name]
-    _refuse_unknown(name, filters)
+    _check_filter_names(name, filters)
     rows: list[tuple[Any, ...]] = []
     with ExitStack() as stack:
         connections = [stack.enter_context(store.reading()) for store in stores]
-        _refuse_slips(frame, filters, connections)
+        _check_category_values(frame, filters, connections)
         for store, connection in zip(stores, connections, strict=True):
             rows += _rows(frame, filters, store, connection)
     cells = zip(*rows, strict=True) if rows else ((),) * len(frame.columns)
     columns = zip(frame.columns, cells, strict=True)
     try:
         arrays = {column: array_of(frame.dtype(column), values) for column, values in columns}
-    except DAMAGE as error:
+    except CORRUPT_ROW as error:
         files = ", ".join(str(store.path) for store in stores)
-        said = f"a cell in {files} is damaged ({error}); move a damaged file away"
-        raise StoreError(said) from None
+        problem = f"a cell in {files} is damaged ({error}); move a damaged file away"
+        raise StoreError(problem) from None
     return _pandas().DataFrame(arrays, copy=False)
 
 
@@ -69,39 +69,39 @@ def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     return _pandas().DataFrame(list(rows))
 
 
-def _refuse_unknown(name: str, filters: dict[str, Any]) -> None:
-    more = [] if name == "prompts" else ["run", "session", "batch", "model"]
-    more += ["since", "until", "limit", "store"] + ["whole"] * (name == "messages")
-    known = dict.fromkeys((*FRAMES[name].columns, *more))
-    for given in filters:
-        if given not in known:
-            raise UsageError(f"there is no filter {given!r}; the filters are {', '.join(known)}")
+def _check_filter_names(name: str, filters: dict[str, Any]) -> None:
+    general = [] if name == "prompts" else ["run", "session", "batch", "model"]
+    general += ["since", "until", "limit", "store"] + ["whole"] * (name == "messages")
+    known = dict.fromkeys((*FRAMES[name].columns, *general))
+    for filter_name in filters:
+        if filter_name not in known:
+            raise UsageError(f"there is no filter {filter_name!r}; the filters are {', '.join(known)}")
     if filters.get("whole") and "run" not in filters:
         raise UsageError('whole=True needs the run: nbagent.messages(run="last", whole=True)')
 
 
-def _refuse_slips(frame: Frame, filters: dict[str, Any], connections: Sequence[Connection]) -> None:
+def _check_category_values(frame: Frame, filters: dict[str, Any], connections: Sequence[Connection]) -> None:
     """A word that no row has and none can have, or that is nearly one: what there is is said."""
-    for name, given in filters.items():
-        if name in _EXTRA or frame.dtype(name) != "category":
+    for name, value in filters.items():
+        if name in _SPECIAL_FILTERS or frame.dtype(name) != "category":
             continue
-        known = set(VOCABULARY.get(name, ()))
-        words: list[str] = [word for word in _cells(name, given, "category") if word]
-        if known.issuperset(words):
+        known = set(KNOWN_VALUES.get(name, ()))
+        wanted: list[str] = [word for word in _filter_cells(name, value, "category") if word]
+        if known.issuperset(wanted):
             continue
         # A run without such rows has its session and its model all the same.
         searched = [frame] + [FRAMES["runs"]] * (name in FRAMES["runs"].columns)
-        for connection, of in product(connections, searched):
-            found = connection.execute(f"SELECT DISTINCT {of.value(name)} FROM {of.source}")
-            known |= {cell_text(cell) for (cell,) in found if cell is not None}
-        for word in set(words) - known:
-            near = [it for it in sorted(known) if it.endswith(f":{word}")]
-            near += difflib.get_close_matches(word, known, n=1, cutoff=0.7)
-            if near:
-                raise UsageError(f"no row has {name}={word!r}; did you mean {near[0]!r}?")
-            if name in VOCABULARY or (name == "model" and ":" not in word):
-                there = ", ".join(sorted(known)) or "no row yet"
-                raise UsageError(f"no row has {name}={word!r}; there is {there}")
+        for connection, searched_frame in product(connections, searched):
+            cursor = connection.execute(f"SELECT DISTINCT {searched_frame.expression(name)} FROM {searched_frame.source}")
+            known |= {cell_text(cell) for (cell,) in cursor if cell is not None}
+        for wanted_value in set(wanted) - known:
+            suggestions = [known_value for known_value in sorted(known) if known_value.endswith(f":{wanted_value}")]
+            suggestions += difflib.get_close_matches(wanted_value, known, n=1, cutoff=0.7)
+            if suggestions:
+                raise UsageError(f"no row has {name}={wanted_value!r}; did you mean {suggestions[0]!r}?")
+            if name in KNOWN_VALUES or (name == "model" and ":" not in wanted_value):
+                existing = ", ".join(sorted(known)) or "no row yet"
+                raise UsageError(f"no row has {name}={wanted_value!r}; there is {existing}")
 
 
 def _rows(
@@ -110,94 +110,94 @@ def _rows(
     conditions, parameters, order, limit = ["1"], list[Any](), frame.order, -1
     for name, value in filters.items():
         if name == "run":
-            run_id = store.find(_one(name, value, "string"))
-            line = connection.execute(LINEAGE, (run_id,)).fetchall()
+            run_id = store.find(_single_cell(name, value, "string"))
+            lineage = connection.execute(LINEAGE, (run_id,)).fetchall()
             if filters.get("whole"):
-                parts = (f"(x.run = {n} AND x.position < {end})" for n, end in line)
-                own = f"(x.position >= 0 OR x.run = {line[0][0]})"  # one system message is enough
+                parts = (f"(x.run = {n} AND x.position < {end})" for n, end in lineage)
+                own = f"(x.position >= 0 OR x.run = {lineage[0][0]})"  # one system message is enough
                 conditions += [f"({' OR '.join(parts)})", own]
                 order = "x.position, x.turn"
             else:
                 # The number itself: SQLite then looks for it in each part of a union.
-                conditions.append(f"{frame.run} = {line[0][0]}")
+                conditions.append(f"{frame.run_number} = {lineage[0][0]}")
         elif name in ("since", "until"):
-            conditions.append(f"{frame.when} {'>=' if name == 'since' else '<'} ?")
-            parameters.append(_one(name, value, WHEN))
+            conditions.append(f"{frame.time_column} {'>=' if name == 'since' else '<'} ?")
+            parameters.append(_single_cell(name, value, TIMESTAMP))
         elif name == "limit":
-            limit = _one(name, value, "Int64")
+            limit = _single_cell(name, value, "Int64")
             if limit < 0:
                 raise UsageError(f"limit must be a whole number from 0, not {value!r}")
             order = order.replace(",", " DESC,") + " DESC"
         elif name != "whole":
-            test, used = _equals(frame, name, value)
-            conditions.append(test)
-            parameters += used
-    names = ", ".join(map(frame.value, frame.columns))
+            condition, arguments = _equality(frame, name, value)
+            conditions.append(condition)
+            parameters += arguments
+    names = ", ".join(map(frame.expression, frame.columns))
     sql = f"SELECT {names} FROM {frame.source} WHERE {' AND '.join(conditions)} ORDER BY {order}"
-    found = connection.execute(f"{sql} LIMIT ?", (*parameters, limit)).fetchall()
-    return found[::-1] if "limit" in filters else found
+    rows = connection.execute(f"{sql} LIMIT ?", (*parameters, limit)).fetchall()
+    return rows[::-1] if "limit" in filters else rows
 
 
-def _equals(frame: Frame, name: str, value: Any) -> tuple[str, list[Any]]:
+def _equality(frame: Frame, name: str, value: Any) -> tuple[str, list[Any]]:
     """A condition and its parameters."""
-    found, column = _cells(name, value, frame.dtype(name)), frame.value(name)
-    cells = [cell for cell in found if cell is not None]
-    marks = ",".join("?" * len(cells))
-    tests = [f"{column} IN ({marks})"]
+    wanted, column = _filter_cells(name, value, frame.dtype(name)), frame.expression(name)
+    cells = [cell for cell in wanted if cell is not None]
+    placeholders = ",".join("?" * len(cells))
+    conditions = [f"{column} IN ({placeholders})"]
     if name == "tags":  # a JSON array, one of which is enough
-        tests.append(f"EXISTS (SELECT 1 FROM json_each({column}) WHERE value IN ({marks}))")
-    used = cells * len(tests)
-    if None in found:
-        tests.append(f"{column} IS NULL")
-    return f"({' OR '.join(tests)})", used
+        conditions.append(f"EXISTS (SELECT 1 FROM json_each({column}) WHERE value IN ({placeholders}))")
+    arguments = cells * len(conditions)
+    if None in wanted:
+        conditions.append(f"{column} IS NULL")
+    return f"({' OR '.join(conditions)})", arguments
 
 
 # What a person gives → cells
 
 
-def _cells(name: str, value: Any, dtype: Dtype) -> list[Any]:
+def _filter_cells(name: str, value: Any, dtype: Dtype) -> list[Any]:
     """The different values that a filter gives, as SQLite holds them; None is a missing one."""
     pd = _pandas()
     try:
         values: list[Any] = list(value) if pd.api.types.is_list_like(value) else [value]
-        if dtype == WHEN:
-            cells = [_moment(it) for it in values]
+        if dtype == TIMESTAMP:
+            cells = [_parse_timestamp(entry) for entry in values]
         elif dtype in ("string", "category"):
             # Nothing but texts, and no half of a surrogate pair, which SQLite cannot compare.
-            cells = [None if pd.isna(it) else str.encode(it).decode() for it in values]
+            cells = [None if pd.isna(entry) else str.encode(entry).decode() for entry in values]
         else:
-            made: Any = pd.array(values, dtype=dtype)
-            cells = [None if pd.isna(it) else it for it in made.tolist()]
-        different = list(dict.fromkeys(cells))
-        if len(different) > _MOST_VALUES:
+            array: Any = pd.array(values, dtype=dtype)
+            cells = [None if pd.isna(entry) else entry for entry in array.tolist()]
+        distinct = list(dict.fromkeys(cells))
+        if len(distinct) > _MAX_VALUES:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise _unusable(name, value, dtype) from None
-    return different
+        raise _filter_error(name, value, dtype) from None
+    return distinct
 
 
-def _one(name: str, value: Any, dtype: Dtype) -> Any:
+def _single_cell(name: str, value: Any, dtype: Dtype) -> Any:
     """The only value that a filter gives."""
-    found = _cells(name, value, dtype)
-    if len(found) != 1 or found[0] is None:
-        raise _unusable(name, value, dtype)
-    return found[0]
+    cells = _filter_cells(name, value, dtype)
+    if len(cells) != 1 or cells[0] is None:
+        raise _filter_error(name, value, dtype)
+    return cells[0]
 
 
-def _unusable(name: str, value: Any, dtype: Dtype) -> UsageError:
+def _filter_error(name: str, value: Any, dtype: Dtype) -> UsageError:
     # A table shows itself on several lines.
-    seen = " ".join(reprlib.repr(value).split())
-    many = "" if name in _EXTRA else f", or up to {_MOST_VALUES:,} of them in a list"
-    takes = "a datetime or a text like '2026-03-04', 'today', '7d'" if dtype == WHEN else dtype
-    return UsageError(f"{name}={seen} cannot be looked for; give {takes}{many}")
+    shown_value = " ".join(reprlib.repr(value).split())
+    list_hint = "" if name in _SPECIAL_FILTERS else f", or up to {_MAX_VALUES:,} of them in a list"
+    expected = "a datetime or a text like '2026-03-04', 'today', '7d'" if dtype == TIMESTAMP else dtype
+    return UsageError(f"{name}={shown_value} cannot be looked for; give {expected}{list_hint}")
 
 
-def _moment(value: Any) -> int | None:
+def _parse_timestamp(value: Any) -> int | None:
     """A point in time, in microseconds since 1970; without a time zone it is UTC."""
     pd = _pandas()
     ago = re.fullmatch(r"(\d{1,6}) ?([mhdw])", value) if isinstance(value, str) else None
     if ago:
-        value = utc_now() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        value = utc_now() - timedelta(**{_TIME_UNITS[ago[2]]: int(ago[1])})
     elif isinstance(value, str) and value == "today":
         value = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
     elif isinstance(value, int | float) and not pd.isna(value):
@@ -217,12 +217,12 @@ def array_of(dtype: Dtype, cells: Sequence[Any]) -> Any:
     if dtype in ("string", "category"):
         if bytes in set(map(type, cells)):
             # Lone surrogates are kept in records; a frame's strings are strict UTF-8.
-            cells = [it and cell_text(it).encode("utf-8", "replace").decode() for it in cells]
+            cells = [cell and cell_text(cell).encode("utf-8", "replace").decode() for cell in cells]
         objects = np.array(cells, dtype=object)
         if dtype == "string":
             return pd.array(objects, dtype="string")
-        codes, words = pd.factorize(objects, sort=True)
-        categories: Any = pd.Index(words, dtype="string")
+        codes, categories_found = pd.factorize(objects, sort=True)
+        categories: Any = pd.Index(categories_found, dtype="string")
         return pd.Categorical.from_codes(codes, categories=categories)
     # None becomes NaN; no whole number here is larger than a float holds exactly.
     numbers = np.array(cells, dtype=np.float64)
@@ -249,17 +249,17 @@ def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     Raises:
         UsageError: there is no such column, or it holds something else than JSON.
     """
-    pd, given = _pandas(), cast("Any", frame)
-    if column not in given.columns:
-        raise UsageError(f"the frame has no column {column!r}; it has {', '.join(given.columns)}")
+    pd, table = _pandas(), cast("Any", frame)
+    if column not in table.columns:
+        raise UsageError(f"the frame has no column {column!r}; it has {', '.join(table.columns)}")
     try:
-        found = [json_object(load_json(cell)) or {} for cell in given[column].fillna("{}")]
+        objects = [json_object(load_json(cell)) or {} for cell in table[column].fillna("{}")]
     except (TypeError, ValueError):
         raise UsageError(f"{column!r} holds no JSON; args, params and such columns do") from None
     added = {
         f"{column}.{key}": pd.Series(
-            [row.get(key) for row in found], index=given.index, dtype=object
+            [row.get(key) for row in objects], index=table.index, dtype=object
         ).convert_dtypes()
-        for key in dict.fromkeys(key for row in found for key in row)
+        for key in dict.fromkeys(key for row in objects for key in row)
     }
-    return pd.concat([given, pd.DataFrame(added, index=given.index)], axis=1)
+    return pd.concat([table, pd.DataFrame(added, index=table.index)], axis=1)

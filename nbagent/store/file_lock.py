@@ -13,28 +13,28 @@ import time
 from collections.abc import Generator
 
 LOCK_WAIT_S = 5.0
-_PAUSE_S = 0.0005
-_FAR_BYTES = 1 << 30
+_RETRY_PAUSE_S = 0.0005
+_LOCK_OFFSET_BYTES = 1 << 30
 """Windows keeps others from reading a locked byte: one that holds nothing is locked."""
 
 if sys.platform == "win32":
     import msvcrt
 
-    def _take(fd: int) -> None:
-        os.lseek(fd, _FAR_BYTES, os.SEEK_SET)
+    def _acquire(fd: int) -> None:
+        os.lseek(fd, _LOCK_OFFSET_BYTES, os.SEEK_SET)
         msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
 
-    def _give_back(fd: int) -> None:
-        os.lseek(fd, _FAR_BYTES, os.SEEK_SET)
+    def _release(fd: int) -> None:
+        os.lseek(fd, _LOCK_OFFSET_BYTES, os.SEEK_SET)
         msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
 
 else:
     import fcntl
 
-    def _take(fd: int) -> None:
+    def _acquire(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def _give_back(fd: int) -> None:
+    def _release(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
@@ -49,15 +49,15 @@ def locked(fd: int, *, wait_s: float = LOCK_WAIT_S) -> Generator[None]:
     until = time.monotonic() + wait_s
     while True:
         try:
-            _take(fd)
+            _acquire(fd)
             break
         except (BlockingIOError, PermissionError):  # the second one is Windows'
             if time.monotonic() > until:
                 text = f"another process has held the lock for {wait_s:.0f} s"
                 raise TimeoutError(text) from None
-        time.sleep(_PAUSE_S)
+        time.sleep(_RETRY_PAUSE_S)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):  # closing the file gives it back too
-            _give_back(fd)
+            _release(fd)

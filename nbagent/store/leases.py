@@ -17,11 +17,11 @@ from nbagent.contracts.canonical import new_id
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.model import Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
-from nbagent.store.rows import end_of, from_us, to_us
+from nbagent.store.rows import turn_end_us, from_us, to_us
 
-_FRESH = timedelta(seconds=30)
+_MAX_HEARTBEAT_AGE = timedelta(seconds=30)
 """A heartbeat of another machine counts for so long; the session beats every 10 s."""
-_FRESH_WITHOUT_START_TIME = timedelta(minutes=10)
+_MAX_HEARTBEAT_AGE_WITHOUT_START_TIME = timedelta(minutes=10)
 # Where the OS does not tell when a process began, its pid may have a new holder. The heartbeat
 # decides then, after a longer time: a kernel that computes in C for minutes beats late.
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -68,12 +68,12 @@ class Lease:
         """Whether the process that took it still runs, as far as can be known from here."""
         age = now - from_us(self.heartbeat)
         if self.host != _host():
-            return age < _FRESH
+            return age < _MAX_HEARTBEAT_AGE
         if self.boot_id != _read(_BOOT_ID):
             return False
         if self.pid_started is not None:
             return _pid_started(self.pid) == self.pid_started
-        return age < _FRESH_WITHOUT_START_TIME and _pid_exists(self.pid)
+        return age < _MAX_HEARTBEAT_AGE_WITHOUT_START_TIME and _pid_exists(self.pid)
 
 
 def _read(path: str) -> str | None:
@@ -111,14 +111,14 @@ def _pid_exists(pid: int) -> bool:
     return True
 
 
-def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
+def as_interrupted(run: RunRecord, last_heartbeat: datetime | None) -> RunRecord:
     """The record of a run at work, as it ended with its kernel, which last gave a sign then."""
     turns, messages = list(run.turns), list(run.messages)
     if turns and messages and messages[-1].tool_calls:
-        turns[-1] = _ended(turns[-1])
+        turns[-1] = _as_interrupted_turn(turns[-1])
         messages += [tool_run.as_message() for tool_run in turns[-1].tool_runs]
-    last = [from_us(end_of(turn)) for turn in turns[-1:]]
-    ended_at = max(run.started_at, last_sign or run.started_at, *last)
+    last = [from_us(turn_end_us(turn)) for turn in turns[-1:]]
+    ended_at = max(run.started_at, last_heartbeat or run.started_at, *last)
     usages = [turn.response.usage for turn in turns if turn.response and turn.response.usage]
     costs = [turn.cost_usd for turn in turns if turn.response and turn.cost_usd is not None]
     return run.model_copy(
@@ -137,7 +137,7 @@ def interrupted(run: RunRecord, last_sign: datetime | None) -> RunRecord:
     )
 
 
-def _ended(turn: EngineTurn) -> EngineTurn:
+def _as_interrupted_turn(turn: EngineTurn) -> EngineTurn:
     ended = {"result": TOOL_INTERRUPTED}
     runs = (run if run.result else run.model_copy(update=ended) for run in turn.tool_runs)
     return turn.model_copy(

@@ -18,22 +18,22 @@ from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import EngineTurn, RunRecord, trim_result
 from nbagent.store.columns import FRAMES, LINEAGE
 from nbagent.store.database import Connection
-from nbagent.store.rows import Row, cell_text, decoded, record_of, text_cell
+from nbagent.store.rows import Row, cell_text, decode_row, record_from_rows, text_cell
 
-_TEXTS_OF = (
+_TEXTS_OF_RUN = (
     "WHERE sha IN (SELECT system_sha FROM turns WHERE run = :n "
     "UNION SELECT toolset_sha FROM turns WHERE run = :n "
     "UNION SELECT value FROM open, json_each(doc, '$.request') WHERE run = :n)"
 )
-_ORDERS = {"turns": "turn", "tool_runs": "turn, position", "messages": "position", "open": "run"}
-_ALL = 2**62
+_ROW_ORDERS = {"turns": "turn", "tool_runs": "turn, position", "messages": "position", "open": "run"}
+_NO_END = 2**62
 # A range, so that the index on run_id serves: ids are hex digits, all below `g`.
-_FIND = (
+_FIND_RUN = (
     "SELECT run_id, run_id = :ref OR name IS :ref AS is_exact FROM runs "
     "WHERE run_id = :ref OR name = :ref OR (run_id >= lower(:ref) AND run_id < lower(:ref) || 'g') "
     "ORDER BY is_exact DESC, n DESC LIMIT 5"
 )
-_MOST_SOUGHT = 1_000
+_MAX_SEARCH_CHARS = 1_000
 _SEARCH = (
     "SELECT run_id FROM runs x WHERE (x.batch IS NULL) = :alone "
     "AND (x.prompt LIKE :like ESCAPE '\\' OR x.name LIKE :like ESCAPE '\\' "
@@ -42,41 +42,41 @@ _SEARCH = (
     "ORDER BY n DESC LIMIT :limit"
 )
 
-_NEWEST = (
+_NEWEST_RUNS = (
     "WHERE batch IS NULL AND (? IS NULL OR workflow = ?) AND (? IS NULL OR json_valid(doc) "
     "AND json_extract(doc, '$.options.document') = ?) ORDER BY n DESC LIMIT ?"
 )
 
 
-def select(c: Connection, table: str, rest: str, parameters: Any = ()) -> list[Row]:
+def select_rows(c: Connection, table: str, rest: str, parameters: Any = ()) -> list[Row]:
     """Whole rows of a table, decoded."""
     cursor = c.execute(f"SELECT * FROM {table} {rest}", parameters)
     names = [column[0] for column in cursor.description]
-    return [decoded(table, names, cells) for cells in cursor]
+    return [decode_row(table, names, cells) for cells in cursor]
 
 
-def row_of_run(c: Connection, run_id: str) -> Row:
+def find_run_row(c: Connection, run_id: str) -> Row:
     """The row of a run; UsageError when there is none."""
-    found = select(c, "runs", "WHERE run_id = ?", (text_cell(run_id),))
-    if not found:
+    rows = select_rows(c, "runs", "WHERE run_id = ?", (text_cell(run_id),))
+    if not rows:
         raise UsageError(
             f"there is no run {run_id!r}; `nbagent.runs()` lists what there is", code="ENOENT"
         )
-    return found[0]
+    return rows[0]
 
 
-def load_row(c: Connection, row: Row) -> RunRecord:
+def load_record(c: Connection, row: Row) -> RunRecord:
     """The whole record of a run's row."""
     n = {"n": row["n"]}
     rows = {
-        table: select(c, table, f"WHERE run = :n ORDER BY {order}", n)
-        for table, order in _ORDERS.items()
+        table: select_rows(c, table, f"WHERE run = :n ORDER BY {order}", n)
+        for table, order in _ROW_ORDERS.items()
     }
-    return record_of({**rows, "runs": [row], "texts": select(c, "texts", _TEXTS_OF, n)})
+    return record_from_rows({**rows, "runs": [row], "texts": select_rows(c, "texts", _TEXTS_OF_RUN, n)})
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class RunNode:
     """A run in the tree of its session, and those that go on from it, oldest first."""
 
     run: RunRecord
@@ -84,10 +84,10 @@ class Branch:
     turns: int
     answer: str
     """The beginning of the last text that the model wrote."""
-    children: list[Branch]
+    children: list[RunNode]
 
 
-class Reading(ABC):
+class StoreReader(ABC):
     """The questions; where the store is is for the class that has it to say."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Reading(ABC):
     def load(self, run_id: str) -> RunRecord:
         """The whole record of a run."""
         with self.reading() as c:
-            return load_row(c, row_of_run(c, run_id))
+            return load_record(c, find_run_row(c, run_id))
 
     def runs(
         self, *, limit: int = 20, workflow: str | None = None, document: str | None = None
@@ -105,80 +105,80 @@ class Reading(ABC):
         """The newest runs (of a workflow, over a document), newest first, without their turns and
         messages."""
         with self.reading() as c:
-            found = select(c, "runs", _NEWEST, (workflow, workflow, document, document, limit))
-        return [record_of(defaultdict(list, runs=[row])) for row in found]
+            rows = select_rows(c, "runs", _NEWEST_RUNS, (workflow, workflow, document, document, limit))
+        return [record_from_rows(defaultdict(list, runs=[row])) for row in rows]
 
-    def tree(self, session: str) -> list[Branch]:
+    def tree(self, session: str) -> list[RunNode]:
         """The runs of a session that begin something; the others hang on them."""
-        answer = FRAMES["runs"].value("text")
+        answer = FRAMES["runs"].expression("text")
         with self.reading() as c:
-            rows = select(c, "runs", "WHERE session = ? ORDER BY n", (text_cell(session),))
+            rows = select_rows(c, "runs", "WHERE session = ? ORDER BY n", (text_cell(session),))
             texts = f"SELECT x.n, substr({answer}, 1, 400) FROM runs x WHERE x.session = ?"
             answers = dict(c.execute(texts, (text_cell(session),)).fetchall())
-        branches: dict[str, Branch] = {}
-        roots: list[Branch] = []
+        nodes: dict[str, RunNode] = {}
+        roots: list[RunNode] = []
         for row in rows:
-            run = record_of(defaultdict(list, runs=[row]))
+            run = record_from_rows(defaultdict(list, runs=[row]))
             text = cell_text(answers[row["n"]] or "")
-            branches[run.id] = branch = Branch(run, row.get("turns", 0), text, [])
-            parent = branches.get(run.parent_id or "")
-            (roots if parent is None else parent.children).append(branch)
+            nodes[run.id] = node = RunNode(run, row.get("turns", 0), text, [])
+            parent = nodes.get(run.parent_id or "")
+            (roots if parent is None else parent.children).append(node)
         return roots
 
     def conversation(self, run_id: str) -> tuple[Message, ...]:
         """All messages up to the end of a run: the shared ones of its ancestors, then its own."""
-        return tuple(message for message, _ in self.said(run_id))
+        return tuple(message for message, _ in self.conversation_with_turns(run_id))
 
-    def said(self, run_id: str) -> tuple[tuple[Message, str], ...]:
+    def conversation_with_turns(self, run_id: str) -> tuple[tuple[Message, str], ...]:
         """The conversation, each message with the id of the turn that added it, or nothing."""
         with self.reading() as c:
-            return _said(c, _lineage(c, run_id))
+            return _messages_with_turns(c, _lineage(c, run_id))
 
     def request_of(self, run_id: str, turn_id: str) -> ChatRequest:
         """What a turn sent, rebuilt. The turn may be one of a run that this one goes on from."""
         with self.reading() as c:
-            line = _lineage(c, run_id)
-            for i, (row, _) in enumerate(line):
-                run = load_row(c, row)
+            lineage = _lineage(c, run_id)
+            for i, (row, _) in enumerate(lineage):
+                run = load_record(c, row)
                 for turn in run.turns:
                     if turn.id == turn_id:
-                        return _request(run, turn, _said(c, [(row, _ALL), *line[i + 1 :]]))
+                        return _rebuild_request(run, turn, _messages_with_turns(c, [(row, _NO_END), *lineage[i + 1 :]]))
         raise UsageError(f"run {run_id!r} has no turn {turn_id!r}; see `run.turns`", code="ENOENT")
 
-    def requests_since_words(self, run_id: str) -> int:
+    def requests_since_user_message(self, run_id: str) -> int:
         """How many requests were made since the person last said something."""
         count = 0
         with self.reading() as c:
             for row, end in _lineage(c, run_id):
-                found = c.execute(
+                counts = c.execute(
                     "SELECT count(*), EXISTS (SELECT 1 FROM messages WHERE run = :run "
                     "AND role = 'user' AND source = 'person') FROM turns WHERE run = :run "
                     "AND CASE WHEN message_at >= 0 THEN message_at + :place < :end "
                     "ELSE n_messages <= :end END",
                     {"run": row["n"], "end": end, "place": row["shared_messages"]},
                 ).fetchone()
-                count += found[0]
-                if found[1] and end > row["shared_messages"]:
+                count += counts[0]
+                if counts[1] and end > row["shared_messages"]:
                     break
         return count
 
     def find(self, ref: str) -> str:
         """The id of the run meant by `last`, a name (its newest run), or the start of an id."""
         if ref == "last":
-            found: list[Any] = [(self.last_run(), 1)]
+            matches: list[Any] = [(self.last_run(), 1)]
         else:
             with self.reading() as c:
-                found = c.execute(_FIND, {"ref": text_cell(ref)}).fetchall()
-        if not ref.strip() or not found or found[0][0] is None:
+                matches = c.execute(_FIND_RUN, {"ref": text_cell(ref)}).fetchall()
+        if not ref.strip() or not matches or matches[0][0] is None:
             raise UsageError(
                 f"no run is called {ref!r}, and no run's id starts with it; "
                 "`nbagent.runs()` lists what there is",
                 code="ENOENT",
             )
-        if len(found) > 1 and not found[0][1]:
-            ids = ", ".join(run_id for run_id, _ in found)
+        if len(matches) > 1 and not matches[0][1]:
+            ids = ", ".join(run_id for run_id, _ in matches)
             raise UsageError(f"several runs' ids start with {ref!r}: {ids}; give more of the id")
-        return found[0][0]
+        return matches[0][0]
 
     def search(self, text: str, *, limit: int = 50, batches: bool = False) -> list[str]:
         """Ids of the newest runs with this text in their name, prompt, messages or results.
@@ -192,12 +192,12 @@ class Reading(ABC):
             UsageError: it is too long, or has half a character.
         """
         is_whole = text.encode("utf-8", "replace").decode() == text
-        if len(text) > _MOST_SOUGHT or not is_whole:
-            raise UsageError(f"a search takes up to {_MOST_SOUGHT:,} characters, and whole ones")
+        if len(text) > _MAX_SEARCH_CHARS or not is_whole:
+            raise UsageError(f"a search takes up to {_MAX_SEARCH_CHARS:,} characters, and whole ones")
         pattern = "".join(f"\\{c}" if c in "\\%_" else c for c in text)
         with self.reading() as c:
-            given = {"like": f"%{pattern}%", "limit": limit, "alone": not batches}
-            return [row[0] for row in c.execute(_SEARCH, given)]
+            parameters = {"like": f"%{pattern}%", "limit": limit, "alone": not batches}
+            return [row[0] for row in c.execute(_SEARCH, parameters)]
 
     def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
         """The id of the run that began last, in a session, in a notebook, or of all."""
@@ -214,43 +214,43 @@ class Reading(ABC):
 def _lineage(c: Connection, run_id: str) -> list[tuple[Row, int]]:
     """A run and those that it goes on from, newest first, with the absolute end of each one's
     part of the conversation."""
-    row = row_of_run(c, run_id)
+    row = find_run_row(c, run_id)
     parts = c.execute(LINEAGE, (row["run_id"],)).fetchall()
-    line = [(select(c, "runs", "WHERE n = ?", (n,))[0], end) for n, end in parts]
-    row, end = line[-1]
+    lineage = [(select_rows(c, "runs", "WHERE n = ?", (n,))[0], end) for n, end in parts]
+    row, end = lineage[-1]
     if row.get("parent_id") and min(end, row["shared_messages"]):
         raise StoreError(
             f"run {row['run_id']} goes on from run {row['parent_id']}, which is not in "
             "this store; open the store that has both",
             code="ENOENT",
         )
-    return line
+    return lineage
 
 
-def _said(c: Connection, line: Sequence[tuple[Row, int]]) -> tuple[tuple[Message, str], ...]:
-    said: list[tuple[Message, str]] = []
-    for row, end in reversed(line):
+def _messages_with_turns(c: Connection, lineage: Sequence[tuple[Row, int]]) -> tuple[tuple[Message, str], ...]:
+    messages: list[tuple[Message, str]] = []
+    for row, end in reversed(lineage):
         shared = row["shared_messages"]
         if end > shared:
-            run = load_row(c, row)
+            run = load_record(c, row)
             turns = dict(enumerate(run.copied))
-            turns |= {place: turn.id for turn in run.turns for place in run.message_range(turn)}
+            turns |= {position: turn.id for turn in run.turns for position in run.message_range(turn)}
             own = [(message, turns.get(i, "")) for i, message in enumerate(run.messages)]
-            said += own[: end - shared]
-    return tuple(said)
+            messages += own[: end - shared]
+    return tuple(messages)
 
 
-def _request(run: RunRecord, turn: EngineTurn, said: Sequence[tuple[Message, str]]) -> ChatRequest:
+def _rebuild_request(run: RunRecord, turn: EngineTurn, conversation: Sequence[tuple[Message, str]]) -> ChatRequest:
     request = turn.request
-    known = ChatRequest.model_fields.keys() - {"model", "messages", "system_prompt", "tools"}
+    params = ChatRequest.model_fields.keys() - {"model", "messages", "system_prompt", "tools"}
     messages = tuple(
-        trim_result(message) if place in request.trimmed else message
-        for place, (message, _) in enumerate(said[: request.n_messages])
+        trim_result(message) if position in request.trimmed else message
+        for position, (message, _) in enumerate(conversation[: request.n_messages])
     )
     return ChatRequest(
         model=request.model,
         messages=messages,
         system_prompt=run.system_prompts.get(request.system_sha, ""),
         tools=run.toolsets.get(request.toolset_sha, ()),
-        **{name: value for name, value in request.params.items() if name in known},
+        **{name: value for name, value in request.params.items() if name in params},
     )

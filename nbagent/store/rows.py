@@ -19,7 +19,7 @@ from nbagent.contracts.messages import ImagePart, Message, Part, TextPart, ToolC
 from nbagent.contracts.model import ToolSpec, Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, turn_id
 from nbagent.contracts.secrets import redact, redact_json
-from nbagent.store.columns import FRAMES, STORED, TOKENS, VERSION
+from nbagent.store.columns import FRAMES, TABLE_COLUMNS, TOKEN_COLUMNS, VERSION
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -28,8 +28,16 @@ Rows = dict[str, list[Row]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_TIMES = ("started_at", "ended_at", "queued_at")
-_JSON_KINDS = (dict, list, tuple)
+_TIME_COLUMNS = ("started_at", "ended_at", "queued_at")
+_JSON_TYPES = (dict, list, tuple)
+# Stores of version 6 and saved notebooks keep the names that these limits had when they were
+# written first: an older nbagent reads them, and a store needs no migration for a new name.
+_STORED_NAMES = {
+    "max_requests": "ceiling",
+    "max_repeated_failures": "loop_limit",
+    "max_repeated_results": "same_result_limit",
+}
+_CURRENT_NAMES = {stored: current for current, stored in _STORED_NAMES.items()}
 
 
 def to_us(moment: datetime) -> int:
@@ -42,7 +50,7 @@ def from_us(value: int) -> datetime:
     return _EPOCH + timedelta(microseconds=value)
 
 
-def end_of(turn: EngineTurn) -> int:
+def turn_end_us(turn: EngineTurn) -> int:
     """When a turn was over."""
     return to_us(turn.started_at + timedelta(milliseconds=turn.duration_ms))
 
@@ -67,13 +75,13 @@ def cell_text(cell: T | bytes) -> T | str:
     return cell.decode("utf-8", "surrogatepass") if isinstance(cell, bytes) else cell
 
 
-def encoded(table: str, row: Mapping[str, Any]) -> list[Any]:
+def encode_row(table: str, row: Mapping[str, Any]) -> list[Any]:
     """The cells of a row, in the order of the columns."""
-    cells: list[Any] = [row.get(name) for name in STORED[table]]
+    cells: list[Any] = [row.get(name) for name in TABLE_COLUMNS[table]]
     for i, cell in enumerate(cells):
         if isinstance(cell, str):
             cells[i] = text_cell(cell)
-        elif isinstance(cell, _JSON_KINDS):
+        elif isinstance(cell, _JSON_TYPES):
             text = dump_json(cell).decode()
             # Hidden in the value, not in its text: that may end in the middle of an escape.
             hidden = redact(text) != text
@@ -81,14 +89,14 @@ def encoded(table: str, row: Mapping[str, Any]) -> list[Any]:
     return cells
 
 
-def decoded(table: str, names: Sequence[str], cells: Sequence[Any]) -> Row:
+def decode_row(table: str, names: Sequence[str], cells: Sequence[Any]) -> Row:
     """The row that was encoded, without what is None."""
-    held = FRAMES[table].json if table in FRAMES else ("doc",)
+    json_columns = FRAMES[table].json_columns if table in FRAMES else ("doc",)
     row: Row = {}
     for name, cell in zip(names, cells, strict=True):
         if cell is not None:
             text = cell_text(cell)
-            row[name] = load_json(text) if name in held else text
+            row[name] = load_json(text) if name in json_columns else text
     return row
 
 
@@ -97,38 +105,38 @@ def decoded(table: str, names: Sequence[str], cells: Sequence[Any]) -> Row:
 
 def run_row(run: RunRecord) -> Row:
     """A run without its texts, turns and messages; once it has ended, with the sums over them."""
-    version = run.template if run.template is not None else run.prompt
-    begins = run.kind in ("start", "fork") or run.parent_id is None
+    template_text = run.template if run.template is not None else run.prompt
+    starts_conversation = run.kind in ("start", "fork") or run.parent_id is None
     row: Row = {
         **vars(run),
         "run_id": run.id,
-        "conversation_id": run.id if begins else None,
+        "conversation_id": run.id if starts_conversation else None,
         "root_id": None if run.parent_id else run.id,
-        "template_sha": sha256_hex(redact(version)) if version else None,
+        "template_sha": sha256_hex(redact(template_text)) if template_text else None,
         "server": run.base_url,
         "started_at": to_us(run.started_at),
         **({**vars(run.case), "case_sha": run.case.sha} if run.case else {}),
         **_error_cells(run.error),
-        "doc": _doc(
-            options=run.options,
-            limits=run.limits.model_dump(),
+        "doc": _non_empty(
+            options=_with_stored_names(run.options),
+            limits=_with_stored_names(run.limits.model_dump()),
             notices=run.notices,
             copied=run.copied,
-            error_details=run.error and run.error.details,
+            error_details=run.error and _with_stored_names(run.error.details),
         ),
     }
     if run.phase == "Running":
         return {**row, "turns": None, "duration_ms": None, "n_unpriced": None}
     calls = [tool_run for turn in run.turns for tool_run in turn.tool_runs]
-    counted = run.usage != Usage() or any(it.response and it.response.usage for it in run.turns)
+    has_usage = run.usage != Usage() or any(turn_or_call.response and turn_or_call.response.usage for turn_or_call in run.turns)
     last = run.turns[-1].request if run.turns else None
     return {
         **row,
         "ended_at": run.ended_at and to_us(run.ended_at),
         "turns": len(run.turns),
         "tool_calls": len(calls),
-        "tool_errors": sum(it.result is not None and not it.result.ok for it in calls),
-        **(vars(run.usage) if counted else {}),
+        "tool_errors": sum(turn_or_call.result is not None and not turn_or_call.result.ok for turn_or_call in calls),
+        **(vars(run.usage) if has_usage else {}),
         "model_ms": sum(turn.model_ms for turn in run.turns),
         **_call_times(calls),
         "retry_wait_ms": sum(turn.retry_wait_ms for turn in run.turns),
@@ -163,15 +171,15 @@ def _turn_row(turn: EngineTurn, provider: str, message_at: int | None) -> Row:
             "dropped_params": response.meta.dropped_params or None,
             **(vars(response.usage) if response.usage else {}),
         }
-    row["doc"] = _doc(
-        request=_doc(
+    row["doc"] = _non_empty(
+        request=_non_empty(
             params=request.params,
             n_tools=request.n_tools,
             trimmed={"places": request.trimmed} if request.trimmed else None,
         ),
         meta=response and {**vars(response.meta)},
         notices=turn.notices,
-        error_details=turn.error and turn.error.details,
+        error_details=turn.error and _with_stored_names(turn.error.details),
     )
     return row
 
@@ -195,12 +203,12 @@ def tool_run_row(run: ToolRun, turn: int, position: int, model: str) -> Row:
         "duration_ms": run.duration_ms or None,
         "queued_at": run.queued_at and to_us(run.queued_at),
         "started_at": run.started_at and to_us(run.started_at),
-        "doc": _doc(
+        "doc": _non_empty(
             error_detail=run.error_detail,
             display_name=run.display_name,
-            attachments=_bodies(attachments),
+            attachments=_part_bodies(attachments),
             printed=run.printed,
-            shown=_bodies(run.shown),
+            shown=_part_bodies(run.shown),
             first_figure=run.first_figure,
         ),
     }
@@ -220,7 +228,7 @@ def message_row(message: Message, position: int, source: str, at: int) -> Row:
         "chars": len(text),
         "has_image": any(isinstance(part, ImagePart) for part in content),
         "at": at,
-        "doc": _doc(content=None if plain else _bodies(content), raw=message.raw),
+        "doc": _non_empty(content=None if plain else _part_bodies(content), raw=message.raw),
     }
 
 
@@ -234,11 +242,11 @@ def turn_rows(turn: EngineTurn, messages: Sequence[Message], provider: str, posi
     own = _turn_row(turn, provider, None if response is None else at)
     rows: list[Row] = []
     if response is not None:
-        took = timedelta(milliseconds=turn.model_ms + turn.retry_wait_ms)
-        rows.append(message_row(response.message, at, "model", to_us(turn.started_at + took)))
+        model_time = timedelta(milliseconds=turn.model_ms + turn.retry_wait_ms)
+        rows.append(message_row(response.message, at, "model", to_us(turn.started_at + model_time)))
     calls = {run.tool_call_id: i for i, run in enumerate(turn.tool_runs)}
-    for place, message in enumerate(messages[1:], position + 1):
-        rows.append(_answer_row(message, place, turn, calls[message.tool_call_id or ""]))
+    for message_position, message in enumerate(messages[1:], position + 1):
+        rows.append(_tool_message_row(message, message_position, turn, calls[message.tool_call_id or ""]))
     return {
         "turns": [own],
         "tool_runs": [
@@ -248,12 +256,12 @@ def turn_rows(turn: EngineTurn, messages: Sequence[Message], provider: str, posi
     }
 
 
-def _answer_row(message: Message, place: int, turn: EngineTurn, call: int) -> Row:
+def _tool_message_row(message: Message, position: int, turn: EngineTurn, call: int) -> Row:
     """The message that gives the model the result of a turn's tool run."""
     run = turn.tool_runs[call]
     began = run.started_at or turn.started_at
     at = to_us(began + timedelta(milliseconds=run.duration_ms))
-    row = message_row(message, place, "tool", at)
+    row = message_row(message, position, "tool", at)
     # A text among the attachments is a part of the message's text too, as frames show it.
     texts = sum(isinstance(part, TextPart) for part in message.content)
     if run.result and texts == 1 and message.content == run.result.as_content():
@@ -261,29 +269,29 @@ def _answer_row(message: Message, place: int, turn: EngineTurn, call: int) -> Ro
     return row
 
 
-def rows_of(run: RunRecord) -> Rows:
+def rows_of_record(run: RunRecord) -> Rows:
     """All of a run."""
     provider = run.model.partition(":")[0]
     rows: Rows = {"runs": [run_row(run)], "turns": [], "tool_runs": [], "messages": []}
     ends: dict[int, int] = {}
     for turn in run.turns:
-        places = run.message_range(turn)
-        added = run.messages[places.start : places.stop]
-        ends.update(dict.fromkeys(places, end_of(turn)))
-        for table, found in turn_rows(turn, added, provider, places.start).items():
-            rows[table] += found
-    begun = run.messages[: min(ends, default=len(run.messages))]
+        positions = run.message_range(turn)
+        added = run.messages[positions.start : positions.stop]
+        ends.update(dict.fromkeys(positions, turn_end_us(turn)))
+        for table, added_rows in turn_rows(turn, added, provider, positions.start).items():
+            rows[table] += added_rows
+    first_messages = run.messages[: min(ends, default=len(run.messages))]
     # The person's words end with the prompt; what follows before the first turn are directives.
-    words = max((i + 1 for i, it in enumerate(begun) if it.text == run.prompt), default=None)
-    if words is None:
-        words = 0 if run.kind == "resume" else len(begun)
+    n_from_person = max((i + 1 for i, message in enumerate(first_messages) if message.text == run.prompt), default=None)
+    if n_from_person is None:
+        n_from_person = 0 if run.kind == "resume" else len(first_messages)
     at = to_us(run.started_at)
-    for place, message in enumerate(run.messages):
-        at = ends.get(place, at)
-        if place not in ends:
-            source = "person" if place < words else "directive"
-            source = "copy" if place < len(run.copied) else source
-            rows["messages"].append(message_row(message, place, source, at))
+    for position, message in enumerate(run.messages):
+        at = ends.get(position, at)
+        if position not in ends:
+            source = "person" if position < n_from_person else "directive"
+            source = "copy" if position < len(run.copied) else source
+            rows["messages"].append(message_row(message, position, source, at))
     return rows | {"texts": text_rows(run.system_prompts, run.toolsets)}
 
 
@@ -300,12 +308,12 @@ def _error_cells(error: ErrorInfo | None) -> Row:
     return {"error_code": error and error.code, "error": error and error.message}
 
 
-def _doc(**values: Any) -> Row | None:
+def _non_empty(**values: Any) -> Row | None:
     """What is seldom there, without what is not."""
     return {name: value for name, value in values.items() if value} or None
 
 
-def _bodies(parts: Sequence[Part]) -> list[Row]:
+def _part_bodies(parts: Sequence[Part]) -> list[Row]:
     return [{**part.model_dump(exclude_defaults=True), "type": part.type} for part in parts]
 
 
@@ -318,12 +326,12 @@ def _call_body(call: ToolCall) -> Row:
 
 def _call_times(runs: Sequence[ToolRun]) -> Row:
     return {
-        "tools_ms": _wall_ms((run.started_at, run.duration_ms) for run in runs),
-        "waited_ms": _wall_ms((run.queued_at, run.waited_ms) for run in runs),
+        "tools_ms": _covered_ms((run.started_at, run.duration_ms) for run in runs),
+        "waited_ms": _covered_ms((run.queued_at, run.waited_ms) for run in runs),
     }
 
 
-def _wall_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
+def _covered_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
     """The time that some spans cover; where they overlap, it counts once."""
     total, until = 0.0, 0.0
     for start, lasted in sorted((to_us(at) / 1000 if at else 0.0, ms) for at, ms in spans if ms):
@@ -335,7 +343,7 @@ def _wall_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
 # Rows into a record
 
 
-def record_of(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
+def record_from_rows(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
     """The record whose rows these are; those of a table in the order of their turns and places."""
     (run,) = rows["runs"]
     runs: dict[int, list[ToolRun]] = defaultdict(list)
@@ -345,18 +353,18 @@ def record_of(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
     turns = [_turn(row, run, messages, runs[row["turn"]]) for row in rows["turns"]]
     for row in rows.get("open", ()):
         turn = EngineTurn.model_validate(row["doc"])
-        if turn.response is not None and turn.index not in [it.index for it in turns]:
-            done = {it.tool_call_id: it for it in runs[turn.index]}
-            now = tuple(done.get(it.tool_call_id, it) for it in turn.tool_runs)
-            turns.append(turn.model_copy(update={"tool_runs": now}))
+        if turn.response is not None and turn.index not in [other.index for other in turns]:
+            finished = {other.tool_call_id: other for other in runs[turn.index]}
+            tool_runs = tuple(finished.get(other.tool_call_id, other) for other in turn.tool_runs)
+            turns.append(turn.model_copy(update={"tool_runs": tool_runs}))
             messages[max(messages, default=-1) + 1] = turn.response.message
-    plain: Row = {
-        **_fields(run),
+    fields: Row = {
+        **_record_fields(run),
         "id": run["run_id"],
         "base_url": run.get("server"),
         "case": {**run, "sha": run["case_sha"]} if "batch" in run else None,
         "usage": _usage(run) or Usage(),
-        "messages": tuple(messages[place] for place in sorted(messages) if place >= 0),
+        "messages": tuple(messages[position] for position in sorted(messages) if position >= 0),
         "turns": tuple(turns),
         "system_prompts": {
             row["sha"]: row["text"] for row in rows["texts"] if row["kind"] == "system"
@@ -365,15 +373,15 @@ def record_of(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
             row["sha"]: load_json(row["text"]) for row in rows["texts"] if row["kind"] == "toolset"
         },
     }
-    return RunRecord.model_validate(plain)
+    return RunRecord.model_validate(fields)
 
 
 def _turn(
     row: Row, run: Row, messages: Mapping[int, Message], runs: Sequence[ToolRun]
 ) -> EngineTurn:
     doc = row.get("doc", {})
-    kept = doc.get("request", {})
-    request = {**row, **kept, "trimmed": kept.get("trimmed", {}).get("places", ())}
+    request_doc = doc.get("request", {})
+    request = {**row, **request_doc, "trimmed": request_doc.get("trimmed", {}).get("places", ())}
     request["model"] = row["model"].removeprefix(run["model"].partition(":")[0] + ":")
     response: Row | None = None
     if "message_at" in row:
@@ -386,7 +394,7 @@ def _turn(
         }
     return EngineTurn.model_validate(
         {
-            **_fields(row),
+            **_record_fields(row),
             "id": turn_id(row["turn"]),
             "run_id": run["run_id"],
             "index": row["turn"],
@@ -400,8 +408,8 @@ def _turn(
 def _tool_run(row: Row) -> ToolRun:
     result: Row | None = row.get("result")
     attachments = row.get("doc", {}).get("attachments", ())
-    whole = result and {**result, "attachments": attachments}
-    return ToolRun.model_validate({**_fields(row), "result": whole})
+    result_with_attachments = result and {**result, "attachments": attachments}
+    return ToolRun.model_validate({**_record_fields(row), "result": result_with_attachments})
 
 
 def _message(row: Row, runs: Mapping[int, list[ToolRun]]) -> Message:
@@ -411,74 +419,86 @@ def _message(row: Row, runs: Mapping[int, list[ToolRun]]) -> Message:
         result = runs[row["turn"]][call].result
         content = result.as_content() if result else ()
     calls: list[Row] = [
-        {"arguments": parse_arguments(it["arguments_raw"]), **it}
-        for it in row.get("tool_calls", ())
+        {"arguments": parse_arguments(call_body["arguments_raw"]), **call_body}
+        for call_body in row.get("tool_calls", ())
     ]
-    plain: Row = {**row, "content": content, "name": row.get("tool_name"), "tool_calls": calls}
-    return Message.model_validate(plain | row.get("doc", {}))
+    fields: Row = {**row, "content": content, "name": row.get("tool_name"), "tool_calls": calls}
+    return Message.model_validate(fields | row.get("doc", {}))
 
 
-def _fields(row: Row) -> Row:
+def _record_fields(row: Row) -> Row:
     """The columns and what is in `doc`, as the fields of the same name."""
     doc = row.get("doc", {})
-    times = {name: from_us(row[name]) for name in _TIMES if name in row}
+    times = {name: from_us(row[name]) for name in _TIME_COLUMNS if name in row}
     error: Row | None = None
     if "error_code" in row:
-        details = doc.get("error_details", {})
+        details = _with_current_names(doc.get("error_details", {}))
         error = {"code": row["error_code"], "message": row["error"], "details": details}
-    return {**row, **doc, **times, "error": error}
+    # Options and limits of a run stand in its `doc`.
+    renamed = {
+        name: _with_current_names(doc[name]) for name in ("options", "limits") if doc.get(name)
+    }
+    return {**row, **doc, **renamed, **times, "error": error}
+
+
+def _with_stored_names(values: Mapping[str, Any]) -> Row:
+    return {_STORED_NAMES.get(name, name): value for name, value in values.items()}
+
+
+def _with_current_names(values: Mapping[str, Any]) -> Row:
+    return {_CURRENT_NAMES.get(name, name): value for name, value in values.items()}
 
 
 def _usage(row: Row) -> Row | None:
-    return {name: row[name] for name in TOKENS} if TOKENS[0] in row else None
+    return {name: row[name] for name in TOKEN_COLUMNS} if TOKEN_COLUMNS[0] in row else None
 
 
 # A saved notebook
 
 
-def packed(run: RunRecord) -> Row:
+def to_notebook_json(run: RunRecord) -> Row:
     """The cells of a run's rows for a saved notebook, without what is None.
 
     JSON is text in them, as in the store: who saves a notebook sorts the keys of objects.
     """
-    plain: Row = {"version": VERSION}
-    for table, rows in rows_of(run).items():
-        cells = [zip(STORED[table], encoded(table, row), strict=True) for row in rows]
-        plain[table] = [
-            {name: cell_text(it) for name, it in row if it is not None} for row in cells
+    document: Row = {"version": VERSION}
+    for table, rows in rows_of_record(run).items():
+        cells = [zip(TABLE_COLUMNS[table], encode_row(table, row), strict=True) for row in rows]
+        document[table] = [
+            {name: cell_text(cell) for name, cell in row if cell is not None} for row in cells
         ]
     try:
-        json.dumps(plain, ensure_ascii=False).encode()
+        json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         # Half a character (a lone surrogate), which no front end could be sent.
-        return {"escaped": json.dumps(plain)}
-    return plain
+        return {"escaped": json.dumps(document)}
+    return document
 
 
-def unpacked_all(saved: Any) -> list[RunRecord]:
+def all_from_notebook_json(saved: Any) -> list[RunRecord]:
     """The records of an output: of one run as it is, of several or none as a list.
 
     Raises:
         ValueError: see `unpacked`.
     """
-    several = cast("list[Any]", saved) if isinstance(saved, list) else [saved]
-    return [unpacked(plain) for plain in several]
+    documents = cast("list[Any]", saved) if isinstance(saved, list) else [saved]
+    return [from_notebook_json(document) for document in documents]
 
 
-def unpacked(plain: Any) -> RunRecord:
+def from_notebook_json(document: Any) -> RunRecord:
     """The record that `packed` was given.
 
     Raises:
         ValueError: this is not a packed record, or one of another version of nbagent.
     """
     try:
-        if "escaped" in plain:
-            plain = json.loads(plain["escaped"])
-        if plain.get("version") != VERSION:
+        if "escaped" in document:
+            document = json.loads(document["escaped"])
+        if document.get("version") != VERSION:
             raise ValueError("the record was saved by another version of nbagent; run it anew")
-        tables = {name: plain[name] for name in plain if name in STORED}
+        tables = {name: document[name] for name in document if name in TABLE_COLUMNS}
         for name, rows in tables.items():
-            tables[name] = [decoded(name, [*row], [*row.values()]) for row in rows]
-        return record_of(tables)
+            tables[name] = [decode_row(name, [*row], [*row.values()]) for row in rows]
+        return record_from_rows(tables)
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"this is not a packed record ({error!r})") from None

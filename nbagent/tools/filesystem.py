@@ -36,7 +36,7 @@ from nbagent.files.writing import FileState
 from nbagent.tools.filesystem_answers import list_folder, read_file, search_files
 from nbagent.tools.functions.definition import FunctionTool, method_tool
 from nbagent.tools.functions.host import MethodHost
-from nbagent.tools.hosts import HostOrder
+from nbagent.tools.host_config import HostOrder
 
 HOST = "fs"
 _HELD = ("path", "content", "oldText", "newText", "diff", "operation", "update")

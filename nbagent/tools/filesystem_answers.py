@@ -6,7 +6,6 @@ calls are let through is `filesystem`'s.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import time
@@ -22,7 +21,7 @@ from nbagent.files.opening import failure
 from nbagent.files.searching import Order, search
 from nbagent.files.walking import Globs, Hides, walk
 from nbagent.files.writing import read_bytes, sha_of_bytes
-from nbagent.shown.images import encoded_image
+from nbagent.shown.images import encoded_image, load_pillow
 
 _READ_CHARS = 40_000
 """Of one answer; more is cut at the end of a line, with a hint."""
@@ -100,8 +99,7 @@ def _binary(data: bytes, facts: dict[str, Any]) -> ToolResult:
 
 def _picture(data: bytes, facts: dict[str, Any]) -> ToolResult:
     """A picture for models that see."""
-    with suppress(ImportError):
-        importlib.import_module("PIL.Image")  # Where it is there, it makes the picture smaller.
+    load_pillow()  # makes a large picture smaller
     part = encoded_image(data)
     if isinstance(part, ImagePart):
         answer = _answer(facts, truncated=False, content=f"[{part.alt}: attached]")

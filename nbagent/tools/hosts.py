@@ -8,84 +8,33 @@ asked for is imported.
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from nbagent.contracts.approval import CallPreview
-from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.model import ToolSpec
-from nbagent.contracts.policy import ToolPolicy
-from nbagent.contracts.ports import PatchGuard, ToolHost
+from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
+from nbagent.tools.host_config import HostOrder, HostSource
+from nbagent.tools.mcp.server import McpServer
 from nbagent.tools.tool_names import BUILT_IN, SKILL_TOOLS, checked_name, unknown_call
 
 ENTRY_POINT_GROUP = "nbagent.tools"
 _WORDS = ("fs", "skills", "notebook", "mcp")
-_PROGRESS_EVERY_MS = 40.0
-_ALL_SHOWN = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostOrder:
-    """What a run wants of one host, and what the host may use."""
-
-    words: tuple[str, ...]
-    """What was named: the host's own word (`fs`, `mcp:git`) for all, or single tools."""
-    project: Path
-    """The folder that `@project` is."""
-    mounts: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """A `files.mounts.Mounts`."""
-    skills: Any = None
-    """A `skill_folders.FoundSkills`, where the word `skills` was named."""
-    policy: ToolPolicy = field(default_factory=ToolPolicy)
-    """Limits and isolation that hold, and the person's rules."""
-    forbids: Callable[[str, str, Mapping[str, Any]], bool] = lambda tool, host, arguments: False
-    """Whether the policies deny a call: a host that looks at many things asks for each of them."""
-    guard: PatchGuard | None = None
-    """Keeps a file that changes by checked updates only."""
 
 
-class HostSource(Protocol):
-    """Something that a person may put among the tools and that opens hosts: an MCP server."""
-
-    def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]: ...
 
 
-def paced_progress(context: ToolContext) -> Callable[..., None]:
-    """What shows progress: the first texts all, then so many a second, and the last one.
-
-    A loop that reports a million times would fill the queue faster than anybody reads it.
-    """
-    shown, next_ms = 0, 0.0
-
-    def show(make_text: Callable[[], str], fraction: float | None = None) -> None:
-        nonlocal shown, next_ms
-        now_ms = monotonic_ms()
-        if shown < _ALL_SHOWN or now_ms >= next_ms or fraction == 1.0:
-            shown, next_ms = shown + 1, now_ms + _PROGRESS_EVERY_MS
-            context.progress(make_text(), fraction)
-
-    return show
 
 
-def captured(context: ToolContext) -> AbstractContextManager[Callable[[Any], object]]:
-    """Keep what is printed and displayed meanwhile for the call's card, where it has one.
-
-    Only in the main thread: elsewhere it could not be told from what others print meanwhile.
-    """
-    if context.capture is None or threading.current_thread() is not threading.main_thread():
-        return nullcontext(lambda value: None)
-    return context.capture(context.output, paced_progress(context))
 
 
 class HostSet:
@@ -215,9 +164,38 @@ def open_hosts(words: Iterable[str], order: HostOrder) -> list[ToolHost]:
     return hosts
 
 
+def is_source(value: object) -> bool:
+    """True for an MCP server and for whatever opens hosts itself."""
+    # By the type: a callable's own attributes may raise anything.
+    kind = type(value)
+    return issubclass(kind, McpServer) or callable(getattr(kind, "open_hosts", None))
+
+
+def open_source(source: McpServer | HostSource, order: HostOrder) -> Sequence[ToolHost]:
+    """The hosts of an object among the tools: of an MCP server, or of what opens hosts itself."""
+    if isinstance(source, McpServer):
+        from nbagent.tools.mcp.host import McpHost
+
+        return [McpHost(source)]
+    return source.open_hosts(order)
+
+
 def _opener(module: str) -> Callable[[HostOrder], Sequence[ToolHost]]:
-    if module in BUILT_IN.values():
-        return import_module(f"nbagent.tools.{module}").open_hosts
+    # Late, one by one: only the module of a host that a run asks for is imported.
+    if module == "filesystem":
+        from nbagent.tools.filesystem import open_hosts as opener
+    elif module == "skills":
+        from nbagent.tools.skills import open_hosts as opener
+    elif module == "notebook":
+        from nbagent.tools.notebook import open_hosts as opener
+    elif module == "mcp":
+        from nbagent.tools.mcp.host import open_hosts as opener
+    else:
+        return _installed_opener(module)
+    return opener
+
+
+def _installed_opener(module: str) -> Callable[[HostOrder], Sequence[ToolHost]]:
     entry = _installed()[module]
     try:
         found: Any = entry.load()

@@ -30,7 +30,7 @@ from nbagent.contracts.tools import CodeOutcome, PreparedCall, ToolContext, Tool
 from nbagent.tools.functions.definition import method_tool
 from nbagent.tools.functions.host import MethodHost
 from nbagent.tools.functions.outcome import detail_of, summary
-from nbagent.tools.hosts import HostOrder, captured
+from nbagent.tools.host_config import HostOrder
 from nbagent.tools.notebook_values import (
     facts_of,
     glance,
@@ -43,6 +43,7 @@ from nbagent.tools.notebook_values import (
     value_of,
     value_shown,
 )
+from nbagent.tools.progress import captured
 
 HOST = "notebook"
 _ALL = ("notebook", "nb", "nb.*")

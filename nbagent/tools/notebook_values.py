@@ -24,8 +24,8 @@ from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import is_secret_name
 from nbagent.contracts.tools import ToolOutcome
 from nbagent.shown.images import of_class
-from nbagent.shown.texts import BROKEN, clean, cut_middle, kind_name, plain_repr, without_folders
-from nbagent.shown.values import Fitted, Normal, fitted, is_iterator, shown_text
+from nbagent.shown.texts import VALUE_ERRORS, clean, cut_middle, class_name, plain_repr, without_folders
+from nbagent.shown.values import Excerpt, JsonBudget, to_json_within, is_iterator, to_text
 
 HIDDEN = "[not shown: the name looks like a secret]"
 _OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
@@ -119,14 +119,14 @@ def value_of(names: Mapping[str, Any], name: str) -> Any:
 
 def type_text(value: object) -> str:
     """The name of its class, with the package it comes from."""
-    name, root = kind_name(value), _package(value)
+    name, root = class_name(value), _package(value)
     return name if root in ("", "builtins", "__main__") else f"{root}.{name}"
 
 
 def _package(value: object) -> str:
     try:
         module: object = type.__getattribute__(type(value), "__module__")
-    except BROKEN:
+    except VALUE_ERRORS:
         return ""
     return module.partition(".")[0] if type(module) is str else ""
 
@@ -157,7 +157,7 @@ def _measures(value: Any) -> dict[str, Any]:
     return {name: measure for name, measure in measures.items() if measure is not None}
 
 
-class _Unrun(Normal):
+class _Unrun(JsonBudget):
     """Plain values as JSON; of any other one its type and size, without running its code."""
 
     def json(self, value: Any) -> Any:
@@ -170,7 +170,7 @@ class _Unrun(Normal):
 
 def glance(value: Any) -> str:
     """A value in a few words, for a question to a person."""
-    data = masked(fitted(value, _GLANCE_CHARS, kind=_Unrun, draws=False).data)
+    data = masked(to_json_within(value, _GLANCE_CHARS, kind=_Unrun, with_images=False).data)
     is_name = isinstance(data, str) and type(value) is not str
     return data if is_name else dump_json(data).decode()
 
@@ -195,7 +195,7 @@ def listed_names(names: Mapping[str, Any], pattern: str, limit: int) -> dict[str
 # In detail
 
 
-class _Guarded(Normal):
+class _Guarded(JsonBudget):
     """What a model may see of a value: no iterator is used up, no environment shown, and of tables
     no column or row whose name looks like a secret. Keys are `masked`'s."""
 
@@ -207,10 +207,10 @@ class _Guarded(Normal):
         return super().json(_without_secrets(value) if _is_table(value) else value)
 
 
-def value_shown(value: Any, budget_chars: int = _VALUE_CHARS, *, draws: bool = True) -> Fitted:
+def value_shown(value: Any, budget_chars: int = _VALUE_CHARS, *, draws: bool = True) -> Excerpt:
     """A value as JSON and images, as `shown` makes it, without what looks like a secret."""
-    it = fitted(value, budget_chars, kind=_Guarded, draws=draws)
-    return Fitted(masked(it.data), it.parts, it.cut)
+    it = to_json_within(value, budget_chars, kind=_Guarded, with_images=draws)
+    return Excerpt(masked(it.data), it.parts, it.cut)
 
 
 def inspected(name: str, value: Any) -> ToolOutcome:
@@ -228,7 +228,7 @@ def _quietly(compute: Callable[[], Any]) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return compute()
-    except BROKEN:
+    except VALUE_ERRORS:
         return None
 
 
@@ -239,12 +239,12 @@ def _details(value: Any) -> dict[str, Any]:
         seen = _without_secrets(value)
         if seen is HIDDEN or not 0 < seen.size <= _DESCRIBED_CELLS:
             return {}
-        described = _quietly(lambda: shown_text(seen.describe(), _TABLE_CHARS))
+        described = _quietly(lambda: to_text(seen.describe(), _TABLE_CHARS))
         return {"describe": described} if described else {}
     if of_class(value, "numpy", "ndarray") and value.dtype.kind in "biuf" and value.size:
         numpy: Any = sys.modules["numpy"]
         measures = {name: getattr(numpy, f"nan{name}")(value) for name in ("min", "max", "mean")}
-        return {name: fitted(number.item(), 100).data for name, number in measures.items()}
+        return {name: to_json_within(number.item(), 100).data for name, number in measures.items()}
     if not issubclass(kind, (*_FUNCTIONS, type)):
         return {}
     texts: dict[str, Any] = {

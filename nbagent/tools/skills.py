@@ -35,7 +35,7 @@ from nbagent.sandbox.process import ScriptLimits, ScriptOrder
 from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_level, run_script
 from nbagent.tools.functions.definition import method_tool
 from nbagent.tools.functions.host import MethodHost
-from nbagent.tools.hosts import HostOrder
+from nbagent.tools.host_config import HostOrder
 from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
 from nbagent.tools.tool_names import listed
 

@@ -1,7 +1,7 @@
-"""A batch of runs as it stands: how far it is, what it cost, what failed.
+"""Picture of a batch of runs: progress, cost, failed cases, variants.
 
-What a batch is is in `lab`; which of its runs are shown a click decides. However large a batch is,
-its picture stays small: each list ends where its budget of bytes is used up, and says so.
+The batch itself is in `lab`, the buttons are handled in `notebook`. The picture of a large batch
+stays small: each list ends at its budget of bytes and names how many entries are missing.
 """
 
 from __future__ import annotations
@@ -12,44 +12,49 @@ from datetime import datetime
 from math import ceil
 from typing import Literal, NamedTuple, TypeVar
 
-from nbagent.view.labels import Status, stand_in_words
-from nbagent.view.markdown import cell
+from nbagent.view.labels import Status, offline_model_text
+from nbagent.view.markdown import table_cell
 from nbagent.view.node import Node, h, html, line
-from nbagent.view.picture import ROOT, action, head_row
-from nbagent.view.words import count, money, one_line, seconds, things, visible
+from nbagent.view.picture import ROOT_CLASS, action_button, head_row
+from nbagent.view.words import (
+    format_cost,
+    format_count,
+    format_duration,
+    one_line,
+    pluralize,
+    sanitize_value,
+)
 
 BatchState = Literal["Ready", "Running", "Paused", "Stopped", "Finished"]
-"""`Ready`: not begun. `Paused` and `Stopped` ended before all cases were done."""
+"""`Ready`: not started. `Paused` and `Stopped`: ended before all cases were done."""
 
-KEY = "batch"
-"""`data-run` of a living picture: what its buttons and the messages of the kernel mean."""
-STOPPING, PAUSING = "Stopping…", "Pausing when the runs at work have ended…"
+BATCH_KEY = "batch"
+"""`data-run` of a live batch picture, by which clicks and kernel messages find it."""
+STOPPING, PAUSING = "Stopping…", "Pausing when the running cases have ended…"
 _NAME_CHARS = 80
 _LABEL_CHARS = 50
-_MOST_MODELS = 3
-_WHY_CHARS = 140
+_MAX_MODELS = 3
+_REASON_CHARS = 140
 _SCORER_CHARS = 24
-_MOST_SCORERS = 6
-_MOST_FAILURES = 10
-_FEW_VARIANTS = 6
-"""So many have two runs each to open; of more, each has one."""
+_MAX_SCORERS = 6
+_MAX_FAILURES = 10
+_MAX_VARIANTS_WITH_TWO_RUNS = 6
+"""Up to this number of variants, two runs of each can be opened; above it, one of each."""
 _FAILURES_BYTES, _VARIANTS_BYTES, _TEXT_BYTES = 3_000, 5_000, 1_200
-"""Of the rows in HTML, and of those of either table in plain text."""
-_MOST_LINES = 10
-"""Variants in plain text."""
-_CELLS_OF_TEXT = 30
-"""Length of the bar in plain text."""
-_HAS_ALL = "batch.frame() has all"
+"""Budgets: failures in HTML, variants in HTML, each of the two tables in plain text."""
+_MAX_TEXT_VARIANTS = 10
+_TEXT_BAR_CHARS = 30
+_ALL_ROWS_HINT = "batch.frame() has all"
 _Row = TypeVar("_Row", str, Node)
-_NONE_OK = Status("Finished", "bad", "✕")
+_ALL_FAILED = Status("Finished", "bad", "✕")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCase:
-    """A case of a batch without an answer."""
+    """A case that ended without an answer."""
 
     run_id: str
-    """Empty where no run could start."""
+    """Empty if no run could start."""
     row_key: str
     variant: str
     """The labels of its axes, such as `v1 · openai:gpt-5.4`."""
@@ -59,7 +64,7 @@ class FailedCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantSummary:
-    """What is known of the cases of one variant."""
+    """Counts, cost and scores of one variant."""
 
     variant: str
     total: int
@@ -67,77 +72,77 @@ class VariantSummary:
     failed: int
     cost_usd: float | None
     scores: dict[str, float]
-    """Means, by scorer."""
+    """Mean score by scorer."""
     run_ids: tuple[str, ...]
-    """The first ones, to be opened."""
+    """The first runs, which can be opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """A batch at one moment. Counts are of cases: rows × variants × repeats."""
+    """Snapshot of a batch. Counts are cases: rows × variants × repeats."""
 
     name: str
     state: BatchState
     why: str
-    """Why it ended before all cases were done, as a sentence; else empty."""
+    """A sentence: why the batch ended before all cases were done; else empty."""
     total: int
     reused: int
-    """Done in an earlier go."""
+    """Cases that an earlier execution of the batch has done."""
     ok: int
-    """With an answer, the reused ones included."""
+    """Cases with an answer, including the reused ones."""
     failed: int
-    """Ended without an answer."""
+    """Cases that ended without an answer."""
     at_work: int
     cost_usd: float | None
-    """Of all of its runs; None where no price is known."""
+    """Cost of all its runs; None if no price is known."""
     judge_cost_usd: float
     elapsed_s: float
     per_s: float
-    """Cases a second in this go."""
+    """Cases per second in this execution."""
     left_s: float | None
-    """Estimated; None where nothing is known yet, or nothing is left."""
+    """Estimated time left; None if nothing is known yet or nothing is left."""
     started_at: datetime
     failures: tuple[FailedCase, ...]
-    """The first ones."""
+    """The first failed cases."""
     variants: tuple[VariantSummary, ...]
     notes: tuple[str, ...] = ()
-    """What else a person should know: scorers that failed."""
+    """Further facts for the person, such as scorers that failed."""
     models: tuple[str, ...] = ()
-    """The ids of those that are asked."""
+    """Ids of the models in use."""
 
 
-class Piece(NamedTuple):
-    """A part of the bar."""
+class BarSegment(NamedTuple):
+    """A part of the progress bar."""
 
     kind: Literal["ok", "bad", "model", "left"]
-    n: int
-    words: str
+    n_cases: int
+    label: str
 
 
-def pieces_of(progress: BatchProgress) -> list[Piece]:
-    """What the cases are: with an answer, without one, at work, left; those that there are."""
+def bar_segments(progress: BatchProgress) -> list[BarSegment]:
+    """Split the cases into answered, failed, running and left; empty parts are omitted."""
     left = progress.total - progress.ok - progress.failed - progress.at_work
     pieces = [
-        Piece("ok", progress.ok, "ok"),
-        Piece("bad", progress.failed, "failed"),
-        Piece("model", progress.at_work, "at work"),
-        Piece("left", left, "left"),
+        BarSegment("ok", progress.ok, "ok"),
+        BarSegment("bad", progress.failed, "failed"),
+        BarSegment("model", progress.at_work, "running"),
+        BarSegment("left", left, "left"),
     ]
-    return [piece for piece in pieces if piece.n > 0]
+    return [piece for piece in pieces if piece.n_cases > 0]
 
 
 def is_ending(progress: BatchProgress) -> bool:
-    """Whether no more cases begin, while some are at work."""
+    """True if no more cases start, but some are still running."""
     return progress.state in ("Paused", "Stopped") and progress.at_work > 0
 
 
-def is_going(progress: BatchProgress) -> bool:
-    """Whether cases begin, or some are at work."""
+def is_active(progress: BatchProgress) -> bool:
+    """True if cases are starting or still running."""
     return progress.state == "Running" or is_ending(progress)
 
 
 def status_of(progress: BatchProgress) -> Status:
-    """The state of a batch in a person's words."""
+    """Return the state of a batch in words."""
     if is_ending(progress):
         word = "Pausing" if progress.state == "Paused" else "Stopping"
         return Status(word, "live", "…")
@@ -153,85 +158,89 @@ def status_of(progress: BatchProgress) -> Status:
         case "Finished":
             if not progress.failed:
                 return Status("Finished", "ok", "✓")
-            return Status("Finished", "waits", "✓") if progress.ok else _NONE_OK
+            return Status("Finished", "waits", "✓") if progress.ok else _ALL_FAILED
 
 
-def facts_of(progress: BatchProgress) -> list[str]:
+def progress_facts(progress: BatchProgress) -> list[str]:
     """`112 of 360`, `14/s`, `18 s left`, `$0.0310 so far (judges $0.0020)`."""
-    is_running = is_going(progress)
+    is_running = is_active(progress)
     facts = [f"{progress.ok + progress.failed:,} of {progress.total:,}"]
     if is_running and progress.per_s > 0:
         fast = progress.per_s >= 1
         facts.append(f"{progress.per_s:.0f}/s" if fast else f"{progress.per_s * 60:.1f}/min")
     if is_running and progress.left_s is not None:
         left = ceil(progress.left_s)
-        facts.append(f"{left} s left" if left < 600 else f"{seconds(left * 1000)} left")
+        facts.append(f"{left} s left" if left < 600 else f"{format_duration(left * 1000)} left")
     if not is_running:
-        facts.append(seconds(progress.elapsed_s * 1000))
-    judged = progress.judge_cost_usd
-    aside = f" (judges {money(judged)})" if judged else ""
+        facts.append(format_duration(progress.elapsed_s * 1000))
+    judge_cost_usd = progress.judge_cost_usd
+    judge_cost = f" (judges {format_cost(judge_cost_usd)})" if judge_cost_usd else ""
     if progress.cost_usd is not None:
-        facts.append(f"{money(progress.cost_usd)}{' so far' if is_running else ''}{aside}")
+        facts.append(
+            f"{format_cost(progress.cost_usd)}{' so far' if is_running else ''}{judge_cost}"
+        )
     elif progress.ok:
-        facts.append(f"no price known{aside}")
-    named = [one_line(visible(model), _LABEL_CHARS) for model in progress.models[:_MOST_MODELS]]
-    return [*facts, *named, *(["…"] if len(progress.models) > _MOST_MODELS else [])]
+        facts.append(f"no price known{judge_cost}")
+    model_names = [
+        one_line(sanitize_value(model), _LABEL_CHARS) for model in progress.models[:_MAX_MODELS]
+    ]
+    return [*facts, *model_names, *(["…"] if len(progress.models) > _MAX_MODELS else [])]
 
 
-def notes_of(progress: BatchProgress) -> list[str]:
-    """Models that are none, and scorers that failed."""
-    notes = [*filter(None, map(stand_in_words, progress.models[:_MOST_MODELS])), *progress.notes]
-    return [f"! {one_line(visible(note), _WHY_CHARS)}" for note in notes]
+def progress_notes(progress: BatchProgress) -> list[str]:
+    """Notes on offline stand-ins for a model, then the notes of the batch."""
+    notes = [*filter(None, map(offline_model_text, progress.models[:_MAX_MODELS])), *progress.notes]
+    return [f"! {one_line(sanitize_value(note), _REASON_CHARS)}" for note in notes]
 
 
-def counts_of(progress: BatchProgress) -> str:
-    """`104 ok · 8 failed · 16 at work · 232 left (52 were there before)`."""
-    words = " · ".join(f"{piece.n:,} {piece.words}" for piece in pieces_of(progress))
-    return f"{words} ({progress.reused:,} were there before)" if progress.reused else words
+def counts_text(progress: BatchProgress) -> str:
+    """`104 ok · 8 failed · 16 running · 232 left (52 reused)`."""
+    text = " · ".join(f"{piece.n_cases:,} {piece.label}" for piece in bar_segments(progress))
+    return f"{text} ({progress.reused:,} reused)" if progress.reused else text
 
 
-def end_of(progress: BatchProgress) -> str:
-    """Why it ended and what to do next, in one line; empty where all is well."""
-    why = one_line(visible(progress.why), _WHY_CHARS)
-    if is_going(progress):
+def end_text(progress: BatchProgress) -> str:
+    """One line: why the batch ended and what to do next; empty if all cases are answered."""
+    why = one_line(sanitize_value(progress.why), _REASON_CHARS)
+    if is_active(progress):
         return why
     if progress.state == "Ready":
-        return "Nothing was sent; batch.start() begins."
+        return "Nothing was sent yet; batch.start() starts it."
     why = f"{why}{'' if why.endswith(('.', '!', '?')) else '.'} " if why else ""
     if progress.ok + progress.failed < progress.total:
-        step = "Run the cell again, or batch.resume(): only what is missing is asked."
-        return f"{status_of(progress).mark} {why}{step}"
+        next_step = "Run the cell again or call batch.resume(): only the missing cases are run."
+        return f"{status_of(progress).mark} {why}{next_step}"
     if progress.failed:
-        return f"{why}Run the cell again, or batch.resume(): what an error ended is asked again."
+        return f"{why}Run the cell again or call batch.resume(): failed cases are run again."
     return why.rstrip()
 
 
-def _labels(failure: FailedCase) -> tuple[str, str, str]:
-    """Row, variant and reason, each on one line."""
-    row = one_line(visible(failure.row_key), _LABEL_CHARS)
-    variant = one_line(visible(failure.variant), _LABEL_CHARS)
-    return row, variant, one_line(visible(failure.why), _WHY_CHARS)
+def _failure_cells(failure: FailedCase) -> tuple[str, str, str]:
+    """Row key, variant and reason of a failed case, one line each."""
+    row = one_line(sanitize_value(failure.row_key), _LABEL_CHARS)
+    variant = one_line(sanitize_value(failure.variant), _LABEL_CHARS)
+    return row, variant, one_line(sanitize_value(failure.why), _REASON_CHARS)
 
 
 def _scorers(progress: BatchProgress) -> list[str]:
-    """The names of the scores, in the order in which they come."""
+    """Names of the scorers in order of appearance."""
     names = dict.fromkeys(name for variant in progress.variants for name in variant.scores)
-    return list(names)[:_MOST_SCORERS]
+    return list(names)[:_MAX_SCORERS]
 
 
 def _variant_texts(variant: VariantSummary, scorers: Sequence[str]) -> list[str]:
-    cost = "" if variant.cost_usd is None else money(variant.cost_usd)
+    cost = "" if variant.cost_usd is None else format_cost(variant.cost_usd)
     scores = (variant.scores.get(name) for name in scorers)
     return [
-        one_line(visible(variant.variant), _LABEL_CHARS) or "(one variant)",
-        *(count(number) for number in (variant.total, variant.ok, variant.failed)),
+        one_line(sanitize_value(variant.variant), _LABEL_CHARS) or "(one variant)",
+        *(format_count(number) for number in (variant.total, variant.ok, variant.failed)),
         cost,
         *("" if score is None else f"{score:.3g}" for score in scores),
     ]
 
 
-def _heads(scorers: Sequence[str]) -> list[str]:
-    shown = (one_line(visible(name), _SCORER_CHARS) for name in scorers)
+def _column_names(scorers: Sequence[str]) -> list[str]:
+    shown = (one_line(sanitize_value(name), _SCORER_CHARS) for name in scorers)
     return ["variant", "cases", "ok", "failed", "cost", *shown]
 
 
@@ -241,22 +250,21 @@ def _heads(scorers: Sequence[str]) -> list[str]:
 def batch_node(
     progress: BatchProgress, *, kernel: str = "", buttons: bool = False, stopping: str = ""
 ) -> Node:
-    """The picture of a batch: state, bar, numbers, failures, and at the end its variants.
+    """Draw a batch: state, bar, numbers, failures, and after its end the variants.
 
     Args:
-        progress: what is known of it.
-        kernel: whose page actions answer the buttons that open runs; without one there are none.
-        buttons: whether it is alive: with Stop and Pause while the batch runs, and with the keys
-            by which `batch_parts` change it.
-        stopping: `STOPPING` or `PAUSING`, once the person asked for it.
+        progress: the snapshot to draw.
+        kernel: `data-kernel` of the output that answers the buttons; empty: none to open runs.
+        buttons: True for a live picture: Stop and Pause, and the keys that `batch_parts` update.
+        stopping: `STOPPING` or `PAUSING` after the person asked for it.
     """
     parts: Iterable[Node] = batch_parts(progress, kernel, buttons, stopping).values()
     return h(
         "div",
-        f"{ROOT} nba-batch",
-        *([h("div", "", *parts, data_run=KEY)] if buttons else parts),
+        f"{ROOT_CLASS} nba-batch",
+        *([h("div", "", *parts, data_run=BATCH_KEY)] if buttons else parts),
         role="group",
-        aria_label=f"batch {one_line(visible(progress.name), _NAME_CHARS)}",
+        aria_label=f"batch {one_line(sanitize_value(progress.name), _NAME_CHARS)}",
         data_kernel=kernel or None,
     )
 
@@ -264,16 +272,19 @@ def batch_node(
 def batch_parts(
     progress: BatchProgress, kernel: str = "", buttons: bool = False, stopping: str = ""
 ) -> dict[str, Node]:
-    """The parts of the picture by their `data-key`; each is there, also while it is empty."""
+    """Parts of the picture by `data-key`. Every part is present, even if it is empty."""
     if is_ending(progress):
         stopping = PAUSING if progress.state == "Paused" else STOPPING
     status = status_of(progress)
-    name = one_line(visible(progress.name), _NAME_CHARS)
-    facts: list[Node] = [" · ".join(facts_of(progress))]
-    is_live = buttons and is_going(progress)
+    name = one_line(sanitize_value(progress.name), _NAME_CHARS)
+    facts: list[Node] = [" · ".join(progress_facts(progress))]
+    is_live = buttons and is_active(progress)
     stops = _stop_buttons(stopping) if is_live else ()
-    bar = [h("i", f"nba-i-{it.kind}", style=f"flex-grow:{it.n}") for it in pieces_of(progress)]
-    counts = counts_of(progress)
+    bar = [
+        h("i", f"nba-i-{segment.kind}", style=f"flex-grow:{segment.n_cases}")
+        for segment in bar_segments(progress)
+    ]
+    counts = counts_text(progress)
     head = h(
         "div",
         "nba-top",
@@ -284,8 +295,8 @@ def batch_parts(
         data_since="" if is_live else None,
     )
     is_bad = status.tone == "bad"
-    end = line("nba-end nba-error" if is_bad else "nba-end", end_of(progress))
-    notes = [line("nba-wide nba-note", it) for it in notes_of(progress)]
+    end = line("nba-end nba-error" if is_bad else "nba-end", end_text(progress))
+    notes = [line("nba-wide nba-note", note) for note in progress_notes(progress)]
     return {
         "head": head,
         "failures": h("div", "", *_failure_nodes(progress, kernel), data_key="failures"),
@@ -297,7 +308,7 @@ def batch_parts(
 def _stop_buttons(stopping: str) -> list[Node]:
     if stopping == STOPPING:
         return [h("span", "nba-note", STOPPING)]
-    pause = {"data_do": "pause", "title": "Pause when the runs at work have ended"}
+    pause = {"data_do": "pause", "title": "Pause when the running cases have ended"}
     return [
         h("span", "nba-note", stopping)
         if stopping
@@ -307,47 +318,50 @@ def _stop_buttons(stopping: str) -> list[Node]:
 
 
 def _failure_nodes(progress: BatchProgress, kernel: str) -> list[Node]:
-    """The first cases that failed, in a table."""
+    """Table of the first failed cases."""
     if not progress.failures:
         return []
 
     def row(failure: FailedCase) -> Node:
         opens = kernel and failure.run_id
-        cells = [cell("td", [text]) for text in _labels(failure)]
-        button = h("td", "", action("show", "Open")) if opens else None
+        cells = [table_cell("td", [text]) for text in _failure_cells(failure)]
+        button = h("td", "", action_button("show", "Open")) if opens else None
         return h("tr", "", *cells, button, data_run=failure.run_id if opens else None)
 
-    heads = [cell("th", [name]) for name in ("row", "variant", "why it failed")]
-    shown = _within(_FAILURES_BYTES, map(row, progress.failures[:_MOST_FAILURES]))
+    heads = [table_cell("th", [name]) for name in ("row", "variant", "why it failed")]
+    shown = _take_within(_FAILURES_BYTES, map(row, progress.failures[:_MAX_FAILURES]))
     more = progress.failed - len(shown)
     return [_table(heads, shown, f"{more:,} more failed" if more > 0 else "")]
 
 
 def _variant_nodes(progress: BatchProgress, kernel: str) -> list[Node]:
-    """The variants, once the batch is over."""
-    if is_going(progress) or not progress.variants:
+    """Table of the variants; empty while the batch runs."""
+    if is_active(progress) or not progress.variants:
         return []
     scorers = _scorers(progress)
-    openers = 0 if not kernel else 2 if len(progress.variants) <= _FEW_VARIANTS else 1
+    openers = 0 if not kernel else 2 if len(progress.variants) <= _MAX_VARIANTS_WITH_TWO_RUNS else 1
 
     def row(variant: VariantSummary) -> Node:
         first, *numbers = _variant_texts(variant, scorers)
-        cells = [cell("td", [first]), *(cell("td", [text], right=True) for text in numbers)]
+        cells = [
+            table_cell("td", [first]),
+            *(table_cell("td", [text], right=True) for text in numbers),
+        ]
         opens = [
-            h("span", "", action("show", f"Run {n}"), " ", data_run=run_id)
+            h("span", "", action_button("show", f"Run {n}"), " ", data_run=run_id)
             for n, run_id in enumerate(variant.run_ids[:openers], 1)
         ]
         return h("tr", "", *cells, h("td", "", *opens) if opens else None)
 
-    name, *numbers = _heads(scorers)
-    heads = [cell("th", [name]), *(cell("th", [text], right=True) for text in numbers)]
-    shown = _within(_VARIANTS_BYTES, map(row, progress.variants))
+    name, *numbers = _column_names(scorers)
+    heads = [table_cell("th", [name]), *(table_cell("th", [text], right=True) for text in numbers)]
+    shown = _take_within(_VARIANTS_BYTES, map(row, progress.variants))
     more = len(progress.variants) - len(shown)
-    return [_table(heads, shown, f"{things(more, 'variant')} more" if more else "")]
+    return [_table(heads, shown, f"{pluralize(more, 'variant')} more" if more else "")]
 
 
-def _within(budget: int, rows: Iterable[_Row]) -> list[_Row]:
-    """The first rows, at least one, as far as a budget of bytes goes."""
+def _take_within(budget: int, rows: Iterable[_Row]) -> list[_Row]:
+    """Take rows until their HTML exceeds the budget in bytes; at least one."""
     shown: list[_Row] = []
     for row in rows:
         budget -= len(html(row).encode())
@@ -359,7 +373,7 @@ def _within(budget: int, rows: Iterable[_Row]) -> list[_Row]:
 
 def _table(heads: Sequence[Node], rows: Sequence[Node], more: str) -> Node:
     table = h("table", "", h("thead", "", h("tr", "", *heads)), h("tbody", "", *rows))
-    note = line("nba-note", f"… {more}; {_HAS_ALL}" if more else "")
+    note = line("nba-note", f"… {more}; {_ALL_ROWS_HINT}" if more else "")
     return h("div", "nba-wide nba-wide-table", table, note)
 
 
@@ -367,50 +381,50 @@ def _table(heads: Sequence[Node], rows: Sequence[Node], more: str) -> Node:
 
 
 def batch_text(progress: BatchProgress) -> str:
-    """The same as plain lines."""
-    status, name = status_of(progress), one_line(visible(progress.name), _NAME_CHARS)
-    lines = [f"{status.mark} {status.word} · {name} · {' · '.join(facts_of(progress))}"]
-    lines.append(f"{_bar_text(progress)} {counts_of(progress)}")
+    """Print a batch as plain lines."""
+    status, name = status_of(progress), one_line(sanitize_value(progress.name), _NAME_CHARS)
+    lines = [f"{status.mark} {status.word} · {name} · {' · '.join(progress_facts(progress))}"]
+    lines.append(f"{_bar_text(progress)} {counts_text(progress)}")
     lines += _failure_lines(progress)
-    if not is_going(progress) and progress.variants:
+    if not is_active(progress) and progress.variants:
         lines += _variant_lines(progress)
-    return "\n".join(filter(None, [*lines, *notes_of(progress), end_of(progress)]))
+    return "\n".join(filter(None, [*lines, *progress_notes(progress), end_text(progress)]))
 
 
 def batch_line(progress: BatchProgress) -> str:
-    """How far it is, in one line for a terminal."""
+    """Progress in one line, for a terminal."""
     failed = [f"{progress.failed:,} failed"] if progress.failed else []
-    name = one_line(visible(progress.name), _SCORER_CHARS)
-    return f"{name} {_bar_text(progress)} {' · '.join([*facts_of(progress), *failed])}"
+    name = one_line(sanitize_value(progress.name), _SCORER_CHARS)
+    return f"{name} {_bar_text(progress)} {' · '.join([*progress_facts(progress), *failed])}"
 
 
 def _bar_text(progress: BatchProgress) -> str:
-    marks, made, done = {"ok": "#", "bad": "x", "model": ">", "left": "."}, "", 0
-    for piece in pieces_of(progress):
-        done += piece.n
-        until = round(_CELLS_OF_TEXT * done / progress.total)
-        made += marks[piece.kind] * max(1, until - len(made))
-    return f"[{made[:_CELLS_OF_TEXT]}]"
+    marks, bar, done = {"ok": "#", "bad": "x", "model": ">", "left": "."}, "", 0
+    for piece in bar_segments(progress):
+        done += piece.n_cases
+        until = round(_TEXT_BAR_CHARS * done / progress.total)
+        bar += marks[piece.kind] * max(1, until - len(bar))
+    return f"[{bar[:_TEXT_BAR_CHARS]}]"
 
 
 def _failure_lines(progress: BatchProgress) -> list[str]:
-    rows = map(_labels, progress.failures[:_MOST_FAILURES])
-    said = (f"✕ {' · '.join(filter(None, labels))}: {why}" for *labels, why in rows)
-    lines = _within(_TEXT_BYTES, said)
+    rows = map(_failure_cells, progress.failures[:_MAX_FAILURES])
+    texts = (f"✕ {' · '.join(filter(None, labels))}: {why}" for *labels, why in rows)
+    lines = _take_within(_TEXT_BYTES, texts)
     more = progress.failed - len(lines) if lines else 0
-    return [*lines, f"  … {more:,} more failed; {_HAS_ALL}"] if more > 0 else lines
+    return [*lines, f"  … {more:,} more failed; {_ALL_ROWS_HINT}"] if more > 0 else lines
 
 
 def _variant_lines(progress: BatchProgress) -> list[str]:
     scorers = _scorers(progress)
-    shown = progress.variants[:_MOST_LINES]
-    rows = [_heads(scorers), *(_variant_texts(variant, scorers) for variant in shown)]
+    shown = progress.variants[:_MAX_TEXT_VARIANTS]
+    rows = [_column_names(scorers), *(_variant_texts(variant, scorers) for variant in shown)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def row(texts: Sequence[str]) -> str:
         padded = zip(texts[1:], widths[1:], strict=True)
         return "  ".join([texts[0].ljust(widths[0]), *(text.rjust(n) for text, n in padded)])
 
-    lines = _within(_TEXT_BYTES, map(row, rows))
+    lines = _take_within(_TEXT_BYTES, map(row, rows))
     more = len(progress.variants) - (len(lines) - 1)
-    return [*lines, f"… {things(more, 'variant')} more; {_HAS_ALL}"] if more else lines
+    return [*lines, f"… {pluralize(more, 'variant')} more; {_ALL_ROWS_HINT}"] if more else lines

@@ -1,7 +1,7 @@
-"""Two or more runs side by side: their turns aligned by content, their texts compared by word.
+"""Comparison of two or more runs: turns aligned by content, texts compared word by word.
 
-Owns the alignment, the differences as values (`differences`) and how these look, as a tree and as
-text. Which runs a person means is not known here.
+Owns the alignment, the differences as values (`differences`), their tree and their text. The caller
+chooses the runs.
 """
 
 from __future__ import annotations
@@ -19,60 +19,60 @@ from nbagent.contracts.messages import parse_arguments
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
 from nbagent.view import words
 from nbagent.view.node import Node, h, text_of
-from nbagent.view.picture import ROOT
+from nbagent.view.picture import ROOT_CLASS
 from nbagent.view.result_tables import table_of
 
 LETTERS = "ABCDEFGH"
-"""What the runs of a comparison are called; more than these it does not take."""
-_MOST_TURNS = 300
-"""Of each run; the rest is not compared."""
-_MOST_CHARS = 60_000
-"""Of a text that is compared."""
-_SHOWN_CHARS = 6_000
-"""Of a difference that is shown."""
-_MOST_SHOWN = 120_000
-"""Characters of differences in one picture."""
-_AROUND_CHARS = 160
-"""Of an equal stretch, beside a difference."""
-_MOST_EFFORT = 1_000_000
-"""Pairs of equal words: what the search for common words is slow with (0.2 s)."""
-_MOST_RECOGNISED = 4_000
-"""Bytes of a turn or a call that say which other it is like."""
+"""Names of the compared runs; a comparison takes at most this many."""
+_MAX_TURNS = 300
+"""Compared turns of each run. The alignment is quadratic in it."""
+_MAX_TEXT_CHARS = 60_000
+"""Compared characters of a text."""
+_MAX_SHOWN_CHARS = 6_000
+"""Shown characters of a difference."""
+_MAX_PICTURE_CHARS = 120_000
+"""Characters of all differences in one picture."""
+_CONTEXT_CHARS = 160
+"""Shown characters of equal text on either side of a difference."""
+_MAX_EQUAL_PAIRS = 1_000_000
+"""Pairs of equal words. `SequenceMatcher` is slow with them: this number takes 0.2 s."""
+_MAX_TOKENIZED_BYTES = 4_000
+"""Bytes of a turn or a call from which its words are taken for the alignment."""
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"(?:\d+(?:[.,]\d+)*|\w+)\s*|[^\w\s]\s*|\s+")
 """A number is one word, with its points and commas."""
 _SENTENCE = re.compile(r"[^\n.]*[\n.]\s*|[^\n.]+")
 T = TypeVar("T")
-Pieces = list[tuple[str, str]]
+DiffPieces = list[tuple[str, str]]
 """Pairs of `=`, `-` (only before) or `+` (only after), and a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that the runs have, or some of them: equal or not."""
+    """One part of the runs, such as a prompt or a result, in all runs that have it."""
 
     part: str
     """`prompt`, `system prompt`, `answer`, `text`, `population`, `population: result`, …"""
     status: str
     """`same`, `changed`, or `only in A`."""
     texts: tuple[str | None, ...]
-    """For each run; None where it has none."""
+    """The text of each run; None if the run has no such part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is compared together: the beginnings of the runs, or one turn of each."""
+    """Parts that are compared together: the starts of the runs, or one turn of each."""
 
     turns: tuple[str, ...]
-    """The turn of each run, empty where it has none; nothing for the beginnings."""
+    """Turn id of each run, empty if the run has no such turn. No ids for the starts."""
     status: str
     rows: tuple[Difference, ...]
 
 
 def differences(records: Sequence[RunRecord]) -> list[Group]:
-    """What is equal in the runs and what is not: how they begin, then turn by turn."""
+    """Compare the starts of the runs, then turn by turn."""
     begin = [
-        _difference("prompt", [words.clean(run.prompt) for run in records]),
+        _difference("prompt", [words.sanitize_prose(run.prompt) for run in records]),
         _difference("system prompt", [_system(run) for run in records]),
         _difference("tools", [_tools(run) for run in records]),
         _difference("parameters", [_parameters(run) for run in records]),
@@ -83,57 +83,65 @@ def differences(records: Sequence[RunRecord]) -> list[Group]:
 
 
 def _turns(run: RunRecord, records: Sequence[RunRecord]) -> list[EngineTurn]:
-    """The turns of a run; those that it shares with a run beside it come first."""
-    others = [it for it in records if it is not run]  # fewer each time: parents may be in a circle
-    parent = next((it for it in others if it.id == run.parent_id), None)
+    """Turns of a run, after the turns that it shares with its parent if that is compared too."""
+    others = [
+        other for other in records if other is not run
+    ]  # fewer on each call, so a cycle of parents ends
+    parent = next((other for other in others if other.id == run.parent_id), None)
     shared: list[EngineTurn] = []
     if parent is not None:
-        asked = [turn.index for turn in parent.turns if turn.id == run.forked_from]
-        first = next(iter([turn.index for turn in run.turns] + asked), 10**9)
+        changed_at = [turn.index for turn in parent.turns if turn.id == run.forked_from]
+        first = next(iter([turn.index for turn in run.turns] + changed_at), 10**9)
         before = [turn for turn in _turns(parent, others) if turn.index < first]
-        shared = [it for turn in before if (it := _as_kept(turn, run)) is not None]
-    return [*shared, *run.turns][:_MOST_TURNS]
+        shared = [edited for turn in before if (edited := _turn_with_edits(turn, run)) is not None]
+    return [*shared, *run.turns][:_MAX_TURNS]
 
 
-def _as_kept(turn: EngineTurn, run: RunRecord) -> EngineTurn | None:
-    """A turn of the parent with what the run changed in it; None where it left the turn out."""
+def _turn_with_edits(turn: EngineTurn, run: RunRecord) -> EngineTurn | None:
+    """Apply a fork's edits to a turn of its parent; None if the fork left the turn out."""
     if not run.copied or turn.response is None:
         return turn
     copied = zip(run.messages, run.copied, strict=False)
     copies = [message for message, turn_id in copied if turn_id == turn.id]
-    results = {it.tool_call_id: it.text for it in copies if it.role == "tool"}
-    answer = next((it for it in copies if it.role == "assistant"), turn.response.message)
+    results = {message.tool_call_id: message.text for message in copies if message.role == "tool"}
+    answer = next(
+        (message for message in copies if message.role == "assistant"), turn.response.message
+    )
     if not copies and turn.request.n_messages >= run.shared_messages:
         return None
     calls = {call.id for call in answer.tool_calls}
-    kept = [_with_result(it, results) for it in turn.tool_runs if it.tool_call_id in calls]
+    tool_runs = [
+        _with_result(tool_run, results)
+        for tool_run in turn.tool_runs
+        if tool_run.tool_call_id in calls
+    ]
     response = turn.response.model_copy(update={"message": answer})
-    return turn.model_copy(update={"response": response, "tool_runs": tuple(kept)})
+    return turn.model_copy(update={"response": response, "tool_runs": tuple(tool_runs)})
 
 
 def _with_result(call: ToolRun, results: Mapping[str | None, str]) -> ToolRun:
-    """The call with the result that its message says."""
-    said = results.get(call.tool_call_id)
-    if said is None or call.result is None or said == call.result.to_json().decode():
+    """Replace the result of a call by the one in its message, which a fork may have edited."""
+    text = results.get(call.tool_call_id)
+    if text is None or call.result is None or text == call.result.to_json().decode():
         return call
-    body = parse_arguments(said) or {}
+    body = parse_arguments(text) or {}
     failed = json_object(body.get("error")) or {}
     error = ErrorInfo("E_TOOL_FAILED", str(failed.get("message")))
-    made = ToolResult(ok=not failed, data=body.get("data"), error=error if failed else None)
-    return call.model_copy(update={"result": made})
+    result = ToolResult(ok=not failed, data=body.get("data"), error=error if failed else None)
+    return call.model_copy(update={"result": result})
 
 
-# What is compared of a turn
+# Parts of a turn
 
 
 class Item(NamedTuple, Generic[T]):
-    """A turn or a call, and what it is recognised by."""
+    """A turn or a call with the data by which it is aligned."""
 
     value: T
     kind: str
-    """Items of different kinds do not stand in one row."""
-    whole: bytes
-    said: frozenset[str]
+    """Items of different kinds are never aligned."""
+    canonical: bytes
+    tokens: frozenset[str]
 
 
 def _turn_item(turn: EngineTurn) -> Item[EngineTurn]:
@@ -150,50 +158,54 @@ def _content(call: ToolRun) -> list[Any]:
 
 
 def _item(value: T, kind: str, content: list[Any]) -> Item[T]:
-    whole = canonical_json(content)
-    said = _WORD.findall(whole[:_MOST_RECOGNISED].decode(errors="replace"))
-    return Item(value, kind, whole, frozenset(said))
+    canonical = canonical_json(content)
+    tokens = _WORD.findall(canonical[:_MAX_TOKENIZED_BYTES].decode(errors="replace"))
+    return Item(value, kind, canonical, frozenset(tokens))
 
 
-def _likeness(a: Item[T], b: Item[T]) -> float:
-    """How well two items fit; 0 where they may not stand in one row."""
+def _similarity(a: Item[T], b: Item[T]) -> float:
+    """Similarity of two items; 0 if they must not be aligned."""
     if a.kind != b.kind:
         return 0
-    return 1 + 2 * len(a.said & b.said) / (len(a.said | b.said) or 1) + 4 * (a.whole == b.whole)
+    return (
+        1
+        + 2 * len(a.tokens & b.tokens) / (len(a.tokens | b.tokens) or 1)
+        + 4 * (a.canonical == b.canonical)
+    )
 
 
 def _turn_group(row: Sequence[Item[EngineTurn] | None]) -> Group:
     turns = [item and item.value for item in row]
     calls = [list(map(_call_item, turn.tool_runs)) if turn else [] for turn in turns]
-    texts = [turn and words.clean(turn.text) for turn in turns]
+    texts = [turn and words.sanitize_prose(turn.text) for turn in turns]
     rows = [_difference("text" if any(calls) else "answer", texts)] if any(texts) else []
-    for found in align(calls):
-        runs = [item and item.value for item in found]
-        name = next(words.visible(run.tool_name) for run in runs if run)
-        rows.append(_difference(name, [run and _as_text(run.args) for run in runs]))
-        results = [run and _as_text(_content(run)[-1]) for run in runs]
+    for calls_row in align(calls):
+        runs = [item and item.value for item in calls_row]
+        name = next(words.sanitize_value(run.tool_name) for run in runs if run)
+        rows.append(_difference(name, [run and _value_text(run.args) for run in runs]))
+        results = [run and _value_text(_content(run)[-1]) for run in runs]
         rows.append(_difference(f"{name}: result", results))
-    errors = [turn and turn.error and words.clean(turn.error.message) for turn in turns]
+    errors = [turn and turn.error and words.sanitize_prose(turn.error.message) for turn in turns]
     rows += [_difference("error", errors)] if any(errors) else []
     return _group([turn.id if turn else "" for turn in turns], rows)
 
 
-def _as_text(value: Any) -> str:
-    return words.as_text(value, enough=_MOST_CHARS)
+def _value_text(value: Any) -> str:
+    return words.value_text(value, enough=_MAX_TEXT_CHARS)
 
 
 def _system(run: RunRecord) -> str:
-    return "\n\n".join(map(words.clean, run.system_prompts.values()))
+    return "\n\n".join(map(words.sanitize_prose, run.system_prompts.values()))
 
 
 def _tools(run: RunRecord) -> str:
     names = {tool.name: "" for tools in run.toolsets.values() for tool in tools}
-    return ", ".join(map(words.visible, names))
+    return ", ".join(map(words.sanitize_value, names))
 
 
 def _parameters(run: RunRecord) -> str:
     params = run.turns[0].request.params if run.turns else {}
-    return ", ".join(f"{n}={words.as_text(value, enough=80)}" for n, value in params.items())
+    return ", ".join(f"{n}={words.value_text(value, enough=80)}" for n, value in params.items())
 
 
 def _difference(part: str, texts: Sequence[str | None]) -> Difference:
@@ -210,8 +222,10 @@ def _group(turns: Sequence[str], rows: Sequence[Difference]) -> Group:
 def _status(values: Sequence[str | None], *, compared: bool = True) -> str:
     missing = [value is None for value in values]
     if any(missing):
-        there = [letter for letter, gone in zip(LETTERS, missing, strict=False) if not gone]
-        return f"only in {', '.join(there)}"
+        letters = [
+            letter for letter, is_missing in zip(LETTERS, missing, strict=False) if not is_missing
+        ]
+        return f"only in {', '.join(letters)}"
     return "changed" if compared and len(set(values)) > 1 else "same"
 
 
@@ -219,13 +233,13 @@ def _status(values: Sequence[str | None], *, compared: bool = True) -> str:
 
 
 def align(sequences: Sequence[Sequence[Item[T]]]) -> list[tuple[Item[T] | None, ...]]:
-    """Rows with one item of each sequence, or None: what is alike stands beside each other."""
+    """Align similar items: each row has one item of each sequence, or None."""
     rows: list[tuple[Item[T] | None, ...]] = [(item,) for item in sequences[0]]
     for width, sequence in enumerate(sequences[1:], 1):
         firsts = [next(item for item in row if item is not None) for row in rows]
         merged: list[tuple[Item[T] | None, ...]] = []
         at, to = 0, 0
-        for i, j in [*_pairs(firsts, sequence), (len(rows), len(sequence))]:
+        for i, j in [*_best_pairs(firsts, sequence), (len(rows), len(sequence))]:
             merged += [(*row, None) for row in rows[at:i]]
             merged += [(*(None,) * width, item) for item in sequence[to:j]]
             if i < len(rows):
@@ -235,18 +249,21 @@ def align(sequences: Sequence[Sequence[Item[T]]]) -> list[tuple[Item[T] | None, 
     return rows
 
 
-def _pairs(a: Sequence[Item[T]], b: Sequence[Item[T]]) -> list[tuple[int, int]]:
-    """The pairs of places with the greatest likeness in all, in order."""
+def _best_pairs(a: Sequence[Item[T]], b: Sequence[Item[T]]) -> list[tuple[int, int]]:
+    """Pairs of indexes with the greatest total similarity, in order.
+
+    Dynamic programming over the suffixes of both sequences.
+    """
     best = [[0.0] * (len(b) + 1) for _ in range(len(a) + 1)]
-    likes = [[_likeness(one, other) for other in b] for one in a]
+    similarity = [[_similarity(item, other) for other in b] for item in a]
     for i in reversed(range(len(a))):
         for j in reversed(range(len(b))):
-            paired = likes[i][j] and best[i + 1][j + 1] + likes[i][j]
+            paired = similarity[i][j] and best[i + 1][j + 1] + similarity[i][j]
             best[i][j] = max(paired, best[i + 1][j], best[i][j + 1])
     pairs: list[tuple[int, int]] = []
     i = j = 0
     while i < len(a) and j < len(b):
-        if likes[i][j] and best[i][j] == best[i + 1][j + 1] + likes[i][j]:
+        if similarity[i][j] and best[i][j] == best[i + 1][j + 1] + similarity[i][j]:
             pairs.append((i, j))
             i, j = i + 1, j + 1
         elif best[i][j] == best[i + 1][j]:
@@ -259,37 +276,37 @@ def _pairs(a: Sequence[Item[T]], b: Sequence[Item[T]]) -> list[tuple[int, int]]:
 # Texts by word
 
 
-def pieces(
+def text_diff(
     before: str, after: str, patterns: Sequence[re.Pattern[str]] = (_TOKEN, _SENTENCE)
-) -> Pieces:
-    """What two texts have in common and what not, by word.
+) -> DiffPieces:
+    """Compare two texts word by word.
 
-    Where that would be slow, sentences are compared first, and words in those that differ.
+    If that would be slow, compare sentences first, then the words of those that differ.
     """
-    before, after = before[:_MOST_CHARS], after[:_MOST_CHARS]
+    before, after = before[:_MAX_TEXT_CHARS], after[:_MAX_TEXT_CHARS]
     for pattern in patterns:
         a, b = pattern.findall(before), pattern.findall(after)
         counts = Counter(b)
-        if sum(counts[token] for token in a) > _MOST_EFFORT:
+        if sum(counts[token] for token in a) > _MAX_EQUAL_PAIRS:
             continue
-        found: Pieces = []
+        diff: DiffPieces = []
         for op, i, k, j, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
             old, new = "".join(a[i:k]), "".join(b[j:m])
             if op == "replace" and pattern is _SENTENCE:
-                found += pieces(old, new, (_TOKEN,))
+                diff += text_diff(old, new, (_TOKEN,))
             else:
-                found += [("=", old)] if op == "equal" else [("-", old), ("+", new)]
-        return [piece for piece in found if piece[1]]
+                diff += [("=", old)] if op == "equal" else [("-", old), ("+", new)]
+        return [piece for piece in diff if piece[1]]
     return [("-", before), ("+", after)]
 
 
-def _shortened(found: Pieces) -> Iterator[tuple[str, str]]:
-    """Of long equal stretches the ends; of the whole as much as is shown."""
-    left = _SHOWN_CHARS
-    for op, text in found:
-        if op == "=" and len(text) > 3 * _AROUND_CHARS:
-            n = len(text) - 2 * _AROUND_CHARS
-            text = f"{text[:_AROUND_CHARS]} … {n:,} equal characters … {text[-_AROUND_CHARS:]}"
+def _abbreviated(diff: DiffPieces) -> Iterator[tuple[str, str]]:
+    """Shorten long equal texts to their ends, and the whole to the shown characters."""
+    left = _MAX_SHOWN_CHARS
+    for op, text in diff:
+        if op == "=" and len(text) > 3 * _CONTEXT_CHARS:
+            n = len(text) - 2 * _CONTEXT_CHARS
+            text = f"{text[:_CONTEXT_CHARS]} … {n:,} equal characters … {text[-_CONTEXT_CHARS:]}"
         yield op, text[:left]
         left -= len(text)
         if left <= 0:
@@ -297,19 +314,19 @@ def _shortened(found: Pieces) -> Iterator[tuple[str, str]]:
             return
 
 
-# How it looks
+# As nodes and text
 
 
 def compare_node(records: Sequence[RunRecord]) -> Node:
-    """The comparison as a picture: totals, how the runs begin, then turn by turn."""
+    """Draw the comparison: totals, the starts of the runs, then turn by turn."""
     groups = differences(records)
     counts = Counter(group.status for group in groups if group.turns)
-    said = ", ".join(f"{n} {status}" for status, n in counts.items()) or "none"
+    turn_counts = ", ".join(f"{n} {status}" for status, n in counts.items()) or "none"
     facts = [dict(zip(("", *LETTERS), row, strict=False)) for row in totals(records)]
     return h(
         "div",
-        ROOT,
-        h("div", "nba-head", h("strong", "nba-phase", "Comparison"), f"turns: {said}"),
+        ROOT_CLASS,
+        h("div", "nba-head", h("strong", "nba-phase", "Comparison"), f"turns: {turn_counts}"),
         h("div", "nba-body", *(table_of(facts) or ())),
         *_group_nodes(groups),
         role="group",
@@ -319,28 +336,32 @@ def compare_node(records: Sequence[RunRecord]) -> Node:
 
 
 def totals(records: Sequence[RunRecord]) -> list[tuple[str, ...]]:
-    """A tuple for each fact: its name, then its value in each run."""
+    """Return a tuple per fact: its name, then its value in each run."""
     facts = [
         {
             "run": run.id[:8],
-            "name": words.one_line(words.visible(run.name or ""), 40),
-            "model": words.visible(run.model),
+            "name": words.one_line(words.sanitize_value(run.name or ""), 40),
+            "model": words.sanitize_value(run.model),
             "ended": run.stop_reason or run.phase,
             "turns": f"{len(run.turns):,}",
             "calls": f"{sum(len(turn.tool_runs) for turn in run.turns):,}",
             "tokens": f"{run.usage.total_tokens:,}",
-            "cost": "" if run.cost_usd is None else words.money(run.cost_usd),
-            "time": words.seconds(run.duration_ms),
+            "cost": "" if run.cost_usd is None else words.format_cost(run.cost_usd),
+            "time": words.format_duration(run.duration_ms),
         }
         for run in records
     ]
-    return [(name, *(it[name] for it in facts)) for name in facts[0] if any(f[name] for f in facts)]
+    return [
+        (name, *(run_facts[name] for run_facts in facts))
+        for name in facts[0]
+        if any(f[name] for f in facts)
+    ]
 
 
 def _group_nodes(groups: Sequence[Group]) -> Iterator[Node]:
-    """What is equal is one line; of what is not, as much as a page takes."""
-    left = _MOST_SHOWN
-    for place, group in enumerate(groups):
+    """Draw equal groups as one line, and differences until the picture is full."""
+    left = _MAX_PICTURE_CHARS
+    for index, group in enumerate(groups):
         title, status = h("code", "nba-id", _title(group)), h("span", "nba-num", group.status)
         if group.status == "same":
             yield h("div", "nba-body", title, " ", status)
@@ -349,10 +370,10 @@ def _group_nodes(groups: Sequence[Group]) -> Iterator[Node]:
             left -= sum(len(text_of(node)) for node in rows)
             changed = dict.fromkeys(row.part for row in group.rows if row.status != "same")
             summary = words.one_line(", ".join(changed) or "all", 90)
-            said = h("summary", "", title, f" {summary} ", status)
-            yield h("details", "nba-turn", said, h("div", "nba-body", *rows), open="")
+            summary_node = h("summary", "", title, f" {summary} ", status)
+            yield h("details", "nba-turn", summary_node, h("div", "nba-body", *rows), open="")
         else:
-            rest = f"… {len(groups) - place} more; the comparison's frame() has all"
+            rest = f"… {len(groups) - index} more; the comparison's frame() has all"
             yield h("div", "nba-body", rest)
             return
 
@@ -368,30 +389,32 @@ def _row_nodes(row: Difference) -> Iterator[Node]:
     for letter, text in others if row.status != "same" and others else [(first, base)]:
         if len(others) > 1 and letter != first:
             yield h("div", "nba-note", f"{first} → {letter}")
-        yield h("pre", "nba-notes", *_marked(pieces(base, text)))
+        yield h("pre", "nba-notes", *_diff_nodes(text_diff(base, text)))
 
 
-def _marked(found: Pieces) -> Iterator[Node]:
+def _diff_nodes(diff: DiffPieces) -> Iterator[Node]:
     tags = {"-": "del", "+": "ins"}
-    for op, text in _shortened(found):
+    for op, text in _abbreviated(diff):
         yield text if op == "=" else h(tags[op], f"nba-{tags[op]}", text)
 
 
 def compare_text(records: Sequence[RunRecord]) -> str:
-    """The comparison as plain text: `[-only before-]{+only after+}`."""
+    """Print the comparison as plain text: `[-only before-]{+only after+}`."""
     columns = [("", *LETTERS[: len(records)]), *totals(records)]
     lines = [f"{row[0]:<7} {' | '.join(row[1:])}" for row in columns]
     for group in differences(records):
         lines += ["", f"{_title(group)}  {group.status}"]
-        lines += [f"  {row.part}: {_as_line(row)}" for row in group.rows if row.status != "same"]
+        lines += [
+            f"  {row.part}: {_difference_line(row)}" for row in group.rows if row.status != "same"
+        ]
     return "\n".join(lines)
 
 
-def _as_line(row: Difference) -> str:
+def _difference_line(row: Difference) -> str:
     base, *others = [text for text in row.texts if text is not None]
     marks = {"=": "{}", "-": "[-{}-]", "+": "{{+{}+}}"}
-    found = [
-        "".join(marks[op].format(text) for op, text in _shortened(pieces(base, other)))
+    differences = [
+        "".join(marks[op].format(text) for op, text in _abbreviated(text_diff(base, other)))
         for other in others
     ]
-    return " / ".join(found) or f"{row.status}: {words.one_line(base, 200)}"
+    return " / ".join(differences) or f"{row.status}: {words.one_line(base, 200)}"

@@ -1,6 +1,6 @@
-"""A dry run: what a run would send first, as a value, as text, and as nodes like those of a run.
+"""A dry run: the first request of a run, as a value, as text and as nodes.
 
-What would be sent is worked out in `session.active`; nothing is decided here.
+`session.dry_run` builds the request; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -15,39 +15,46 @@ from nbagent.contracts.messages import ImagePart, Message, TextPart
 from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import RunRecord
 from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
-from nbagent.view.images import drawn, part_words
+from nbagent.view.images import part_text, render_parts
 from nbagent.view.labels import Status
 from nbagent.view.node import Node, h, line, text_of
-from nbagent.view.picture import ROOT, head_row, page, row_node
-from nbagent.view.words import as_text, cut, one_line, things, visible, with_texts
+from nbagent.view.picture import ROOT_CLASS, head_row, page, summary_row
+from nbagent.view.words import (
+    map_strings,
+    one_line,
+    pluralize,
+    sanitize_value,
+    truncate,
+    value_text,
+)
 
-_MOST = 20_000
-"""Characters of one text that are shown; the value itself has all."""
-_MOST_BODY = 60_000
-_MOST_TOGETHER = 250_000
-_ALL = "Agent.dry_run(…).body"
-_LONG_DATA = 200
+_MAX_TEXT_CHARS = 20_000
+"""Shown characters of one text; the value itself has all."""
+_MAX_BODY_CHARS = 60_000
+_MAX_TOTAL_CHARS = 250_000
+_BODY_EXPRESSION = "Agent.dry_run(…).body"
+_MAX_DATA_URL_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DryRun:
-    """What would be sent first, but for keys and the values of `extra_body`, which are hidden."""
+    """The first request of a run. Keys and values of `extra_body` are hidden."""
 
     run: RunRecord
-    """As it would begin: its model, session, limits, parent and notices."""
+    """The run as it would start: model, session, limits, parent and notices."""
     request: ChatRequest
-    """System prompt, messages, tools and parameters as the client is given them."""
+    """System prompt, messages, tools and parameters as passed to the client."""
     body: dict[str, Any]
-    """The JSON of the request on the wire; for a model without one, the request itself."""
+    """JSON of the request on the wire; the request itself for a model without a wire."""
     body_bytes: int
     url: str | None
-    """Where it would go; None for a model without a wire."""
+    """Address of the server; None for a model without a wire."""
     key: Literal["sent", "none", "missing"]
-    """Whether a key goes along; `missing` where the server answers only with one."""
+    """Whether a key is sent; `missing` if the server requires one and none is set."""
     key_variables: tuple[str, ...]
-    """The variables of the environment in which the provider's key is looked for."""
+    """Environment variables that may hold the provider's key."""
     dropped_params: tuple[str, ...]
-    """What is left out because the server refused it before."""
+    """Parameters that are left out because the server refused them before."""
     stream: bool
     turn_id: str
 
@@ -62,24 +69,24 @@ class DryRun:
         return {"text/html": page(_node(self)), "text/plain": _text(self)}
 
 
-class _Piece(NamedTuple):
+class _Section(NamedTuple):
     """The system prompt, a message, a tool or the body."""
 
     title: str
     size: str
     text: str
     note: str = ""
-    """How much of it is not shown."""
+    """How much of the text is not shown, and where all of it is."""
     pictures: Sequence[Node] = ()
 
 
 def _text(dry: DryRun) -> str:
-    """For a terminal, a script, an export: head, then everything, piece by piece."""
+    """Print the dry run: facts, then each section. For terminals, scripts and exports."""
     rows = _facts(dry)
     width = max(len(name) for name, _ in rows)
-    lines = [f"dry run · {visible(dry.run.model)} · nothing was sent, nothing is kept"]
+    lines = [f"dry run · {sanitize_value(dry.run.model)} · nothing was sent or stored"]
     lines += [f"{name:<{width}}  {value}" for name, value in rows]
-    for piece in _pieces(dry):
+    for piece in _sections(dry):
         lines += ["", f"── {piece.title} · {piece.size}"]
         lines += [f"   {row}" for row in piece.text.splitlines()]
         lines += [f"   [{text_of(node)}]" for node in piece.pictures]
@@ -88,28 +95,34 @@ def _text(dry: DryRun) -> str:
 
 
 def _node(dry: DryRun) -> Node:
-    """The same in folds, and the body of the request as it goes over the wire."""
+    """Draw the dry run: facts, a fold for each section, and the body of the request."""
     rows = [
         h("tr", "", h("th", "", name, scope="row"), h("td", "", value))
         for name, value in _facts(dry)
     ]
     status = Status("Dry run", "bad" if dry.key == "missing" else "waits", "○")
-    head = head_row(status, dry.run.model, ["nothing was sent, nothing is kept"])
-    body = json.dumps(with_texts(dry.body, _without_data), ensure_ascii=False, indent=2)
-    shown, note = cut(visible(body), _MOST_BODY, has_all=_ALL)
-    pieces = [*_pieces(dry), _Piece("body", f"{dry.body_bytes:,} bytes", shown, note)]
-    return h("div", ROOT, head, h("div", "nba-wide", h("table", "", *rows)), *map(_fold, pieces))
+    head = head_row(status, dry.run.model, ["nothing was sent or stored"])
+    body = json.dumps(map_strings(dry.body, _without_base64), ensure_ascii=False, indent=2)
+    shown, note = truncate(sanitize_value(body), _MAX_BODY_CHARS, has_all=_BODY_EXPRESSION)
+    pieces = [*_sections(dry), _Section("body", f"{dry.body_bytes:,} bytes", shown, note)]
+    return h(
+        "div",
+        ROOT_CLASS,
+        head,
+        h("div", "nba-wide", h("table", "", *rows)),
+        *map(_section_node, pieces),
+    )
 
 
-def _fold(piece: _Piece) -> Node:
-    words = row_node(piece.title, [one_line(piece.text, 100)], piece.size)
+def _section_node(piece: _Section) -> Node:
+    summary = summary_row(piece.title, [one_line(piece.text, 100)], piece.size)
     inner = (h("pre", "", piece.text), line("nba-note", piece.note), *piece.pictures)
-    return h("details", "nba-turn", h("summary", "", words), h("div", "nba-body", *inner))
+    return h("details", "nba-turn", h("summary", "", summary), h("div", "nba-body", *inner))
 
 
-def _without_data(text: str) -> str:
-    """The start of an image or a file, and its size."""
-    if len(text) <= _LONG_DATA or not re.match(r"data:.{0,90};base64,", text):
+def _without_base64(text: str) -> str:
+    """Shorten a base64 data URL to its start and its size; other texts stay."""
+    if len(text) <= _MAX_DATA_URL_CHARS or not re.match(r"data:.{0,90};base64,", text):
         return text
     return f"{text[:60]}… ({len(text):,} characters)"
 
@@ -117,83 +130,89 @@ def _without_data(text: str) -> str:
 def _facts(dry: DryRun) -> list[tuple[str, str]]:
     run, request = dry.run, dry.request
     key = {"sent": "with the key of the environment", "none": "without a key"}
-    missing = f"NO KEY IS SET, so it would be refused: set {' or '.join(dry.key_variables)}"
-    where = "no server: this model answers by itself, nothing leaves here"
+    missing = f"NO KEY IS SET, so the server would refuse it: set {' or '.join(dry.key_variables)}"
+    address = "no server: this model answers inside this process"
     if dry.url:
-        where = f"{visible(dry.url)}, {key.get(dry.key, missing)}"
-    counted = f"{things(len(request.messages), 'message')}, {things(len(request.tools), 'tool')}"
-    tokens = _size(request_chars(request), sum(map(_images, request.messages)))
+        address = f"{sanitize_value(dry.url)}, {key.get(dry.key, missing)}"
+    counts = (
+        f"{pluralize(len(request.messages), 'message')}, {pluralize(len(request.tools), 'tool')}"
+    )
+    tokens = _size_text(request_chars(request), sum(map(_n_images, request.messages)))
     sent = {k: v for k, v in dry.body.items() if k not in ("messages", "tools", "system_prompt")}
     sent.setdefault("stream", dry.stream)
-    options = ", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in sent.items())
+    params = ", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in sent.items())
     limits = run.limits.model_dump(exclude_none=True).items()
     rows = [
-        ("to", where),
-        ("size", f"{counted}, {tokens}; {dry.body_bytes:,} bytes in all"),
-        ("parameters", visible(options)),
+        ("to", address),
+        ("size", f"{counts}, {tokens}; {dry.body_bytes:,} bytes in all"),
+        ("parameters", sanitize_value(params)),
         ("limits", ", ".join(f"{name}={value}" for name, value in limits)),
-        ("run", _kinship(dry)),
+        ("run", _parent_text(dry)),
     ]
     if dry.dropped_params:
         refused = ", ".join(dry.dropped_params)
         rows.append(("left out", f"{refused}: this server refused it before"))
-    return [*rows, *(("note", visible(notice)) for notice in run.notices)]
+    return [*rows, *(("note", sanitize_value(notice)) for notice in run.notices)]
 
 
-def _kinship(dry: DryRun) -> str:
-    turn = f"turn {dry.turn_id} in session {visible(dry.run.session)!r}"
+def _parent_text(dry: DryRun) -> str:
+    turn = f"turn {dry.turn_id} in session {sanitize_value(dry.run.session)!r}"
     if dry.run.parent_id is None:
         return f"a new conversation: {turn}"
-    word = {"fork": "forks", "resume": "resumes"}.get(dry.run.kind, "goes on with")
-    earlier = things(dry.run.shared_messages, "message")
-    return f"{word} run {dry.run.parent_id[:8]} ({earlier} of it): {turn}"
+    verb = {"fork": "forks", "resume": "resumes"}.get(dry.run.kind, "continues")
+    earlier = pluralize(dry.run.shared_messages, "message")
+    return f"{verb} run {dry.run.parent_id[:8]} ({earlier} of it): {turn}"
 
 
-def _pieces(dry: DryRun) -> Iterator[_Piece]:
-    """Everything, as far as it fits into an output; what does not keeps its line."""
-    room = _MOST_TOGETHER
-    for piece in _whole_pieces(dry.request):
-        shown, note = cut(piece.text, min(room, _MOST), has_all=_ALL)
+def _sections(dry: DryRun) -> Iterator[_Section]:
+    """Sections of the request within the budget of an output; a full one keeps the titles."""
+    room = _MAX_TOTAL_CHARS
+    for piece in _request_sections(dry.request):
+        shown, note = truncate(piece.text, min(room, _MAX_TEXT_CHARS), has_all=_BODY_EXPRESSION)
         room -= len(shown)
         yield piece._replace(text=shown, note=note, pictures=piece.pictures if room else ())
 
 
-def _whole_pieces(request: ChatRequest) -> Iterator[_Piece]:
+def _request_sections(request: ChatRequest) -> Iterator[_Section]:
     if system := request.system_prompt:
-        yield _Piece("system prompt", _size(len(system)), visible(system))
-    for place, message in enumerate(request.messages, 1):
-        name = f" {visible(message.name)}" if message.name else ""
-        size = _size(message_chars(message), _images(message))
-        pictures = [node for part in message.content for node in drawn((part,))[0]]
+        yield _Section("system prompt", _size_text(len(system)), sanitize_value(system))
+    for number, message in enumerate(request.messages, 1):
+        name = f" {sanitize_value(message.name)}" if message.name else ""
+        size = _size_text(message_chars(message), _n_images(message))
+        pictures = [node for part in message.content for node in render_parts((part,))[0]]
         text = "\n".join(_message_lines(message))
-        yield _Piece(f"{place} {message.role}{name}", size, text, "", pictures)
+        yield _Section(f"{number} {message.role}{name}", size, text, "", pictures)
     for tool in request.tools:
-        text = f"{visible(tool.description)}\n{as_text(tool.parameters, enough=_MOST)}"
-        yield _Piece(f"tool {visible(tool.name)}", _size(tools_chars((tool,))), text.strip())
+        parameters = value_text(tool.parameters, enough=_MAX_TEXT_CHARS)
+        text = f"{sanitize_value(tool.description)}\n{parameters}"
+        yield _Section(
+            f"tool {sanitize_value(tool.name)}", _size_text(tools_chars((tool,))), text.strip()
+        )
 
 
 def _message_lines(message: Message) -> Iterator[str]:
     if message.tool_call_id:
-        yield f"[answers {visible(message.tool_call_id)}]"
+        yield f"[answers {sanitize_value(message.tool_call_id)}]"
     for part in message.content:
         data = "" if isinstance(part, TextPart) else part.data or ""
-        if not drawn((part,))[0]:
-            yield part_words(part) + (f", {len(data) * 3 // 4:,} bytes" if data else "")
+        if not render_parts((part,))[0]:
+            yield part_text(part) + (f", {len(data) * 3 // 4:,} bytes" if data else "")
     for call in message.tool_calls:
-        yield f"→ {visible(call.name)}({visible(call.arguments_raw)})  [{visible(call.id)}]"
+        name, arguments = sanitize_value(call.name), sanitize_value(call.arguments_raw)
+        yield f"→ {name}({arguments})  [{sanitize_value(call.id)}]"
 
 
-def _images(message: Message) -> int:
+def _n_images(message: Message) -> int:
     return sum(isinstance(part, ImagePart) for part in message.content)
 
 
-def _size(chars: int, images: int = 0) -> str:
-    """The size in characters and images, and the tokens that they may be.
+def _size_text(chars: int, images: int = 0) -> str:
+    """Return the size in characters and images, and the estimated tokens.
 
     Args:
         chars: as `engine.overflow` counts them, with a fixed number for each image.
         images: how many of them there are.
     """
-    words = things(chars - images * IMAGE_CHARS, "character")
-    words += f" and {things(images, 'image')}" if images else ""
-    return f"{words} ≈ {things((chars + 3) // 4, 'token')} (estimate)"
+    text = pluralize(chars - images * IMAGE_CHARS, "character")
+    text += f" and {pluralize(images, 'image')}" if images else ""
+    return f"{text} ≈ {pluralize((chars + 3) // 4, 'token')} (estimate)"

@@ -1,7 +1,7 @@
-"""The graph of a workflow: its steps, where each leads, the path so far, the current step.
+"""Graph of a workflow: steps, edges, the path so far, the current step.
 
-`Plan` is what a run's record keeps of it (`options["graph"]`); the tree is drawn from that and from
-the run's turns, so a live run and a saved one show the same. Knows no package and no document.
+A run's record stores it as `GraphState` in `options["graph"]`. The tree is drawn from that and from
+the run's turns, so a live run and a saved one look the same. Knows no package and no document.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.messages import Value
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.node import Node, h
-from nbagent.view.words import one_line, visible
+from nbagent.view.words import one_line, sanitize_value
 
-MOST_STEPS = 120
-"""Are kept and drawn."""
-_MOST_WAYS = 400
-_CHARS = 120
-"""Of a name or a condition."""
+MAX_STEPS = 120
+"""Steps that are stored and drawn."""
+_MAX_EDGES = 400
+_NAME_CHARS = 120
+"""Shown characters of a name or a condition."""
 
 
 class Step(Value):
@@ -32,7 +32,7 @@ class Step(Value):
     terminal: bool = False
 
 
-class Way(Value):
+class Edge(Value):
     """An edge from one step to another."""
 
     source: str
@@ -41,39 +41,39 @@ class Way(Value):
     condition: str = ""
 
 
-class Plan(Value):
-    """A graph, and where its workflow stood when the run began."""
+class GraphState(Value):
+    """A graph, and the position of its workflow when the run started."""
 
     steps: tuple[Step, ...]
-    """In the order of the file."""
-    ways: tuple[Way, ...] = ()
+    """Steps in the order of the file."""
+    ways: tuple[Edge, ...] = ()
     completed: tuple[str, ...] = ()
-    """The steps that had ended, in order; on a loop a step stands here several times."""
+    """Steps that had ended, in order. A step of a loop occurs several times."""
     here: str
     """The current step."""
 
-    def bounded(self) -> Plan:
-        """What a record keeps."""
-        ways = [
-            way.model_copy(update={"condition": one_line(way.condition, _CHARS)})
-            for way in self.ways[:_MOST_WAYS]
+    def bounded(self) -> GraphState:
+        """Limit the graph to the size that a record stores."""
+        edges = [
+            edge.model_copy(update={"condition": one_line(edge.condition, _NAME_CHARS)})
+            for edge in self.ways[:_MAX_EDGES]
         ]
-        kept = {"steps": self.steps[:MOST_STEPS], "ways": tuple(ways)}
-        return self.model_copy(update={**kept, "completed": self.completed[-MOST_STEPS:]})
+        limited = {"steps": self.steps[:MAX_STEPS], "ways": tuple(edges)}
+        return self.model_copy(update={**limited, "completed": self.completed[-MAX_STEPS:]})
 
 
-def graph_of(run: RunRecord) -> Node | None:
-    """The graph of a run's workflow as far as it has come; None where it had none."""
-    kept = json_object(run.options.get("graph"))
-    if kept is None:
+def run_graph_node(run: RunRecord) -> Node | None:
+    """Draw the workflow of a run at its present position; None if it has no workflow."""
+    recorded = json_object(run.options.get("graph"))
+    if recorded is None:
         return None
     try:
-        plan = Plan.model_validate(kept).bounded()
-    except ValidationError:  # a notebook of somebody's
+        plan = GraphState.model_validate(recorded).bounded()
+    except ValidationError:  # a record from a notebook may hold anything
         return None
     path, here = list(plan.completed), plan.here
     for turn in run.turns:
-        for step in (turn.node, *map(_moved_to, turn.tool_runs)):
+        for step in (turn.node, *map(_transition_target, turn.tool_runs)):
             if step is not None and step != here:
                 path.append(here)
                 here = step
@@ -82,23 +82,23 @@ def graph_of(run: RunRecord) -> Node | None:
     return graph_node(plan.model_copy(update={"completed": tuple(path), "here": here}))
 
 
-def _moved_to(run: ToolRun) -> str | None:
-    """The step to which a patch of the document moved the workflow."""
+def _transition_target(run: ToolRun) -> str | None:
+    """Return the step to which a patch of the document moved the workflow; None if none did."""
     data = json_object(run.result.data) if run.result and run.result.ok else None
     move = json_object(data.get("transition")) if data and run.host == "fs" else None
     target: Any = move and move.get("to")
     return target if isinstance(target, str) else None
 
 
-def graph_node(plan: Plan) -> Node:
-    """A graph as a tree: the path in one line, and folded below it each step with its ways."""
+def graph_node(plan: GraphState) -> Node:
+    """Draw a graph: the path in one line, and folded below it each step with its edges."""
     visits = Counter(plan.completed)
     ended = plan.completed[-1:] == (plan.here,)
     path = [*plan.completed[-12:], *([] if ended else [f"▶ {plan.here}"])]
-    line = ("… → " if len(plan.completed) > 12 else "") + " → ".join(map(_name, path))
+    line = ("… → " if len(plan.completed) > 12 else "") + " → ".join(map(_short_name, path))
     done = len(visits.keys() & {step.id for step in plan.steps})
-    places = {step.id: i for i, step in enumerate(plan.steps)}
-    steps = [_step_node(step, plan, visits[step.id], ended, places) for step in plan.steps]
+    order = {step.id: i for i, step in enumerate(plan.steps)}
+    steps = [_step_node(step, plan, visits[step.id], ended, order) for step in plan.steps]
     return h(
         "details",
         "nba-flow",
@@ -110,27 +110,34 @@ def graph_node(plan: Plan) -> Node:
     )
 
 
-def _step_node(step: Step, plan: Plan, visits: int, ended: bool, places: dict[str, int]) -> Node:
+def _step_node(
+    step: Step, plan: GraphState, visits: int, ended: bool, order: dict[str, int]
+) -> Node:
     is_here = step.id == plan.here and not ended
     mark = "▶ " if is_here else "✓ " if visits else ""
     facts = [f"×{visits}"] if visits > 1 else []
-    facts += [_name(step.agent)] if step.agent else []
+    facts += [_short_name(step.agent)] if step.agent else []
     facts += ["current step"] if is_here else []
     facts += ["the end"] if step.terminal else []
-    ways = [
-        h("div", "nba-way", _way_words(way, is_back=places.get(way.target, 0) <= places[step.id]))
-        for way in plan.ways
-        if way.source == step.id
+    edges = [
+        h("div", "nba-way", _edge_text(edge, is_back=order.get(edge.target, 0) <= order[step.id]))
+        for edge in plan.ways
+        if edge.source == step.id
     ]
     look = "nba-here" if is_here else "nba-past" if visits else "nba-step"
-    title = h("div", "", mark, h("b", "", _name(step.id)), "".join(f" · {it}" for it in facts))
-    return h("li", look, title, *ways)
+    title = h(
+        "div", "", mark, h("b", "", _short_name(step.id)), "".join(f" · {fact}" for fact in facts)
+    )
+    return h("li", look, title, *edges)
 
 
-def _way_words(way: Way, *, is_back: bool) -> str:
-    condition = f": {one_line(visible(way.condition), _CHARS)}" if way.condition else ""
-    return f"{'↺ back to' if is_back else '→'} {_name(way.target)} ({_name(way.label)}){condition}"
+def _edge_text(edge: Edge, *, is_back: bool) -> str:
+    condition = (
+        f": {one_line(sanitize_value(edge.condition), _NAME_CHARS)}" if edge.condition else ""
+    )
+    arrow = "↺ back to" if is_back else "→"
+    return f"{arrow} {_short_name(edge.target)} ({_short_name(edge.label)}){condition}"
 
 
-def _name(text: str) -> str:
-    return one_line(visible(text), _CHARS)
+def _short_name(text: str) -> str:
+    return one_line(sanitize_value(text), _NAME_CHARS)

@@ -1,8 +1,8 @@
-"""Image parts → small pictures that a view may draw, and words for all that it may not.
+"""Image parts → small pictures, or a line of text for a part that must not be drawn.
 
-Decides by the bytes, not by what they are called: PNG, JPEG, GIF and WebP of a bounded size.
-Never SVG (it can run code and load), never an address (nothing remote loads by itself). A figure is
-a picture of a tool with the number by which the model was told to name it.
+The bytes decide, not the media type: PNG, JPEG, GIF and WebP of a bounded size. Never SVG (it can
+run code and load files), never an address (opening a notebook must not contact a server). A figure
+is an image of a tool with the number by which the model refers to it.
 """
 
 from __future__ import annotations
@@ -14,75 +14,92 @@ from collections.abc import Collection, Mapping, Sequence
 
 from nbagent.contracts.messages import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord, ToolRun
-from nbagent.view.markdown import words_of
+from nbagent.view.markdown import prose_text
 from nbagent.view.node import Node, h
-from nbagent.view.words import one_line, size, visible
+from nbagent.view.words import format_size, one_line, sanitize_value
 
 _IMAGE_CHARS = 300_000
 _MAX_PIXELS = 40_000_000
-"""A few kB can unpack to gigabytes in the page."""
+"""A few kB of a compressed image can unpack to gigabytes in the page."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-def drawn(
-    parts: Sequence[Part], *, most: int = 2, first: int = 0, below: Collection[int] = ()
+def render_parts(
+    parts: Sequence[Part],
+    *,
+    max_images: int = 2,
+    first_number: int = 0,
+    answer_figures: Collection[int] = (),
 ) -> tuple[list[Node], list[str]]:
-    """The pictures to draw, each with its caption, and a line for every other part.
+    """Return the pictures to draw, each with its caption, and a line for every other part.
 
     Args:
-        parts: of a message or a tool result.
-        most: pictures that are drawn.
-        first: the number of the first part, where they are figures.
-        below: numbers of figures that stand in the answer: their bytes are not repeated.
+        parts: parts of a message or a tool result.
+        max_images: number of pictures to draw.
+        first_number: figure number of the first part; 0 if the parts are not figures.
+        answer_figures: numbers of figures in the answer; their bytes are not repeated.
     """
     nodes: list[Node] = []
-    unseen: list[str] = []
-    for number, part in enumerate(parts, first):
-        if first and number in below:
+    other_lines: list[str] = []
+    for number, part in enumerate(parts, first_number):
+        if first_number and number in answer_figures:
             nodes.append(h("div", "nba-note", f"figure {number} · in the answer below"))
-        elif isinstance(part, ImagePart) and len(nodes) < most and _size(part):
-            nodes.append(figure_node(part, number if first else 0))
-        elif words := one_line(_in_a_line(part), 200):
-            unseen.append(words)
-    return nodes, unseen
+        elif isinstance(part, ImagePart) and len(nodes) < max_images and _image_size(part):
+            nodes.append(figure_node(part, number if first_number else 0))
+        elif text := one_line(_part_line(part), 200):
+            other_lines.append(text)
+    return nodes, other_lines
 
 
-def card_figures(run: ToolRun, below: Collection[int] = ()) -> tuple[list[Node], list[str]]:
-    """What stands in a tool's card: its pictures, and a line for each other attachment."""
-    attached = run.result.attachments if run.result else ()
-    nodes, unseen = drawn(run.images, most=_FIGURES, first=run.first_figure, below=below)
-    return nodes, unseen + drawn([it for it in attached if it not in run.images], most=0)[1]
+def card_figures(
+    run: ToolRun, answer_figures: Collection[int] = ()
+) -> tuple[list[Node], list[str]]:
+    """Pictures of a tool's card, and a line for each other attachment."""
+    attachments = run.result.attachments if run.result else ()
+    nodes, other_lines = render_parts(
+        run.images,
+        max_images=_MAX_FIGURES,
+        first_number=run.first_figure,
+        answer_figures=answer_figures,
+    )
+    return nodes, other_lines + render_parts(
+        [part for part in attachments if part not in run.images], max_images=0
+    )[1]
 
 
-def attached(run: RunRecord) -> list[Node]:
-    """What came with the words of the person: pictures, and a line for each file."""
-    asked = [it.content for it in run.messages if it.role == "user" and it.typed_text == run.prompt]
-    parts = [it for it in [(), *asked][-1] if not isinstance(it, TextPart) or it.name]
-    images, files = drawn(parts)
-    return [*(h("div", "nba-note", words) for words in files), *images]
+def prompt_attachments(run: RunRecord) -> list[Node]:
+    """Attachments of the prompt: pictures, and a line for each file."""
+    contents = [
+        message.content
+        for message in run.messages
+        if message.role == "user" and message.typed_text == run.prompt
+    ]
+    parts = [part for part in [(), *contents][-1] if not isinstance(part, TextPart) or part.name]
+    images, files = render_parts(parts)
+    return [*(h("div", "nba-note", text) for text in files), *images]
 
 
-def _in_a_line(part: Part) -> str:
+def _part_line(part: Part) -> str:
     if not isinstance(part, TextPart) or not part.name:
-        return part_words(part)
+        return part_text(part)
     content = part.text.partition(":\n")[2].removesuffix("\n")
-    return f"[file: {visible(part.name)}, {size(len(content))}]"
+    return f"[file: {sanitize_value(part.name)}, {format_size(len(content))}]"
 
 
-def part_words(part: Part) -> str:
-    """A part of a message as text; images and files by name."""
+def part_text(part: Part) -> str:
+    """Return a part of a message as text; images and files by name."""
     if isinstance(part, TextPart):
-        return visible(part.text)
+        return sanitize_value(part.text)
     if isinstance(part, FilePart):
-        return f"[file: {visible(part.name)}, {visible(part.media_type)}]"
-    return f"[image: {visible(part.alt or part.url or part.media_type)}]"
+        return f"[file: {sanitize_value(part.name)}, {sanitize_value(part.media_type)}]"
+    return f"[image: {sanitize_value(part.alt or part.url or part.media_type)}]"
 
 
-_FIGURES = 8
-"""Of one card, and of one answer."""
-_NAMED = re.compile(
-    # As a tool's result names it, as an image of Markdown, and in plain words.
+_MAX_FIGURES = 8
+"""Figures of one card, and of one answer."""
+_FIGURE_REFERENCE = re.compile(
+    # `[figure 1: caption]` as in tool results, a Markdown image, and plain "figure 1".
     r"\[figure (?P<a>\d{1,4})(?:: [^\[\]\n]{0,300})?\]"
     r"|!\[(?P<caption>[^\[\]\n]{0,300})\]\(<?figure[ _]?(?P<b>\d{1,4})>?\)"
     r"|\bfigure (?P<c>\d{1,4})\b",
@@ -92,71 +109,79 @@ _VERBATIM = ("code", "pre", "button")
 
 
 def figures_of(run: RunRecord) -> dict[int, ImagePart]:
-    """The pictures of the tools of a run, by the number that the model was told."""
+    """Images of a run's tools by their figure number."""
     tools = (tool for turn in run.turns for tool in turn.tool_runs if tool.first_figure)
     return {n: image for tool in tools for n, image in enumerate(tool.images, tool.first_figure)}
 
 
 def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
-    """A picture of a tool and a line below it: words alone where it cannot be drawn."""
+    """Draw an image with a line below it; only the line if it must not be drawn."""
     name = f"figure {number}" if number else ""
-    size = _size(image)
+    size = _image_size(image)
     if not size:
         why = f"{len(image.data or '') * 3 // 4 // 1000:,} kB, not drawn here"
-        return h("div", "nba-note", " · ".join(filter(None, (name, part_words(image), why))))
-    own = visible(caption) or ("" if " px" in image.alt else visible(image.alt))
-    # A figure that has words of its own is not described by its size, too.
-    words = " · ".join(filter(None, (name, own, "" if name and own else size)))
+        return h("div", "nba-note", " · ".join(filter(None, (name, part_text(image), why))))
+    own = sanitize_value(caption) or ("" if " px" in image.alt else sanitize_value(image.alt))
+    # A caption makes the size needless.
+    note = " · ".join(filter(None, (name, own, "" if name and own else size)))
     source = f"data:{image.media_type};base64,{image.data}"
     alt = " · ".join(filter(None, (name, own or size)))
     picture = h("img", "nba-img", alt=alt, src=source)
-    return h("div", "nba-figure", picture, h("div", "nba-note", words))
+    return h("div", "nba-figure", picture, h("div", "nba-note", note))
 
 
-def with_figures(
+def insert_figures(
     nodes: Sequence[Node], figures: Mapping[int, ImagePart]
 ) -> tuple[list[Node], set[int]]:
-    """The blocks of an answer, each figure below the block that names it first; which these are.
+    """Insert each figure below the block of an answer that names it first.
 
-    A block that is only the name of a figure is replaced by the figure. Nothing is looked for in
-    code.
+    A block that is only the name of a figure is replaced by it. Code is not searched.
+
+    Returns:
+        The blocks, and the numbers of the inserted figures.
     """
-    made: list[Node] = []
+    blocks: list[Node] = []
     placed: set[int] = set()
     for block in nodes:
-        prose = words_of([block], _VERBATIM)
-        named = [found for found in _NAMED.finditer(prose) if _number(found) in figures]
-        fresh = {_number(it): it["caption"] or "" for it in named if _number(it) not in placed}
-        if len(placed) + len(fresh) > _FIGURES:
-            fresh = {}
-        is_name = len(named) == 1 and named[0][0] == prose.strip()
-        if not (fresh and is_name):
-            made.append(_without_marks(block, figures) if named else block)
-        made += [figure_node(figures[n], n, caption) for n, caption in fresh.items()]
-        placed |= fresh.keys()
-    return made, placed
+        prose = prose_text([block], _VERBATIM)
+        references = [
+            match for match in _FIGURE_REFERENCE.finditer(prose) if _figure_number(match) in figures
+        ]
+        captions = {
+            _figure_number(match): match["caption"] or ""
+            for match in references
+            if _figure_number(match) not in placed
+        }
+        if len(placed) + len(captions) > _MAX_FIGURES:
+            captions = {}
+        is_name = len(references) == 1 and references[0][0] == prose.strip()
+        if not (captions and is_name):
+            blocks.append(_plain_references(block, figures) if references else block)
+        blocks += [figure_node(figures[n], n, caption) for n, caption in captions.items()]
+        placed |= captions.keys()
+    return blocks, placed
 
 
-def _number(found: re.Match[str]) -> int:
-    return int(found["a"] or found["b"] or found["c"])
+def _figure_number(match: re.Match[str]) -> int:
+    return int(match["a"] or match["b"] or match["c"])
 
 
-def _without_marks(node: Node, figures: Mapping[int, ImagePart]) -> Node:
-    """The node with `figure 1` for `[figure 1]`."""
+def _plain_references(node: Node, figures: Mapping[int, ImagePart]) -> Node:
+    """Replace `[figure 1]` by `figure 1` in a node."""
     if isinstance(node, str):
 
-        def plain(found: re.Match[str]) -> str:
-            is_marked = found["c"] is None and _number(found) in figures
-            return f"figure {_number(found)}" if is_marked else found[0]
+        def plain(match: re.Match[str]) -> str:
+            is_marked = match["c"] is None and _figure_number(match) in figures
+            return f"figure {_figure_number(match)}" if is_marked else match[0]
 
-        return _NAMED.sub(plain, node)
+        return _FIGURE_REFERENCE.sub(plain, node)
     if node[0] in _VERBATIM:
         return node
-    return [*node[:2], *(_without_marks(child, figures) for child in node[2:])]
+    return [*node[:2], *(_plain_references(child, figures) for child in node[2:])]
 
 
-def _size(part: ImagePart) -> str:
-    """`640 × 480 px, 12 kB` of an image that may be drawn; else empty."""
+def _image_size(part: ImagePart) -> str:
+    """Return `640 × 480 px, 12 kB` for an image that may be drawn; else an empty text."""
     data = part.data or ""
     if part.media_type not in _MEDIA_TYPES or len(data) > _IMAGE_CHARS:
         return ""
@@ -166,26 +191,26 @@ def _size(part: ImagePart) -> str:
         content = base64.b64decode(data, validate=True)
     except binascii.Error:
         return ""
-    size = _SIZES[part.media_type](content)
+    size = _SIZE_READERS[part.media_type](content)
     if size is None or not 0 < size[0] * size[1] <= _MAX_PIXELS:
         return ""
     return f"{size[0]} × {size[1]} px, {max(1, round(len(content) / 1000)):,} kB"
 
 
-def _png(content: bytes) -> tuple[int, int] | None:
+def _png_size(content: bytes) -> tuple[int, int] | None:
     if not content.startswith(b"\x89PNG\r\n\x1a\n") or content[12:16] != b"IHDR":
         return None
     return int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
 
 
-def _gif(content: bytes) -> tuple[int, int] | None:
+def _gif_size(content: bytes) -> tuple[int, int] | None:
     if content[:6] not in (b"GIF87a", b"GIF89a"):
         return None
     return int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
 
 
-def _jpeg(content: bytes) -> tuple[int, int] | None:
-    """The size in the frame header, the first of the segments SOF0–SOF15."""
+def _jpeg_size(content: bytes) -> tuple[int, int] | None:
+    """Read the size from the frame header, the first of the segments SOF0–SOF15."""
     if not content.startswith(b"\xff\xd8"):
         return None
     at = 2
@@ -198,8 +223,8 @@ def _jpeg(content: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _webp(content: bytes) -> tuple[int, int] | None:
-    """The size in the first chunk: lossy (`VP8 `), lossless (`VP8L`) or extended (`VP8X`)."""
+def _webp_size(content: bytes) -> tuple[int, int] | None:
+    """Read the first chunk: lossy (`VP8 `), lossless (`VP8L`) or extended (`VP8X`)."""
     if content[:4] != b"RIFF" or content[8:12] != b"WEBP" or len(content) < 30:
         return None
     kind = content[12:16]
@@ -215,4 +240,9 @@ def _webp(content: bytes) -> tuple[int, int] | None:
     return None
 
 
-_SIZES = {"image/png": _png, "image/jpeg": _jpeg, "image/gif": _gif, "image/webp": _webp}
+_SIZE_READERS = {
+    "image/png": _png_size,
+    "image/jpeg": _jpeg_size,
+    "image/gif": _gif_size,
+    "image/webp": _webp_size,
+}

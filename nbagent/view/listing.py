@@ -1,6 +1,6 @@
-"""What a command lists, as a value: tables in a front end, aligned text in a terminal.
+"""Output of a command as a value: tables in a front end, aligned text in a terminal.
 
-Knows nothing of what is listed. Here every text of a listing is made safe to be printed.
+Knows nothing of the listed things. Makes every text of a listing safe to print.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nbagent.view.node import Node, h, html
-from nbagent.view.words import visible
+from nbagent.view.words import sanitize_value
 
-_WIDEST = 24
-"""Characters of a column; a longer cell of it stands on a line of its own."""
+_MAX_COLUMN_CHARS = 24
+"""Width of a column; a longer cell is printed on a line of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -20,29 +20,29 @@ class Listing:
     """A title, rows under headings, notes, and further listings below."""
 
     title: str = ""
-    heads: tuple[str, ...] = ()
-    """Names of the columns; none where the rows say it."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns; empty if the rows explain themselves."""
     rows: Sequence[tuple[str, ...]] = ()
     notes: Sequence[str] = ()
-    """Lines below the rows, as they are."""
+    """Lines below the rows, printed unchanged."""
     parts: Sequence[Listing] = ()
 
     def __str__(self) -> str:
-        rows = list(_aligned(self.heads, self._cells()))
-        notes = visible("\n".join(self.notes)).splitlines()
+        rows = list(_aligned(self.columns, self._cells()))
+        notes = sanitize_value("\n".join(self.notes)).splitlines()
         lines = [*rows, *([""] if rows and notes and not self.title else ()), *notes]
         if self.title:
-            lines = [visible(self.title), *(f"  {line}".rstrip() for line in lines)]
+            lines = [sanitize_value(self.title), *(f"  {line}".rstrip() for line in lines)]
         return "\n\n".join(filter(None, ["\n".join(lines), *map(str, self.parts)]))
 
     def _cells(self) -> list[list[str]]:
-        return [[" ".join(visible(cell).split("\n")) for cell in row] for row in self.rows]
+        return [[" ".join(sanitize_value(cell).split("\n")) for cell in row] for row in self.rows]
 
     def node(self) -> Node:
-        """The listing as a picture."""
-        heads = [h("th", "nba-cell", head, scope="col") for head in self.heads]
+        """Draw the listing."""
+        heads = [h("th", "nba-cell", head, scope="col") for head in self.columns]
         rows = [
-            [h("th", "nba-cell", first, scope="row"), *(h("td", "nba-cell", one) for one in more)]
+            [h("th", "nba-cell", first, scope="row"), *(h("td", "nba-cell", text) for text in more)]
             for first, *more in self._cells()
         ]
         table = h(
@@ -54,9 +54,9 @@ class Listing:
         return h(
             "div",
             "nba-list",
-            h("h4", "nba-title", visible(self.title)) if self.title else None,
+            h("h4", "nba-title", sanitize_value(self.title)) if self.title else None,
             table if rows else None,
-            h("pre", "nba-notes", visible("\n".join(self.notes))) if self.notes else None,
+            h("pre", "nba-notes", sanitize_value("\n".join(self.notes))) if self.notes else None,
             *(part.node() for part in self.parts),
         )
 
@@ -65,10 +65,10 @@ class Listing:
 
 
 def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The rows with their columns below each other; columns without any text are left out."""
+    """Print rows with aligned columns; columns without any text are omitted."""
     columns = [i for i, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
     lines = [heads, *rows] if heads and len(columns) > 1 else rows
-    widths = {i: max(min(len(row[i]), _WIDEST) for row in lines) for i in columns[:-1]}
+    widths = {i: max(min(len(row[i]), _MAX_COLUMN_CHARS) for row in lines) for i in columns[:-1]}
     for row in lines:
         line = ""
         for i in columns:

@@ -1,14 +1,14 @@
-"""Events → ops: small messages that change the picture of a run that is at work.
+"""Events → ops: small messages that change the picture of a running run.
 
-The state is the record as far as it goes, the texts that stream, and the open questions; every
-picture is drawn from it by `picture`, so that the last one is the picture of the stored record.
+The state is the record so far, the streaming texts and the open questions. `picture` draws every
+part from it, so the last live picture equals the picture of the stored record.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from nbagent.contracts import events
 from nbagent.contracts.approval import Question
@@ -17,28 +17,28 @@ from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatResponse, Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels, timing
-from nbagent.view.graph import graph_of
-from nbagent.view.live_text import Op, Writing, progress_node
+from nbagent.view.graph import run_graph_node
+from nbagent.view.live_text import Op, TurnDraft, progress_node
 from nbagent.view.node import Node
 from nbagent.view.picture import (
-    Now,
+    LiveState,
     card,
     card_key,
     head,
-    line_node,
     notices_node,
     picture,
     prompt_node,
+    turn_line_node,
     turn_node,
 )
-from nbagent.view.question import asks_node
-from nbagent.view.words import one_line, visible
+from nbagent.view.question import open_questions_node
+from nbagent.view.words import one_line, sanitize_value
 
 
-def merge(pending: list[Op], op: Op) -> None:
-    """Put an op to those that wait for the next message; what it makes needless goes.
+def merge_op(pending: list[Op], op: Op) -> None:
+    """Add an op to those that wait for the next message, and drop the ops that it replaces.
 
-    A key's parts have keys that begin with it and a slash.
+    Keys of the parts of a node begin with its key and a slash.
     """
     kind, key = op[0], op[1]
     if kind == "done":
@@ -51,137 +51,147 @@ def merge(pending: list[Op], op: Op) -> None:
         else:
             pending.append(list(op))
         return
-    under = f"{key}/"
-    place = next((i for i, it in enumerate(pending) if it[1] == key), None)
-    if place is not None:
-        # In the place of the first one: its parent was there by then.
-        pending[place] = op
-    kept = [it for it in pending if it is op or not (it[1] == key or it[1].startswith(under))]
-    pending[:] = kept if place is not None else [*kept, op]
+    child_prefix = f"{key}/"
+    index = next((i for i, other in enumerate(pending) if other[1] == key), None)
+    if index is not None:
+        # In the position of the first one: at that moment its parent already existed.
+        pending[index] = op
+    remaining = [
+        other
+        for other in pending
+        if other is op or not (other[1] == key or other[1].startswith(child_prefix))
+    ]
+    pending[:] = remaining if index is not None else [*remaining, op]
 
 
 class LivePicture:
-    """The picture of one run at work. `fold` on one thread; all else on any."""
+    """Picture of one running run. Call `apply` from one thread; the rest from any."""
 
     def __init__(self, run: RunRecord, clock: Callable[[], float] = monotonic_ms) -> None:
         self._clock = clock
         self._lock = threading.RLock()
         self._run = run
-        self._now, self._start_ms, self._n_asked = Now(), clock(), 0
+        self._state, self._start_ms, self._n_asked = LiveState(), clock(), 0
 
-    def fold(self, event: events.Event) -> list[Op]:
-        """Take one event; gives what a page has to be told."""
+    def apply(self, event: events.Event) -> list[Op]:
+        """Apply one event; return the ops for the pages."""
         with self._lock:
-            return self._fold(event)
+            return self._apply(event)
 
     def picture(self, unfolded: frozenset[str] = frozenset(), kernel: str = "") -> Node:
-        """The picture as it is now."""
+        """Draw the whole run as it is now."""
         with self._lock:
-            now = self._timed() if self._run.phase == "Running" else None
-            return picture(self._run, now=now, unfolded=unfolded, kernel=kernel)
+            live = self._state_with_time() if self._run.phase == "Running" else None
+            return picture(self._run, live=live, unfolded=unfolded, kernel=kernel)
 
     def record(self) -> RunRecord:
-        """The record as far as it goes, with what has streamed so far."""
+        """Return the record so far, including the text that is still streaming."""
         with self._lock:
             if self._run.phase != "Running":
                 return self._run
             turns = tuple(map(self._with_text, self._run.turns))
-            elapsed = self._timed().elapsed_ms
+            elapsed = self._state_with_time().elapsed_ms
             return self._run.model_copy(update={"turns": turns, "duration_ms": elapsed})
 
-    def asked(self, question_id: str) -> Question | None:
-        """The open question of that id."""
+    def open_question(self, question_id: str) -> Question | None:
+        """Return the open question with that id; None if it is not open."""
         return dict(self.open_questions()).get(question_id)
 
     def open_questions(self) -> list[tuple[str, Question]]:
-        """The questions that wait for an answer, the first asked first."""
+        """Return the open questions with their ids, oldest first."""
         with self._lock:
-            return [*self._now.asked.values()]
+            return [*self._state.open_questions.values()]
 
-    def stopping(self, words: str) -> list[Op]:
-        """Say in the head that the person stops or pauses the run."""
+    def stopping(self, text: str) -> list[Op]:
+        """Show in the head that the person stops or pauses the run."""
         with self._lock:
-            self._now.stopping = words
-            return [self._head()]
+            self._state.stopping = text
+            return [self._head_op()]
 
-    # What the page is told
+    # Ops for the pages
 
-    def _timed(self) -> Now:
-        self._now.elapsed_ms = self._clock() - self._start_ms
-        return self._now
+    def _state_with_time(self) -> LiveState:
+        self._state.elapsed_ms = self._clock() - self._start_ms
+        return self._state
 
-    def _head(self) -> Op:
-        return ["put", "head", head(self._run, self._timed()), ""]
+    def _head_op(self) -> Op:
+        return ["put", "head", head(self._run, self._state_with_time()), ""]
 
     def _turn_op(self, turn: EngineTurn) -> Op:
-        return ["put", turn.id, turn_node(self._run, turn, now=self._now), "turns"]
+        return ["put", turn.id, turn_node(self._run, turn, live=self._state), "turns"]
 
-    def _asks(self) -> Op:
-        return ["put", "asks", asks_node(self.open_questions()), ""]
+    def _questions_op(self) -> Op:
+        return ["put", "asks", open_questions_node(self.open_questions()), ""]
 
-    def _awake(self) -> list[Op]:
-        """What waited goes on: take its words from the head."""
-        if not self._now.activity:
+    def _clear_activity(self) -> list[Op]:
+        """The wait is over: remove its text from the head."""
+        if not self._state.activity:
             return []
-        self._doing("model")
-        return [self._head()]
+        self._set_activity("model")
+        return [self._head_op()]
 
-    def _doing(self, doing: timing.Kind, activity: str = "", again_ms: float = 0.0) -> None:
-        self._now.doing, self._now.activity, self._now.again_ms = doing, activity, again_ms
+    def _set_activity(self, doing: timing.Kind, activity: str = "", again_ms: float = 0.0) -> None:
+        self._state.time_kind, self._state.activity, self._state.retry_at_ms = (
+            doing,
+            activity,
+            again_ms,
+        )
 
-    # What happens
+    # Events
 
-    def _fold(self, event: events.Event) -> list[Op]:
+    def _apply(self, event: events.Event) -> list[Op]:
         match event:
             case events.TextDelta(turn_id=turn_id, text=text):
-                return [*self._awake(), *self._writing(turn_id).more_text(text)]
+                return [*self._clear_activity(), *self._draft(turn_id).add_text(text)]
             case events.ReasoningDelta(turn_id=turn_id, text=text):
-                return [*self._awake(), *self._writing(turn_id).more_reasoning(text)]
+                return [*self._clear_activity(), *self._draft(turn_id).add_reasoning(text)]
             case events.ToolCallDelta(turn_id=turn_id, call_index=index, name=name):
-                more = self._writing(turn_id).more_call(index, visible(name or ""), event.arguments)
-                return [*self._awake(), *more]
+                more = self._draft(turn_id).add_call(
+                    index, sanitize_value(name or ""), event.arguments
+                )
+                return [*self._clear_activity(), *more]
             case events.RunStarted(run=run):
-                self._run, self._now, self._start_ms = run, Now(), self._clock()
+                self._run, self._state, self._start_ms = run, LiveState(), self._clock()
                 prompt = prompt_node(run)
-                return [self._head(), *([["put", "prompt", prompt, ""]] if prompt else [])]
+                return [self._head_op(), *([["put", "prompt", prompt, ""]] if prompt else [])]
             case events.TurnStarted():
                 return self._turn_started(event)
             case events.ResponseReceived(turn=turn):
-                return self._turn_known(turn, "tool")
+                return self._turn_changed(turn, "tool")
             case events.TurnFinished(turn=turn, messages=messages):
                 self._set(messages=(*self._run.messages, *messages))
-                return self._turn_known(turn, "model")
+                return self._turn_changed(turn, "model")
             case events.MessagesAdded(messages=messages):
                 self._set(messages=(*self._run.messages, *messages))
+                return []
             case events.ApprovalRequested():
                 return self._question_asked(event)
             case events.ToolCallStarted(turn_id=turn_id):
-                known = self._known(turn_id, event.tool_call_id, event.tool_name)
+                known = self._tool_run(turn_id, event.tool_call_id, event.tool_name)
                 started = known.started_at or self._run.started_at
-                given = {"args": event.args, "display_name": event.display_name}
+                fields = {"args": event.args, "display_name": event.display_name}
                 known = known.model_copy(update={"started_at": started})
-                return self._call_changed(turn_id, known.model_copy(update=given), "tool")
+                return self._call_changed(turn_id, known.model_copy(update=fields), "tool")
             case events.ToolProgress():
                 return self._progress(event)
             case events.ToolCallFinished(turn_id=turn_id, tool_run=run):
                 return self._call_changed(turn_id, run, "tool" if event.pending else "model")
             case events.Retrying(error=error):
-                why = one_line(labels.error_words(error) or visible(event.text), 200)
-                again_ms = self._timed().elapsed_ms + event.wait_s * 1000
-                self._doing("bad", f"attempt {event.attempt} failed · {why}", again_ms)
-                return [self._head()]
+                why = one_line(labels.error_text(error) or sanitize_value(event.text), 200)
+                again_ms = self._state_with_time().elapsed_ms + event.wait_s * 1000
+                self._set_activity("bad", f"attempt {event.attempt} failed · {why}", again_ms)
+                return [self._head_op()]
             case events.Waiting(text=text):
-                self._doing("wait" if text else "model", labels.note_of(text))
-                return [self._head()]
+                self._set_activity("wait" if text else "model", labels.note_text(text))
+                return [self._head_op()]
             case events.Notice(turn_id=turn_id, text=text):
-                return self._noticed(turn_id, text)
+                return self._notice_added(turn_id, text)
             case events.RunFinished(run=run):
                 self._run = run
-                self._now.asked.clear()
+                self._state.open_questions.clear()
                 return [["done", picture(run)]]
             case _:
-                pass
-        return []
+                assert_never(event)
 
     def _set(self, **fields: Any) -> None:
         self._run = self._run.model_copy(update=fields)
@@ -189,8 +199,8 @@ class LivePicture:
     def _turn(self, turn_id: str) -> EngineTurn | None:
         return next((turn for turn in reversed(self._run.turns) if turn.id == turn_id), None)
 
-    def _keep(self, turn: EngineTurn) -> None:
-        """Put a turn into the record, and its numbers into the sums."""
+    def _store_turn(self, turn: EngineTurn) -> None:
+        """Insert or replace a turn in the record and update the totals."""
         turns = {known.id: known for known in self._run.turns} | {turn.id: turn}
         spent = [t.response.usage for t in turns.values() if t.response and t.response.usage]
         costs = [t.cost_usd for t in turns.values() if t.cost_usd is not None]
@@ -200,11 +210,11 @@ class LivePicture:
             cost_usd=sum(costs) if costs else None,
         )
 
-    def _writing(self, turn_id: str) -> Writing:
-        return self._now.writing.setdefault(turn_id, Writing(turn_id))
+    def _draft(self, turn_id: str) -> TurnDraft:
+        return self._state.drafts.setdefault(turn_id, TurnDraft(turn_id))
 
     def _with_text(self, turn: EngineTurn) -> EngineTurn:
-        writing = self._now.writing.get(turn.id)
+        writing = self._state.drafts.get(turn.id)
         if writing is None or turn.response is not None:
             return turn
         message = Message.of("assistant", writing.text.text)
@@ -228,75 +238,75 @@ class LivePicture:
             request=request,
             started_at=run.started_at,
         )
-        self._now.writing[turn.id] = Writing(turn.id)
-        self._doing("model")
-        self._keep(turn)
-        # The turn before is over, and folds.
-        return [*map(self._turn_op, self._run.turns[-2:]), self._head()]
+        self._state.drafts[turn.id] = TurnDraft(turn.id)
+        self._set_activity("model")
+        self._store_turn(turn)
+        # The previous turn is over, so its picture folds.
+        return [*map(self._turn_op, self._run.turns[-2:]), self._head_op()]
 
-    def _turn_known(self, turn: EngineTurn, doing: timing.Kind) -> list[Op]:
-        self._now.writing.pop(turn.id, None)
-        self._doing(doing)
-        self._keep(turn)
-        closed = self._close(*self._now.asked)
-        graph = graph_of(self._run)
+    def _turn_changed(self, turn: EngineTurn, doing: timing.Kind) -> list[Op]:
+        self._state.drafts.pop(turn.id, None)
+        self._set_activity(doing)
+        self._store_turn(turn)
+        closed = self._close_questions(*self._state.open_questions)
+        graph = run_graph_node(self._run)
         moved: list[Op] = [["put", "graph", graph, ""]] if graph else []
-        return [self._turn_op(turn), self._head(), *moved, *closed]
+        return [self._turn_op(turn), self._head_op(), *moved, *closed]
 
-    def _close(self, *keys: str) -> list[Op]:
-        """Questions that are answered: take them out of the list."""
-        closed = [self._now.asked.pop(key, None) for key in keys]
-        return [self._asks()] if any(closed) else []
+    def _close_questions(self, *keys: str) -> list[Op]:
+        """Remove answered questions."""
+        closed = [self._state.open_questions.pop(key, None) for key in keys]
+        return [self._questions_op()] if any(closed) else []
 
     def _question_asked(self, event: events.ApprovalRequested) -> list[Op]:
         turn_id, question = event.turn_id, event.question
         self._n_asked += 1
         question_id = f"{turn_id}/{event.tool_call_id}/{self._n_asked}"
-        self._now.asked[card_key(turn_id, event.tool_call_id)] = (question_id, question)
-        known = self._known(turn_id, event.tool_call_id, event.tool_name)
-        given = {"args": event.args, "display_name": question.display_name}
-        changed = self._put_call(turn_id, known.model_copy(update=given))
-        return [*changed, self._head(), self._asks()]
+        self._state.open_questions[card_key(turn_id, event.tool_call_id)] = (question_id, question)
+        known = self._tool_run(turn_id, event.tool_call_id, event.tool_name)
+        fields = {"args": event.args, "display_name": question.display_name}
+        changed = self._put_call(turn_id, known.model_copy(update=fields))
+        return [*changed, self._head_op(), self._questions_op()]
 
     def _progress(self, event: events.ToolProgress) -> list[Op]:
         part = "" if event.fraction is None else f"{event.fraction:.0%} "
         key = card_key(event.turn_id, event.tool_call_id)
-        words = one_line(f"{part}{visible(event.text)}", 300)
-        self._now.progress[key] = words
-        return [["put", f"{key}/progress", progress_node(key, words), key]]
+        text = one_line(f"{part}{sanitize_value(event.text)}", 300)
+        self._state.progress[key] = text
+        return [["put", f"{key}/progress", progress_node(key, text), key]]
 
     def _call_changed(self, turn_id: str, run: ToolRun, doing: timing.Kind) -> list[Op]:
         key = card_key(turn_id, run.tool_call_id)
         if run.result is not None:
-            self._now.progress.pop(key, None)
-        self._now.doing = doing
-        closed = self._close(key)
-        return [*self._put_call(turn_id, run), self._head(), *closed]
+            self._state.progress.pop(key, None)
+        self._state.time_kind = doing
+        closed = self._close_questions(key)
+        return [*self._put_call(turn_id, run), self._head_op(), *closed]
 
-    def _known(self, turn_id: str, call: str, name: str = "") -> ToolRun:
-        """What is known of a call."""
+    def _tool_run(self, turn_id: str, call: str, name: str = "") -> ToolRun:
+        """Return the tool run of a call; a new one if there is none yet."""
         turn = self._turn(turn_id)
         runs = {run.tool_call_id: run for run in turn.tool_runs} if turn else {}
         return runs.get(call) or ToolRun(tool_call_id=call, tool_name=name)
 
     def _put_call(self, turn_id: str, run: ToolRun) -> list[Op]:
-        """Put a call into its turn; gives its card and the turn's line."""
+        """Insert or replace a call in its turn; return the ops for its card and the turn's line."""
         turn = self._turn(turn_id)
         if turn is None:
             return []
         runs = {known.tool_call_id: known for known in turn.tool_runs} | {run.tool_call_id: run}
         turn = turn.model_copy(update={"tool_runs": tuple(runs.values())})
-        self._keep(turn)
-        node = card(self._run, turn, [*runs].index(run.tool_call_id), now=self._now)
-        line = line_node(self._run, turn, self._now)
+        self._store_turn(turn)
+        node = card(self._run, turn, [*runs].index(run.tool_call_id), live=self._state)
+        line = turn_line_node(self._run, turn, self._state)
         key = card_key(turn_id, run.tool_call_id)
         return [["put", key, node, f"{turn_id}/tools"], ["put", f"{turn_id}/line", line, ""]]
 
-    def _noticed(self, turn_id: str | None, text: str) -> list[Op]:
+    def _notice_added(self, turn_id: str | None, text: str) -> list[Op]:
         turn = self._turn(turn_id) if turn_id else None
         if turn:
             turn = turn.model_copy(update={"notices": (*turn.notices, text)})
-            self._keep(turn)
+            self._store_turn(turn)
             return [self._turn_op(turn)]
         if turn_id:
             return []

@@ -1,8 +1,7 @@
-"""Markdown → nodes: no HTML, no image, no address but http, https and mailto. Never fails.
+"""Markdown → nodes: no HTML, no images, only http, https and mailto links. Never raises.
 
-Formulas are typeset by the front end's MathJax, and only those of a closed list of commands: all
-else stays text. Code of a few known languages is highlighted here. `Blocks` draws a text that is
-still being written.
+The front end's MathJax typesets formulas that use a closed list of commands; others stay text. Code
+of a few languages is highlighted here. `BlockSplitter` draws a text that is still streaming.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,29 +16,29 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline
 from markdown_it.tree import SyntaxTreeNode
 
-from nbagent.view.node import Node, h, named
+from nbagent.view.node import Node, h, name_set
 
 MAX_CHARS = 60_000
-"""A longer text is shown as it is, in one block."""
+"""A longer text is shown unchanged, in one block."""
 _MAX_LINES = 4_000
 _MAX_NODES = 20_000
 _MAX_EFFORT = 16_000_000
-"""Sum over the paragraphs of (brackets, stars, backticks, …)²: what the parser is slow with."""
+"""Sum over the paragraphs of (number of special characters)²: the parser's time is quadratic."""
 _TEXTS = ("text", "text_special", "html_inline", "html_block")
-_TAGS = named("p h3 h4 h5 h6 ul ol li blockquote em strong s a table thead tbody tr")
-_LOWER = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6"}
-"""A heading in an answer stands below those of the notebook."""
-INLINE = named("em strong s a code span b i small sub sup")
+_TAGS = name_set("p h3 h4 h5 h6 ul ol li blockquote em strong s a table thead tbody tr")
+_LOWERED_HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6"}
+"""Headings of an answer rank below those of the notebook."""
+INLINE = name_set("em strong s a code span b i small sub sup")
 
 
-def nodes_of(text: str) -> list[Node]:
-    """The nodes of a Markdown text; hostile input comes back as one `pre`."""
+def markdown_nodes(text: str) -> list[Node]:
+    """Parse a Markdown text; return hostile or too costly text as one `pre`."""
     return list(_nodes_of(text)) if text.strip() else []
 
 
 @lru_cache(maxsize=64)
 def _nodes_of(text: str) -> Sequence[Node]:
-    # A picture is drawn more than once while its run is at work, always of the same texts.
+    # Cached: a live picture draws the same texts again and again.
     if not is_costly(text):
         try:
             tree = SyntaxTreeNode(_parser().parse(text))
@@ -52,7 +50,7 @@ def _nodes_of(text: str) -> Sequence[Node]:
 
 
 def is_costly(text: str) -> bool:
-    """Whether the parser would hold up the loop it runs on (a tenth of a second or so)."""
+    """True if parsing would block the event loop for about 0.1 s or more."""
     if len(text) > MAX_CHARS or text.count("\n") > _MAX_LINES:
         return True
     effort = 0
@@ -77,52 +75,54 @@ def _is_link(address: str) -> bool:
         return False
 
 
-def _nodes(it: SyntaxTreeNode) -> list[Node]:
-    if it.type in _TEXTS:
-        return [it.content]
-    if it.type in ("softbreak", "hardbreak", "hr"):
-        return ["\n" if it.type == "softbreak" else h("br" if it.type == "hardbreak" else "hr")]
-    if it.type == "code_inline":
-        return [h("code", "", it.content)]
-    if it.type == "math":
-        return [h("span", "nba-math mathjax_process tex2jax_process", it.content)]
-    if it.type in ("fence", "code_block"):
-        return [code_node(it.content, it.info.split()[0] if it.info.strip() else "")]
-    if it.type == "image":
-        return [f"[image: {it.content} — {it.attrs.get('src', '')}]"]
-    if it.type == "table":
-        _align(it)
-    children = [node for child in it.children for node in _nodes(child)]
-    tag = _LOWER.get(it.tag, it.tag)
-    if it.type in ("td", "th"):
-        side = str(it.attrs.get("style", "")).removeprefix("text-align:")
-        return [cell(tag, children, right=side == "right")]
-    if it.type == "inline" or it.hidden or tag not in _TAGS:
+def _nodes(token: SyntaxTreeNode) -> list[Node]:
+    if token.type in _TEXTS:
+        return [token.content]
+    if token.type in ("softbreak", "hardbreak", "hr"):
+        return [
+            "\n" if token.type == "softbreak" else h("br" if token.type == "hardbreak" else "hr")
+        ]
+    if token.type == "code_inline":
+        return [h("code", "", token.content)]
+    if token.type == "math":
+        return [h("span", "nba-math mathjax_process tex2jax_process", token.content)]
+    if token.type in ("fence", "code_block"):
+        return [code_node(token.content, token.info.split()[0] if token.info.strip() else "")]
+    if token.type == "image":
+        return [f"[image: {token.content} — {token.attrs.get('src', '')}]"]
+    if token.type == "table":
+        _align_numbers(token)
+    children = [node for child in token.children for node in _nodes(child)]
+    tag = _LOWERED_HEADINGS.get(token.tag, token.tag)
+    if token.type in ("td", "th"):
+        side = str(token.attrs.get("style", "")).removeprefix("text-align:")
+        return [table_cell(tag, children, right=side == "right")]
+    if token.type == "inline" or token.hidden or tag not in _TAGS:
         return children
-    kept = {name: str(it.attrs[name]) for name in ("href", "start") if name in it.attrs}
-    return [h(tag, "", *children, **kept)]
+    attributes = {name: str(token.attrs[name]) for name in ("href", "start") if name in token.attrs}
+    return [h(tag, "", *children, **attributes)]
 
 
-def _align(table: SyntaxTreeNode) -> None:
-    """Numbers right, in columns of which the text does not say it."""
+def _align_numbers(table: SyntaxTreeNode) -> None:
+    """Align columns of numbers to the right unless the table sets an alignment."""
     rows = [row.children for part in table.children for row in part.children]
     for head, *cells in zip(*rows, strict=False):
-        texts = [it.children[0].content.strip("*_`") for it in cells if it.children]
+        texts = [cell.children[0].content.strip("*_`") for cell in cells if cell.children]
         if "style" not in head.attrs and are_numbers(texts):
-            for it in (head, *cells):
-                it.attrs["style"] = "text-align:right"
+            for cell in (head, *cells):
+                cell.attrs["style"] = "text-align:right"
 
 
 _NUMBER = re.compile(r"\s*(?:[-+−]?[\d,.]+(?:e[-+]?\d+)?%?|nan|NaN|null|)\s*")
 
 
 def are_numbers(texts: Sequence[str]) -> bool:
-    """Whether the cells of a column of a table are numbers or missing."""
+    """True if all cells of a column are numbers or missing, and at least one is not empty."""
     return all(map(_NUMBER.fullmatch, texts)) and any(map(str.strip, texts))
 
 
-def cell(tag: str, children: Sequence[Node], *, right: bool = False) -> Node:
-    """A cell of a table: numbers right, all else left, also where a page's own sheet differs."""
+def table_cell(tag: str, children: Sequence[Node], *, right: bool = False) -> Node:
+    """Return a table cell, aligned explicitly: style sheets of front ends differ."""
     side = "right" if right else None
     return h(tag, "nba-r" if right else "nba-l", *children, align=side)
 
@@ -136,10 +136,10 @@ _MATH = re.compile(
     re.DOTALL,
 )
 _TEX_TOKEN = re.compile(r"\\([A-Za-z]+|[,;:!{}|%&#_\\ ])|[^\\%$#]", re.DOTALL)
-_MOST_BRACES = 12
-_SPREADS = re.compile(r"\\\\\s*\[|'{4}")
-"""A line's height in figures (`\\\\[9999em]`), and more primes than anybody writes."""
-_TEX = named(
+_MAX_BRACE_DEPTH = 12
+_OVERSIZED_TEX = re.compile(r"\\\\\s*\[|'{4}")
+"""Explicit line heights (`\\\\[9999em]`) and long rows of primes, which can fill the page."""
+_TEX_COMMANDS = name_set(
     "frac dfrac tfrac sqrt sum prod int iint oint lim min max sup inf log ln exp sin cos tan arcsin"
     " arccos arctan sinh cosh tanh det dim ker gcd arg deg Pr alpha beta gamma delta epsilon"
     " varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi"
@@ -159,39 +159,39 @@ _ENVIRONMENTS = re.compile(r"\\(?:begin|end)(?!\{(?:[pbvBV]?matrix|cases|aligned
 def _math_rule(state: StateInline, silent: bool) -> bool:
     if state.src[state.pos] not in "$\\":
         return False
-    found = _MATH.match(state.src, state.pos, state.posMax)
-    if found is None:
+    match = _MATH.match(state.src, state.pos, state.posMax)
+    if match is None:
         return False
-    is_formula = is_tex(found[found.lastindex or 0])
-    if not is_formula and found[0].startswith("$"):
+    is_formula = is_tex(match[match.lastindex or 0])
+    if not is_formula and match[0].startswith("$"):
         return False
     if not silent:
-        state.push("math" if is_formula else "text", "", 0).content = found[0]
-    state.pos = found.end()
+        state.push("math" if is_formula else "text", "", 0).content = match[0]
+    state.pos = match.end()
     return True
 
 
 def is_tex(source: str) -> bool:
-    """Whether a formula holds known commands only, with its braces in pairs."""
+    """True if a formula uses known commands only and its braces are balanced."""
     at = depth = 0
     while at < len(source):
         token = _TEX_TOKEN.match(source, at)
-        if token is None or (token[1] and token[1].isalpha() and token[1] not in _TEX):
+        if token is None or (token[1] and token[1].isalpha() and token[1] not in _TEX_COMMANDS):
             return False
         depth += {"{": 1, "}": -1}.get(token[0], 0)
-        if not 0 <= depth <= _MOST_BRACES:
+        if not 0 <= depth <= _MAX_BRACE_DEPTH:
             return False
         at = token.end()
-    is_ours = not _ENVIRONMENTS.search(source) and not _SPREADS.search(source)
+    is_ours = not _ENVIRONMENTS.search(source) and not _OVERSIZED_TEX.search(source)
     return depth == 0 and bool(source.strip()) and is_ours
 
 
 # Code
 
-_LANGUAGES = named(
+_LANGUAGES = name_set(
     "python py python3 javascript js bash sh shell yaml json sql html css r julia toml diff rust rs"
 )
-"""Names that Pygments knows, each of a lexer whose time is bounded; all others are text."""
+"""Languages whose Pygments lexer runs in bounded time; other code is plain text."""
 _ALIASES = {
     **dict.fromkeys(("typescript", "ts"), "javascript"),
     "console": "bash",
@@ -199,8 +199,9 @@ _ALIASES = {
     "yml": "yaml",
 }
 _MAX_CODE = 6_000
-"""Some lexers need the square of it for a hostile text: half a second. That of C, its cube."""
-_LOOKS = {
+"""Longest highlighted code. For hostile text some lexers take quadratic time, 0.5 s at this length;
+the one for C takes cubic time and is not used."""
+_CLASS_OF_TOKENS = {
     "nba-kc": ("Comment",),
     "nba-kk": ("Keyword", "Operator.Word"),
     "nba-ks": ("Literal.String",),
@@ -212,22 +213,26 @@ _LOOKS = {
 
 
 def code_node(text: str, language: str = "") -> Node:
-    """A block of code with a button that copies it."""
+    """Draw a block of code with a copy button."""
     button = h("button", "nba-do", data_do="copy", title="Copy")
-    return h("div", "nba-code", button, h("pre", "", *highlighted(text, language)))
+    return h("div", "nba-code", button, h("pre", "", *highlight(text, language)))
 
 
-def highlighted(text: str, language: str) -> list[Node]:
-    """Code as spans with a class for each kind of word; text where the language is unknown."""
+def highlight(text: str, language: str) -> list[Node]:
+    """Highlight code: spans with a class for each kind of token; plain text if unknown."""
     name = _ALIASES.get(language.lower(), language.lower())
     if name not in _LANGUAGES or len(text) > _MAX_CODE:
         return [text]
-    # Late, and untyped: most answers hold no code.
-    lexers: Any = import_module("pygments.lexers")
+    # Late: most answers hold no code.
+    from pygments import lexers
+
+    untyped: Any = lexers
     runs: list[list[str]] = []
-    for kind, piece in lexers.get_lexer_by_name(name, stripnl=False).get_tokens(text):
+    for kind, piece in untyped.get_lexer_by_name(name, stripnl=False).get_tokens(text):
         kinds = str(kind).removeprefix("Token.")
-        look = next((look for look, starts in _LOOKS.items() if kinds.startswith(starts)), "")
+        look = next(
+            (look for look, starts in _CLASS_OF_TOKENS.items() if kinds.startswith(starts)), ""
+        )
         look = look if piece.strip() else ""
         if runs and runs[-1][0] == look:
             runs[-1][1] += piece
@@ -236,24 +241,24 @@ def highlighted(text: str, language: str) -> list[Node]:
     return [h("span", look, piece) if look else piece for look, piece in runs]
 
 
-# A text while it is written
+# Streaming text
 
 
-class Blocks:
-    """Which blocks of a growing text are closed: all of its top level but the last one."""
+class BlockSplitter:
+    """Splits a growing text into closed blocks and an open one, the last of its top level."""
 
     def __init__(self) -> None:
         self.tail = ""
-        """The open block, as text."""
+        """Text of the open block."""
         self._next = 0
 
     def feed(self, text: str) -> list[Node]:
-        """Take more text; gives the blocks that it closed, drawn.
+        """Add text; return the nodes of the blocks that it closed.
 
-        The tail is parsed again when it has a new line and has grown by a quarter: the whole costs
-        no more than a few parses of the whole text.
+        The tail is parsed again only when it has a new line and has grown by a quarter, so all
+        parses together cost as much as a few parses of the whole text.
         """
-        # The first character of a line tells that the block before it is over.
+        # A block ends where the next line starts, so one character of the next line is needed.
         new = self.tail[-1:] + text
         self.tail += text
         if "\n" not in new or len(self.tail) < self._next:
@@ -261,23 +266,23 @@ class Blocks:
         start = self._start_of_last_block()
         closed, self.tail = self.tail[:start], self.tail[start:]
         self._next = len(self.tail) * 5 // 4 if len(self.tail) > 1_000 else 0
-        return nodes_of(closed)
+        return markdown_nodes(closed)
 
     def _start_of_last_block(self) -> int:
         if is_costly(self.tail):
             return 0
-        tops = [it for it in _parser().parse(self.tail) if it.level == 0 and it.map]
+        tops = [token for token in _parser().parse(self.tail) if token.level == 0 and token.map]
         first = tops[-1].map[0] if tops and tops[-1].map else 0
         return sum(len(line) + 1 for line in self.tail.split("\n")[:first])
 
 
-def words_of(nodes: Sequence[Node], skip: Sequence[str] = ("button",)) -> str:
-    """The text in nodes but for some tags; blocks are separated by a space."""
-    words: list[str] = []
+def prose_text(nodes: Sequence[Node], skip: Sequence[str] = ("button",)) -> str:
+    """Return the text of nodes without some tags; blocks are separated by a space."""
+    pieces: list[str] = []
     for node in nodes:
         if isinstance(node, str):
-            words.append(node)
+            pieces.append(node)
         elif node[0] not in skip:
             around = "" if node[0] in INLINE else " "
-            words.append(f"{around}{words_of(node[2:], skip)}{around}")
-    return "".join(words)
+            pieces.append(f"{around}{prose_text(node[2:], skip)}{around}")
+    return "".join(pieces)

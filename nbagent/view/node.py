@@ -1,9 +1,8 @@
-"""A picture is a tree: a text, or `[tag, attributes, *children]`.
+"""Pictures as trees: a node is a text, or `[tag, attributes, *children]`.
 
-Two printers draw it: `html` here, `build` in `notebook/live.js`.
-
-Law 7 (text is text) is kept in these two and nowhere else: text is escaped, tags and attributes are
-closed lists. A test holds the lists of both against each other.
+Two printers draw them: `html` here and `build` in `notebook/live.js`. Only these two keep untrusted
+text from becoming markup: text is escaped, tags and attributes come from closed lists. A test
+compares the lists of both.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ Node = str | list[Any]
 """A text, or `[tag, attributes, *children]`: plain JSON."""
 
 
-def named(names: str) -> frozenset[str]:
-    """A closed list of names."""
+def name_set(names: str) -> frozenset[str]:
+    """Return the set of names in a text."""
     return frozenset(names.split())
 
 
-TAGS = named(
+TAGS = name_set(
     "div span p b i em strong s ins del small sub sup code pre kbd h3 h4 h5 h6 ul ol li blockquote"
     " a br hr img table caption thead tbody tr th td details summary progress section header footer"
     " button textarea input select option label"
 )
-ATTRIBUTES = named(
+ATTRIBUTES = name_set(
     # `data-` alone would let a text run a command of JupyterLab (`data-commandlinker-command`).
     "class title role open hidden disabled checked selected start align scope colspan alt value max"
     " type rows placeholder tabindex spellcheck aria-label aria-hidden aria-live aria-expanded"
@@ -38,72 +37,72 @@ VALUES = {
     "src": re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}"),
     "style": re.compile(r"flex-grow:\d+"),
 }
-"""Attributes whose value has one form."""
-LIVE_ONLY = named("data-key data-since data-clock data-grows aria-live")
-"""Attributes that mean nothing in a saved page; `html` leaves them out."""
-VOID = named("br hr img input")
+"""Attributes whose value must match a pattern."""
+LIVE_ONLY = name_set("data-key data-since data-clock data-grows aria-live")
+"""Attributes without meaning in a saved page; `html` omits them."""
+VOID = name_set("br hr img input")
 
 
 def h(tag: str, cls: str = "", *children: Node | None, **attributes: str | None) -> Node:
-    """An element. Children and attributes that are None are left out, and so are empty texts.
+    """Return an element. Children and attributes that are None, and empty texts, are omitted.
 
     Args:
         tag: one of `TAGS`.
         cls: its classes.
-        children: what is in it.
+        children: its child nodes.
         attributes: `data_key="C01"` for `data-key`, `open_=""` for `open`.
     """
-    named = {n.rstrip("_").replace("_", "-"): v for n, v in attributes.items() if v is not None}
-    given = {"class": cls, **named} if cls else named
-    return [tag, given, *(child for child in children if child is not None and child != "")]
+    others = {n.rstrip("_").replace("_", "-"): v for n, v in attributes.items() if v is not None}
+    attrs = {"class": cls, **others} if cls else others
+    return [tag, attrs, *(child for child in children if child is not None and child != "")]
 
 
 def line(cls: str, text: str) -> Node | None:
-    """A line of text, if there is any."""
+    """Return a line of text; None if the text is empty."""
     return h("div", cls, text) if text else None
 
 
 def html(node: Node) -> str:
-    """The node as HTML without a script.
+    """Print a node as HTML without scripts.
 
-    Nodes of the classes in `STYLES` get an inline style: the sanitiser of an untrusted notebook
-    keeps that, and drops every sheet.
+    Nodes with a class in `STYLES` get an inline style: the sanitizer of an untrusted notebook keeps
+    inline styles and drops style sheets.
     """
     if isinstance(node, str):
-        return _escaped(node)
+        return _escape(node)
     tag, attributes, *children = node
     if tag not in TAGS:
-        raise ValueError(f"{tag!r} is no tag of a picture")
-    given = dict(attributes)
-    style = STYLES.get(str(given.get("class", "")).partition(" ")[0], "")
-    words = "".join(
-        f' {name}="{_escaped(value)}"' if value else f" {name}"
-        for name, value in given.items()
+        raise ValueError(f"{tag!r} is not in view.node.TAGS")
+    attrs = dict(attributes)
+    style = STYLES.get(str(attrs.get("class", "")).partition(" ")[0], "")
+    attrs_text = "".join(
+        f' {name}="{_escape(value)}"' if value else f" {name}"
+        for name, value in attrs.items()
         if name not in LIVE_ONLY and name != "style" and is_allowed(name, value)
     )
-    if is_allowed("style", given.get("style", "")):
-        style = f"{style};{given['style']}" if style else given["style"]
-    words += f' style="{style}"' if style else ""
-    if "href" in given and is_allowed("href", given["href"]):
-        words += ' rel="noopener noreferrer nofollow" target="_blank"'
+    if is_allowed("style", attrs.get("style", "")):
+        style = f"{style};{attrs['style']}" if style else attrs["style"]
+    attrs_text += f' style="{style}"' if style else ""
+    if "href" in attrs and is_allowed("href", attrs["href"]):
+        attrs_text += ' rel="noopener noreferrer nofollow" target="_blank"'
     if tag in VOID:
-        return f"<{tag}{words}>"
-    return f"<{tag}{words}>{''.join(map(html, children))}</{tag}>"
+        return f"<{tag}{attrs_text}>"
+    return f"<{tag}{attrs_text}>{''.join(map(html, children))}</{tag}>"
 
 
-def _escaped(text: str) -> str:
-    # Line ends too: in a Markdown export an empty line would end the HTML.
+def _escape(text: str) -> str:
+    # Line ends too: an empty line would end an HTML block in a Markdown export.
     return escape(text).replace("\n", "&#10;").replace("\r", "&#13;")
 
 
 def is_allowed(name: str, value: str) -> bool:
-    """Whether an attribute may stand in a picture."""
+    """True if a picture may have this attribute with this value."""
     pattern = VALUES.get(name)
     return bool(pattern.fullmatch(value)) if pattern else name in ATTRIBUTES
 
 
 def text_of(node: Node) -> str:
-    """The text in a tree."""
+    """Return the text in a tree."""
     return node if isinstance(node, str) else "".join(map(text_of, node[2:]))
 
 
@@ -146,7 +145,7 @@ STYLES = {
     "nba-cell": "text-align:left;padding:2px 14px 2px 0;white-space:pre-wrap",
     "nba-notes": "margin:4px 0;white-space:pre-wrap",
 }
-"""By the first class: what makes a page of a notebook that nobody has trusted yet.
+"""Inline style by first class: the whole look in a notebook that is not trusted yet.
 
-Plain values only: JupyterLab's sanitiser drops a style with `var()`, `color-mix()`, `overflow-wrap`
+Plain values only: JupyterLab's sanitizer drops a style with `var()`, `color-mix()`, `overflow-wrap`
 and the like."""

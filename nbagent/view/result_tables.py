@@ -1,6 +1,6 @@
-"""Results that are tables → nodes: lists of alike objects, and what `shown` makes of a DataFrame.
+"""Tabular results → nodes: lists of objects with the same keys, DataFrames printed by `shown`.
 
-Numbers stand right, all else left. Bounded in rows, columns and cells.
+Numbers are right-aligned, other cells left-aligned. Rows, columns and cells are limited.
 """
 
 from __future__ import annotations
@@ -9,16 +9,26 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from nbagent.view.markdown import are_numbers, cell
+from nbagent.view.markdown import are_numbers, table_cell
 from nbagent.view.node import Node, h, line
-from nbagent.view.words import FRAME, columns_of, in_short, one_line, visible
+from nbagent.view.words import (
+    DATAFRAME_HEADER,
+    columns_of,
+    one_line,
+    sanitize_value,
+    summarize_value,
+)
 
 _ROWS, _COLUMNS, _CELL_CHARS = 20, 12, 120
 _BAR = re.compile(r"(?<!\\)\|")
 
 
 def table_of(value: Any, *, most_rows: int = _ROWS) -> list[Node] | None:
-    """A list of alike objects, or the text that `shown` makes of a DataFrame, as a table."""
+    """Draw a list of objects with the same keys, or `shown`'s text of a DataFrame, as a table.
+
+    Returns:
+        The table and a note on omitted rows and columns; None if the value is not a table.
+    """
     if isinstance(value, str):
         rows, more = _frame_rows(value)
     elif names := columns_of(value):
@@ -33,9 +43,11 @@ def table_of(value: Any, *, most_rows: int = _ROWS) -> list[Node] | None:
     right = [are_numbers([row[i] for row in rows[1:] if i < len(row)]) for i in range(width)]
     made: list[Node] = []
     for n, row in enumerate(rows):
-        cells = [one_line(visible(text), _CELL_CHARS) for text in row[:width]]
+        cells = [one_line(sanitize_value(text), _CELL_CHARS) for text in row[:width]]
         tag = "td" if n else "th"
-        made.append(h("tr", "", *(cell(tag, [c], right=right[i]) for i, c in enumerate(cells))))
+        made.append(
+            h("tr", "", *(table_cell(tag, [c], right=right[i]) for i, c in enumerate(cells)))
+        )
     notes = [f"{more:,} rows more"] if more > 0 else []
     notes += [f"{len(rows[0]) - width:,} columns more"] if len(rows[0]) > width else []
     note = line("nba-note", f"… {' and '.join(notes)}" if notes else "")
@@ -43,8 +55,8 @@ def table_of(value: Any, *, most_rows: int = _ROWS) -> list[Node] | None:
 
 
 def _frame_rows(text: str) -> tuple[list[list[str]], int]:
-    """Header and rows of `shown`'s text of a DataFrame, and how many rows are not among them."""
-    title = FRAME.match(text)
+    """Parse `shown`'s text of a DataFrame: header and rows, and the number of omitted rows."""
+    title = DATAFRAME_HEADER.match(text)
     if title is None:
         return [], 0
     lines = [row for row in text.split("\n") if row.startswith("| ") and row.endswith(" |")]
@@ -55,4 +67,4 @@ def _frame_rows(text: str) -> tuple[list[list[str]], int]:
 
 
 def _cell_text(value: Any) -> str:
-    return value if isinstance(value, str) else in_short(value)
+    return value if isinstance(value, str) else summarize_value(value)

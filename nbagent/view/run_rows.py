@@ -1,4 +1,4 @@
-"""Runs in a table: sorted, filtered and searched in the page while the kernel lives."""
+"""Table of runs; the page sorts, filters and searches it while the kernel is alive."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from collections.abc import Sequence
 
 from nbagent.contracts.records import RunRecord
 from nbagent.view import labels
-from nbagent.view.markdown import cell
+from nbagent.view.markdown import table_cell
 from nbagent.view.node import Node, h
-from nbagent.view.picture import ROOT, action
-from nbagent.view.value_nodes import spark
-from nbagent.view.words import began, clean, count, money, one_line, seconds, things, visible
+from nbagent.view.picture import ROOT_CLASS, action_button
+from nbagent.view.value_nodes import sparkline
+from nbagent.view.words import (
+    format_cost,
+    format_count,
+    format_duration,
+    format_start,
+    one_line,
+    pluralize,
+    sanitize_prose,
+    sanitize_value,
+)
 
 _PROMPT_CHARS = 90
 _HEADS = ("run", "began", "state", "prompt", "turns", "tokens", "by turn", "cost", "time", "model")
@@ -18,16 +27,16 @@ _NUMBERS = ("turns", "tokens", "cost", "time")
 
 
 def history_node(runs: Sequence[RunRecord], kernel: str = "", search: str = "") -> Node:
-    """The table; with a kernel that answers its buttons also a field and a button for each column.
+    """Draw the table. With a kernel it has a search field and a sort button for each column.
 
     Args:
-        runs: its rows.
-        kernel: `data-kernel` of the picture; without one it is a plain table.
-        search: what they were found by.
+        runs: the rows.
+        kernel: `data-kernel` of the output that answers the buttons; empty: a plain table.
+        search: the text by which the runs were found.
     """
-    heads = [cell("th", [name, *_sorter(name, kernel)]) for name in _HEADS]
+    heads = [table_cell("th", [name, *_sorter(name, kernel)]) for name in _HEADS]
     rows = [_row(run, kernel) for run in runs]
-    words = things(len(runs), "run") + (f" with “{visible(search)}”" if search else "")
+    total = pluralize(len(runs), "run") + (f" with “{sanitize_value(search)}”" if search else "")
     table = h("table", "", h("thead", "", h("tr", "", *heads)), h("tbody", "", *rows))
     field = h(
         "input",
@@ -39,10 +48,10 @@ def history_node(runs: Sequence[RunRecord], kernel: str = "", search: str = "") 
     )
     return h(
         "div",
-        ROOT,
+        ROOT_CLASS,
         h("div", "nba-wide", field, " ", data_lm_suppress_shortcuts="true") if kernel else None,
         h("div", "nba-wide nba-wide-table nba-scrolls", table),
-        h("div", "nba-foot", h("small", "", words)),
+        h("div", "nba-foot", h("small", "", total)),
         role="group",
         aria_label="runs",
         data_kernel=kernel or None,
@@ -55,25 +64,25 @@ def _sorter(name: str, kernel: str) -> list[Node]:
 
 
 def _row(run: RunRecord, kernel: str) -> Node:
-    """A run; each cell with the value that its column is sorted by, where its text is none."""
+    """Draw a run as a row. Cells whose text does not sort correctly have a `value` to sort by."""
     status, usage, cost = labels.status_of(run), run.usage.total_tokens, run.cost_usd or 0
     n, time = len(run.turns), run.duration_ms
     shown: dict[str, tuple[str, float | str | None]] = {
-        "run": (visible(run.name or run.id[:8]), None),
-        "began": (began(run.started_at), run.started_at.astimezone().isoformat()),
+        "run": (sanitize_value(run.name or run.id[:8]), None),
+        "began": (format_start(run.started_at), run.started_at.astimezone().isoformat()),
         "state": (f"{status.mark} {status.word}", status.word),
-        "prompt": (one_line(clean(run.prompt), _PROMPT_CHARS), None),
+        "prompt": (one_line(sanitize_prose(run.prompt), _PROMPT_CHARS), None),
         "turns": (str(n), None),
-        "tokens": (count(usage) if usage else "", usage),
-        "by turn": (spark(run), usage),
-        "cost": (money(cost) if cost else "", cost),
-        "time": (seconds(time), time),
-        "model": (visible(run.model), None),
+        "tokens": (format_count(usage) if usage else "", usage),
+        "by turn": (sparkline(run), usage),
+        "cost": (format_cost(cost) if cost else "", cost),
+        "time": (format_duration(time), time),
+        "model": (sanitize_value(run.model), None),
     }
     cells: list[Node] = []
     for name, (text, value) in shown.items():
-        given = {"value": None if value is None or not kernel else str(value)}
+        attributes = {"value": None if value is None or not kernel else str(value)}
         side = "nba-r" if name in _NUMBERS else "nba-l"
-        opens = action("show", "Open") if kernel and name == "run" else None
-        cells.append(h("td", side, text, " " if opens else "", opens, **given))
+        opens = action_button("show", "Open") if kernel and name == "run" else None
+        cells.append(h("td", side, text, " " if opens else "", opens, **attributes))
     return h("tr", "", *cells, data_run=run.id if kernel else None)

@@ -1,4 +1,4 @@
-"""How runs branch: the tree of a session, and several answers to one request below each other."""
+"""Branches of runs: the tree of a session, and a list of several answers to one request."""
 
 from __future__ import annotations
 
@@ -6,143 +6,149 @@ from collections.abc import Iterator, Sequence
 
 from nbagent.contracts.canonical import canonical_json
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.store.reader import Branch
+from nbagent.store.reader import RunNode
 from nbagent.view.listing import Listing
 from nbagent.view.node import Node, h
 from nbagent.view.words import (
-    arguments_in_short,
-    clean,
-    count,
-    money,
+    format_cost,
+    format_count,
+    format_duration,
     one_line,
-    seconds,
-    things,
+    pluralize,
+    sanitize_prose,
+    sanitize_value,
+    summarize_arguments,
     tool_title,
-    visible,
 )
 
-_WORDS_CHARS = 80
+_PREVIEW_CHARS = 80
 _ANSWER_CHARS = 400
-_DEEPEST = 40
-"""Levels that are drawn inside each other; deeper ones are not told apart."""
+_MAX_DEPTH = 40
+"""Nested levels that are drawn; deeper runs are drawn at this level."""
 
 
-def tree_node(branches: Sequence[Branch], *, current: str | None = None) -> Node:
-    """The runs of a session as a list; each opens, and `data-do="show"` shows its run.
+def tree_node(branches: Sequence[RunNode], *, current: str | None = None) -> Node:
+    """Draw the runs of a session as nested lists. A run unfolds, and its button shows it.
 
-    A run that goes on from the one before stands below it, others that branch off stand within it.
+    A run that continues another one is listed below it; runs that branch off are nested in it.
 
     Args:
-        branches: those that begin something, as `Store.tree` gives them.
-        current: the id of the run that the person is at; it is marked.
+        branches: the roots, as `Store.tree` returns them.
+        current: id of the person's present run, which is marked.
     """
     return h("div", "nba-tree", h("ul", "nba-branches", *_items(branches, current, 0)))
 
 
-def _items(branches: Sequence[Branch], current: str | None, level: int) -> Iterator[Node]:
-    for branch, aside in (each for first in branches for each in _going_on(first)):
-        within = level < _DEEPEST and bool(aside)
-        below = h("ul", "nba-branches", *_items(aside, current, level + 1)) if within else None
+def _items(branches: Sequence[RunNode], current: str | None, level: int) -> Iterator[Node]:
+    for branch, side_branches in (each for first in branches for each in _main_line(first)):
+        within = level < _MAX_DEPTH and bool(side_branches)
+        below = (
+            h("ul", "nba-branches", *_items(side_branches, current, level + 1)) if within else None
+        )
         yield h("li", "nba-branch", _run_node(branch, branch.run.id == current), below)
         if not within:
-            yield from _items(aside, current, level)
+            yield from _items(side_branches, current, level)
 
 
-def _going_on(branch: Branch | None) -> Iterator[tuple[Branch, list[Branch]]]:
-    """A run and those that go on from it in one line, each with what branches off there."""
+def _main_line(branch: RunNode | None) -> Iterator[tuple[RunNode, list[RunNode]]]:
+    """Yield a run and the runs that continue it one after the other, each with its branches."""
     while branch is not None:
-        main = next((it for it in branch.children if it.run.kind != "fork"), None)
-        yield branch, [it for it in branch.children if it is not main]
+        main = next((child for child in branch.children if child.run.kind != "fork"), None)
+        yield branch, [child for child in branch.children if child is not main]
         branch = main
 
 
-def _run_node(branch: Branch, is_current: bool) -> Node:
+def _run_node(branch: RunNode, is_current: bool) -> Node:
     run = branch.run
     here = h("strong", "nba-num nba-here", "you are here") if is_current else None
-    facts = [things(branch.turns, "turn"), visible(run.model)]
-    facts += [f"{count(run.usage.total_tokens)} tokens"] if run.usage.total_tokens else []
-    facts += [money(run.cost_usd)] if run.cost_usd else []
-    facts += [seconds(run.duration_ms)] if run.duration_ms else []
+    facts = [pluralize(branch.turns, "turn"), sanitize_value(run.model)]
+    facts += [f"{format_count(run.usage.total_tokens)} tokens"] if run.usage.total_tokens else []
+    facts += [format_cost(run.cost_usd)] if run.cost_usd else []
+    facts += [format_duration(run.duration_ms)] if run.duration_ms else []
     return h(
         "details",
         "nba-turn",
-        h("summary", "", h("code", "nba-id", run.id[:8]), f" {branch_words(branch)} ", here),
+        h("summary", "", h("code", "nba-id", run.id[:8]), f" {branch_line(branch)} ", here),
         h(
             "div",
             "nba-body",
             h("p", "nba-note", " · ".join(facts)),
-            h("p", "", clean(run.prompt)) if run.prompt else None,
-            h("blockquote", "", clean(branch.answer)) if branch.answer else None,
+            h("p", "", sanitize_prose(run.prompt)) if run.prompt else None,
+            h("blockquote", "", sanitize_prose(branch.answer)) if branch.answer else None,
             h("button", "nba-do", title="Show", data_do="show", data_run=run.id),
         ),
         data_run=run.id,
     )
 
 
-def branch_words(branch: Branch) -> str:
-    """A run of a tree in one line: how it began, how it ended, its prompt, its answer."""
+def branch_line(branch: RunNode) -> str:
+    """Describe a run in one line: its start, prompt, answer and end."""
     run = branch.run
     how = {"continue": "continued", "resume": "resumed", "fork": f"{run.forked_from} again"}
     began = [f"{how[run.kind]}:"] if run.kind in how else []
-    said = [one_line(clean(text), _WORDS_CHARS) for text in (run.prompt, branch.answer) if text]
+    texts = [
+        one_line(sanitize_prose(text), _PREVIEW_CHARS)
+        for text in (run.prompt, branch.answer)
+        if text
+    ]
     ended = [] if run.stop_reason == "answered" else [f"({run.stop_reason or run.phase})"]
     if run.stop_reason == "stopped" and run.options.get("holds_calls"):
-        ended = ["(its calls wait until it is resumed)"]
-    return " ".join([*began, " → ".join(said), *ended])
+        ended = ["(its tool calls have not run yet; resume runs them)"]
+    return " ".join([*began, " → ".join(texts), *ended])
 
 
 def tree_lines(
-    branches: Sequence[Branch], *, current: str | None = None, level: int = 0
+    branches: Sequence[RunNode], *, current: str | None = None, level: int = 0
 ) -> Iterator[str]:
-    """The same as text."""
-    for branch, aside in (each for first in branches for each in _going_on(first)):
+    """Print the tree as lines of text."""
+    for branch, side_branches in (each for first in branches for each in _main_line(first)):
         mark = "*" if branch.run.id == current else " "
-        yield f"{mark} {'  ' * min(level, _DEEPEST)}{branch.run.id[:8]}  {branch_words(branch)}"
-        yield from tree_lines(aside, current=current, level=level + 1)
+        yield f"{mark} {'  ' * min(level, _MAX_DEPTH)}{branch.run.id[:8]}  {branch_line(branch)}"
+        yield from tree_lines(side_branches, current=current, level=level + 1)
 
 
-def different_answers(turns: Sequence[EngineTurn]) -> list[int]:
-    """For each turn which of the different answers it has, from 1: its text and its calls count."""
-    seen: dict[object, int] = {}
-    return [seen.setdefault(_said(turn), len(seen) + 1) for turn in turns]
+def number_answers(turns: Sequence[EngineTurn]) -> list[int]:
+    """Number the different answers from 1; equal text and calls get the same number."""
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(_answer_key(turn), len(numbers) + 1) for turn in turns]
 
 
-def _said(turn: EngineTurn) -> tuple[object, ...]:
+def _answer_key(turn: EngineTurn) -> tuple[object, ...]:
     calls = turn.response.message.tool_calls if turn.response else ()
     return turn.text, *((call.name, canonical_json(call.arguments)) for call in calls)
 
 
-def calls_of(turn: EngineTurn) -> str:
-    """The calls that an answer asks for, in short."""
+def calls_text(turn: EngineTurn) -> str:
+    """Summarize the calls of a turn."""
     return "; ".join(
-        f"{tool_title(run.tool_name, run.display_name)}({arguments_in_short(run.args)})"
+        f"{tool_title(run.tool_name, run.display_name)}({summarize_arguments(run.args)})"
         for run in turn.tool_runs
     )
 
 
 def answers_of(records: Sequence[RunRecord]) -> list[tuple[RunRecord, EngineTurn]]:
-    """The answers to one request: of the run that was asked again, and of those that did it."""
-    asked = records[-1].forked_from
-    return [(run, turn) for run in records for turn in run.turns if turn.id == asked]
+    """Return the answers to one request: that of the original run, and those of its retries."""
+    turn_id = records[-1].forked_from
+    return [(run, turn) for run in records for turn in run.turns if turn.id == turn_id]
 
 
 def answers_listing(*records: RunRecord) -> Listing:
-    """The answers to one request, each of a run: which are the same, what they say and cost."""
+    """List the answers to one request: run, number of the answer, cost, text, calls."""
     answers = answers_of(records)
-    numbers = different_answers([turn for _, turn in answers])
+    numbers = number_answers([turn for _, turn in answers])
     rows: list[tuple[str, ...]] = []
     for (run, turn), number in zip(answers, numbers, strict=True):
         usage = turn.response.usage if turn.response else None
-        said = clean(turn.text or (str(turn.error) if turn.error else ""))
+        answer_text = sanitize_prose(turn.text or (str(turn.error) if turn.error else ""))
         facts = (
-            count(usage.total_tokens) if usage else "",
-            money(turn.cost_usd) if turn.cost_usd else "",
-            seconds(turn.duration_ms),
+            format_count(usage.total_tokens) if usage else "",
+            format_cost(turn.cost_usd) if turn.cost_usd else "",
+            format_duration(turn.duration_ms),
         )
-        words = (one_line(text, _ANSWER_CHARS) for text in (said, calls_of(turn)))
-        rows.append((run.id[:8], str(number), *facts, *words))
+        texts = (one_line(text, _ANSWER_CHARS) for text in (answer_text, calls_text(turn)))
+        rows.append((run.id[:8], str(number), *facts, *texts))
     return Listing(
-        heads=("run", "answer", "tokens", "cost", "time", "text", "calls"),
+        columns=("run", "answer", "tokens", "cost", "time", "text", "calls"),
         rows=rows,
         notes=[f"{len(rows)} answers, {len(set(numbers))} different"],
     )

@@ -1,4 +1,4 @@
-"""Where the time of a run went: the pieces of its time bar, and their words."""
+"""Time of a run by kind: the segments of its time bar, and their text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from nbagent.contracts.records import EngineTurn, ToolRun
 from nbagent.view.labels import is_failure
-from nbagent.view.words import seconds
+from nbagent.view.words import format_duration
 
 Kind = Literal["model", "tool", "wait", "bad"]
 KIND_WORDS: dict[Kind, str] = {
@@ -16,25 +16,28 @@ KIND_WORDS: dict[Kind, str] = {
     "wait": "waiting for you",
     "bad": "retries, waits, failures",
 }
-_MOST_PIECES = 60
-"""More pieces of a time bar are put together: none of them could be seen."""
+_MAX_PIECES = 60
+"""More segments are merged by kind: they would be too small to see."""
 
 
 class Segment(NamedTuple):
-    """A piece of the time bar."""
+    """A segment of the time bar."""
 
     kind: Kind
     ms: float
 
 
-def segments_of(turn: EngineTurn) -> list[Segment]:
-    """Where the time of a turn went. Which pieces there are depends on events, not on times."""
+def turn_segments(turn: EngineTurn) -> list[Segment]:
+    """Split the time of a turn by kind.
+
+    The set of segments depends on events, not on durations, so nbval can compare outputs.
+    """
     runs = [run for run in turn.tool_runs if run.result is not None]
     model = turn.model_ms
     if not model and not turn.tool_runs:
         model = turn.duration_ms - turn.retry_wait_ms
     rest = max(0.0, turn.duration_ms - model - turn.retry_wait_ms) if runs else 0.0
-    # All calls of a turn begin together, so their waits lie upon one another.
+    # All calls of a turn start together, so their waits overlap: the longest one counts.
     waits = [run.waited_ms for run in runs if run.waited_ms and run.approved_by != "nobody"]
     waited = min(max(waits, default=0.0), rest)
     retried = turn.attempts > 1 or turn.retry_wait_ms
@@ -46,7 +49,7 @@ def segments_of(turn: EngineTurn) -> list[Segment]:
 
 
 def _tool_segments(runs: Sequence[ToolRun], rest: float) -> list[Segment]:
-    # A call that was denied never began, so no time went to it.
+    # A denied call never started, so it took no time.
     began = [run for run in runs if run.started_at or (run.result and run.result.ok)]
     failed = [run for run in began if run.result and not run.result.ok]
     if not began:
@@ -57,22 +60,26 @@ def _tool_segments(runs: Sequence[ToolRun], rest: float) -> list[Segment]:
     return [*good, Segment("bad", rest * share)] if failed else good
 
 
-def bar_of(turns: Sequence[EngineTurn]) -> list[Segment]:
-    """The time bar of some turns, of a bounded number of pieces."""
-    pieces = [piece for turn in turns for piece in segments_of(turn)]
-    size = -(-len(pieces) // _MOST_PIECES)
+def time_bar(turns: Sequence[EngineTurn]) -> list[Segment]:
+    """Time bar of some turns, with a limited number of segments."""
+    pieces = [piece for turn in turns for piece in turn_segments(turn)]
+    size = -(-len(pieces) // _MAX_PIECES)
     if size < 2:
         return pieces
     parts = [pieces[i : i + size * 2] for i in range(0, len(pieces), size * 2)]
-    return [Segment(kind, round(ms, 1)) for part in parts for kind, ms in sums_of(part).items()]
+    return [
+        Segment(kind, round(ms, 1)) for part in parts for kind, ms in totals_by_kind(part).items()
+    ]
 
 
-def sums_of(pieces: Sequence[Segment]) -> dict[Kind, float]:
-    """How long each kind took together, in the order of the words."""
+def totals_by_kind(pieces: Sequence[Segment]) -> dict[Kind, float]:
+    """Total time of each kind, in the order of `KIND_WORDS`."""
     kinds = {piece.kind for piece in pieces}
     return {k: sum(p.ms for p in pieces if p.kind == k) for k in KIND_WORDS if k in kinds}
 
 
-def bar_words(pieces: Sequence[Segment]) -> str:
-    """The time bar as words and figures."""
-    return " · ".join(f"{KIND_WORDS[kind]} {seconds(ms)}" for kind, ms in sums_of(pieces).items())
+def bar_text(pieces: Sequence[Segment]) -> str:
+    """Print the time bar as text."""
+    return " · ".join(
+        f"{KIND_WORDS[kind]} {format_duration(ms)}" for kind, ms in totals_by_kind(pieces).items()
+    )

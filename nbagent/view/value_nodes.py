@@ -1,4 +1,4 @@
-"""Values that show themselves: turns, tool runs, messages, runs in a list, an answer."""
+"""Pictures of values: turns, tool runs, messages, lists of runs, an answer."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, cast
 from nbagent.contracts.messages import ImagePart, Message
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import labels
-from nbagent.view.images import drawn, figures_of, with_figures
-from nbagent.view.markdown import nodes_of
+from nbagent.view.images import figures_of, insert_figures, render_parts
+from nbagent.view.markdown import markdown_nodes
 from nbagent.view.node import Node, h
-from nbagent.view.picture import ROOT, card_node, page, picture, row_node, turn_node
+from nbagent.view.picture import ROOT_CLASS, card_node, page, picture, summary_row, turn_node
 from nbagent.view.turn_request import message_nodes
-from nbagent.view.words import began, clean, one_line
+from nbagent.view.words import format_start, one_line, sanitize_prose
 
 
 class Answer(str):
-    """A text of a model, which a front end shows rendered, with the figures that it names."""
+    """Text of a model. A front end renders it with the figures that it names."""
 
     figures: Mapping[int, ImagePart]
 
     @classmethod
     def of(cls, run: RunRecord) -> Answer:
-        """The answer of a run."""
+        """Return the answer of a run with its figures."""
         answer = cls(run.text)
         answer.figures = figures_of(run)
         return answer
@@ -36,13 +36,13 @@ class Answer(str):
 
 
 def answer_node(text: str, figures: Mapping[int, ImagePart] | None = None) -> Node:
-    """A text that a model wrote, as `run.answer` shows it, with the figures that it names."""
-    blocks, _ = with_figures(nodes_of(clean(text)), figures or {})
-    return h("div", ROOT, h("div", "nba-answer", *blocks))
+    """Draw a model's text with the figures that it names, as `run.answer` shows it."""
+    blocks, _ = insert_figures(markdown_nodes(sanitize_prose(text)), figures or {})
+    return h("div", ROOT_CLASS, h("div", "nba-answer", *blocks))
 
 
 def value_node(value: object) -> Node | None:
-    """A turn, a tool run, a message, or runs in a list; None for anything else."""
+    """Draw a turn, a tool run, a message or a list of runs; None for other values."""
     if isinstance(value, RunRecord):
         return picture(value)
     if isinstance(value, EngineTurn):
@@ -57,7 +57,7 @@ def value_node(value: object) -> Node | None:
     elif isinstance(value, ToolRun):
         node = card_node(value, "tool_run")
     elif isinstance(value, Message):
-        node = h("div", "nba-body", *message_nodes(value), *drawn(value.content)[0])
+        node = h("div", "nba-body", *message_nodes(value), *render_parts(value.content)[0])
     elif isinstance(value, list | tuple) and value:
         records = cast("Sequence[object]", value)
         if not all(isinstance(item, RunRecord) for item in records):
@@ -65,36 +65,38 @@ def value_node(value: object) -> Node | None:
         return runs_node([item for item in records if isinstance(item, RunRecord)])
     else:
         return None
-    return h("div", ROOT, node)
+    return h("div", ROOT_CLASS, node)
 
 
 def runs_node(runs: Sequence[RunRecord]) -> Node:
-    """Some runs in lines; each of the first twenty unfolds into its picture."""
+    """Draw runs as lines; each of the first twenty unfolds into its picture."""
     rows: list[Node] = []
-    for place, run in enumerate(runs):
-        said = f"{labels.status_of(run).mark} {one_line(clean(run.prompt), 90)}"
-        words = row_node(run.id[:8], [said], f"{spark(run)} {labels.facts_line(run)}".strip())
-        inner = picture(run, actions=False) if place < 20 else f"%agent show {run.id[:8]}"
-        rows.append(h("details", "nba-turn", h("summary", "", words), inner))
-    return h("div", ROOT, *rows)
+    for index, run in enumerate(runs):
+        summary = f"{labels.status_of(run).mark} {one_line(sanitize_prose(run.prompt), 90)}"
+        row = summary_row(
+            run.id[:8], [summary], f"{sparkline(run)} {labels.facts_line(run)}".strip()
+        )
+        inner = picture(run, actions=False) if index < 20 else f"%agent show {run.id[:8]}"
+        rows.append(h("details", "nba-turn", h("summary", "", row), inner))
+    return h("div", ROOT_CLASS, *rows)
 
 
 def runs_text(runs: Sequence[RunRecord]) -> str:
-    """The same as lines."""
+    """Print runs as lines of text."""
     lines: list[str] = []
     for run in runs:
         mark = labels.status_of(run).mark
-        when = began(run.started_at)
-        words = f"{run.id[:8]}  {when}  {mark} {one_line(clean(run.prompt), 60)}"
-        lines.append(f"{words}  {spark(run)}  {labels.facts_line(run)}".rstrip())
+        when = format_start(run.started_at)
+        text = f"{run.id[:8]}  {when}  {mark} {one_line(sanitize_prose(run.prompt), 60)}"
+        lines.append(f"{text}  {sparkline(run)}  {labels.facts_line(run)}".rstrip())
     return "\n".join(lines)
 
 
-def spark(run: RunRecord) -> str:
-    """The tokens of the last turns as blocks: `▂▃█`."""
+def sparkline(run: RunRecord) -> str:
+    """Draw the tokens of the last turns as blocks: `▂▃█`."""
     spent = [turn.response.usage for turn in run.turns if turn.response and turn.response.usage]
-    used = [usage.total_tokens for usage in spent]
-    most = max(used, default=0)
-    if not most or len(used) < 2:
+    tokens = [usage.total_tokens for usage in spent]
+    highest = max(tokens, default=0)
+    if not highest or len(tokens) < 2:
         return ""
-    return "".join("▁▂▃▄▅▆▇█"[min(7, 8 * n // most)] for n in used[-24:])
+    return "".join("▁▂▃▄▅▆▇█"[min(7, 8 * n // highest)] for n in tokens[-24:])

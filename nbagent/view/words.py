@@ -1,6 +1,6 @@
-"""How texts, values and numbers look to a person: secrets hidden, hidden characters visible.
+"""Formats texts, values and numbers for a person: secrets hidden, hidden characters visible.
 
-One pattern for each kind of number (`2.8 s`, `12 ms`, `$0.0004`, `1,284`). Knows no view.
+Each kind of number has one pattern (`2.8 s`, `12 ms`, `$0.0004`, `1,284`). Knows no view.
 """
 
 from __future__ import annotations
@@ -17,26 +17,32 @@ from nbagent.shown import texts
 from nbagent.shown.texts import readable, without_codes
 
 _SPACES = re.compile(r"\s+")
-FRAME = re.compile(
+DATAFRAME_HEADER = re.compile(
     r"(?:DataFrame|Series|Styler of a DataFrame): ([0-9,]{1,20}) rows × ([0-9,]{1,20}) columns"
 )
-"""How `shown` begins the text of a table."""
+"""First line of `shown`'s text of a DataFrame or Series."""
 _COMPACT_CHARS = 76
 """JSON up to this length stays on one line."""
 
 
-def clean(text: str) -> str:
-    """What a model wrote, without secrets, terminal codes and controls; joiners of scripts stay."""
+def sanitize_prose(text: str) -> str:
+    """Clean prose of a model or a person: remove secrets, terminal codes and control characters.
+
+    Joiners that scripts such as Persian need stay.
+    """
     return readable(redact(text))
 
 
-def visible(text: str) -> str:
-    """What a tool took or gave: as `clean`, and every hidden character shown as `⟦U+202E⟧`."""
+def sanitize_value(text: str) -> str:
+    """Clean data, such as arguments and names: show hidden characters as `⟦U+202E⟧` too.
+
+    In data a hidden character may be an attack; in prose it may be spelling.
+    """
     return texts.visible(redact(text))
 
 
 def one_line(text: str, limit: int) -> str:
-    """The first words, on one line, with ` …` where something is left out."""
+    """Shorten a text to one line of whole words, with ` …` if something is cut."""
     line = _SPACES.sub(" ", text[: limit * 4]).strip()
     if len(line) <= limit and len(text) <= limit * 4:
         return line
@@ -45,27 +51,27 @@ def one_line(text: str, limit: int) -> str:
     return (head[:word] if word > limit // 2 else head).rstrip() + " …"
 
 
-def cut(text: str, limit: int, *, has_all: str) -> tuple[str, str]:
-    """The text within `limit` characters, and a note that says what is missing and where it is."""
+def truncate(text: str, limit: int, *, has_all: str) -> tuple[str, str]:
+    """Cut a text to `limit` characters; return it and a note on the rest and where all of it is."""
     if len(text) <= limit:
         return text, ""
     return text[:limit], f"… {len(text) - limit:,} characters more; {has_all} has all"
 
 
-def as_text(value: Any, *, enough: int) -> str:
-    """A JSON value to read: a string as it is, short JSON on one line, longer JSON indented.
+def value_text(value: Any, *, enough: int) -> str:
+    """Print a JSON value for reading: a string unchanged, short JSON on one line, long indented.
 
     Args:
         value: a JSON value.
-        enough: from about this many characters on the form does not matter, it will be cut.
+        enough: the caller cuts the text to about this length; longer JSON is not indented.
     """
     if isinstance(value, str):
-        return visible(value)
-    return visible(json_text(with_texts(value, without_codes), enough=enough))
+        return sanitize_value(value)
+    return sanitize_value(json_text(map_strings(value, without_codes), enough=enough))
 
 
 def json_text(value: Any, *, enough: int) -> str:
-    """A value as JSON: indented where it is longer than a line and shorter than twice `enough`."""
+    """Print a value as JSON, indented if longer than a line and shorter than twice `enough`."""
     try:
         flat = json.dumps(value, ensure_ascii=False, default=str)
         if _COMPACT_CHARS < len(flat) < enough * 2:
@@ -75,57 +81,59 @@ def json_text(value: Any, *, enough: int) -> str:
     return flat
 
 
-def with_texts(value: Any, change: Callable[[str], str], levels: int = MAX_DEPTH) -> Any:
-    """A JSON value with each of its strings changed, keys too; not what is in deeper levels."""
+def map_strings(value: Any, change: Callable[[str], str], levels: int = MAX_DEPTH) -> Any:
+    """Apply `change` to every string and key of a JSON value, down to `levels`."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict) and levels:
         items = cast("dict[Any, Any]", value).items()
-        return {with_texts(k, change): with_texts(v, change, levels - 1) for k, v in items}
+        return {map_strings(k, change): map_strings(v, change, levels - 1) for k, v in items}
     if isinstance(value, list | tuple) and levels:
-        return [with_texts(item, change, levels - 1) for item in cast("list[Any]", value)]
+        return [map_strings(item, change, levels - 1) for item in cast("list[Any]", value)]
     return cast("Any", value)
 
 
-def escapes_shown(text: str) -> str:
-    """The text with its escape characters as words: a colour code is bytes that are written too."""
+def show_escapes(text: str) -> str:
+    """Make escape characters visible: a colour code is part of a written file too."""
     return text.replace("\x1b", "⟦U+001B⟧")
 
 
-def in_short(value: Any) -> str:
-    """A result in a few characters: `717,710`, `"Oslo"`, `11 columns × 1,204 rows`, `2.1 kB`."""
+def summarize_value(value: Any) -> str:
+    """Summarize a result: `717,710`, `"Oslo"`, `11 columns × 1,204 rows`, `"…" (2.1 kB)`."""
     if isinstance(value, bool) or value is None:
         return json.dumps(value)
     if isinstance(value, int):
-        # A huge integer has no decimal form that Python would make.
+        # Python refuses to print an integer of more than 4,300 digits in decimal.
         return f"{value:,}" if abs(value) < 10**15 else one_line(f"{value:#x}"[:60], 24)
     if isinstance(value, float):
         return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"[:24]
     if isinstance(value, str):
         shape = table_shape(value)
         if shape or len(value) <= 200:
-            return shape or f'"{one_line(visible(value), 40)}"'
-        return f'"{one_line(visible(value[:200]), 24)}" ({size(len(value))})'
+            return shape or f'"{one_line(sanitize_value(value), 40)}"'
+        return f'"{one_line(sanitize_value(value[:200]), 24)}" ({format_size(len(value))})'
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        return _small_json(items) or table_shape(items) or things(len(items), "item")
+        return _small_json(items) or table_shape(items) or pluralize(len(items), "item")
     if isinstance(value, dict):
         fields = cast("dict[Any, Any]", value)
-        return _small_json(fields) or f"{things(len(fields), 'key')}: {_first_keys(fields)}"
-    return one_line(visible(str(value)), 40)
+        return _small_json(fields) or f"{pluralize(len(fields), 'key')}: {_first_keys(fields)}"
+    return one_line(sanitize_value(str(value)), 40)
 
 
 def table_shape(value: Any) -> str:
-    """`11 columns × 1,204 rows` of what is a table; else empty."""
+    """Return `11 columns × 1,204 rows` for a table; else an empty text."""
     if isinstance(value, str):
-        found = FRAME.match(value)
-        return f"{found[2]} columns × {found[1]} rows" if found else ""
+        match = DATAFRAME_HEADER.match(value)
+        return f"{match[2]} columns × {match[1]} rows" if match else ""
     columns = columns_of(value)
-    return f"{things(len(columns), 'column')} × {things(len(value), 'row')}" if columns else ""
+    return (
+        f"{pluralize(len(columns), 'column')} × {pluralize(len(value), 'row')}" if columns else ""
+    )
 
 
 def columns_of(value: Any) -> list[str]:
-    """The keys of a list of two or more objects that all have the same ones; else none."""
+    """Return the common keys of two or more objects with the same keys; else an empty list."""
     if not isinstance(value, list | tuple):
         return []
     rows = cast("list[Any]", value)
@@ -136,11 +144,11 @@ def columns_of(value: Any) -> list[str]:
 
 
 def _first_keys(fields: dict[Any, Any]) -> str:
-    names = [one_line(visible(str(name)), 16) for name in list(fields)[:3]]
+    names = [one_line(sanitize_value(str(name)), 16) for name in list(fields)[:3]]
     return ", ".join([*names, "…"] if len(fields) > 3 else names)
 
 
-def things(number: int, word: str) -> str:
+def pluralize(number: int, word: str) -> str:
     """`1 turn`, `3 turns`."""
     return f"{number:,} {word}{'s' * (number != 1)}"
 
@@ -148,41 +156,42 @@ def things(number: int, word: str) -> str:
 def _small_json(value: Any) -> str:
     if len(value) > 6:
         return ""
-    text = as_text(value, enough=80)
+    text = value_text(value, enough=80)
     return text if len(text) <= 48 and "\n" not in text else ""
 
 
-def size(characters: int) -> str:
-    """A number of characters or bytes: `2.1 kB`."""
+def format_size(characters: int) -> str:
+    """Format a number of characters or bytes: `2.1 kB`."""
     if characters < 1000:
         return f"{characters} B"
     return f"{characters / 1e3:,.1f} kB" if characters < 1e6 else f"{characters / 1e6:,.1f} MB"
 
 
-def arguments_in_short(arguments: dict[str, Any] | None) -> str:
-    """Arguments as in a call: `city="Oslo", n=3`."""
+def summarize_arguments(arguments: dict[str, Any] | None) -> str:
+    """Summarize arguments as in a call: `city="Oslo", n=3`."""
     if arguments is None:
         return "not a JSON object"
-    words: list[str] = []
+    parts: list[str] = []
     length = 0
     for name, value in arguments.items():
-        shown = in_short(value)
-        word = f"{one_line(visible(name), 24)}={shown if len(shown) <= 34 else shown[:32] + ' …'}"
-        if words and length + len(word) > 72:
-            words.append("…")
+        shown = summarize_value(value)
+        shown = shown if len(shown) <= 34 else f"{shown[:32]} …"
+        part = f"{one_line(sanitize_value(name), 24)}={shown}"
+        if parts and length + len(part) > 72:
+            parts.append("…")
             break
-        words.append(word)
-        length += len(word)
-    return ", ".join(words)
+        parts.append(part)
+        length += len(part)
+    return ", ".join(parts)
 
 
-def count(number: int) -> str:
-    """A number of things, with commas."""
+def format_count(number: int) -> str:
+    """Format a number with commas."""
     return f"{number:,}"
 
 
-def seconds(ms: float) -> str:
-    """A time of turns and runs: `12 ms`, `2.8 s`, `125 s`, `12 min 5 s`."""
+def format_duration(ms: float) -> str:
+    """Format a duration: `12 ms`, `2.8 s`, `125 s`, `12 min 5 s`."""
     if ms < 999.5:
         return f"{ms:.0f} ms" if ms >= 1 else "<1 ms"
     if ms >= 600_000:
@@ -190,18 +199,18 @@ def seconds(ms: float) -> str:
     return f"{ms / 1000:.1f} s" if ms < 99_950 else f"{ms / 1000:.0f} s"
 
 
-def began(at: datetime) -> str:
-    """When a run began, by the clock here: `23 Nov 14:05`."""
+def format_start(at: datetime) -> str:
+    """Format a start time in local time: `23 Nov 14:05`."""
     return at.astimezone().strftime("%d %b %H:%M")
 
 
-def money(usd: float) -> str:
-    """A cost: `$0.0004`."""
+def format_cost(usd: float) -> str:
+    """Format a cost: `$0.0004`."""
     if usd < 0.00005:
         return "<$0.0001" if usd > 0 else "$0"
     return f"${usd:,.4f}" if usd < 100 else f"${usd:,.2f}"
 
 
 def tool_title(name: str, display_name: str) -> str:
-    """What a card calls a tool: never without the name that rules are written with."""
+    """Title of a tool. It always has the tool's name, which rules use."""
     return f"{display_name} ({name})" if display_name else name

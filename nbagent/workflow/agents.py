@@ -23,25 +23,25 @@ from nbagent.files.opening import failure
 from nbagent.settings.sources import project_folder
 from nbagent.shown.texts import without_folders
 from nbagent.workflow.fields import LINE_CHARS, YAML_ENDINGS, Fields, is_id, read_matter
-from nbagent.workflow.graph import Action, AgentSpec, Fault, PackageError
-from nbagent.workflow.placeholders import Marks, is_line, person_values
-from nbagent.workflow.source import MOST_TEXT_BYTES, Source, text_of
+from nbagent.workflow.graph import Action, AgentSpec, Problem, PackageError
+from nbagent.workflow.placeholders import Placeholders, is_single_line, person_values
+from nbagent.workflow.source import MAX_TEXT_BYTES, Source, decode_text
 
 FOLDERS = (".nbagent/agents", ".agents/agents")
 _SKILL = "SKILL.md"
 _ENDINGS = (".md", *YAML_ENDINGS)
-_MOST_FILES = 200
+_MAX_FILES = 200
 _LOAD = re.compile(r"load:\s*(?P<path>.*)", re.IGNORECASE | re.DOTALL)
 _KEYS = ("id", "name", "title", "model", "tools", "critical_actions", "variables")
-_OF_SKILLS = frozenset({"description", "license", "compatibility", "metadata", "allowed-tools"})
+_SKILL_KEYS = frozenset({"description", "license", "compatibility", "metadata", "allowed-tools"})
 """Keys that other programs read; https://agentskills.io/specification"""
 _PATCH_TOOL = "fs.apply_patch"
-_MOST_LOADED_CHARS = 120_000
+_MAX_LOADED_CHARS = 120_000
 """Of all files that critical actions load, together."""
 
 
 def read_agent(
-    text: str | None, file: str, *, marks: Marks, faults: list[Fault], source: Source | None = None
+    text: str | None, file: str, *, placeholders: Placeholders, problems: list[Problem], source: Source | None = None
 ) -> AgentSpec:
     """Read the text of an agent's file; of use only where nothing was added to `faults`.
 
@@ -53,20 +53,20 @@ def read_agent(
         source: the package that it is an agent of.
     """
     if text is not None and not text.strip():
-        faults.append(Fault(file, None, "it is empty; describe the agent"))
-    matter = read_matter(text or "", file, faults)
-    fields = Fields(file, matter.mapping, matter.lines, faults)
+        problems.append(Problem(file, None, "it is empty; describe the agent"))
+    matter = read_matter(text or "", file, problems)
+    fields = Fields(file, matter.mapping, matter.lines, problems)
     path = PurePosixPath(file)
     is_skill, is_yaml = path.name == _SKILL, file.endswith(YAML_ENDINGS)
     if not is_skill:
-        fields.check_keys((*_KEYS, "persona") if is_yaml else _KEYS, _OF_SKILLS)
-    given: Any = fields.values.get("persona", "") if is_yaml else matter.body
-    if not isinstance(given, str):
-        fields.wrong("persona", "persona is a text; write it after 'persona: |'")
-    marks = marks.with_config(fields.texts("variables"))
+        fields.check_keys((*_KEYS, "persona") if is_yaml else _KEYS, _SKILL_KEYS)
+    persona_text: Any = fields.values.get("persona", "") if is_yaml else matter.body
+    if not isinstance(persona_text, str):
+        fields.add_problem("persona", "persona is a text; write it after 'persona: |'")
+    placeholders = placeholders.with_config(fields.texts("variables"))
     agent_id = fields.id("id", path.parent.name if is_skill else path.stem)
-    persona, left = marks.prose(str(given).replace("\r\n", "\n").strip())
-    actions, left_in_rules = _actions(fields, marks, source)
+    persona, unfilled = placeholders.fill_text(str(persona_text).replace("\r\n", "\n").strip())
+    actions, unfilled_in_rules = _actions(fields, placeholders, source)
     # That of a skill may have several lines.
     description = " ".join(str(fields.values.get("description", "")).split())
     return AgentSpec(
@@ -77,36 +77,36 @@ def read_agent(
         tools=_tools(fields, source),
         actions=actions,
         persona=persona,
-        unfilled=tuple(dict.fromkeys((*left, *left_in_rules))),
+        unfilled=tuple(dict.fromkeys((*unfilled, *unfilled_in_rules))),
         file=file,
     )
 
 
 def _tools(fields: Fields, source: Source | None) -> tuple[str, ...] | None:
-    given: Any = fields.values.get("tools")
-    if isinstance(given, str):
-        given = re.findall(r"[^,\s]+", given)
-    if not isinstance(given, list | None):
-        fields.wrong("tools", "tools is a list of names or patterns; write [fs.read, fs.search]")
-        given = None
-    if given is None:
+    tools: Any = fields.values.get("tools")
+    if isinstance(tools, str):
+        tools = re.findall(r"[^,\s]+", tools)
+    if not isinstance(tools, list | None):
+        fields.add_problem("tools", "tools is a list of names or patterns; write [fs.read, fs.search]")
+        tools = None
+    if tools is None:
         return None
-    patterns = cast("list[Any]", given)
+    patterns = cast("list[Any]", tools)
     for number, text in enumerate(patterns):
         if not _is_pattern(text):
-            why = "is no pattern of tools; write a tool (fs.read), a glob (fs.*), a host (mcp:git)"
-            fields.wrong(f"tools.{number}", f"{visible(repr(text))} {why}")
-    named = [text for text in patterns if _is_pattern(text)]
+            why = "is not a pattern for tools; write a tool (fs.read), a glob (fs.*), a host (mcp:git)"
+            fields.add_problem(f"tools.{number}", f"{visible(repr(text))} {why}")
+    valid_patterns = [text for text in patterns if _is_pattern(text)]
     if source is not None and not any(
-        call_pattern(it).matches_tool(_PATCH_TOOL, "fs") for it in named
+        call_pattern(pattern).matches_tool(_PATCH_TOOL, "fs") for pattern in valid_patterns
     ):
-        fields.wrong("tools", f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it")
+        fields.add_problem("tools", f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it")
     return tuple(map(str, patterns))
 
 
 def _is_pattern(text: object) -> bool:
     """Whether it names tools, whatever their arguments."""
-    if not isinstance(text, str) or not is_line(text, LINE_CHARS):
+    if not isinstance(text, str) or not is_single_line(text, LINE_CHARS):
         return False
     try:
         return not call_pattern(text).conditions and "(" not in text
@@ -115,28 +115,28 @@ def _is_pattern(text: object) -> bool:
 
 
 def _actions(
-    fields: Fields, marks: Marks, source: Source | None
+    fields: Fields, placeholders: Placeholders, source: Source | None
 ) -> tuple[tuple[Action, ...], list[str]]:
     """What it does first, and the marks in its rules that nothing gives a value for."""
-    given: Any = fields.values.get("critical_actions", [])
-    if not isinstance(given, list):
-        fields.wrong("critical_actions", "critical_actions is a list; begin each with '- '")
+    items: Any = fields.values.get("critical_actions", [])
+    if not isinstance(items, list):
+        fields.add_problem("critical_actions", "critical_actions is a list; begin each with '- '")
         return (), []
     actions: list[Action] = []
     unfilled: list[str] = []
-    for number, item in enumerate(cast("list[Any]", given)):
+    for number, item in enumerate(cast("list[Any]", items)):
         key = f"critical_actions.{number}"
         text = _action_text(item)
         if text is None:
-            fields.wrong(key, "an action is 'load: PATH' or a text that is a rule; write one")
+            fields.add_problem(key, "an action is 'load: PATH' or a text that is a rule; write one")
         elif written := _LOAD.fullmatch(text):
-            actions.append(Action(load=fields.path(key, written["path"], marks, source=source)))
+            actions.append(Action(load=fields.path(key, written["path"], placeholders, source=source)))
         elif line := " ".join(text.split()):
-            rule, left = marks.prose(line)
-            if not is_line(rule, MOST_TEXT_BYTES):
-                fields.wrong(key, "a rule holds control characters; write it without them")
+            rule, rule_unfilled = placeholders.fill_text(line)
+            if not is_single_line(rule, MAX_TEXT_BYTES):
+                fields.add_problem(key, "a rule holds control characters; write it without them")
             actions.append(Action(rule=rule))
-            unfilled += left
+            unfilled += rule_unfilled
     return tuple(actions), unfilled
 
 
@@ -148,9 +148,9 @@ def _action_text(item: Any) -> str | None:
     return item.strip() if isinstance(item, str) else None
 
 
-def unknown_agent(name: str, there: Collection[str]) -> str:
+def unknown_agent(name: str, known: Collection[str]) -> str:
     """What is wrong where a package names an agent that it does not have."""
-    return f"there is no agent {name!r}; there are: {', '.join(there) or 'none; write agents/'}"
+    return f"there is no agent {name!r}; there are: {', '.join(known) or 'none; write agents/'}"
 
 
 def find_agents(project: Path) -> dict[str, Path]:
@@ -159,10 +159,10 @@ def find_agents(project: Path) -> dict[str, Path]:
     Of a `NAME.md`, a `NAME.yaml` and a `NAME/SKILL.md` in one folder the name is NAME. What a link
     leads out of that folder to is not there.
     """
-    found: dict[str, Path] = {}
-    for name, path in islice(_agent_files(project), _MOST_FILES):
-        found.setdefault(name, path)
-    return dict(sorted(found.items()))
+    files: dict[str, Path] = {}
+    for name, path in islice(_agent_files(project), _MAX_FILES):
+        files.setdefault(name, path)
+    return dict(sorted(files.items()))
 
 
 def _agent_files(project: Path) -> Iterator[tuple[str, Path]]:
@@ -193,42 +193,42 @@ def load_agent(
         PackageError: its file cannot be used; all that is wrong with it.
     """
     base = Path(os.path.realpath(project or project_folder()))
-    marks = Marks(person_values(values), bundle="")
+    placeholders = Placeholders(person_values(values), bundle="")
     file = base / os.path.expanduser(name)
     if not name.endswith(_ENDINGS) or not os.path.isfile(file):
         file = _file_of(name, find_agents(base))
     inside = file.is_relative_to(base)
     shown = file.relative_to(base).as_posix() if inside else without_folders(str(file))
-    faults: list[Fault] = []
-    spec = read_agent(_read(file, shown, faults), shown, marks=marks, faults=faults)
-    if faults:
+    problems: list[Problem] = []
+    spec = read_agent(_read(file, shown, problems), shown, placeholders=placeholders, problems=problems)
+    if problems:
         # Nothing will be read, so what is missing would be said only the next time.
-        for path in (it.load for it in spec.actions if it.load.startswith("@project/")):
+        for path in (action.load for action in spec.actions if action.load.startswith("@project/")):
             if not os.path.lexists(base / path.removeprefix("@project/")):
-                faults.append(Fault(shown, None, f"'load: {path}' failed: there is no such file"))
-        faults.sort(key=lambda fault: fault.line or 0)
-        raise PackageError(f"the agent {visible(name)!r}", tuple(faults))
+                problems.append(Problem(shown, None, f"'load: {path}' failed: there is no such file"))
+        problems.sort(key=lambda fault: fault.line or 0)
+        raise PackageError(f"the agent {visible(name)!r}", tuple(problems))
     return spec
 
 
-def _file_of(name: str, found: Mapping[str, Path]) -> Path:
-    if name in found:
-        return found[name]
-    places = f"{' or '.join(f'{it}/' for it in FOLDERS)} of the project or of your home folder"
-    there = f"there are {', '.join(found)}" if found else "and there are none"
+def _file_of(name: str, files: Mapping[str, Path]) -> Path:
+    if name in files:
+        return files[name]
+    folders = f"{' or '.join(f'{folder}/' for folder in FOLDERS)} of the project or of your home folder"
+    there = f"there are {', '.join(files)}" if files else "and there are none"
     raise UsageError(
         f"there is no agent {visible(name)!r}; {there}; put NAME.md, NAME.yaml or NAME/SKILL.md "
-        f"into {places}, or write the path of a file"
+        f"into {folders}, or write the path of a file"
     )
 
 
-def _read(path: Path, shown: str, faults: list[Fault]) -> str | None:
+def _read(path: Path, shown: str, problems: list[Problem]) -> str | None:
     """The text of a file; None, with a fault, where it cannot be read."""
     try:
         with path.open("rb") as opened:
-            return text_of(opened.read(MOST_TEXT_BYTES + 1), shown, faults)
+            return decode_text(opened.read(MAX_TEXT_BYTES + 1), shown, problems)
     except OSError as error:
-        faults.append(Fault(shown, None, failure(error, shown).message))
+        problems.append(Problem(shown, None, failure(error, shown).message))
         return None
 
 
@@ -242,16 +242,16 @@ def critical_context(agent: AgentSpec, read: Callable[[str], str]) -> tuple[tupl
         PackageError: files that cannot be read, or are too long together; all of them at once.
     """
     contents: dict[str, str] = {}
-    faults: list[Fault] = []
+    problems: list[Problem] = []
     for path in dict.fromkeys(action.load for action in agent.actions if action.load):
         try:
             contents[path] = read(path)
         except ToolError as error:
-            faults.append(Fault(agent.file, None, f"'load: {path}' failed: {error.message}"))
+            problems.append(Problem(agent.file, None, f"'load: {path}' failed: {error.message}"))
     n_chars = sum(map(len, contents.values()))
-    if n_chars > _MOST_LOADED_CHARS:
-        why = f"it loads {n_chars:,} characters (at most {_MOST_LOADED_CHARS:,}); write a rule"
-        faults.append(Fault(agent.file, None, f"{why} that says to search and to read windows"))
-    if faults:
-        raise PackageError(f"nothing was sent: the agent {agent.id!r}", tuple(faults))
+    if n_chars > _MAX_LOADED_CHARS:
+        why = f"it loads {n_chars:,} characters (at most {_MAX_LOADED_CHARS:,}); write a rule"
+        problems.append(Problem(agent.file, None, f"{why} that says to search and to read windows"))
+    if problems:
+        raise PackageError(f"nothing was sent: the agent {agent.id!r}", tuple(problems))
     return tuple(contents.items())

@@ -20,12 +20,12 @@ from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.mounts import FilePlace, Mount, Mounts
 from nbagent.files.writing import read_state, replace
 from nbagent.store.file_lock import locked
-from nbagent.workflow.state import FILE, PATH, origin_of
+from nbagent.workflow.state import FILE, PATH, read_origin
 
 _LOCK_WAIT_S = 0.3
-_CLOCK_S = 0.05
+_CLOCK_TOLERANCE_S = 0.05
 """A file's time may lie so far before the clock's: it is taken from the last tick."""
-_SCRIPTS = "scripts/"
+_SCRIPT_FOLDER = "scripts/"
 """Below `@state`: each script has a folder of its own there, which never changes later."""
 
 
@@ -36,7 +36,7 @@ class Document:
     home: Path
     """The folder of the store."""
     run_id: str
-    _held: ExitStack = field(default_factory=ExitStack, compare=False, repr=False)
+    _lock_stack: ExitStack = field(default_factory=ExitStack, compare=False, repr=False)
 
     @property
     def folder(self) -> Path:
@@ -49,13 +49,13 @@ class Document:
 
     def read(self) -> bytes | None:
         """Its bytes as they are now; None where there is none. ToolError: it cannot be read."""
-        return read_state(self._place()).data if self.folder.is_dir() else None
+        return read_state(self._file_place()).data if self.folder.is_dir() else None
 
     def write(self, data: bytes) -> None:
         """Put it on the disk as a whole; ToolError where that cannot be."""
-        replace(self._place(), lambda before: data)
+        replace(self._file_place(), lambda before: data)
 
-    def _place(self) -> FilePlace:
+    def _file_place(self) -> FilePlace:
         return self._mounts.place(PATH)
 
     @cached_property
@@ -72,47 +72,47 @@ class Document:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-            self._held.callback(_close, descriptor)
+            self._lock_stack.callback(_close, descriptor)
             _locks.add(descriptor)
-            self._held.enter_context(locked(descriptor, wait_s=_LOCK_WAIT_S))
+            self._lock_stack.enter_context(locked(descriptor, wait_s=_LOCK_WAIT_S))
         except TimeoutError:
-            self._held.close()
+            self._lock_stack.close()
             raise UsageError(
                 f"another run is at work on the workflow {self.run_id[:8]} (in this kernel or in "
                 "another one); wait for it, or stop it where it was started"
             ) from None
         except OSError as error:
-            self._held.close()
+            self._lock_stack.close()
             raise UsageError(f"{file} cannot be written ({error.strerror}); mend it") from None
 
     def release(self) -> None:
         """Let others in; also when nothing was locked."""
-        self._held.close()
+        self._lock_stack.close()
 
     @property
     def _versions(self) -> Path:
         return self.folder.with_suffix(".versions")
 
-    def keep(self, data: bytes) -> None:
+    def save_version(self, data: bytes) -> None:
         """Keep it as it is now; a version that cannot be kept only makes a fork impossible."""
         with suppress(OSError):
             self._versions.mkdir(parents=True, exist_ok=True)
             unfinished = self._versions / "unfinished"
             unfinished.write_bytes(data)
-            unfinished.rename(self._versions / f"{_stamp(utc_now())}.md")
+            unfinished.rename(self._versions / f"{_format_time(utc_now())}.md")
 
-    def _kept(self) -> list[Path]:
+    def _version_files(self) -> list[Path]:
         """The versions, oldest first."""
         return sorted(self._versions.glob("*.md"))
 
-    def left_at(self, moment: datetime) -> bytes | None:
+    def version_after(self, moment: datetime) -> bytes | None:
         """What it said when a run that began then found it; None where that is not known."""
-        after = [file for file in self._kept() if file.stem >= _stamp(moment)]
+        after = [file for file in self._version_files() if file.stem >= _format_time(moment)]
         return after[0].read_bytes() if after else None
 
-    def as_of(self, moment: datetime) -> bytes:
+    def version_at(self, moment: datetime) -> bytes:
         """What it said then; UsageError where that is not known (any more)."""
-        before = [file for file in self._kept() if file.stem <= _stamp(moment)]
+        before = [file for file in self._version_files() if file.stem <= _format_time(moment)]
         if not before:
             raise UsageError(
                 f"how {PATH} stood at that turn is not kept, so it cannot be forked; "
@@ -120,23 +120,23 @@ class Document:
             )
         return before[-1].read_bytes()
 
-    def copy_others(self, moment: datetime, into: Document) -> None:
+    def copy_other_files(self, moment: datetime, into: Document) -> None:
         """Copy the other files of the folder; UsageError where one has changed since then."""
-        others = self._others()
-        since_s = moment.timestamp() - _CLOCK_S
+        others = self._other_files()
+        since_s = moment.timestamp() - _CLOCK_TOLERANCE_S
         changed = {file for file in others if file.stat().st_mtime > since_s}
         names = [file.relative_to(self.folder).as_posix() for file in sorted(changed)]
-        lost = [name for name in names if not name.startswith(_SCRIPTS)]
+        lost = [name for name in names if not name.startswith(_SCRIPT_FOLDER)]
         if lost:
-            said = ", ".join(f"@state/{name}" for name in lost[:5])
-            raise UsageError(f"{said} changed after that turn, so it cannot be forked")
+            paths = ", ".join(f"@state/{name}" for name in lost[:5])
+            raise UsageError(f"{paths} changed after that turn, so it cannot be forked")
         for file in others:
             if file not in changed:
                 target = into.folder / file.relative_to(self.folder)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(file, target)
 
-    def _others(self) -> list[Path]:
+    def _other_files(self) -> list[Path]:
         """The other files of the folder."""
         files = (Path(here) / name for here, _, names in os.walk(self.folder) for name in names)
         regular = (file for file in files if file.is_file() and not file.is_symlink())
@@ -161,15 +161,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _stamp(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return moment.strftime("%Y%m%dT%H%M%S.%f")
 
 
-def read_named(path: Path) -> bytes:
+def read_document_file(path: Path) -> bytes:
     """What is in a file that a person names as a document; UsageError where it cannot be read."""
     try:
-        place = Mounts([Mount("@document", path.parent)]).place(f"@document/{path.name}")
-        data = read_state(place).data
+        file_place = Mounts([Mount("@document", path.parent)]).place(f"@document/{path.name}")
+        data = read_state(file_place).data
     except ToolError as error:
         raise UsageError(f"{path}: {error.message.replace('@document/', '')}") from None
     if data is None:
@@ -177,25 +177,25 @@ def read_named(path: Path) -> bytes:
     return data
 
 
-def document_of(path: Path, data: bytes, home: Path) -> tuple[Document, bytes | None]:
+def open_document(path: Path, data: bytes, home: Path) -> tuple[Document, bytes | None]:
     """The document that a file is, or becomes when it is written into the store; what is there.
 
     Raises:
         UsageError: it is no state document, or the store has another one of the same run.
     """
     try:
-        document = Document(home, origin_of(data)[0])
-        there = document.read()
+        document = Document(home, read_origin(data)[0])
+        stored = document.read()
     except ToolError as error:
         raise UsageError(f"{path}: {error.message}", code=error.code) from None
     if os.path.realpath(path) == os.path.realpath(document.path):
         return document, data
-    if there not in (None, data):
+    if stored not in (None, data):
         raise UsageError(
             "the store has a document of this run that says something else "
             f"({document.path}); resume that one, or move it away first"
         )
-    return document, there
+    return document, stored
 
 
 def forget_documents(run_ids: Iterable[str], home: Path) -> None:

@@ -13,8 +13,8 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError
 from nbagent.files.frontmatter import FrontMatter, read_frontmatter, read_yaml
 from nbagent.files.names import path_parts, visible
-from nbagent.workflow.graph import Fault
-from nbagent.workflow.placeholders import Marks, UnknownMark, is_line, read_values
+from nbagent.workflow.graph import Problem
+from nbagent.workflow.placeholders import Placeholders, UnknownPlaceholder, is_single_line, read_values
 from nbagent.workflow.source import Source
 
 LINE_CHARS = 200
@@ -27,14 +27,14 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def read_matter(text: str, file: str, faults: list[Fault]) -> FrontMatter:
+def read_matter(text: str, file: str, problems: list[Problem]) -> FrontMatter:
     """The front matter of a file, or all of a YAML file; empty, with faults, where it is none."""
     try:
         is_yaml = file.endswith(YAML_ENDINGS)
         return read_yaml(text) if is_yaml else read_frontmatter(text, strict=True)
     except ToolError as error:
-        problems: list[Any] = error.details.get("problems") or [(None, error.message)]
-        faults += [Fault(file, line, str(why)) for line, why in problems]
+        reported: list[Any] = error.details.get("problems") or [(None, error.message)]
+        problems += [Problem(file, line, str(why)) for line, why in reported]
         return FrontMatter({}, "")
 
 
@@ -53,9 +53,9 @@ class Fields:
         file: str,
         values: Mapping[str, Any],
         lines: Mapping[str, int] | int,
-        faults: list[Fault],
+        problems: list[Problem],
     ) -> None:
-        self.file, self.lines, self.faults = file, lines, faults
+        self.file, self.lines, self.problems = file, lines, problems
         self.values = {key: value for key, value in values.items() if value is not None}
 
     def line_of(self, key: str) -> int | None:
@@ -63,22 +63,22 @@ class Fields:
             return self.lines
         return self.lines.get(key) or self.lines.get(key.partition(".")[0])
 
-    def wrong(self, key: str, why: str) -> None:
-        self.faults.append(Fault(self.file, self.line_of(key), why))
+    def add_problem(self, key: str, why: str) -> None:
+        self.problems.append(Problem(self.file, self.line_of(key), why))
 
     def check_keys(self, known: Collection[str], silent: Collection[str] = ()) -> None:
         """Others than these are faults; `silent` ones are not listed."""
         for key in self.values:
             if key not in known and key not in silent:
-                self.wrong(key, f"there is no key {visible(key)!r}; there are {', '.join(known)}")
+                self.add_problem(key, f"there is no key {visible(key)!r}; there are {', '.join(known)}")
 
-    def line(self, key: str, most_chars: int = LINE_CHARS) -> str:
+    def line(self, key: str, max_chars: int = LINE_CHARS) -> str:
         """A text of one line; empty where it is not there."""
         value = self.values.get(key, "")
-        if value == "" or (isinstance(value, str) and is_line(value, most_chars)):
+        if value == "" or (isinstance(value, str) and is_single_line(value, max_chars)):
             return value.strip()
-        most = f"one printable line of at most {most_chars} characters"
-        self.wrong(key, f"{key} is not {most}; write one, in quotes")
+        most = f"one printable line of at most {max_chars} characters"
+        self.add_problem(key, f"{key} is not {most}; write one, in quotes")
         return ""
 
     def id(self, key: str, default: str = "") -> str:
@@ -86,29 +86,29 @@ class Fields:
         value = self.values.get(key, default)
         if isinstance(value, str) and is_id(value):
             return value
-        said = f"{visible(repr(value))} is no id" if value != "" else f"{key} is missing"
-        self.wrong(key, f"{said}; write up to 80 letters, digits, _ . or -")
+        reason = f"{visible(repr(value))} is no id" if value != "" else f"{key} is missing"
+        self.add_problem(key, f"{reason}; write up to 80 letters, digits, _ . or -")
         return ""
 
     def mapping(self, key: str) -> dict[str, Any]:
         """An object; empty where it is not there."""
-        found = json_object(self.values.get(key, {}))
-        if found is None:
-            self.wrong(key, f"{key} is no list of 'name: value' pairs; write it so")
-        return found or {}
+        value = json_object(self.values.get(key, {}))
+        if value is None:
+            self.add_problem(key, f"{key} is no list of 'name: value' pairs; write it so")
+        return value or {}
 
     def texts(self, key: str) -> dict[str, str]:
         """Values for marks."""
-        values, wrong = read_values(self.mapping(key))
-        for name, why in wrong.items():
-            self.wrong(f"{key}.{name}", why)
+        values, invalid = read_values(self.mapping(key))
+        for name, why in invalid.items():
+            self.add_problem(f"{key}.{name}", why)
         return values
 
     def path(
         self,
         key: str,
         value: object,
-        marks: Marks,
+        placeholders: Placeholders,
         *,
         mount: str = "@project",
         source: Source | None = None,
@@ -123,17 +123,17 @@ class Fields:
             source: the package where the file has to be there if it is one of `@pkg`.
         """
         try:
-            if not isinstance(value, str) or not is_line(value):
+            if not isinstance(value, str) or not is_single_line(value):
                 raise ToolError("write it as one printable line of text, in quotes")
-            parts = path_parts(marks.path(value.strip()))
+            parts = path_parts(placeholders.fill_path(value.strip()))
             parts = parts if parts and parts[0].startswith("@") else (mount, *parts)
             if len(parts) < 2:
                 raise ToolError("write a path below a mount, such as @project/notes.md")
-        except (ToolError, UnknownMark) as error:
+        except (ToolError, UnknownPlaceholder) as error:
             why = getattr(error, "message", f"{error}; give one in config, or write it out")
-            self.wrong(key, f"{visible(repr(value))} is no path: {why}")
+            self.add_problem(key, f"{visible(repr(value))} is not a path: {why}")
             return ""
         file = "/".join(parts[1:])
         if source is not None and parts[0] == "@pkg" and file not in source.files:
-            self.wrong(key, source.why_missing(file))
+            self.add_problem(key, source.why_missing(file))
         return "/".join(parts)

@@ -11,7 +11,7 @@ from nbagent.files.names import visible
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Problem:
     """Something in a package that cannot be used."""
 
     file: str
@@ -22,8 +22,8 @@ class Fault:
     """What is wrong and what to do, one sentence without a full stop."""
 
     def __str__(self) -> str:
-        place = f"{visible(self.file)}:{self.line}" if self.line else visible(self.file)
-        return f"{place}: {self.text}" if place else self.text
+        location = f"{visible(self.file)}:{self.line}" if self.line else visible(self.file)
+        return f"{location}: {self.text}" if location else self.text
 
 
 class PackageError(UsageError):
@@ -33,11 +33,11 @@ class PackageError(UsageError):
         faults: each with its file and line.
     """
 
-    def __init__(self, what: str, faults: tuple[Fault, ...]) -> None:
-        n = len(faults)
-        listed = "; ".join(map(str, faults))
-        super().__init__(f"{what} has {n} fault{'s' * (n != 1)}: {listed}")
-        self.faults = faults
+    def __init__(self, subject: str, problems: tuple[Problem, ...]) -> None:
+        n = len(problems)
+        listed = "; ".join(map(str, problems))
+        super().__init__(f"{subject} has {n} fault{'s' * (n != 1)}: {listed}")
+        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

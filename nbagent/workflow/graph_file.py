@@ -17,8 +17,8 @@ from nbagent.files.names import visible
 from nbagent.files.writing import TEMPORARY
 from nbagent.workflow.agents import unknown_agent
 from nbagent.workflow.fields import Fields
-from nbagent.workflow.graph import Edge, Fault, Graph, Node
-from nbagent.workflow.placeholders import Marks, is_line
+from nbagent.workflow.graph import Edge, Problem, Graph, Node
+from nbagent.workflow.placeholders import Placeholders, is_single_line
 from nbagent.workflow.source import Source
 
 GRAPH_FILE = "workflow.graph.json"
@@ -29,47 +29,47 @@ _LABEL_CHARS, _CONDITION_CHARS = 80, 500
 _GAP = re.compile(r"[\s,:]*")
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a person has to look."""
 
     file: str
     line: int | None = None
 
 
-Placed = tuple[Node, Place]
-PlacedEdge = tuple[Edge, Place]
-Ways = Mapping[str, Sequence[str]]
+LocatedNode = tuple[Node, Location]
+LocatedEdge = tuple[Edge, Location]
+Adjacency = Mapping[str, Sequence[str]]
 
 
 def read_graph(
-    source: Source, *, marks: Marks, agents: Collection[str], faults: list[Fault]
-) -> tuple[list[Placed], list[PlacedEdge]] | None:
+    source: Source, *, placeholders: Placeholders, agents: Collection[str], problems: list[Problem]
+) -> tuple[list[LocatedNode], list[LocatedEdge]] | None:
     """The nodes and edges of the file as far as they can be read; None where it is no JSON."""
-    text = source.text(GRAPH_FILE, faults)
+    text = source.text(GRAPH_FILE, problems)
     if text is None:
         return None
-    nodes, edges = list[Placed](), list[PlacedEdge]()
+    nodes, edges = list[LocatedNode](), list[LocatedEdge]()
     try:
         if not isinstance(json.loads(text), dict):
             raise ValueError("it is no JSON object")
-        for key, value, line, twice in _entries(text):
-            place = Place(GRAPH_FILE, line)
-            for name in twice:
+        for key, value, line, duplicates in _entries(text):
+            location = Location(GRAPH_FILE, line)
+            for name in duplicates:
                 why = f"the key {visible(name)!r} stands here twice; keep one of them"
-                faults.append(Fault(*place, why))
+                problems.append(Problem(*location, why))
             entry = json_object(value)
             if entry is None:
-                faults.append(Fault(*place, f"this entry of {key} is no JSON object; write one"))
+                problems.append(Problem(*location, f"this entry of {key} is no JSON object; write one"))
                 continue
-            fields = Fields(GRAPH_FILE, entry, line, faults)
-            if key == "nodes" and (node := _node(fields, source, marks, agents)):
-                nodes.append((node, place))
+            fields = Fields(GRAPH_FILE, entry, line, problems)
+            if key == "nodes" and (node := _node(fields, source, placeholders, agents)):
+                nodes.append((node, location))
             elif key == "edges" and (edge := _edge(fields)):
-                edges.append((edge, place))
+                edges.append((edge, location))
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
         why = f"it is not JSON that can be read ({error}); write an object with nodes and edges"
-        faults.append(Fault(GRAPH_FILE, line, why))
+        problems.append(Problem(GRAPH_FILE, line, why))
         return None
     return nodes, edges
 
@@ -79,55 +79,55 @@ def _entries(text: str) -> Iterator[tuple[str, Any, int, list[str]]]:
 
     The text is known to be a JSON object.
     """
-    twice: list[str] = []
+    duplicates: list[str] = []
 
-    def pairs(given: list[tuple[str, Any]]) -> dict[str, Any]:
-        counts = Counter(key for key, _ in given)
-        twice.extend(key for key, count in counts.items() if count > 1)
-        return dict(given)
+    def to_object(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(key for key, _ in items)
+        duplicates.extend(key for key, count in counts.items() if count > 1)
+        return dict(items)
 
-    decoder = json.JSONDecoder(object_pairs_hook=pairs)
+    decoder = json.JSONDecoder(object_pairs_hook=to_object)
     keys: set[str] = set()
-    at = _after_gap(text, text.index("{") + 1)
-    while text[at] != "}":
-        key, at = decoder.raw_decode(text, at)
-        twice += [key] if key in keys else []
+    offset = _skip_gap(text, text.index("{") + 1)
+    while text[offset] != "}":
+        key, offset = decoder.raw_decode(text, offset)
+        duplicates += [key] if key in keys else []
         keys.add(key)
-        at = _after_gap(text, at)
-        if text[at] != "[":
-            _, at = decoder.raw_decode(text, at)
+        offset = _skip_gap(text, offset)
+        if text[offset] != "[":
+            _, offset = decoder.raw_decode(text, offset)
         else:
-            at = _after_gap(text, at + 1)
-            while text[at] != "]":
-                line = text.count("\n", 0, at) + 1
-                value, at = decoder.raw_decode(text, at)
-                yield key, value, line, twice
-                twice.clear()
-                at = _after_gap(text, at)
-            at += 1
-        at = _after_gap(text, at)
+            offset = _skip_gap(text, offset + 1)
+            while text[offset] != "]":
+                line = text.count("\n", 0, offset) + 1
+                value, offset = decoder.raw_decode(text, offset)
+                yield key, value, line, duplicates
+                duplicates.clear()
+                offset = _skip_gap(text, offset)
+            offset += 1
+        offset = _skip_gap(text, offset)
 
 
-def _after_gap(text: str, at: int) -> int:
-    return cast("re.Match[str]", _GAP.match(text, at)).end()
+def _skip_gap(text: str, offset: int) -> int:
+    return cast("re.Match[str]", _GAP.match(text, offset)).end()
 
 
-def _node(fields: Fields, source: Source, marks: Marks, agents: Collection[str]) -> Node | None:
+def _node(fields: Fields, source: Source, placeholders: Placeholders, agents: Collection[str]) -> Node | None:
     """A node; None where it has no id that could be used."""
     fields.check_keys(_NODE_KEYS)
     node_id = fields.id("id")
     agent = fields.id("agentId") if "agentId" in fields.values else ""
     if agent and agent not in agents:
-        fields.wrong("agentId", unknown_agent(agent, agents))
+        fields.add_problem("agentId", unknown_agent(agent, agents))
     terminal = fields.values.get("terminal", False)
     if not isinstance(terminal, bool):
-        fields.wrong("terminal", "terminal is true or false; write one of them")
+        fields.add_problem("terminal", "terminal is true or false; write one of them")
     node = Node(
         id=node_id,
-        step_file=_step_file(fields, source, marks),
+        step_file=_step_file(fields, source, placeholders),
         agent=agent or None,
-        inputs=_inputs(fields, source, marks),
-        outputs=_outputs(fields, marks),
+        inputs=_inputs(fields, source, placeholders),
+        outputs=_outputs(fields, placeholders),
         terminal=terminal is True,
     )
     return node if node_id else None
@@ -144,38 +144,38 @@ def _edge(fields: Fields) -> Edge | None:
     return Edge(source=source, target=target, label=label, condition=condition)
 
 
-def _step_file(fields: Fields, source: Source, marks: Marks) -> str:
+def _step_file(fields: Fields, source: Source, placeholders: Placeholders) -> str:
     """Its path below the package."""
     value = fields.values.get("stepFile")
     if value is None:
-        fields.wrong("stepFile", "stepFile is missing; write the path of the step's text")
+        fields.add_problem("stepFile", "stepFile is missing; write the path of the step's text")
         return ""
-    path = fields.path("stepFile", value, marks, mount="@pkg", source=source)
+    path = fields.path("stepFile", value, placeholders, mount="@pkg", source=source)
     if path and not path.startswith("@pkg/"):
-        fields.wrong("stepFile", f"stepFile {visible(path)} lies outside of the package; put it in")
+        fields.add_problem("stepFile", f"stepFile {visible(path)} lies outside of the package; put it in")
     return path.removeprefix("@pkg/")
 
 
-def _inputs(fields: Fields, source: Source, marks: Marks) -> tuple[str, ...]:
+def _inputs(fields: Fields, source: Source, placeholders: Placeholders) -> tuple[str, ...]:
     value: Any = fields.values.get("inputs", [])
     if not isinstance(value, list):
-        fields.wrong("inputs", "inputs is a list of paths; write one")
+        fields.add_problem("inputs", "inputs is a list of paths; write one")
         return ()
-    paths = [fields.path("inputs", it, marks, source=source) for it in cast("list[Any]", value)]
+    paths = [fields.path("inputs", item, placeholders, source=source) for item in cast("list[Any]", value)]
     for path in paths:
         if path and path.partition("/")[0] not in _MOUNTS:
             why = f"the input {visible(path)} has another mount than {', '.join(_MOUNTS)}"
-            fields.wrong("inputs", why)
+            fields.add_problem("inputs", why)
     return tuple(paths)
 
 
-def _outputs(fields: Fields, marks: Marks) -> tuple[tuple[str, str], ...]:
+def _outputs(fields: Fields, placeholders: Placeholders) -> tuple[tuple[str, str], ...]:
     outputs: list[tuple[str, str]] = []
     for name, value in fields.mapping("outputsMap").items():
-        if not is_line(name):
+        if not is_single_line(name):
             why = f"the output {visible(repr(name))} is not one printable line; rename it"
-            fields.wrong("outputsMap", why)
-        path = fields.path("outputsMap", value, marks)
+            fields.add_problem("outputsMap", why)
+        path = fields.path("outputsMap", value, placeholders)
         parts = path.casefold().split("/")
         why = ""
         if path and not path.startswith("@project/"):
@@ -183,112 +183,112 @@ def _outputs(fields: Fields, marks: Marks) -> tuple[tuple[str, str], ...]:
         elif ".git" in parts or parts[1:2] == [".nbagent"] or f"/{TEMPORARY}" in path:
             why = "could not be written, as its name is kept for others; choose another one"
         if why:
-            fields.wrong("outputsMap", f"the output {visible(path)} {why}")
+            fields.add_problem("outputsMap", f"the output {visible(path)} {why}")
         outputs.append((name, path))
     return tuple(outputs)
 
 
 def check_graph(
-    nodes: Sequence[Placed],
-    edges: Sequence[PlacedEdge],
+    nodes: Sequence[LocatedNode],
+    edges: Sequence[LocatedEdge],
     *,
     entry: str | None,
-    entry_place: Place,
-    faults: list[Fault],
+    entry_location: Location,
+    problems: list[Problem],
 ) -> Graph | None:
     """The graph, or None: each node can be reached and leads to an end, each edge is clear.
 
     It begins with `entry`, or with the one node that no edge leads to.
     """
-    places: dict[str, Place] = {}
-    for node, place in nodes:
-        first = places.setdefault(node.id, place)
-        if first is not place:
-            there = ":".join(str(it) for it in first if it)
-            why = f"the id {node.id!r} stands here a second time, first at {there}; rename one"
-            faults.append(Fault(*place, why))
-    kept = _clear_edges(edges, places, faults)
-    ways: dict[str, list[str]] = {node_id: [] for node_id in places}
-    for edge in kept:
-        ways[edge.source].append(edge.target)
+    locations: dict[str, Location] = {}
+    for node, location in nodes:
+        first = locations.setdefault(node.id, location)
+        if first is not location:
+            first_location = ":".join(str(part) for part in first if part)
+            why = f"the id {node.id!r} stands here a second time, first at {first_location}; rename one"
+            problems.append(Problem(*location, why))
+    graph_edges = _valid_edges(edges, locations, problems)
+    adjacency: dict[str, list[str]] = {node_id: [] for node_id in locations}
+    for edge in graph_edges:
+        adjacency[edge.source].append(edge.target)
     by_id = {node.id: node for node, _ in nodes}
-    entry = _entry(entry, entry_place, ways, faults)
+    entry = _find_entry(entry, entry_location, adjacency, problems)
     if entry:
-        reached = _reached([entry], ways)
-        for node_id in (it for it in places if it not in reached):
+        reached = _reachable([entry], adjacency)
+        for node_id in (node for node in locations if node not in reached):
             why = f"no way leads from {entry!r} to {node_id!r}; add an edge, or take it out"
-            faults.append(Fault(*places[node_id], why))
-    _check_ends(by_id, ways, places, faults)
+            problems.append(Problem(*locations[node_id], why))
+    _check_ends(by_id, adjacency, locations, problems)
     if entry is None:
         return None
-    return Graph(nodes=by_id, edges=tuple(kept), entry=entry)
+    return Graph(nodes=by_id, edges=tuple(graph_edges), entry=entry)
 
 
-def _clear_edges(
-    edges: Sequence[PlacedEdge], places: Mapping[str, Place], faults: list[Fault]
+def _valid_edges(
+    edges: Sequence[LocatedEdge], locations: Mapping[str, Location], problems: list[Problem]
 ) -> list[Edge]:
     """The edges between two nodes that are there, one for each pair."""
-    kept: dict[tuple[str, str], Edge] = {}
-    for edge, place in edges:
-        unknown = [end for end in (edge.source, edge.target) if end not in places]
+    edges_by_pair: dict[tuple[str, str], Edge] = {}
+    for edge, location in edges:
+        unknown = [end for end in (edge.source, edge.target) if end not in locations]
         for end in unknown:
-            faults.append(Fault(*place, f"there is no node {end!r}; add it, or correct the edge"))
+            problems.append(Problem(*location, f"there is no node {end!r}; add it, or correct the edge"))
         pair = (edge.source, edge.target)
         if edge.source == edge.target:
             why = f"the edge leads from {edge.source!r} to itself; a step is repeated by its text"
-            faults.append(Fault(*place, why))
-        elif pair in kept:
+            problems.append(Problem(*location, why))
+        elif pair in edges_by_pair:
             why = f"a second edge leads from {pair[0]!r} to {pair[1]!r}; join them in one"
-            faults.append(Fault(*place, why))
+            problems.append(Problem(*location, why))
         elif not unknown:
-            kept[pair] = edge
-    return list(kept.values())
+            edges_by_pair[pair] = edge
+    return list(edges_by_pair.values())
 
 
-def _entry(named: str | None, place: Place, ways: Ways, faults: list[Fault]) -> str | None:
-    if named in ways:
-        return named
-    targets = set(chain.from_iterable(ways.values()))
-    first = [node_id for node_id in ways if node_id not in targets]
-    if named is not None:
-        why = f"there is no node {named!r} to begin with; name one as entry"
-    elif not ways:
-        place, why = Place(GRAPH_FILE, 1), "it has no node; write at least one"
+def _find_entry(requested: str | None, location: Location, adjacency: Adjacency, problems: list[Problem]) -> str | None:
+    if requested in adjacency:
+        return requested
+    targets = set(chain.from_iterable(adjacency.values()))
+    first = [node_id for node_id in adjacency if node_id not in targets]
+    if requested is not None:
+        why = f"there is no node {requested!r} to begin with; name one as entry"
+    elif not adjacency:
+        location, why = Location(GRAPH_FILE, 1), "it has no node; write at least one"
     elif len(first) == 1:
         return first[0]
     else:
-        found = f"{len(first)} nodes ({', '.join(first[:10])})" if first else "no node"
-        why = f"{found} could be the one to begin with; name it in the front matter: entry: ID"
-    faults.append(Fault(*place, why))
+        candidates = f"{len(first)} nodes ({', '.join(first[:10])})" if first else "no node"
+        why = f"{candidates} could be the one to begin with; name it in the front matter: entry: ID"
+    problems.append(Problem(*location, why))
     return None
 
 
 def _check_ends(
-    nodes: Mapping[str, Node], ways: Ways, places: Mapping[str, Place], faults: list[Fault]
+    nodes: Mapping[str, Node], adjacency: Adjacency, locations: Mapping[str, Location], problems: list[Problem]
 ) -> None:
     """Every node leads to a terminal one, and nothing leads on from there."""
-    back: dict[str, list[str]] = {node_id: [] for node_id in nodes}
-    for node_id, targets in ways.items():
+    sources_by_target: dict[str, list[str]] = {node_id: [] for node_id in nodes}
+    for node_id, targets in adjacency.items():
         for target in targets:
-            back[target].append(node_id)
+            sources_by_target[target].append(node_id)
         if nodes[node_id].terminal and targets:
             why = f"{node_id!r} is terminal and has edges that lead on; take one of both away"
-            faults.append(Fault(*places[node_id], why))
+            problems.append(Problem(*locations[node_id], why))
         elif not nodes[node_id].terminal and not targets:
             why = f"nothing follows {node_id!r} (a dead end); add an edge, or make it terminal"
-            faults.append(Fault(*places[node_id], why))
-    ends = [node_id for node_id in nodes if nodes[node_id].terminal or not ways[node_id]]
-    left = nodes.keys() - _reached(ends, back)
+            problems.append(Problem(*locations[node_id], why))
+    ends = [node_id for node_id in nodes if nodes[node_id].terminal or not adjacency[node_id]]
+    left = nodes.keys() - _reachable(ends, sources_by_target)
     closed = [node_id for node_id in nodes if node_id in left]
     if closed:
         why = f"no way leads out of the cycle {', '.join(closed[:20])}; add an edge to a way out"
-        faults.append(Fault(*places[closed[0]], why))
+        problems.append(Problem(*locations[closed[0]], why))
 
 
-def _reached(start: Sequence[str], ways: Ways) -> set[str]:
-    reached, left = set(start), deque(start)
-    while left:
-        new = [node_id for node_id in ways[left.popleft()] if node_id not in reached]
+def _reachable(start: Sequence[str], adjacency: Adjacency) -> set[str]:
+    reached, queue = set(start), deque(start)
+    while queue:
+        new = [node_id for node_id in adjacency[queue.popleft()] if node_id not in reached]
         reached.update(new)
-        left.extend(new)
+        queue.extend(new)
     return reached

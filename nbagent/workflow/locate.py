@@ -15,52 +15,51 @@ from nbagent.contracts.canonical import is_run_id
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.files.names import path_parts
-from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import path_of, project_folder, store_home
+from nbagent.settings.sources import to_path, project_folder, store_home
 from nbagent.store.writer import Store
-from nbagent.workflow.composer import Flow
-from nbagent.workflow.document import Document, document_of, forget_documents, read_named
+from nbagent.workflow.composer import WorkflowRun
+from nbagent.workflow.document import Document, open_document, forget_documents, read_document_file
 from nbagent.workflow.graph import Package
 from nbagent.workflow.package import load_package
-from nbagent.workflow.prompts import Intent
+from nbagent.workflow.prompts import DirectiveKind
 from nbagent.workflow.state import (
     State,
     new_document,
-    of_other_package,
-    origin_of,
+    with_package,
+    read_origin,
     read_state,
 )
 
-IN_PROJECT = "@project/"
+PROJECT_PREFIX = "@project/"
 _HOME = "$NBAGENT_HOME"
 """Begins the path of a document in a store that lies elsewhere."""
-_MOST_CHARS = 4_000
-_MOST_RUNS = 10_000
+_MAX_PATH_CHARS = 4_000
+_MAX_RUNS = 10_000
 """Over one document are looked through."""
 
 
-def flow_of(
-    asked: Settings,
+def open_workflow_run(
+    settings: Settings,
     options: RunOptions,
-    said: RunOptions,
+    call_options: RunOptions,
     *,
     run_id: str,
-    intent: Intent,
+    intent: DirectiveKind,
     parent: RunRecord | None,
     fork: EngineTurn | None,
     store: Store,
-) -> Flow:
+) -> WorkflowRun:
     """The workflow of a run, its document as it will be when the run begins. Writes nothing.
 
     Args:
-        options: all that holds for the run; `said`: what this call itself says.
+        options: all that holds for the run; `call_options`: what this call itself says.
         parent: the run that it goes on from; `fork`: its turn that is asked anew.
 
     Raises:
         UsageError: it cannot be used; all that is wrong is said at once.
     """
-    if options.output is not None or options.tools == "none" or asked.replay_tools:
+    if options.output is not None or options.tools == "none" or settings.replay_tools:
         raise UsageError(
             "a workflow takes no output=…, no --tools none, and no replayed tool results, which "
             "would move nothing; leave it out"
@@ -69,89 +68,89 @@ def flow_of(
     on_disk = None
     try:
         if options.document:
-            origin, data, there = _document(options.document)
+            origin, data, on_store = _find_document(options.document)
             if fork is not None:
-                moment, data = fork.started_at, origin.as_of(fork.started_at)
-            elif (branch := _branch(parent, origin, data, store)) is not None:
+                moment, data = fork.started_at, origin.version_at(fork.started_at)
+            elif (branch := _find_branch(parent, origin, data, store)) is not None:
                 moment, data = branch
             if moment is None:
-                document, on_disk = origin, there
-        package = _package(options, said, data, store)
+                document, on_disk = origin, on_store
+        package = _find_package(options, call_options, data, store)
         if data is None:
-            fresh = new_document(package, run_id, _written(package)).encode()
+            fresh = new_document(package, run_id, _package_reference(package)).encode()
         else:
-            fresh = _fitting(data, package, said, document.run_id)
+            fresh = _adapt_document(data, package, call_options, document.run_id)
             fresh = data if fresh is None and on_disk is None else fresh
-        flow = Flow(
+        flow = WorkflowRun(
             package=package,
             document=document,
-            shown_path=near(document.path),
+            shown_path=display_path(document.path),
             on_disk=on_disk,
-            intent=intent,
+            kind=intent,
             autopilot=bool(options.autopilot),
-            own_system=asked.system,
-            fresh=fresh,
-            forked=(origin, moment) if origin and moment else None,
+            own_system=settings.system,
+            new_data=fresh,
+            fork_source=(origin, moment) if origin and moment else None,
         )
-        if flow.look().workflow_id != package.id:
+        if flow.refresh().workflow_id != package.id:
             raise UsageError(
                 f"the document is of the workflow {flow.state.workflow_id}, and the package is "
                 f"{package.id}; name the package of the document"
             )
     except ToolError as error:
-        raise UsageError(f"{near(document.path)}: {error.message}", code=error.code) from None
+        raise UsageError(f"{display_path(document.path)}: {error.message}", code=error.code) from None
     return flow
 
 
-def _branch(
+def _find_branch(
     parent: RunRecord | None, document: Document, data: bytes, store: Store
 ) -> tuple[datetime, bytes] | None:
     """Where others have gone on with the document of a run since: when, and what they found."""
-    after = _next(parent, document.run_id, store) if parent else None
+    after = _next_run(parent, document.run_id, store) if parent else None
     if after is None or after.phase == "Running":
         return None
-    left = document.left_at(after.started_at)
-    if left is None:
+    version = document.version_after(after.started_at)
+    if version is None:
         raise UsageError(
             "other runs have gone on with this document, and how it stood before is not kept; go "
-            f"on with the last of them, or from the document: %agent resume {near(document.path)}"
+            f"on with the last of them, or from the document: %agent resume {display_path(document.path)}"
         )
-    return None if left == data else (after.started_at, left)
+    return None if version == data else (after.started_at, version)
 
 
-def _next(parent: RunRecord, document_id: str, store: Store) -> RunRecord | None:
+def _next_run(parent: RunRecord, document_id: str, store: Store) -> RunRecord | None:
     """The first run over a document that began after this one."""
-    runs = store.runs(limit=_MOST_RUNS, document=document_id)
-    return next((it for it in reversed(runs) if it.started_at > parent.started_at), None)
+    runs = store.runs(limit=_MAX_RUNS, document=document_id)
+    return next((run for run in reversed(runs) if run.started_at > parent.started_at), None)
 
 
-def _document(given: str) -> tuple[Document, bytes, bytes | None]:
+def _find_document(reference: str) -> tuple[Document, bytes, bytes | None]:
     """The document that is named by its file, or by the id that a record has.
 
     Also what it says, and what the store has of it, which is nothing where it is from elsewhere.
     """
-    if given.endswith(".md"):
-        file = _at(given)
-        data = read_named(file)
-        document, there = document_of(file, data, store_home())
-        return document, data, there
-    document = Document(store_home(), given)
+    if reference.endswith(".md"):
+        file = _to_path(reference)
+        data = read_document_file(file)
+        document, stored = open_document(file, data, store_home())
+        return document, data, stored
+    document = Document(store_home(), reference)
     try:
-        data = document.read() if is_run_id(given) else None
+        data = document.read() if is_run_id(reference) else None
     except ToolError as error:
-        raise UsageError(f"{near(document.path)}: {error.message}", code=error.code) from None
+        raise UsageError(f"{display_path(document.path)}: {error.message}", code=error.code) from None
     if data is None:
-        raise UsageError(f"there is no document {given[:80]!r}; a workflow cannot go on without")
+        raise UsageError(f"there is no document {reference[:80]!r}; a workflow cannot go on without")
     return document, data, data
 
 
-def _package(options: RunOptions, said: RunOptions, data: bytes | None, store: Store) -> Package:
+def _find_package(options: RunOptions, call_options: RunOptions, data: bytes | None, store: Store) -> Package:
     """The package that is named, else the one that the document names."""
-    given = options.workflow
-    if data is not None and (given is None or not (said.workflow or _at(given).exists())):
-        given = _package_of(data, store)
-    assert given is not None
-    package = load_package(_at(given), values=values_of(options))
+    package_path = options.workflow
+    if data is not None and (package_path is None or not (call_options.workflow or _to_path(package_path).exists())):
+        package_path = _package_path_of(data, store)
+    assert package_path is not None
+    package = load_package(_to_path(package_path), values=placeholder_values(options))
     project, home = project_folder().resolve(), store_home().resolve()
     if project.is_relative_to(package.root) or home.is_relative_to(package.root):
         raise UsageError(
@@ -166,33 +165,33 @@ def _package(options: RunOptions, said: RunOptions, data: bytes | None, store: S
     if options.agent is None:
         return package
     if options.agent not in package.agents:
-        there = ", ".join(package.agents) or "none"
-        raise UsageError(f"the package {package.id} has no agent {options.agent!r}; it has {there}")
+        known = ", ".join(package.agents) or "none"
+        raise UsageError(f"the package {package.id} has no agent {options.agent!r}; it has {known}")
     return replace(package, agent=options.agent)
 
 
-def _package_of(data: bytes, store: Store) -> str:
+def _package_path_of(data: bytes, store: Store) -> str:
     """Where the package of a document is: by what it says, or by the run that began it."""
-    run_id, path, _ = origin_of(data)
-    below = path.removeprefix(IN_PROJECT)
+    run_id, path, _ = read_origin(data)
+    below = path.removeprefix(PROJECT_PREFIX)
     with suppress(ToolError):  # a path that leads elsewhere
-        given = "/".join(path_parts(below)) if below != path else _where_it_was(run_id, store)
-        if given and _at(given).exists():
-            return given
+        package_path = "/".join(path_parts(below)) if below != path else _recorded_package(run_id, store)
+        if package_path and _to_path(package_path).exists():
+            return package_path
     raise UsageError(
         f"the package {path} of this document is not there; say where it is: "
         "%agent resume DOCUMENT.md --workflow PACKAGE"
     )
 
 
-def _at(given: str) -> Path:
+def _to_path(path: str) -> Path:
     """A path that a person named; UsageError where it can be none."""
-    if not given.isprintable() or len(given) > _MOST_CHARS:
-        raise UsageError(f"{given[:80]!r} is no path; name a folder or a file")
-    return project_folder() / path_of(given.replace(_HOME, str(store_home()), 1), "path")
+    if not path.isprintable() or len(path) > _MAX_PATH_CHARS:
+        raise UsageError(f"{path[:80]!r} is not a path; name a folder or a file")
+    return project_folder() / to_path(path.replace(_HOME, str(store_home()), 1), "path")
 
 
-def _where_it_was(run_id: str, store: Store) -> str | None:
+def _recorded_package(run_id: str, store: Store) -> str | None:
     """Where the package lay when the workflow began, if the store still has that run."""
     try:
         return store.load(run_id).options.get("workflow")
@@ -200,51 +199,51 @@ def _where_it_was(run_id: str, store: Store) -> str | None:
         return None
 
 
-def _written(package: Package) -> str:
+def _package_reference(package: Package) -> str:
     """A package as the document names it: no path of this machine stands in it."""
     project = project_folder().resolve()
     if package.path.resolve().is_relative_to(project):
-        return IN_PROJECT + package.path.resolve().relative_to(project).as_posix()
+        return PROJECT_PREFIX + package.path.resolve().relative_to(project).as_posix()
     return package.path.name
 
 
-def _fitting(data: bytes, package: Package, said: RunOptions, run_id: str) -> bytes | None:
+def _adapt_document(data: bytes, package: Package, call_options: RunOptions, run_id: str) -> bytes | None:
     """The document where it has to change for this run: another package, or a fork's own id."""
-    before, _, sha256 = origin_of(data)
+    before, _, sha256 = read_origin(data)
     if sha256 == package.sha256 and before == run_id:
         return None
-    if sha256 != package.sha256 and said.workflow is None:
+    if sha256 != package.sha256 and call_options.workflow is None:
         raise UsageError(
             f"the package {package.id} has changed since this document was last worked on; look "
             "at what changed, and go on with it as it is now by naming it: --workflow "
-            f"{_written(package).removeprefix(IN_PROJECT)}"
+            f"{_package_reference(package).removeprefix(PROJECT_PREFIX)}"
         )
     text = data.decode("utf-8", "surrogateescape")
-    changed = of_other_package(text, package, _written(package), run_id)
+    changed = with_package(text, package, _package_reference(package), run_id)
     return changed.encode("utf-8", "surrogateescape")
 
 
-def flow_of_record(record: RunRecord, store: Store) -> Flow | None:
+def open_recorded_workflow(record: RunRecord, store: Store) -> WorkflowRun | None:
     """The workflow of a run that is over; None where it had none."""
     options = RunOptions(
         **{name: record.options.get(name) for name in ("workflow", "document", "variables")}
     )
     if options.document is None:
         return None
-    document, data, _ = _document(options.document)
-    flow = Flow(
-        package=_package(options, RunOptions(), data, store),
+    document, data, _ = _find_document(options.document)
+    flow = WorkflowRun(
+        package=_find_package(options, RunOptions(), data, store),
         document=document,
         on_disk=data,
-        intent="resume",
+        kind="resume",
         autopilot=False,
         own_system=None,
     )
-    flow.look()
+    flow.refresh()
     return flow
 
 
-def seen_from(ref: str) -> tuple[Package, State | None, str]:
+def load_package_and_state(ref: str, store: Store) -> tuple[Package, State | None, str]:
     """A package, how far it has come, and where that stands: by a document's file, else by the
     last run of the package.
 
@@ -252,39 +251,38 @@ def seen_from(ref: str) -> tuple[Package, State | None, str]:
         PackageError: it cannot be used.
         UsageError: the document cannot be.
     """
-    store = current_store()
-    file = _at(ref)
+    file = _to_path(ref)
     try:
         if ref.endswith(".md"):
-            data = read_named(file)
-            package = _package(RunOptions(), RunOptions(), data, store)
+            data = read_document_file(file)
+            package = _find_package(RunOptions(), RunOptions(), data, store)
             return package, read_state(data, package.graph), ref
         package = load_package(file)
         last = store.runs(limit=1, workflow=package.id)
         document = Document(store_home(), last[0].options["document"] if last else "none")
         file, data = document.path, document.read()
-        if data is None or origin_of(data)[2] != package.sha256:
+        if data is None or read_origin(data)[2] != package.sha256:
             return package, None, ""
-        return package, read_state(data, package.graph), near(file)
+        return package, read_state(data, package.graph), display_path(file)
     except ToolError as error:
-        raise UsageError(f"{near(file)}: {error.message}", code=error.code) from None
+        raise UsageError(f"{display_path(file)}: {error.message}", code=error.code) from None
 
 
 def forget_state(run_ids: Sequence[str], store: Store) -> None:
     """Delete the documents of forgotten runs, but those that another run still goes on with."""
-    gone = [it for it in run_ids if not store.runs(limit=1, document=it)]
-    forget_documents(gone, store_home())
+    unused = [run_id for run_id in run_ids if not store.runs(limit=1, document=run_id)]
+    forget_documents(unused, store_home())
 
 
-def last_run_of(document: str) -> str:
+def last_run_id(document: str, store: Store) -> str:
     """The newest run over a document that is named by its file; UsageError where there is none."""
-    found = current_store().runs(limit=1, document=_document(document)[0].run_id)
-    if not found:
+    runs = store.runs(limit=1, document=_find_document(document)[0].run_id)
+    if not runs:
         raise UsageError(f"the store has no run of {document}; resume it without --with-history")
-    return found[0].id
+    return runs[0].id
 
 
-def near(document: Path) -> str:
+def display_path(document: Path) -> str:
     """The path of a document as a person types it; no folder of this machine stands in it."""
     here, home = project_folder(), store_home()
     if document.is_relative_to(here):
@@ -292,7 +290,7 @@ def near(document: Path) -> str:
     return f"{_HOME}/{document.relative_to(home).as_posix()}"
 
 
-def values_of(options: RunOptions) -> Mapping[str, str]:
+def placeholder_values(options: RunOptions) -> Mapping[str, str]:
     """What the person's marks stand for."""
     pairs = (text.partition("=") for text in options.variables or ())
     return {name.strip(): value.strip() for name, _, value in pairs}

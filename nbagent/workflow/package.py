@@ -13,21 +13,21 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from nbagent.settings.sources import path_of, project_folder, store_home
+from nbagent.settings.sources import to_path, project_folder, store_home
 from nbagent.workflow.agents import read_agent, unknown_agent
 from nbagent.workflow.fields import Fields, read_matter
-from nbagent.workflow.graph import AgentSpec, Fault, Graph, Package
-from nbagent.workflow.graph_file import GRAPH_FILE, Place, check_graph, read_graph
-from nbagent.workflow.placeholders import Marks, person_values, read_values
-from nbagent.workflow.source import MAIN_FILES, Source, read_source, refuse
-from nbagent.workflow.steps import graph_of_steps, made_id
+from nbagent.workflow.graph import AgentSpec, Problem, Graph, Package
+from nbagent.workflow.graph_file import GRAPH_FILE, Location, check_graph, read_graph
+from nbagent.workflow.placeholders import Placeholders, person_values, read_values
+from nbagent.workflow.source import MAIN_FILES, Source, read_source, package_error
+from nbagent.workflow.steps import graph_of_steps, to_id
 
 _CONFIG = "config.yaml"
 _KEYS = ("id", "name", "agents", "agent", "entry", "variables", "config")
-_ALIKE = 0.72
+_MIN_SIMILARITY = 0.72
 """`entrie` is like `entry`; `main_config` is a key of BMAD and not like `config`."""
 _AGENT = re.compile(r"agents/([^/]+/SKILL\.md|(?!(?i:readme)\.)[^/]+\.(md|yaml|yml))")
-_FIXED_MARKS = ("project-root", "bundle-root", "skill-root", "date", "user_name")
+_FIXED_PLACEHOLDERS = ("project-root", "bundle-root", "skill-root", "date", "user_name")
 
 
 def load_package(
@@ -47,35 +47,35 @@ def load_package(
         PackageError: it cannot be used; all that is wrong, with file and line.
         UsageError: one of `values` is not one printable line.
     """
-    given = person_values(values)
+    checked_values = person_values(values)
     project = project_folder()
-    place = Path(os.path.normpath(project / path_of(path, "path")))
-    if not str(place).removeprefix(str(project)).isprintable():
-        raise refuse(place, "its path is not one printable line; rename the folder or the file")
-    source = read_source(place, store_home() / "packages" if cache is None else cache)
-    faults: list[Fault] = []
-    package = _Loading(source, given, faults).package()
-    if package is None or faults:
-        faults.sort(key=lambda fault: (fault.file, fault.line or 0))
-        raise refuse(place, *dict.fromkeys(faults))
+    package_path = Path(os.path.normpath(project / to_path(path, "path")))
+    if not str(package_path).removeprefix(str(project)).isprintable():
+        raise package_error(package_path, "its path is not one printable line; rename the folder or the file")
+    source = read_source(package_path, store_home() / "packages" if cache is None else cache)
+    problems: list[Problem] = []
+    package = _PackageReader(source, checked_values, problems).package()
+    if package is None or problems:
+        problems.sort(key=lambda fault: (fault.file, fault.line or 0))
+        raise package_error(package_path, *dict.fromkeys(problems))
     return package
 
 
-class _Loading:
+class _PackageReader:
     """One package while it is read; what is wrong becomes a fault."""
 
-    def __init__(self, source: Source, values: Mapping[str, str], faults: list[Fault]) -> None:
-        self.source, self.faults = source, faults
+    def __init__(self, source: Source, values: Mapping[str, str], problems: list[Problem]) -> None:
+        self.source, self.problems = source, problems
         self.file = next(file for file in MAIN_FILES if file in {*source.files, *source.links})
-        self.template = source.text(self.file, faults) or ""
-        self.matter = read_matter(self.template, self.file, faults)
-        self.fields = Fields(self.file, self.matter.mapping, self.matter.lines, faults)
-        self.marks = Marks(values, self._config())
+        self.template = source.text(self.file, problems) or ""
+        self.matter = read_matter(self.template, self.file, problems)
+        self.fields = Fields(self.file, self.matter.mapping, self.matter.lines, problems)
+        self.placeholders = Placeholders(values, self._config())
         self.notes = [f"{self.file}: {warning}" for warning in self.matter.warnings]
 
     def package(self) -> Package | None:
         """The package; None, or of no use, where there are faults."""
-        package_id = self.fields.id("id", made_id(self.source.name))
+        package_id = self.fields.id("id", to_id(self.source.name))
         self.fields.mapping("variables")
         agents, agent = self._agents()
         graph = self._graph(agents)
@@ -96,25 +96,25 @@ class _Loading:
             main_file=self.file,
             agents=agents,
             agent=agent,
-            rules=self.marks.prose(self.matter.body)[0],
+            rules=self.placeholders.fill_text(self.matter.body)[0],
             template=self.template,
             values=self._values(prose),
-            unfilled=self.marks.prose(prose)[1],
+            unfilled=self.placeholders.fill_text(prose)[1],
             notes=tuple(self.notes),
         )
 
     def _note_misspelled_keys(self) -> None:
         """Packages from elsewhere have keys of their own, so these are no faults."""
-        for key in (it for it in self.fields.values if it not in _KEYS):
-            for near in get_close_matches(key, _KEYS, 1, _ALIKE):
-                place = f"{self.file}:{self.fields.line_of(key)}"
-                self.notes.append(f"{place}: unknown key {key!r}; did you mean {near!r}?")
+        for key in (name for name in self.fields.values if name not in _KEYS):
+            for similar in get_close_matches(key, _KEYS, 1, _MIN_SIMILARITY):
+                location = f"{self.file}:{self.fields.line_of(key)}"
+                self.notes.append(f"{location}: unknown key {key!r}; did you mean {similar!r}?")
 
     def _config(self) -> dict[str, str]:
         """The package's own values: of its `config.yaml`, and of the front matter, which win."""
-        text = self.source.text(_CONFIG, self.faults) if _CONFIG in self.source.files else None
+        text = self.source.text(_CONFIG, self.problems) if _CONFIG in self.source.files else None
         # Such a file may hold more than values for marks.
-        values, _ = read_values(read_matter(text or "", _CONFIG, self.faults).mapping)
+        values, _ = read_values(read_matter(text or "", _CONFIG, self.problems).mapping)
         return values | self.fields.texts("config")
 
     def _ids(self, key: str) -> dict[str, str]:
@@ -123,57 +123,57 @@ class _Loading:
         if isinstance(value, str):
             return {value: key}
         items: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [None]
-        if not all(isinstance(one, str) for one in items):
-            self.fields.wrong(key, f"{key} is an id, or a list of ids; write one in quotes")
+        if not all(isinstance(item, str) for item in items):
+            self.fields.add_problem(key, f"{key} is an id, or a list of ids; write one in quotes")
             return {}
-        return {one: f"{key}.{number}" for number, one in enumerate(items)}
+        return {item: f"{key}.{number}" for number, item in enumerate(items)}
 
     def _agents(self) -> tuple[dict[str, AgentSpec], str | None]:
         """The agents of the package, those listed where some are, and which one is the default."""
-        found: dict[str, AgentSpec] = {}
+        specs: dict[str, AgentSpec] = {}
         for file in filter(_AGENT.fullmatch, sorted({*self.source.files, *self.source.links})):
-            text = self.source.text(file, self.faults)
-            spec = read_agent(text, file, marks=self.marks, faults=self.faults, source=self.source)
-            if spec.id in found:
-                why = f"the agent {spec.id!r} is in {found[spec.id].file} too; rename one of them"
-                self.faults.append(Fault(file, None, why))
-            found[spec.id] = spec
+            text = self.source.text(file, self.problems)
+            spec = read_agent(text, file, placeholders=self.placeholders, problems=self.problems, source=self.source)
+            if spec.id in specs:
+                why = f"the agent {spec.id!r} is in {specs[spec.id].file} too; rename one of them"
+                self.problems.append(Problem(file, None, why))
+            specs[spec.id] = spec
         listed, default = self._ids("agents"), self._ids("agent")
         for name, key in (*listed.items(), *default.items()):
-            if name not in found:
-                self.fields.wrong(key, unknown_agent(name, found))
-        chosen = [*listed, *default] if listed else [*found]
-        agents = {name: found[name] for name in chosen if name in found}
+            if name not in specs:
+                self.fields.add_problem(key, unknown_agent(name, specs))
+        chosen = [*listed, *default] if listed else [*specs]
+        agents = {name: specs[name] for name in chosen if name in specs}
         only = [*agents] if listed or len(agents) == 1 else []
         return agents, next(iter([*default, *only]), None)
 
     def _graph(self, agents: Mapping[str, AgentSpec]) -> Graph | None:
         entries = self._ids("entry")
-        place = Place(self.file, self.fields.line_of("entry"))
+        location = Location(self.file, self.fields.line_of("entry"))
         if len(entries) > 1:
             why = f"there are {len(entries)} entries ({', '.join(entries)}); name one"
-            self.fields.wrong("entry", why)
+            self.fields.add_problem("entry", why)
         entry = next(iter(entries), None)
         if GRAPH_FILE in self.source.files or GRAPH_FILE in self.source.links:
-            read = read_graph(self.source, marks=self.marks, agents=agents, faults=self.faults)
+            read = read_graph(self.source, placeholders=self.placeholders, agents=agents, problems=self.problems)
             if read is None:
                 return None
             nodes, edges = read
         else:
-            nodes, edges, notes = graph_of_steps(self.source, self.faults)
+            nodes, edges, notes = graph_of_steps(self.source, self.problems)
             if not nodes:
                 return None
             self.notes += notes
             entry = entry or nodes[0][0].id
-        return check_graph(nodes, edges, entry=entry, entry_place=place, faults=self.faults)
+        return check_graph(nodes, edges, entry=entry, entry_location=location, problems=self.problems)
 
     def _step_texts(self, graph: Graph) -> list[str]:
         files = dict.fromkeys(node.step_file for node in graph.nodes.values())
         there = (file for file in files if file in self.source.files)
-        return [self.source.text(file, self.faults) or "" for file in there]
+        return [self.source.text(file, self.problems) or "" for file in there]
 
     def _values(self, prose: str) -> dict[str, str]:
         """What is given for marks, and of those that always have a value the ones in use."""
-        used = [name for name in _FIXED_MARKS if f"{{{name}}}" in prose]
-        names = dict.fromkeys([*self.marks.config, *self.marks.values, *used])
-        return {name: self.marks.prose(f"{{{name}}}")[0] for name in names}
+        used = [name for name in _FIXED_PLACEHOLDERS if f"{{{name}}}" in prose]
+        names = dict.fromkeys([*self.placeholders.config, *self.placeholders.values, *used])
+        return {name: self.placeholders.fill_text(f"{{{name}}}")[0] for name in names}

@@ -17,7 +17,7 @@ from unicodedata import category
 from nbagent.contracts.errors import UsageError
 
 # In prose `${HOME}` belongs to a shell; in a path it would be no file.
-_MARK = re.compile(
+_PLACEHOLDER = re.compile(
     r"(?<!\{)(?:\{(?P<name>[^\W\d][\w:.-]{0,79})\}"
     r"|\{\{ *(?P<double>[^\W\d][\w:. -]{0,79})\}\})(?!\})"
 )
@@ -28,54 +28,54 @@ _JOINERS = frozenset("\u200c\u200d")
 _VALUE_CHARS = 1_000
 
 
-class UnknownMark(ValueError):
+class UnknownPlaceholder(ValueError):
     """A path holds a mark that nothing gives a value for.
 
     Attributes:
         mark: as it is written, `{output_folder}`.
     """
 
-    def __init__(self, mark: str) -> None:
-        super().__init__(f"nothing gives a value for {mark}")
-        self.mark = mark
+    def __init__(self, placeholder: str) -> None:
+        super().__init__(f"nothing gives a value for {placeholder}")
+        self.placeholder = placeholder
 
 
-def is_line(text: str, most_chars: int = _VALUE_CHARS) -> bool:
+def is_single_line(text: str, max_chars: int = _VALUE_CHARS) -> bool:
     """Whether a text is one line that a person sees whole, and not empty."""
-    if not text.strip() or len(text) > most_chars:
+    if not text.strip() or len(text) > max_chars:
         return False
     return all(char in _JOINERS or category(char) not in _HIDDEN for char in text)
 
 
-def read_values(given: Mapping[Any, Any]) -> tuple[dict[str, str], dict[str, str]]:
+def read_values(pairs: Mapping[Any, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """Values for marks by name, and what is wrong with each that cannot be one, by its name.
 
     Numbers and switches are taken as they are written; a name without a value is left out.
     """
     values: dict[str, str] = {}
-    wrong: dict[str, str] = {}
-    for name, value in given.items():
+    invalid: dict[str, str] = {}
+    for name, value in pairs.items():
         text = str(value).lower() if isinstance(value, bool | int | float) else value
         if not _NAME.fullmatch(str(name)):
-            wrong[name] = f"{str(name)[:80]!r} is no name for a value; use letters, digits, _ or -"
-        elif isinstance(text, str) and is_line(text):
+            invalid[name] = f"{str(name)[:80]!r} is no name for a value; use letters, digits, _ or -"
+        elif isinstance(text, str) and is_single_line(text):
             values[name] = text
         elif text is not None:
             most = f"write a text of at most {_VALUE_CHARS:,} characters"
-            wrong[name] = f"the value of {name!r} is not one printable line; {most}"
-    return values, wrong
+            invalid[name] = f"the value of {name!r} is not one printable line; {most}"
+    return values, invalid
 
 
-def person_values(given: Mapping[str, str] | None) -> dict[str, str]:
+def person_values(values_by_name: Mapping[str, str] | None) -> dict[str, str]:
     """What a person gave for marks, checked; UsageError where it cannot be used."""
-    values, wrong = read_values(given or {})
-    if wrong:
-        raise UsageError("; ".join(wrong.values()))
+    values, invalid = read_values(values_by_name or {})
+    if invalid:
+        raise UsageError("; ".join(invalid.values()))
     return values
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Placeholders:
     """What marks stand for."""
 
     values: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -87,11 +87,11 @@ class Marks:
     bundle: str = "@pkg"
     """The package's folder; empty where there is none."""
 
-    def with_config(self, more: Mapping[str, str]) -> Marks:
+    def with_config(self, more: Mapping[str, str]) -> Placeholders:
         """The same with more values of the package; they win over those that are there."""
         return replace(self, config={**self.config, **more})
 
-    def path(self, text: str) -> str:
+    def fill_path(self, text: str) -> str:
         """Fill in what the runtime loads itself; the package's own values come first.
 
         Raises:
@@ -102,16 +102,16 @@ class Marks:
             name = match["name"]
             value = self._value(name, (self.config, self.values)) if name else None
             if value is None or text[: match.start()].endswith("$"):
-                raise UnknownMark(match[0])
-            if left := _MARK.search(value):
-                raise UnknownMark(left[0])
+                raise UnknownPlaceholder(match[0])
+            if left := _PLACEHOLDER.search(value):
+                raise UnknownPlaceholder(left[0])
             return value
 
-        return _MARK.sub(fill, text)
+        return _PLACEHOLDER.sub(fill, text)
 
-    def prose(self, text: str) -> tuple[str, tuple[str, ...]]:
+    def fill_text(self, text: str) -> tuple[str, tuple[str, ...]]:
         """Fill in what is known, the person's values first; also the marks that stay, each once."""
-        left: dict[str, None] = {}
+        unfilled: dict[str, None] = {}
 
         def fill(match: re.Match[str]) -> str:
             if match.start() and text[match.start() - 1] == "$":
@@ -119,14 +119,14 @@ class Marks:
             name = match["name"] or match["double"].strip()
             value = self._value(name, (self.values, self.config))
             filled = match[0] if value is None else value
-            left.update(dict.fromkeys(found[0] for found in _MARK.finditer(filled)))
+            unfilled.update(dict.fromkeys(mark[0] for mark in _PLACEHOLDER.finditer(filled)))
             return filled
 
-        return _MARK.sub(fill, text), tuple(left)
+        return _PLACEHOLDER.sub(fill, text), tuple(unfilled)
 
     def _value(self, name: str, sources: tuple[Mapping[str, str], ...]) -> str | None:
         """What a mark stands for. Marks in it are filled in once, and only those of folders."""
-        fixed = self._fixed()
+        fixed = self._fixed_values()
         if name in fixed:
             return fixed[name]
         if name.startswith("config:"):
@@ -137,9 +137,9 @@ class Marks:
             value = next((source[name] for source in sources if name in source), None)
         if value is None:
             return None
-        return _MARK.sub(lambda match: fixed.get(match["name"]) or match[0], value)
+        return _PLACEHOLDER.sub(lambda match: fixed.get(match["name"]) or match[0], value)
 
-    def _fixed(self) -> dict[str | None, str | None]:
+    def _fixed_values(self) -> dict[str | None, str | None]:
         """Marks that nobody gives another value."""
         return {
             "project-root": "@project",
@@ -154,4 +154,4 @@ def _login() -> str | None:
         name = getpass.getuser()
     except (OSError, KeyError, ImportError):  # A container without a user's name.
         return None
-    return name if is_line(name, 80) else None
+    return name if is_single_line(name, 80) else None

@@ -18,14 +18,13 @@ from nbagent.contracts.errors import UsageError
 from nbagent.files.folders import MOST_BYTES, TOO_LARGE, read_folder, read_zip, unpack
 from nbagent.files.names import visible
 from nbagent.shown.texts import without_folders
-from nbagent.workflow.graph import Fault, PackageError
+from nbagent.workflow.graph import Problem, PackageError
 
 T = TypeVar("T")
-
 MAIN_FILES = ("workflow.md", "SKILL.md")
-MOST_TEXT_BYTES = 200_000
+MAX_TEXT_BYTES = 200_000
 """Of a file whose text is read here: rules, a graph, a step, an agent."""
-_MOST_FAULTS = 100
+_MAX_PROBLEMS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +46,11 @@ class Source:
         """Of the names and bytes of all files."""
         return sha_of([[name, sha256_hex(self.files[name])] for name in sorted(self.files)])
 
-    def text(self, file: str, faults: list[Fault]) -> str | None:
+    def text(self, file: str, problems: list[Problem]) -> str | None:
         """A file as text; None, with a fault, where it is none."""
         if file in self.files:
-            return text_of(self.files[file], file, faults)
-        faults.append(Fault(file, None, self.why_missing(file)))
+            return decode_text(self.files[file], file, problems)
+        problems.append(Problem(file, None, self.why_missing(file)))
         return None
 
     def why_missing(self, file: str) -> str:
@@ -62,25 +61,25 @@ class Source:
         return f"there is no file {visible(file)} in the package; add it, or correct the path"
 
 
-def text_of(data: bytes, file: str, faults: list[Fault]) -> str | None:
+def decode_text(data: bytes, file: str, problems: list[Problem]) -> str | None:
     """Bytes as text with `\\n` as line ends; None, with a fault, where they are none."""
-    if len(data) > MOST_TEXT_BYTES:
-        why = f"it has more than {MOST_TEXT_BYTES:,} bytes; shorten or split it"
-        faults.append(Fault(file, None, why))
+    if len(data) > MAX_TEXT_BYTES:
+        why = f"it has more than {MAX_TEXT_BYTES:,} bytes; shorten or split it"
+        problems.append(Problem(file, None, why))
         return None
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
-        faults.append(Fault(file, None, "it is not UTF-8 text; save it so"))
+        problems.append(Problem(file, None, "it is not UTF-8 text; save it so"))
         return None
 
 
-def refuse(path: Path, *faults: Fault | str) -> PackageError:
+def package_error(path: Path, *problems: Problem | str) -> PackageError:
     """The error with all faults, a text being one of the whole; of very many the first ones."""
-    shown = tuple(Fault("", None, it) if isinstance(it, str) else it for it in faults)
-    shown = shown[:_MOST_FAULTS]
-    if len(faults) > _MOST_FAULTS:
-        shown += (Fault("", None, f"and {len(faults) - _MOST_FAULTS:,} more like these"),)
+    shown = tuple(Problem("", None, problem) if isinstance(problem, str) else problem for problem in problems)
+    shown = shown[:_MAX_PROBLEMS]
+    if len(problems) > _MAX_PROBLEMS:
+        shown += (Problem("", None, f"and {len(problems) - _MAX_PROBLEMS:,} more like these"),)
     return PackageError(f"the package {visible(without_folders(str(path)))!r}", shown)
 
 
@@ -94,49 +93,49 @@ def read_source(path: Path, cache: Path) -> Source:
     if real.is_dir():
         # At first: somebody may name a whole home folder.
         _check_main_file(path, [name for name in MAIN_FILES if os.path.lexists(real / name)])
-        files, links = _checked(path, lambda: read_folder(real))
+        files, links = _with_package_error(path, lambda: read_folder(real))
         return Source(path=path, root=real, name=real.name, files=files, links=links)
     if real.is_file():
-        return _unpacked(path, real, cache)
-    raise refuse(path, "there is no such folder or zip; name a folder with workflow.md in it")
+        return _read_zip_source(path, real, cache)
+    raise package_error(path, "there is no such folder or zip; name a folder with workflow.md in it")
 
 
 def _check_main_file(path: Path, names: Collection[str]) -> None:
     if not any(name in names for name in MAIN_FILES):
         why = "it has neither workflow.md nor SKILL.md; name the folder that has one, or write one"
-        raise refuse(path, why)
+        raise package_error(path, why)
 
 
-def _checked(path: Path, read: Callable[[], T]) -> T:
+def _with_package_error(path: Path, read: Callable[[], T]) -> T:
     try:
         return read()
     except UsageError as error:
         problems: list[Any] = error.details["problems"]
-        raise refuse(path, *(Fault(name, None, why) for name, why in problems)) from None
+        raise package_error(path, *(Problem(name, None, why) for name, why in problems)) from None
 
 
-def _unpacked(path: Path, real: Path, cache: Path) -> Source:
+def _read_zip_source(path: Path, real: Path, cache: Path) -> Source:
     """A zip's files, which stand in the cache afterwards as well."""
     try:
         with open(real, "rb") as opened:
             data = opened.read(MOST_BYTES + 1)
     except OSError as error:
-        raise refuse(path, f"it cannot be read ({error.strerror}); let this user read it") from None
+        raise package_error(path, f"it cannot be read ({error.strerror}); let this user read it") from None
     if len(data) > MOST_BYTES:
-        raise refuse(path, TOO_LARGE)
+        raise package_error(path, TOO_LARGE)
     if not zipfile.is_zipfile(io.BytesIO(data)):
-        raise refuse(path, "it is neither a folder nor a zip; name the package's folder or zip")
-    packed = _checked(path, lambda: read_zip(data))
-    top = {name.partition("/")[0] for name in packed}
-    only = top.pop() if len(top) == 1 and not any(name in packed for name in MAIN_FILES) else ""
-    files = {name.removeprefix(f"{only}/"): content for name, content in packed.items()}
+        raise package_error(path, "it is neither a folder nor a zip; name the package's folder or zip")
+    packed_files = _with_package_error(path, lambda: read_zip(data))
+    top = {name.partition("/")[0] for name in packed_files}
+    only = top.pop() if len(top) == 1 and not any(name in packed_files for name in MAIN_FILES) else ""
+    files = {name.removeprefix(f"{only}/"): content for name, content in packed_files.items()}
     _check_main_file(path, files)
     try:
         cache.mkdir(parents=True, exist_ok=True)
         folder = Path(os.path.realpath(cache)) / sha256_hex(data)
-        unpack(packed, folder)
+        unpack(packed_files, folder)
     except OSError as error:
         where = visible(without_folders(str(cache)))
         why = f"it cannot be unpacked into {where} ({error.strerror}); make room or rights there"
-        raise refuse(path, why) from None
+        raise package_error(path, why) from None
     return Source(path=path, root=folder / only, name=only or path.stem, files=files)

@@ -28,7 +28,7 @@ MAX_YAML_MARKS = 5_000
 """Of what makes YAML slow to read, in the front matter; reading has its own bound above that."""
 MOVE_KEYS = {"stepsCompleted.append", "currentNodeId.set", "updatedAt.set"}
 LIST_KEYS = ("stepsCompleted", "decisionLog", "artifacts")
-_OF_PACKAGE = ("id", "agents", "agent", "entry", "config")
+_PACKAGE_KEYS = ("id", "agents", "agent", "entry", "config")
 """Keys of the template that are not the document's."""
 
 
@@ -48,18 +48,18 @@ class State:
     variables: Mapping[str, Any]
     artifacts: tuple[str, ...]
 
-    def ended(self) -> bool:
+    def is_step_done(self) -> bool:
         """Whether the current step has been completed in this visit."""
         return self.completed[-1:] == (self.node,)
 
     @property
     def visit(self) -> int:
         """Counts the steps that were entered, from 0; the same all the time in one of them."""
-        return len(self.completed) - self.ended()
+        return len(self.completed) - self.is_step_done()
 
     def is_complete(self, graph: Graph) -> bool:
         """Whether the workflow is."""
-        return graph.nodes[self.node].terminal and self.ended()
+        return graph.nodes[self.node].terminal and self.is_step_done()
 
 
 def new_document(package: Package, run_id: str, package_path: str) -> str:
@@ -67,7 +67,7 @@ def new_document(package: Package, run_id: str, package_path: str) -> str:
     now = timestamp()
 
     def begin(there: Any) -> None:
-        for key in _OF_PACKAGE:
+        for key in _PACKAGE_KEYS:
             there.pop(key, None)
         if not isinstance(there.get("variables"), dict):
             there["variables"] = {}
@@ -87,7 +87,7 @@ def new_document(package: Package, run_id: str, package_path: str) -> str:
     return edit_frontmatter(package.template, begin)
 
 
-def of_other_package(text: str, package: Package, package_path: str, run_id: str) -> str:
+def with_package(text: str, package: Package, package_path: str, run_id: str) -> str:
     """The same document for a package that was changed or lies elsewhere now, or for a fork."""
 
     now = timestamp()
@@ -100,13 +100,13 @@ def of_other_package(text: str, package: Package, package_path: str, run_id: str
     return edit_frontmatter(text, change)
 
 
-def origin_of(data: bytes) -> tuple[str, str, str]:
+def read_origin(data: bytes) -> tuple[str, str, str]:
     """The run id, the package's path and its hash, before the package is known.
 
     Raises:
         ToolError: it is no state document; the message is for the person who named it.
     """
-    front = _front(data)
+    front = _read_front(data)
     return _identity(to_text(data), front)
 
 
@@ -118,32 +118,32 @@ def read_state(data: bytes, graph: Graph) -> State:
             not fit; `E_INVALID_TRANSITION`, its steps are no way through the graph. The message
             names the line and is for the person who changed it by hand.
     """
-    front, text = _front(data), to_text(data)
+    front, text = _read_front(data), to_text(data)
     run_id, path, sha256 = _identity(text, front)
     for key in LIST_KEYS:
         if not isinstance(front.get(key), list):
-            _unfit(text, key, "is no list; write [] for an empty one")
+            _raise_invalid_value(text, key, "is no list; write [] for an empty one")
     for key in ("stepsCompleted", "artifacts"):
-        if not all(isinstance(one, str) for one in front[key]):
-            _unfit(text, key, "holds something else than texts")
+        if not all(isinstance(item, str) for item in front[key]):
+            _raise_invalid_value(text, key, "holds something else than texts")
     if not isinstance(front.get("variables"), dict):
-        _unfit(text, "variables", "is no mapping; write {} for an empty one")
+        _raise_invalid_value(text, "variables", "is no mapping; write {} for an empty one")
     state = State(
         run_id=run_id,
-        workflow_id=_word(text, front, "workflowId"),
+        workflow_id=_read_line(text, front, "workflowId"),
         package_path=path,
         package_sha256=sha256,
-        node=_word(text, front, "currentNodeId"),
+        node=_read_line(text, front, "currentNodeId"),
         completed=tuple(front["stepsCompleted"]),
         variables=front["variables"],
         artifacts=tuple(front["artifacts"]),
     )
-    _check_way(text, state, graph)
+    _check_path(text, state, graph)
     return state
 
 
 @lru_cache(maxsize=16)
-def _front(data: bytes) -> Mapping[str, Any]:
+def _read_front(data: bytes) -> Mapping[str, Any]:
     """Its front matter, not to be changed. Kept: reading YAML takes longer than all else here."""
     try:
         front = read_frontmatter(to_text(data), strict=True).mapping
@@ -159,55 +159,55 @@ def _front(data: bytes) -> Mapping[str, Any]:
 def _identity(text: str, front: Mapping[str, Any]) -> tuple[str, str, str]:
     run_id, package = front.get("runId"), front.get("package")
     if not isinstance(run_id, str) or not is_run_id(run_id):
-        _unfit(text, "runId", "is not the id of a run (16 hex digits)")
+        _raise_invalid_value(text, "runId", "is not the id of a run (16 hex digits)")
     if not isinstance(package, dict):
-        _unfit(text, "package", "has no path and sha256")
-    said = cast("dict[str, Any]", package)
-    path, sha256 = said.get("path"), said.get("sha256")
+        _raise_invalid_value(text, "package", "has no path and sha256")
+    mapping = cast("dict[str, Any]", package)
+    path, sha256 = mapping.get("path"), mapping.get("sha256")
     if not isinstance(path, str) or not path.isprintable() or not isinstance(sha256, str):
-        _unfit(text, "package", "has no path and sha256")
+        _raise_invalid_value(text, "package", "has no path and sha256")
     return run_id, path, sha256
 
 
-def _word(text: str, front: Mapping[str, Any], key: str) -> str:
+def _read_line(text: str, front: Mapping[str, Any], key: str) -> str:
     value = front.get(key)
     if not isinstance(value, str) or not value.isprintable() or not value:
-        _unfit(text, key, "is no text of one line")
+        _raise_invalid_value(text, key, "is no text of one line")
     return value
 
 
-def _check_way(text: str, state: State, graph: Graph) -> None:
+def _check_path(text: str, state: State, graph: Graph) -> None:
     """The completed steps are a way through the graph that ends at the current one."""
-    before: str | None = None
-    at_end = () if state.ended() else (state.node,)
-    places = [("stepsCompleted", node) for node in state.completed]
-    for key, node in (*places, *(("currentNodeId", node) for node in at_end)):
+    previous: str | None = None
+    at_end = () if state.is_step_done() else (state.node,)
+    visits = [("stepsCompleted", node) for node in state.completed]
+    for key, node in (*visits, *(("currentNodeId", node) for node in at_end)):
         if node not in graph.nodes:
-            _unfit(text, key, f"{node!r} is no step; the steps are {', '.join(graph.nodes)}")
-        allowed = [graph.entry] if before is None else edge_targets(graph, before)
+            _raise_invalid_value(text, key, f"{node!r} is no step; the steps are {', '.join(graph.nodes)}")
+        allowed = [graph.entry] if previous is None else edge_targets(graph, previous)
         if node not in allowed:
-            after = f"after {before}" if before else "at the start"
+            after = f"after {previous}" if previous else "at the start"
             may = ", ".join(allowed) or "nothing, it is the last"
-            why = f"{_where(text, key)} says {node}, but {after} comes {may}"
+            why = f"{_locate(text, key)} says {node}, but {after} comes {may}"
             raise_invalid(
                 "E_INVALID_TRANSITION", f"{why}; correct stepsCompleted and currentNodeId by hand"
             )
-        before = node
+        previous = node
 
 
 def edge_targets(graph: Graph, node: str) -> list[str]:
     return [edge.target for edge in graph.edges_from(node)]
 
 
-def _unfit(text: str, key: str, why: str) -> NoReturn:
+def _raise_invalid_value(text: str, key: str, why: str) -> NoReturn:
     raise_invalid(
-        "E_SCHEMA_VALIDATION", f"{_where(text, key)} {why}; nothing was changed, correct it"
+        "E_SCHEMA_VALIDATION", f"{_locate(text, key)} {why}; nothing was changed, correct it"
     )
 
 
-def _where(text: str, key: str) -> str:
-    found = re.search(rf"(?m)^{key}:", text)
-    return f"{key} (line {text.count(chr(10), 0, found.start()) + 1})" if found else key
+def _locate(text: str, key: str) -> str:
+    match = re.search(rf"(?m)^{key}:", text)
+    return f"{key} (line {text.count(chr(10), 0, match.start()) + 1})" if match else key
 
 
 def raise_invalid(code: ErrorCode, why: str, **details: Any) -> NoReturn:

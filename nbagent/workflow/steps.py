@@ -14,65 +14,65 @@ from pathlib import PurePosixPath
 
 from nbagent.contracts.errors import ToolError
 from nbagent.files.names import path_parts
-from nbagent.workflow.graph import Edge, Fault, Node
-from nbagent.workflow.graph_file import GRAPH_FILE, Place, Placed, PlacedEdge
+from nbagent.workflow.graph import Edge, Problem, Node
+from nbagent.workflow.graph_file import GRAPH_FILE, Location, LocatedNode, LocatedEdge
 from nbagent.workflow.source import Source
 
 _STEP = re.compile(
     r"(?:(?P<folder>step[^/]*)/)?step[-_]?(?P<number>\d{1,6})?(?P<more>[^/]*)\.md", re.IGNORECASE
 )
-_NAMED = re.compile(r"(?<![\w.-])step[\w.-]{0,200}\.md\b", re.IGNORECASE)
+_STEP_REFERENCE = re.compile(r"(?<![\w.-])step[\w.-]{0,200}\.md\b", re.IGNORECASE)
 """In a Markdown link, in backticks or plain, whatever stands before it."""
 _FOLDER_BEFORE = re.compile(r"([\w.-]+)/$")
 
 
 def graph_of_steps(
-    source: Source, faults: list[Fault]
-) -> tuple[list[Placed], list[PlacedEdge], tuple[str, ...]]:
+    source: Source, problems: list[Problem]
+) -> tuple[list[LocatedNode], list[LocatedEdge], tuple[str, ...]]:
     """Nodes and edges by the numbers of the steps, and notes for the person."""
     files = sorted(filter(_STEP.fullmatch, source.files))
-    line = _numbered(files)
-    if not line:
+    main_path = _numbered_files(files)
+    if not main_path:
         why = f"there is neither {GRAPH_FILE} nor steps/step-01-….md; write one of them"
-        faults.append(Fault("", None, why))
+        problems.append(Problem("", None, why))
         return [], [], ()
     for file in files:
         try:
             path_parts(file)
         except ToolError as error:
-            faults.append(Fault(file, None, f"{error.message}; rename this step"))
-    texts = {file: source.text(file, faults) or "" for file in files}
+            problems.append(Problem(file, None, f"{error.message}; rename this step"))
+    texts = {file: source.text(file, problems) or "" for file in files}
     by_name: dict[str, list[str]] = {}
     for file in files:
         by_name.setdefault(PurePosixPath(file).name, []).append(file)
     links = {file: _links(file, texts[file], by_name) for file in files}
-    ways: dict[str, dict[str, str]] = {
-        file: {following: "next"} for file, following in pairwise(line)
+    edge_labels: dict[str, dict[str, str]] = {
+        file: {following: "next"} for file, following in pairwise(main_path)
     }
-    numbers = {file: number for number, file in enumerate(line)}
-    left = deque(pairwise(line))
-    while left:
-        file, following = left.popleft()
+    numbers = {file: number for number, file in enumerate(main_path)}
+    queue = deque(pairwise(main_path))
+    while queue:
+        file, following = queue.popleft()
         for other in links[file]:
             if other in numbers:
                 continue
-            ways[file][other] = "see"
-            if other not in ways:
-                left.append((other, following))
+            edge_labels[file][other] = "see"
+            if other not in edge_labels:
+                queue.append((other, following))
             targets = [target for target in links[other] if target in numbers] or [following]
-            ways.setdefault(other, {}).update(dict.fromkeys(targets, "next"))
-    walked = [*line, *(file for file in files if file in ways and file not in numbers)]
-    ids = _ids(walked)
+            edge_labels.setdefault(other, {}).update(dict.fromkeys(targets, "next"))
+    reached = [*main_path, *(file for file in files if file in edge_labels and file not in numbers)]
+    ids = _ids(reached)
     nodes = [
-        (Node(id=ids[file], step_file=file, terminal=file == line[-1]), Place(file))
-        for file in walked
+        (Node(id=ids[file], step_file=file, terminal=file == main_path[-1]), Location(file))
+        for file in reached
     ]
     edges = [
-        (Edge(source=ids[file], target=ids[target], label=label), Place(file))
-        for file in walked
-        for target, label in ways.get(file, {}).items()
+        (Edge(source=ids[file], target=ids[target], label=label), Location(file))
+        for file in reached
+        for target, label in edge_labels.get(file, {}).items()
     ]
-    shown = " → ".join(ids[file] for file in line)
+    shown = " → ".join(ids[file] for file in main_path)
     notes = [f"there is no {GRAPH_FILE}; the graph was made from the numbers of the steps: {shown}"]
     for file in files:
         if file not in ids:
@@ -80,35 +80,35 @@ def graph_of_steps(
     return nodes, edges, tuple(notes)
 
 
-def _numbered(files: list[str]) -> list[str]:
+def _numbered_files(files: list[str]) -> list[str]:
     """The files with plain numbers in their order, of the folder that comes first."""
-    found: dict[str, list[tuple[int, str]]] = {}
+    by_folder: dict[str, list[tuple[int, str]]] = {}
     for file in files:
         step = _STEP.fullmatch(file)
         if step and step["number"] and not step["more"][:1].isalnum():
-            found.setdefault(step["folder"] or ".", []).append((int(step["number"]), file))
-    if not found:
+            by_folder.setdefault(step["folder"] or ".", []).append((int(step["number"]), file))
+    if not by_folder:
         return []
     # `steps` before the folder itself, this before `steps-c` and the like.
-    folder = min(found, key=lambda name: (name != "steps", name != ".", name))
-    return [file for _, file in sorted(found[folder])]
+    folder = min(by_folder, key=lambda name: (name != "steps", name != ".", name))
+    return [file for _, file in sorted(by_folder[folder])]
 
 
 def _links(file: str, text: str, by_name: Mapping[str, list[str]]) -> list[str]:
     """The other files of steps that a text names, each once, in their order."""
     folder = PurePosixPath(file).parent
-    found: dict[str, None] = {}
-    for match in _NAMED.finditer(text):
+    linked: dict[str, None] = {}
+    for match in _STEP_REFERENCE.finditer(text):
         before = _FOLDER_BEFORE.search(text[max(0, match.start() - 200) : match.start()])
         written = before[1] if before else ""
         # Of several with one name the one whose folder is written, else the one beside it.
-        alike = sorted(
+        candidates = sorted(
             map(PurePosixPath, by_name.get(match[0], ())),
             key=lambda path: (path.parent.name != written, path.parent != folder),
         )
-        if alike and str(alike[0]) != file:
-            found[str(alike[0])] = None
-    return list(found)
+        if candidates and str(candidates[0]) != file:
+            linked[str(candidates[0])] = None
+    return list(linked)
 
 
 def _ids(files: list[str]) -> Mapping[str, str]:
@@ -117,12 +117,12 @@ def _ids(files: list[str]) -> Mapping[str, str]:
     taken: set[str] = set()
     for file in files:
         path = PurePosixPath(file)
-        stem = made_id(path.stem)
-        ids[file] = made_id(f"{path.parent.name}.{path.stem}") if stem in taken else stem
+        stem = to_id(path.stem)
+        ids[file] = to_id(f"{path.parent.name}.{path.stem}") if stem in taken else stem
         taken.add(ids[file])
     return ids
 
 
-def made_id(name: str) -> str:
+def to_id(name: str) -> str:
     """A name as an id: `My package` → `My-package`; empty where nothing of it can stay."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:80]

@@ -12,7 +12,7 @@ from typing import Any
 
 from nbagent.workflow.graph import Action, Graph, Node, Package
 
-_MOST_CHARS = 160
+_MAX_CHARS = 160
 """Of a rule, a condition, a variable's value."""
 
 
@@ -32,18 +32,18 @@ def workflow_text(
         variables: of the document.
     """
     head = [_line(*dict.fromkeys((package.id, package.name)))]
-    head += [f"  note: {_short(note)}" for note in package.notes]
+    head += [f"  note: {_truncate(note)}" for note in package.notes]
     if unfilled := _unfilled(package):
         head.append(f"  left as written, nothing gives a value: {', '.join(unfilled)}")
     parts = [head]
     if package.agents:
         parts.append(["Agents", *_agents(package)])
-    marks = _marks(package.graph, current, completed)
+    marks = _step_markers(package.graph, current, completed)
     parts.append([f"Steps, from {package.graph.entry}", *_steps(package, marks)])
     if current is not None or completed:
-        parts.append(["So far", *_so_far(package.graph, current, completed)])
+        parts.append(["So far", *_progress(package.graph, current, completed)])
     if variables:
-        values = (f"  {_short(name)} = {_value(value)}" for name, value in variables.items())
+        values = (f"  {_truncate(name)} = {_value(value)}" for name, value in variables.items())
         parts.append(["Variables", *values])
     return "\n\n".join("\n".join(part) for part in parts)
 
@@ -53,25 +53,25 @@ def _unfilled(package: Package) -> list[str]:
     marks = [*package.unfilled]
     for agent in package.agents.values():
         marks += agent.unfilled
-    return list(dict.fromkeys(map(_short, marks)))
+    return list(dict.fromkeys(map(_truncate, marks)))
 
 
 def _agents(package: Package) -> Iterator[str]:
     for agent in package.agents.values():
-        words = [*dict.fromkeys((agent.id, agent.name, agent.title or agent.id))]
-        words += [f"model {agent.model}"] if agent.model is not None else []
+        labels = [*dict.fromkeys((agent.id, agent.name, agent.title or agent.id))]
+        labels += [f"model {agent.model}"] if agent.model is not None else []
         if agent.tools is not None:
-            words.append(f"tools {', '.join(agent.tools) or 'none'}")
-        words += ["where a step names none"] if agent.id == package.agent else []
-        yield f"  {_line(*words)}"
+            labels.append(f"tools {', '.join(agent.tools) or 'none'}")
+        labels += ["where a step names none"] if agent.id == package.agent else []
+        yield f"  {_line(*labels)}"
         yield from (f"      {_action(action)}" for action in agent.actions)
 
 
 def _action(action: Action) -> str:
-    return f"reads {action.load}" if action.load else f"rule: {_short(action.rule)}"
+    return f"reads {action.load}" if action.load else f"rule: {_truncate(action.rule)}"
 
 
-def _marks(graph: Graph, current: str | None, completed: Sequence[str]) -> dict[str, str]:
+def _step_markers(graph: Graph, current: str | None, completed: Sequence[str]) -> dict[str, str]:
     """What stands before each step; nothing where there is no document."""
     if current is None and not completed:
         return dict.fromkeys(graph.nodes, "")
@@ -90,40 +90,40 @@ def _steps(package: Package, marks: Mapping[str, str]) -> Iterator[str]:
         end = ["the end"] if node.terminal else []
         yield f"  {marks[node.id]}{_line(node.id, *([agent.id] if agent else []), *end)}"
         indent = " " * (len(marks[node.id]) + 4)
-        yield from (f"{indent}{line}" for line in _about(node, package.graph))
+        yield from (f"{indent}{line}" for line in _step_details(node, package.graph))
 
 
-def _about(node: Node, graph: Graph) -> Iterator[str]:
+def _step_details(node: Node, graph: Graph) -> Iterator[str]:
     if node.inputs:
         yield f"needs {', '.join(node.inputs)}"
     yield from (f"writes {path}" for _, path in node.outputs)
     for edge in graph.edges_from(node.id):
-        condition = f": {_short(edge.condition)}" if edge.condition else ""
+        condition = f": {_truncate(edge.condition)}" if edge.condition else ""
         yield f"→ {edge.target} ({edge.label}){condition}"
 
 
-def _so_far(graph: Graph, current: str | None, completed: Sequence[str]) -> Iterator[str]:
-    path = [_short(name) for name in completed]
+def _progress(graph: Graph, current: str | None, completed: Sequence[str]) -> Iterator[str]:
+    path = [_truncate(name) for name in completed]
     ended = bool(completed) and completed[-1] == current
     if current is not None and not ended:
-        path.append(f"▶ {_short(current)}")
+        path.append(f"▶ {_truncate(current)}")
     yield f"  {' → '.join(path)}"
     node = graph.nodes.get(current) if current is not None else None
     if current is not None and node is None:
-        yield f"  {_short(current)} is no step of this package"
+        yield f"  {_truncate(current)} is no step of this package"
     elif ended and node is not None:
         follow = ", ".join(edge.target for edge in graph.edges_from(node.id))
         yield "  complete" if node.terminal else f"  {node.id} has ended; next: {follow}"
 
 
 def _value(value: Any) -> str:
-    return _short(json.dumps(value, ensure_ascii=False, default=str))
+    return _truncate(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _line(*words: str) -> str:
-    return " · ".join(map(_short, words))
+    return " · ".join(map(_truncate, words))
 
 
-def _short(text: str) -> str:
+def _truncate(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _MOST_CHARS else f"{line[: _MOST_CHARS - 2]} …"
+    return line if len(line) <= _MAX_CHARS else f"{line[: _MAX_CHARS - 2]} …"

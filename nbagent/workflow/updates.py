@@ -33,11 +33,7 @@ _UPDATES = (
     *("stepsCompleted.append", "variables.set", "decisionLog.append", "artifacts.append"),
     *("currentNodeId.set", "updatedAt.set"),
 )
-
-
-_HOW = f'write {{"path": "{PATH}", "operation": "updateFrontmatter", "update": {{KEY: VALUE}}}}'
-
-
+_USAGE = f'write {{"path": "{PATH}", "operation": "updateFrontmatter", "update": {{KEY: VALUE}}}}'
 _KEYS = f"its keys are {', '.join(_UPDATES)}"
 
 
@@ -51,14 +47,14 @@ class StateGuard:
 
     def guards(self, path: Path) -> bool:
         """Whether this is the document, in whatever case a file system may know it."""
-        given, own = (normalize("NFKC", str(one)).casefold() for one in (path, self.path))
-        return given == own
+        path_key, own_key = (normalize("NFKC", str(name)).casefold() for name in (path, self.path))
+        return path_key == own_key
 
     def change(
         self,
         before: bytes | None,
         update: Mapping[str, Any] | None,
-        is_there: Callable[[str], bool],
+        path_exists: Callable[[str], bool],
     ) -> tuple[bytes, dict[str, Any]]:
         """The document after an update, and what the result says of it.
 
@@ -67,7 +63,7 @@ class StateGuard:
         """
         if not update:
             raise ToolError(
-                f"{PATH} is changed by updates of its front matter only: {_HOW}; {_KEYS}",
+                f"{PATH} is changed by updates of its front matter only: {_USAGE}; {_KEYS}",
                 code="E_SANDBOX_VIOLATION" if update is None else "E_SCHEMA_VALIDATION",
             )
         if before is None:
@@ -76,7 +72,7 @@ class StateGuard:
         state = read_state(before, self.graph)
         for key, value in update.items():
             _check_update(key, value)
-        facts = self._move(state, update, is_there)
+        facts = self._check_move(state, update, path_exists)
 
         def edit(there: Any) -> None:
             for key in LIST_KEYS:
@@ -96,43 +92,43 @@ class StateGuard:
         except ToolError as error:
             _check_editable(before)
             why = "the document cannot hold these values; write them as short plain texts"
-            _misfit(is_full if "too long" in error.message else why)
+            _raise_schema_error(is_full if "too long" in error.message else why)
         if update.keys() - MOVE_KEYS and (
-            len(after) > MAX_BYTES or _n_marks(after) > MAX_YAML_MARKS
+            len(after) > MAX_BYTES or _count_yaml_marks(after) > MAX_YAML_MARKS
         ):
-            _misfit(is_full)
+            _raise_schema_error(is_full)
         return after, facts
 
-    def _move(
-        self, state: State, update: Mapping[str, Any], is_there: Callable[[str], bool]
+    def _check_move(
+        self, state: State, update: Mapping[str, Any], path_exists: Callable[[str], bool]
     ) -> dict[str, Any]:
         """Check what ends and what begins; gives the transition, where there is one."""
-        ends, target = update.get("stepsCompleted.append"), update.get("currentNodeId.set")
+        completed, target = update.get("stepsCompleted.append"), update.get("currentNodeId.set")
         details: dict[str, Any] = {"allowed": edge_targets(self.graph, state.node)}
         transition = {"from": state.node, "to": target, "label": None}
-        if ends is not None or target is not None:
+        if completed is not None or target is not None:
             details["transition"] = transition
 
         def refuse(code: ErrorCode, why: str, **more: Any) -> NoReturn:
             raise ToolError(why, code=code, details={**details, **more})
 
-        def need(what: str, paths: Iterable[str]) -> None:
-            if missing := [path for path in paths if not is_there(path)]:
-                why = f"{what} that are not there: {', '.join(missing)}; write them first"
+        def require_files(label: str, paths: Iterable[str]) -> None:
+            if missing := [path for path in paths if not path_exists(path)]:
+                why = f"{label} that are not there: {', '.join(missing)}; write them first"
                 refuse("E_PRECONDITION_FAILED", why, missing=missing)
 
-        if ends is not None:
-            if ends != state.node:
-                why = f"the current step is {state.node}, so {ends!r} cannot be completed now"
+        if completed is not None:
+            if completed != state.node:
+                why = f"the current step is {state.node}, so {completed!r} cannot be completed now"
                 refuse("E_INVALID_TRANSITION", why)
-            if state.ended():
+            if state.is_step_done():
                 next_to_do = "set currentNodeId to one of the next steps"
-                if self.graph.nodes[ends].terminal:
+                if self.graph.nodes[completed].terminal:
                     next_to_do = "it is the last step: say what came of the workflow"
-                why = f"{ends} is completed already; {next_to_do}"
+                why = f"{completed} is completed already; {next_to_do}"
                 refuse("E_PRECONDITION_FAILED", why)
-            need(f"{ends} has outputs", [path for _, path in self.graph.nodes[ends].outputs])
-        need("artifacts", _items(update, "artifacts"))
+            require_files(f"{completed} has outputs", [path for _, path in self.graph.nodes[completed].outputs])
+        require_files("artifacts", _items(update, "artifacts"))
         if target is None:
             return {}
         edge = next((e for e in self.graph.edges_from(state.node) if e.target == target), None)
@@ -142,14 +138,14 @@ class StateGuard:
                 "E_INVALID_TRANSITION",
                 f"from {state.node} leads no way to {target!r}; allowed: {allowed}",
             )
-        if ends is None and not state.ended():
+        if completed is None and not state.is_step_done():
             why = f"{state.node} is not completed; give stepsCompleted.append in the same update"
             refuse("E_PRECONDITION_FAILED", why)
-        need(f"{target} needs files", self.graph.nodes[target].inputs)
+        require_files(f"{target} needs files", self.graph.nodes[target].inputs)
         return {"transition": {**transition, "label": edge.label}}
 
 
-def _n_marks(data: bytes) -> int:
+def _count_yaml_marks(data: bytes) -> int:
     front = data.partition(b"\n---")[0]
     return sum(map(front.count, (b"\n", b",", b":", b"[", b"{")))
 
@@ -173,7 +169,7 @@ def _items(update: Mapping[str, Any], key: str) -> list[Any]:
 def _check_update(key: str, value: Any) -> None:
     """Whether this is an update of the document, and its value one that fits."""
     if key not in _UPDATES:
-        _misfit(f"{key[:80]!r} is no update of {PATH}; {_KEYS}")
+        _raise_schema_error(f"{key[:80]!r} is no update of {PATH}; {_KEYS}")
     match key:
         case "stepsCompleted.append" | "currentNodeId.set":
             fits, wanted = isinstance(value, str), "the id of a step"
@@ -186,10 +182,10 @@ def _check_update(key: str, value: Any) -> None:
         case _:
             fits, wanted = _is_time(value), "a time such as 2026-03-04T05:06:07Z"
     if not fits:
-        _misfit(f"{key} takes {wanted}, of at most {MAX_CHARS:,} characters")
+        _raise_schema_error(f"{key} takes {wanted}, of at most {MAX_CHARS:,} characters")
 
 
-def _misfit(why: str) -> NoReturn:
+def _raise_schema_error(why: str) -> NoReturn:
     raise ToolError(why, code="E_SCHEMA_VALIDATION")
 
 
@@ -204,7 +200,7 @@ def _is_entry(value: Any) -> bool:
 def _are_variables(value: Any) -> bool:
     pairs = cast("dict[str, Any]", value).items() if isinstance(value, dict) else ()
     return bool(pairs) and all(
-        VARIABLE_NAME.fullmatch(name) and _is_short(it) for name, it in pairs
+        VARIABLE_NAME.fullmatch(name) and _is_short(item) for name, item in pairs
     )
 
 

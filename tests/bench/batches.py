@@ -27,7 +27,7 @@ from nbagent import Agent
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.records import Case, RunRecord, ScoreRecord
 from nbagent.store import dataframes
-from nbagent.store.batches import keep_scores
+from nbagent.store.batches import save_scores
 from nbagent.store.writer import Store
 
 _SCORES_A_RUN = 5
@@ -60,12 +60,12 @@ def _joined(n: int, times: int) -> Row:
         story.end()
         ids = [new_id() for _ in range(n // _SCORES_A_RUN)]
         store.add(*(_run(story.run, run, place) for place, run in enumerate(ids)))
-        keep_scores(store, [_score(run, i) for run in ids for i in range(_SCORES_A_RUN)])
+        save_scores(store, [_score(run, i) for run in ids for i in range(_SCORES_A_RUN)])
 
         parts = {"scores": 0.0, "runs": 0.0, "merge": 0.0}
 
         def read(frame: str) -> Any:
-            return dataframes.read([store], frame, {"batch": "b"})
+            return dataframes.read_frame([store], frame, {"batch": "b"})
 
         def join() -> Any:
             clock = [time.process_time()]

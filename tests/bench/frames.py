@@ -35,7 +35,7 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
             store.add(story.run.model_copy(update={"id": run, "turns": turns}))
 
         def one(what: str, frame: str, length: int, limit_ms: float, **filters: Any) -> Row:
-            read = partial(dataframes.read, [store], frame, filters)
+            read = partial(dataframes.read_frame, [store], frame, filters)
             # Imported and warm: the goal is about reading, pandas' own import is not in it.
             found = read()
             assert len(found) == length, len(found)

@@ -24,7 +24,7 @@ from nbagent import Agent, runtime, tool
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import RunRecord
 from nbagent.session.active import ActiveRun
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions
 from nbagent.store.writer import Store
 
@@ -130,8 +130,8 @@ def run_unkept(base_url: str, store: Store, *, stream: bool, max_turns: int = 20
     options = RunOptions(
         model="openai:gpt-5.4", base_url=base_url, stream=stream, max_turns=max_turns
     )
-    active = ActiveRun(Ask(prompt=PROMPT, options=options, tools=(step,)), store=store)
-    with runtime.Watch(active.plan.cancel):
+    active = ActiveRun(RunRequest(prompt=PROMPT, options=options, tools=(step,)), store=store)
+    with runtime.InterruptGuard(active.plan.cancel):
         active.start()
         return runtime.wait(active.courier)
 

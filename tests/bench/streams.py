@@ -15,7 +15,7 @@ from sides import PROMPT, BareLoop, agent
 
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook.run_widget import LiveView, RunWidget
+from nbagent.notebook.run_widget import LiveRun, RunWidget
 from nbagent.session.frontend import use_frontend
 
 _DELTAS = 10_000
@@ -46,7 +46,7 @@ class CountingComm(comm.base_comm.BaseComm):
 
 def a_view(run: RunRecord, controls: RunControls) -> Sink | None:
     """A live view, as a notebook with a front end shows every run."""
-    view = LiveView(run, controls, send=lambda message: cast("Any", widget).send(message))
+    view = LiveRun(run, controls, send=lambda message: cast("Any", widget).send(message))
     widget = RunWidget(lambda: [view.picture()])
     return view
 

@@ -12,8 +12,8 @@ from stories import Story
 
 from nbagent.contracts import events
 from nbagent.contracts.approval import PreviewPiece
-from nbagent.notebook.run_widget import script, sheet
-from nbagent.view.live import LivePicture, Op, merge
+from nbagent.notebook.run_widget import script, stylesheet
+from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.picture import picture
 
 _VIEWS = """
@@ -41,7 +41,7 @@ async ([source, css]) => {
 
 def load_views(page: Page, *more: str) -> None:
     """Let the page know what the widget sends: `begin({kind, pictures}, element)` shows them."""
-    page.evaluate(_VIEWS, [script(*more), sheet()])
+    page.evaluate(_VIEWS, [script(*more), stylesheet()])
 
 
 CONTRAST = """
@@ -129,8 +129,8 @@ class Stage:
         """Fold events, and send their ops as one batch."""
         ops: list[Op] = []
         for event in given:
-            for op in self.live.fold(event):
-                merge(ops, op)
+            for op in self.live.apply(event):
+                merge_op(ops, op)
         self.hear(ops)
 
     def hear(self, ops: list[Op]) -> None:

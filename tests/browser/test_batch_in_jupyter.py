@@ -80,12 +80,12 @@ def test_the_bar_moves_stop_ends_it_soon_and_the_cell_again_goes_on(
     figures.append(f"stop   a batch: view {took['said']:4.0f} ms, cell {took['free']:4.0f} ms")
     assert max(took.values()) < SOON_MS
     assert notebook.error(FIRST) == ""
-    assert "only what is missing is asked" in notebook.text(FIRST)
+    assert "only the missing cases are run" in notebook.text(FIRST)
     assert output.locator("[data-do=stop]").count() == 0
     notebook.run(FIRST)
     said = notebook.text(FIRST)
     assert "Finished" in said
-    assert "were there before" in said
+    assert "reused" in said
     assert notebook.console == []
 
 

@@ -125,7 +125,7 @@ def test_every_text_has_contrast_and_nothing_reaches_over_the_edge(
 def test_stop_and_pause_are_said_at_once_and_sent_once(page: Page) -> None:
     show(page, PICTURES["running"])
     page.locator("[data-do=pause]").dblclick()
-    expect(page.get_by_text("Pausing when the runs at work have ended…")).to_be_visible()
+    expect(page.get_by_text("Pausing when the running cases have ended…")).to_be_visible()
     page.locator("[data-do=stop]").click()
     assert sent(page) == [{"kind": kind, "run": "batch"} for kind in ("pause", "stop")]
     head = batch_parts(RUNNING, "k-1", True, "Stopping…")["head"]
@@ -138,7 +138,7 @@ def test_a_kernel_that_ends_is_said_with_what_to_do(page: Page) -> None:
     page.evaluate("end(null, 'restarting')")
     expect(page.locator(".nba-batch .nba-phase")).to_have_text("Interrupted")
     expect(page.locator(".nba-batch")).to_contain_text(
-        "The kernel is gone: run the cell again, only what is missing is asked"
+        "The kernel is gone: run the cell again; only the missing cases are run"
     )
     assert page.locator(".nba-batch :is([data-do=stop], [data-do=pause])").count() == 0
     expect(page.locator(".nba-review")).to_contain_text("the labels are kept")
@@ -174,5 +174,5 @@ def test_the_saved_picture_reads_well_without_any_style(page: Page) -> None:
     for words in ("■ Stopped", "20 ok · 3 failed", "LLM_TIMEOUT", "max_cost_usd=2 is used up"):
         assert words in said
     assert page.locator(".nba-bar").get_attribute("aria-label") == (
-        "20 ok · 3 failed · 37 left (5 were there before)"
+        "20 ok · 3 failed · 37 left (5 reused)"
     )

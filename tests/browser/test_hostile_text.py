@@ -16,13 +16,13 @@ from stories import Story
 from nbagent.contracts.model import ModelInfo
 from nbagent.notebook import panel_lists
 from nbagent.notebook.panel_form import Form
-from nbagent.session.models import Listing
+from nbagent.session.models import ProviderModels
 from nbagent.session.stores import current_store
-from nbagent.view.live import LivePicture, Op, merge
+from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.node import Node, html
 from nbagent.view.picture import page as page_of
 from nbagent.view.picture import picture
-from nbagent.view.terminal import plain
+from nbagent.view.terminal import run_text
 from nbagent.view.value_nodes import answer_node, value_node
 
 v4: Any = nbformat.v4
@@ -90,7 +90,7 @@ def bundles(payloads: dict[str, str]) -> dict[str, dict[str, str]]:
     """Every payload's run, in every place at once, in both saved forms."""
     runs = {name: story_of(text).run for name, text in payloads.items()}
     return {
-        name: {"text/html": page_of(picture(run, kernel="k-1")), "text/plain": plain(run)}
+        name: {"text/html": page_of(picture(run, kernel="k-1")), "text/plain": run_text(run)}
         for name, run in runs.items()
     }
 
@@ -141,12 +141,12 @@ def test_the_panel_shows_it_as_text(
     for run in runs:
         current_store().add(run)
     models = tuple(ModelInfo(id=text) for text in texts)
-    offers = [Listing(text, models, reachable=False, why=text) for text in texts]
+    offers = [ProviderModels(text, models, reachable=False, why=text) for text in texts]
 
-    def all_of_them(_: object) -> list[Listing]:
-        return [*offers, Listing(texts[0], models)]
+    def all_of_them(_: object) -> list[ProviderModels]:
+        return [*offers, ProviderModels(texts[0], models)]
 
-    monkeypatch.setattr(panel_lists, "listings", all_of_them)
+    monkeypatch.setattr(panel_lists, "list_models", all_of_them)
     monkeypatch.setattr(panel_lists, "package_names", lambda: texts)
     all_of_it = "".join(text[:500] for text in texts)
     said = dict.fromkeys(("status", "error", "totals", "usual"), all_of_it)
@@ -166,7 +166,7 @@ def test_the_panel_shows_it_as_text(
     pictures = [picture(run, kernel="k-1") for run in runs]
     told = [{"kind": "thread", "pictures": pictures, "more": 1, "draft": all_of_it, "state": state}]
     for name in ("models", "packages", "runs", "session"):
-        node = panel_lists.listed(name, "", runs[0])
+        node = panel_lists.list_node(name, "", runs[0])
         told.append({"kind": "list", "key": name, "node": node})
     watched.page.evaluate("all => all.forEach((one) => panel.hear(one))", told)
     watched.is_clean(around=".nba-view", runs=len(texts) + 1)
@@ -226,11 +226,11 @@ def _begun(story: Story) -> Node:
 def _batches(story: Story) -> list[list[Op]]:
     """What a front end is told until the run's end, in a few batches."""
     live = _live(story)
-    ops = [op for event in story.events[:-1] for op in live.fold(event)]
+    ops = [op for event in story.events[:-1] for op in live.apply(event)]
     batches: list[list[Op]] = []
     for step in range(_STEPS):
         pending: list[Op] = []
         for op in ops[step * len(ops) // _STEPS : (step + 1) * len(ops) // _STEPS]:
-            merge(pending, op)
+            merge_op(pending, op)
         batches.append(pending)
     return batches

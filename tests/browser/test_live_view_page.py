@@ -11,7 +11,7 @@ from stage import Stage, load_views, until
 from stories import ANSWER, Story, drawn
 
 from nbagent.contracts import events
-from nbagent.notebook.actions import Click, form_of
+from nbagent.notebook.actions import Click, form_node
 from nbagent.notebook.run_widget import script
 from nbagent.view import node
 from nbagent.view.picture import picture
@@ -129,7 +129,7 @@ def test_a_view_that_comes_later_asks_for_the_whole_and_takes_nobody_elses(page:
 
 def test_buttons_of_static_pictures_work_while_their_kernel_lives(page: Page) -> None:
     run = drawn().run
-    fork = form_of(Click("fork", run.id, "C01"), run)
+    fork = form_node(Click("fork", run.id, "C01"), run)
     made = node.html(picture(run, kernel="k1-1")) + node.html(picture(run, kernel="k2-1"))
     page.set_content(f"<!doctype html><body>{made}")
     page.evaluate("history.replaceState(null, '', '/')")

@@ -276,7 +276,7 @@ def test_a_prompt_waits_for_a_busy_kernel_and_says_so(desk: Desk) -> None:
     desk.notebook.start(BUSY)
     desk.notebook.page.wait_for_function("() => nbt.kernel().status === 'busy'")
     desk.say("What is the population of Bergen?")
-    expect(desk.status).to_contain_text("Waits for the kernel, which a cell keeps busy")
+    expect(desk.status).to_contain_text("Waiting: a cell is running")
     assert desk.box.input_value() == "What is the population of Bergen?"
     desk.notebook.wait(BUSY)
     assert desk.notebook.text(BUSY).strip() == "cell done"

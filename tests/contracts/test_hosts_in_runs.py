@@ -28,7 +28,7 @@ from nbagent.contracts.records import ToolRun
 from nbagent.providers.offline import call, script
 from nbagent.session.frontend import use_frontend
 from nbagent.tools.hosts import host_of, host_words
-from nbagent.tools.mcp import McpServer
+from nbagent.tools.mcp.server import McpServer
 
 HOSTS = {host_of(word) for word in host_words()}
 

@@ -21,7 +21,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import ToolContext
 from nbagent.engine import EnginePlan, run_engine
 from nbagent.providers.offline import call, script
-from nbagent.runtime import Courier
+from nbagent.runtime import RunTask
 from nbagent.session.chat_composer import ChatComposer
 from nbagent.tools.functions.host import FunctionHost
 from nbagent.tools.hosts import HostSet
@@ -56,7 +56,7 @@ def plan_of(client: Any, **changes: Any) -> EnginePlan:
         model="m",
         host=HostSet([FunctionHost([look])]),
         composer=ChatComposer("Be brief."),
-        context=ToolContext(run_id=run_id, session="s", runner=Courier()),
+        context=ToolContext(run_id=run_id, session="s", runner=RunTask()),
         cancel=CancelToken(),
     )
     return replace(plan, **changes)

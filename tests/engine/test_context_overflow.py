@@ -21,8 +21,8 @@ from nbagent.contracts.records import can_trim, trim_result
 from nbagent.engine.overflow import request_chars
 from nbagent.providers.offline import call, error, script
 from nbagent.session.stores import close_stores
-from nbagent.store.rows import packed, unpacked
-from nbagent.view.labels import request_words
+from nbagent.store.rows import to_notebook_json, from_notebook_json
+from nbagent.view.labels import request_text
 
 REFUSAL = error("LLM_CONTEXT_OVERFLOW", "too long")
 SIZES = {"a": 40_000, "b": 9_000, "c": 300, "d": 20_000, "e": 20_000}
@@ -125,11 +125,11 @@ def test_old_tool_results_are_sent_shortened_and_kept_whole() -> None:
     assert notice.text == run.turns[4].notices[0]
     assert notice.text.startswith("2 tool results are sent shortened")
     assert "49,042 to 515 characters" in notice.text
-    words = request_words(run.turns[4].request)
+    words = request_text(run.turns[4].request)
     assert "2 old tool results shortened" in words
     assert [e.turn_id for e in events if isinstance(e, TurnStarted)].count("C05") == 2
     assert column(nbagent.turns(), "trimmed") == [0, 0, 0, 0, 2, 2]
-    assert unpacked(packed(run.record)) == run.record
+    assert from_notebook_json(to_notebook_json(run.record)) == run.record
 
 
 def test_requests_extend_one_another_but_at_the_moment_of_shortening() -> None:

@@ -12,7 +12,7 @@ from nbagent.contracts.approval import Question
 from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.records import ToolResult
 from nbagent.run import Run
-from nbagent.view.images import card_figures, figures_of, with_figures
+from nbagent.view.images import card_figures, figures_of, insert_figures
 from nbagent.view.node import Node, h, html, text_of
 from nbagent.view.picture import picture
 
@@ -124,7 +124,7 @@ ANSWERS: dict[str, tuple[Node, list[str]]] = {
 @pytest.mark.parametrize("where", ANSWERS)
 def test_a_figure_stands_where_an_answer_names_it(where: str) -> None:
     block, texts = ANSWERS[where]
-    made, _ = with_figures([block], figures_of(asked(2).record))
+    made, _ = insert_figures([block], figures_of(asked(2).record))
     assert [_told(node) for node in made] == texts
     assert block == ANSWERS[where][0], "the nodes that came in may be drawn again"
 
@@ -138,7 +138,7 @@ def _told(node: Node) -> str:
 
 def test_a_figure_stands_once() -> None:
     blocks: list[Node] = [h("p", "", "[figure 1]"), h("p", "", "Again: figure 1.")]
-    made, placed = with_figures(blocks, figures_of(asked(1).record))
+    made, placed = insert_figures(blocks, figures_of(asked(1).record))
     assert [_told(node) for node in made] == ["FIGURE 1", "Again: figure 1."]
     assert placed == {1}
 

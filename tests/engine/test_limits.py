@@ -1,4 +1,4 @@
-"""Where a run pauses or ends by itself: max_turns, the ceiling, loops, the budget."""
+"""Where a run pauses or ends by itself: max_turns, max_requests, loops, the budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import nbagent
 from nbagent.contracts.approval import Question
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.model import ChatRequest, Usage
-from nbagent.providers.offline import Script, Step, call, calls, script, step
+from nbagent.providers.offline import Script, ScriptedAnswer, call, calls, script, step
 from nbagent.run import Run
 
 
@@ -29,7 +29,7 @@ def broken(place: int, b: int = 0) -> int:
 def endless(name: str = "look") -> Script:
     """A model that looks at one place after the other and never answers."""
 
-    def ask(request: ChatRequest) -> Step:
+    def ask(request: ChatRequest) -> ScriptedAnswer:
         return call(name, place=len(request.messages))
 
     return script([ask] * 60)
@@ -53,23 +53,23 @@ def test_at_max_turns_the_run_pauses_and_loses_nothing() -> None:
     check_sent(model.requests)
 
 
-def test_the_ceiling_counts_over_resumes_and_ends_the_run() -> None:
+def test_max_requests_counts_over_resumes_and_ends_the_run() -> None:
     model = endless()
-    agent = nbagent.Agent(model=model, tools=[look], max_turns=2, ceiling=5)
+    agent = nbagent.Agent(model=model, tools=[look], max_turns=2, max_requests=5)
     first = agent.run("Go.")
     second = first.resume()
     third = check_run(second.resume(), model)
     assert [len(run.turns) for run in (first, second, third)] == [2, 2, 1]
     assert state(third) == ("Failed", "max_turns", "ENGINE_MAX_TURNS")
     assert third.error is not None
-    assert third.error.details == {"ceiling": 5}
-    with pytest.raises(UsageError, match="ceiling of 5 requests; say what to do next"):
+    assert third.error.details == {"max_requests": 5}
+    with pytest.raises(UsageError, match=r"limit of 5 requests \(max_requests\); say what to do next"):
         third.resume()
     assert len(model.requests) == 5
-    # The person's words begin a new count; a higher ceiling goes on with the old one.
+    # The person's words begin a new count; with a higher max_requests the old count continues.
     further = third.resume("Look further.")
     assert [len(further.turns), len(further.resume().turns)] == [2, 2]
-    assert len(third.resume(ceiling=6).turns) == 1
+    assert len(third.resume(max_requests=6).turns) == 1
     fork = second.fork("C04", max_turns=1)
     assert (fork.turns[0].id, fork.stop_reason) == ("C04", "max_turns")
     again = fork.resume(max_turns=2)
@@ -107,8 +107,8 @@ def wavers() -> int:
 _numbers, _waves = count(), count()
 BAD, GOOD, BEST = (call("moody", mood=mood) for mood in ("bad", "good", "best"))
 SAME = call("look", place=1)
-LOOPS: dict[str, tuple[list[Step], dict[str, Any], int, str]] = {
-    "one failure": ([BAD] * 6, {"loop_limit": 1}, 1, "failed 1 times"),
+LOOPS: dict[str, tuple[list[ScriptedAnswer], dict[str, Any], int, str]] = {
+    "one failure": ([BAD] * 6, {"max_repeated_failures": 1}, 1, "failed 1 times"),
     "side by side": ([calls([BAD] * 3)], {}, 1, "failed 3 times"),
     "the same result": ([SAME] * 8, {}, 6, "the same result 6 times"),
     "two calls in turns": ([GOOD, BEST] * 6, {}, 8, "take turns, 4 times"),
@@ -119,7 +119,7 @@ LOOPS: dict[str, tuple[list[Step], dict[str, Any], int, str]] = {
 
 @pytest.mark.parametrize(("steps", "limit", "turns", "why"), LOOPS.values(), ids=LOOPS)
 def test_going_in_circles_pauses_the_run(
-    steps: list[Step], limit: dict[str, Any], turns: int, why: str
+    steps: list[ScriptedAnswer], limit: dict[str, Any], turns: int, why: str
 ) -> None:
     model = script([*steps, "Done."])
     run = nbagent.Agent(model=model, tools=[look, moody, wavers], **limit).run("Go.")

@@ -17,7 +17,7 @@ from nbagent.contracts.model import ChatRequest, ChatResponse, Usage
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.offline import call, calls, script, step
-from nbagent.store.rows import packed, unpacked
+from nbagent.store.rows import to_notebook_json, from_notebook_json
 from nbagent.view.picture import page, picture
 
 
@@ -33,7 +33,7 @@ def take(a: Any = None) -> str:
 def check_forms(run: nbagent.Run) -> None:
     """The record survives the store, a saved notebook and its picture."""
     check_run(run)
-    assert unpacked(json.loads(json.dumps(packed(run.record)))) == run.record
+    assert from_notebook_json(json.loads(json.dumps(to_notebook_json(run.record)))) == run.record
     assert "</details>" in page(picture(run.record))
 
 
@@ -114,4 +114,4 @@ def test_what_a_client_gives_and_no_record_can_hold_is_left_out() -> None:
     (kept,) = response.message.tool_calls
     assert (kept.arguments, kept.arguments_raw, kept.extra) == (None, odd.arguments_raw, None)
     assert response.usage is None
-    assert unpacked(json.loads(json.dumps(packed(record)))) == record
+    assert from_notebook_json(json.loads(json.dumps(to_notebook_json(record)))) == record

@@ -44,7 +44,7 @@ def test_a_forced_tool_choice_holds_for_the_first_request_only(
 def test_a_tool_choice_that_names_no_tool_is_refused_with_the_names() -> None:
     model = script(["Never."])
     run = nbagent.Agent(model=model, tools=[look]).run("Go.", tool_choice="lok")
-    assert re.search(r"names no tool of this run.*look", str(run.error))
+    assert re.search(r"is not a tool of this run.*look", str(run.error))
     assert model.requests == []
 
 

@@ -17,7 +17,7 @@ from nbagent.store import dataframes
 from nbagent.store.writer import Store
 from nbagent.view.live import LivePicture
 from nbagent.view.node import text_of
-from nbagent.view.timing import bar_of
+from nbagent.view.timing import time_bar
 
 LIMIT = "waiting 0.2 s: rate limit of api.openai.com"
 Step = ClientNotice | ChatChunk | float | str
@@ -78,7 +78,7 @@ def test_times_are_those_of_the_last_attempt_and_waits_are_counted_apart(stream:
     assert 295 <= turn.model_ms < 400
     assert turn.duration_ms >= 795
     assert store.load(record.id) == record
-    frame: Any = dataframes.read([store], "turns", {})
+    frame: Any = dataframes.read_frame([store], "turns", {})
     assert list(frame["attempts"]) == [3]
     assert list(frame["retry_wait_ms"]) == [turn.retry_wait_ms]
     store.close()
@@ -99,7 +99,7 @@ def test_a_rate_limit_is_told_while_it_lasts_and_not_counted_as_the_models_time(
     def see(event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
             pictures.append(LivePicture(event.run))
-        pictures[0].fold(event)
+        pictures[0].apply(event)
         seen.append((type(event), LIMIT in text_of(pictures[0].picture())))
 
     (turn,) = run_plan(plan_of(Waits(*notices, 0.05, "Done.")), see).turns
@@ -108,4 +108,4 @@ def test_a_rate_limit_is_told_while_it_lasts_and_not_counted_as_the_models_time(
     assert turn.attempts == 1
     assert turn.retry_wait_ms == pytest.approx(200, abs=30)
     assert turn.ttft_ms == pytest.approx(50, abs=49)
-    assert [piece.kind for piece in bar_of((turn,))] == ["bad", "model"]
+    assert [piece.kind for piece in time_bar((turn,))] == ["bad", "model"]

@@ -197,7 +197,7 @@ EVERY_LINE = [
     pytest.param([door], None, 1, 800, id=door, marks=[pytest.mark.proof, pytest.mark.timeout(900)])
     for door in DOOR_NAMES
 ]
-SOME_LINES = pytest.param(["cell", "run", "start", "stream"], "_take_sigint", 17, 60, id="some")
+SOME_LINES = pytest.param(["cell", "run", "start", "stream"], "_install_handler", 17, 60, id="some")
 
 
 @pytest.mark.parametrize(("doors", "since", "step", "limit_s"), [SOME_LINES, *EVERY_LINE])

@@ -18,7 +18,7 @@ CELLS = f"""
 import asyncio, os, random, signal, sys, threading, time
 sys.path.append({str(Path(__file__).parents[1])!r})
 from cells import Cell
-from nbagent.runtime import await_here, wait
+from nbagent.runtime import wait_async, wait
 
 def press(*delays, later=False):
     "SIGINT from outside the main thread, each so many seconds after the one before."

@@ -26,9 +26,9 @@ from nbagent.files import opening
 from nbagent.files.mounts import Mount, Mounts
 from nbagent.files.opening import open_root
 from nbagent.files.writing import read_bytes, replace
-from nbagent.runtime import Courier
+from nbagent.runtime import RunTask
 from nbagent.tools.filesystem import open_hosts
-from nbagent.tools.hosts import HostOrder
+from nbagent.tools.host_config import HostOrder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and FIFOs of POSIX")
 
@@ -62,7 +62,7 @@ def world(tmp_path: Path) -> tuple[Path, Any]:
 
 
 async def call(host: Any, name: str, arguments: dict[str, Any]) -> ToolOutcome:
-    context = ToolContext(run_id="0" * 16, session="s", runner=Courier())
+    context = ToolContext(run_id="0" * 16, session="s", runner=RunTask())
     made = ToolCall(id="c1", name=name, arguments=arguments, arguments_raw="{}")
     # As in a run: first what it would do, then the call.
     try:

@@ -296,7 +296,7 @@ def test_a_wait_is_seen_in_every_view_until_the_answer_comes(server: HostileServ
     def see(event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
             pictures.append(LivePicture(event.run))
-        ops = pictures[0].fold(event)
+        ops = pictures[0].apply(event)
         shown[type(event).__name__] = text_of(pictures[0].picture())
         printer.handle(event)
         if "again in 0.3 s: LLM_RATE_LIMITED" in out.getvalue():

@@ -31,7 +31,7 @@ from nbagent.contracts.events import (
 )
 from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.tools import ToolContext
-from nbagent.providers.offline import Step, call, script, step
+from nbagent.providers.offline import ScriptedAnswer, call, script, step
 from nbagent.session.stores import current_store
 
 TASK = "Write three times."
@@ -108,7 +108,7 @@ def lines(file: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def answer(request: ChatRequest) -> Step:
+def answer(request: ChatRequest) -> ScriptedAnswer:
     """What the model says: three turns of two calls each, then the answer."""
     turn = sum(
         message.role == "assistant" and bool(message.tool_calls) for message in request.messages

@@ -531,7 +531,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "bad value": (
         lambda: agent().map(TABLE, TEMPLATE, vary={"temperature": [0, 9]}),
-        "temperature=9 does not fit",
+        "temperature=9 is not valid",
     ),
     "text for a list": (
         lambda: agent().map(TABLE, TEMPLATE, vary={"model": "a"}),

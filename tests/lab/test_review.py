@@ -86,11 +86,11 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | type[BaseExcep
 def test_a_review_shows_the_row_and_the_answer_and_nothing_of_what_made_them() -> None:
     batch = answered("", "", vary={"model": {"best": script(["1.", "2."], name="gamma")}})
     one = review(batch)
-    assert (one.place, one.total) == (1, 2)
+    assert (one.position, one.total) == (1, 2)
     seen: list[Any] = []
     while shown := one.shown():
         seen.append(shown)
-        assert one.place == len(seen)
+        assert one.position == len(seen)
         run = batch.open_run(shown[0][1])
         hidden = [run.model, "gamma", "best", run.id[:8], batch.name]
         assert not [it for it in hidden if it in repr((one.title, shown))]
@@ -99,7 +99,7 @@ def test_a_review_shows_the_row_and_the_answer_and_nothing_of_what_made_them() -
         (("n", "0"), ("style", "short"), ("answer", "1.")),
         (("n", "1"), ("style", "short"), ("answer", "2.")),
     ]
-    assert one.place == 3
+    assert one.position == 3
     one.label(3)
     assert labels() == {}, "at the end nothing waits for a label"
 
@@ -139,7 +139,7 @@ def test_labels_are_kept_at_once_and_what_has_one_is_left_out_the_next_time() ->
 def test_back_lets_a_label_be_changed() -> None:
     one = review(answered("Two."))
     one.back()
-    assert one.place == 1
+    assert one.position == 1
     one.label(2)
     second = one.shown()
     one.label(3)
@@ -148,7 +148,7 @@ def test_back_lets_a_label_be_changed() -> None:
     assert one.shown() == second
     one.back()
     one.label(4)
-    assert (sorted(labels().values()), one.place) == ([3.0, 4.0], 2)
+    assert (sorted(labels().values()), one.position) == ([3.0, 4.0], 2)
 
 
 def test_an_answer_of_a_type_is_shown_as_it_was_given_and_a_failed_run_is_not() -> None:

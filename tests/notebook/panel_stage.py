@@ -21,7 +21,7 @@ from nbagent.notebook import actions
 from nbagent.notebook import panel as room
 from nbagent.notebook.outputs import forget_runs
 from nbagent.notebook.panel import Panel
-from nbagent.runtime import Courier
+from nbagent.runtime import RunTask
 from nbagent.session.frontend import Cell, use_frontend
 from nbagent.session.stores import current_store
 from nbagent.store.writer import Store
@@ -124,11 +124,11 @@ class Stage:
 
     def say(self, kind: str, **more: Any) -> None:
         """A message of the page."""
-        self.panel.heard({"kind": kind, **more})
+        self.panel.on_message({"kind": kind, **more})
 
     def click(self, do: str, run: RunRecord, **more: Any) -> None:
         """A button below a run of the panel."""
-        actions.heard({"kind": "act", "do": do, "run": run.id, "at": self.panel.id, **more})
+        actions.on_message({"kind": "act", "do": do, "run": run.id, "at": self.panel.id, **more})
 
     def forget(self, run: RunRecord, *, children: bool = False) -> None:
         forget_runs(self.store.forget(run.id, children=children))
@@ -186,10 +186,10 @@ def until(true: Callable[[], object], *, within_s: float = LONG_S) -> None:
         time.sleep(0.005)
 
 
-def _drained(courier: Courier) -> None:
+def _drained(courier: RunTask) -> None:
     """An idle kernel: a thread of its own does what nobody waits for."""
 
     def drain() -> None:
-        threading.Thread(target=courier.drain, daemon=True).start()
+        threading.Thread(target=courier.run_queued_jobs, daemon=True).start()
 
     courier.on_idle_job = drain

@@ -14,14 +14,14 @@ from nbagent.contracts.records import ToolRun
 from nbagent.view.node import html, text_of
 from nbagent.view.picture import card_node, page, picture
 from nbagent.view.question import (
-    asks_node,
     field_text,
+    open_questions_node,
     question_node,
     question_text,
     read_answer,
     read_fields,
 )
-from nbagent.view.terminal import PlainPrinter, plain
+from nbagent.view.terminal import PlainPrinter, run_text
 
 ODD = {
     "path": "a\u202eb",
@@ -90,8 +90,8 @@ def test_nothing_of_a_call_is_hidden_or_cut() -> None:
 
 
 def test_several_questions_are_one_list_that_is_allowed_at_once() -> None:
-    assert text_of(asks_node([("1", question())])) == ""
-    node = asks_node([("1", question()), ("2", question({"path": "b.md"}))])
+    assert text_of(open_questions_node([("1", question())])) == ""
+    node = open_questions_node([("1", question()), ("2", question({"path": "b.md"}))])
     assert 'data-do="answer_all"' in html(node)
     assert "2 calls need your approval" in text_of(node)
     assert 'fs.write(path="b.md")' in text_of(node)
@@ -217,7 +217,7 @@ DECISIONS: dict[str, tuple[ToolRun, str, str]] = {
 def test_every_form_says_what_was_decided_and_by_whom(case: str) -> None:
     tool, words, outcome = DECISIONS[case]
     run = Story().turn("", tool).end().run
-    text, html = plain(run), page(picture(run))
+    text, html = run_text(run), page(picture(run))
     assert f"fs.write: {words}" in text
     assert f'fs.write(path="b.md") {outcome}' in text
     assert words.partition(":")[0].partition(";")[0] in html

@@ -27,27 +27,27 @@ class Review:
     title, scale = "How good is it?", 4
 
     def __init__(self, *answers: str) -> None:
-        self.answers, self.place, self.total = answers, 1, len(answers)
+        self.answers, self.position, self.total = answers, 1, len(answers)
         self.said: dict[int, int | None] = {}
         self.broken = False
 
     def shown(self) -> tuple[tuple[str, str], ...]:
-        if self.place > self.total:
+        if self.position > self.total:
             return ()
-        return (("n", str(self.place)), ("answer", self.answers[self.place - 1]))
+        return (("n", str(self.position)), ("answer", self.answers[self.position - 1]))
 
     def label(self, value: int) -> None:
         if self.broken:
             raise StoreError("the disk is full")
-        self.said[self.place] = value
-        self.place += 1
+        self.said[self.position] = value
+        self.position += 1
 
     def skip(self) -> None:
-        self.said[self.place] = None
-        self.place += 1
+        self.said[self.position] = None
+        self.position += 1
 
     def back(self) -> None:
-        self.place = max(1, self.place - 1)
+        self.position = max(1, self.position - 1)
 
 
 class Shown:
@@ -78,7 +78,7 @@ class Stage:
 
     def say(self, kind: str, place: object, value: object = None) -> None:
         told: dict[str, Any] = {"kind": kind, "run": "review", "place": place, "value": value}
-        self.view.heard(told)
+        self.view.on_message(told)
 
     def until(self, fits: Callable[[], object]) -> None:
         until(fits)
@@ -123,8 +123,8 @@ def test_labels_skips_and_steps_back_are_of_the_case_that_is_shown(wire: Wire) -
 )
 def test_a_message_that_is_not_whole_labels_nothing(wire: Wire, message: dict[str, Any]) -> None:
     stage = Stage(wire, "red", "green")
-    stage.view.heard({"run": "review", **message})
-    stage.view.heard([message])
+    stage.view.on_message({"run": "review", **message})
+    stage.view.on_message([message])
     stage.say("skip", "1")
     stage.until(lambda: "green" in stage.words)
     assert stage.review.said == {1: None}
@@ -200,19 +200,19 @@ def test_many_updates_are_few_messages_and_only_of_what_changed(wire: Wire) -> N
             view.update(progress(n))
             await asyncio.sleep(0.005)
         for odd in ({"kind": "pause"}, {"kind": "stop", "run": "f" * 16}, ["stop"], {"kind": []}):
-            view.heard(odd)
-        view.heard({"kind": "pause", "run": "batch"})
+            view.on_message(odd)
+        view.on_message({"kind": "pause", "run": "batch"})
         await asyncio.sleep(0.3)
         view.close(progress(100, state="Finished", at_work=0))
         view.update(progress(50))
-        view.heard({"kind": "stop", "run": "batch"})
+        view.on_message({"kind": "stop", "run": "batch"})
 
     asyncio.run(batch())
     sent = [message["ops"] for message in wire.of()]
     assert 3 <= len(sent) <= 8
     assert {op[1] for op in sent[0]} == {"head", "failures", "variants", "end"}
     assert [op[1] for op in sent[1]] == ["head"]
-    assert "Pausing when the runs at work have ended" in text_of(sent[-2][0][2])
+    assert "Pausing when the running cases have ended" in text_of(sent[-2][0][2])
     assert "100 of 100" in text_of(sent[-1][0][1])
     assert controls.stops == [True], "after the end nothing is stopped"
 

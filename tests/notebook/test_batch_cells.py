@@ -213,7 +213,8 @@ def test_tab_knows_tables_columns_axes_and_their_values(
 
 
 def test_the_help_has_the_options_of_a_batch_and_an_example(shell: MagicShell) -> None:
-    said = shell.said("%agent help")
+    said = shell.said("%agent help all")
+    assert "--over NAME" in shell.said("%agent help batches")
     assert "--over NAME" in said
     assert "%%agent --over df --vary model=" in said
     assert "--repeat" not in shell.said("%agent help resume")

@@ -139,7 +139,7 @@ def test_clicks_reach_a_batch_while_its_cell_waits(
     assert kernel.reply_to(watched.request)["status"] == ("error" if click == "stop" else "ok")
     shown = cell.of("update_display_data")[-1]["data"]["text/plain"]
     assert f" {ended} · " in shown
-    assert "only what is missing is asked" in shown
+    assert "only the missing cases are run" in shown
     assert kernel.value("batch.progress.state") == ended
     assert 0 < kernel.value("batch.progress.ok") < 12
 
@@ -153,7 +153,7 @@ def test_an_interrupt_stops_the_batch_and_the_same_cell_goes_on(kernel: LiveKern
     done = kernel.value("batch.progress.ok")
     assert 0 < done < 12
     again = kernel.run(f"{SLOW}by-square\nSay {{{{ n }}}}")
-    assert f"({done} were there before)" in texts(again)[0]
+    assert f"({done} reused)" in texts(again)[0]
     assert kernel.value("len(nbagent.runs(batch='by-square', phase='WaitingUser'))") == 11
 
 

@@ -20,7 +20,7 @@ from nbagent.settings.sources import configure
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests in this process have listed models and named scripts."""
-    monkeypatch.setattr(models, "listed_ids", {})
+    monkeypatch.setattr(models, "listed_models", {})
     monkeypatch.setattr(offline, "scripts", {})
 
 
@@ -48,7 +48,8 @@ def test_tab_offers_every_option_and_every_command(typist: MagicShell) -> None:
     assert words(typist, "%%agent --|\nHello?") == flags
     commands = words(typist, "%agent |")
     assert {"tools", "models", "compare", "history", "fork", "help"} <= {*commands}
-    assert set(words(typist, "%agent help |")) == {*commands, *flags}
+    topics = {"tools", "running", "batches", "models", "workflow", "all"}
+    assert set(words(typist, "%agent help |")) == {*commands, *flags, *topics}
 
 
 OFFERED = {
@@ -78,7 +79,7 @@ OFFERED = {
     "%agent export last md |": [],
     "%agent retry last |": [],
     "%agent resume last --trim |": [
-        f"%agent resume last --trim {word}" for word in RunOptions.rows()["trim"].words
+        f"%agent resume last --trim {word}" for word in RunOptions.rows()["trim"].choices
     ],
     "%agent forget x --ch|": ["%agent forget x --children"],
     "%%agent --to |": ["%%agent --to cell"],

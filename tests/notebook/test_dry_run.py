@@ -73,7 +73,7 @@ def test_dry_run_of_what_goes_on_shows_the_conversation_and_changes_nothing(
         assert (len(nbagent.runs()), len(nbagent.messages()), len(server.requests)) == before
         assert shell.user_ns["_run"] is shell.user_ns["kept"] is run
         assert nbagent.open_run("last").id == run.id
-        assert f"goes on with run {run.id[:8]} (4 messages of it): turn C03" in shown["text/plain"]
+        assert f"continues run {run.id[:8]} (4 messages of it): turn C03" in shown["text/plain"]
         shell.cell("%%agent --continue", "And of Bergen?")
         assert body_of(shown) == server.bodies[before[2]]
         roles = [message["role"] for message in body_of(shown)["messages"]]

@@ -32,7 +32,7 @@ sys.path.append({str(Path(__file__).parents[1])!r})
 import cells
 from comm import create_comm
 from nbagent.notebook import comms, kernel
-from nbagent.runtime import await_here, wait
+from nbagent.runtime import wait_async, wait
 
 kernel.prepare()
 
@@ -199,7 +199,7 @@ def test_stop_ends_a_run_under_await(quiet: Kernel, way: str) -> None:
     body, log = BODIES["loop" if way == "interrupt" else "model"]
     msg_id = quiet.send(
         "print('go'); "
-        f"print(await await_here(Cell().start({body}), pump=comms.pump())); "
+        f"print(await wait_async(Cell().start({body}), pump=comms.pump())); "
         "print(await asyncio.sleep(0, 'next'))"
     )
     quiet.wait_for("go", msg_id)

@@ -13,7 +13,7 @@ from stories import asked, drawn
 
 from nbagent.contracts.approval import PersonAnswer
 from nbagent.contracts.ports import ShowPieces
-from nbagent.notebook.run_widget import Batcher, LiveView
+from nbagent.notebook.run_widget import OpBatcher, LiveRun
 from nbagent.view.live import Op
 from nbagent.view.node import text_of
 from nbagent.view.picture import picture
@@ -49,7 +49,7 @@ class Stage:
     def __init__(self) -> None:
         self.controls, self.sent, self.ended = Controls(), list[dict[str, Any]](), list[str]()
         begun = STORY.run.model_copy(update={"turns": (), "phase": "Running"})
-        self.view = LiveView(
+        self.view = LiveRun(
             begun, self.controls, send=self.sent.append, ended=lambda run: self.ended.append(run.id)
         )
 
@@ -59,7 +59,7 @@ class Stage:
 
     async def hear(self, **message: Any) -> None:
         """A message comes in another thread, and what follows is sent."""
-        await asyncio.to_thread(self.view.heard, message)
+        await asyncio.to_thread(self.view.on_message, message)
         await asyncio.sleep(0.12)
 
 
@@ -67,7 +67,7 @@ def test_first_ops_leave_at_once_and_later_ones_together() -> None:
     sent: list[tuple[float, list[Op]]] = []
 
     async def go() -> None:
-        batcher = Batcher(lambda ops: sent.append((time.monotonic(), ops)), interval_s=0.05)
+        batcher = OpBatcher(lambda ops: sent.append((time.monotonic(), ops)), interval_s=0.05)
         for i in range(40):
             batcher.add([["add", "C01/text/0", f"{i} "]])
             if i == 0:

@@ -131,7 +131,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "undefined name": ("%%agent\nIs {{ nope }} larger?", "{{ nope }}"),
     "blank prompt": ("%%agent --quiet\n  \n", "the prompt is empty"),
     "empty value": ("%%agent\n{{ '' }}", "the prompt is empty"),
-    "above the ceiling": ("%%agent --max-turns 51\nHello?", "ceiling"),
+    "above the limit of requests": ("%%agent --max-turns 51\nHello?", "max_requests"),
     "no key": ("%%agent -m openai:x\nHello?", "OPENAI_API_KEY"),
     "nothing to go on with": ("%%agent --continue\nHello?", "no run"),
     "words after a command": ("%agent stop population", "remove 'population'"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernels import Cell, LiveKernel
 
-from nbagent.store.rows import unpacked
+from nbagent.store.rows import from_notebook_json
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 SETUP = """
@@ -26,7 +26,7 @@ def population(city: str) -> int:
 
 def record_of(cell: Cell) -> Any:
     (display,) = cell.of("display_data")
-    return unpacked(display["metadata"]["nbagent"])
+    return from_notebook_json(display["metadata"]["nbagent"])
 
 
 def test_headless_cell_gives_one_final_display_and_nothing_else(kernel: LiveKernel) -> None:
@@ -75,7 +75,7 @@ def test_run_that_ends_a_cell_is_shown_once_and_an_older_one_shows_itself(
     assert record_of(kernel.run("_run")).id == newer
     assert kernel.run("newer, 1").kinds == ["execute_result"]
     cell = kernel.run("agent.run('Hello?')\nnewer")
-    ids = [unpacked(display["metadata"]["nbagent"]).id for display in cell.of("display_data")]
+    ids = [from_notebook_json(display["metadata"]["nbagent"]).id for display in cell.of("display_data")]
     assert len(ids) == 2
     assert ids[1] == newer
 
@@ -129,7 +129,7 @@ def test_front_end_gets_a_widget_and_in_the_end_the_saved_picture(kernel: LiveKe
     assert VIEW in first["data"]
     assert sorted(last["data"]) == ["text/html", "text/plain"]
     assert first["transient"]["display_id"] == last["transient"]["display_id"]
-    assert unpacked(last["metadata"]["nbagent"]).id == kernel.value("live.id")
+    assert from_notebook_json(last["metadata"]["nbagent"]).id == kernel.value("live.id")
     again = kernel.run("%agent show", stdin=True)
     (view,) = again.of("display_data")
     # The saved form: a widget would be a dead box when the notebook is opened again.
@@ -186,7 +186,7 @@ def test_a_retry_below_a_run_that_was_deleted_elsewhere_is_shown(kernel: LiveKer
     pair = Pair(kernel, "three")
     kernel.run("current_store().forget(p.id)")
     last = pair.retry(is_swap)[-1]
-    assert [unpacked(it).text for it in last["metadata"]["nbagent"]] == ["two", "three"]
+    assert [from_notebook_json(it).text for it in last["metadata"]["nbagent"]] == ["two", "three"]
     assert "Comparison" not in last["data"]["text/html"]
 
 

@@ -10,6 +10,7 @@ from magic_shell import TOOLS, MagicShell, tab
 
 from nbagent import offline
 from nbagent.contracts.errors import NbagentError
+from nbagent.notebook.help import TOPICS
 
 SYSTEM: dict[str, str] = {
     '--system ""': "",
@@ -176,25 +177,39 @@ def test_question_mark_asks_the_model_and_never_about_a_name(shell: MagicShell) 
 
 
 def test_help_shows_every_option_and_command(shell: MagicShell) -> None:
-    text = shell.said("%agent help")
+    text = shell.said("%agent help all")
     assert max(map(len, text.splitlines())) <= 100
+    pages = [shell.said(f"%agent help {topic}".rstrip()) for topic in ("", *TOPICS)]
     for flag in [cell.split()[-1] for cell in tab(shell, "%%agent --|")]:
         assert re.search(rf"(^|[ ,]){flag}\b", text)
+        assert any(re.search(rf"(^|[ ,]){flag}\b", page) for page in pages)
         assert flag in shell.said(f"%agent help {flag}")
         assert flag == "--help" or flag in shell.said(f"%agent help {flag.removeprefix('--')}")
     for command in [cell.split()[-1] for cell in tab(shell, "%agent |")]:
         assert f"\n  {command}" in text
         assert shell.said(f"%agent help {command}").startswith(f"%agent {command}")
+        assert any(f"\n  {command}" in page for page in pages)
         taken = [cell.split()[-1] for cell in tab(shell, f"%agent {command} x --|")]
         own = shell.said(f"%agent help {command}")
         assert [flag for flag in taken if flag not in own] == []
+
+
+def test_help_without_a_topic_shows_what_everybody_needs(shell: MagicShell) -> None:
+    text = shell.said("%agent help")
+    options, _, commands = text.partition("%agent COMMAND")
+    commands = commands.partition("\nExamples")[0]
+    assert len(re.findall(r"^  -", options, re.M)) == 10
+    assert re.findall(r"^  ([a-z]+)", commands, re.M) == [
+        *("tools", "models", "show", "resume", "stop", "config", "doctor", "help")
+    ]
+    assert all(f"%agent help {topic}" in text for topic in (*TOPICS, "all"))
 
 
 def test_example_of_the_help_can_be_typed(shell: MagicShell) -> None:
     shell.cell(TOOLS, "cities = ['Oslo']")
     shell.agent("-m offline:demo --quiet --name first")
     commands = [cell.split()[-1] for cell in tab(shell, "%agent |")]
-    texts = [shell.said(f"%agent help {command}") for command in ("", *commands)]
+    texts = [shell.said(f"%agent help {command}") for command in ("", "all", *commands)]
     lines = [line.strip() for text in texts for line in text.partition("Examples")[2].splitlines()]
     examples = dict.fromkeys(line for line in lines if re.match("%%?agent [^-]* ", line))
     assert len(examples) > 12
@@ -210,7 +225,7 @@ def test_example_of_the_help_can_be_typed(shell: MagicShell) -> None:
         assert not re.search(reading, said), example
 
 
-def test_every_way_to_the_help_shows_all_of_it(shell: MagicShell) -> None:
+def test_every_way_to_the_help_shows_the_same(shell: MagicShell) -> None:
     text = shell.said("%agent help")
     ways = ["%%agent?", "%agent?", "%%agent --help", "%%agent -h\nHello?", "%agent", "%agent -h"]
     for cell in [*ways, "%agent --help", "%agent resume -h"]:

@@ -17,10 +17,10 @@ from panel_stage import Stage, Wire, until
 import nbagent
 from nbagent import offline
 from nbagent.contracts.errors import StoreError
-from nbagent.notebook.panel import FORGOTTEN, SHOWN, Panel
+from nbagent.notebook.panel import ALL_FORGOTTEN, MAX_SHOWN_RUNS, Panel
 from nbagent.notebook.panel_form import HOSTS
 from nbagent.settings.sources import configure
-from nbagent.store.rows import unpacked
+from nbagent.store.rows import from_notebook_json
 
 KEY = "sk-canary-0123456789abcdef"
 
@@ -209,7 +209,7 @@ REFUSED = {
     "demo": ("model", "openai:gpt-5.4", "another model: offline:demo needs no key"),
     "server": ("model", "openai-compatible:m", "in the panel the field “Server”"),
     "turns": ("max_turns", "0", "expected a whole number from 1"),
-    "many turns": ("max_turns", "99", "larger than the ceiling"),
+    "many turns": ("max_turns", "99", "larger than max_requests"),
     "tokens": ("max_total_tokens", "many", "expected a whole number from 1"),
     "cost": ("max_cost_usd", "-1", "expected a number of US dollars"),
 }
@@ -331,8 +331,8 @@ def test_the_newest_runs_are_drawn_first_and_all_on_demand(stage: Stage) -> None
         stage.store.add(run.model_copy(update=more))
     begun = time.process_time()
     stage.say("open", value=f"{198:016x}")
-    assert len(stage.pictures) == SHOWN
-    assert stage.wire.of("thread")[-1]["more"] == 200 - SHOWN
+    assert len(stage.pictures) == MAX_SHOWN_RUNS
+    assert stage.wire.of("thread")[-1]["more"] == 200 - MAX_SHOWN_RUNS
     stage.say("more", page="p")
     assert len(stage.wire.of("thread")[-1]["pictures"]) == 200
     assert time.process_time() - begun < 1.0
@@ -351,7 +351,7 @@ def test_a_forgotten_run_goes_from_the_panel_and_the_one_before_goes_on(stage: S
     stage.forget(first, children=True)
     assert stage.pictures == []
     assert "717,710" not in json.dumps(stage.shown[-1][0])
-    assert stage.state["status"] == FORGOTTEN
+    assert stage.state["status"] == ALL_FORGOTTEN
     assert stage.run("Hello").kind == "start"
     assert stage.state["status"] == ""
 
@@ -367,7 +367,7 @@ def test_the_saved_form_has_all_runs_and_their_records(
     second = stage.run("And of Bergen?")
     after, how = stage.shown[-1]
     assert how["update"]
-    assert [unpacked(one).id for one in how["metadata"]["nbagent"]] == [first.id, second.id]
+    assert [from_notebook_json(one).id for one in how["metadata"]["nbagent"]] == [first.id, second.id]
     assert [*after] == ["text/html", "text/plain"]
     for text in after.values():
         assert "Population of Oslo?" in text

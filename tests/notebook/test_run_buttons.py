@@ -13,9 +13,9 @@ import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.export.cell import cell_text
 from nbagent.notebook import actions
-from nbagent.notebook.outputs import Output, output_of
+from nbagent.notebook.outputs import Output, find_output
 from nbagent.session.frontend import Cell, use_frontend
-from nbagent.session.request import Ask
+from nbagent.session.request import RunRequest
 from nbagent.view import node
 
 BAD: dict[str, dict[str, Any]] = {
@@ -62,36 +62,36 @@ def test_a_message_that_is_not_whole_does_nothing(
     monkeypatch.setattr(actions, "aside", note)
     fine: dict[str, Any] = {"do": "retry", "at": output.id, "run": output.run_ids[0]}
     fine |= {"kind": "act", "fields": {"n": "3"}}
-    actions.heard({**fine, **change})
-    actions.heard([fine])
+    actions.on_message({**fine, **change})
+    actions.on_message([fine])
     assert done == []
-    actions.heard(fine)
+    actions.on_message(fine)
     assert len(done) == 1
 
 
 def test_only_the_last_thousand_outputs_are_remembered(output: Output) -> None:
     others = [Output() for _ in range(1_000)]
-    assert output_of(output.id) is None
-    assert [output_of(one.id) for one in others] == others
+    assert find_output(output.id) is None
+    assert [find_output(one.id) for one in others] == others
 
 
 def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Output) -> None:
     run = output.load(output.run_ids[0])
 
-    def ask(do: str, turn: str = "", **fields: str) -> Ask:
-        return actions.asked(actions.Click(do, run.id, turn, fields), output)
+    def ask(do: str, turn: str = "", **fields: str) -> RunRequest:
+        return actions.to_request(actions.Click(do, run.id, turn, fields), output)
 
     retry = ask("retry", n="3")
     assert (retry.kind, retry.fork_turn, retry.prompt) == ("fork", "C01", None)
-    assert retry.holds_calls
+    assert retry.defer_calls
     fork = ask("fork", "C01", prompt=" in short ")
     assert (fork.fork_turn, fork.prompt, fork.parent_id) == ("C01", "in short", run.id)
-    assert not fork.holds_calls
+    assert not fork.defer_calls
     assert ask("continue", prompt=" ").kind == "resume"
     assert ask("continue", prompt="more").kind == "continue"
     with pytest.raises(UsageError, match="has no turn 'C09'"):
         ask("fork", "C09")
-    output.at_work = "another"
+    output.running_id = "another"
     with pytest.raises(UsageError, match="still running"):
         ask("retry")
 
@@ -108,10 +108,10 @@ def test_answers_that_cannot_begin_are_not_waited_for(output: Output, begun: int
     use_frontend(StandIn(cell=cell, set_last=handles.append))
     (asked,) = output.run_ids
     click = {"kind": "act", "do": "retry", "at": output.id, "run": asked, "fields": {"n": "4"}}
-    actions.heard(click)
+    actions.on_message(click)
     for handle in handles:
         handle.wait(20)
-    until(lambda: not output.at_work)
+    until(lambda: not output.running_id)
     answers = [handle.id for handle in handles]
     spread = [(asked, *answers)] if begun > 1 else []
     assert output.parts == [(asked,), *spread, *((one,) for one in answers)]
@@ -120,18 +120,18 @@ def test_answers_that_cannot_begin_are_not_waited_for(output: Output, begun: int
 def test_buttons_of_a_page_that_was_loaded_anew_start_nothing_and_say_what_to_do(
     output: Output, wire: Wire
 ) -> None:
-    actions.offer()
+    actions.enable_buttons()
 
     def said(at: Output, do: str, **more: Any) -> str:
         before = len(wire.replies)
         told = {"kind": "act", "do": do, "at": at.id, "run": at.run_ids[0], **more}
-        actions.heard(told)
+        actions.on_message(told)
         until(lambda: len(wire.replies) > before)
         return wire.replies[-1].get("said", "")
 
-    actions.heard({"kind": "ready"})
+    actions.on_message({"kind": "ready"})
     assert said(output, "retry") == ""
-    actions.heard({"kind": "ready"})
+    actions.on_message({"kind": "ready"})
     advice = f"%agent show {output.run_ids[0][:8]} in a cell"
     for do in ("retry", "fork", "continue", "compare"):
         assert advice in said(output, do)
@@ -171,8 +171,8 @@ def test_comparing_offers_the_run_before_then_the_session_then_the_last_ones() -
     }
     for run_id, others in expected.items():
         run = nbagent.open_run(run_id).record
-        assert [it.id for it in actions.others_of(run)] == [it.id for it in others]
-        form = actions.form_of(actions.Click("compare", run.id), run)
+        assert [it.id for it in actions.comparable_runs(run)] == [it.id for it in others]
+        form = actions.form_node(actions.Click("compare", run.id), run)
         assert form is not None
         words = node.text_of(form)
         assert f"{others[0].id[:8]} · {others[0].record.prompt}" in words

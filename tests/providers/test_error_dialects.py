@@ -10,7 +10,7 @@ from servers.error_bodies import BUSY, HTTP, gemini, openai
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import register_secret
 from nbagent.providers.http_errors import response_error, stream_error
-from nbagent.providers.transport.sse import clean
+from nbagent.providers.transport.sse import fix_surrogates
 
 # Who says it: how many tokens were asked, how many it takes, and the words.
 SAID: dict[str, tuple[int | None, int | None, str]] = {
@@ -128,4 +128,4 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
     for _ in range(100_000):
         value = [value]
     with pytest.raises(ModelError, match="nested"):
-        clean(value)
+        fix_surrogates(value)

@@ -29,7 +29,7 @@ from nbagent.contracts.events import Event, TextDelta, ToolCallDelta
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ProviderConfig
 from nbagent.providers import local
-from nbagent.providers.local import LocalClient, ServerProcess, cached, pull, serve
+from nbagent.providers.local import LocalClient, ServerProcess, cached_file, pull, serve
 
 T = TypeVar("T")
 FILE = "owner/tiny-GGUF/tiny.gguf"
@@ -325,7 +325,7 @@ def test_download_that_was_cut_goes_on_where_it_ended(
     shown = capsys.readouterr().err
     assert "100%" in shown
     assert "Error while" not in shown
-    assert cached(FILE).read_bytes() == hub.files[FILE]
+    assert cached_file(FILE).read_bytes() == hub.files[FILE]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from nbagent.contracts.ports import ChatClient
 from nbagent.providers.offline import (
     DELAY_VARIABLE,
     PROVIDER,
-    Step,
+    ScriptedAnswer,
     call,
     delay,
     error,
@@ -32,7 +32,7 @@ from nbagent.providers.offline import (
     step,
     text,
 )
-from nbagent.providers.offline.stream import estimated_tokens
+from nbagent.providers.offline.stream import estimate_tokens
 
 DEMO = PROVIDER.open(ProviderConfig())
 
@@ -57,7 +57,7 @@ def test_steps_are_played_in_order_and_the_requests_are_kept() -> None:
     def three(sent: ChatRequest) -> str:
         return f"three after {len(sent.messages)}"
 
-    def echo(sent: ChatRequest) -> Step:
+    def echo(sent: ChatRequest) -> ScriptedAnswer:
         return call("echo", said=sent.messages[0].text)
 
     usage = Usage(prompt_tokens=9, completion_tokens=4, total_tokens=13)
@@ -188,8 +188,8 @@ def test_usage_is_four_characters_a_token_and_what_was_sent_before_is_cached() -
     one = answered(DEMO, first)
     assert one.usage is not None
     assert (one.usage.prompt_tokens, one.usage.cached_tokens) == (100 + 10, 0)
-    assert one.usage.reasoning_tokens == estimated_tokens(len(one.reasoning or ""))
-    told = estimated_tokens(len(one.message.text)) + one.usage.reasoning_tokens
+    assert one.usage.reasoning_tokens == estimate_tokens(len(one.reasoning or ""))
+    told = estimate_tokens(len(one.message.text)) + one.usage.reasoning_tokens
     assert (one.usage.completion_tokens, one.usage.total_tokens) == (told, 110 + told)
     messages = (*first.messages, one.message, Message.of("user", "And then?"))
     two = answered(DEMO, first.model_copy(update={"messages": messages}))

@@ -18,7 +18,7 @@ from nbagent.contracts.model import ChatRequest, ChatResponse, ClientNotice, Pro
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.catalogue import find_provider
-from nbagent.providers.rate_limits import Limiter, Place
+from nbagent.providers.rate_limits import Limiter, RequestSlot
 
 BUSY = {"Retry-After": "1"}
 ASKED = ChatRequest(model="m", messages=(Message.of("user", "hi"),))
@@ -106,34 +106,34 @@ def test_what_is_left_is_read_in_every_dialect(
 ) -> None:
     async def send() -> float:
         limiter = Limiter()
-        with Place(limiter, 0) as place:
-            limiter.learn(place, 200, headers())
+        with RequestSlot(limiter, 0) as place:
+            limiter.update(place, 200, headers())
         for _ in range(sent):
-            with Place(limiter, 100) as place:
+            with RequestSlot(limiter, 100) as place:
                 await waited(place)
-        return limiter.asked_s(100, time.monotonic())
+        return limiter.required_wait_s(100, time.monotonic())
 
     assert waits[0] <= asyncio.run(send()) <= waits[1]
 
 
 def test_one_server_and_key_have_one_limiter() -> None:
     key = SecretKey("a key of a test")
-    assert Limiter.of("u", key) is Limiter.of("u", SecretKey("a key of a test"))
-    others = [Limiter.of("v", key), Limiter.of("u", None), Limiter.of("u", SecretKey("another"))]
-    assert Limiter.of("u", key) not in others
+    assert Limiter.shared("u", key) is Limiter.shared("u", SecretKey("a key of a test"))
+    others = [Limiter.shared("v", key), Limiter.shared("u", None), Limiter.shared("u", SecretKey("another"))]
+    assert Limiter.shared("u", key) not in others
 
 
-async def waited(place: Place, within_s: float = 5) -> list[float]:
+async def waited(place: RequestSlot, within_s: float = 5) -> list[float]:
     """Its turn came: what was told of the waiting."""
     deadline = asyncio.get_running_loop().time() + within_s
     told: list[float] = []
-    while wait_s := await place.turn(deadline):
+    while wait_s := await place.acquire(deadline):
         told.append(wait_s)
     return told
 
 
-async def held(limiter: Limiter) -> Place:
-    place = Place(limiter, 1)
+async def held(limiter: Limiter) -> RequestSlot:
+    place = RequestSlot(limiter, 1)
     await waited(place)
     return place
 
@@ -142,29 +142,29 @@ def test_a_wait_of_more_than_a_minute_fails_all_that_wait_at_once() -> None:
     async def go() -> None:
         limiter = Limiter()
         busy = [await held(limiter), await held(limiter)]
-        limiter.learn(busy[0], 429, {}, 5)
-        waiting = asyncio.create_task(waited(Place(limiter, 1), 60))
+        limiter.update(busy[0], 429, {}, 5)
+        waiting = asyncio.create_task(waited(RequestSlot(limiter, 1), 60))
         await asyncio.sleep(0.05)
-        limiter.learn(busy[1], 429, {}, 3600)
-        for each in (waiting, waited(Place(limiter, 1))):
+        limiter.update(busy[1], 429, {}, 3600)
+        for each in (waiting, waited(RequestSlot(limiter, 1))):
             with pytest.raises(ModelError, match=r"3,600 s.*Try again later") as caught:
                 await asyncio.wait_for(each, 0.5)
             assert (caught.value.code, caught.value.retryable) == ("LLM_RATE_LIMITED", False)
         limiter = Limiter()
-        with Place(limiter, 1) as place:
+        with RequestSlot(limiter, 1) as place:
             await waited(place)
-            limiter.learn(place, 429, {}, 3600)
-        with Place(limiter, 1) as alone:  # A person who tries again is not kept from asking.
+            limiter.update(place, 429, {}, 3600)
+        with RequestSlot(limiter, 1) as alone:  # A person who tries again is not kept from asking.
             assert await waited(alone) == []
-            limiter.learn(alone, 200, {})
-        assert limiter.asked_s(1, time.monotonic()) == 0
+            limiter.update(alone, 200, {})
+        assert limiter.required_wait_s(1, time.monotonic()) == 0
 
     asyncio.run(go())
 
 
 def test_a_cancelled_request_frees_its_slot_and_a_cancelled_waiter_its_place() -> None:
     async def hold(limiter: Limiter, went: asyncio.Event) -> None:
-        with Place(limiter, 1) as place:
+        with RequestSlot(limiter, 1) as place:
             await waited(place)
             went.set()
             await asyncio.sleep(60)
@@ -172,13 +172,13 @@ def test_a_cancelled_request_frees_its_slot_and_a_cancelled_waiter_its_place() -
     async def go() -> None:
         limiter = Limiter()
         for place in [await held(limiter) for _ in range(40)]:
-            limiter.leave(place)
+            limiter.release(place)
         went = [asyncio.Event() for _ in range(5)]
         holding = [asyncio.create_task(hold(limiter, went[0]))]
         await went[0].wait()
-        with Place(limiter, 1) as refused:
+        with RequestSlot(limiter, 1) as refused:
             await waited(refused)
-            limiter.learn(refused, 429, {})  # No wait is named: one at once is what it takes.
+            limiter.update(refused, 429, {})  # No wait is named: one at once is what it takes.
         holding += [asyncio.create_task(hold(limiter, one)) for one in went[1:4]]
         await asyncio.sleep(1.3)
         holding.append(asyncio.create_task(hold(limiter, went[4])))
@@ -195,6 +195,6 @@ def test_a_cancelled_request_frees_its_slot_and_a_cancelled_waiter_its_place() -
         assert [one.is_set() for one in went] == [True, True, False, False, True]
         holding[4].cancel()
         await asyncio.gather(*holding, return_exceptions=True)
-        assert limiter.asked_s(1, time.monotonic()) == 0, "nothing is left taken"
+        assert limiter.required_wait_s(1, time.monotonic()) == 0, "nothing is left taken"
 
     asyncio.run(go())

@@ -346,5 +346,5 @@ def test_a_display_name_stands_in_the_question_the_events_and_the_record() -> No
 def test_on_approval_that_is_no_function_and_an_answer_that_is_none_are_refused(given: Any) -> None:
     with pytest.raises(nbagent.UsageError, match="on_approval"):
         nbagent.Agent(tools=[delete], on_approval=given)
-    with pytest.raises(nbagent.UsageError, match="is no answer; write 'once', 'session' or 'deny'"):
+    with pytest.raises(nbagent.UsageError, match="is not an answer; write 'once', 'session' or 'deny'"):
         PersonAnswer(choice=given)

@@ -129,7 +129,7 @@ def test_a_run_at_work_here_or_in_another_kernel_is_not_forgotten_and_an_abandon
     asyncio.run(other.commit(RunStarted(at_work)))
     with pytest.raises(UsageError, match="is still at work; stop it"):
         nbagent.forget(at_work.id)
-    other.release(at_work.id)
+    other.abandon(at_work.id)
     assert nbagent.forget(at_work.id) == (at_work.id,)
     other.close()
     assert nbagent.forget(run) == (run.id,)

@@ -16,10 +16,10 @@ from nbagent.contracts.events import TurnFinished
 from nbagent.contracts.messages import CONTINUE_PROMPT, Message, ToolCall
 from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import ToolResult
-from nbagent.providers.offline import Step, call, calls, error, reasoning, script, step
-from nbagent.session.plan import HOLDS
+from nbagent.providers.offline import ScriptedAnswer, call, calls, error, reasoning, script, step
+from nbagent.session.plan import DEFERRED_NOTICE
 from nbagent.session.stores import close_stores
-from nbagent.store.rows import packed
+from nbagent.store.rows import to_notebook_json
 from nbagent.view.node import html, text_of
 from nbagent.view.run_tree import tree_node
 
@@ -264,7 +264,7 @@ def test_change_that_cannot_be_made_is_refused_at_once(given: dict[str, Any], wh
 
 
 def test_call_id_that_stands_twice_needs_its_turn() -> None:
-    def look_again(request: ChatRequest) -> Step:
+    def look_again(request: ChatRequest) -> ScriptedAnswer:
         return call("look", place="a")
 
     first = nbagent.Agent(model=script([look_again, "One."]), tools=[look]).run("Go.")
@@ -302,7 +302,7 @@ def test_calls_of_a_retry_wait_until_its_run_is_chosen() -> None:
     assert (seen, len(spread), spread[0].id) == ([], 2, spread.runs[0].id)
     assert [codes(one), codes(two)] == [["E_INTERRUPTED"], ["E_INTERRUPTED"] * 2]
     assert [(it.phase, it.stop_reason) for it in spread] == [("WaitingUser", "stopped")] * 2
-    assert HOLDS in one.record.notices
+    assert DEFERRED_NOTICE in one.record.notices
     close_stores()
     chosen = check_run(nbagent.open_run(two.id).resume(tools=[mark]))
     assert (sorted(seen), chosen.text, codes(chosen)) == (["b", "c"], "Done.", [None, None])
@@ -371,7 +371,7 @@ def test_tree_of_a_session_shows_what_goes_on_from_what() -> None:
 def test_runs_of_a_saved_notebook_are_not_retried(tmp_path: Path) -> None:
     record = nbagent.Agent(model=script(["One."])).run("Go.").record
     file = tmp_path / "x.ipynb"
-    outputs = [{"metadata": {"nbagent": packed(record)}}]
+    outputs = [{"metadata": {"nbagent": to_notebook_json(record)}}]
     file.write_bytes(dump_json({"cells": [{"outputs": outputs}]}))
     run = nbagent.read_notebook(file).open_run("last")
     for go_on in (run.retry, run.resume, lambda: run.fork("C01")):

@@ -104,9 +104,9 @@ def test_cassette_has_a_readable_line_for_each_exchange_and_streams_words(file: 
 
 
 PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda _: None, "there is no file answers.jsonl, and nothing was asked; check its"),
-    "empty": (Path.touch, "answers.jsonl holds no answer to this request\nnothing was asked"),
-    "a folder": (Path.mkdir, "answers.jsonl is no file"),
+    "missing": (lambda _: None, "there is no file answers.jsonl, and no model was asked; check its"),
+    "empty": (Path.touch, "answers.jsonl has no answer to this request\nno model was asked"),
+    "a folder": (Path.mkdir, "answers.jsonl is not a file"),
     "a name too long": (lambda file: file.symlink_to("a" * 300), "cannot be read: File name too"),
 }
 
@@ -155,7 +155,7 @@ def test_refresh_asks_again_says_what_changed_and_replaces_the_line(file: Path) 
     assert sources(run) == ["live", "live"]
     said = "changed: - Oslo has 717,710 people.; + Oslo has 720,000 people."
     notes = [event.text for event in told if isinstance(event, Notice)]
-    assert notes == ["asked anew; same answer", f"asked anew; {said}"]
+    assert notes == ["asked again; same answer", f"asked again; {said}"]
     after = lines(file)
     assert after[0] == before[0]
     assert after[1]["key"] == before[1]["key"]
@@ -231,7 +231,7 @@ def test_no_secret_is_recorded(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 ODD: dict[str, tuple[str, str, str]] = {
-    "prose": ("^.*", "my notes", "line 1 of answers.jsonl is no recorded answer (it does not be"),
+    "prose": ("^.*", "my notes", "line 1 of answers.jsonl is not a recorded answer (it does not be"),
     "no answer": ('"response":', '"other":', "response Field required)"),
     "torn": ('"usage":.*', "", "(Expecting property name"),
     "nested": ('"usage":', f'"a":{"[" * 200}{"]" * 200},"usage":', "(nested too deeply"),

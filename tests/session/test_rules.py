@@ -18,7 +18,7 @@ from nbagent.contracts.model import ToolSpec, ToolTraits
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.notebook import reports
 from nbagent.providers.offline import call, calls, script
-from nbagent.session.approval import Rules, tightened
+from nbagent.session.approval import PolicyRules, tightened
 from nbagent.session.frontend import use_frontend
 
 
@@ -100,7 +100,7 @@ def test_rules_that_forbid_hold_for_every_form_of_a_call(path: str) -> None:
 @pytest.mark.parametrize("rule", ["mcp", "mcp:*", "mcp:git", "mcp:g*", "git__*"])
 def test_a_rule_may_name_a_server_in_many_ways(rule: str) -> None:
     spec = ToolSpec(name="git__log", traits=ToolTraits(host="mcp:git"))
-    assert Rules(ToolPolicy(deny=[rule])).hiding(spec)
+    assert PolicyRules(ToolPolicy(deny=[rule])).hiding(spec)
 
 
 def line_of(tool: str, text: str) -> str:
@@ -205,7 +205,7 @@ ODD: list[dict[str, Any]] = [
 @pytest.mark.parametrize("odd", ODD, ids=str)
 def test_an_odd_policy_is_one_clear_error(odd: dict[str, Any]) -> None:
     with pytest.raises(
-        UsageError, match="pattern for calls" if {"deny", "ask"} & odd.keys() else "does not fit"
+        UsageError, match="pattern for calls" if {"deny", "ask"} & odd.keys() else "is not valid"
     ):
         ToolPolicy(**odd)
 

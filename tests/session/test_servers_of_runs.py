@@ -13,7 +13,7 @@ from servers.model_server import ModelServer, Reply
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.providers.offline import script
-from nbagent.settings.sources import effective, origins
+from nbagent.settings.sources import current_settings, setting_origins
 
 TENANT = "tenant-4711-of-the-person"
 KEY = "sk-0123456789abcdef0123"
@@ -136,7 +136,7 @@ def test_values_of_headers_and_extra_fields_are_shown_and_kept_nowhere(
     assert run.record.options["extra_body"] == {"seed": "***", "user": "***"}
     dry = agent.dry_run("Go.")
     assert dry.body["user"] == "***"
-    shown = [run.record.model_dump_json(), repr(agent.options), repr(effective()), repr(origins())]
+    shown = [run.record.model_dump_json(), repr(agent.options), repr(current_settings()), repr(setting_origins())]
     frames: list[Any] = [nbagent.runs(), nbagent.turns()]
     shown += [str(dry), repr(dry), *(frame.to_csv() for frame in frames)]
     for text in shown:

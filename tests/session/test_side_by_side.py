@@ -14,13 +14,13 @@ import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import RunFinished, RunStarted, TextDelta, TurnFinished
 from nbagent.contracts.model import ChatRequest
-from nbagent.providers.offline import Step, call, calls, script, step, text
+from nbagent.providers.offline import ScriptedAnswer, call, calls, script, step, text
 
 
 def by_prompt(tool: str) -> Any:
     """A model that looks at the person's words once and repeats the result."""
 
-    def answer(request: ChatRequest) -> Step:
+    def answer(request: ChatRequest) -> ScriptedAnswer:
         last = request.messages[-1]
         if last.role == "user":
             return call(tool, place=last.text)

@@ -26,7 +26,7 @@ from nbagent.contracts.tools import ToolOutcome
 from nbagent.providers.offline import call, calls, script
 from nbagent.shown.images import IMAGE_BYTES
 from nbagent.shown.texts import BUDGET_CHARS, cut_middle, readable, visible
-from nbagent.shown.values import fitted, shown, shown_text
+from nbagent.shown.values import to_json_within, to_parts, to_text
 from nbagent.tools.functions.outcome import MAX_RESULT_CHARS, result_of
 
 LIMIT_S = 16.0
@@ -44,13 +44,13 @@ def test_every_value_is_shown_within_its_budget_and_is_a_result_of_valid_json(na
     make, words = VALUES[name]
     value = make()
     began = time.monotonic()
-    check_parts(shown(value))
+    check_parts(to_parts(value))
     if name not in RAISING:
         check_result(result_of(make()))
     assert time.monotonic() - began < LIMIT_S
-    assert words in shown_text(make())
+    assert words in to_text(make())
     for budget in (0, 20):
-        (short,) = shown(make(), budget)[:1]
+        (short,) = to_parts(make(), budget)[:1]
         assert isinstance(short, ImagePart) or len(short.text) <= budget  # type: ignore[union-attr]
 
 
@@ -112,10 +112,10 @@ def test_values_go_through_a_whole_run_and_its_record() -> None:
 
 
 def test_what_is_cut_says_how_much_and_leaves_room_for_what_comes_after_it() -> None:
-    *data, mark = fitted(list(range(100_000)), 1_000).data
+    *data, mark = to_json_within(list(range(100_000)), 1_000).data
     assert data == list(range(len(data)))
     assert mark == f"… [{100_000 - len(data):,} of 100,000 items left out; ask for a smaller part]"
-    page = fitted({"page": "x" * 1_000_000, "status": 200}, 2_000).data
+    page = to_json_within({"page": "x" * 1_000_000, "status": 200}, 2_000).data
     assert page["status"] == 200
     assert "of 1,000,000 characters left out" in page["page"]
     text = cut_middle("a" * 6_000 + "b" * 6_345, 4_000)
@@ -127,11 +127,11 @@ def test_what_is_cut_says_how_much_and_leaves_room_for_what_comes_after_it() -> 
 
 
 def test_a_table_has_as_many_rows_as_the_budget_holds_and_says_what_is_missing() -> None:
-    whole = fitted(pd.DataFrame({"n": range(500)}), 50_000)
+    whole = to_json_within(pd.DataFrame({"n": range(500)}), 50_000)
     assert not whole.cut
     assert whole.data.endswith("".join(f"\n| {i} |" for i in range(500)))
     frame = pd.DataFrame({"city": [f"c{i}" for i in range(1_000)], "n": range(1_000)})
-    text = shown_text(frame)
+    text = to_text(frame)
     assert text.startswith("DataFrame: 1,000 rows × 2 columns\ndtypes: city ")
     assert "n int64\n| city | n |\n| --- | --- |\n| c0 | 0 |\n" in text
     assert text.endswith("| c999 | 999 |")
@@ -141,14 +141,14 @@ def test_a_table_has_as_many_rows_as_the_budget_holds_and_says_what_is_missing()
 
 def test_text_that_is_known_as_a_home_is_shortened_only_as_a_folder() -> None:
     home = str(Path.home())
-    assert shown_text(Path.home() / "a") == "~/a"
-    assert shown_text(Path(f"/data{home}/a")) == f"/data{home}/a"
-    assert f"{home}/a" not in shown_text(OSError(2, "No such file", f"{home}/a/b"))
+    assert to_text(Path.home() / "a") == "~/a"
+    assert to_text(Path(f"/data{home}/a")) == f"/data{home}/a"
+    assert f"{home}/a" not in to_text(OSError(2, "No such file", f"{home}/a/b"))
 
 
 def test_noisy_picture_keeps_its_size_and_its_budget() -> None:
     noise = random.Random(1).randbytes(900 * 900 * 3)
-    (part,) = parts = shown(Image.frombytes("RGB", (900, 900), noise))
+    (part,) = parts = to_parts(Image.frombytes("RGB", (900, 900), noise))
     check_parts(parts)
     assert isinstance(part, ImagePart)
     assert (part.media_type, part.alt) == ("image/jpeg", "picture, 900×900 px")
@@ -159,16 +159,16 @@ def test_many_slow_items_are_left_out_after_a_while_but_an_iterator_is_waited_fo
 ) -> None:
     monkeypatch.setattr("nbagent.shown.values._DEADLINE_S", 0.1)
     slow = type("Slow", (), {"__repr__": lambda _: time.sleep(0.02) or "slow"})
-    *data, mark = fitted([slow() for _ in range(300)], 50_000).data
+    *data, mark = to_json_within([slow() for _ in range(300)], 50_000).data
     assert data == ["slow"] * len(data)
     assert "of 300 items left out" in mark
     assert 0 < len(data) < 50
-    assert fitted((slow() for _ in range(20)), 50_000).data == ["slow"] * 20
+    assert to_json_within((slow() for _ in range(20)), 50_000).data == ["slow"] * 20
 
 
 def test_a_person_can_interrupt_a_slow_repr() -> None:
     with pytest.raises(KeyboardInterrupt):
-        shown(failing("Slow", object, "__repr__", error=KeyboardInterrupt)())
+        to_parts(failing("Slow", object, "__repr__", error=KeyboardInterrupt)())
 
 
 def test_stop_ends_a_result_that_would_never_be_read() -> None:
@@ -212,7 +212,7 @@ CUT: dict[str, Any] = {
 @pytest.mark.parametrize("name", CUT)
 def test_no_part_of_a_key_is_left_where_a_value_is_cut(name: str) -> None:
     register_secret(CUT_KEY)
-    text = shown_text(CUT[name])
+    text = to_text(CUT[name])
     assert CUT_KEY[:8] not in text
     assert CUT_KEY[:8].encode().hex() not in text
     assert CUT_KEY[-8:] not in text
@@ -261,7 +261,7 @@ HUGE: dict[str, Any] = {
 def test_huge_cells_of_many_rows_are_not_written_out(kind: str) -> None:
     frame: Any = pd.DataFrame({"a": [HUGE[kind]] * 20_000, "b": range(20_000)})
     began = time.monotonic()
-    text = shown_text(frame, 50_000)
+    text = to_text(frame, 50_000)
     # Written out each one takes 20 ms and more, and some hundred rows are shown.
     assert time.monotonic() - began < 2.0
     assert len(text) <= 50_000

@@ -24,7 +24,7 @@ from nbagent.contracts.events import RunFinished, RunStarted
 from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.records import ToolRun
 from nbagent.contracts.secrets import register_secret
-from nbagent.providers.offline import Step, call, script
+from nbagent.providers.offline import ScriptedAnswer, call, script
 from nbagent.store.audit import AuditLog, AuditSink, Head, verify_audit
 from nbagent.store.file_lock import locked
 
@@ -146,7 +146,7 @@ def forged(at: int, n: int = 1) -> Change:
         assert prev is not None
         head, made = Head(at - 1, prev[1].decode()), list[bytes]()
         for _ in range(n):
-            line, head = head.line({"kind": "call", "ok": False})
+            line, head = head.next_line({"kind": "call", "ok": False})
             made.append(line)
         return [*lines[: at - 1], *made, *lines[at - 1 + n :]]
 
@@ -249,7 +249,7 @@ ASKED, EDITED = {"path": "a.md", "content": CANARY}, {"path": "b.md", "content":
 WRITE = call("fs.write", ASKED)
 
 
-def audited(*calls: Step, rule: str = "", **options: Any) -> tuple[nbagent.Run, list[Any]]:
+def audited(*calls: ScriptedAnswer, rule: str = "", **options: Any) -> tuple[nbagent.Run, list[Any]]:
     """A run that makes these calls, one a turn, and the lines that it leaves."""
     if rule:
         nbagent.configure(deny=[rule])
@@ -319,7 +319,7 @@ def test_an_approval_its_start_and_its_end_are_lines_of_hashes_without_text(proj
 
 
 # The call, how it is answered for, and its lines.
-CASES: dict[str, tuple[Step, dict[str, Any], str]] = {
+CASES: dict[str, tuple[ScriptedAnswer, dict[str, Any], str]] = {
     "nobody asked": (call("fs.list"), {}, "start call"),
     "allowed": (WRITE, {"on_approval": allowed}, "approval start call write"),
     "denied": (WRITE, {"on_approval": denied}, "approval refusal call"),

@@ -25,7 +25,7 @@ from nbagent.contracts.messages import Message, ToolCall
 from nbagent.contracts.model import ChatResponse
 from nbagent.contracts.records import Case, RunRecord, ScoreRecord, ToolResult, ToolRun
 from nbagent.store import dataframes
-from nbagent.store.batches import keep_scores
+from nbagent.store.batches import save_scores
 from nbagent.store.writer import Store
 
 TOKENS = (
@@ -89,7 +89,7 @@ each_frame = pytest.mark.parametrize("name", COLUMNS)
 
 
 def read(store: Store, name: str, /, **filters: Any) -> Any:
-    return dataframes.read([store], name, filters)
+    return dataframes.read_frame([store], name, filters)
 
 
 def filled(store: Store, n: int = 30) -> list[RunRecord]:
@@ -104,7 +104,7 @@ def filled(store: Store, n: int = 30) -> list[RunRecord]:
         ScoreRecord(run_id=run.id, scorer="tone", value=value, reason="So.", by="me", at=START)
         for run, value in zip(records, cycle([True, 2.5, "dry", None]))
     ]
-    keep_scores(store, said)
+    save_scores(store, said)
     return [*records, story.run]
 
 
@@ -435,7 +435,7 @@ def test_four_times_as_many_runs_are_about_four_times_the_work(
             turns = tuple(turn.model_copy(update={"run_id": run}) for turn in story.run.turns)
             store.add(story.run.model_copy(update={"id": run, "turns": turns, "case": case}))
             said = ScoreRecord(run_id=run, scorer="s", value=True, by="me", at=START)
-            keep_scores(store, [said])
+            save_scores(store, [said])
 
         def count() -> int:
             steps[0] += 1
@@ -443,7 +443,7 @@ def test_four_times_as_many_runs_are_about_four_times_the_work(
 
         with store.reading() as connection:
             connection.set_progress_handler(count, 100)
-        assert len(dataframes.read([store], frame, filters)) >= n * (frame != "tool_runs")
+        assert len(dataframes.read_frame([store], frame, filters)) >= n * (frame != "tool_runs")
         store.close()
         return steps[0]
 

@@ -67,7 +67,7 @@ def test_run_of_a_living_process_is_at_work_until_it_dies(home: Path, store: Sto
 def test_run_at_work_in_this_kernel_is_closed_when_it_is_let_go(store: Store) -> None:
     write(store, plain_run(1, run_id=RUN)[:1])
     assert store.load(RUN).phase == "Running"
-    store.release(RUN)
+    store.abandon(RUN)
     assert store.load(RUN).phase == "Failed"
 
 

@@ -21,7 +21,7 @@ from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatResponse, Usage
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.session.stores import current_store
-from nbagent.store.rows import packed
+from nbagent.store.rows import to_notebook_json
 from nbagent.store.writer import Store
 
 MONDAY = datetime(2026, 3, 2, 9, tzinfo=UTC)
@@ -153,12 +153,12 @@ def notebook_of(*kept: Any) -> str:
 
 
 def save_notebook(path: Path, records: list[RunRecord]) -> None:
-    path.write_text(notebook_of(*map(packed, records)))
+    path.write_text(notebook_of(*map(to_notebook_json, records)))
 
 
 def edited(table: str, column: str, value: object) -> str:
     """A notebook where somebody changed a cell of a run's first row."""
-    kept = json.loads(json.dumps(packed(RUNS[0])))
+    kept = json.loads(json.dumps(to_notebook_json(RUNS[0])))
     kept[table][0][column] = value
     return notebook_of(kept)
 
@@ -226,7 +226,7 @@ def test_what_a_reviewer_decided_and_what_the_edit_changed(history: Any) -> None
 
 
 def test_the_frames_of_a_notebook_are_those_of_the_store(history: Any, tmp_path: Path) -> None:
-    shown = [*map(packed, RUNS)]
+    shown = [*map(to_notebook_json, RUNS)]
     # A run and what its buttons made of it, one of them again, and a panel without runs.
     (tmp_path / "x.ipynb").write_text(notebook_of([shown[3], shown[0]], *shown[1:], shown[3], []))
     saved = nbagent.read_notebook(tmp_path / "x.ipynb")
@@ -292,7 +292,7 @@ def test_what_is_no_saved_notebook_is_one_clear_line(
 def test_what_can_be_no_path_is_one_clear_line_at_each_door(given: Any) -> None:
     doors = {"path": [nbagent.read_notebook, nbagent.verify_audit], "store": [nbagent.runs]}
     for name, door in ((name, door) for name, several in doors.items() for door in several):
-        with pytest.raises(UsageError, match="is no path"):
+        with pytest.raises(UsageError, match="is not a path"):
             door(**{name: given})
 
 

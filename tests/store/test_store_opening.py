@@ -76,7 +76,7 @@ def test_store_of_an_earlier_version_is_put_aside_with_all_that_it_holds(tmp_pat
         with contextlib.closing(Store.open(tmp_path)) as store:
             assert (store.warning, store.counts()["runs"]) == (None, 0)
             aside = tmp_path / f"runs.v{VERSION - 1}-{n}.sqlite"
-            assert store.database.earlier()[n - 1] == aside
+            assert store.database.earlier_stores()[n - 1] == aside
         with contextlib.closing(sqlite3.connect(aside)) as connection:
             assert connection.execute("SELECT * FROM runs").fetchall() == [("kept",)]
         (tmp_path / "runs.sqlite").unlink()

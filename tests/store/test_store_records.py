@@ -20,7 +20,7 @@ from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord
 from nbagent.store import dataframes
-from nbagent.store.rows import packed, unpacked
+from nbagent.store.rows import to_notebook_json, from_notebook_json
 from nbagent.store.writer import Store
 
 
@@ -36,10 +36,10 @@ def test_stored_and_saved_records_equal_the_returned_one(tmp_path: Path, in_memo
         store = Store.open(tmp_path)
     for record, _ in records:
         assert store.load(record.id) == record
-        saved = packed(record)
+        saved = to_notebook_json(record)
         # What Jupyter does with an output's metadata.
         json.dumps(saved, ensure_ascii=False).encode()
-        assert unpacked(json.loads(json.dumps(saved))) == record
+        assert from_notebook_json(json.loads(json.dumps(saved))) == record
     check_file(store)
     store.close()
 
@@ -167,7 +167,7 @@ def test_text_among_the_attachments_stays_a_part_of_the_message(
     record = store.load(RUN)
     assert record == record_of(events)
     shown = [message.text.encode(errors="replace").decode() for message in record.messages]
-    assert dataframes.read([store], "messages", {})["text"].tolist()[1:] == shown
+    assert dataframes.read_frame([store], "messages", {})["text"].tolist()[1:] == shown
 
 
 # In the metadata of a saved notebook
@@ -195,11 +195,11 @@ def pictured() -> RunRecord:
 
 def test_a_packed_record_holds_each_result_and_its_pictures_once() -> None:
     record = pictured()
-    text = json.dumps(packed(record))
+    text = json.dumps(to_notebook_json(record))
     assert text.count(ANSWER) == 1
     assert text.count(MARK) == text.count("a text that occurs only in the result") == 2
     assert len(text) < 2 * 1_333_336 + 20_000
-    back = unpacked(json.loads(text))
+    back = from_notebook_json(json.loads(text))
     assert back == record
     assert back.model_dump() == record.model_dump()
 
@@ -211,10 +211,10 @@ def test_a_result_that_the_model_was_given_otherwise_is_kept_as_it_is() -> None:
     for place, content in zip(answers, ((), messages[answers[1]].content * 2), strict=False):
         messages[place] = messages[place].model_copy(update={"content": content})
     changed = record.model_copy(update={"messages": tuple(messages)})
-    assert unpacked(json.loads(json.dumps(packed(changed)))) == changed
+    assert from_notebook_json(json.loads(json.dumps(to_notebook_json(changed)))) == changed
     # A run that was stopped may end before its results are said.
     short = record.model_copy(update={"messages": record.messages[:2]})
-    assert unpacked(json.loads(json.dumps(packed(short)))) == short
+    assert from_notebook_json(json.loads(json.dumps(to_notebook_json(short)))) == short
 
 
 ODD: dict[str, tuple[str, int, dict[str, Any]]] = {
@@ -228,7 +228,7 @@ ODD: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 
 def test_what_is_no_record_is_refused() -> None:
-    plain = packed(pictured())
+    plain = to_notebook_json(pictured())
     broken: list[Any] = [None, 1, "x", [], {}, {"escaped": 1}, {"escaped": "{}"}]
     changes: list[dict[str, Any]] = [{"version": 1}, {"runs": []}, {"turns": 1}, {"messages": [1]}]
     broken += [{**plain, **change} for change in changes]
@@ -237,4 +237,4 @@ def test_what_is_no_record_is_refused() -> None:
         broken.append({**plain, table: rows})
     for found in broken:
         with pytest.raises(ValueError):
-            unpacked(found)
+            from_notebook_json(found)

@@ -11,7 +11,9 @@ import pytest
 from host_door import FileDoor, HostDoor
 from servers.mcp_door import hand
 
-from nbagent.tools.mcp import McpServer, known_servers, mcp, server
+from nbagent.tools.mcp import server
+from nbagent.tools.mcp.config import known_servers, mcp
+from nbagent.tools.mcp.server import McpServer
 
 
 @pytest.fixture

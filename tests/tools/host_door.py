@@ -20,12 +20,12 @@ from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.files.mounts import Mounts
-from nbagent.runtime import Courier, wait
-from nbagent.session.approval import Rules
+from nbagent.runtime import RunTask, wait
+from nbagent.session.approval import PolicyRules
 from nbagent.session.tool_hosts import resolving
 from nbagent.tools import filesystem
 from nbagent.tools.functions.host import FunctionHost
-from nbagent.tools.hosts import HostOrder
+from nbagent.tools.host_config import HostOrder
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class HostDoor:
         self.cancel = CancelToken()
         self.names: dict[str, Any] = {}
         self.progress: list[str] = []
-        self._courier = Courier(self.cancel)
+        self._courier = RunTask(self.cancel)
 
     def context(self, approved: bool = False) -> ToolContext:
         """What the host is told of the run."""
@@ -71,7 +71,7 @@ class HostDoor:
 
     def on_engine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do something on the engine's loop while this thread waits, as a cell does."""
-        self._courier = Courier(self.cancel)
+        self._courier = RunTask(self.cancel)
         return wait(self._courier.start(work))
 
     async def aprepare(self, name: str, /, **arguments: Any) -> PreparedCall:
@@ -179,6 +179,6 @@ class FileDoor(HostDoor):
     ) -> None:
         mounts = mounts or Mounts.of(project, state=project.with_name("state"))
         policy = policy or ToolPolicy()
-        self.rules = rules = Rules(policy, resolving(mounts))
+        self.rules = rules = PolicyRules(policy, resolving(mounts))
         given: dict[str, Any] = {"mounts": mounts, "policy": policy, "forbids": rules.denies}
         super().__init__(*filesystem.open_hosts(HostOrder(words=words, project=project, **given)))

@@ -12,8 +12,9 @@ from typing import Any
 from host_door import HostDoor
 
 from nbagent.contracts.tools import ToolContext
-from nbagent.tools.hosts import HostOrder
-from nbagent.tools.mcp import McpServer
+from nbagent.tools.host_config import HostOrder
+from nbagent.tools.hosts import open_source
+from nbagent.tools.mcp.server import McpServer
 
 
 def order(*words: str, project: Path | None = None) -> HostOrder:
@@ -25,7 +26,7 @@ class Door(HostDoor):
     """One host of one run; its tools are called by the names that the server gives them."""
 
     def __init__(self, server: McpServer) -> None:
-        super().__init__(*server.open_hosts(order()))
+        super().__init__(*open_source(server, order()))
         self.server = server
         self.prefix = server.name.replace(".", "_") + "__"
         self.fractions: list[tuple[str, float | None]] = []

@@ -22,7 +22,7 @@ from servers.model_server import ModelServer, Reply
 
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.messages import ImagePart
-from nbagent.tools.mcp import mcp
+from nbagent.tools.mcp.config import mcp
 
 linux = pytest.mark.skipif(sys.platform == "win32", reason="looks at processes as POSIX has them")
 

@@ -17,10 +17,10 @@ from servers.mcp_door import hand
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact
-from nbagent.tools.mcp import McpServer, known_servers, mcp, open_hosts
-from nbagent.tools.mcp.config import found
+from nbagent.tools.mcp.config import found, known_servers, mcp
 from nbagent.tools.mcp.connection import Definitions
-from nbagent.tools.mcp.host import ListedTool, offered
+from nbagent.tools.mcp.host import ListedTool, offered, open_hosts
+from nbagent.tools.mcp.server import McpServer
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
 
@@ -155,7 +155,7 @@ BEGIN = f"""
 import gc, os, sys
 sys.path[:0] = {[str(TOOLS), str(TOOLS.parent)]}
 from mcp_stage import Door
-from nbagent.tools.mcp import mcp
+from nbagent.tools.mcp.config import mcp
 from servers.mcp_door import hand
 """
 

@@ -19,8 +19,9 @@ import nbagent
 from nbagent import offline
 from nbagent.contracts.approval import PersonAnswer
 from nbagent.session.frontend import use_frontend
-from nbagent.tools.mcp import McpServer, known_servers, mcp
-from nbagent.tools.mcp.config import found
+from nbagent.tools.mcp.config import found, known_servers, mcp
+from nbagent.tools.mcp.connection import connection_of
+from nbagent.tools.mcp.server import McpServer
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +123,7 @@ def test_stop_does_not_wait_for_a_server_that_starts() -> None:
     run.wait()
     assert run.stop_reason == "stopped"
     assert time.monotonic() - began < 2
-    life = made.connection().life
+    life = connection_of(made).life
     assert life is not None
     assert until(life.task.done), "its process has ended"
 

@@ -28,7 +28,7 @@ from nbagent.contracts.records import ToolRun
 from nbagent.contracts.tools import ToolContext
 from nbagent.providers.offline import call, script
 from nbagent.session.frontend import use_frontend
-from nbagent.tools.hosts import HostOrder
+from nbagent.tools.host_config import HostOrder
 from nbagent.tools.notebook import open_hosts
 from nbagent.tools.notebook_values import HIDDEN, masked
 

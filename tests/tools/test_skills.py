@@ -17,9 +17,10 @@ from nbagent.contracts.tools import PreparedCall, ToolOutcome
 from nbagent.files.mounts import Mounts
 from nbagent.sandbox import script
 from nbagent.sandbox.script import isolation_level
-from nbagent.session.approval import Rules
+from nbagent.session.approval import PolicyRules
 from nbagent.session.tool_hosts import resolving
-from nbagent.tools.hosts import HostOrder, open_hosts
+from nbagent.tools.host_config import HostOrder
+from nbagent.tools.hosts import open_hosts
 from nbagent.tools.skill_folders import FOLDERS, FoundSkills, Skill, find_skills
 from nbagent.tools.skills import SkillHost
 
@@ -176,7 +177,7 @@ def test_a_rule_about_a_file_holds_for_each_spelling_of_it(stage: Stage, rule: s
     (stage.skill / "notes").mkdir()
     stage.write("notes/a.py", "print(1)")
     denied = ToolPolicy(deny=[f"{RUN}(script={rule})", f"get_skill(file={rule})"])
-    rules = Rules(denied, resolving(Mounts.of(stage.project)))
+    rules = PolicyRules(denied, resolving(Mounts.of(stage.project)))
     stage.open()
     spellings = {" ./notes//a.py\n": "deny", "/notes/a.py": "deny", "a.py": "allow"}
     for text, ruling in spellings.items():

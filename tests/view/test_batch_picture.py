@@ -78,13 +78,13 @@ def bar_of(node: Node) -> list[str]:
 def test_a_batch_at_work_says_how_far_it_is_what_it_costs_and_what_failed() -> None:
     said = words(RUNNING)
     assert "112 of 360 · 14/s · 18 s left · $0.0310 so far (judges $0.0020)" in said
-    assert "104 ok · 8 failed · 16 at work · 232 left (52 were there before)" in said
+    assert "104 ok · 8 failed · 16 running · 232 left (52 reused)" in said
     assert "row-0" in said
     assert "LLM_TIMEOUT: 60 s" in said
     assert "exact" not in said, "the variants are compared at the end"
     node = batch_node(RUNNING)
     assert bar_of(node) == [("ok", "104"), ("bad", "8"), ("model", "16"), ("left", "232")]
-    assert 'aria-label="104 ok · 8 failed · 16 at work · 232 left' in html(node)
+    assert 'aria-label="104 ok · 8 failed · 16 running · 232 left' in html(node)
 
 
 @pytest.mark.parametrize("progress", [FINISHED, STOPPED], ids=["finished", "stopped"])
@@ -103,11 +103,11 @@ def test_a_batch_that_is_over_has_its_variants_with_costs_and_means(
 def test_what_ended_early_says_why_and_what_to_do() -> None:
     for said in (words(STOPPED), batch_text(STOPPED)):
         assert "■ the budget of $0.03 is used up. Run the cell again" in said
-        assert "only what is missing is asked" in said
-    assert "what an error ended is asked again" in words(FINISHED)
+        assert "only the missing cases are run" in said
+    assert "failed cases are run again" in words(FINISHED)
     assert "again" not in words(replace(FINISHED, failed=0, ok=360))
     assert "again" not in words(RUNNING)
-    assert "batch.start() begins" in words(replace(RUNNING, state="Ready", at_work=0))
+    assert "batch.start() starts it" in words(replace(RUNNING, state="Ready", at_work=0))
 
 
 @pytest.mark.parametrize(("state", "word"), [("Stopped", "Stopping"), ("Paused", "Pausing")])

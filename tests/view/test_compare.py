@@ -11,7 +11,7 @@ from browser.payloads import PAYLOADS
 import nbagent
 from nbagent.providers.offline import call, script
 from nbagent.run import Run
-from nbagent.view.compare import compare_text, pieces
+from nbagent.view.compare import compare_text, text_diff
 from nbagent.view.node import html as html_of
 
 
@@ -94,7 +94,7 @@ def test_a_comparison_sees_what_a_fork_changed(
 
 
 def test_a_number_is_one_word() -> None:
-    found = pieces("It is 4.50 against 7.90, or 214,565.", "It is 7.90, or 291,940.")
+    found = text_diff("It is 4.50 against 7.90, or 214,565.", "It is 7.90, or 291,940.")
     assert [piece for piece in found if piece[0] != "="] == [
         ("-", "4.50 against "),
         ("-", "214,565"),
@@ -112,11 +112,11 @@ def test_a_comparison_takes_two_to_eight_runs(n: int) -> None:
 def test_long_texts_are_compared_by_word_and_in_bounded_time() -> None:
     words = " ".join(f"w{i % 7}" for i in range(40_000))
     began = time.process_time()
-    pieces(words, words[::-1])
+    text_diff(words, words[::-1])
     assert time.process_time() - began < 2
     lines = [f"The line {i} says that one and one are {i % 3}.\n" for i in range(1_200)]
     before, after = "".join(lines), "".join(lines).replace("line 700 says", "line 700 shouts")
-    found = pieces(before, after)
+    found = text_diff(before, after)
     assert [piece for piece in found if piece[0] != "="] == [("-", "says "), ("+", "shouts ")]
     assert "".join(text for op, text in found if op in "=-") == before
     assert "".join(text for op, text in found if op in "=+") == after

@@ -16,7 +16,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, calls, error, script
 from nbagent.run import Run
-from nbagent.store.rows import packed
+from nbagent.store.rows import to_notebook_json
 
 FORMATS = ("md", "html", "jsonl", "openai", "cell", "otel")
 
@@ -155,7 +155,7 @@ def test_the_cell_of_a_colleagues_run_has_its_words_only(run: Run, tmp_path: Pat
             "options": {"base_url": "http://evil.test", "mounts": ["/"]},
         }
     )
-    output = {"metadata": {"nbagent": packed(record)}}
+    output = {"metadata": {"nbagent": to_notebook_json(record)}}
     file = tmp_path / "theirs.ipynb"
     file.write_text(json.dumps({"cells": [{"outputs": [output]}]}))
     theirs = nbagent.read_notebook(file).open_run("last")

@@ -23,12 +23,12 @@ from nbagent.contracts.messages import ImagePart, Message
 from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, error, script
 from nbagent.view import labels
-from nbagent.view.images import drawn as drawn_images
-from nbagent.view.live import LivePicture, Op, merge
-from nbagent.view.markdown import nodes_of
+from nbagent.view.images import render_parts as drawn_images
+from nbagent.view.live import LivePicture, Op, merge_op
+from nbagent.view.markdown import markdown_nodes
 from nbagent.view.node import STYLES, html, text_of
-from nbagent.view.picture import head, live_sheet, page, picture, sheet
-from nbagent.view.terminal import PlainPrinter, plain
+from nbagent.view.picture import head, live_stylesheet, page, picture, saved_stylesheet
+from nbagent.view.terminal import PlainPrinter, run_text
 from nbagent.view.value_nodes import answer_node, value_node
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
@@ -53,7 +53,7 @@ def words(run: RunRecord) -> str:
 
 
 def forms(run: RunRecord) -> list[str]:
-    return [words(run), plain(run)]
+    return [words(run), run_text(run)]
 
 
 # Live and stored
@@ -63,11 +63,11 @@ def forms(run: RunRecord) -> list[str]:
 def test_the_live_record_becomes_the_stored_one_and_so_does_the_picture(story: Story) -> None:
     live = begun(story)
     for event in story.events[:-1]:
-        json.dumps(live.fold(event))
+        json.dumps(live.apply(event))
     grown = live.record()
     for name in ("turns", "messages", "usage", "system_prompts", "toolsets", "notices"):
         assert getattr(grown, name) == getattr(story.run, name), name
-    last = live.fold(story.events[-1])
+    last = live.apply(story.events[-1])
     assert last == [["done", picture(story.run)]] == [["done", live.picture()]]
     again = RunRecord.model_validate_json(story.run.model_dump_json())
     assert picture(again) == json.loads(json.dumps(picture(story.run)))
@@ -79,7 +79,7 @@ def test_what_streams_is_in_the_picture_of_a_page_that_comes_late() -> None:
     for event in story.events:
         if isinstance(event, events.ResponseReceived):
             break
-        live.fold(event)
+        live.apply(event)
     shown = text_of(live.picture())
     for said in ("Hm.", "One.", "Two **b** and", "area being written", '{"city": 1}', "■ Stop"):
         assert said in shown
@@ -92,17 +92,17 @@ def ops_of(live: LivePicture, told: Sequence[events.Event], *, batch: int = 1) -
     for start in range(0, len(told), batch):
         pending: list[Op] = []
         for event in told[start : start + batch]:
-            for op in live.fold(event):
-                merge(pending, op)
+            for op in live.apply(event):
+                merge_op(pending, op)
         messages.append(pending)
     return messages
 
 
 def test_blocks_are_drawn_as_they_close_and_the_open_one_is_text() -> None:
     live = begun(Story())
-    live.fold(Story().turn("").events[0])
+    live.apply(Story().turn("").events[0])
     text = "# Title\n\n- a\n- b\n\nnow **open"
-    ops = [op for c in text for op in live.fold(events.TextDelta("C01", c))]
+    ops = [op for c in text for op in live.apply(events.TextDelta("C01", c))]
     closed = [html(op[2]) for op in ops if op[0] == "put" and "nba-plain" not in str(op[2])]
     assert closed == ["<div><h3>Title</h3></div>", "<div><ul><li>a</li><li>b</li></ul></div>"]
     assert "".join(op[2] for op in ops if op[0] == "add").endswith("ow **open")
@@ -151,7 +151,7 @@ def test_how_far_a_call_is_does_not_send_its_card_again() -> None:
 def test_ops_that_a_later_one_makes_needless_are_not_sent(ops: list[Op], merged: Any) -> None:
     pending: list[Op] = []
     for op in ops:
-        merge(pending, op)
+        merge_op(pending, op)
     if isinstance(merged, str):
         assert ", ".join(f"{op[0]} {op[1]}{op[2]}" for op in pending) == merged
     else:
@@ -164,17 +164,17 @@ def test_a_question_is_open_until_its_call_begins_and_has_an_id_of_its_own() -> 
     started = next(i for i, e in enumerate(story.events) if isinstance(e, events.ToolCallStarted))
     ops_of(live, story.events[:started])
     question = asked("c1", "write", {"a": 1})
-    live.fold(question)
+    live.apply(question)
     assert live.open_questions() == [("C01/c1/1", question.question)]
     assert "Waiting for you" in text_of(live.picture())
     assert "write(a=1) … waiting for you" in text_of(live.picture())
-    live.fold(story.events[started])
-    assert live.asked("C01/c1/1") is None
+    live.apply(story.events[started])
+    assert live.open_question("C01/c1/1") is None
     assert "write(a=1) … running" in text_of(live.picture())
     killed = live.record().model_copy(update={"phase": "Failed", "error": KILLED})
     assert words(killed).count("… interrupted") == 2, "in the turn's line and in the card"
-    live.fold(question)
-    assert live.asked("C01/c1/2") == question.question
+    live.apply(question)
+    assert live.open_question("C01/c1/2") == question.question
 
 
 # What it says
@@ -216,8 +216,8 @@ def test_the_head_says_workflow_step_and_agent_and_turns_say_the_moves() -> None
     live = begun(story)
     places = ["story-flow · mira"]
     for event in story.events[:-1]:
-        live.fold(event)
-        place = labels.place_of(live.record(), next(iter(live.record().turns[-1:]), None))
+        live.apply(event)
+        place = labels.workflow_position(live.record(), next(iter(live.record().turns[-1:]), None))
         places += [place] if place != places[-1] else []
     assert places[-1] == "story-flow · draft · otto"
     for form in (*forms(story.run), printed(story.events)):
@@ -249,7 +249,7 @@ def test_every_end_has_its_word_its_next_step_and_its_buttons(word: str) -> None
     assert (status.word, status.tone) == (word, tone)
     assert words(run).count(word) <= (2 if word == "Stopped" else 1)
     ends_early = tone in ("waits", "bad")
-    assert ("%agent resume" in plain(run)) is ends_early
+    assert ("%agent resume" in run_text(run)) is ends_early
     assert ('data-do="continue"' in html(picture(run))) is ends_early
     assert ('data-do="fork"' in html(picture(run))) is (word != "Running")
     assert "data-do" not in html(picture(run, actions=False)).replace('data-do="copy"', "")
@@ -259,13 +259,13 @@ def test_a_stop_is_no_failure_and_is_said_in_one_line() -> None:
     run = Story().turn("so far").end(**ENDS["Stopped"][1]).run
     assert "nba-error" not in html(picture(run))
     assert "ENGINE_ABORTED" not in words(run)
-    assert plain(run).count("%agent resume") == 1
+    assert run_text(run).count("%agent resume") == 1
 
 
 def test_what_to_do_about_an_error_is_said_also_where_a_server_speaks_of_commands() -> None:
     fault = ErrorInfo("LLM_HTTP_ERROR", "the server said: run %agent stop")
     run = Story().end(phase="Failed", error=fault).run
-    assert "run %agent stop. %agent doctor says what was found" in labels.ending(run)
+    assert "run %agent stop. %agent doctor shows the settings" in labels.ending_text(run)
 
 
 @pytest.mark.parametrize("code", get_args(ModelCode))
@@ -274,7 +274,7 @@ def test_a_failure_of_the_model_is_one_line_and_says_what_to_do(code: ModelCode)
     run = Story().turn("so far").end(phase="Failed", error=fault).run
     for form in forms(run):
         assert form.count(f"{code}: the provider said") == 1
-    ending = labels.ending(run)
+    ending = labels.ending_text(run)
     assert "%agent" in ending or "--model" in ending
     if code != "LLM_CONTEXT_OVERFLOW":
         assert "\n" not in ending
@@ -297,7 +297,7 @@ def test_a_denied_call_is_seen_in_the_row_and_in_the_card(
     run = Story().turn("", denied.model_copy(update={"started_at": None})).end().run
     assert "nba-turn nba-bad" in html(picture(run))
     assert "✕ denied" in words(run)
-    assert said in plain(run)
+    assert said in run_text(run)
     assert "did not run" in words(run)
 
 
@@ -341,7 +341,7 @@ ROWS = [{"city": "Oslo", "n": 717_710}, {"city": "Bergen", "n": 291_940}] * 30
 )
 def test_a_preview_tells_something_of_any_result(value: Any, short: str) -> None:
     run = Story().turn("", tool_run("c1", "t", {}, value)).end().run
-    assert f"t() → {short}" in plain(run)
+    assert f"t() → {short}" in run_text(run)
     assert html(picture(run))
 
 
@@ -443,7 +443,7 @@ def test_prices_and_hostile_tex_stay_text(text: str) -> None:
 )
 def test_hostile_markdown_is_bounded(text: str) -> None:
     start = time.process_time()
-    made = nodes_of(text)
+    made = markdown_nodes(text)
     assert time.process_time() - start < 2
     assert json.dumps(made)
 
@@ -459,8 +459,8 @@ def test_inline_styles_are_plain_and_the_sheet_is_short() -> None:
     story = Story("offline:demo").turn("", tool_run("c1", "population", {"city": "Oslo"}, 717_710))
     run = story.turn(ANSWER).end().run
     assert len(page(picture(run, kernel="k" * 12)).encode()) < 10_000
-    assert "nba-ask" not in sheet()
-    assert "nba-ask" in live_sheet()
+    assert "nba-ask" not in saved_stylesheet()
+    assert "nba-ask" in live_stylesheet()
 
 
 def test_without_any_style_the_structure_tells_the_parts_apart() -> None:
@@ -479,7 +479,7 @@ def forms_html(story: Story) -> str:
 
 
 def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
-    assert plain(drawn("offline:demo").run).splitlines() == [
+    assert run_text(drawn("offline:demo").run).splitlines() == [
         "✓ Answered · offline:demo · 3 turns · 3 calls · 1,284 tokens (912 cached) · $0.0004"
         " · 2.8 s",
         "offline:demo answers by rules, not by a model",
@@ -492,7 +492,7 @@ def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
         "",
         ANSWER,
         "",
-        "run 1a2b3c4d · %%agent --continue goes on",
+        "run 1a2b3c4d · continue with %%agent --continue",
     ]
 
 
@@ -509,10 +509,10 @@ def test_the_printer_tells_each_call_once_with_its_time_and_what_to_do_about_a_f
     assert "     KeyError: 'Bergn'   areas.py:7 in area" in lines
     assert f"C02  (thinking) {REASONING}" in lines
     assert f"C03  {ANSWER}" in lines
-    assert lines[-1].startswith("run 1a2b3c4d · %%agent --continue")
+    assert lines[-1].startswith("run 1a2b3c4d · continue with %%agent --continue")
     refused = ErrorInfo("LLM_AUTH_FAILED", "the provider refused the key (HTTP 401).")
     failed = Story().end(phase="Failed", stop_reason="error", error=refused)
-    assert f"✕ {refused} %agent doctor says which key" in printed(failed.events)
+    assert f"✕ {refused} %agent doctor shows which key" in printed(failed.events)
 
 
 def fetch(page: str) -> str:

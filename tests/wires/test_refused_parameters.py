@@ -29,8 +29,8 @@ from nbagent.contracts.model import (
     ToolSpec,
 )
 from nbagent.providers.catalogue import find_provider
-from nbagent.providers.workarounds import forget_refusals
-from nbagent.view.terminal import plain
+from nbagent.providers.workarounds import forget_unsupported_params
+from nbagent.view.terminal import run_text
 
 CHAT, ANTHROPIC, GOOGLE = chat_cases.WIRE, anthropic_cases.WIRE, google_cases.WIRE
 OLLAMA, RESPONSES = ollama_cases.WIRE, responses_cases.WIRE
@@ -274,7 +274,7 @@ def at(body: Any, path: str) -> Any:
 @pytest.mark.parametrize("name", LESSONS)
 def test_what_is_refused_is_sent_another_way_told_and_remembered(world: World, name: str) -> None:
     lesson = LESSONS[name]
-    forget_refusals()
+    forget_unsupported_params()
     good = next(case for case in lesson.wire.answers if case.thorough).play(stream=False)
     error = {"param": lesson.param, "status": "INVALID_ARGUMENT"}
     refusals = [
@@ -422,7 +422,7 @@ def test_the_person_sees_it_in_the_run_the_record_and_the_frame(
         assert response
         assert response.meta.dropped_params == ("temperature",)
         assert nbagent.open_run(run.id).turns[0].response == response
-        assert plain(run.record).count("temperature") == 1, "the run view says so"
+        assert run_text(run.record).count("temperature") == 1, "the run view says so"
     assert "temperature=0.2 was left out" in first.turns[0].notices[0]
     turns: Any = cast("Any", nbagent).turns()
     assert turns["dropped_params"].tolist() == ['["temperature"]'] * 2

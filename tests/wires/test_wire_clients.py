@@ -27,8 +27,8 @@ from nbagent.contracts.messages import FilePart, ImagePart, Part
 from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ProviderConfig
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.catalogue import find_provider
-from nbagent.providers.default_model import choose_model, local_servers
-from nbagent.providers.transport.streams import Backend, StaleConnection
+from nbagent.providers.default_model import choose_default_model, local_servers
+from nbagent.providers.transport.streams import NetworkBackend, StaleConnection
 
 CHAT, MESSAGES, NATIVE = chat_cases.WIRE, anthropic_cases.WIRE, ollama_cases.WIRE
 
@@ -134,7 +134,7 @@ def test_what_comes_before_a_request_was_sent_is_not_read_as_its_answer() -> Non
             seen.append(await reader.read(100))
 
     async def ask_twice(port: int) -> None:
-        stream = await Backend().connect_tcp("127.0.0.1", port)
+        stream = await NetworkBackend().connect_tcp("127.0.0.1", port)
         await stream.write(b"first")
         assert await stream.read(100) == b"answer"
         await asyncio.sleep(0.1)
@@ -270,7 +270,7 @@ def test_a_telling_refusal_is_told_once_and_remembered_for_the_model(
     assert [RESPONSES_URL in visit.line for visit in world.player.asked] == [False, True]
     chunks += answered(asked, Play(ITEMS))
     assert [RESPONSES_URL in visit.line for visit in world.player.asked] == [True]
-    only = "is asked at /v1/responses: only there it takes such a request."
+    only = "is asked at /v1/responses: it accepts such a request only there."
     assert [one.notice.text for one in chunks if one.notice] == [f"{asked.model} {only}"]
     for response in filter(None, (one.response for one in chunks)):
         assert response.message.text == "fine"
@@ -365,7 +365,7 @@ def test_a_host_that_is_no_address_is_one_clear_error(host: str) -> None:
     given = OLLAMA.resolve(ProviderConfig(base_url="http://h:1"), {"OLLAMA_HOST": host})
     assert given.base_url == "http://h:1"
     assert "ollama" not in local_servers({"OLLAMA_HOST": host})
-    assert choose_model({"OLLAMA_HOST": host}).model_id == "offline:demo"
+    assert choose_default_model({"OLLAMA_HOST": host}).model_id == "offline:demo"
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ NOT_TAKEN: list[tuple[WireSetup, Part, str]] = [
     *((NATIVE, ImagePart(url=url), "images as data")
       for url in ("https://example.org/a.png", "data:image/png,plain", None)),
     (NATIVE, ZIP, "'a.zip'"),
-    (MESSAGES, ZIP, "takes no file like 'a.zip'"),
+    (MESSAGES, ZIP, "does not accept the file 'a.zip'"),
 ]  # fmt: skip
 
 

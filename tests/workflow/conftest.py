@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbagent.settings.sources import begun_anew
+from nbagent.settings.sources import fresh_settings
 
 
 @pytest.fixture
@@ -16,5 +16,5 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    with begun_anew():
+    with fresh_settings():
         yield folder

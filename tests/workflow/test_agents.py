@@ -11,10 +11,10 @@ import pytest
 
 from nbagent.contracts.errors import UsageError
 from nbagent.workflow.agents import critical_context, find_agents, load_agent, read_agent
-from nbagent.workflow.graph import Action, AgentSpec, Fault, PackageError
-from nbagent.workflow.placeholders import Marks, UnknownMark, is_line, person_values
+from nbagent.workflow.graph import Action, AgentSpec, Problem, PackageError
+from nbagent.workflow.placeholders import Placeholders, UnknownPlaceholder, is_single_line, person_values
 
-MARKS = Marks(
+MARKS = Placeholders(
     {"user_name": "Ada", "tone": "dry", "folder": "mine"},
     {"out": "{project-root}/out", "folder": "theirs", "nested": "{tone}", "date": "never"},
     today=date(2026, 5, 4),
@@ -53,9 +53,9 @@ Be the reviewer.
 """
 
 
-def read(text: str, file: str = "agents/mira.md") -> tuple[AgentSpec | None, list[Fault]]:
-    faults: list[Fault] = []
-    spec = read_agent(text, file, marks=MARKS, faults=faults)
+def read(text: str, file: str = "agents/mira.md") -> tuple[AgentSpec | None, list[Problem]]:
+    faults: list[Problem] = []
+    spec = read_agent(text, file, placeholders=MARKS, problems=faults)
     return None if faults else spec, sorted(faults, key=lambda fault: fault.line or 0)
 
 
@@ -90,28 +90,28 @@ PROSE: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def test_marks_are_filled_in_and_an_unknown_one_is_an_error_in_a_path_alone() -> None:
-    assert {text: MARKS.path(text) for text in PATHS} == PATHS
+    assert {text: MARKS.fill_path(text) for text in PATHS} == PATHS
     for text, mark in UNKNOWN.items():
-        with pytest.raises(UnknownMark) as raised:
-            MARKS.path(text)
-        assert raised.value.mark == mark
-    assert {text: MARKS.prose(text) for text in PROSE} == PROSE
-    marks = Marks({"bundle-root": "/etc"}, bundle="")
-    assert marks.prose("{bundle-root}") == ("{bundle-root}", ("{bundle-root}",))
+        with pytest.raises(UnknownPlaceholder) as raised:
+            MARKS.fill_path(text)
+        assert raised.value.placeholder == mark
+    assert {text: MARKS.fill_text(text) for text in PROSE} == PROSE
+    marks = Placeholders({"bundle-root": "/etc"}, bundle="")
+    assert marks.fill_text("{bundle-root}") == ("{bundle-root}", ("{bundle-root}",))
 
 
 @pytest.mark.timed
 @pytest.mark.parametrize("text", ["{" * 200_000, "{{a " * 50_000])
 def test_prose_full_of_braces_is_read_in_moments(text: str) -> None:
     begun = time.monotonic()
-    assert MARKS.prose(text) == (text, ())
+    assert MARKS.fill_text(text) == (text, ())
     assert time.monotonic() - begun < 2
 
 
 def test_a_line_is_what_a_person_sees_whole_and_a_value_is_one() -> None:
     no_lines = ("mira\n- autopilot: true", "a\u202eb", " ", "x" * 1_001)
     lines = ("Mira", "Mira\u00a0B. 👩\u200d💻")
-    assert [text for text in (*no_lines, *lines) if is_line(text)] == [*lines]
+    assert [text for text in (*no_lines, *lines) if is_single_line(text)] == [*lines]
     for values in {"a": "x\ny"}, {"a b": "x"}, {"a": ""}, {"a\n": "x"}:
         with pytest.raises(UsageError, match=r"write a text|use letters"):
             person_values(values)
@@ -161,14 +161,14 @@ def test_what_is_left_out_has_a_default() -> None:
         ("name: M\ntitle: [a]", ["3: title is not one"]),
         ("tools: {fs.read: true}", ["2: tools is a list"]),
         ("tools:\n  - fs.read\n  - fs.write(path=@project/a)", ["4: 'fs.write(path=@project/a)'"]),
-        ("tools:\n  - 7", ["3: 7 is no pattern"]),
-        ("tools: fs.read, (x", ["2: '(x' is no pattern"]),
+        ("tools:\n  - 7", ["3: 7 is not a pattern"]),
+        ("tools: fs.read, (x", ["2: '(x' is not a pattern"]),
         ("critical_actions: load it", ["2: critical_actions is a list"]),
         (
             "critical_actions:\n  - load: '{x}/a.md'",
-            ["3: '{x}/a.md' is no path: nothing gives a value for {x}"],
+            ["3: '{x}/a.md' is not a path: nothing gives a value for {x}"],
         ),
-        ("critical_actions:\n  - load: ../../etc/passwd", ["3: '../../etc/passwd' is no path"]),
+        ("critical_actions:\n  - load: ../../etc/passwd", ["3: '../../etc/passwd' is not a path"]),
         ("critical_actions:\n  - load: [a, b]", ["3: an action is"]),
         ("critical_actions:\n  - 7", ["3: an action is"]),
         ('critical_actions:\n  - "a\\u202eb"\n  - "\\x1b"', ["3: a rule", "4: a rule"]),
@@ -176,7 +176,7 @@ def test_what_is_left_out_has_a_default() -> None:
         ('variables:\n  a: "b\\nc"\n  d: [e]', ["3: the value of 'a'", "4: the value of 'd'"]),
         ("persona: x", ["2: there is no key 'persona'"]),
         ("name: a\nname: b", ["3: "]),
-        ("critical_actions:\n  - load: '${HOME}/a'", ["3: '${HOME}/a' is no path"]),
+        ("critical_actions:\n  - load: '${HOME}/a'", ["3: '${HOME}/a' is not a path"]),
     ],
 )
 def test_each_fault_is_named_with_its_line(lines: str, faults: list[str]) -> None:
@@ -281,7 +281,7 @@ def test_the_faults_of_an_agent_are_all_in_one_error(project: Path) -> None:
     )
     with pytest.raises(PackageError) as raised:
         load_agent("bad.md", project=project)
-    assert [(fault.file, fault.line) for fault in raised.value.faults] == [
+    assert [(fault.file, fault.line) for fault in raised.value.problems] == [
         *(("bad.md", line) for line in (None, 2, 3, 5, 6))
     ]
 

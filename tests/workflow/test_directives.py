@@ -115,7 +115,7 @@ def test_after_fifty_turns_of_rounds_nothing_of_the_package_stands_in_the_histor
     (project / "data").mkdir()
     (project / "data" / "stations.csv").write_text("station,day,temp\nOslo,2026-05-01,11\n")
     agent = nbagent.Agent("offline:demo", tools=["fs"], quiet=True, on_approval=allow)
-    run = agent.run("Review it.", workflow="table-review", ceiling=200, max_turns=100)
+    run = agent.run("Review it.", workflow="table-review", max_requests=200, max_turns=100)
     turns, walked = len(run.turns), {turn.node for turn in run.turns}
     while turns < 50:
         assert run.stop_reason == "answered"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nbagent.contracts.errors import UsageError
-from nbagent.workflow.graph import Edge, Fault, Package, PackageError
+from nbagent.workflow.graph import Edge, Problem, Package, PackageError
 from nbagent.workflow.package import load_package
 
 FIELD_NOTES = Path(__file__).parent / "packages" / "field-notes"
@@ -67,15 +67,15 @@ def zipped(file: Path, files: Mapping[str, str | bytes | None], top: str = "") -
     return file
 
 
-def faults_of(path: Path, cache: Path | None = None) -> tuple[Fault, ...]:
+def faults_of(path: Path, cache: Path | None = None) -> tuple[Problem, ...]:
     with pytest.raises(PackageError) as raised:
         load_package(path, cache=cache)
-    for fault in raised.value.faults:
+    for fault in raised.value.problems:
         assert str(fault) in str(raised.value)
         assert "\n" not in fault.text
         assert not fault.text.endswith(".")
-    assert "/tmp" not in "".join(fault.text for fault in raised.value.faults)
-    return raised.value.faults
+    assert "/tmp" not in "".join(fault.text for fault in raised.value.problems)
+    return raised.value.problems
 
 
 def test_a_package_with_a_branch_and_a_loop_is_read(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "output in the state": (output("@state/workflow.md"), [(J, 4, "leaves @project/")]),
     "output is the mount": (output("@project/"), [(J, 4, "write a path below a mount")]),
     "output with a mark": (output("{planning}/x.md"), [(J, 4, "a value for {planning}")]),
-    "output is a number": (graph(('"out/draft.md"', "1")), [(J, 4, "1 is no path")]),
+    "output is a number": (graph(('"out/draft.md"', "1")), [(J, 4, "1 is not a path")]),
     "output in the store": (output("@project/.nbagent/x.md"), [(J, 4, "its name is kept")]),
     "input of no mount": (needs("@data/x.md"), [(J, 4, "another mount than @project")]),
     "input not in the package": (needs("@pkg/x.md"), [(J, 4, "no file x.md in the package")]),

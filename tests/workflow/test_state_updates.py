@@ -18,9 +18,9 @@ from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.tools import ToolContext
 from nbagent.files.frontmatter import read_frontmatter
 from nbagent.files.mounts import Mount, Mounts
-from nbagent.runtime import Courier
+from nbagent.runtime import RunTask
 from nbagent.tools.filesystem import FileHost
-from nbagent.tools.hosts import HostOrder
+from nbagent.tools.host_config import HostOrder
 from nbagent.workflow.package import load_package
 from nbagent.workflow.state import new_document, read_state
 from nbagent.workflow.updates import StateGuard
@@ -57,7 +57,7 @@ class Room:
     def call(self, tool: str = "fs.apply_patch", **arguments: Any) -> dict[str, Any] | ErrorInfo:
         """The data of a result, or its error."""
         call = ToolCall(id="1", name=tool, arguments=arguments, arguments_raw="{}")
-        context = ToolContext(run_id="0" * 16, session="t", runner=Courier())
+        context = ToolContext(run_id="0" * 16, session="t", runner=RunTask())
 
         async def run() -> Any:
             prepared = await self.host.prepare(call, context)

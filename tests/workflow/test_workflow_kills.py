@@ -24,7 +24,7 @@ from workflow_victim import ANEW, AT_RANDOM, DOCUMENT, NEVER, PACKAGE, RESUME, d
 
 import nbagent
 from nbagent.session.stores import close_stores, current_store
-from nbagent.settings.sources import begun_anew
+from nbagent.settings.sources import fresh_settings
 from nbagent.workflow.package import load_package
 from nbagent.workflow.state import State, read_state
 
@@ -68,7 +68,7 @@ class Review:
         """Those of the document, in their order."""
         if self.state is None:
             return []
-        here = () if self.state.ended() else (self.state.node,)
+        here = () if self.state.is_step_done() else (self.state.node,)
         return list(pairwise((*self.state.completed, *here)))
 
     def forget(self) -> None:
@@ -90,7 +90,7 @@ class Review:
         if file is not None:
             self.state = read_state(file.read_bytes(), self.graph)
             self._look_at_document(self.state, before)
-        with begun_anew():
+        with fresh_settings():
             self._look_at_store(way)
             close_stores()
         return code != 0

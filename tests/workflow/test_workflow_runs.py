@@ -17,10 +17,10 @@ from workflow_stage import allow, directive, make_package, move, patch, said, sc
 import nbagent
 from nbagent import offline
 from nbagent.contracts.errors import UsageError
-from nbagent.run import changed_ask
+from nbagent.run import with_options
 from nbagent.session.active import ActiveRun, at_work
-from nbagent.session.request import Ask
-from nbagent.settings.sources import begun_anew, store_home
+from nbagent.session.request import RunRequest
+from nbagent.settings.sources import fresh_settings, store_home
 
 MIRA = "---\nid: mira\nname: Mira\ntitle: writer\n---\nYou write plainly.\n"
 OTTO = "---\nid: otto\nname: Otto\ntools: [fs]\n---\nYou judge what others wrote.\n"
@@ -159,7 +159,7 @@ def test_a_document_goes_on_on_another_machine(
     shutil.copy(file, there / "state.md")
     monkeypatch.chdir(there)
     monkeypatch.setenv("NBAGENT_HOME", str(there / "home"))
-    with begun_anew():
+    with fresh_settings():
         run = nbagent.Agent(model=model).run(document="state.md")
         assert (run.record.kind, run.record.parent_id) == ("start", None)
         assert said(model.requests[-1]) == [directive("resume", "check", "otto"), CHECK]
@@ -361,7 +361,7 @@ def test_who_prepared_a_run_before_another_one_ended_takes_no_move_back(project:
     run = start(model)
     graph = project / "flow" / "steps" / "check.md"
     graph.write_text("# Changed\n")
-    ask = changed_ask(Ask(kind="resume", parent_id=run.id), {"workflow": "flow"})
+    ask = with_options(RunRequest(kind="resume", parent_id=run.id), {"workflow": "flow"})
     late = ActiveRun(ask)
     assert run.resume(workflow="flow", on_approval=allow).turns[-1].node == "draft"
     before = document(run).read_bytes()
@@ -378,7 +378,7 @@ def test_a_start_that_fails_leaves_no_lock(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError("no thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr("nbagent.runtime.Courier.start", fail)
+        patched.setattr("nbagent.runtime.RunTask.start", fail)
         with pytest.raises(OSError, match="no thread"):
             run.resume("Go on.")
     assert run.resume("Go on.").text == "Hm."
@@ -507,7 +507,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a type": ({"output": list[str]}, "output"),
     "no document": ({"document": "nowhere.md"}, "nowhere.md"),
     "a path as id": ({"document": "../../x"}, "no document"),
-    "no path": ({"workflow": "a\0b"}, "is no path"),
+    "no path": ({"workflow": "a\0b"}, "is not a path"),
     "replayed results": ({"replay_tools": True, "cassette": "x.jsonl"}, "replayed tool results"),
     "the project": ({"workflow": "."}, "the folder of the project|no such|workflow.md"),
     "no way to move": ({"policy": nbagent.ToolPolicy(deny=["fs.*"])}, "denies fs.apply_patch"),

@@ -11,7 +11,7 @@ from workflow_stage import allow, make_package, move, patch, script
 import nbagent
 from nbagent.run import Run
 from nbagent.session.stores import close_stores
-from nbagent.view.graph import graph_of
+from nbagent.view.graph import run_graph_node
 from nbagent.view.node import html, text_of
 from nbagent.view.picture import picture
 from nbagent.workflow.graph import Package
@@ -124,7 +124,7 @@ def run(project: Path) -> Run:
 
 
 def graph(run: Run, **changes: Any) -> str:
-    node = graph_of(run.record.model_copy(update=changes))
+    node = run_graph_node(run.record.model_copy(update=changes))
     return "" if node is None else text_of(node)
 
 

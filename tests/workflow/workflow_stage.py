@@ -9,7 +9,7 @@ from typing import Any
 
 from nbagent import Question, offline
 from nbagent.contracts.model import ChatRequest
-from nbagent.providers.offline.stream import Step
+from nbagent.providers.offline.stream import ScriptedAnswer
 
 STATE = "@state/workflow.md"
 DIRECTIVE = """\
@@ -89,7 +89,7 @@ def allow(question: Question) -> bool:
     return True
 
 
-def patch(**update: Any) -> Step:
+def patch(**update: Any) -> ScriptedAnswer:
     """A call that updates the document; `stepsCompleted_append="a"` for the dotted key."""
     return offline.call(
         "fs.apply_patch",
@@ -99,7 +99,7 @@ def patch(**update: Any) -> Step:
     )
 
 
-def move(here: str, there: str) -> Step:
+def move(here: str, there: str) -> ScriptedAnswer:
     """A call that ends a step and goes to the next."""
     return patch(stepsCompleted_append=here, currentNodeId_set=there)
 
@@ -109,6 +109,6 @@ def said(request: ChatRequest) -> list[str]:
     return [message.text for message in request.messages if message.role == "user"]
 
 
-def script(*steps: Step | str | Callable[[ChatRequest], Step | str]) -> offline.Script:
+def script(*steps: ScriptedAnswer | str | Callable[[ChatRequest], ScriptedAnswer | str]) -> offline.Script:
     """A model that does these steps."""
     return offline.script(list(steps))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import nbagent
-from nbagent.settings.sources import begun_anew
+from nbagent.settings.sources import fresh_settings
 
 PACKAGE = "table-review"
 LASTS_S = 0.7
@@ -52,9 +52,9 @@ def walk(project: str, home: str, way: str) -> None:
     """Begin the workflow, or go on with it, to its end."""
     os.environ.update(NBAGENT_HOME=home, NBAGENT_OFFLINE_DELAY_MS="0")
     os.chdir(project)
-    options: dict[str, Any] = {"autopilot": True, "max_turns": 500, "ceiling": 500}
+    options: dict[str, Any] = {"autopilot": True, "max_turns": 500, "max_requests": 500}
     agent = nbagent.Agent("offline:demo", quiet=True, on_approval=allow)
-    with begun_anew():
+    with fresh_settings():
         if way == ANEW:
             run = agent.run("Review the table.", workflow=PACKAGE, **options)
         elif way == DOCUMENT:

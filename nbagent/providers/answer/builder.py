@@ -1,6 +1,6 @@
-"""One answer while it arrives: text, reasoning, calls, usage, finish → chunks and the response.
+"""Build one answer while it arrives: text, reasoning, calls, usage, finish → chunks and response.
 
-Every wire's parser fills one. Knows no wire; decides what counts as a whole answer.
+The parsers of all wires fill it. Knows no wire; decides when an answer is complete.
 """
 
 from __future__ import annotations
@@ -12,209 +12,216 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message, TextPart
 from nbagent.contracts.model import ChatChunk, ChatResponse, FinishReason, ResponseMeta, Usage
 from nbagent.providers.answer.think_tags import ThinkTags
-from nbagent.providers.answer.tool_calls import Calls, Halves
-from nbagent.providers.transport.sse import clean
+from nbagent.providers.answer.tool_calls import SurrogateJoiner, ToolCallAssembler
+from nbagent.providers.transport.sse import fix_surrogates
 from nbagent.providers.wires.tool_names import WireNames
 
-_RANKS: dict[FinishReason | None, int] = {"length": 1, "content_filter": 2, "error": 3}
-_MOST_CHARS = 4 * 1024 * 1024
-"""Of text, reasoning and arguments together: several times what the largest models can write."""
+_FINISH_RANKS: dict[FinishReason | None, int] = {"length": 1, "content_filter": 2, "error": 3}
+_MAX_CHARS = 4 * 1024 * 1024
+"""Of text, reasoning and arguments together; several times the largest output of any model."""
 
 
-class Assembly:
-    """Everything that one answer has brought so far."""
+class ResponseBuilder:
+    """Collects the parts of one answer."""
 
     def __init__(
         self, names: WireNames, source: Mapping[str, str], *, think_tags: bool = False
     ) -> None:
         self._source = dict(source)
         self._text: list[str] = []
-        self._thoughts: list[str] = []
-        self._text_halves, self._thought_halves = Halves(), Halves()
+        self._reasoning: list[str] = []
+        self._text_joiner, self._reasoning_joiner = SurrogateJoiner(), SurrogateJoiner()
         self._tags = ThinkTags(over=not think_tags)
-        self._calls = Calls(names)
-        self.call_arguments = self._calls.replace
-        """The whole arguments of a call that came in fragments."""
+        self._calls = ToolCallAssembler(names)
+        self.replace_arguments = self._calls.replace
+        """Replace the arguments of a call that came in fragments."""
         self._late_calls = False
-        """Calls came behind the finish reason."""
-        self.kept: dict[str, Any] = {}
+        """Calls came after the finish reason."""
+        self.raw_fields: dict[str, Any] = {}
         self._usage: Usage | None = None
-        self._before: Usage | None = None
-        """Of the parts of the answer that are over."""
+        self._earlier_usage: Usage | None = None
+        """Usage of the earlier requests, if the answer comes by several."""
         self._finish: FinishReason | None = None
-        self._word = ""
+        self._finish_word = ""
         self._chunks: list[ChatChunk] = []
         self._chars = 0
         self.finished = False
         """A finish reason has come."""
         self.ended = False
-        """The wire's own last word was read; what follows does not matter."""
+        """The wire's last event was read; the rest is ignored."""
         self.answered = False
-        """A part of an answer has come, whatever was in it."""
-        self.nobody_answered = False
-        """The server said that no model behind it answered: worth another attempt."""
+        """Any part of an answer has come, even an empty one."""
+        self.no_host_answered = False
+        """The gateway says that no host answered (OpenRouter: `choices` is null). Worth a retry."""
         self.refused = False
-        """The model said that it will not answer."""
+        """The model refused to answer."""
         self.error: ModelError | None = None
-        """The error object that the server sent inside the answer."""
+        """Error object that the server sent inside the answer."""
         self.model = ""
-        """The model that the server says it ran."""
-        self.go_on: dict[str, Any] | None = None
-        """Parameters with which the same request has to be sent again for the rest of it."""
+        """Name of the model that ran, as the server reports it."""
+        self.continuation: dict[str, Any] | None = None
+        """Parameters to add to the same request to get the rest of the answer; None if complete."""
 
-    # What has come.
+    # State.
 
     @property
     def has_calls(self) -> bool:
-        """Whether a call has come."""
+        """True if a call has come."""
         return bool(self._calls)
 
     @property
     def has_text(self) -> bool:
-        """Whether text has come, or a tag that may turn out to be text."""
+        """True if text has come, or a tag that may still become text."""
         return bool(self._text or self._tags.unclosed)
 
     @property
     def has_reasoning(self) -> bool:
-        """Whether reasoning has come."""
-        return bool(self._thoughts)
+        """True if reasoning has come."""
+        return bool(self._reasoning)
 
     @property
-    def misses_calls(self) -> bool:
-        """Whether the server says that tools are called, and nothing came."""
+    def lacks_announced_calls(self) -> bool:
+        """True if the finish reason is tool calls, but neither calls nor text came."""
         return self._finish == "tool_calls" and not (self.has_calls or self.has_text)
 
     @property
     def was_cut_by_length(self) -> bool:
-        """Whether the model had to stop before its answer was whole."""
+        """True if the answer was cut at the token limit."""
         return self._finish == "length"
 
-    def stands(self, *, silent: bool = False) -> bool:
-        """Whether the answer is whole, although a fault came now.
+    def is_usable(self, *, timed_out: bool = False) -> bool:
+        """True if the answer is complete despite a fault now.
 
-        A finish reason ends a text. Calls are run, so they wait for the end of the stream.
+        Text is complete at its finish reason. Tool calls are executed, so they are trusted only
+        after the stream ended.
 
         Args:
-            silent: the fault is that nothing came any more.
+            timed_out: the fault is that nothing came any more. Some servers keep the stream open
+                after the finish reason; the calls before it are complete then.
         """
         if self.ended:
             return True
         if not self._calls:
-            # Calls that were announced and did not come are missing.
+            # Announced calls that did not come are missing.
             return self.finished and self._finish != "tool_calls"
-        return silent and self.finished and not self._late_calls
+        return timed_out and self.finished and not self._late_calls
 
     def take_chunks(self) -> list[ChatChunk]:
-        """What can be shown since the last time."""
+        """Return the new chunks since the last call."""
         chunks, self._chunks = self._chunks, []
         return chunks
 
-    # What a parser says.
+    # Calls from parsers.
 
-    def text(self, piece: str) -> None:
-        """Text of the answer, in which a server may have left the reasoning."""
+    def add_text(self, piece: str) -> None:
+        """Add text of the answer; it may still contain reasoning between tags."""
         self.answered = True
-        piece = self._text_halves.feed(piece)
-        if not self._tags.over:
+        piece = self._text_joiner.feed(piece)
+        if not self._tags.done:
             thought, piece = self._tags.feed(piece)
-            self._add_thought(thought)
-        self._add_text(piece)
+            self._append_reasoning(thought)
+        self._append_text(piece)
 
-    def reasoning(self, piece: str, field: str | None = None) -> None:
-        """What the model thinks aloud.
+    def add_reasoning(self, piece: str, field: str | None = None) -> None:
+        """Add reasoning.
 
         Args:
-            field: the name under which it came, and goes back, where a wire has several.
+            field: name of the field it came in, if a wire has several; it goes back in the same.
         """
         self.answered = True
-        if field and "reasoning_field" not in self.kept:
-            self.keep(reasoning_field=field)
-            self._end_tags()  # A server that gives the reasoning apart means a tag as text.
-        self._add_thought(self._thought_halves.feed(piece))
+        if field and "reasoning_field" not in self.raw_fields:
+            self.keep_raw(reasoning_field=field)
+            self._end_tags()  # With a field for reasoning, a tag in the text is text.
+        self._append_reasoning(self._reasoning_joiner.feed(piece))
 
-    def call(self, key: object, **fragment: Any) -> None:
-        """A call, or a fragment of one; see `Calls.take`."""
-        shown = self._calls.take(key, **fragment)
+    def add_call(self, key: object, **fragment: Any) -> None:
+        """Add a call or a fragment of one; see `ToolCallAssembler.add`."""
+        shown = self._calls.add(key, **fragment)
         if shown is not None:
             self.answered = True
             self._late_calls = self.finished
             self._count(shown.arguments)
             self._chunks.append(ChatChunk(tool_call_delta=shown))
 
-    def begin_hop(self) -> None:
-        """The same request is sent again for the rest of the answer."""
-        self._before = self._usage
-        self._finish = self.go_on = None
+    def begin_continuation(self) -> None:
+        """Prepare for the next part of the answer, from another request."""
+        self._earlier_usage = self._usage
+        self._finish = self.continuation = None
         self.finished = self.ended = False
 
-    def usage(self, usage: Usage | None) -> None:
-        """What was used. Cumulative where it comes more than once: added up are only hops."""
+    def set_usage(self, usage: Usage | None) -> None:
+        """Set the usage. Servers that repeat it send sums, so it replaces the one before.
+
+        Only the usages of several requests for one answer are added.
+        """
         if usage is not None:
-            self._usage = usage if self._before is None else self._before + usage
+            self._usage = usage if self._earlier_usage is None else self._earlier_usage + usage
 
     def finish(self, reason: FinishReason | None, word: str = "") -> None:
-        """Why the answer ended; None for a word that nobody knows.
+        """Set the finish reason; None for an unknown word.
 
-        That an answer was cut, filtered or failed is not taken back: its calls are not run.
+        A later "stop" does not replace "cut", "filtered" or "failed": then calls are not run.
         """
-        if not self.finished or _RANKS.get(reason, 0) >= _RANKS.get(self._finish, 0):
-            self._finish, self._word = reason, word
+        if not self.finished or _FINISH_RANKS.get(reason, 0) >= _FINISH_RANKS.get(self._finish, 0):
+            self._finish, self._finish_word = reason, word
         self.finished = self.answered = True
 
     def end(self) -> None:
-        """The wire's last word: nothing of the answer follows."""
+        """Mark the end of the answer, after the wire's last event."""
         self.ended = self.answered = True
 
-    def keep(self, **fields: Any) -> None:
-        """What the provider needs back with this message, by its name in `raw`."""
-        self.kept.update(fields)
+    def keep_raw(self, **fields: Any) -> None:
+        """Keep fields in the message's `raw`; the provider needs them back with this message."""
+        self.raw_fields.update(fields)
 
     def fail(self, error: ModelError) -> None:
-        """Raise an error of the answer, unless a filter ended the answer by it (Azure)."""
+        """Raise an error object of the answer; a filter's (Azure) only ends the answer."""
         if error.details.get("code") != "content_filter":
             self.error = error
             raise error
         self.finish("content_filter")
 
     def close(self) -> None:
-        """The answer is over: let go of the text that was held back."""
-        self._add_thought(self._thought_halves.flush())
-        self.text(self._text_halves.flush())
+        """Release the text that was held back; the answer is complete."""
+        self._append_reasoning(self._reasoning_joiner.flush())
+        self.add_text(self._text_joiner.flush())
         unclosed = self._tags.unclosed
         if unclosed and not self._text and self._reason == "stop":
-            # Nothing was closed and nothing followed: the tag was the answer's own first word.
-            self._add_text(unclosed)
-            self._thoughts.clear()
+            # The tag was never closed and no text followed: the answer itself begins with this tag.
+            self._append_text(unclosed)
+            self._reasoning.clear()
         else:
             self._end_tags()
 
-    def response(self, meta: ResponseMeta) -> ChatResponse:
-        """The whole answer."""
-        calls = self._calls.finished()
+    def build(self, meta: ResponseMeta) -> ChatResponse:
+        """Build the response."""
+        calls = self._calls.build()
         text = "".join(self._text)
-        if self._finish is None and self._word:
-            self.keep(finish_reason=self._word[:200])
+        if self._finish is None and self._finish_word:
+            self.keep_raw(finish_reason=self._finish_word[:200])
         message = Message(
             role="assistant",
             content=(TextPart(text=text),) if text else (),
             tool_calls=calls,
-            reasoning="".join(self._thoughts) or None,
-            raw=clean({**self._source, **self.kept}) if self.kept or calls else None,
+            reasoning="".join(self._reasoning) or None,
+            raw=fix_surrogates({**self._source, **self.raw_fields})
+            if self.raw_fields or calls
+            else None,
         )
         return ChatResponse(
             message=message,
             usage=self._usage,
-            model=clean(self.model) or self._source.get("model", ""),
+            model=fix_surrogates(self.model) or self._source.get("model", ""),
             finish_reason=self._reason,
             meta=meta,
         )
 
     @property
     def _reason(self) -> FinishReason:
-        """Why the answer ended, whatever word the server has for it."""
+        """Finish reason; corrects servers that say "stop" although calls came."""
         if self.refused:
             return "content_filter"
-        # A word that nobody knows, behind nothing at all, is no end that can be relied on.
+        # An unknown finish word after an empty answer is an error.
         usable = self.has_text or self.has_calls or not self.finished
         reason = self._finish or ("stop" if usable else "error")
         if reason in ("stop", "tool_calls"):
@@ -223,35 +230,35 @@ class Assembly:
 
     def _end_tags(self) -> None:
         thought, text = self._tags.flush()
-        self._add_thought(thought)
-        self._add_text(text)
+        self._append_reasoning(thought)
+        self._append_text(text)
 
-    def _add_text(self, text: str) -> None:
+    def _append_text(self, text: str) -> None:
         if not self._text:
-            # Hosts of Qwen, Kimi and gpt-oss start with newlines before a call.
+            # Hosts of Qwen, Kimi and gpt-oss send newlines before a call; they are no text.
             text = text.lstrip()
         if not text:
             return
         self._count(text)
         self._text.append(text)
-        # What arrived together is shown together: one chunk for a burst of tokens.
+        # One chunk for tokens that arrived together: fewer updates of the page.
         last = self._chunks[-1] if self._chunks else None
         if last is not None and last.content:
             last.content += text
         else:
             self._chunks.append(ChatChunk(text))
 
-    def _add_thought(self, text: str) -> None:
+    def _append_reasoning(self, text: str) -> None:
         if text:
             self._count(text)
-            self._thoughts.append(text)
+            self._reasoning.append(text)
             self._chunks.append(ChatChunk(reasoning=text))
 
     def _count(self, text: str) -> None:
         self._chars += len(text)
-        if self._chars > _MOST_CHARS:
+        if self._chars > _MAX_CHARS:
             raise ModelError(
-                f"the answer has more than {_MOST_CHARS:,} characters; it was cut off."
+                f"the answer has more than {_MAX_CHARS:,} characters; it was cut off."
                 " Set max_tokens, or choose another model.",
                 code="LLM_BAD_RESPONSE",
             )

@@ -1,4 +1,4 @@
-"""Fields of answers as servers write them: texts, counts, arguments."""
+"""Read single fields of answers as servers write them: texts, counts, arguments."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.messages import is_storable_json
-from nbagent.providers.transport.sse import clean
+from nbagent.providers.transport.sse import fix_surrogates
 
-_MOST_TOKENS = 2**53
-"""Of one count: no model has read so much, a broken counter says nothing, also of the price."""
+_MAX_TOKENS = 2**53
+"""Larger counts are ignored: the counter is broken, and a price would be computed from it."""
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list; of anything else none."""
+    """Objects of a list; none for anything else."""
     items = cast("list[Any]", value) if isinstance(value, list) else []
     return [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
 
 
 def text_or_empty(value: Any) -> str:
-    """The value if it is a text; `null` written as a text counts as none."""
+    """Return the value if it is a text, else ''. Some servers send the text "null" for nothing."""
     return value if isinstance(value, str) and value != "null" else ""
 
 
-def tokens(holder: Any, *path: str) -> int:
-    """A count in an object, or in objects within it; 0 for what is none."""
+def token_count(holder: Any, *path: str) -> int:
+    """Read a count at a path of keys; 0 if there is none."""
     value = holder
     for name in path:
         value = (json_object(value) or {}).get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    return int(value) if 0 <= value <= _MOST_TOKENS else 0
+    return int(value) if 0 <= value <= _MAX_TOKENS else 0
 
 
-def arguments_of(value: Any) -> str:
-    """The arguments of a call as text, also where a server sends them decoded."""
+def arguments_json(value: Any) -> str:
+    """Arguments of a call as JSON text; some servers send them as an object."""
     if value is None or isinstance(value, str):
         return value or ""
     if not is_storable_json(value):
-        # Text that is JSON and no object: the call is answered with an error, the rest is kept.
+        # JSON, but not an object: the call gets an error result, and the answer is kept.
         return '"arguments nested too deeply, or with a number that is too large"'
-    return dump_json(clean(value)).decode()
+    return dump_json(fix_surrogates(value)).decode()

@@ -1,73 +1,75 @@
-"""Separates `<think>…</think>` in a text from the answer, also where a tag arrives in pieces."""
+"""Separate `<think>…</think>` from the answer, also if a tag arrives in pieces.
+
+Splits text only; which servers need it is in their profiles and wires.
+"""
 
 from __future__ import annotations
 
-_OPENING = ("<think>", "<thinking>", "<thought>")
-"""Qwen, DeepSeek and most others; some fine-tunes; Gemini behind its OpenAI door."""
-
-
-_MOST_HELD = 200
-"""Characters held back because they may belong to a closing tag."""
+_OPENING_TAGS = ("<think>", "<thinking>", "<thought>")
+"""Qwen, DeepSeek and most others; some fine-tunes; Gemini behind its OpenAI-compatible URL."""
+_MAX_PENDING_CHARS = 200
+"""Spaces held back at most, because a closing tag may follow; reasoning is shown without them."""
 
 
 class ThinkTags:
     """Splits `<think>…</think>` off the beginning of an answer while it arrives.
 
-    For servers that leave a model's reasoning in its text. A tag anywhere else is text.
+    For servers that leave a model's reasoning in its text (vLLM without `--reasoning-parser`, LM
+    Studio by default). A tag anywhere else is text: the answer may talk about such tags.
 
     Args:
-        over: nothing is split (any more): a tag behind the beginning is text.
+        done: True if nothing is split (any more).
     """
 
     def __init__(self, *, over: bool) -> None:
-        self.over = over
+        self.done = over
         self._closing = ""
-        self._written: list[str] = []
-        self._held = ""
-        self._fresh = True
+        self._raw: list[str] = []
+        self._pending = ""
+        self._at_start = True
 
     @property
     def unclosed(self) -> str:
-        """All that was written from a tag on that is not closed so far; else empty."""
-        return "" if self.over else "".join(self._written)
+        """Text from an opening tag that is not closed yet; else empty."""
+        return "" if self.done else "".join(self._raw)
 
     def feed(self, piece: str) -> tuple[str, str]:
-        """What of the text so far is known to be reasoning, and what to be text; until `over`."""
-        text = self._held + piece
+        """Take a piece of text; return new reasoning and new text. Call it until `done`."""
+        text = self._pending + piece
         if self._closing:
-            self._written.append(piece)
-            return self._inside(text)
-        # Blank lines before the first word are dropped from an answer anyway.
+            self._raw.append(piece)
+            return self._split_reasoning(text)
+        # Blank lines before the first word are dropped from every answer.
         text = text.lstrip()
-        for tag in _OPENING:
+        for tag in _OPENING_TAGS:
             if text.startswith(tag):
                 self._closing = f"</{tag[1:]}"
-                self._written.append(text)
-                return self._inside(text[len(tag) :])
-        if any(tag.startswith(text) for tag in _OPENING):
-            self._held = text
+                self._raw.append(text)
+                return self._split_reasoning(text[len(tag) :])
+        if any(tag.startswith(text) for tag in _OPENING_TAGS):
+            self._pending = text
             return "", ""
-        self._held, self.over = "", True
+        self._pending, self.done = "", True
         return "", text
 
     def flush(self) -> tuple[str, str]:
-        """What was held back, at the end of the answer."""
-        held, self._held, self.over = self._held, "", True
-        return (held.rstrip(), "") if self._closing else ("", held)
+        """Return the reasoning and the text held back, at the end of the answer."""
+        pending, self._pending, self.done = self._pending, "", True
+        return (pending.rstrip(), "") if self._closing else ("", pending)
 
-    def _inside(self, text: str) -> tuple[str, str]:
+    def _split_reasoning(self, text: str) -> tuple[str, str]:
         end, rest = text.find(self._closing), ""
         if end >= 0:
             shown, rest = text[:end].rstrip(), text[end + len(self._closing) :]
-            self._held, self.over = "", True
+            self._pending, self.done = "", True
         else:
-            # Characters at the end that may be the start of the closing tag.
+            # The last characters may be the start of the closing tag.
             begun = max(n for n in range(len(self._closing)) if text.endswith(self._closing[:n]))
             shown = text[: len(text) - begun]
-            if len(text) - len(shown.rstrip()) <= _MOST_HELD:
+            if len(text) - len(shown.rstrip()) <= _MAX_PENDING_CHARS:
                 shown = shown.rstrip()
-            self._held = text[len(shown) :]
-        if self._fresh:
+            self._pending = text[len(shown) :]
+        if self._at_start:
             shown = shown.lstrip()
-            self._fresh = not shown
+            self._at_start = not shown
         return shown, rest

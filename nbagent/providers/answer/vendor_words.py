@@ -1,6 +1,6 @@
-"""What servers tell in the same terms on every wire: why an answer ended, tokens, errors, models.
+"""Words and fields that all wires share: finish reasons, token counts, errors, lists of models.
 
-Each is read by one table of all their names: gateways pass on those of the server behind them.
+One table for all servers, not one per wire: a gateway passes on the words of the server behind it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.model import FinishReason, ModelInfo, Usage
-from nbagent.providers.answer.builder import Assembly
-from nbagent.providers.answer.fields import arguments_of, objects_in, text_or_empty, tokens
+from nbagent.providers.answer.builder import ResponseBuilder
+from nbagent.providers.answer.fields import arguments_json, objects_in, text_or_empty, token_count
 from nbagent.providers.http_errors import stream_error
-from nbagent.providers.transport.sse import bad_answer, clean
+from nbagent.providers.transport.sse import bad_response, fix_surrogates
 
-_FINISH: dict[FinishReason, str] = {
+_FINISH_WORDS: dict[FinishReason, str] = {
     "stop": r"stop|stop_sequence|eos|eos_token|end_turn|pause_turn|load|unload",
     "length": r"length|model_length|max_tokens|model_context_window_exceeded|continuation",
     "tool_calls": r"tool_calls|function_call|tool_use",
     "content_filter": r"content_filter|refusal|\w*(?:safety|recitation|blocklist|prohibited|spii"
     r"|model_armor|escalation|pup_limited)\w*",
     "error": r"error|network_error|insufficient_system_resource|abort|malformed_\w+|missing_\w+"
-    # Gemini's; `other` in small letters is a gateway's word for one that it does not know.
+    # Gemini's, in capitals only: gateways say `other` in small letters for an unknown reason.
     r"|too_many_tool_calls|(?-i:\w*(?:LANGUAGE|OTHER|NO_IMAGE)\w*)",
 }
+# By their names: `promptTokenCount` (Gemini), `prompt_eval_count` (Ollama), `input_tokens` (Anthropic,
+# Responses). Where a server counts cached tokens or thoughts apart, its wire adds them up before.
 _COUNTS = {
     "prompt": ("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_eval_count"),
     "completion": ("completion_tokens", "output_tokens", "candidatesTokenCount", "eval_count"),
@@ -63,91 +65,97 @@ _CAPABILITIES = {
 
 
 def finish_reason(word: str) -> FinishReason | None:
-    """Why an answer ended, by a server's word for it; None for a word that nobody knows."""
-    for reason, words in _FINISH.items():
-        if re.fullmatch(words, word, re.I):
+    """Translate a server's finish word; None for an unknown word."""
+    for reason, pattern in _FINISH_WORDS.items():
+        if re.fullmatch(pattern, word, re.I):
             return reason
     return None
 
 
-def usage_in(counted: Any) -> Usage | None:
-    """The tokens that a server counted; None where it counted none."""
+def read_usage(counted: Any) -> Usage | None:
+    """Read the token counts of a server; None if it sent none."""
     if not json_object(counted):
         return None
     counts = {part: _first_count(counted, paths) for part, paths in _COUNTS.items()}
     prompt, completion, reasoning = counts["prompt"], counts["completion"], counts["reasoning"]
     exceeds = reasoning > completion or counts["total"] == prompt + completion + reasoning
     if "completion_tokens_details" in counted and reasoning and exceeds:
-        # xAI and some gateways count the reasoning beside the completion, not within it.
+        # xAI and some gateways do not include the reasoning in the completion.
         counts["completion"] += reasoning
     return Usage.of(**counts)
 
 
-def frame_object(data: Any, into: Assembly) -> dict[str, Any]:
-    """The object of a frame, also out of a list (Gemini's errors); takes the error in it."""
-    found = next(iter(objects_in(data)), json_object(data))
-    if found is None:
-        raise bad_answer(f"a frame is {type(data).__name__}, not an object")
-    if found.get("error"):
-        into.fail(stream_error(found))
-    return found
+def frame_object(data: Any, builder: ResponseBuilder) -> dict[str, Any]:
+    """Return the object of a frame, also from a list (Gemini's errors). Raises its error.
+
+    Every provider may send an error object inside a 200 answer.
+    """
+    frame = next(iter(objects_in(data)), json_object(data))
+    if frame is None:
+        raise bad_response(f"a frame is {type(data).__name__}, not an object")
+    if frame.get("error"):
+        builder.fail(stream_error(frame))
+    return frame
 
 
-def index_of(value: Any) -> int | None:
-    """The number that a server's `index` stands for; None for no number."""
+def parse_index(value: Any) -> int | None:
+    """Parse a server's `index`, a number or a text of digits; None for anything else."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 9:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def take_call(
-    into: Assembly,
+def add_call(
+    builder: ResponseBuilder,
     key: object,
     call: dict[str, Any],
     body: Any,
     extra: dict[str, Any] | None = None,
 ) -> None:
-    """Take a call or a fragment of one; `body` is what its name and its arguments are in."""
+    """Add a call or a fragment of one to the answer; `body` holds its name and arguments."""
     within = json_object(body) or {}
     written = next((within[name] for name in _ARGUMENTS if name in within), None)
     id, name = text_or_empty(call.get("id")), text_or_empty(within.get("name"))
-    into.call(key, id=id, name=name, arguments=arguments_of(written), extra=extra)
+    builder.add_call(key, id=id, name=name, arguments=arguments_json(written), extra=extra)
 
 
-def models_in(body: Any) -> list[ModelInfo]:
-    """The models of a list in any of the shapes that servers use. Raises ValueError."""
-    found = json_object({"data": body} if isinstance(body, list) else body) or {}
-    listed: Any = found.get("data") or found.get("models") or []  # Of none some write null.
-    if not isinstance(listed, list) or not {"data", "models"} & found.keys():
+def read_model_list(body: Any) -> list[ModelInfo]:
+    """Read a list of models in any shape that servers use. Raises ValueError."""
+    listing = json_object({"data": body} if isinstance(body, list) else body) or {}
+    listed: Any = listing.get("data") or listing.get("models") or []  # Some write null for an empty list.
+    if not isinstance(listed, list) or not {"data", "models"} & listing.keys():
         raise ValueError("no list of models")
     texts = [item for item in cast("list[Any]", listed) if isinstance(item, str)]
-    models = [ModelInfo(id=clean(text)) for text in texts]
+    models = [ModelInfo(id=fix_surrogates(text)) for text in texts]
     for item in objects_in(listed):
         names = [text_or_empty(item.get(field)) for field in ("id", "model", "name")]
         names[-1] = names[-1].removeprefix("models/")  # Google
-        if (id := next(filter(None, names), "")) and _answers(item):
+        if (id := next(filter(None, names), "")) and _is_chat_model(item):
             length, able = _first_count(item, _CONTEXT_FIELDS) or None, _capabilities(item)
-            models.append(ModelInfo(id=clean(id), context_length=length, capabilities=able))
+            models.append(
+                ModelInfo(id=fix_surrogates(id), context_length=length, capabilities=able)
+            )
     return models
 
 
-def _first_count(holder: Any, paths: Iterable[str]) -> int:
+def _first_count(counts: Any, paths: Iterable[str]) -> int:
     for path in paths:
-        # Most names are those of other servers, and some send counts with each chunk.
+        # First a look for the key alone: most names belong to other servers, and some servers send
+        # counts with each chunk.
         first, _, rest = path.partition(".")
-        if first in holder and (count := tokens(holder, first, *filter(None, [rest]))):
+        if first in counts and (count := token_count(counts, first, *filter(None, [rest]))):
             return count
     return 0
 
 
-def _answers(item: dict[str, Any]) -> bool:
-    """Whether it can be asked: what Anthropic retired stays listed, Google lists embedders."""
+def _is_chat_model(item: dict[str, Any]) -> bool:
+    """True for a usable chat model: Anthropic lists retired models, Google embedding models."""
     ways = str(item.get("supportedGenerationMethods") or "generateContent")
     return "generateContent" in ways and item.get("lifecycle") != "retired"
 
 
 def _capabilities(model: dict[str, Any]) -> tuple[str, ...]:
-    said: set[str] = set()
+    names: set[str] = set()
     architecture = json_object(model.get("architecture")) or {}
     for value in (
         {"thinking": model.get("thinking")},  # Google
@@ -156,11 +164,11 @@ def _capabilities(model: dict[str, Any]) -> tuple[str, ...]:
         architecture.get("input_modalities"),
     ):
         if isinstance(value, list):
-            said |= {item for item in cast("list[Any]", value) if isinstance(item, str)}
+            names |= {item for item in cast("list[Any]", value) if isinstance(item, str)}
         for name, able in (json_object(value) or {}).items():
             details = json_object(able) or {}
-            if "supported" in details:  # Anthropic, and nothing of tools: its models take them.
-                said.add("tools")
+            if "supported" in details:  # Anthropic: all its models take tools, but no field says so.
+                names.add("tools")
             if details.get("supported", able):
-                said.add(name)
-    return tuple(sorted({_CAPABILITIES[name] for name in said if name in _CAPABILITIES}))
+                names.add(name)
+    return tuple(sorted({_CAPABILITIES[name] for name in names if name in _CAPABILITIES}))

@@ -1,1 +1,1 @@
-"""Recorded answers: the file, and the client that answers from it."""
+"""Recorded answers: the file and the client that answers from it."""

@@ -1,4 +1,7 @@
-"""The file of recorded answers: JSON Lines, one line for each request and its answer."""
+"""The file of recorded answers: JSON Lines, one line for each request and its answer.
+
+It may be a stranger's file, so its size is limited and each line is checked before use.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,20 @@ from pydantic import Field
 from nbagent.contracts.canonical import dump_json, load_json, sha_of
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, V, Value, is_storable_json, parse_arguments
-from nbagent.contracts.model import (
-    ChatResponse,
-)
+from nbagent.contracts.model import ChatResponse
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_json
 from nbagent.store.file_lock import locked
 
-_MOST_BYTES = 64 * 2**20
-"""Of one file."""
-
-
-_TOOL = "tool_"
-"""The keys of results begin so."""
-
-
+_MAX_BYTES = 64 * 2**20
+"""Limit of one file."""
+_RESULT_KEY_PREFIX = "tool_"
+# Key and number stand first in each line, so that a file is indexed without parsing it.
 _HEAD = re.compile(rb'\s*\{\s*"key"\s*:\s*"(\w+)"\s*,\s*"n"\s*:\s*(\d{1,9})\b')
 
 
-class Asked(Value):
-    """A request as it is recorded: to be read and compared, not to be sent."""
+class RecordedRequest(Value):
+    """A request in its recorded form, to read and compare; it cannot be sent."""
 
     provider: str
     server: str
@@ -42,25 +39,25 @@ class Asked(Value):
     params: dict[str, Any] = Field(default_factory=dict)
     system: str = ""
     tools: dict[str, str] = Field(default_factory=dict)
-    """Names, and the start of a hash of what the model is shown of each."""
+    """By name: start of the hash of description and schema."""
     messages: tuple[str, ...] = ()
-    """The start of each message's hash."""
+    """Start of the hash of each message."""
     new: tuple[str, ...] = ()
-    """The texts of the messages since the last answer; long ones are cut."""
+    """Texts of the messages since the last answer; long ones are shortened."""
 
 
-class Exchange(Value):
+class RecordedExchange(Value):
     """One recorded request and its answer."""
 
     key: str
-    """Hash of all that tells this request from another one."""
+    """Hash of everything that tells this request from others."""
     n: int = 1
-    """Counts the equal requests of a run."""
-    request: Asked
+    """Number among the equal requests of a run, from 1."""
+    request: RecordedRequest
     response: ChatResponse
 
-    def line(self) -> bytes:
-        """The line of a file: no secrets, and nothing that differs when it is recorded again."""
+    def to_line(self) -> bytes:
+        """Return the line for the file, without secrets and without values that vary."""
         calls = {"tool_calls": {"__all__": {"arguments"}}}
         left_out: Any = {"response": {"meta": True, "message": calls}}
         return dump_json(redact_json(self.model_dump(exclude=left_out, exclude_none=True)))
@@ -70,83 +67,85 @@ class RecordedResult(Value):
     """One recorded tool call and its result."""
 
     key: str
-    """Begins with `tool_`; hash of the tool's name and the arguments."""
+    """`tool_` and the hash of the tool's name and arguments."""
     n: int = 1
-    """Counts the equal calls of a run."""
+    """Number among the equal calls of a run, from 1."""
     tool: str
     arguments: dict[str, Any]
-    """As the model gave them: to be read, not to be used."""
+    """Arguments from the model, only to read: the key finds the result."""
     result: ToolResult
     truncated: bool = False
     printed: str = ""
-    """For the person, as `shown`: pictures that it displayed."""
+    """Printed text and displayed pictures (`shown`), for the person."""
     shown: tuple[ImagePart, ...] = ()
 
     @staticmethod
     def key_of(tool: str, arguments: Mapping[str, Any]) -> str:
-        """The key of a call."""
-        return f"{_TOOL}{sha_of(redact_json([tool, dict(arguments)]))[:24]}"
+        """Return the key of a call."""
+        return f"{_RESULT_KEY_PREFIX}{sha_of(redact_json([tool, dict(arguments)]))[:24]}"
 
-    def line(self) -> bytes:
-        """The line of a file, without secrets."""
+    def to_line(self) -> bytes:
+        """Return the line for the file, without secrets."""
         return dump_json(redact_json(self.model_dump()))
 
 
 Lines = dict[tuple[str, int], tuple[str, bytes]]
-"""By key and number: the place of a line, and the line."""
+"""By key and number: a line and where it stands, for messages."""
 
 
 class Cassette:
-    """A file of exchanges, or a cache: a folder of them, of which each run writes one.
+    """A file of recorded answers, or a cache: a folder of such files, one per run.
 
-    Several runs and processes may write at once; who reads a file finds it whole. The methods
-    block: call them in a thread. They raise ModelError for a file that holds something else.
+    Several runs and processes may write at once; a reader always gets a complete file. The
+    methods block: call them in a thread. They raise ModelError for a file of another kind.
     """
 
     def __init__(self, file: Path, *, cache: bool = False) -> None:
-        """Read and write a file; with `cache`, read all that lie beside it too."""
+        """Read and write a file; with `cache`, also read all files beside it."""
         self.name = "the cache" if cache else file.name
         self._file, self._is_cache = Path(os.path.realpath(file)), cache
-        self._others: list[Lines] | None = None if cache else []
+        self._other_files: list[Lines] | None = None if cache else []
 
     @property
     def is_missing(self) -> bool:
-        """Whether a file that was named is not there."""
+        """True if the named file does not exist."""
         return not self._is_cache and not self._file.exists()
 
-    def find(self, key: str, n: int) -> Exchange | None:
-        """The recorded exchange; the newest of several."""
+    def find(self, key: str, n: int) -> RecordedExchange | None:
+        """Find a recorded request; the newest of several."""
         line = self._line(key, n)
-        return None if line is None else _exchange(*line)
+        return None if line is None else _parse_exchange(*line)
 
     def find_result(self, key: str, n: int) -> RecordedResult | None:
-        """The recorded result of a tool call."""
+        """Find the recorded result of a tool call."""
         line = self._line(key, n)
-        return None if line is None else _checked(RecordedResult, *line)
+        return None if line is None else _parse_line(RecordedResult, *line)
 
     def _line(self, key: str, n: int) -> tuple[str, bytes] | None:
-        found = (lines[key, n] for lines in reversed(self._files()) if (key, n) in lines)
-        return next(found, None)
+        matches = (lines[key, n] for lines in reversed(self._files()) if (key, n) in lines)
+        return next(matches, None)
 
-    def newest(self, most: int) -> list[tuple[str, Exchange]]:
-        """The last exchanges and their places."""
+    def newest(self, count: int) -> list[tuple[str, RecordedExchange]]:
+        """Return the last recorded requests and where they stand."""
         all_lines = (item for lines in self._files() for item in lines.items())
-        found = [line for (key, _), line in all_lines if not key.startswith(_TOOL)]
-        return [(place, _exchange(place, text)) for place, text in found[-most:]]
+        exchanges = [line for (key, _), line in all_lines if not key.startswith(_RESULT_KEY_PREFIX)]
+        return [
+            (location, _parse_exchange(location, text)) for location, text in exchanges[-count:]
+        ]
 
-    def add(self, exchange: Exchange | RecordedResult, *, replace: bool) -> None:
-        """Keep a line; an equal one in the same file stays, or is replaced in its place."""
+    def add(self, exchange: RecordedExchange | RecordedResult, *, replace: bool) -> None:
+        """Write a line; a line with the same key and number stays, or is replaced in its place."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         while True:
             with self._file.open("ab") as file, locked(file.fileno(), wait_s=10.0):
                 if not os.path.samestat(os.fstat(file.fileno()), self._file.stat()):
-                    continue  # somebody else has put another file in its place
-                texts = {name: text for name, (_, text) in _lines_of(self._file).items()}
+                    continue  # Another process has replaced the file; lock the new one.
+                texts = {name: text for name, (_, text) in _read_lines(self._file).items()}
                 if (exchange.key, exchange.n) in texts and not replace:
                     return
-                texts[exchange.key, exchange.n] = exchange.line()
+                texts[exchange.key, exchange.n] = exchange.to_line()
                 fresh = self._file.with_name(f".{self._file.name}.new")
-                fresh.unlink(missing_ok=True)  # A stranger's folder may hold a link of this name.
+                fresh.unlink(missing_ok=True)  # It may be a link in a stranger's folder.
                 with fresh.open("xb") as new:
                     new.write(b"\n".join([*texts.values(), b""]))
                 shutil.copymode(self._file, fresh)
@@ -154,65 +153,65 @@ class Cassette:
                 return
 
     def _files(self) -> list[Lines]:
-        """The lines of each file, the newest ones last."""
-        if self._others is None:
+        """Return the lines of each file, the newest file last."""
+        if self._other_files is None:
             beside = [path for path in self._file.parent.glob("*.jsonl") if path != self._file]
             newest_last = sorted(beside, key=lambda path: path.stat().st_mtime)
-            self._others = [_lines_of(path) for path in newest_last]
-        return [*self._others, _lines_of(self._file)]
+            self._other_files = [_read_lines(path) for path in newest_last]
+        return [*self._other_files, _read_lines(self._file)]
 
 
 def unusable_file(text: str) -> ModelError:
-    """The error of a record that cannot answer."""
+    """Build the error of a cassette that cannot be used."""
     return ModelError(text, code="E_PRECONDITION_FAILED")
 
 
-def _lines_of(path: Path) -> Lines:
+def _read_lines(path: Path) -> Lines:
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
-            most = f"{_MOST_BYTES >> 20} MiB"
-            raise unusable_file(f"{path.name} is no file, or larger than {most}; name another one")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+            most = f"{_MAX_BYTES >> 20} MiB"
+            raise unusable_file(f"{path.name} is not a file, or larger than {most}; name another one")
         data = path.read_bytes()
     except FileNotFoundError:
         return {}
-    except OSError as error:  # links in a circle, no permission
+    except OSError as error:  # Links in a circle, no permission.
         raise unusable_file(
             f"{path.name} cannot be read: {error.strerror}; name another one"
         ) from None
     lines: Lines = {}
     for number, text in enumerate(data.split(b"\n"), 1):
-        place = f"line {number} of {path.name}"
+        location = f"line {number} of {path.name}"
         if head := _HEAD.match(text):
-            lines[head[1].decode(), int(head[2])] = place, text
+            lines[head[1].decode(), int(head[2])] = location, text
         elif text.strip():
-            raise _bad_line(place, "it does not begin with a key")
+            raise _bad_line(location, "it does not begin with a key")
     return lines
 
 
-def _checked(kind: type[V], place: str, text: bytes) -> V:
+def _parse_line(kind: type[V], location: str, text: bytes) -> V:
     try:
         value = load_json(text)
         if not is_storable_json(value):
             raise ValueError("nested too deeply, or an infinite number")
         return kind.model_validate(value)
     except (ValueError, RecursionError) as error:
-        raise _bad_line(place, " ".join(str(error).split()).partition(" [type=")[0]) from None
+        raise _bad_line(location, " ".join(str(error).split()).partition(" [type=")[0]) from None
 
 
-def _exchange(place: str, text: bytes) -> Exchange:
-    found = _checked(Exchange, place, text)
-    message = found.response.message
+def _parse_exchange(location: str, text: bytes) -> RecordedExchange:
+    exchange = _parse_line(RecordedExchange, location, text)
+    message = exchange.response.message
     if message.role != "assistant":
-        raise _bad_line(place, "its answer is not the assistant's")
-    # One text, so that what a person approves is what the line says.
+        raise _bad_line(location, "its answer is not the assistant's")
+    # Parse the raw text: the person must approve the arguments that the line shows.
     calls = tuple(
         call.model_copy(update={"arguments": parse_arguments(call.arguments_raw)})
         for call in message.tool_calls
     )
     answer = {"message": message.model_copy(update={"tool_calls": calls})}
-    return found.model_copy(update={"response": found.response.model_copy(update=answer)})
+    return exchange.model_copy(update={"response": exchange.response.model_copy(update=answer)})
 
 
-def _bad_line(place: str, why: str) -> ModelError:
-    return unusable_file(f"{place} is no recorded answer ({why}); delete that line")
+def _bad_line(location: str, why: str) -> ModelError:
+    return unusable_file(f"{location} is not a recorded answer ({why}); delete that line")

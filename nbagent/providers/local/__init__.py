@@ -39,8 +39,8 @@ from nbagent.contracts.model import (
 )
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey, register_secret
-from nbagent.providers.provider import Provider, whole_response
-from nbagent.providers.transport.sse import shown_line
+from nbagent.providers.provider import Provider, collect_stream
+from nbagent.providers.transport.sse import safe_line
 from nbagent.providers.wires.chat import PROFILES, Chat
 
 HUB = "hf:"
@@ -67,7 +67,7 @@ which names repository and quantisation; the files bear the names that the repos
 PARAMS_VARIABLE = "NBAGENT_LOCAL_PARAMS"
 """Environment variable: a JSON object of llama.cpp's parameters, as xllamacpp's CommonParams names
 them, for example `{"n_ctx": 16384, "n_gpu_layers": 0, "cpuparams.n_threads": 4}`."""
-_PASSED = (
+_PASSED_VARIABLES = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "TEMP", "TMP"),
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS", PARAMS_VARIABLE),
 )
@@ -89,11 +89,11 @@ class LocalClient:
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
     ) -> ChatResponse:
         """One request, one whole answer."""
-        return await whole_response(self.chat_stream(request), notify)
+        return await collect_stream(self.chat_stream(request), notify)
 
     async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
         """One request, its answer in chunks; the last one has `done` and `response`."""
-        path = self._file_of(request.model)
+        path = self._model_file(request.model)
         if path not in servers or not servers[path].alive:
             servers[path] = ServerProcess(path)
         server = servers[path]
@@ -124,12 +124,12 @@ class LocalClient:
 
     async def list_models(self) -> list[ModelInfo]:
         """The files in the hub's cache, and those that it has asked, as their servers tell."""
-        found = {name: ModelInfo(id=name) for name in downloaded()}
+        models = {name: ModelInfo(id=name) for name in downloaded()}
         for (name, server), client in self._clients.items():
             if server.alive:
                 [model] = await client.list_models()
-                found[name] = model.model_copy(update={"id": name})
-        return list(found.values())
+                models[name] = model.model_copy(update={"id": name})
+        return list(models.values())
 
     async def close(self) -> None:
         """Stop the servers that it asked."""
@@ -138,17 +138,17 @@ class LocalClient:
             await client.close()
             server.stop()
 
-    def _file_of(self, model: str) -> Path:
+    def _model_file(self, model: str) -> Path:
         """The file that a model's name means. Raises ModelError when it cannot be served."""
         if self._config.base_url:
-            raise _refused("a local: model has a server of its own; leave out the base URL.")
+            raise _cannot_serve("a local: model has a server of its own; leave out the base URL.")
         if find_spec("xllamacpp") is None:
-            raise _refused(f"local: models need the package xllamacpp; {INSTALL}.")
+            raise _cannot_serve(f"local: models need the package xllamacpp; {INSTALL}.")
         if model.startswith(HUB):
-            return cached(model)
+            return cached_file(model)
         path = Path(os.path.abspath(os.path.expanduser(model)))
         if not os.path.isfile(path):  # also False where a name is too long
-            raise _refused(f"{model!r} is no file; name a GGUF file, or see %agent pull.")
+            raise _cannot_serve(f"{model!r} is no file; name a GGUF file, or see %agent pull.")
         return path
 
 
@@ -160,7 +160,7 @@ class ServerProcess:
         self.key = SecretKey(secrets.token_urlsafe(24))
         self.url: str | None = None  # until the file is loaded
         self._lines: deque[str] = deque(maxlen=100)
-        passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
         self.process = subprocess.Popen(
             # -I: nothing is imported from the current folder or for a PYTHON… variable.
             [sys.executable, "-I", str(Path(__file__).with_name("serve.py"))],
@@ -171,8 +171,8 @@ class ServerProcess:
             start_new_session=True,  # an interrupt of the kernel goes to its whole group
         )
         # With -I the child may not find the packages by itself.
-        order = {"path": str(path), "key": self.key.reveal(), "packages": sys.path}
-        self._reader = threading.Thread(target=self._read, args=(order,), daemon=True)
+        job = {"path": str(path), "key": self.key.reveal(), "packages": sys.path}
+        self._reader = threading.Thread(target=self._read, args=(job,), daemon=True)
         self._reader.start()
 
     @property
@@ -185,7 +185,7 @@ class ServerProcess:
         deadline = time.monotonic() + within_s
         while self.url is None:
             if not self.alive:
-                raise self._fault("could not be loaded as a GGUF file")
+                raise self._failure("could not be loaded as a GGUF file")
             if time.monotonic() > deadline:
                 text = f"{self.path.name} was not loaded within {within_s:g} s; try again later"
                 raise ModelError(f"{text}, or set a longer timeout.", code="LLM_TIMEOUT")
@@ -196,20 +196,20 @@ class ServerProcess:
         """Raise a ModelError with its last lines when the process has ended, or is about to."""
         await asyncio.to_thread(self._reader.join, 0.5)
         if not self.alive:
-            raise self._fault("lost its server, which the next request starts anew")
+            raise self._failure("lost its server, which the next request starts anew")
 
     def stop(self) -> None:
         """End the process, which has nothing to save."""
         self.process.kill()
         self._reader.join()
 
-    def _read(self, order: dict[str, Any]) -> None:
+    def _read(self, job: dict[str, Any]) -> None:
         """Tell the child what to serve, and read what it writes until it ends."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
         with self.process, suppress(OSError):  # it has ended already
-            stdin.write(json.dumps(order).encode() + b"\n")
+            stdin.write(json.dumps(job).encode() + b"\n")
             stdin.flush()
             for line in stdout:
                 text = line.decode("utf-8", "replace").strip()
@@ -217,23 +217,25 @@ class ServerProcess:
                     self.url = text
                 self._lines.append(text)
 
-    def _fault(self, what: str) -> ModelError:
+    def _failure(self, problem: str) -> ModelError:
         # What llama.cpp calls an error: `0.00.004.176 E llama_model_load: …`
         errors = [line.split(" E ", 1)[1].strip() for line in self._lines if " E " in line]
         shown = [*dict.fromkeys(errors)][:2] or [*self._lines][-4:]
-        said = "; ".join(shown) or "no words"
-        return _refused(f"{self.path.name} {what} (exit code {self.process.poll()}): {said}")
+        output = "; ".join(shown) or "no words"
+        return _cannot_serve(
+            f"{self.path.name} {problem} (exit code {self.process.poll()}): {output}"
+        )
 
 
-def pull(name: str, tell: Callable[[str], None]) -> str:
+def pull(name: str, report: Callable[[str], None]) -> str:
     """Download OWNER/REPO/FILE.gguf, unless it is there; returns its model id.
 
-    `tell` is given one line at a time: the size before the download, the id after it.
+    `report` is given one line at a time: the size before the download, the id after it.
     """
     repo, file = split_name(name)
     hub = _hub()
     endpoint = os.environ.get("HF_ENDPOINT") or None
-    here: object = None
+    local_path: object = None
     log = logging.getLogger("huggingface_hub")
     level = log.level
     log.setLevel(logging.CRITICAL)  # it writes down each attempt; one error follows the last
@@ -241,43 +243,43 @@ def pull(name: str, tell: Callable[[str], None]) -> str:
         url = hub.hf_hub_url(repo, file, endpoint=endpoint)
         offered = hub.get_hf_file_metadata(url, endpoint=endpoint)
         # The package makes paths of them.
-        for word in (offered.etag, offered.commit_hash):
-            if re.fullmatch(_PART, word or "") is None:
-                raise ValueError(f"the hub names its content {word!r}, which is no hash.")
-        here = hub.try_to_load_from_cache(repo, file, revision=offered.commit_hash)
-        if not isinstance(here, str):
-            tell(f"downloading {file} ({(offered.size or 0) / 1e6:,.1f} MB) from {repo}")
+        for identifier in (offered.etag, offered.commit_hash):
+            if re.fullmatch(_PART, identifier or "") is None:
+                raise ValueError(f"the hub names its content {identifier!r}, which is no hash.")
+        local_path = hub.try_to_load_from_cache(repo, file, revision=offered.commit_hash)
+        if not isinstance(local_path, str):
+            report(f"downloading {file} ({(offered.size or 0) / 1e6:,.1f} MB) from {repo}")
         hub.hf_hub_download(repo, file, endpoint=endpoint)
     except Exception as error:  # OSError and ValueError of many kinds
-        here = hub.try_to_load_from_cache(repo, file)
-        if not isinstance(here, str):
+        local_path = hub.try_to_load_from_cache(repo, file)
+        if not isinstance(local_path, str):
             register_secret(os.environ.get("HF_TOKEN", ""))
-            said = shown_line(str(error), 400) or type(error).__name__
-            raise _refused(
-                f"{repo}/{file} was not downloaded: {said.rstrip('.')}. Check the name and the"
+            reason = safe_line(str(error), 400) or type(error).__name__
+            raise _cannot_serve(
+                f"{repo}/{file} was not downloaded: {reason.rstrip('.')}. Check the name and the"
                 " connection; for a repository that is not public set HF_TOKEN."
             ) from error
     finally:
         log.setLevel(level)
     model_id = f"local:{HUB}{repo}/{file}"
-    tell(f"{'already here' if isinstance(here, str) else 'downloaded'}: --model {model_id}")
+    report(f"{'already here' if isinstance(local_path, str) else 'downloaded'}: --model {model_id}")
     return model_id
 
 
-def cached(name: str) -> Path:
+def cached_file(name: str) -> Path:
     """Where a file of the hub lies in the cache. Raises ModelError when it is not there."""
     repo, file = split_name(name)
-    found = _hub().try_to_load_from_cache(repo, file)
-    if not isinstance(found, str):
-        raise _refused(f"{name!r} was not downloaded yet; run %agent pull {repo}/{file}.")
-    return Path(found)
+    path = _hub().try_to_load_from_cache(repo, file)
+    if not isinstance(path, str):
+        raise _cannot_serve(f"{name!r} was not downloaded yet; run %agent pull {repo}/{file}.")
+    return Path(path)
 
 
 def downloaded() -> list[str]:
     """The GGUF files in the hub's cache, as `hf:OWNER/REPO/FILE.gguf`."""
     cache = Path(_hub("huggingface_hub.constants").HF_HUB_CACHE)
-    found = cache.glob("models--*/snapshots/**/*.gguf")
-    files = (path.relative_to(cache).as_posix() for path in found)
+    paths = cache.glob("models--*/snapshots/**/*.gguf")
+    files = (path.relative_to(cache).as_posix() for path in paths)
     folder = re.compile(r"models--(.+?)--(.+)/snapshots/[^/]+/")
     return sorted({folder.sub(rf"{HUB}\1/\2/", file) for file in files})
 
@@ -287,7 +289,7 @@ def split_name(name: str) -> tuple[str, str]:
     parts = _NAME.fullmatch(name.strip())
     if parts is None:
         text = f"{name!r} names no model file of the hub; write OWNER/REPO/FILE.gguf"
-        raise _refused(f"{text}, %agent pull alone lists three.")
+        raise _cannot_serve(f"{text}, %agent pull alone lists three.")
     return parts[1], parts[2]
 
 
@@ -296,10 +298,10 @@ def _hub(module: str = "huggingface_hub") -> Any:
         return import_module(module)  # late: it costs 0.1 s
     except ImportError:
         text = f"models of the hub need the package huggingface_hub; {INSTALL}."
-        raise _refused(text) from None
+        raise _cannot_serve(text) from None
 
 
-def _refused(text: str) -> ModelError:
+def _cannot_serve(text: str) -> ModelError:
     """The error of a file that cannot be served."""
     return ModelError(text, code="LLM_HTTP_ERROR")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 def main() -> None:
     """Serve until standard input ends."""
-    order: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    job: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     # The library holds Python's lock while it loads a model, for minutes if that is large. The
     # end of a pipe in this mode is a signal, and its default is to end the process.
     with suppress(ImportError, OSError):  # Windows; a system that does this for sockets only
@@ -25,17 +25,17 @@ def main() -> None:
 
         fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
-    sys.path += order["packages"]
+    sys.path += job["packages"]
     try:
         import xllamacpp
 
         library: Any = xllamacpp  # it has no types
         params = library.CommonParams()
-        params.model.path = order["path"]
-        params.model_alias = {os.path.basename(order["path"])}
+        params.model.path = job["path"]
+        params.model_alias = {os.path.basename(job["path"])}
         params.hostnames = ["127.0.0.1"]
         params.port = 0  # a free one
-        params.api_keys = [order["key"]]
+        params.api_keys = [job["key"]]
         params.use_jinja = True  # templates with tools (llama.cpp's docs/function-calling.md)
         params.n_parallel = -1  # four at once that share the context, as llama-server's default
         params.ui = False

@@ -21,16 +21,16 @@ from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageErro
 from nbagent.contracts.messages import redacted
 from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.providers.offline.demo import decide
-from nbagent.providers.offline.stream import OfflineModel, Step, call
-from nbagent.providers.offline.walk import is_workflow, walk
+from nbagent.providers.offline.demo import demo_answer
+from nbagent.providers.offline.stream import OfflineModel, ScriptedAnswer, call
+from nbagent.providers.offline.walk import is_workflow, workflow_answer
 from nbagent.providers.provider import Provider
 
 __all__ = [
     "PROVIDER",
     "OfflineClient",
     "Script",
-    "Step",
+    "ScriptedAnswer",
     "call",
     "calls",
     "cut",
@@ -47,27 +47,27 @@ DEMO = "demo"
 DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
 """Environment variable: whole milliseconds before each piece that `offline:demo` streams."""
 _DELAY_MS = 15.0
-StepLike = str | Step | Callable[[ChatRequest], "str | Step"]
+StepLike = str | ScriptedAnswer | Callable[[ChatRequest], "str | ScriptedAnswer"]
 """A text, a step, or a function of the request that gives one of them."""
 
 
-step = Step
+step = ScriptedAnswer
 """Combines text, reasoning and calls in one answer."""
 
 
-def text(answer: str = "", *, pieces: Sequence[str] | None = None) -> Step:
+def text(answer: str = "", *, pieces: Sequence[str] | None = None) -> ScriptedAnswer:
     """An answer of text; `pieces` says how it is streamed."""
-    return Step(text=answer, pieces=pieces)
+    return ScriptedAnswer(text=answer, pieces=pieces)
 
 
-def reasoning(thought: str, answer: str = "") -> Step:
+def reasoning(thought: str, answer: str = "") -> ScriptedAnswer:
     """What the model thinks aloud, and what it says then."""
-    return Step(reasoning=thought, text=answer)
+    return ScriptedAnswer(reasoning=thought, text=answer)
 
 
-def calls(made: Sequence[Step]) -> Step:
+def calls(made: Sequence[ScriptedAnswer]) -> ScriptedAnswer:
     """Several tool calls in one answer: `calls([call("a", x=1), call("a", x=2)])`."""
-    return Step(calls=made)
+    return ScriptedAnswer(calls=made)
 
 
 def error(
@@ -77,24 +77,24 @@ def error(
     retry_after_s: float | None = None,
     retries: int = 0,
     status: int | None = None,
-) -> Step:
+) -> ScriptedAnswer:
     """A failure of the provider, after `retries` visible notices of a retry."""
     if code not in get_args(ModelCode):
         raise UsageError(f"{code!r} is no code; take one of {', '.join(get_args(ModelCode))}")
     failure = ModelError(message, code=code, status=status, retry_after_s=retry_after_s)
-    return Step(error=failure, retries=retries)
+    return ScriptedAnswer(error=failure, retries=retries)
 
 
-def cut(text_so_far: str = "", *, calls: Sequence[Step] = ()) -> Step:
+def cut(text_so_far: str = "", *, calls: Sequence[ScriptedAnswer] = ()) -> ScriptedAnswer:
     """A stream that breaks after this text and before the last character of these calls."""
-    said = "the stream broke off before the answer was whole; try again."
-    failure = ModelError(said, code="LLM_BAD_RESPONSE", retryable=True)
-    return Step(text=text_so_far, calls=calls, error=failure)
+    message = "the stream broke off before the answer was whole; try again."
+    failure = ModelError(message, code="LLM_BAD_RESPONSE", retryable=True)
+    return ScriptedAnswer(text=text_so_far, calls=calls, error=failure)
 
 
-def delay(seconds: float) -> Step:
+def delay(seconds: float) -> ScriptedAnswer:
     """Wait before the next step. Takes no request by itself."""
-    return Step(wait_ms=seconds * 1000, only_waits=True)
+    return ScriptedAnswer(wait_ms=seconds * 1000, only_waits=True)
 
 
 class Script(OfflineModel):
@@ -119,7 +119,7 @@ class Script(OfflineModel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Found by its name in the process that it comes to, and plays from its first step there.
-        return _received, (self._steps, self.name, self.is_named, self.delay_ms)
+        return _from_pickle, (self._steps, self.name, self.is_named, self.delay_ms)
 
     def __repr__(self) -> str:
         return f"<Script {self.model_id}: {self._used} of {len(self._steps)} steps used>"
@@ -131,7 +131,7 @@ class Script(OfflineModel):
 
     def assert_complete(self) -> None:
         """Fail when steps were left over; the message names them."""
-        steps = [f"step {n}: {written(one)}" for n, one in enumerate(self._steps, 1)]
+        steps = [f"step {n}: {to_python(entry)}" for n, entry in enumerate(self._steps, 1)]
         if left := steps[self._used :]:
             raise AssertionError(
                 f"{self.model_id} was asked {len(self.requests)} times and has"
@@ -142,30 +142,30 @@ class Script(OfflineModel):
         """Itself."""
         return [ModelInfo(id=self.name, capabilities=("tools", "reasoning"))]
 
-    def answer(self, request: ChatRequest) -> Step:
+    def answer(self, request: ChatRequest) -> ScriptedAnswer:
         """The next step, the waits before it added."""
         waited_ms = 0.0
         with self._lock:
             self.requests.append(request)
             number = len(self.requests)
-            for taken in self._steps[self._used :]:
+            for entry in self._steps[self._used :]:
                 self._used += 1
-                if not (isinstance(taken, Step) and taken.only_waits):
+                if not (isinstance(entry, ScriptedAnswer) and entry.only_waits):
                     break
-                waited_ms += taken.wait_ms
+                waited_ms += entry.wait_ms
             else:
                 raise ModelError(
                     f"{self.model_id} has no step for request {number}: its script has"
                     f" {len(self._steps)} steps; add one, or find out why it was asked again.",
                     code="LLM_BAD_RESPONSE",
                 )
-        made = cast("object", taken(request) if callable(taken) else taken)
-        made = Step(text=made) if isinstance(made, str) else made
-        if not isinstance(made, Step):
-            raise TypeError(f"a step's function gave {made!r}, which is no text and no step")
-        delay_ms = self.delay_ms if made.delay_ms is None else made.delay_ms
-        waited_ms += made.wait_ms
-        return replace(made, wait_ms=waited_ms, delay_ms=delay_ms, place=str(number))
+        scripted = cast("object", entry(request) if callable(entry) else entry)
+        scripted = ScriptedAnswer(text=scripted) if isinstance(scripted, str) else scripted
+        if not isinstance(scripted, ScriptedAnswer):
+            raise TypeError(f"a step's function gave {scripted!r}, which is no text and no step")
+        delay_ms = self.delay_ms if scripted.delay_ms is None else scripted.delay_ms
+        waited_ms += scripted.wait_ms
+        return replace(scripted, wait_ms=waited_ms, delay_ms=delay_ms, place=str(number))
 
 
 scripts: dict[str, Script] = {}
@@ -195,40 +195,48 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
         raise UsageError(
             f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'."
         )
-    for position, one in enumerate(cast("Sequence[object]", steps), 1):
-        if not (isinstance(one, str | Step) or callable(one)):
+    for position, entry in enumerate(cast("Sequence[object]", steps), 1):
+        if not (isinstance(entry, str | ScriptedAnswer) or callable(entry)):
             raise UsageError(
-                f"step {position} of a script is {one!r}; use a text, what nbagent.offline.step,"
+                f"step {position} of a script is {entry!r}; use a text, what nbagent.offline.step,"
                 " call, calls, error, cut or delay give, or a function of the request."
             )
-    made = Script(steps, name=name, delay_ms=delay_ms)
-    scripts[made.name] = made
-    return made
+    new_script = Script(steps, name=name, delay_ms=delay_ms)
+    scripts[new_script.name] = new_script
+    return new_script
 
 
-def _received(steps: Sequence[StepLike], name: str, is_named: bool, delay_ms: float) -> Script:
-    made = scripts[name] = Script(steps, name=name, delay_ms=delay_ms)
-    made.is_named = is_named
-    return made
+def _from_pickle(steps: Sequence[StepLike], name: str, is_named: bool, delay_ms: float) -> Script:
+    new_script = scripts[name] = Script(steps, name=name, delay_ms=delay_ms)
+    new_script.is_named = is_named
+    return new_script
 
 
-def written(one: StepLike) -> str:
+def to_python(scripted: StepLike) -> str:
     """A step as Python, in the shortest form that says it."""
-    if not isinstance(one, Step):
-        return repr(one) if isinstance(one, str) else "a function of the request"
-    if one.only_waits:
-        return f"offline.delay({one.wait_ms / 1000:g})"
-    text = one.text if one.pieces is None else "".join(one.pieces)
-    said = {"text": text, "reasoning": one.reasoning, "finish_reason": one.finish_reason}
-    parts = {name: repr(value) for name, value in said.items() if value}
+    if not isinstance(scripted, ScriptedAnswer):
+        return repr(scripted) if isinstance(scripted, str) else "a function of the request"
+    if scripted.only_waits:
+        return f"offline.delay({scripted.wait_ms / 1000:g})"
+    text = scripted.text if scripted.pieces is None else "".join(scripted.pieces)
+    fields = {
+        "text": text,
+        "reasoning": scripted.reasoning,
+        "finish_reason": scripted.finish_reason,
+    }
+    parts = {name: repr(value) for name, value in fields.items() if value}
     calls: list[str] = []
-    for made in one.tool_calls:
-        given = f"raw={made.arguments_raw!r}" if made.arguments is None else repr(made.arguments)
-        calls.append(f"offline.call({made.name!r}, {given})")
+    for tool_call in scripted.tool_calls:
+        arguments = (
+            f"raw={tool_call.arguments_raw!r}"
+            if tool_call.arguments is None
+            else repr(tool_call.arguments)
+        )
+        calls.append(f"offline.call({tool_call.name!r}, {arguments})")
     if calls:
         parts["calls"] = f"[{', '.join(calls)}]"
-    if one.failure:
-        parts["error"] = f"offline.error({one.failure.code!r}, {one.failure.message!r})"
+    if scripted.failure:
+        parts["error"] = f"offline.error({scripted.failure.code!r}, {scripted.failure.message!r})"
     match list(parts):
         case [] | ["text"]:
             return repr(text)
@@ -237,26 +245,28 @@ def written(one: StepLike) -> str:
         case ["error"]:
             return parts["error"]
         case _:
-            return f"offline.step({', '.join(f'{name}={it}' for name, it in parts.items())})"
+            return (
+                f"offline.step({', '.join(f'{name}={source}' for name, source in parts.items())})"
+            )
 
 
-class Recorded(Protocol):
+class HasRecord(Protocol):
     """A run, live or out of the store."""
 
     @property
     def record(self) -> RunRecord: ...
 
 
-def replay(run: Recorded) -> Script:
+def replay(run: HasRecord) -> Script:
     """The model of a run as a script: the same texts, reasoning, calls and errors in its order.
 
     Tools run anew and approvals are asked anew: `Agent(model=nbagent.offline.replay(run), …)`.
     """
     record = redacted(run.record)
-    return script([_step(turn) for turn in record.turns], name=f"replay-{record.id[:8]}")
+    return script([_scripted_answer(turn) for turn in record.turns], name=f"replay-{record.id[:8]}")
 
 
-def _step(turn: EngineTurn) -> Step:
+def _scripted_answer(turn: EngineTurn) -> ScriptedAnswer:
     failure = None
     if turn.response is None or turn.response.finish_reason == "error":
         failure = error_from_info(turn.error or ErrorInfo("UNKNOWN", "no answer was kept"))
@@ -264,25 +274,25 @@ def _step(turn: EngineTurn) -> Step:
             # A person's stop cannot be played again: the stream breaks where it was.
             failure = ModelError(failure.message, code="LLM_BAD_RESPONSE")
     if turn.response is None:
-        return Step(error=failure)
+        return ScriptedAnswer(error=failure)
     message = turn.response.message
-    made = list(message.tool_calls)
-    if failure and made:
+    tool_calls = list(message.tool_calls)
+    if failure and tool_calls:
         # A stream that breaks loses the last character of its last call.
-        raw = made[-1].arguments_raw + "}"
-        made[-1] = made[-1].model_copy(update={"arguments_raw": raw})
-    usual = "tool_calls" if made else "stop"
+        raw = tool_calls[-1].arguments_raw + "}"
+        tool_calls[-1] = tool_calls[-1].model_copy(update={"arguments_raw": raw})
+    usual = "tool_calls" if tool_calls else "stop"
     finish = turn.response.finish_reason
-    return Step(
+    return ScriptedAnswer(
         text=message.text,
         reasoning=message.reasoning or "",
-        calls=made,
+        calls=tool_calls,
         finish_reason=None if failure or finish == usual else finish,
         error=failure,
     )
 
 
-def source_of(record: RunRecord) -> str:
+def test_source(record: RunRecord) -> str:
     """The text of a pytest function that plays the run's model and expects its answer."""
     record = redacted(record)
     called = [run.tool_name for turn in record.turns for run in turn.tool_runs]
@@ -291,7 +301,7 @@ def source_of(record: RunRecord) -> str:
     named = [name for name in dict.fromkeys(called) if name in known]
     tools = ", ".join(name if name.isidentifier() else repr(name) for name in named)
     name = "_".join(re.findall(r"[a-z0-9]+", record.prompt.lower())[:8]) or record.id[:8]
-    steps = "".join(f"        {written(_step(turn))},\n" for turn in record.turns)
+    steps = "".join(f"        {to_python(_scripted_answer(turn))},\n" for turn in record.turns)
     prompt, limit = record.prompt or "Go on.", record.limits.max_turns
     return (
         "import nbagent\nfrom nbagent import offline\n\n\n"
@@ -319,7 +329,7 @@ class OfflineClient(OfflineModel):
         named = (DEMO, *scripts)
         return [ModelInfo(id=name, capabilities=("tools", "reasoning")) for name in named]
 
-    def answer(self, request: ChatRequest) -> Step:
+    def answer(self, request: ChatRequest) -> ScriptedAnswer:
         """What the demo or the named script says."""
         if request.model in scripts:
             return scripts[request.model].answer(request)
@@ -332,12 +342,12 @@ class OfflineClient(OfflineModel):
                 status=404,
             )
         # The place in the conversation makes ids unique in it, and the same when asked again.
-        said = "".join(one.text for one in request.messages if one.role == "user")
-        place = sha256_hex(f"{len(request.messages)}/{said}")[:12]
-        given = os.environ.get(DELAY_VARIABLE, "")
-        delay_ms = float(given) if given.isdecimal() else _DELAY_MS
-        step = walk(request) if is_workflow(request) else decide(request)
-        return replace(step, place=place, delay_ms=delay_ms)
+        user_text = "".join(message.text for message in request.messages if message.role == "user")
+        call_prefix = sha256_hex(f"{len(request.messages)}/{user_text}")[:12]
+        delay_text = os.environ.get(DELAY_VARIABLE, "")
+        delay_ms = float(delay_text) if delay_text.isdecimal() else _DELAY_MS
+        step = workflow_answer(request) if is_workflow(request) else demo_answer(request)
+        return replace(step, place=call_prefix, delay_ms=delay_ms)
 
 
 PROVIDER = Provider(name="offline", open=OfflineClient, default_model=DEMO, needs_key=False)

@@ -17,20 +17,20 @@ from nbagent.contracts.canonical import canonical_json, dump_json, json_object, 
 from nbagent.contracts.messages import CONTINUE_PROMPT, FINAL_ANSWER, Message, TextPart, ToolCall
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.offline.filling import (
-    composed,
+    compose,
     fill,
     items,
     literal,
-    spoken,
     stems,
-    unquoted,
     values_in,
+    without_backticks,
+    without_quotes,
 )
-from nbagent.providers.offline.stream import Step, call
+from nbagent.providers.offline.stream import ScriptedAnswer, call
 from nbagent.providers.wires.tool_schemas import wire_schema
 
-_LONGEST_PROMPT = 4_000
-_NAME_COUNTS = 3
+_MAX_PROMPT_CHARS = 4_000
+_NAME_WEIGHT = 3
 """A word of a tool's name counts as so many of its description."""
 _AGAIN = re.compile(r"\b(?:again|now|latest)\b", re.IGNORECASE)
 _WRITTEN_CALL = re.compile(r"`([A-Za-z_][\w.-]*)\(([^`]*)\)`")
@@ -58,7 +58,7 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PlannedCall:
     """A call that the demo model makes, and what came back."""
 
     tool: str
@@ -75,114 +75,131 @@ class Made:
     @property
     def label(self) -> str:
         """What tells it from other calls of the same tool."""
-        return ", ".join(cell_text(one) for one in self.arguments.values()) or self.tool
+        return ", ".join(cell_text(value) for value in self.arguments.values()) or self.tool
 
     def __str__(self) -> str:
-        said = ", ".join(f"{name}={_cut(_json(v), 60)}" for name, v in self.arguments.items())
-        return f"{self.tool}({said})"
+        arguments = ", ".join(
+            f"{name}={_shorten(_json(v), 60)}" for name, v in self.arguments.items()
+        )
+        return f"{self.tool}({arguments})"
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    wishes: Sequence[Made] = ()
+    planned: Sequence[PlannedCall] = ()
     why: str = "There is no tool to choose from."
     note: str = ""
     reuses: bool = False
     """A known result will do. Not for files and variables, which change."""
 
 
-def decide(request: ChatRequest) -> Step:
+def demo_answer(request: ChatRequest) -> ScriptedAnswer:
     """What the rules say to a request: calls, the text of the answer, or the call that gives it."""
-    messages, said = list(request.messages), ""
+    messages, answered_text = list(request.messages), ""
     while messages and messages[-1].typed_text == CONTINUE_PROMPT:
         messages.pop()
         while messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
-            said = messages.pop().text + said
-    step = _answered(request.model_copy(update={"messages": tuple(messages)}))
-    if not (said and step.text.startswith(said)):
+            answered_text = messages.pop().text + answered_text
+    step = _with_final_answer(request.model_copy(update={"messages": tuple(messages)}))
+    if not (answered_text and step.text.startswith(answered_text)):
         return step
-    return replace(step, text=step.text[len(said) :] or "That was the whole answer.")
+    return replace(step, text=step.text[len(answered_text) :] or "That was the whole answer.")
 
 
-def _answered(request: ChatRequest) -> Step:
+def _with_final_answer(request: ChatRequest) -> ScriptedAnswer:
     final = next((tool for tool in request.tools if tool.name == FINAL_ANSWER), None)
     if final is None:
-        return _decided(request)
+        return _rule_answer(request)
     others = tuple(tool for tool in request.tools if tool is not final)
-    step = _decided(request.model_copy(update={"tools": others}))
+    step = _rule_answer(request.model_copy(update={"tools": others}))
     if step.calls:
         return step
     prompt, now, earlier = _read(request.messages)
     facts = [
-        {**one.arguments, **(json_object(one.data) or {one.tool: one.data})}
-        for one in now or earlier
-        if one.ok and one.tool != FINAL_ANSWER
+        {
+            **planned_call.arguments,
+            **(json_object(planned_call.data) or {planned_call.tool: planned_call.data}),
+        }
+        for planned_call in now or earlier
+        if planned_call.ok and planned_call.tool != FINAL_ANSWER
     ]
     facts = facts or [{value.kind: literal(value.text)} for value in values_in(prompt, set())]
-    answer = composed(wire_schema(final.parameters, inline=True), facts)
-    return Step(reasoning=step.reasoning, calls=[call(FINAL_ANSWER, answer)])
+    answer = compose(wire_schema(final.parameters, inline=True), facts)
+    return ScriptedAnswer(reasoning=step.reasoning, calls=[call(FINAL_ANSWER, answer)])
 
 
-def _decided(request: ChatRequest) -> Step:
+def _rule_answer(request: ChatRequest) -> ScriptedAnswer:
     prompt, now, earlier = _read(request.messages)
-    tools = {one.name: one for one in request.tools if request.tool_choice != "none"}
+    tools = {tool.name: tool for tool in request.tools if request.tool_choice != "none"}
     if request.tool_choice in tools:
         tools = {request.tool_choice: tools[request.tool_choice]}
-    plan = _planned(prompt, tools, forced=request.tool_choice in {"required", *tools})
-    reused = earlier if plan.reuses and not _AGAIN.search(prompt) else []
-    known = {one.key: one for one in [*reused, *now]}
-    new = {one.key: one for one in plan.wishes if one.key not in known}
+    plan = _plan(prompt, tools, forced=request.tool_choice in {"required", *tools})
+    reusable = earlier if plan.reuses and not _AGAIN.search(prompt) else []
+    known = {planned_call.key: planned_call for planned_call in [*reusable, *now]}
+    new = {
+        planned_call.key: planned_call
+        for planned_call in plan.planned
+        if planned_call.key not in known
+    }
     if new and not now:
-        made = [call(one.tool, one.arguments) for one in new.values()]
-        return Step(reasoning=plan.why, calls=made)
-    results = [known[one.key] for one in plan.wishes if one.key in known] or now
-    if not results and _compared(prompt, earlier):
+        calls = [call(planned_call.tool, planned_call.arguments) for planned_call in new.values()]
+        return ScriptedAnswer(reasoning=plan.why, calls=calls)
+    results = [
+        known[planned_call.key] for planned_call in plan.planned if planned_call.key in known
+    ] or now
+    if not results and _comparison(prompt, earlier):
         results = earlier
-    text = _told(prompt, results) if results else _by_itself(prompt) or _attached(request)
-    return Step(reasoning=plan.why, text=text or _introduction(tools.values(), plan.note))
+    text = (
+        _results_text(prompt, results)
+        if results
+        else _text_without_tools(prompt) or _attached_files(request)
+    )
+    return ScriptedAnswer(reasoning=plan.why, text=text or _introduction(tools.values(), plan.note))
 
 
-def _read(messages: Sequence[Message]) -> tuple[str, list[Made], list[Made]]:
+def _read(messages: Sequence[Message]) -> tuple[str, list[PlannedCall], list[PlannedCall]]:
     """The last prompt, the calls that were made for it, and those before it that went well."""
-    results = {one.tool_call_id: one.text for one in messages if one.role == "tool"}
+    results = {message.tool_call_id: message.text for message in messages if message.role == "tool"}
     prompt = ""
-    now: list[Made] = []
-    earlier: list[Made] = []
+    now: list[PlannedCall] = []
+    earlier: list[PlannedCall] = []
     for message in messages:
         if message.role == "user":
-            earlier += [one for one in now if one.ok]
+            earlier += [planned_call for planned_call in now if planned_call.ok]
             prompt, now = message.typed_text, []
-        for one in message.tool_calls:
-            now.append(made_call(one, results.get(one.id, "")))
-    return prompt[:_LONGEST_PROMPT], now, earlier
+        for tool_call in message.tool_calls:
+            now.append(call_with_result(tool_call, results.get(tool_call.id, "")))
+    return prompt[:_MAX_PROMPT_CHARS], now, earlier
 
 
-def made_call(asked: ToolCall, content: str) -> Made:
+def call_with_result(tool_call: ToolCall, content: str) -> PlannedCall:
     try:
         result = json_object(load_json(content)) or {}
     except (ValueError, RecursionError):
         result = {"ok": True, "data": content}
     ok = bool(result.get("ok"))
-    return Made(asked.name, asked.arguments or {}, ok, result.get("data" if ok else "error"))
+    return PlannedCall(
+        tool_call.name, tool_call.arguments or {}, ok, result.get("data" if ok else "error")
+    )
 
 
-def _planned(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
+def _plan(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     """A call written out, else a known sentence, else the tool that the words speak of."""
     if not tools:
         return _Plan()
-    if written := _written(prompt, tools):
+    if written := _written_calls(prompt, tools):
         return _Plan(written, "The prompt writes the call out.")
-    chosen = _chosen(prompt, tools, forced=forced)
-    own = {one.tool for one in chosen.wishes} - _SENTENCES.keys()
-    speaks = any(stems(name) & stems(spoken(prompt)) for name in own)
-    if not speaks and (said := _said(prompt, tools)):
-        return _Plan(said, "The prompt is a sentence that the rules know.")
-    return chosen
+    best = _best_tool(prompt, tools, forced=forced)
+    own = {planned_call.tool for planned_call in best.planned} - _SENTENCES.keys()
+    is_named = any(stems(name) & stems(without_quotes(prompt)) for name in own)
+    if not is_named and (sentence_calls := _sentence_calls(prompt, tools)):
+        return _Plan(sentence_calls, "The prompt is a sentence that the rules know.")
+    return best
 
 
-def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[Made]:
+def _written_calls(prompt: str, tools: dict[str, ToolSpec]) -> list[PlannedCall]:
     """`` `fs.read(path="a.md")` ``: calls in backticks, with Python's literals as arguments."""
-    made: list[Made] = []
+    planned: list[PlannedCall] = []
     for name, source in _WRITTEN_CALL.findall(prompt):
         if name not in tools:
             continue
@@ -190,74 +207,76 @@ def _written(prompt: str, tools: dict[str, ToolSpec]) -> list[Made]:
             call = ast.parse(f"call({source})", mode="eval").body
             if isinstance(call, ast.Call):
                 names = list(tools[name].parameters.get("properties", {}))
-                given = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
-                given |= {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-                made.append(Made(name, load_json(dump_json(given))))
-    return made
+                arguments = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
+                arguments |= {
+                    str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords
+                }
+                planned.append(PlannedCall(name, load_json(dump_json(arguments))))
+    return planned
 
 
-def _said(prompt: str, tools: dict[str, ToolSpec]) -> list[Made]:
+def _sentence_calls(prompt: str, tools: dict[str, ToolSpec]) -> list[PlannedCall]:
     for name, pattern in _SENTENCES.items():
         match = re.search(pattern, prompt, re.I | re.S) if name in tools else None
         if match is not None:
-            found = {key: text for key, text in match.groupdict().items() if text}
-            read = {"value": literal, "code": unquoted}
-            names = [key for key in tools[name].parameters.get("properties", {}) if key in found]
-            return [Made(name, {k: read.get(k, str.strip)(found[k]) for k in names})]
+            groups = {key: text for key, text in match.groupdict().items() if text}
+            read = {"value": literal, "code": without_backticks}
+            names = [key for key in tools[name].parameters.get("properties", {}) if key in groups]
+            return [PlannedCall(name, {k: read.get(k, str.strip)(groups[k]) for k in names})]
     return []
 
 
-def _chosen(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
+def _best_tool(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
     """The tool whose words the prompt uses most; without any, one that its values fit."""
-    values = values_in(prompt, {one for name in tools for one in stems(name)})
-    said = stems(spoken(prompt))
-    scores = {tool.name: _score(tool, said) for tool in tools.values()}
+    values = values_in(prompt, {stem for name in tools for stem in stems(name)})
+    prompt_stems = stems(without_quotes(prompt))
+    scores = {tool.name: _score(tool, prompt_stems) for tool in tools.values()}
     order = sorted(tools.values(), key=lambda tool: -scores[tool.name])
-    counted = ", ".join(f"{one.name} {scores[one.name]}" for one in order[:6])
-    seen = ", ".join(value.text for value in values) or "none"
-    why = f"Words of the prompt in the tools: {counted}. Values: {seen}."
-    if _by_itself(prompt) and not forced and scores[order[0].name] < _NAME_COUNTS:
+    counted = ", ".join(f"{tool.name} {scores[tool.name]}" for tool in order[:6])
+    value_texts = ", ".join(value.text for value in values) or "none"
+    why = f"Words of the prompt in the tools: {counted}. Values: {value_texts}."
+    if _text_without_tools(prompt) and not forced and scores[order[0].name] < _NAME_WEIGHT:
         return _Plan(why=why)
     tool = order[0] if forced or scores[order[0].name] else None
     if tool is None and values:
         # A list of cities and one tool for cities; tools with sentences of their own are not meant.
-        free = (one for one in order if one.name not in _SENTENCES)
-        tool = next((one for one in free if any(fill(one, prompt, values)[0])), None)
+        free = (tool for tool in order if tool.name not in _SENTENCES)
+        tool = next((tool for tool in free if any(fill(tool, prompt, values)[0])), None)
     if tool is None:
         return _Plan(why=why)
     sets, missing = fill(tool, prompt, values, forced=forced)
     named = ", ".join(f"`{name}`" for name in missing)
     note = f"`{tool.name}` needs {named}, which the prompt does not say." if missing else ""
-    return _Plan([Made(tool.name, one) for one in sets], why, note, reuses=True)
+    return _Plan([PlannedCall(tool.name, arguments) for arguments in sets], why, note, reuses=True)
 
 
-def _score(tool: ToolSpec, said: set[str]) -> int:
+def _score(tool: ToolSpec, prompt_stems: set[str]) -> int:
     properties = json_object(tool.parameters.get("properties")) or {}
     name = stems(tool.name)
     about = stems(" ".join([tool.description, *properties])) - name
-    return _NAME_COUNTS * len(name & said) + len(about & said)
+    return _NAME_WEIGHT * len(name & prompt_stems) + len(about & prompt_stems)
 
 
 _LONG_TEXT = re.compile(r"\b(?:story|essay|poem|long (?:text|answer)|\d{1,4}[- ]words?)\b", re.I)
 _COUNT = re.compile(r"\bcount\s+to\s+(\d{1,9})\b", re.I)
-_MOST_NUMBERS = 5_000
+_MAX_COUNT = 5_000
 _FILLER = "Every turn is one request to a model, and this text comes from a rule of offline:demo. "
 
 
-def _by_itself(prompt: str) -> str:
+def _text_without_tools(prompt: str) -> str:
     """Counting (to 5,000) or a long text; empty where the rules cannot answer."""
     if count := _COUNT.search(prompt):
-        return " ".join(map(str, range(1, min(int(count[1]), _MOST_NUMBERS) + 1)))
+        return " ".join(map(str, range(1, min(int(count[1]), _MAX_COUNT) + 1)))
     if _LONG_TEXT.search(prompt):
-        asked = re.search(r"\b(\d{1,4})[- ]words?\b", prompt)
-        wanted = int(asked[1]) if asked else 400
+        word_count = re.search(r"\b(\d{1,4})[- ]words?\b", prompt)
+        wanted = int(word_count[1]) if word_count else 400
         return " ".join((_FILLER * (wanted // 10 + 1)).split()[:wanted])
     return ""
 
 
-def _attached(request: ChatRequest) -> str:
+def _attached_files(request: ChatRequest) -> str:
     """The beginning of the text files that came with the last words."""
-    last = [one.content for one in request.messages if one.role == "user"][-1:]
+    last = [message.content for message in request.messages if message.role == "user"][-1:]
     files = [part for part in last[0] if isinstance(part, TextPart) and part.name] if last else []
     return "\n\n".join(f"Attached is `{file.name}`:\n\n{_long_text(file.text)}" for file in files)
 
@@ -279,46 +298,55 @@ _LESS = "small|less|least|few|low|short|young|light|cold|cheap|slow|near"
 _MORE = "larg|bigg|more|most|high|great|long|tall|old|heav|warm|fast|deep|best|compare"
 _COMPARING = re.compile(rf"\b(?:({_LESS})|{_MORE})\w*", re.IGNORECASE)
 _COUNTING = re.compile(r"\bhow (?:much|many)(?: more)?\b", re.IGNORECASE)
-_MOST_ROWS = 20
-_LONGEST = 1_500
+_MAX_ROWS = 20
+_MAX_TEXT_CHARS = 1_500
 
 
-def _told(prompt: str, made: Sequence[Made]) -> str:
+def _results_text(prompt: str, calls: Sequence[PlannedCall]) -> str:
     """The results as fields and tables, what the numbers say, and what failed."""
-    good = [one for one in made if one.ok]
-    blocks = _compared(prompt, good)
-    for tool in dict.fromkeys(one.tool for one in good):
-        same = [one for one in good if one.tool == tool]
-        rows = [{**one.arguments, **(json_object(one.data) or {tool: one.data})} for one in same]
-        blocks.append(_alone(same[0]) if len(same) == 1 else _rows(rows))
-    for one in made:
-        if not one.ok:
-            error = json_object(one.data) or {"message": one.data}
+    succeeded = [planned_call for planned_call in calls if planned_call.ok]
+    blocks = _comparison(prompt, succeeded)
+    for tool in dict.fromkeys(planned_call.tool for planned_call in succeeded):
+        same = [planned_call for planned_call in succeeded if planned_call.tool == tool]
+        rows = [
+            {
+                **planned_call.arguments,
+                **(json_object(planned_call.data) or {tool: planned_call.data}),
+            }
+            for planned_call in same
+        ]
+        blocks.append(_single_result(same[0]) if len(same) == 1 else _rows(rows))
+    for planned_call in calls:
+        if not planned_call.ok:
+            error = json_object(planned_call.data) or {"message": planned_call.data}
             denied = "I was not allowed to call" if error.get("code") == "E_DENIED" else "Failed:"
-            blocks.append(f"{denied} `{one}`: {error.get('message') or error.get('code')}")
+            blocks.append(f"{denied} `{planned_call}`: {error.get('message') or error.get('code')}")
     return "\n\n".join(blocks)
 
 
-def _compared(prompt: str, good: Sequence[Made]) -> list[str]:
+def _comparison(prompt: str, succeeded: Sequence[PlannedCall]) -> list[str]:
     """Which number is larger, their difference and their total, as far as the prompt asks."""
-    found = [(one.label, _figure(prompt, one.data)) for one in good]
-    figures = [(label, number) for label, number in found if number is not None]
-    if len(figures) < 2 or len({one.tool for one in good}) > 1:
+    labelled = [
+        (planned_call.label, _result_number(prompt, planned_call.data))
+        for planned_call in succeeded
+    ]
+    figures = [(label, number) for label, number in labelled if number is not None]
+    if len(figures) < 2 or len({planned_call.tool for planned_call in succeeded}) > 1:
         return []
     (most, high), *_, (least, low) = ordered = sorted(figures, key=lambda one: -one[1])
-    said: list[str] = []
+    sentences: list[str] = []
     if word := _COMPARING.search(_COUNTING.sub("", prompt)):
         first, second = (ordered[::-1] if word[1] else ordered)[:2]
-        said.append(_verdict(word[0].lower(), first, second))
+        sentences.append(_comparison_sentence(word[0].lower(), first, second))
     if re.search(r"\b(?:difference|how much|how many more|compare)\b", prompt, re.I):
         parts = f"{_number(high)} (**{most}**) − {_number(low)} (**{least}**)"
-        said.append(f"The difference is **{_number(high - low)}**: {parts}.")
+        sentences.append(f"The difference is **{_number(high - low)}**: {parts}.")
     if re.search(r"\b(?:total|sum|together)\b", prompt, re.I):
-        said.append(f"Together: **{_number(sum(number for _, number in figures))}**.")
-    return said
+        sentences.append(f"Together: **{_number(sum(number for _, number in figures))}**.")
+    return sentences
 
 
-def _verdict(word: str, first: tuple[str, Any], second: tuple[str, Any]) -> str:
+def _comparison_sentence(word: str, first: tuple[str, Any], second: tuple[str, Any]) -> str:
     if first[1] == second[1]:
         return f"**{first[0]}** and **{second[0]}** are equal: {_number(first[1])}."
     word = "larger" if word == "compare" else word
@@ -327,22 +355,28 @@ def _verdict(word: str, first: tuple[str, Any], second: tuple[str, Any]) -> str:
     return f"**{first[0]}** {verb} {word}: {_number(first[1])} against {_number(second[1])}."
 
 
-def _figure(prompt: str, data: Any) -> int | float | None:
+def _result_number(prompt: str, data: Any) -> int | float | None:
     """The number of a result; of several fields the one that the prompt speaks of."""
     fields = json_object(data) or {"": data}
-    numbers = {key: one for key, one in fields.items() if type(one) in (int, float)}
+    numbers = {key: value for key, value in fields.items() if type(value) in (int, float)}
     if len(numbers) > 1:
-        numbers = {key: one for key, one in numbers.items() if stems(key) & stems(prompt)}
+        numbers = {key: value for key, value in numbers.items() if stems(key) & stems(prompt)}
     return next(iter(numbers.values()), None)
 
 
-def _alone(one: Made) -> str:
-    fields = json_object(one.data)
-    if long := _fields(fields) if fields else _rows(items(one.data)) or _long_text(one.data):
-        return f"`{one}`:\n\n{long}"
-    if len(one.arguments) == 1:
-        return f"**{one.label}**: **{cell_text(one.data)}** (`{one.tool}`)"
-    return f"`{one}`: {cell_text(one.data)}"
+def _single_result(planned_call: PlannedCall) -> str:
+    fields = json_object(planned_call.data)
+    if (
+        long := _fields(fields)
+        if fields
+        else _rows(items(planned_call.data)) or _long_text(planned_call.data)
+    ):
+        return f"`{planned_call}`:\n\n{long}"
+    if len(planned_call.arguments) == 1:
+        return (
+            f"**{planned_call.label}**: **{cell_text(planned_call.data)}** (`{planned_call.tool}`)"
+        )
+    return f"`{planned_call}`: {cell_text(planned_call.data)}"
 
 
 def _fields(fields: dict[str, Any]) -> str:
@@ -351,7 +385,9 @@ def _fields(fields: dict[str, Any]) -> str:
     below: list[str] = []
     for key, value in fields.items():
         if inner := json_object(value):
-            lines += [f"- {key}.{name}: {cell_text(one)}" for name, one in inner.items()]
+            lines += [
+                f"- {key}.{name}: {cell_text(inner_value)}" for name, inner_value in inner.items()
+            ]
         elif long := _rows(items(value)) or _long_text(value):
             below.append(f"{key}:\n\n{long}")
         elif not re.search("^sha256|_ms$", key) and value not in ("", [], None):
@@ -361,16 +397,16 @@ def _fields(fields: dict[str, Any]) -> str:
 
 def _rows(listed: Sequence[Any]) -> str:
     """Objects as a table; nothing for other items."""
-    rows = [row for one in listed if (row := json_object(one)) is not None]
+    rows = [row for item in listed if (row := json_object(item)) is not None]
     if not rows or len(rows) < len(listed):
         return ""
     filled = [key for row in rows for key, value in row.items() if value not in ("", [], None)]
     heads = list(dict.fromkeys(filled))[:8]
-    cells = [[cell_text(row.get(key)) for key in heads] for row in rows[:_MOST_ROWS]]
-    cells = [[one.replace("|", "\\|").replace("\n", " ") for one in row] for row in cells]
+    cells = [[cell_text(row.get(key)) for key in heads] for row in rows[:_MAX_ROWS]]
+    cells = [[item.replace("|", "\\|").replace("\n", " ") for item in row] for row in cells]
     lines = ["| " + " | ".join(row) + " |" for row in [heads, *cells]]
     lines.insert(1, "|" + " --- |" * len(heads))
-    more = [f"\n… and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else []
+    more = [f"\n… and {len(rows) - _MAX_ROWS} more"] if len(rows) > _MAX_ROWS else []
     return "\n".join(lines + more)
 
 
@@ -379,7 +415,9 @@ def _long_text(value: Any) -> str:
     if not isinstance(value, str) or "\n" not in value:
         return ""
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", value)), 0)
-    cut = value[:_LONGEST].rstrip("\n") + (" … (cut)" if len(value) > _LONGEST else "")
+    cut = value[:_MAX_TEXT_CHARS].rstrip("\n") + (
+        " … (cut)" if len(value) > _MAX_TEXT_CHARS else ""
+    )
     return f"{fence}\n{cut}\n{fence}"
 
 
@@ -389,16 +427,16 @@ def cell_text(value: Any) -> str:
     if isinstance(value, int | float):
         return _number(value)
     if isinstance(value, list):
-        return ", ".join(cell_text(one) for one in items(value)[:_MOST_ROWS]) or "none"
-    return _cut(value if isinstance(value, str) else _json(value), 200)
+        return ", ".join(cell_text(item) for item in items(value)[:_MAX_ROWS]) or "none"
+    return _shorten(value if isinstance(value, str) else _json(value), 200)
 
 
 def _json(value: Any) -> str:
     return dump_json(value).decode("utf-8", "replace")
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
+def _shorten(text: str, max_chars: int) -> str:
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"
 
 
 def _number(value: int | float) -> str:

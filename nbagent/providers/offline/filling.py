@@ -38,7 +38,7 @@ _STOP_WORDS = frozenset(
         " how where when why i you it this that there many much more most than"
     )
 )
-_ORDERS = frozenset(
+_VERBS = frozenset(
     _words(
         "ask book compare convert count describe download fetch find get give hello hi list look"
         " make plant please read run search send set show tell thanks use write"
@@ -56,10 +56,10 @@ _KINDS = (
 )
 """Words of an argument's name, and the kinds of values that it takes, the likeliest first."""
 _ANY_TEXT = ("name", "text", "id", "path")
-_STAND_INS: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "object": {}}
-_NEAR = 25
+_DEFAULT_VALUES: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "object": {}}
+_NEAR_CHARS = 25
 """Characters between a value and a word that speaks of it."""
-_MOST_CALLS = 16
+_MAX_CALLS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ def stems(text: str) -> set[str]:
     return {stem(word) for word in _words(text) if word not in _STOP_WORDS}
 
 
-def spoken(prompt: str) -> str:
+def without_quotes(prompt: str) -> str:
     """The prompt without its quotations, paths and code: what is said about them."""
     hidden = ("code", "text", "url", "path")
     return _VALUE.sub(lambda match: "" if match.lastgroup in hidden else match[0], prompt)
 
 
-def unquoted(code: str) -> str:
+def without_backticks(code: str) -> str:
     """Code without its backticks."""
     return re.sub(r"\A```\w*\n|\A`+|\s*`+\Z", "", code)
 
@@ -113,16 +113,16 @@ def literal(text: str) -> Any:
 
 def values_in(prompt: str, tool_stems: set[str]) -> list[Value]:
     """The values of a prompt in their order; words of a tool's name are no names of things."""
-    found: list[Value] = []
+    values: list[Value] = []
     for match in _VALUE.finditer(prompt):
         kind, text, start = str(match.lastgroup), match[0], match.start()
         if kind == "name":
             text, start = _name(prompt, match, tool_stems)
         elif kind in ("text", "code"):
-            text = unquoted(text) if kind == "code" else text[1:-1].strip()
+            text = without_backticks(text) if kind == "code" else text[1:-1].strip()
         if text:
-            found.append(Value(kind, text, start))
-    return found
+            values.append(Value(kind, text, start))
+    return values
 
 
 def _name(prompt: str, match: re.Match[str], tool_stems: set[str]) -> tuple[str, int]:
@@ -132,7 +132,7 @@ def _name(prompt: str, match: re.Match[str], tool_stems: set[str]) -> tuple[str,
     listed = re.match(r"\s*(?:,|or\b|and\b|\?|:|\Z)", prompt[match.end() :])
     while text:
         first, _, rest = text.partition(" ")
-        is_order = first.lower() in _ORDERS or stem(first) in tool_stems
+        is_order = first.lower() in _VERBS or stem(first) in tool_stems
         is_alone = not rest and not listed
         if first.lower() not in _STOP_WORDS and not (begins and (is_order or is_alone)):
             break
@@ -149,65 +149,76 @@ def fill(
         forced: the call is made anyway; a value that stands in is put where one is missing.
     """
     parameters, left = _parameters(tool), list(values)
-    required = [one for one in parameters if one.is_required]
-    found: dict[str, list[Any]] = {}
+    required = [parameter for parameter in parameters if parameter.is_required]
+    candidates: dict[str, list[Any]] = {}
     # A word of an enum is sure, and a required argument has the choice before the others.
-    for one in sorted(parameters, key=lambda one: (not one.choices, not one.is_required)):
-        said = [it for it in one.choices if re.search(rf"\b{re.escape(str(it))}\b", prompt, re.I)]
-        if said:
-            found[one.name] = said[:1]
-            left = [value for value in left if value.text.lower() != str(said[0]).lower()]
+    for parameter in sorted(parameters, key=lambda one: (not one.choices, not one.is_required)):
+        choices = [
+            choice
+            for choice in parameter.choices
+            if re.search(rf"\b{re.escape(str(choice))}\b", prompt, re.I)
+        ]
+        if choices:
+            candidates[parameter.name] = choices[:1]
+            left = [value for value in left if value.text.lower() != str(choices[0]).lower()]
             continue
-        suits = {value: _suits(one, value, prompt) for value in left}
+        suits = {value: _suitability(parameter, value, prompt) for value in left}
         best = max(left, key=lambda value: suits[value], default=None)
-        if best and suits[best] >= (2 if required and not one.is_required else 1):
-            takes_many = one.is_list or required == [one]
+        if best and suits[best] >= (2 if required and not parameter.is_required else 1):
+            takes_many = parameter.is_list or required == [parameter]
             alike = [value for value in left if suits[value] and value.kind == best.kind]
             chosen = alike if takes_many else [best]
             left = [value for value in left if value not in chosen]
-            is_number = one.type in ("integer", "number")
-            read = [literal(it.text.replace(",", "")) if is_number else it.text for it in chosen]
-            found[one.name] = [read] if one.is_list else read
-        elif one.is_required and forced:
-            stand_in: Any = [] if one.is_list else _STAND_INS.get(one.type, prompt[:200])
-            found[one.name] = [next(iter(one.choices), stand_in)]
-    if missing := [one.name for one in required if one.name not in found]:
+            is_number = parameter.type in ("integer", "number")
+            read = [
+                literal(value.text.replace(",", "")) if is_number else value.text
+                for value in chosen
+            ]
+            candidates[parameter.name] = [read] if parameter.is_list else read
+        elif parameter.is_required and forced:
+            stand_in: Any = (
+                [] if parameter.is_list else _DEFAULT_VALUES.get(parameter.type, prompt[:200])
+            )
+            candidates[parameter.name] = [next(iter(parameter.choices), stand_in)]
+    if missing := [parameter.name for parameter in required if parameter.name not in candidates]:
         return [], missing
-    names = [one.name for one in parameters if one.name in found]
-    sets = product(*(found[name] for name in names))
-    return [dict(zip(names, chosen, strict=True)) for chosen in islice(sets, _MOST_CALLS)], []
+    names = [parameter.name for parameter in parameters if parameter.name in candidates]
+    sets = product(*(candidates[name] for name in names))
+    return [dict(zip(names, chosen, strict=True)) for chosen in islice(sets, _MAX_CALLS)], []
 
 
-def composed(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
+def compose(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
     """A value that fits a schema, made of what is known: a list has an item for each fact."""
     node = _first_of_union(schema)
     kind = node.get("type")
     if kind == "array":
         item = json_object(node.get("items")) or {}
-        return [composed(item, [fact]) for fact in facts] or [composed(item, ())]
+        return [compose(item, [fact]) for fact in facts] or [compose(item, ())]
     if kind != "object":
         choices = [*items(node.get("enum")), *([node["const"]] if "const" in node else [])]
-        known = [value for fact in facts for value in fact.values() if _is_of(value, kind)]
-        usual: Any = _STAND_INS.get(str(kind), "unknown")
-        return next((one for one in known if one in choices), next(iter(choices or known), usual))
-    left = {name: value for fact in reversed(facts) for name, value in fact.items()}
-    of_facts = {one for name in left for one in stems(name)}
-    made: dict[str, Any] = {}
+        known = [value for fact in facts for value in fact.values() if _has_json_type(value, kind)]
+        usual: Any = _DEFAULT_VALUES.get(str(kind), "unknown")
+        return next(
+            (value for value in known if value in choices), next(iter(choices or known), usual)
+        )
+    remaining = {name: value for fact in reversed(facts) for name, value in fact.items()}
+    of_facts = {stem for name in remaining for stem in stems(name)}
+    built: dict[str, Any] = {}
     properties = json_object(node.get("properties")) or {}
     # Those whose name is known take their value before the others.
     for name, own in sorted(properties.items(), key=lambda it: not stems(it[0]) & of_facts):
         inner = _first_of_union(own)
         if inner.get("type") in ("array", "object"):
-            made[name] = composed(inner, facts)
+            built[name] = compose(inner, facts)
             continue
-        near = {key: value for key, value in left.items() if stems(key) & stems(name)}
-        made[name] = composed(inner, [near, left])
-        taken = [key for key in (*near, *left) if left[key] == made[name]]
-        left.pop(next(iter(taken), ""), None)
-    return {name: made[name] for name in properties}
+        near = {key: value for key, value in remaining.items() if stems(key) & stems(name)}
+        built[name] = compose(inner, [near, remaining])
+        taken = [key for key in (*near, *remaining) if remaining[key] == built[name]]
+        remaining.pop(next(iter(taken), ""), None)
+    return {name: built[name] for name in properties}
 
 
-def _is_of(value: Any, kind: Any) -> bool:
+def _has_json_type(value: Any, kind: Any) -> bool:
     """Whether a value is of a scalar type of JSON Schema."""
     if kind == "number":
         return isinstance(value, int | float) and not isinstance(value, bool)
@@ -219,23 +230,26 @@ def _parameters(tool: ToolSpec) -> list[_Parameter]:
     schema = wire_schema(tool.parameters, inline=True)
     properties = json_object(schema.get("properties")) or {}
     required = [str(name) for name in items(schema.get("required"))]
-    made: list[_Parameter] = []
+    parameters: list[_Parameter] = []
     for name in dict.fromkeys([*properties, *required]):
         own = _first_of_union(properties.get(name))
         is_list = own.get("type") == "array"
         item = _first_of_union(own.get("items")) if is_list else own
-        choices = [one for one in items(item.get("enum")) if one is not None]
+        choices = [choice for choice in items(item.get("enum")) if choice is not None]
         kinds = items(item.get("type")) or [item.get("type", "string")]
-        kind = next((str(one) for one in kinds if one != "null"), "null")
-        made.append(_Parameter(name, kind, is_list, choices, name in required))
-    return made
+        kind = next((str(kind_name) for kind_name in kinds if kind_name != "null"), "null")
+        parameters.append(_Parameter(name, kind, is_list, choices, name in required))
+    return parameters
 
 
 def _first_of_union(schema: Any) -> dict[str, Any]:
     """The schema; of a union the first member that is not null."""
-    found = json_object(schema) or {}
-    members = (json_object(one) or {} for one in items(found.get("anyOf") or found.get("oneOf")))
-    return next((one for one in members if one.get("type") != "null"), found)
+    definition = json_object(schema) or {}
+    members = (
+        json_object(member) or {}
+        for member in items(definition.get("anyOf") or definition.get("oneOf"))
+    )
+    return next((member for member in members if member.get("type") != "null"), definition)
 
 
 def items(value: Any) -> list[Any]:
@@ -243,21 +257,25 @@ def items(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def _suits(parameter: _Parameter, value: Value, prompt: str) -> float:
+def _suitability(parameter: _Parameter, value: Value, prompt: str) -> float:
     """How well a value suits: 0 = not at all, from 2 on also an argument that is not required.
 
     Up to 1 of it is for a word of the parameter's name near the value.
     """
-    words = _words(parameter.name)
-    own, low = {stem(word) for word in words}, max(0, value.start - _NEAR)
+    name_words = _words(parameter.name)
+    own, low = {stem(word) for word in name_words}, max(0, value.start - _NEAR_CHARS)
     start, end = value.start - low, value.start - low + len(value.text)
-    around = re.finditer(r"[^\W\d_]+", prompt[low : low + end + _NEAR])
-    gaps = [max(start - one.end(), one.start() - end, 0) for one in around if stem(one[0]) in own]
-    near = max(0.0, 1 - min(gaps, default=_NEAR) / _NEAR)
+    around = re.finditer(r"[^\W\d_]+", prompt[low : low + end + _NEAR_CHARS])
+    gaps = [
+        max(start - match.end(), match.start() - end, 0)
+        for match in around
+        if stem(match[0]) in own
+    ]
+    near = max(0.0, 1 - min(gaps, default=_NEAR_CHARS) / _NEAR_CHARS)
     if parameter.type in ("integer", "number"):
         is_whole = value.kind == "number" and "." not in value.text
         return 1 + 2 * near if is_whole or (value.kind == parameter.type == "number") else 0
-    kinds = next((kinds for names, kinds in _KINDS if set(words) & set(names)), ())
+    kinds = next((kinds for names, kinds in _KINDS if set(name_words) & set(names)), ())
     if parameter.type != "string" or parameter.choices or value.kind not in (kinds or _ANY_TEXT):
         return 0
     return near + (3 - kinds.index(value.kind) / 2 if kinds else 1)

@@ -27,21 +27,21 @@ from nbagent.contracts.model import (
     Usage,
 )
 from nbagent.engine.overflow import CHARS_PER_TOKEN, message_chars, tools_chars
-from nbagent.providers.provider import whole_response
+from nbagent.providers.provider import collect_stream
 
 _PIECE = re.compile(r"\s*\S{1,8}|\s+\Z")
 """Of the size of a token: a word with the space before it, or less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ScriptedAnswer:
     """What an offline model says to one request: text, reasoning and calls in one answer."""
 
     text: str = ""
     pieces: Sequence[str] | None = None
     """The text as it is streamed, instead of `text`; without them it comes token by token."""
     reasoning: str = ""
-    calls: Sequence[Step | ToolCall] = ()
+    calls: Sequence[ScriptedAnswer | ToolCall] = ()
     """What `call` gives, one each. Ids are given when the step is played."""
     usage: Usage | None = None
     """None = an estimate."""
@@ -52,7 +52,7 @@ class Step:
     """Before the first piece."""
     retries: int = 0
     """So many notices of a retry come before the answer or the error."""
-    error: Step | ModelError | None = None
+    error: ScriptedAnswer | ModelError | None = None
     """What `error` gives; raised after the pieces."""
     only_waits: bool = False
     """The step holds no answer; the next one follows at once."""
@@ -62,13 +62,16 @@ class Step:
     @property
     def tool_calls(self) -> list[ToolCall]:
         """The calls, those of other steps too."""
-        parts = [one.tool_calls if isinstance(one, Step) else [one] for one in self.calls]
+        parts = [
+            entry.tool_calls if isinstance(entry, ScriptedAnswer) else [entry]
+            for entry in self.calls
+        ]
         return [call for part in parts for call in part]
 
     @property
     def failure(self) -> ModelError | None:
         """The error, also if it is another step's."""
-        return self.error.failure if isinstance(self.error, Step) else self.error
+        return self.error.failure if isinstance(self.error, ScriptedAnswer) else self.error
 
 
 def call(
@@ -78,7 +81,7 @@ def call(
     *,
     raw: str | None = None,
     **named: Any,
-) -> Step:
+) -> ScriptedAnswer:
     """One tool call: `call("population", city="Oslo")` or `call("fs.read", {"path": "a.txt"})`.
 
     Args:
@@ -86,8 +89,8 @@ def call(
     """
     if raw is None:
         raw = dump_json({**(arguments or {}), **named}).decode()
-    asked = ToolCall(id="", name=name, arguments=parse_arguments(raw), arguments_raw=raw)
-    return Step(calls=(asked,))
+    tool_call = ToolCall(id="", name=name, arguments=parse_arguments(raw), arguments_raw=raw)
+    return ScriptedAnswer(calls=(tool_call,))
 
 
 class OfflineModel(Protocol):
@@ -97,7 +100,7 @@ class OfflineModel(Protocol):
     timeout_s = float("inf")
     """Deadline of a whole answer."""
 
-    def answer(self, request: ChatRequest) -> Step:
+    def answer(self, request: ChatRequest) -> ScriptedAnswer:
         """What the model says. Raises ModelError when it has nothing to say; others become one."""
         ...
 
@@ -105,7 +108,7 @@ class OfflineModel(Protocol):
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
     ) -> ChatResponse:
         """One whole answer, without delays between pieces."""
-        return await whole_response(self.chat_stream(request, paced=False), notify)
+        return await collect_stream(self.chat_stream(request, paced=False), notify)
 
     async def chat_stream(
         self, request: ChatRequest, *, paced: bool = True
@@ -113,7 +116,7 @@ class OfflineModel(Protocol):
         """The answer in pieces of the size of tokens; when `paced`, with delays between them."""
         until_s = time.monotonic() + self.timeout_s
         try:
-            step = _within_limits(self.answer(request), request)
+            step = _apply_limits(self.answer(request), request)
         except ModelError:
             raise
         except Exception as failure:
@@ -123,13 +126,13 @@ class OfflineModel(Protocol):
                 " function of its script, or please report the prompt."
             ) from failure
         delay_s = (step.delay_ms or 0.0) / 1000 if paced else 0.0
-        response = _response(step, request)
+        response = _build_response(step, request)
         await _wait(step.wait_ms / 1000, until_s)
         failure = step.failure or ModelError("the script says so", code="LLM_RATE_LIMITED")
         for attempt in range(1, step.retries + 1):
-            said = f"retry {attempt} of {step.retries}: {failure.message}"
+            text = f"retry {attempt} of {step.retries}: {failure.message}"
             after_s = failure.retry_after_s or 0.0
-            notice = ClientNotice("retry", said, attempt, wait_s=after_s, error=failure.info)
+            notice = ClientNotice("retry", text, attempt, wait_s=after_s, error=failure.info)
             yield ChatChunk(notice=notice)
         *pieces, last = response_chunks(response, step.pieces)
         if step.failure is not None and response.message.tool_calls:
@@ -166,7 +169,7 @@ def response_chunks(
     yield ChatChunk(done=True, finish_reason=finish, usage=usage, response=response)
 
 
-def estimated_tokens(chars: int) -> int:
+def estimate_tokens(chars: int) -> int:
     """Tokens of so many characters, estimated: one for every four begun."""
     return -(-chars // CHARS_PER_TOKEN)
 
@@ -175,11 +178,11 @@ async def _wait(seconds: float, until_s: float) -> None:
     left_s = until_s - time.monotonic()
     await asyncio.sleep(max(0, min(seconds, left_s)))
     if seconds > left_s:
-        said = "the offline model waits longer than the deadline; allow more with --timeout."
-        raise ModelError(said, code="LLM_TIMEOUT", retryable=True)
+        message = "the offline model waits longer than the deadline; allow more with --timeout."
+        raise ModelError(message, code="LLM_TIMEOUT", retryable=True)
 
 
-def _within_limits(step: Step, request: ChatRequest) -> Step:
+def _apply_limits(step: ScriptedAnswer, request: ChatRequest) -> ScriptedAnswer:
     """Cut the text at a stop sequence, and at `max_tokens` by the estimate."""
     if step.pieces is not None:
         return replace(step, text="".join(step.pieces))
@@ -192,7 +195,7 @@ def _within_limits(step: Step, request: ChatRequest) -> Step:
     return replace(step, text=text)
 
 
-def _response(step: Step, request: ChatRequest) -> ChatResponse:
+def _build_response(step: ScriptedAnswer, request: ChatRequest) -> ChatResponse:
     calls = [
         call.model_copy(update={"id": f"call_{step.place}_{number}"})
         for number, call in enumerate(step.tool_calls, 1)
@@ -217,11 +220,11 @@ def _estimated_usage(request: ChatRequest, message: Message) -> Usage:
 
     The request before ended where the last assistant message of this one stands.
     """
-    base = estimated_tokens(len(request.system_prompt))
-    base += sum(estimated_tokens(tools_chars([one])) for one in request.tools)
-    sizes = [estimated_tokens(message_chars(one)) for one in request.messages]
-    answers = [i for i, one in enumerate(request.messages) if one.role == "assistant"]
-    prompt, reasoning = base + sum(sizes), estimated_tokens(len(message.reasoning or ""))
-    completion = estimated_tokens(message_chars(message)) + reasoning
+    base = estimate_tokens(len(request.system_prompt))
+    base += sum(estimate_tokens(tools_chars([tool])) for tool in request.tools)
+    sizes = [estimate_tokens(message_chars(earlier)) for earlier in request.messages]
+    answers = [i for i, earlier in enumerate(request.messages) if earlier.role == "assistant"]
+    prompt, reasoning = base + sum(sizes), estimate_tokens(len(message.reasoning or ""))
+    completion = estimate_tokens(message_chars(message)) + reasoning
     cached = base + sum(sizes[: answers[-1]]) if answers else 0
     return Usage.of(prompt, completion, cached=cached, reasoning=reasoning)

@@ -18,23 +18,25 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest
-from nbagent.providers.offline.demo import Made, cell_text, made_call
+from nbagent.providers.offline.demo import PlannedCall, call_with_result, cell_text
 from nbagent.providers.offline.filling import items, literal
-from nbagent.providers.offline.stream import Step, call
+from nbagent.providers.offline.stream import ScriptedAnswer, call
 
 _READ, _WRITE, _PATCH = "fs.read", "fs.write", "fs.apply_patch"
-_MOST_PATCHES = 3
+_MAX_PATCHES = 3
 """To end one step, before the person hears what is wrong."""
 _STUCK = "I cannot go on with"
-_FEW_WORDS = _FEW_LINES = 2
+_COMMAND_WORDS = _FEW_LINES = 2
 """Of the person: `go on` or `publish` decides something and is no text to quote."""
 
-_KIND = re.compile(r"(RUN_DIRECTIVE(?=\n- runType: )|NODE_BRIEF|USER_INPUT)\n(.*)", re.DOTALL)
+_MESSAGE_KIND = re.compile(
+    r"(RUN_DIRECTIVE(?=\n- runType: )|NODE_BRIEF|USER_INPUT)\n(.*)", re.DOTALL
+)
 _FIELD = re.compile(r"- (\w+):(?: (.*))?")
 _OUTPUT = re.compile(r"  - .+? -> (\S.*)")
 _EDGE = re.compile(r"  - (\S+) \(label=(.*?)(?:, condition=(.*))?\)")
 
-_ORDER = re.compile(
+_INSTRUCTION = re.compile(
     r"\b[Ww]rite `(?P<text>[^`]+)` to `(?P<path>[^`\s]+)`"
     r"|\b(?:[Ww]rite|[Ss]ave)\b[^.`\n]*?\b(?P<outputs>outputs?)\b"
     r"|\b[Rr]ead\b(?P<files>(?:[^.`\n]*`[@{][^`\s]+`)+)"
@@ -46,10 +48,10 @@ _ORDER = re.compile(
     r"|\b(?P<halt>HALT|[Hh]alt|[Ww]ait for the (?:person|user))\b"
 )
 """What the demo understands of a step's file."""
-_WRAPPED = re.compile(r"(`[^`]*`)|(?<=\S)\n *(?=[A-Za-z`(])")
+_LINE_BREAK = re.compile(r"(`[^`]*`)|(?<=\S)\n *(?=[A-Za-z`(])")
 """A sentence may go over several lines; what stands in backticks stays as it is."""
-_SAYS = re.compile(r"(?:if )?the person (?:says|said|answers|answered) (.+)")
-_IS = re.compile(r"(?:if )?`?(\w+)`? is (?:(less than|more than|at least|at most) )?(.+)")
+_PERSON_SAYS = re.compile(r"(?:if )?the person (?:says|said|answers|answered) (.+)")
+_VARIABLE_IS = re.compile(r"(?:if )?`?(\w+)`? is (?:(less than|more than|at least|at most) )?(.+)")
 _COMPARE = {
     "less than": operator.lt,
     "more than": operator.gt,
@@ -65,38 +67,38 @@ class _Edge:
     condition: str
 
     @property
-    def words(self) -> list[str]:
+    def answers(self) -> list[str]:
         """Those of the person that lead along it."""
-        found = _SAYS.fullmatch(self.condition)
-        return [it.strip("`'\" ") for it in re.split(r",| or ", found[1])] if found else []
+        match = _PERSON_SAYS.fullmatch(self.condition)
+        return [answer.strip("`'\" ") for answer in re.split(r",| or ", match[1])] if match else []
 
     @property
     def comparison(self) -> re.Match[str] | None:
         """Of a variable with a value."""
-        return None if self.words else _IS.fullmatch(self.condition)
+        return None if self.answers else _VARIABLE_IS.fullmatch(self.condition)
 
 
 @dataclass(slots=True)
-class _Story:
+class _WorkflowState:
     """What the messages say. A visit of a step begins when the step before it has ended."""
 
-    state: str = "@state/workflow.md"
+    state_path: str = "@state/workflow.md"
     autopilot: bool = False
     node: str = ""
     step_file: str = ""
     outputs: list[str] = field(default_factory=list[str])
     edges: list[_Edge] = field(default_factory=list[_Edge])
-    made: list[Made] = field(default_factory=list[Made])
+    calls: list[PlannedCall] = field(default_factory=list[PlannedCall])
     """Calls of this visit that went well."""
-    failed: list[Made] = field(default_factory=list[Made])
+    failed: list[PlannedCall] = field(default_factory=list[PlannedCall])
     """Calls since the last brief that did not."""
-    words: list[str] = field(default_factory=list[str])
+    user_texts: list[str] = field(default_factory=list[str])
     """The person's in this visit."""
-    asked: bool = False
+    has_asked: bool = False
     n_answers: int = 0
     """Questions of this visit that the person has answered."""
     ended: bool = False
-    last_words: str = ""
+    last_user_text: str = ""
     """The person's, of any step."""
     files: dict[str, str] = field(default_factory=dict[str, str])
     """By their paths, as they were read last."""
@@ -112,125 +114,144 @@ class _Story:
 
 def is_workflow(request: ChatRequest) -> bool:
     """Whether the runtime sent a directive, and the last user message is one of a workflow."""
-    kinds = [_KIND.match(it.text) for it in request.messages if it.role == "user"]
-    return bool(kinds and kinds[-1]) and "RUN_DIRECTIVE" in [it[1] for it in kinds if it]
+    kinds = [
+        _MESSAGE_KIND.match(message.text) for message in request.messages if message.role == "user"
+    ]
+    return bool(kinds and kinds[-1]) and "RUN_DIRECTIVE" in [
+        message[1] for message in kinds if message
+    ]
 
 
-def walk(request: ChatRequest) -> Step:
+def workflow_answer(request: ChatRequest) -> ScriptedAnswer:
     """What the step still needs, or the patch that ends it."""
-    story = _read(request.messages)
-    if story.ended:
-        return Step(text=_summary(story))
-    if story.step_file not in story.files:
-        wished = [Made(_READ, {"path": story.step_file})]
-        return _made(story, wished, "The brief names a step whose file I have not read.") or Step()
-    text = _split(story.files[story.step_file])[1]
-    orders = _orders(text)
-    story.title = next(iter(re.findall(r"(?m)^#+ +(.+)", text)), story.node)
-    reads: list[Made] = []
-    if any(it["counter"] for it in orders) or any(edge.comparison for edge in story.edges):
-        reads.append(Made(_READ, {"path": story.state}))
-    for order in orders:
-        if order["files"]:
-            paths = map(_path, re.findall(r"`([@{][^`\s]+)`", order["files"]))
-            reads += [Made(_READ, {"path": path}) for path in paths]
-        elif step := _made(story, reads, "I read what the step is about."):
+    state = _read(request.messages)
+    if state.ended:
+        return ScriptedAnswer(text=_workflow_summary(state))
+    if state.step_file not in state.files:
+        wanted = [PlannedCall(_READ, {"path": state.step_file})]
+        return (
+            _pending_calls(state, wanted, "The brief names a step whose file I have not read.")
+            or ScriptedAnswer()
+        )
+    text = _split_frontmatter(state.files[state.step_file])[1]
+    instructions = _instructions(text)
+    state.title = next(iter(re.findall(r"(?m)^#+ +(.+)", text)), state.node)
+    reads: list[PlannedCall] = []
+    if any(order["counter"] for order in instructions) or any(
+        edge.comparison for edge in state.edges
+    ):
+        reads.append(PlannedCall(_READ, {"path": state.state_path}))
+    for instruction in instructions:
+        if instruction["files"]:
+            paths = map(_tool_path, re.findall(r"`([@{][^`\s]+)`", instruction["files"]))
+            reads += [PlannedCall(_READ, {"path": path}) for path in paths]
+        elif step := _pending_calls(state, reads, "I read what the step is about."):
             return step
-        elif order["ask"] is not None or order["halt"]:
-            story.n_questions += 1
-            if story.n_questions > story.n_answers and not story.autopilot:
-                return _question(story, order["ask"] or "")
-        elif order["path"]:
-            given = {"path": _path(order["path"]), "content": order["text"]}
-            if step := _made(story, [Made(_WRITE, given)], f"The step says: {order[0]}"):
+        elif instruction["ask"] is not None or instruction["halt"]:
+            state.n_questions += 1
+            if state.n_questions > state.n_answers and not state.autopilot:
+                return _question(state, instruction["ask"] or "")
+        elif instruction["path"]:
+            arguments = {"path": _tool_path(instruction["path"]), "content": instruction["text"]}
+            if step := _pending_calls(
+                state, [PlannedCall(_WRITE, arguments)], f"The step says: {instruction[0]}"
+            ):
                 return step
-        elif order["outputs"]:
-            if step := _made(story, _outputs(story), "It wants its outputs."):
+        elif instruction["outputs"]:
+            if step := _pending_calls(state, _output_calls(state), "It wants its outputs."):
                 return step
         else:
-            story.changes |= _changed(story, order)
+            state.changes |= _changed_variables(state, instruction)
     return (
-        _made(story, reads, "I read what the step is about.")
-        or _made(story, _outputs(story), "The brief lists outputs.")
-        or _end(story)
+        _pending_calls(state, reads, "I read what the step is about.")
+        or _pending_calls(state, _output_calls(state), "The brief lists outputs.")
+        or _finish_step(state)
     )
 
 
-def _read(messages: Sequence[Message]) -> _Story:
-    story = _Story()
-    results = {one.tool_call_id: one.text for one in messages if one.role == "tool"}
+def _read(messages: Sequence[Message]) -> _WorkflowState:
+    state = _WorkflowState()
+    results = {message.tool_call_id: message.text for message in messages if message.role == "tool"}
     for message in messages:
-        kind = _KIND.match(message.text) if message.role == "user" else None
+        kind = _MESSAGE_KIND.match(message.text) if message.role == "user" else None
         if kind:
-            _hear(story, kind[1], kind[2])
+            _read_message(state, kind[1], kind[2])
         elif message.role == "assistant":
             # What somebody said who had not read the step is no question of it.
-            may_ask = not message.tool_calls and story.step_file in story.files
-            story.asked |= may_ask and not message.text.startswith(_STUCK)
-            for asked in message.tool_calls:
-                _keep(story, made_call(asked, results.get(asked.id, "")))
-    return story
+            may_ask = not message.tool_calls and state.step_file in state.files
+            state.has_asked |= may_ask and not message.text.startswith(_STUCK)
+            for tool_call in message.tool_calls:
+                _record_call(state, call_with_result(tool_call, results.get(tool_call.id, "")))
+    return state
 
 
-def _hear(story: _Story, kind: str, rest: str) -> None:
+def _read_message(state: _WorkflowState, kind: str, rest: str) -> None:
     """One message of the three kinds."""
     lines = rest.split("\n")
-    fields = {it[1]: it[2] or "" for line in lines if (it := _FIELD.fullmatch(line))}
+    fields = {match[1]: match[2] or "" for line in lines if (match := _FIELD.fullmatch(line))}
     if kind == "RUN_DIRECTIVE":
-        story.state = fields.get("state", story.state)
-        story.autopilot = fields.get("autopilot") == "true"
+        state.state_path = fields.get("state", state.state_path)
+        state.autopilot = fields.get("autopilot") == "true"
         return
-    said = kind == "USER_INPUT"
-    node = lines[0].removeprefix("- forNodeId: ") if said else fields.get("currentNodeId", "")
-    if node != story.node or (story.ended and story.edges):
-        story.node, story.ended, story.asked = node, False, False
-        story.made, story.words, story.n_answers = [], [], 0
-    if said:
-        words = "\n".join(lines[1:]).strip()
-        story.words.append(words)
-        if len(words.split()) > _FEW_WORDS:
-            story.last_words = words
-        story.n_answers += story.asked
-        story.asked = False
+    is_user_input = kind == "USER_INPUT"
+    node = (
+        lines[0].removeprefix("- forNodeId: ") if is_user_input else fields.get("currentNodeId", "")
+    )
+    if node != state.node or (state.ended and state.edges):
+        state.node, state.ended, state.has_asked = node, False, False
+        state.calls, state.user_texts, state.n_answers = [], [], 0
+    if is_user_input:
+        text = "\n".join(lines[1:]).strip()
+        state.user_texts.append(text)
+        if len(text.split()) > _COMMAND_WORDS:
+            state.last_user_text = text
+        state.n_answers += state.has_asked
+        state.has_asked = False
     else:
-        story.failed = []
-        story.step_file = fields.get("stepFile", "")
-        story.outputs = [it[1] for line in lines if (it := _OUTPUT.fullmatch(line))]
-        edges = (it for line in lines if (it := _EDGE.fullmatch(line)))
-        story.edges = [_Edge(it[1], it[2], it[3] or "") for it in edges]
+        state.failed = []
+        state.step_file = fields.get("stepFile", "")
+        state.outputs = [match[1] for line in lines if (match := _OUTPUT.fullmatch(line))]
+        edges = (match for line in lines if (match := _EDGE.fullmatch(line)))
+        state.edges = [_Edge(match[1], match[2], match[3] or "") for match in edges]
 
 
-def _keep(story: _Story, made: Made) -> None:
+def _record_call(state: _WorkflowState, finished_call: PlannedCall) -> None:
     """One call, and what it says about files and the document."""
-    path, data = made.arguments.get("path"), json_object(made.data) or {}
-    if not made.ok:
-        story.failed.append(made)
+    path, data = finished_call.arguments.get("path"), json_object(finished_call.data) or {}
+    if not finished_call.ok:
+        state.failed.append(finished_call)
         # An output that was missing is written again.
-        gone = [it for it in story.outputs if made.tool == _PATCH and it in str(data)]
-        story.made = [it for it in story.made if it.arguments.get("path") not in gone]
+        missing_outputs = [
+            path for path in state.outputs if finished_call.tool == _PATCH and path in str(data)
+        ]
+        state.calls = [
+            planned_call
+            for planned_call in state.calls
+            if planned_call.arguments.get("path") not in missing_outputs
+        ]
         return
-    story.made.append(made)
+    state.calls.append(finished_call)
     if not isinstance(path, str):
         return
     text = data.get("content", data.get("contentPreview"))
-    if made.tool == _READ and isinstance(text, str):
-        story.files[path] = text
-        if path == story.state:
-            document = _split(text)[0]
-            story.steps = [*map(str, items(document.get("stepsCompleted")))]
-            story.artifacts = [*map(str, items(document.get("artifacts")))]
-            story.variables = json_object(document.get("variables")) or {}
-    elif made.tool == _PATCH and path == story.state:
-        update = json_object(made.arguments.get("update")) or {}
+    if finished_call.tool == _READ and isinstance(text, str):
+        state.files[path] = text
+        if path == state.state_path:
+            document = _split_frontmatter(text)[0]
+            state.steps = [*map(str, items(document.get("stepsCompleted")))]
+            state.artifacts = [*map(str, items(document.get("artifacts")))]
+            state.variables = json_object(document.get("variables")) or {}
+    elif finished_call.tool == _PATCH and path == state.state_path:
+        update = json_object(finished_call.arguments.get("update")) or {}
         added = update.get("artifacts.append", [])
-        story.artifacts += [added] if isinstance(added, str) else map(str, items(added))
-        story.steps += [str(it) for key, it in update.items() if key == "stepsCompleted.append"]
-        story.variables |= json_object(update.get("variables.set")) or {}
+        state.artifacts += [added] if isinstance(added, str) else map(str, items(added))
+        state.steps += [str(step) for key, step in update.items() if key == "stepsCompleted.append"]
+        state.variables |= json_object(update.get("variables.set")) or {}
         moved = "currentNodeId.set" in update
-        story.ended = moved or (not story.edges and "stepsCompleted.append" in update)
+        state.ended = moved or (not state.edges and "stepsCompleted.append" in update)
 
 
-def _split(text: str) -> tuple[dict[str, Any], str]:
+def _split_frontmatter(text: str) -> tuple[dict[str, Any], str]:
     """Front matter and body; no front matter where it cannot be read."""
     from nbagent.files.frontmatter import read_frontmatter  # late: the YAML library costs 35 ms
 
@@ -239,81 +260,109 @@ def _split(text: str) -> tuple[dict[str, Any], str]:
     return {}, text
 
 
-def _path(text: str) -> str:
+def _tool_path(text: str) -> str:
     return re.sub(r"\{(bundle|skill)-root\}", "@pkg", text.replace("{project-root}", "@project"))
 
 
-def _orders(text: str) -> list[re.Match[str]]:
+def _instructions(text: str) -> list[re.Match[str]]:
     """What a step asks for, in its order. To halt is to wait for the answers, or one question."""
-    found = list(_ORDER.finditer(_WRAPPED.sub(lambda it: it[1] or " ", text)))
-    halts = [it for it in found if it["halt"]]
-    if not any(it["ask"] is not None for it in found):
+    matches = list(_INSTRUCTION.finditer(_LINE_BREAK.sub(lambda match: match[1] or " ", text)))
+    halts = [match for match in matches if match["halt"]]
+    if not any(match["ask"] is not None for match in matches):
         halts = halts[:-1]
-    return [it for it in found if it not in halts]
+    return [match for match in matches if match not in halts]
 
 
-def _changed(story: _Story, order: re.Match[str]) -> dict[str, Any]:
+def _changed_variables(state: _WorkflowState, instruction: re.Match[str]) -> dict[str, Any]:
     """The variable that an order sets, with its new value."""
-    if name := order["counter"]:
-        old = {**story.variables, **story.changes}.get(name)
-        return {name: (old if isinstance(old, int | float) else 0) + int(order["add"])}
-    if order["answer"] or order["kept"]:
-        words = (story.words or [""])[-1]
-        is_short = bool(words) and words.count("\n") < _FEW_LINES
-        return {order["name"] or order["kept"]: words} if order["answer"] or is_short else {}
-    return {order["name"]: literal(order["value"].strip("`"))}
+    if name := instruction["counter"]:
+        old = {**state.variables, **state.changes}.get(name)
+        return {name: (old if isinstance(old, int | float) else 0) + int(instruction["add"])}
+    if instruction["answer"] or instruction["kept"]:
+        user_text = (state.user_texts or [""])[-1]
+        is_short = bool(user_text) and user_text.count("\n") < _FEW_LINES
+        return (
+            {instruction["name"] or instruction["kept"]: user_text}
+            if instruction["answer"] or is_short
+            else {}
+        )
+    return {instruction["name"]: literal(instruction["value"].strip("`"))}
 
 
-def _made(story: _Story, wished: Sequence[Made], why: str) -> Step | None:
+def _pending_calls(
+    state: _WorkflowState, wished: Sequence[PlannedCall], why: str
+) -> ScriptedAnswer | None:
     """Those of the calls that are still to be made; what is wrong where one cannot be."""
-    left = [it for it in wished if it.key not in [old.key for old in story.made]]
-    for one in list(left):
-        path = one.arguments["path"]
-        failure = next((it for it in story.failed if it.key == one.key), None)
-        if failure and (one.tool == _WRITE or path in (story.step_file, story.state)):
-            return _complaint(story, failure)
+    left = [wanted for wanted in wished if wanted.key not in [old.key for old in state.calls]]
+    for planned_call in list(left):
+        path = planned_call.arguments["path"]
+        failure = next((failed for failed in state.failed if failed.key == planned_call.key), None)
+        if failure and (planned_call.tool == _WRITE or path in (state.step_file, state.state_path)):
+            return _failure_answer(state, failure)
         if failure:
-            left.remove(one)  # The step goes on without a file that cannot be read.
-    calls = [call(it.tool, it.arguments) for it in left]
-    return Step(reasoning=why, calls=calls) if calls else None
+            left.remove(planned_call)  # The step goes on without a file that cannot be read.
+    calls = [call(wanted.tool, wanted.arguments) for wanted in left]
+    return ScriptedAnswer(reasoning=why, calls=calls) if calls else None
 
 
-def _outputs(story: _Story) -> list[Made]:
+def _output_calls(state: _WorkflowState) -> list[PlannedCall]:
     """Writes the outputs that this visit has not written."""
-    written = [it.arguments.get("path") for it in story.made if it.tool == _WRITE]
-    left = [path for path in story.outputs if path not in written]
-    return [Made(_WRITE, {"path": it, "content": _text_for(it, story)}) for it in left]
+    written = [
+        planned_call.arguments.get("path")
+        for planned_call in state.calls
+        if planned_call.tool == _WRITE
+    ]
+    left = [path for path in state.outputs if path not in written]
+    return [PlannedCall(_WRITE, {"path": path, "content": _text_for(path, state)}) for path in left]
 
 
-def _text_for(path: str, story: _Story) -> str:
+def _text_for(path: str, state: _WorkflowState) -> str:
     """A short text of what is known; of a table that was read, its lines, each once."""
-    read = dict.fromkeys(str(it.arguments["path"]) for it in story.made if it.tool == _READ)
-    read = [it for it in read if it in story.files and it not in (story.step_file, story.state)]
-    for one in reversed(read):
-        if path.endswith(".csv") and one.endswith(".csv"):
-            return "".join(dict.fromkeys(story.files[one].splitlines(keepends=True)))
-    lines = [f"# {story.title}", "", *(f"> {it}" for it in story.last_words.splitlines()), ""]
-    lines += [f"- {it}: {cell_text(v)}" for it, v in (story.variables | story.changes).items()]
-    for one in read:
-        rows = story.files[one].splitlines()
-        lines.append(f"- `{one}`: {len(rows)} lines, {len(set(rows))} of them different")
+    read = dict.fromkeys(
+        str(planned_call.arguments["path"])
+        for planned_call in state.calls
+        if planned_call.tool == _READ
+    )
+    read = [
+        path
+        for path in read
+        if path in state.files and path not in (state.step_file, state.state_path)
+    ]
+    for source in reversed(read):
+        if path.endswith(".csv") and source.endswith(".csv"):
+            return "".join(dict.fromkeys(state.files[source].splitlines(keepends=True)))
+    lines = [
+        f"# {state.title}",
+        "",
+        *(f"> {line}" for line in state.last_user_text.splitlines()),
+        "",
+    ]
+    lines += [f"- {name}: {cell_text(v)}" for name, v in (state.variables | state.changes).items()]
+    for source in read:
+        rows = state.files[source].splitlines()
+        lines.append(f"- `{source}`: {len(rows)} lines, {len(set(rows))} of them different")
     return "\n".join([*lines, "", "Written by `offline:demo`, a rule-based stand-in.", ""])
 
 
-def _question(story: _Story, asked: str) -> Step:
-    said = re.sub(r"^ the (?:person|user)", "", asked).strip(" :,")
-    known = ", ".join(f"`{word}`" for edge in story.edges for word in edge.words)
+def _question(state: _WorkflowState, question: str) -> ScriptedAnswer:
+    text = re.sub(r"^ the (?:person|user)", "", question).strip(" :,")
+    known = ", ".join(f"`{word}`" for edge in state.edges for word in edge.answers)
     listed = f"\n\nI understand {known}." if known else ""
-    return Step(reasoning="The person decides here.", text=f"{said or story.title}{listed}")
+    return ScriptedAnswer(
+        reasoning="The person decides here.", text=f"{text or state.title}{listed}"
+    )
 
 
-def _holds(edge: _Edge, story: _Story) -> bool:
+def _condition_holds(edge: _Edge, state: _WorkflowState) -> bool:
     """Whether a condition of a form that is known is met."""
-    if edge.words:
-        said = (story.words or [""])[-1]
-        found = (re.search(rf"(?<!\w){re.escape(it)}(?!\w)", said, re.I) for it in edge.words)
-        return (story.autopilot and not said) or any(found)
-    comparison, variables = edge.comparison, {**story.variables, **story.changes}
+    if edge.answers:
+        user_text = (state.user_texts or [""])[-1]
+        matches = (
+            re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", user_text, re.I)
+            for answer in edge.answers
+        )
+        return (state.autopilot and not user_text) or any(matches)
+    comparison, variables = edge.comparison, {**state.variables, **state.changes}
     if comparison is None or comparison[1] not in variables:
         return False
     value, wanted = variables[comparison[1]], literal(comparison[3].strip("`'\""))
@@ -323,81 +372,98 @@ def _holds(edge: _Edge, story: _Story) -> bool:
     return are_numbers and _COMPARE[comparison[2]](value, wanted)
 
 
-def _chosen(story: _Story) -> tuple[_Edge | None, str]:
+def _choose_edge(state: _WorkflowState) -> tuple[_Edge | None, str]:
     """One of several edges, and why; None where the person has to say it."""
-    for edge in story.edges:
-        if _holds(edge, story):
-            is_first = edge.words and not story.words
+    for edge in state.edges:
+        if _condition_holds(edge, state):
+            is_first = edge.answers and not state.user_texts
             return edge, "the first choice, as autopilot is on" if is_first else edge.condition
-    plain = [edge for edge in story.edges if edge.condition in ("", "otherwise")]
+    plain = [edge for edge in state.edges if edge.condition in ("", "otherwise")]
     if plain:
         # Another label than this leads aside.
-        edge = next((it for it in plain if it.label == "next"), plain[0])
+        edge = next((edge for edge in plain if edge.label == "next"), plain[0])
         return edge, "no other condition holds"
-    if any(edge.words for edge in story.edges) and not story.autopilot:
+    if any(edge.answers for edge in state.edges) and not state.autopilot:
         return None, ""
-    return story.edges[0], "the first edge, as I understand none of the conditions"
+    return state.edges[0], "the first edge, as I understand none of the conditions"
 
 
-def _end(story: _Story) -> Step:
+def _finish_step(state: _WorkflowState) -> ScriptedAnswer:
     """The one patch that ends the step and goes on; another one where it was refused."""
-    update: dict[str, Any] = {"stepsCompleted.append": story.node}
+    update: dict[str, Any] = {"stepsCompleted.append": state.node}
     why = "The step is done."
-    if len(story.edges) > 1:
-        edge, reason = _chosen(story)
+    if len(state.edges) > 1:
+        edge, reason = _choose_edge(state)
         if edge is None:
-            return _question(story, "How shall it go on?")
-        why = f"{story.node} -> {edge.target} ({edge.label}): {reason}"
+            return _question(state, "How shall it go on?")
+        why = f"{state.node} -> {edge.target} ({edge.label}): {reason}"
         update |= {"currentNodeId.set": edge.target, "decisionLog.append": why}
-    elif story.edges:
-        update["currentNodeId.set"] = story.edges[0].target
-    if story.changes:
-        update["variables.set"] = story.changes
-    if made := [it for it in story.outputs if it not in story.artifacts]:
-        update["artifacts.append"] = made[0] if len(made) == 1 else made
-    refused = [it for it in story.failed if it.tool == _PATCH]
+    elif state.edges:
+        update["currentNodeId.set"] = state.edges[0].target
+    if state.changes:
+        update["variables.set"] = state.changes
+    if new_outputs := [
+        planned_call for planned_call in state.outputs if planned_call not in state.artifacts
+    ]:
+        update["artifacts.append"] = new_outputs[0] if len(new_outputs) == 1 else new_outputs
+    refused = [planned_call for planned_call in state.failed if planned_call.tool == _PATCH]
     if refused:
         why = f"It was refused: {_reason(refused[-1])}"
-        other = _other(story, update, refused)
-        if other is None or len(refused) >= _MOST_PATCHES:
-            return _complaint(story, refused[-1])
+        other = _alternative_update(state, update, refused)
+        if other is None or len(refused) >= _MAX_PATCHES:
+            return _failure_answer(state, refused[-1])
         update = other
-    arguments = {"path": story.state, "operation": "updateFrontmatter", "update": update}
-    return Step(reasoning=why, calls=[call(_PATCH, arguments)])
+    arguments = {"path": state.state_path, "operation": "updateFrontmatter", "update": update}
+    return ScriptedAnswer(reasoning=why, calls=[call(_PATCH, arguments)])
 
 
-def _other(story: _Story, update: dict[str, Any], refused: Sequence[Made]) -> dict[str, Any] | None:
+def _alternative_update(
+    state: _WorkflowState, update: dict[str, Any], refused: Sequence[PlannedCall]
+) -> dict[str, Any] | None:
     """What the last refusal leaves open and was not tried."""
     error = json_object(refused[-1].data) or {}
-    if any(path in str(error) for path in story.outputs):
+    if any(path in str(error) for path in state.outputs):
         again = "its outputs were missing and are written again"
-        return {**update, "decisionLog.append": f"{story.node}: {again}"}
-    tried = [json_object(it.arguments.get("update")) or {} for it in refused]
-    targets = [str(it) for it in items((json_object(error.get("details")) or {}).get("allowed"))]
+        return {**update, "decisionLog.append": f"{state.node}: {again}"}
+    tried = [json_object(refused_call.arguments.get("update")) or {} for refused_call in refused]
+    targets = [
+        str(refused_call)
+        for refused_call in items((json_object(error.get("details")) or {}).get("allowed"))
+    ]
     for target in targets:
-        if target not in [it.get("currentNodeId.set") for it in tried]:
-            log = f"{story.node} -> {target}: another step was refused"
+        if target not in [refused_call.get("currentNodeId.set") for refused_call in tried]:
+            log = f"{state.node} -> {target}: another step was refused"
             return {**update, "currentNodeId.set": target, "decisionLog.append": log}
     # It may stand in the document already as completed.
-    moves = "currentNodeId.set" in update and all("stepsCompleted.append" in it for it in tried)
+    moves = "currentNodeId.set" in update and all(
+        "stepsCompleted.append" in refused_call for refused_call in tried
+    )
     if error.get("code") == "E_PRECONDITION_FAILED" and moves:
-        return {key: it for key, it in update.items() if key != "stepsCompleted.append"}
+        return {
+            key: refused_call
+            for key, refused_call in update.items()
+            if key != "stepsCompleted.append"
+        }
     return None
 
 
-def _reason(failure: Made) -> str:
+def _reason(failure: PlannedCall) -> str:
     error = json_object(failure.data) or {}
     return str(error.get("message") or error.get("code") or "")
 
 
-def _complaint(story: _Story, failure: Made) -> Step:
-    what = f"`{failure.tool}` of `{failure.arguments.get('path')}` failed. {_reason(failure)}"
-    return Step(text=f"{_STUCK} `{story.node}`: {what}\n\nTell me when I shall try again.")
+def _failure_answer(state: _WorkflowState, failure: PlannedCall) -> ScriptedAnswer:
+    failed_call = (
+        f"`{failure.tool}` of `{failure.arguments.get('path')}` failed. {_reason(failure)}"
+    )
+    return ScriptedAnswer(
+        text=f"{_STUCK} `{state.node}`: {failed_call}\n\nTell me when I shall try again."
+    )
 
 
-def _summary(story: _Story) -> str:
-    if story.edges:
-        return f"`{story.node}` is done."
-    steps = " → ".join(f"`{it}`" for it in story.steps)
-    listed = "\n".join(f"- `{it}`" for it in dict.fromkeys(story.artifacts)) or "- none"
+def _workflow_summary(state: _WorkflowState) -> str:
+    if state.edges:
+        return f"`{state.node}` is done."
+    steps = " → ".join(f"`{step}`" for step in state.steps)
+    listed = "\n".join(f"- `{path}`" for path in dict.fromkeys(state.artifacts)) or "- none"
     return f"The workflow is complete: {steps}.\n\nWritten:\n\n{listed}"

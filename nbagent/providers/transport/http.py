@@ -1,7 +1,7 @@
 """One HTTP request to a model server and its answer as bytes.
 
-Owns addresses, proxies, pools, TLS, deadlines, caps and inflating, and turns every fault into a
-ModelError. It follows no redirect and retries nothing; what the bytes mean belongs to the wires.
+Owns proxies, pools, TLS, deadlines, size limits and decompression, and turns every fault into a
+ModelError. It follows no redirect and retries nothing; the wires know what the bytes mean.
 
 The pool is httpx2's own (`httpcore2`), called without the client around it: parsing the URL,
 merging headers and wrapping streams for each request would double the cost of a turn.
@@ -23,28 +23,29 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 import httpcore2
 from httpcore2 import AsyncConnectionPool as Pool
 
-from nbagent import __version__
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.secrets import SecretKey, register_secret
+from nbagent.contracts.version import __version__
 from nbagent.providers.address import is_loopback
 from nbagent.providers.http_errors import request_id_of, response_error
-from nbagent.providers.transport.sse import bad_answer, inflater_of, shown_line
-from nbagent.providers.transport.streams import Backend, StaleConnection, Stream
+from nbagent.providers.transport.sse import bad_response, make_inflater, safe_line
+from nbagent.providers.transport.streams import NetworkBackend, StaleConnection, Stream
 
 CONNECT_TIMEOUT_S = 5.0
 BETWEEN_BYTES_S = 300.0
-"""Longest silence while an answer streams; comments and pings count as life."""
+"""Longest silence while an answer streams. Every byte counts, also SSE comments and pings: servers
+send them during long thinking to keep the connection open."""
 MAX_BODY_BYTES = 16 * 1024 * 1024
-"""Of one whole answer, both as it is sent and after inflating."""
+"""Limit of one whole answer, both compressed and decompressed."""
 MAX_STREAM_BYTES = 64 * 1024 * 1024
-"""Of one event stream: 128,000 tokens, each wrapped in 350 bytes, are 43 MB."""
+"""Limit of one event stream: 128,000 tokens with 350 bytes around each are 43 MB."""
 _MAX_ERROR_BYTES = 256 * 1024
 _ERROR_BODY_S = 5.0
 _MAX_CONNECTIONS = 100
 _KEEP_ALIVE_S = 60.0
-_STALE_CONNECTIONS = 3  # Passed over at once; then the server is left alone.
-_IN_URL = "/%~!$&'()*+,;=:@?"  # Of a path or query, besides letters and digits.
+_MAX_STALE_CONNECTIONS = 3  # Try another connection this many times, without a wait.
+_URL_SAFE = "/%~!$&'()*+,;=:@?"  # Not quoted in a path or query, besides letters and digits.
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # Names, IPv4, IPv6 with its zone.
 
 
@@ -66,16 +67,18 @@ class HttpClient:
         defaults = {
             "Host": self.address.server,
             "Accept": "application/json, text/event-stream",
-            # Nothing is gained by inflating tokens, and proxies buffer what they deflate.
+            # Small events hardly shrink, and proxies that compress a stream also delay it.
             "Accept-Encoding": "identity",
             "User-Agent": f"nbagent/{__version__}",
         }
         self._defaults, self._headers = defaults, headers
-        # Names have no case; what the person gave replaces the others.
-        self._given = given = {name.lower() for name in headers}
-        self._key = None if key_header.lower() in given else key
-        self.has_key = key is not None or bool(given & {key_header.lower(), "authorization"})
-        """Whether a key is sent."""
+        # Header names have no case. The person's headers replace the defaults, also the key.
+        self._override_names = override_names = {name.lower() for name in headers}
+        self._key = None if key_header.lower() in override_names else key
+        self.has_key = key is not None or bool(
+            override_names & {key_header.lower(), "authorization"}
+        )
+        """True if a key is sent."""
         self._key_header, self._key_prefix = key_header, key_prefix
         self._advice = advice or "is it running?"
 
@@ -89,42 +92,42 @@ class HttpClient:
         between_bytes_s: float = BETWEEN_BYTES_S,
         headers: Mapping[str, str] | None = None,
     ) -> Response:
-        """Send one request; returns when a 2xx status and the headers have come, else raises.
+        """Send one request; return its response after a 2xx status and the headers, else raise.
 
         Args:
-            path: what follows the base URL, with its slash; its query is put before the URL's.
-            deadline: the loop's time at which the whole answer must be there.
-            headers: of this request; those of the client go before them.
+            path: path below the base URL, with its slash; its query comes before the URL's.
+            deadline: the whole answer must be there by then; loop time.
+            headers: headers of this request; the person's headers replace them.
         """
         request = self._request(method, path, body, headers or {})
         connect_s = min(CONNECT_TIMEOUT_S, deadline - asyncio.get_running_loop().time())
         request.extensions = {"timeout": {"connect": connect_s, "read": between_bytes_s}}
         try:
             async with asyncio.timeout_at(deadline):
-                response = await self._answered(request, deadline)
+                response = await self._send_request(request, deadline)
         except Exception as error:
             fault = _model_error(error, self.address.server, deadline, self._advice)
         else:
             if 200 <= response.status < 300:
                 return response
-            fault = await self._refusal(response, path)
-        # Raised here, not in the handler: no context keeps the library's objects alive.
+            fault = await self._status_error(response, path)
+        # Not raised in the handler: its context would keep the library's objects alive.
         raise fault
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop that wait for a request."""
+        """Close the idle connections of this event loop."""
         for pool in _pools.get(asyncio.get_running_loop(), {}).values():
             for connection in pool.connections:
                 if connection.is_idle():
                     await connection.aclose()
-        # Closed sockets are let go in the loop's next round.
+        # The loop frees closed sockets in its next iteration.
         await asyncio.sleep(0)
 
     def _request(
         self, method: str, path: str, body: bytes | None, extra: Mapping[str, str]
     ) -> httpcore2.Request:
         usual = {**self._defaults, **extra}.items()
-        headers = {name: text for name, text in usual if name.lower() not in self._given}
+        headers = {name: text for name, text in usual if name.lower() not in self._override_names}
         headers |= self._headers
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -132,33 +135,31 @@ class HttpClient:
         if self._key is not None:
             text = self._key.reveal().strip()
             if not text.isascii() or not text.isprintable():
-                what = "the key has characters that no key has; copy it again."
-                raise ModelError(what, code="LLM_AUTH_FAILED")
+                message = "the key contains characters that no key contains; copy it again."
+                raise ModelError(message, code="LLM_AUTH_FAILED")
             headers[self._key_header] = self._key_prefix + text
         coded = [(name.encode(), text.encode()) for name, text in headers.items()]
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 
-    async def _answered(self, request: httpcore2.Request, deadline: float) -> Response:
-        for _ in range(_STALE_CONNECTIONS + 1):
-            # An idle connection that the server had closed is no answer to anything.
+    async def _send_request(self, request: httpcore2.Request, deadline: float) -> Response:
+        for _ in range(_MAX_STALE_CONNECTIONS + 1):
+            # If the server had closed an idle connection, nothing was sent: try another one.
             with suppress(StaleConnection):
-                response = await _pool_of(self.address.route()).handle_async_request(request)
+                response = await _pool_for(self.address.route()).handle_async_request(request)
                 stream = cast("Stream", cast("Any", response).extensions["network_stream"])
                 if not stream.unsent:
                     return Response(response, stream, deadline, self.address.server)
-                # What was read behind the answer before is none to what was not sent yet.
+                # Bytes left from the previous response do not answer a request that was not sent yet.
                 await response.aclose()
-        raise ConnectionResetError("it keeps none open, or answers before it is asked")
+        raise ConnectionResetError("it closes every connection, or answers before the request")
 
-    async def _refusal(self, response: Response, path: str) -> ModelError:
-        shown = self.address.shown + path.partition("?")[0]
+    async def _status_error(self, response: Response, path: str) -> ModelError:
+        shown = self.address.display_url + path.partition("?")[0]
         raw, body = b"", None
         async with aclosing(response):
             if 300 <= response.status < 400:
-                # Following it would carry the key to another host, and turn POST into GET.
-                location = shown_line(
-                    re.split("[?#]", response.headers.get("location", ""))[0], 300
-                )
+                # Following it would send the key to another host, and turn POST into GET.
+                location = safe_line(re.split("[?#]", response.headers.get("location", ""))[0], 300)
                 return _http_error(
                     f"{shown} answered with a redirect (HTTP {response.status}) to"
                     f" {location.rpartition('@')[2] or 'nowhere'!r}, which is not followed; give"
@@ -167,9 +168,9 @@ class HttpClient:
                     request_id=response.request_id,
                 )
             if response.status == 407:
-                # Its body may hold the request's headers, with the password of the proxy in them.
+                # The body may repeat the request's headers with the proxy's password.
                 return _proxy_refused(self.address.server, "407", "HTTP_PROXY")
-            response.shorten(_ERROR_BODY_S)
+            response.shorten_deadline(_ERROR_BODY_S)
             with suppress(ModelError, ValueError, RecursionError):
                 raw = await response.read(_MAX_ERROR_BYTES)
                 body = load_json(raw)
@@ -184,13 +185,13 @@ class HttpClient:
 
 
 class Response:
-    """A response whose body has still to be read. Close it in any case."""
+    """A response whose body was not read yet. Always close it."""
 
     def __init__(
         self, response: httpcore2.Response, stream: Stream, deadline: float, server: str
     ) -> None:
         self.status = response.status
-        # By names in lower case; what came twice is joined, as HTTP has it.
+        # Names in lower case; repeated headers are joined with commas, as HTTP defines it.
         self.headers: dict[str, str] = {}
         for raw_name, raw_value in response.headers:
             name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
@@ -202,15 +203,15 @@ class Response:
         self._server = server
 
     async def pieces(self, limit: int = MAX_BODY_BYTES) -> AsyncGenerator[bytes]:
-        """The body as it arrives, inflated; chunks that arrived together come as one piece.
+        """Yield the body as it arrives, decompressed; chunks that arrived together are one piece.
 
         Raises:
-            ModelError: it broke off, or it is over the limit.
+            ModelError: the connection broke, or the body is over the limit.
         """
-        inflate = inflater_of(self.headers.get("content-encoding", ""))
+        inflate = make_inflater(self.headers.get("content-encoding", ""))
         stream, total, most = self._stream, 0, self._stream.received + limit
         body = cast("AsyncGenerator[bytes]", aiter(cast("Any", self._response.stream)))
-        held, last, fault = bytearray(), b"", None
+        buffer, last, fault = bytearray(), b"", None
         async with aclosing(body):
             while fault is None:
                 try:
@@ -218,76 +219,78 @@ class Response:
                 except Exception as error:
                     piece, fault = b"", _model_error(error, self._server, stream.deadline)
                 last = piece or last
-                held += piece
-                # More of it has arrived. (Half a chunk may hold those before it back.)
-                if piece and not stream.last.endswith((piece, piece + b"\r\n")):
+                buffer += piece
+                # More has arrived already: join it. (Half a chunk may delay the chunks before it.)
+                if piece and not stream.last_read.endswith((piece, piece + b"\r\n")):
                     continue
-                for part in inflate(bytes(held)):
+                for part in inflate(bytes(buffer)):
                     total += len(part)
                     if total > limit or stream.received > most:
-                        raise bad_answer(f"it is larger than {limit / 2**20:g} MB")
+                        raise bad_response(f"it is larger than {limit / 2**20:g} MB")
                     yield part
-                held.clear()
+                buffer.clear()
                 if not piece:
                     break
         if fault is not None:
             raise fault
-        # Bytes behind an answer would be taken for the answer to the next request.
+        # Bytes after the body would be read as the answer to the next request on this connection.
         end = b"0\r\n\r\n" if "transfer-encoding" in self.headers else last or b"\r\n\r\n"
-        if not stream.last.endswith(end):
+        if not stream.last_read.endswith(end):
             await stream.aclose()
 
     async def read(self, limit: int = MAX_BODY_BYTES) -> bytes:
-        """The whole body. Raises ModelError, also when it is over the limit."""
+        """Read the whole body. Raises ModelError, also if it is over the limit."""
         async with aclosing(self.pieces(limit)) as pieces:
             return b"".join([piece async for piece in pieces])
 
-    def shorten(self, within_s: float) -> None:
-        """What is still to come must come within this time from now."""
+    def shorten_deadline(self, within_s: float) -> None:
+        """The rest of the body must arrive within this time from now."""
         soon = asyncio.get_running_loop().time() + within_s
         self._stream.deadline = min(self._deadline, soon)
 
     async def aclose(self) -> None:
-        """Give the connection back if the body was read to its end; drop it otherwise."""
-        self._stream.last = b""  # What an answer said stays with nobody who waits for the next.
+        """Return the connection to the pool if the body was read to its end, else drop it."""
+        self._stream.last_read = (
+            b""  # What an answer said stays with nobody who waits for the next.
+        )
         await self._response.aclose()
 
 
 class Address:
-    """A base URL, parsed once."""
+    """A base URL in parts, safe to show and to send to."""
 
     def __init__(self, base_url: str) -> None:
         if "@" in base_url.partition("://")[2].partition("/")[0]:
-            what = "the base URL holds a name or a password"
-            raise UsageError(f"{what}; give the key in LLM_API_KEY instead.")
+            problem = "the base URL contains a user name or a password"
+            raise UsageError(f"{problem}; give the key in LLM_API_KEY instead.")
         try:
-            parts, self.host = _parts_of(base_url)
+            parts, self.host = _split_url(base_url)
         except ValueError:
-            what = f"the base URL {base_url!r} is none"
-            raise UsageError(f"{what}; write it as http://HOST:PORT/v1.") from None
+            problem = f"the base URL {base_url!r} is none"
+            raise UsageError(f"{problem}; write it as http://HOST:PORT/v1.") from None
         self.scheme, self.port = parts.scheme, parts.port
-        self._path = quote(parts.path.rstrip("/"), _IN_URL, errors="replace")
-        self._query = quote(parts.query, _IN_URL, errors="replace")
+        self._path = quote(parts.path.rstrip("/"), _URL_SAFE, errors="replace")
+        self._query = quote(parts.query, _URL_SAFE, errors="replace")
         name = f"[{self.host}]" if ":" in self.host else self.host
         self.server = name if self.port is None else f"{name}:{self.port}"
-        self.shown = f"{self.scheme}://{self.server}{self._path}"
-        """The base URL without its query; safe to show."""
-        self._is_here = is_loopback(base_url)
+        self.display_url = f"{self.scheme}://{self.server}{self._path}"
+        """Base URL without its query, which may hold a key; safe to show."""
+        self._is_loopback = is_loopback(base_url)
 
     def url(self, path: str) -> httpcore2.URL:
-        """What is asked for: the path below the base URL, and both queries."""
+        """URL of a request: the path below the base URL, and both queries."""
         path, _, query = path.partition("?")
         query = "&".join(filter(None, (query, self._query)))
         target = f"{self._path}{path}{f'?{query}' if query else ''}"
         return httpcore2.URL(scheme=self.scheme, host=self.host, port=self.port, target=target)
 
     def route(self) -> _Route:
-        """The proxy and the certificates now: a notebook may set them after its first request."""
+        """Return proxy and certificates. Read each time: a notebook may set them after a request."""
         certificates = proxy_url = None
         if self.scheme == "https":
             certificates = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR", "")
-        if not self._is_here:
-            # 40 ms, and a server on this machine does not need it.
+        if not self._is_loopback:
+            # Late import: it costs 40 ms, and a server on this machine needs no proxy.
             from urllib.request import getproxies, proxy_bypass
 
             proxies = {} if proxy_bypass(self.host) else getproxies()
@@ -295,23 +298,23 @@ class Address:
         return proxy_url, certificates
 
 
-def _parts_of(url: str) -> tuple[SplitResult, str]:
-    """An HTTP address and its host in ASCII; raises ValueError."""
+def _split_url(url: str) -> tuple[SplitResult, str]:
+    """Split an HTTP URL; return its parts and its host in ASCII. Raises ValueError."""
     parts = urlsplit(url)
     host = (parts.hostname or "").encode("idna").decode()
-    # The library would ask the usual port for port 0.
+    # The library would use the default port instead of port 0.
     if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host) or parts.port == 0:
         raise ValueError(url)
     return parts, host
 
 
 _Route = tuple[str | None, str | None]
-"""A proxy, and where the certificates are."""
+"""URL of the proxy and path of the certificates; None for none."""
 _pools: dict[asyncio.AbstractEventLoop, dict[_Route, Pool]] = {}
 
 
-def _pool_of(route: _Route) -> Pool:
-    """Of this event loop, and of the proxy and the certificates that hold now."""
+def _pool_for(route: _Route) -> Pool:
+    """Return the pool for this event loop, proxy and certificates; create it if needed."""
     loop, (proxy, certificates) = asyncio.get_running_loop(), route
     if loop not in _pools:
         for closed in [known for known in _pools if known.is_closed()]:
@@ -319,45 +322,45 @@ def _pool_of(route: _Route) -> Pool:
         _pools[loop] = {}
     if route not in _pools[loop]:
         try:
-            # It reads the variables itself, in 23 ms.
+            # It reads SSL_CERT_FILE and SSL_CERT_DIR itself, which costs 23 ms.
             tls = None if certificates is None else httpcore2.default_ssl_context()
         except (OSError, ValueError) as error:
-            what = f"no certificates can be read from {certificates!r} ({error})"
-            raise _http_error(f"{what}; correct SSL_CERT_DIR or SSL_CERT_FILE.") from None
+            problem = f"the certificates in {certificates!r} cannot be read ({error})"
+            raise _http_error(f"{problem}; correct SSL_CERT_DIR or SSL_CERT_FILE.") from None
         _pools[loop][route] = Pool(
             ssl_context=tls,
             proxy=_proxy(proxy) if proxy else None,
             max_connections=_MAX_CONNECTIONS,
             max_keepalive_connections=_MAX_CONNECTIONS // 4,
             keepalive_expiry=_KEEP_ALIVE_S,
-            network_backend=Backend(),
+            network_backend=NetworkBackend(),
         )
     return _pools[loop][route]
 
 
 def _proxy(address: str) -> httpcore2.Proxy:
     try:
-        parts, host = _parts_of(address if "://" in address else f"http://{address}")
+        parts, host = _split_url(address if "://" in address else f"http://{address}")
     except ValueError:
         raise _http_error(
-            "the proxy that the environment names cannot be used: its address cannot be read, and"
-            " only HTTP proxies are known; correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name"
-            " the server in NO_PROXY."
+            "the proxy in the environment cannot be used: its address is not valid, or it is not an"
+            " HTTP proxy; correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name the server in"
+            " NO_PROXY."
         ) from None
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if password:
-        # A short password is no secret to the filter by itself; as it is sent it is long enough.
+        # The secret filter ignores short texts; register the forms that are sent, which are longer.
         login = f"{user}:{password}"
         for text in (password, login, base64.b64encode(login.encode()).decode().rstrip("=")):
             register_secret(text)
     url = httpcore2.URL(scheme=parts.scheme, host=host, port=parts.port, target="/")
-    # The library takes text for ASCII.
+    # As bytes: the library encodes text as ASCII, and a password may hold other characters.
     return httpcore2.Proxy(url, auth=(user.encode(), password.encode()) if user else None)
 
 
 def _model_error(error: Exception, server: str, deadline: float, advice: str = "") -> ModelError:
-    """The ModelError of any fault of the transport, its text free of secrets."""
-    said = shown_line(str(error), 300) or type(error).__name__
+    """Turn any fault of the transport into a ModelError whose text holds no secrets."""
+    reason = safe_line(str(error), 300) or type(error).__name__
     match error:
         case ModelError():
             return error
@@ -365,28 +368,28 @@ def _model_error(error: Exception, server: str, deadline: float, advice: str = "
             text = f"{server} did not accept a connection in time; {advice}"
             return ModelError(text, code="LLM_TIMEOUT", retryable=True)
         case TimeoutError():
-            what = "fell silent in the middle of its answer; try again."
+            problem = "stopped sending in the middle of its answer; try again."
             if asyncio.get_running_loop().time() >= deadline:
-                what = "did not answer in the time allowed; raise --timeout or try again."
-            return ModelError(f"{server} {what}", code="LLM_TIMEOUT")
+                problem = "did not answer in the time allowed; raise --timeout or try again."
+            return ModelError(f"{server} {problem}", code="LLM_TIMEOUT")
         case httpcore2.ProxyError():
-            # The status alone: the rest is the proxy's own words, and it was shown a password.
-            return _proxy_refused(server, said.partition(" ")[0], "HTTPS_PROXY")
-        case httpcore2.ProtocolError() if "disconnected" not in said and "closed" not in said:
-            return _http_error(f"{server} did not speak HTTP as it should ({said}); try again.")
+            # Only the status: the rest is the proxy's own text, and it has received a password.
+            return _proxy_refused(server, reason.partition(" ")[0], "HTTPS_PROXY")
+        case httpcore2.ProtocolError() if "disconnected" not in reason and "closed" not in reason:
+            return _http_error(f"{server} did not speak HTTP as it should ({reason}); try again.")
         case ConnectionResetError() | BrokenPipeError() | httpcore2.ProtocolError():
-            return _http_error(f"{server} broke the connection ({said}); try again.", retry=True)
+            return _http_error(f"{server} broke the connection ({reason}); try again.", retry=True)
         case ssl.SSLError():
-            text = f"no secure connection to {server} ({said}); check it or SSL_CERT_FILE."
+            text = f"no secure connection to {server} ({reason}); check it or SSL_CERT_FILE."
             return _http_error(text)
         case socket.gaierror():
             retry = error.errno == socket.EAI_AGAIN
-            return _http_error(f"the name {server} cannot be found ({said}); check it.", retry)
+            return _http_error(f"the name {server} cannot be found ({reason}); check it.", retry)
         case OSError():
-            return _http_error(f"cannot connect to {server} ({said}); {advice}", retry=True)
+            return _http_error(f"cannot connect to {server} ({reason}); {advice}", retry=True)
         case _:
-            said = f"{type(error).__name__}: {said}"
-            return ModelError(f"the request to {server} failed: {said}; please report it.")
+            reason = f"{type(error).__name__}: {reason}"
+            return ModelError(f"the request to {server} failed: {reason}; please report it.")
 
 
 def _http_error(text: str, retry: bool = False, **more: Any) -> ModelError:

@@ -1,7 +1,7 @@
 """Byte streams over asyncio, below the HTTP pool: opening, reading, writing, TLS.
 
-Knows no HTTP. It stands in for the pool's own streams over anyio, which cost several times as
-much for each read.
+Knows no HTTP. It replaces the pool's own streams over anyio, whose reads cost several times
+more.
 """
 
 from __future__ import annotations
@@ -15,31 +15,35 @@ from typing import Any
 import httpcore2
 
 _READ_AHEAD_BYTES = 256 * 1024
-"""A server that sends faster than it is read is paused at this point."""
-_NEXT_ADDRESS_AFTER_S = 0.25
-"""IPv6 and IPv4 are tried side by side, so far apart (RFC 8305)."""
-_DEAD_PEER = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_USER_TIMEOUT": 60_000}
-"""When a silent peer is given up, after a laptop slept: the default is a quarter of an hour."""
+"""Pause a server that sends faster than it is read at this point."""
+_HAPPY_EYEBALLS_DELAY_S = 0.25
+"""Start the next address this long after the one before (Happy Eyeballs, RFC 8305)."""
+_KEEPALIVE_OPTIONS = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_USER_TIMEOUT": 60_000}
+"""Give up a silent peer after about a minute, for example after a laptop slept: the system's default
+is a quarter of an hour."""
 
 
 class StaleConnection(ConnectionResetError):
-    """A connection that was used before gave no answer: it had been closed, or spoke unasked."""
+    """A reused connection gave no answer: the server had closed it, or sent bytes unasked.
+
+    The request is sent again on another connection.
+    """
 
 
 class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
-    """One connection. What is written is sent, in one packet if possible, by the next read."""
+    """One connection. Written bytes are sent by the next read, in one packet if possible."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
-        self.deadline = math.inf  # Reads end then; it holds until something is written.
+        self.deadline = math.inf  # Reads end then; the next write resets it.
         self.received = 0  # Bytes that have been read.
-        self.last = b""  # The bytes that were read last.
+        self.last_read = b""  # Bytes of the last read.
         self.unsent: list[bytes] = []
-        self._asked_at = 0  # What had been read when the last request was sent.
+        self._received_at_send = 0  # Value of `received` when the last request was sent.
         self._arrived = b""
-        self._lost: Exception | None = None
-        self._news = asyncio.Event()
+        self._closed_by: Exception | None = None
+        self._changed = asyncio.Event()
 
     def connection_made(self, transport: Any) -> None:
         """Called by asyncio."""
@@ -50,36 +54,36 @@ class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         self._arrived += data
         if len(self._arrived) > _READ_AHEAD_BYTES:
             self.transport.pause_reading()
-        self._news.set()
+        self._changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio. The error comes behind what arrived, not instead of it."""
-        self._lost = exc or EOFError("closed while it was idle")
-        self._news.set()
+        """Called by asyncio. The error is raised after the bytes that arrived before it."""
+        self._closed_by = exc or EOFError("closed while it was idle")
+        self._changed.set()
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """The next bytes; empty when the peer has closed. Raises TimeoutError and OSError."""
+        """Read the next bytes; empty if the peer has closed. Raises TimeoutError and OSError."""
         loop = asyncio.get_running_loop()
         if self.unsent:
             if self.received and self._arrived:
-                raise StaleConnection("it sent something before it was asked")
-            # `writelines` raises TypeError where the connection was lost (Python 3.12, 3.13).
+                raise StaleConnection("it sent bytes before the request")
+            # Not `writelines`: it raises TypeError on a lost connection (Python 3.12, 3.13).
             self.transport.write(b"".join(self.unsent))
             self.unsent.clear()
-            self._asked_at = self.received
+            self._received_at_send = self.received
         if loop.time() >= self.deadline:
             raise TimeoutError
-        if not self._arrived and self._lost is None:
-            self._news.clear()
+        if not self._arrived and self._closed_by is None:
+            self._changed.clear()
             async with asyncio.timeout_at(min(loop.time() + (timeout or math.inf), self.deadline)):
-                await self._news.wait()
-        data = self.last = self._arrived[:max_bytes]
+                await self._changed.wait()
+        data = self.last_read = self._arrived[:max_bytes]
         self._arrived = self._arrived[max_bytes:]
         self.transport.resume_reading()
-        if not data and self.received == self._asked_at > 0:
-            raise StaleConnection(str(self._lost))
-        if not data and not isinstance(self._lost, EOFError):
-            raise ConnectionResetError(str(self._lost))
+        if not data and self.received == self._received_at_send > 0:
+            raise StaleConnection(str(self._closed_by))
+        if not data and not isinstance(self._closed_by, EOFError):
+            raise ConnectionResetError(str(self._closed_by))
         self.received += len(data)
         return data
 
@@ -99,9 +103,9 @@ class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> Stream:
-        """Encrypt the connection from here on. What was said before does not count."""
+        """Encrypt the connection from now on; bytes of the proxy's answer are dropped."""
         self._arrived = b""
-        self.received = self._asked_at = 0
+        self.received = self._received_at_send = 0
         try:
             async with asyncio.timeout(timeout):
                 encrypted = await asyncio.get_running_loop().start_tls(
@@ -115,13 +119,13 @@ class Stream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         return self
 
     def get_extra_info(self, info: str) -> Any:
-        """What the pool asks: whether an idle connection can be used no more."""
+        """Answer the pool: `is_readable` is true if an idle connection cannot be used again."""
         if info == "is_readable":
-            return self._lost is not None or bool(self._arrived)
+            return self._closed_by is not None or bool(self._arrived)
         return self.transport.get_extra_info(info) if info == "ssl_object" else None
 
 
-class Backend(httpcore2.AsyncNetworkBackend):
+class NetworkBackend(httpcore2.AsyncNetworkBackend):
     """Opens connections for the pool."""
 
     async def connect_tcp(
@@ -129,7 +133,7 @@ class Backend(httpcore2.AsyncNetworkBackend):
     ) -> Stream:
         """Connect to the first address that answers. Raises OSError and ConnectTimeout."""
         connecting = asyncio.get_running_loop().create_connection(
-            Stream, host, port, happy_eyeballs_delay=_NEXT_ADDRESS_AFTER_S
+            Stream, host, port, happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY_S
         )
         try:
             async with asyncio.timeout(timeout):
@@ -138,7 +142,7 @@ class Backend(httpcore2.AsyncNetworkBackend):
             raise httpcore2.ConnectTimeout from None
         raw: socket.socket = transport.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _DEAD_PEER.items():
-            if hasattr(socket, name):  # Not on every system.
+        for name, value in _KEEPALIVE_OPTIONS.items():
+            if hasattr(socket, name):  # Some systems lack some of them.
                 raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return stream

@@ -1,6 +1,6 @@
-"""Anthropic's Messages wire: what a request is, and how an answer is read.
+"""Anthropic's Messages wire: requests and answers.
 
-Wire facts: Anthropic's API reference and types (providers.md 8).
+Wire facts: Anthropic's API reference and types.
 """
 
 from __future__ import annotations
@@ -15,207 +15,221 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part, parse_arguments
 from nbagent.contracts.model import ChatRequest, ToolSpec
-from nbagent.providers.address import normal_base_url
-from nbagent.providers.answer.builder import Assembly
-from nbagent.providers.answer.fields import arguments_of, objects_in, text_or_empty, tokens
-from nbagent.providers.answer.vendor_words import finish_reason, frame_object, index_of, usage_in
-from nbagent.providers.transport.sse import bad_answer
+from nbagent.providers.address import normalize_base_url
+from nbagent.providers.answer.builder import ResponseBuilder
+from nbagent.providers.answer.fields import arguments_json, objects_in, text_or_empty, token_count
+from nbagent.providers.answer.vendor_words import (
+    finish_reason,
+    frame_object,
+    parse_index,
+    read_usage,
+)
+from nbagent.providers.transport.sse import bad_response
 from nbagent.providers.wires.base import (
-    Encoding,
-    Lesson,
+    EncodingContext,
     Parser,
     Wire,
-    described,
-    effort_word,
-    only_set,
-    version_in,
+    Workaround,
+    effort_level,
+    model_version,
+    name_and_description,
+    without_none,
 )
 from nbagent.providers.wires.encoding import (
     arguments_object,
-    attached,
+    attachments,
+    group_results,
     is_failure,
-    readable,
-    results_together,
-    unreadable,
+    text_or_part,
+    unsupported_file,
     wire_id,
 )
 from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import can_be_closed, closed_schema, wire_schema
 
-_CURRENT = "2026-10-21"
-_COMPATIBLE = "2023-06-01"
-"""What proxies and servers of others expect."""
-_MAX_TOKENS = 16_000
-"""The field is required; thinking is within it. Every model that is served takes so many."""
+_CURRENT_VERSION = "2026-10-21"
+_COMPATIBLE_VERSION = "2023-06-01"
+"""Version that proxies and compatible servers expect; it still has temperature and top_p."""
+_DEFAULT_MAX_TOKENS = 16_000
+"""The field is required and includes thinking. Every model that is served accepts this many."""
+# Newer models bind each thinking block to the exact messages, tools and system text before it. If a
+# notebook changes an earlier cell, they answer 400 "bound to a different conversation"; with this
+# beta header the server drops the old blocks instead.
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _BUDGETS = {"low": 2_048, "medium": 8_192, "high": 16_384, "xhigh": 24_576, "max": 32_768}
-_LEAST_BUDGET = 1_024
+_MIN_BUDGET = 1_024
 _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
-_CACHED = {"type": "ephemeral"}
+_CACHE_CONTROL = {"type": "ephemeral"}
 _ENDS_IN_VERSION = re.compile(r"/v\d+\w*$")
-_THINKING = frozenset({"thinking", "redacted_thinking"})
-_BOUND = "bound to a different conversation"
-_UNFIT = re.compile(
-    rf"{_BOUND}|invalid .?signature|thinking.? blocks\b.{{0,80}}cannot be modified", re.I | re.S
+_THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
+_BOUND_TEXT = "bound to a different conversation"
+_THINKING_REFUSED = re.compile(
+    rf"{_BOUND_TEXT}|invalid .?signature|thinking.? blocks\b.{{0,80}}cannot be modified",
+    re.I | re.S,
 )
-_WRITTEN = ("text", "thinking", "signature", "input_json")
-"""Fields of blocks that come in pieces."""
+_STREAMED_FIELDS = ("text", "thinking", "signature", "input_json")
+"""Fields of blocks that arrive in pieces."""
 _PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-_PLAIN = frozenset({"text", "tool_use"})
-"""Blocks that can be written again from the message itself."""
+_REBUILDABLE_BLOCKS = frozenset({"text", "tool_use"})
+"""Blocks that can be rebuilt from the message itself; all others are kept in `raw`."""
 
 
 class AnthropicParser(Parser):
     """Reads one answer."""
 
-    def __init__(self, request: ChatRequest, into: Assembly) -> None:
-        super().__init__(request, into)
+    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
+        super().__init__(request, builder)
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
-        """Of the fields of blocks."""
+        """Pieces by block and field."""
         self._usage: dict[str, Any] = {}
-        self._word = ""
+        self._stop_reason = ""
 
-    def event(self, name: bytes, data: Any) -> None:
-        """Take one event. Its data repeats its name."""
-        found = frame_object(data, self._into)
-        place = index_of(found.get("index")) or 0
-        match text_or_empty(found.get("type")) or name.decode("ascii", "replace"):
+    def read_event(self, name: bytes, data: Any) -> None:
+        """Read one event. Its data repeats its name."""
+        event = frame_object(data, self._builder)
+        index = parse_index(event.get("index")) or 0
+        match text_or_empty(event.get("type")) or name.decode("ascii", "replace"):
             case "content_block_delta":
-                self._delta(place, json_object(found.get("delta")) or {})
+                self._read_delta(index, json_object(event.get("delta")) or {})
             case "content_block_start":
-                self._begin(place, json_object(found.get("content_block")) or {})
+                self._start_block(index, json_object(event.get("content_block")) or {})
             case "message_start":
-                self._head(json_object(found.get("message")) or {})
+                self._read_start(json_object(event.get("message")) or {})
             case "message_delta":
-                self._tail(json_object(found.get("delta")) or {}, found.get("usage"))
+                self._read_end(json_object(event.get("delta")) or {}, event.get("usage"))
             case "message_stop":
                 self._finish()
             case _:
-                pass  # `ping`, the end of a block, and what a later version adds.
+                pass  # `ping`, the end of a block, and events of later versions.
 
-    def whole(self, body: Any) -> None:
-        """Take a whole message."""
-        found = frame_object(body, self._into)
-        blocks = objects_in(found.get("content"))
-        if blocks != found.get("content"):
-            raise bad_answer("there is no content in it")
-        self._head(found)
-        for place, block in enumerate(blocks):
-            self._begin(place, block)
-        self._tail(found, None)
+    def read_whole(self, body: Any) -> None:
+        """Read a whole message."""
+        message = frame_object(body, self._builder)
+        blocks = objects_in(message.get("content"))
+        if blocks != message.get("content"):
+            raise bad_response("there is no content in it")
+        self._read_start(message)
+        for index, block in enumerate(blocks):
+            self._start_block(index, block)
+        self._read_end(message, None)
         self._finish()
 
-    def _head(self, message: dict[str, Any]) -> None:
-        self._into.model = text_or_empty(message.get("model"))
-        self._count(message.get("usage"))
+    def _read_start(self, message: dict[str, Any]) -> None:
+        self._builder.model = text_or_empty(message.get("model"))
+        self._update_usage(message.get("usage"))
 
-    def _begin(self, place: int, block: dict[str, Any]) -> None:
-        self._blocks[place] = dict(block)
+    def _start_block(self, index: int, block: dict[str, Any]) -> None:
+        self._blocks[index] = dict(block)
         kind = block.get("type")
         if kind == "tool_use":
             call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
-            self._into.call(place, id=call_id, name=name)
+            self._builder.add_call(index, id=call_id, name=name)
         elif kind in ("text", "thinking"):
-            self._show(kind, block.get(kind))
+            self._add_piece(kind, block.get(kind))
 
-    def _delta(self, place: int, delta: dict[str, Any]) -> None:
+    def _read_delta(self, index: int, delta: dict[str, Any]) -> None:
         field = text_or_empty(delta.get("type")).removesuffix("_delta")
-        if field not in _WRITTEN:
+        if field not in _STREAMED_FIELDS:
             return
         piece = delta.get("partial_json" if field == "input_json" else field)
         if not isinstance(piece, str):
-            raise bad_answer(f"a piece of {field} is no text")
-        self._pieces.setdefault((place, field), []).append(piece)
-        if field == "input_json" and self._blocks.get(place, {}).get("type") == "tool_use":
-            self._into.call(place, arguments=piece)
-        self._show(field, piece)
+            raise bad_response(f"a piece of {field} is no text")
+        self._pieces.setdefault((index, field), []).append(piece)
+        if field == "input_json" and self._blocks.get(index, {}).get("type") == "tool_use":
+            self._builder.add_call(index, arguments=piece)
+        self._add_piece(field, piece)
 
-    def _show(self, field: str, piece: Any) -> None:
-        show = {"text": self._into.text, "thinking": self._into.reasoning}.get(field)
+    def _add_piece(self, field: str, piece: Any) -> None:
+        show = {"text": self._builder.add_text, "thinking": self._builder.add_reasoning}.get(field)
         if show and isinstance(piece, str) and piece:
             show(piece)
 
-    def _joined(self, place: int) -> dict[str, Any]:
-        """A block with all that was written of it."""
-        block = self._blocks[place]
-        written = "".join(self._pieces.get((place, "input_json"), ()))
+    def _joined_block(self, index: int) -> dict[str, Any]:
+        """Return a block with all its pieces joined."""
+        block = self._blocks[index]
+        written = "".join(self._pieces.get((index, "input_json"), ()))
         if block.get("type") == "tool_use":
-            given = block.pop("input", None)
-            if not written:  # What was given at the start counts where no pieces followed.
-                self._into.call(place, arguments=arguments_of(given or None))
+            initial_input = block.pop("input", None)
+            if not written:  # No pieces followed: the start event has the input.
+                self._builder.add_call(index, arguments=arguments_json(initial_input or None))
         elif written:
-            # A tool of the server's own: not ours to run, and sent back as it was.
+            # A tool that the server itself ran: it only goes back unchanged.
             block["input"] = parse_arguments(written) or {}
-        for field in _WRITTEN[:3]:
-            if pieces := self._pieces.get((place, field)):
+        for field in _STREAMED_FIELDS[:3]:
+            if pieces := self._pieces.get((index, field)):
                 block[field] = "".join([text_or_empty(block.get(field)), *pieces])
         return block
 
-    def _tail(self, delta: dict[str, Any], usage: Any) -> None:
-        self._word = text_or_empty(delta.get("stop_reason")) or self._word
-        self._count(usage)
+    def _read_end(self, delta: dict[str, Any], usage: Any) -> None:
+        self._stop_reason = text_or_empty(delta.get("stop_reason")) or self._stop_reason
+        self._update_usage(usage)
         if details := json_object(delta.get("stop_details")):
-            self._into.keep(stop_details=details)
-            if self._word == "refusal" and not self._into.has_text:
-                self._into.text(text_or_empty(details.get("explanation")))
+            self._builder.keep_raw(stop_details=details)
+            if self._stop_reason == "refusal" and not self._builder.has_text:
+                self._builder.add_text(text_or_empty(details.get("explanation")))
 
-    def _count(self, usage: Any) -> None:
-        """Cumulative: what is there and not null is the last word."""
-        self._usage.update(only_set(json_object(usage) or {}))
+    def _update_usage(self, usage: Any) -> None:
+        """Update the usage. Counts are cumulative; a later one replaces an earlier one."""
+        self._usage.update(without_none(json_object(usage) or {}))
 
     def _finish(self) -> None:
-        into = self._into
-        blocks = [self._joined(place) for place in sorted(self._blocks)]
+        builder = self._builder
+        blocks = [self._joined_block(index) for index in sorted(self._blocks)]
         blocks = [block for block in blocks if text_or_empty(block.get("type"))]
-        if any(block["type"] not in _PLAIN for block in blocks):
-            into.keep(blocks=blocks)
-        # `input_tokens` is without what was read from the cache or written into it.
-        prompt = sum(tokens(self._usage, name) for name in _PROMPT_COUNTS)
-        into.usage(usage_in({**self._usage, "input_tokens": prompt} if self._usage else None))
-        into.finish(finish_reason(self._word), self._word)
-        into.end()
+        if any(block["type"] not in _REBUILDABLE_BLOCKS for block in blocks):
+            builder.keep_raw(blocks=blocks)
+        # `input_tokens` excludes tokens read from the cache and written to it.
+        prompt = sum(token_count(self._usage, name) for name in _PROMPT_COUNTS)
+        builder.set_usage(
+            read_usage({**self._usage, "input_tokens": prompt} if self._usage else None)
+        )
+        builder.finish(finish_reason(self._stop_reason), self._stop_reason)
+        builder.end()
 
 
 class Anthropic(Wire):
-    """Messages, at Anthropic or at a server that speaks it."""
+    """Messages, at Anthropic or a compatible server."""
 
     name = "anthropic"
     parser = AnthropicParser
-    endings = ("/messages",)
+    endpoint_paths = ("/messages",)
     key_header = "x-api-key"
     key_prefix = ""
     next_page = ("last_id", "after_id")
-    reserved = frozenset({"messages", "tools", "system"})
+    reserved_keys = frozenset({"messages", "tools", "system"})
 
     def __init__(self, base_url: str, headers: Mapping[str, str] | None = None) -> None:
-        parts = urlsplit(normal_base_url(base_url, home=self.home, endings=self.endings))
+        url = normalize_base_url(
+            base_url, default_path=self.default_path, endpoint_paths=self.endpoint_paths
+        )
+        parts = urlsplit(url)
         self._is_anthropic = not base_url or f".{parts.hostname}".endswith(".anthropic.com")
-        # Anthropic's own client adds /v1 itself: servers name their base URL without it.
+        # Anthropic's own client adds /v1, so compatible servers document a base URL without it.
         root = "" if _ENDS_IN_VERSION.search(parts.path) else "/v1"
-        self.endings = (f"{root}/messages", *self.endings)
+        self.endpoint_paths = (f"{root}/messages", *self.endpoint_paths)
         self.models_path = f"{root}/models?limit=1000"
-        given = {name.lower(): text for name, text in (headers or {}).items()}
-        version = given.get("anthropic-version", "").strip()
-        self._version = version or (_CURRENT if self._is_anthropic else _COMPATIBLE)
-        if self._version != _COMPATIBLE:
-            # Removed with version 2026-10-21: any value is refused.
-            self.lacks = frozenset({"temperature", "top_p"})
+        header_values = {name.lower(): text for name, text in (headers or {}).items()}
+        version = header_values.get("anthropic-version", "").strip()
+        self._version = version or (_CURRENT_VERSION if self._is_anthropic else _COMPATIBLE_VERSION)
+        if self._version != _COMPATIBLE_VERSION:
+            # Version 2026-10-21 removed them: any value is answered with 400.
+            self.unsupported_fields = frozenset({"temperature", "top_p"})
 
-    def headers(self, flags: frozenset[str]) -> Mapping[str, str]:
-        """The version, and the beta that a changed conversation needs."""
-        beta = {"anthropic-beta": _BINDING_BETA} if "drop_block" in flags else {}
+    def headers(self, workarounds: frozenset[str]) -> Mapping[str, str]:
+        """API version, and the beta for a changed conversation if it is needed."""
+        beta = {"anthropic-beta": _BINDING_BETA} if "drop_block" in workarounds else {}
         return {"anthropic-version": self._version, **beta}
 
     def params(
-        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+        self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
-        """All of the body but system, messages and tools."""
-        most = request.max_tokens or _MAX_TOKENS
+        """Body without system, messages and tools."""
+        max_tokens = request.max_tokens or _DEFAULT_MAX_TOKENS
         params: dict[str, Any] = {
             "model": request.model,
-            "max_tokens": most,
+            "max_tokens": max_tokens,
             "stop_sequences": list(request.stop_sequences) or None,
             "stream": stream or None,
         }
@@ -224,94 +238,103 @@ class Anthropic(Wire):
             known = _CHOICES.get(choice)
             named = {"type": "tool", "name": names.to_wire(choice)}
             params["tool_choice"] = {"type": known} if known else named
-        if not self.lacks:
-            params |= {"temperature": request.temperature, "top_p": request.top_p}
-        self._add_thinking(params, request, flags)
+        # By name, so that a further unsupported field does not keep these from being sent.
+        sampling = {"temperature": request.temperature, "top_p": request.top_p}
+        params |= {k: v for k, v in sampling.items() if k not in self.unsupported_fields}
+        self._add_thinking(params, request, workarounds)
         if request.output_schema is not None:
             form = {"type": "json_schema", "schema": closed_schema(request.output_schema)}
             params.setdefault("output_config", {})["format"] = form
         if self._is_anthropic:
-            params["cache_control"] = _CACHED  # Marks the last block: the conversation so far.
-        return only_set(params)
+            params["cache_control"] = (
+                _CACHE_CONTROL  # Marks the last block: the conversation so far.
+            )
+        return without_none(params)
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
-        """Of its own models from 4.5 on, for schemas that stay the same with closed objects."""
-        version = version_in(request.model, _VERSION)
+        """True for Anthropic's models from 4.5 on, if the schema keeps its meaning with closed objects.
+
+        `output_config.format` requires `additionalProperties: false` in every object.
+        """
+        version = model_version(request.model, _VERSION)
         return self._is_anthropic and version >= (4, 5) and can_be_closed(request.output_schema)
 
-    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
-        """A tool of the person's."""
-        return {**described(spec, name), "input_schema": wire_schema(spec.parameters)}
+    def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+        """Encode a tool."""
+        return {**name_and_description(spec, name), "input_schema": wire_schema(spec.parameters)}
 
-    def groups(
-        self, messages: Sequence[Message], flags: frozenset[str]
+    def group_messages(
+        self, messages: Sequence[Message], workarounds: frozenset[str]
     ) -> Iterable[tuple[Message, ...]]:
-        """The results of a turn go in one message."""
-        return results_together(messages)
+        """Group all results of a turn: split over messages they teach the model to call one by one, and
+        a call without its result in the next message is answered with 400."""
+        return group_results(messages)
 
-    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
-        """Messages of the user that follow each other are joined by the server, in order."""
+    def encode_group(self, group: tuple[Message, ...], context: EncodingContext) -> list[Any]:
+        """Encode a group. The server joins consecutive messages of one role."""
         if group[0].role == "assistant":
             role, blocks = "assistant", _assistant_blocks(group[0], context)
         elif group[0].role == "tool":
-            role, blocks = "user", [_result(message) for message in group]
+            role, blocks = "user", [_result_block(message) for message in group]
         else:
             role, blocks = "user", _blocks(group[0].content)
         return [{"role": role, "content": blocks}] if blocks else []
 
     def system_fields(self, text: str) -> dict[str, Any] | None:
-        """The system text is marked: tools and system are read from the cache from then on."""
+        """The system text, marked for the cache: tools and system are then cached, too."""
         block: dict[str, Any] = {"type": "text", "text": text}
-        return {"system": [{**block, "cache_control": _CACHED} if self._is_anthropic else block]}
+        return {
+            "system": [{**block, "cache_control": _CACHE_CONTROL} if self._is_anthropic else block]
+        }
 
-    def lesson(
-        self, error: ModelError, request: ChatRequest, flags: frozenset[str]
-    ) -> Lesson | None:
-        """Blocks of thinking that no longer fit."""
-        if error.status != 400 or not _UNFIT.search(error.server_text):
+    def workaround_for(
+        self, error: ModelError, request: ChatRequest, workarounds: frozenset[str]
+    ) -> Workaround | None:
+        """Leave out thinking blocks that the server refuses."""
+        if error.status != 400 or not _THINKING_REFUSED.search(error.server_text):
             return None
-        # The server leaves out only what does not fit; with thinking off it cannot.
+        # `drop_block` drops only blocks that do not match; it is not possible with thinking off.
         if (
-            _BOUND in error.server_text
-            and "drop_block" not in flags
+            _BOUND_TEXT in error.server_text
+            and "drop_block" not in workarounds
             and request.reasoning != "none"
         ):
-            told = "earlier thinking is left out where the conversation before it has changed"
-            return Lesson("drop_block", told)
-        return Lesson("no_replay", "earlier thinking is left out: the server refuses it")
+            text = "earlier thinking is left out where the conversation before it has changed"
+            return Workaround("drop_block", text)
+        return Workaround("no_replay", "earlier thinking is left out: the server refuses it")
 
     def _add_thinking(
-        self, params: dict[str, Any], request: ChatRequest, flags: frozenset[str]
+        self, params: dict[str, Any], request: ChatRequest, workarounds: frozenset[str]
     ) -> None:
-        asked, version, thinking = request.reasoning, version_in(request.model, _VERSION), None
-        if asked == "none":
+        effort, version, thinking = request.reasoning, model_version(request.model, _VERSION), None
+        if effort == "none":
             between = "sonnet" in request.model and version >= (5, 5)
-            # A model of another maker has none.
-            if not (0, 0) < version < (5, 0):  # Those think only if they are asked to.
+            # Version (0, 0) is another vendor's model. Sonnet 5.5 refuses `disabled`.
+            if not (0, 0) < version < (5, 0):  # Before 5.0 thinking is off by default.
                 thinking = {"type": "between_tools" if between else "disabled"}
-        # The generation 4.6 takes both.
-        elif asked and (version < (4, 6) or (version == (4, 6) and asked.isdecimal())):
-            most = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, 0)
-            most = max(_LEAST_BUDGET, most)
-            thinking = {"type": "enabled", "budget_tokens": most}
-            # The budget is within max_tokens and must leave room for the answer.
-            if params["max_tokens"] <= most:
-                params["max_tokens"] = most + (request.max_tokens or _MAX_TOKENS)
-        elif asked:
+        # Up to 4.5 there are only budgets, from 4.7 on only efforts; 4.6 accepts both.
+        elif effort and (version < (4, 6) or (version == (4, 6) and effort.isdecimal())):
+            budget = int(effort) if effort.isdecimal() else _BUDGETS.get(effort, 0)
+            budget = max(_MIN_BUDGET, budget)
+            thinking = {"type": "enabled", "budget_tokens": budget}
+            # max_tokens includes the budget and must leave room for the answer.
+            if params["max_tokens"] <= budget:
+                params["max_tokens"] = budget + (request.max_tokens or _DEFAULT_MAX_TOKENS)
+        elif effort:
             thinking = {"type": "adaptive", "display": "summarized"}
-            params["output_config"] = {"effort": effort_word(asked, {"minimal": "low"})}
-        if "drop_block" in flags and asked != "none":
+            params["output_config"] = {"effort": effort_level(effort, {"minimal": "low"})}
+        if "drop_block" in workarounds and effort != "none":
             binding = {"prefix_mismatch_behavior": "drop_block"}
             thinking = {**(thinking or {"type": "adaptive"}), "block_binding": binding}
         if thinking is not None:
             params["thinking"] = thinking
 
 
-_ONLY_ASKED = frozenset({"document", "image", "tool_result", "search_result"})
-"""Blocks that stand in requests alone."""
+_REQUEST_ONLY_BLOCKS = frozenset({"document", "image", "tool_result", "search_result"})
+"""Blocks that occur only in requests."""
 
 
-def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
+def _assistant_blocks(message: Message, context: EncodingContext) -> list[Any]:
     calls = [
         {
             "type": "tool_use",
@@ -322,14 +345,17 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
         for call in message.tool_calls
     ]
     text = [{"type": "text", "text": message.text}] if message.text.strip() else []
-    kept = objects_in(context.own(message).get("blocks")) or [*text, *calls]
-    # As they came, in place; a signature that was cut off is never valid.
+    answer_blocks = objects_in(context.raw_from_model(message).get("blocks")) or [*text, *calls]
+    # Blocks as they came, in order: the server checks the signatures. Thinking without a signature
+    # comes from a cut stream and is never valid.
     blocks: list[Any] = []
     left = iter(calls)
-    for block in kept:
+    for block in answer_blocks:
         kind = text_or_empty(block.get("type"))
-        # A record may come from a stranger: nothing that an answer cannot hold goes back.
-        unfit = (kind in _THINKING and "no_replay" in context.flags) or kind in _ONLY_ASKED
+        # A stranger's record must not add blocks that an answer cannot hold.
+        unfit = (
+            kind in _THINKING_BLOCKS and "no_replay" in context.workarounds
+        ) or kind in _REQUEST_ONLY_BLOCKS
         unsigned = kind == "thinking" and not block.get("signature")
         if kind == "tool_use":
             blocks.extend(islice(left, 1))
@@ -338,12 +364,12 @@ def _assistant_blocks(message: Message, context: Encoding) -> list[Any]:
     return blocks
 
 
-def _result(message: Message) -> dict[str, Any]:
+def _result_block(message: Message) -> dict[str, Any]:
     call_id = wire_id(message.tool_call_id or "")
-    content = _blocks(message.content) if attached(message) else message.text
-    held = {"content": content} if content else {}
+    content = _blocks(message.content) if attachments(message) else message.text
+    content_field = {"content": content} if content else {}
     failed = {"is_error": True} if is_failure(message) else {}
-    return {"type": "tool_result", "tool_use_id": call_id, **held, **failed}
+    return {"type": "tool_result", "tool_use_id": call_id, **content_field, **failed}
 
 
 def _blocks(parts: Sequence[Part]) -> list[Any]:
@@ -351,12 +377,12 @@ def _blocks(parts: Sequence[Part]) -> list[Any]:
 
 
 def _is_blank(block: dict[str, Any]) -> bool:
-    """A text of nothing is refused."""
+    """True for an empty text block; the server refuses those."""
     return block.get("type") == "text" and not str(block.get("text") or "").strip()
 
 
 def _block(part: Part) -> dict[str, Any]:
-    shown = readable(part)
+    shown = text_or_part(part)
     if isinstance(shown, str):
         return {"type": "text", "text": shown}
     if isinstance(shown, ImagePart) and shown.url:
@@ -365,5 +391,5 @@ def _block(part: Part) -> dict[str, Any]:
     if isinstance(shown, ImagePart):
         return {"type": "image", "source": source}
     if shown.media_type != "application/pdf":
-        raise unreadable(shown, "Anthropic")
+        raise unsupported_file(shown, "Anthropic")
     return {"type": "document", "source": source, "title": shown.name}

@@ -1,7 +1,7 @@
-"""What a wire is: the facts of one request and answer format, without any I/O.
+"""Base of a wire: facts about one format of requests and answers, without any I/O.
 
-`exchange.WireClient` makes a client of it. A package of its own brings one through the entry
-point `nbagent.providers`: a `Provider` whose `open` returns `WireClient(MyWire(), config, …)`.
+`client.WireClient` sends requests over it. Another package adds a wire by the entry point
+`nbagent.providers`: a `Provider` whose `open` returns `WireClient(MyWire(), config, …)`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ModelInfo, ToolSpec
-from nbagent.providers.answer.builder import Assembly
+from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.fields import text_or_empty
-from nbagent.providers.answer.vendor_words import models_in
+from nbagent.providers.answer.vendor_words import read_model_list
 from nbagent.providers.transport.sse import Splitter, Sse
 from nbagent.providers.wires.tool_names import WireNames
 
@@ -26,196 +26,202 @@ _DATED = re.compile(r"(?:[-@]\d{4}-?\d{2}-?\d{2}|-latest)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
-    """What the bytes of a message depend on besides the message itself."""
+class EncodingContext:
+    """Everything besides the message that its bytes depend on."""
 
     origin: str
-    """Scheme, host and port of the server: what is opaque goes back only to where it is from."""
+    """Scheme, host and port of the server. Opaque fields (signatures, encrypted reasoning) go back
+    only to the server that sent them; any other one refuses them."""
     model: str
     names: WireNames
     has_tools: bool = False
-    flags: frozenset[str] = frozenset()
-    """What was learnt of this model on this server; see `Wire.lesson`."""
+    workarounds: frozenset[str] = frozenset()
+    """Names of the workarounds for this model on this server; see `Wire.workaround_for`."""
 
-    def from_here(self, message: Message) -> dict[str, Any]:
-        """The message's `raw` when this server wrote it, else nothing."""
+    def raw_from_server(self, message: Message) -> dict[str, Any]:
+        """Return the message's `raw` if this server wrote it, else nothing."""
         raw = message.raw or {}
         return raw if raw.get("origin") == self.origin else {}
 
-    def own(self, message: Message) -> dict[str, Any]:
-        """The message's `raw` when this model family on this server wrote it, else nothing."""
-        raw = self.from_here(message)
-        return raw if family(str(raw.get("model") or "")) == family(self.model) else {}
+    def raw_from_model(self, message: Message) -> dict[str, Any]:
+        """Return the message's `raw` if this model family on this server wrote it, else nothing."""
+        raw = self.raw_from_server(message)
+        return raw if model_family(str(raw.get("model") or "")) == model_family(self.model) else {}
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """What is done differently from now on for a model, because of a refusal."""
+class Workaround:
+    """Changed behaviour for a model, learnt from a refusal."""
 
-    flag: str
-    text: str
+    name: str
+    notice: str
     """One sentence for the person, without its full stop."""
 
 
 class Parser(Protocol):
     """Reads one answer. A fresh one for each attempt."""
 
-    done_ends: bool = False
-    """Whether `[DONE]` is a last word of this wire."""
-    _into: Assembly
+    ends_with_done: bool = False
+    """True if `[DONE]` ends an answer of this wire."""
+    _builder: ResponseBuilder
 
-    def __init__(self, request: ChatRequest, into: Assembly) -> None:
-        self._into = into
+    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
+        self._builder = builder
 
-    def event(self, name: bytes, data: Any) -> None:
-        """Take one decoded frame of a stream. Raises ModelError."""
+    def read_event(self, name: bytes, data: Any) -> None:
+        """Read one decoded frame of a stream. Raises ModelError."""
         ...
 
-    def whole(self, body: Any) -> None:
-        """Take a whole answer, as it comes without streaming. Raises ModelError."""
-        self.event(b"", body)
+    def read_whole(self, body: Any) -> None:
+        """Read a whole answer, without streaming. Raises ModelError."""
+        self.read_event(b"", body)
 
 
 class Wire(Protocol):
-    """One request and answer format. Facts only; what most wires share is the default."""
+    """One format of requests and answers. Facts only; the defaults are those of most wires."""
 
     name: str
-    parser: Callable[[ChatRequest, Assembly], Parser]
-    home: str = "/v1"
-    """The path of a base URL that names only a host."""
-    endings: tuple[str, ...] = ()
-    """Paths that people copy along with a base URL; the first one is what is asked."""
+    parser: Callable[[ChatRequest, ResponseBuilder], Parser]
+    default_path: str = "/v1"
+    """Path to add to a base URL that names only a host."""
+    endpoint_paths: tuple[str, ...] = ()
+    """Paths that people copy along with a base URL; requests go to the first one."""
     framing: Callable[[], Splitter] = Sse
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
     models_path: str = "/models"
     next_page: tuple[str, str] = ("", "")
-    """The field of a list of models that names its next page, and the parameter for it."""
+    """Field in a list of models that names its next page, and the query parameter for it."""
     messages_field: str = "messages"
-    tools_form: bytes = b"%b"
-    """What stands around the encoded list of tools."""
+    tools_template: bytes = b"%b"
+    """Template around the encoded list of tools."""
     choice_field: str = "tool_choice"
-    """The parameter that says which tool may be called."""
+    """Parameter that says which tool may be called."""
     think_tags: bool = False
     """Reasoning may stand in the text, between tags."""
-    lacks: frozenset[str] = frozenset()
-    """Fields of a request that have no place on this wire; the person is told."""
+    unsupported_fields: frozenset[str] = frozenset()
+    """Fields of ChatRequest that this wire cannot send. The client lists those that a person set in
+    the response's `dropped_params`; every other field must be sent."""
     nested_field: str = ""
-    """The parameter whose keys are joined with those of the same one in `extra_body`."""
-    reserved: frozenset[str] = frozenset({"messages", "tools"})
+    """Parameter whose keys are merged with its keys in `extra_body`."""
+    reserved_keys: frozenset[str] = frozenset({"messages", "tools"})
     """Keys of the body that `extra_body` cannot set."""
 
-    def suits(self, request: ChatRequest, flags: frozenset[str]) -> bool:
-        """Whether this wire is the one for a model, where a server speaks several."""
+    def accepts(self, request: ChatRequest, workarounds: frozenset[str]) -> bool:
+        """True if this wire can send the request; matters only for servers with several wires."""
         return True
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
-        """What follows the base URL, with its slash; it may have a query."""
-        return self.endings[0]
+        """Path below the base URL, with its slash; it may have a query."""
+        return self.endpoint_paths[0]
 
-    def headers(self, flags: frozenset[str]) -> Mapping[str, str]:
-        """Headers of each request, besides the key's."""
+    def headers(self, workarounds: frozenset[str]) -> Mapping[str, str]:
+        """Headers of each request, without the key."""
         return {}
 
     def params(
-        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+        self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
-        """All of the body but system, messages and tools. Only what was set is in it."""
+        """Body without system, messages and tools. Holds only what the request sets: servers refuse or
+        ignore fields that they do not know, and an unset field keeps the server's default."""
         ...
 
-    def join_extra(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
-        """Put the person's `extra_body` into the parameters, in place."""
-        given = json_object(extra.get(self.nested_field)) or {}
-        joined = {**params.get(self.nested_field, {}), **given}
+    def merge_extra_body(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
+        """Merge the person's `extra_body` into the parameters, in place."""
+        own_values = json_object(extra.get(self.nested_field)) or {}
+        joined = {**params.get(self.nested_field, {}), **own_values}
         params.update(extra)
         if joined:
             params[self.nested_field] = joined
 
     def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
-        """Whether the tools are sent: not when a server would call them against `none`."""
-        unheard = request.tool_choice == "none" and self.choice_field not in params
-        return bool(request.tools) and not unheard
+        """True if the tools are sent. Without a parameter for `none` a server could still call them."""
+        would_call_anyway = request.tool_choice == "none" and self.choice_field not in params
+        return bool(request.tools) and not would_call_anyway
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
-        """Whether the server binds the answer to `output_schema`, with these tools, too."""
+        """True if the server forces the answer into `output_schema`, also with these tools."""
         return False
 
-    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
-        """One tool under its name on the wire."""
+    def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+        """Encode one tool under its name on the wire."""
         ...
 
-    def system(self, request: ChatRequest) -> str:
-        """The system text, with what has to be said in words on this wire."""
+    def system_text(self, request: ChatRequest) -> str:
+        """System text, with everything that this wire can only say in words."""
         return request.system_prompt
 
-    def groups(
-        self, messages: Sequence[Message], flags: frozenset[str]
+    def group_messages(
+        self, messages: Sequence[Message], workarounds: frozenset[str]
     ) -> Iterable[tuple[Message, ...]]:
-        """The messages that are encoded together; each group is encoded once."""
+        """Group the messages that are encoded together; each group is encoded once."""
         return ((message,) for message in messages)
 
-    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
-        """The wire's messages for one group. Depends on nothing that comes later."""
+    def encode_group(self, group: tuple[Message, ...], context: EncodingContext) -> list[Any]:
+        """Encode one group. The result must not depend on later messages: it is cached, and the
+        provider's prompt cache needs the same bytes in each request."""
         ...
 
     def system_fields(self, text: str) -> dict[str, Any] | None:
-        """Where the system text stands beside the messages; None: it is the first of them."""
+        """Fields for the system text beside the messages; None if it is the first message."""
         return None
 
-    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
-        """The models of a list, and the query of its next page. Raises ValueError."""
+    def read_models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
+        """Read a list of models and the query of its next page. Raises ValueError."""
         field, parameter = self.next_page
         page = json_object(body) or {}
-        # Anthropic names the last model also where nothing follows.
+        # Anthropic names the last model also on the last page.
         mark = text_or_empty(page.get(field)) if page.get("has_more", True) else ""
-        return models_in(body), mark and f"{parameter}={quote(mark, safe='')}"
+        return read_model_list(body), mark and f"{parameter}={quote(mark, safe='')}"
 
-    def lesson(
-        self, error: ModelError, request: ChatRequest, flags: frozenset[str]
-    ) -> Lesson | None:
-        """What to do differently after a refusal; None where there is nothing to learn."""
+    def workaround_for(
+        self, error: ModelError, request: ChatRequest, workarounds: frozenset[str]
+    ) -> Workaround | None:
+        """Return a workaround for a refusal; None if there is none."""
         return None
 
 
 class Toolset:
-    """The tools of a request: encoded once, and their names on the wire."""
+    """Tools of a request, encoded once, and their names on the wire."""
 
     def __init__(self, tools: tuple[ToolSpec, ...], wire: Wire) -> None:
         self.tools = tools
         self.wire = wire
         self.names = WireNames(tool.name for tool in tools)
-        self.encoded = dump_json([wire.tool(tool, self.names.to_wire(tool.name)) for tool in tools])
+        self.encoded = dump_json(
+            [wire.encode_tool(tool, self.names.to_wire(tool.name)) for tool in tools]
+        )
 
 
-def family(model: str) -> str:
-    """A model's name without a date or `-latest`: its reasoning can be read by all of these."""
+def model_family(model: str) -> str:
+    """A model's name without a date or `-latest`. All versions of a family read its reasoning."""
     return _DATED.sub("", model.lower())
 
 
-def version_in(
-    model: str, pattern: re.Pattern[str], otherwise: tuple[int, int] = (0, 0)
+def model_version(
+    model: str, pattern: re.Pattern[str], default: tuple[int, int] = (0, 0)
 ) -> tuple[int, int]:
-    """The generation in a model's name, as the two groups of a pattern find it."""
-    found = pattern.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else otherwise
+    """Version in a model's name, from the two groups of a pattern."""
+    match = pattern.search(model)
+    return (int(match[1]), int(match[2] or 0)) if match else default
 
 
-def only_set(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that a request says anything about."""
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are set."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def described(spec: ToolSpec, name: str) -> dict[str, Any]:
-    """A tool's name on the wire, with its description where it has one."""
-    return {"name": name, **only_set({"description": spec.description or None})}
+def name_and_description(spec: ToolSpec, name: str) -> dict[str, Any]:
+    """A tool's name on the wire, and its description if it has one."""
+    return {"name": name, **without_none({"description": spec.description or None})}
 
 
-def effort_word(asked: str, words: Mapping[str, str] | None = None) -> str:
-    """The level of an effort, for servers that take no number of tokens.
+def effort_level(effort: str, levels: Mapping[str, str] | None = None) -> str:
+    """Level of an effort, for servers that accept no number of tokens.
 
     Args:
-        words: what a server calls the levels that it calls otherwise.
+        levels: the server's names for levels, if they differ.
     """
-    if asked.isdecimal():
-        asked = "low" if int(asked) <= 2048 else "medium" if int(asked) <= 8192 else "high"
-    return (words or {}).get(asked, asked)
+    if effort.isdecimal():
+        effort = "low" if int(effort) <= 2048 else "medium" if int(effort) <= 8192 else "high"
+    return (levels or {}).get(effort, effort)

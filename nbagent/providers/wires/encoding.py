@@ -1,6 +1,7 @@
-"""The messages of a conversation as one wire's bytes: each group encoded once, then kept.
+"""Encode the messages of a conversation as one wire's bytes; each group is encoded once.
 
-Also what every wire asks of old messages: ids that fit, arguments that are JSON, texts of files.
+Also the forms of old messages that all wires need: valid call ids, arguments as JSON, texts of
+files.
 """
 
 from __future__ import annotations
@@ -16,67 +17,68 @@ from nbagent.contracts.canonical import dump_json, sha256_hex
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from nbagent.contracts.model import ChatRequest
-from nbagent.providers.wires.base import Encoding, Wire
+from nbagent.providers.wires.base import EncodingContext, Wire
 
-FILLER = Message.of("assistant", "…")
-"""Stands between two messages where a template wants the roles to take turns."""
-_KEPT_GROUPS = 4096
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+FILLER_ANSWER = Message.of("assistant", "…")
+"""Answer to put between two user messages, for templates that want alternating roles."""
+_MAX_CACHED_GROUPS = 4096
+_DEFAULT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _TEXT_FILES = re.compile(r"text/|application/(?:json|xml|x?yaml|toml|x-ndjson|javascript|sql)\b")
 
 
-class History:
+class MessageEncoder:
     """Encodes the messages of conversations with one model and toolset on one wire.
 
-    It depends on nothing that comes later: each request extends the one before.
+    Bytes never depend on later messages: each request extends the one before, so the provider's
+    prompt cache hits.
     """
 
-    def __init__(self, wire: Wire, context: Encoding) -> None:
+    def __init__(self, wire: Wire, context: EncodingContext) -> None:
         self._wire = wire
         self._context = context
-        self._kept: dict[tuple[int, ...], tuple[tuple[Message, ...], bytes]] = {}
-        """Groups with their bytes; holding the messages keeps their `id`s from being used again."""
+        self._cache: dict[tuple[int, ...], tuple[tuple[Message, ...], bytes]] = {}
+        """Groups with their bytes. The messages are kept so that Python does not reuse their `id`s."""
 
     def body(self, request: ChatRequest, tools: bytes, params: dict[str, Any]) -> bytes:
-        """The body of a request; `tools` is their encoded array."""
-        # Templates of some servers take one system message, at the start.
+        """Encode the body of a request; `tools` is their encoded array."""
+        # Chat templates of some servers (vLLM) accept one system message, at the start.
         leading = list(takewhile(lambda message: message.role == "system", request.messages))
-        texts = [self._wire.system(request), *(message.text for message in leading)]
-        wires = self._encoded(request.messages[len(leading) :])
+        texts = [self._wire.system_text(request), *(message.text for message in leading)]
+        encoded = self._encoded_groups(request.messages[len(leading) :])
         if system := "\n\n".join(filter(None, texts)):
-            beside = self._wire.system_fields(system)
-            if beside is None:
-                wires.insert(0, dump_json({"role": "system", "content": system}))
-            params = {**(beside or {}), **params}
-        parts = [b'"%b":[%b]' % (self._wire.messages_field.encode(), b",".join(wires))]
+            top_level = self._wire.system_fields(system)
+            if top_level is None:
+                encoded.insert(0, dump_json({"role": "system", "content": system}))
+            params = {**(top_level or {}), **params}
+        parts = [b'"%b":[%b]' % (self._wire.messages_field.encode(), b",".join(encoded))]
         if self._wire.offers_tools(request, params):
-            parts.append(b'"tools":' + self._wire.tools_form % tools)
+            parts.append(b'"tools":' + self._wire.tools_template % tools)
         if params:
             parts.append(dump_json(params)[1:-1])
         return b"{" + b",".join(parts) + b"}"
 
-    def _encoded(self, messages: Sequence[Message]) -> list[bytes]:
-        """The wire's messages, joined by groups."""
+    def _encoded_groups(self, messages: Sequence[Message]) -> list[bytes]:
+        """Encode the messages, one part per group."""
         parts: list[bytes] = []
-        for group in self._wire.groups(messages, self._context.flags):
+        for group in self._wire.group_messages(messages, self._context.workarounds):
             key = tuple(map(id, group))
-            if key not in self._kept:
-                if len(self._kept) >= _KEPT_GROUPS:
-                    del self._kept[next(iter(self._kept))]
-                wires = self._wire.encode(group, self._context)
-                self._kept[key] = group, b",".join(map(dump_json, wires))
-            parts.append(self._kept[key][1])
+            if key not in self._cache:
+                if len(self._cache) >= _MAX_CACHED_GROUPS:
+                    del self._cache[next(iter(self._cache))]
+                wires = self._wire.encode_group(group, self._context)
+                self._cache[key] = group, b",".join(map(dump_json, wires))
+            parts.append(self._cache[key][1])
         return [part for part in parts if part]
 
 
-def results_together(
+def group_results(
     messages: Iterable[Message], *, with_calls: bool = False
 ) -> Iterable[tuple[Message, ...]]:
-    """Each message alone, but the tool messages of one turn as one group.
+    """Yield each message alone, but the tool messages of one turn as one group.
 
     Args:
-        with_calls: the answer that they follow is in the group.
+        with_calls: put the answer with the calls into the same group.
     """
     group: list[Message] = []
     for message in messages:
@@ -89,53 +91,58 @@ def results_together(
 
 
 def is_failure(message: Message) -> bool:
-    """Whether a tool message says that its call failed (the JSON of a tool result begins so)."""
+    """True if a tool message reports a failed call; the JSON of a tool result begins with `ok`."""
     return message.text.startswith('{"ok":false')
 
 
-def in_turns(messages: Iterable[Message]) -> list[Message]:
-    """The messages with a short answer before each word of the user that follows no answer."""
+def with_alternating_roles(messages: Iterable[Message]) -> list[Message]:
+    """Insert a short answer before each user message that does not follow an answer."""
     arranged: list[Message] = []
     for message in messages:
         if arranged and message.role == "user" and arranged[-1].role in ("user", "tool"):
-            arranged.append(FILLER)
+            arranged.append(FILLER_ANSWER)
         arranged.append(message)
     return arranged
 
 
-def wire_id(call_id: str, fits: re.Pattern[str] = _ID) -> str:
-    """The id as it is where it fits a server's rule, else one made of it, always the same."""
-    if fits.fullmatch(call_id):
+def wire_id(call_id: str, pattern: re.Pattern[str] = _DEFAULT_ID) -> str:
+    """Return a call id that the server accepts: the id itself, else a hash of it.
+
+    The same id always gives the same hash, so calls and results still match. Rules differ: Mistral
+    takes exactly 9 letters or digits, OpenAI Chat at most 40 characters, Responses at most 64,
+    Anthropic only letters, digits, `_` and `-`.
+    """
+    if pattern.fullmatch(call_id):
         return call_id
     number = int(sha256_hex(call_id), 16)
-    made = "".join(_BASE62[number // 62**place % 62] for place in range(24))
-    return made if fits.fullmatch(made) else made[:9]  # Mistral's have nine.
+    hashed_id = "".join(_BASE62[number // 62**digit % 62] for digit in range(24))
+    return hashed_id if pattern.fullmatch(hashed_id) else hashed_id[:9]  # Mistral: nine characters.
 
 
 def arguments_object(call: ToolCall) -> dict[str, Any]:
-    """The arguments of an old call as an object, also where the model wrote none."""
+    """Arguments of an old call as an object, also if the model wrote invalid JSON."""
     if call.arguments is not None:
         return call.arguments
-    # Servers decode this; what is not JSON would be their 500.
+    # Servers decode the arguments of old calls; invalid JSON would be their error 500.
     return {"INVALID_JSON": call.arguments_raw}
 
 
 def arguments_text(call: ToolCall) -> str:
-    """The arguments of an old call as JSON text, exactly as the model wrote them."""
+    """Arguments of an old call as JSON text, exactly as the model wrote them if they are JSON."""
     if call.arguments is None:
         return dump_json(arguments_object(call)).decode()
     return call.arguments_raw if call.arguments_raw.strip() else "{}"
 
 
-def with_schema(request: ChatRequest) -> str:
-    """The system text with the schema of the answer, where no parameter takes it."""
+def system_with_schema(request: ChatRequest) -> str:
+    """System text with the schema of the answer, if no parameter accepts it."""
     schema = dump_json(request.output_schema).decode()
-    said = f"Answer with one JSON object that fits this JSON Schema: {schema}"
-    return f"{request.system_prompt}\n\n{said}" if request.system_prompt else said
+    instruction = f"Answer with one JSON object that fits this JSON Schema: {schema}"
+    return f"{request.system_prompt}\n\n{instruction}" if request.system_prompt else instruction
 
 
-def readable(part: Part) -> str | ImagePart | FilePart:
-    """A text, or a text file as the model is shown it (few servers read files), else the part."""
+def text_or_part(part: Part) -> str | ImagePart | FilePart:
+    """Return the text of a part, also of a text file (few servers read files), else the part."""
     if isinstance(part, TextPart):
         return part.text
     if isinstance(part, FilePart) and _TEXT_FILES.match(part.media_type):
@@ -146,21 +153,21 @@ def readable(part: Part) -> str | ImagePart | FilePart:
 
 
 def data_url(part: ImagePart | FilePart) -> str:
-    """The attachment as an address."""
+    """URL of an attachment, or its data as a data URL."""
     if isinstance(part, ImagePart) and part.url:
         return part.url
     return f"data:{part.media_type};base64,{part.data or ''}"
 
 
-def attached(message: Message) -> list[ImagePart | FilePart]:
-    """The images and files of a message."""
+def attachments(message: Message) -> list[ImagePart | FilePart]:
+    """Images and files of a message."""
     return [part for part in message.content if not isinstance(part, TextPart)]
 
 
-def unreadable(part: FilePart, who: str) -> ModelError:
-    """The error for a file that a provider does not take."""
+def unsupported_file(part: FilePart, provider: str) -> ModelError:
+    """Build the error for a file that the provider does not accept."""
     return ModelError(
-        f"{who} takes no file like {part.name!r} ({part.media_type}); give its text, or choose"
+        f"{provider} does not accept the file {part.name!r} ({part.media_type}); give its text, or choose"
         " another provider.",
         code="LLM_HTTP_ERROR",
     )

@@ -1,6 +1,7 @@
-"""Google's wire, Gemini `generateContent`: what a request is, how an answer is read.
+"""Google's wire, Gemini `generateContent`: requests and answers.
 
-Wire facts: Google's API reference and types (providers.md 7). The version is the base URL's path.
+Wire facts: Google's API reference and types. The path of the base URL holds the API version: `v1`
+is the default, `v1beta` has preview features.
 """
 
 from __future__ import annotations
@@ -14,138 +15,146 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part, is_storable_json
 from nbagent.contracts.model import ChatRequest, ToolSpec
-from nbagent.providers.answer.builder import Assembly
-from nbagent.providers.answer.fields import objects_in, text_or_empty, tokens
-from nbagent.providers.answer.vendor_words import finish_reason, frame_object, take_call, usage_in
-from nbagent.providers.transport.sse import bad_answer, clean
+from nbagent.providers.answer.builder import ResponseBuilder
+from nbagent.providers.answer.fields import objects_in, text_or_empty, token_count
+from nbagent.providers.answer.vendor_words import add_call, finish_reason, frame_object, read_usage
+from nbagent.providers.transport.sse import bad_response, fix_surrogates
 from nbagent.providers.wires.base import (
-    Encoding,
+    EncodingContext,
     Parser,
     Wire,
-    described,
-    effort_word,
-    only_set,
-    version_in,
+    effort_level,
+    model_version,
+    name_and_description,
+    without_none,
 )
 from nbagent.providers.wires.encoding import (
     arguments_object,
-    attached,
+    attachments,
+    group_results,
     is_failure,
-    readable,
-    results_together,
-    with_schema,
+    system_with_schema,
+    text_or_part,
 )
 from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import gemini_schema
 
-_DUMMY = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
-"""Google's documented stand-in for a signature, in base64: `skip_thought_signature_validator`."""
+_DUMMY_SIGNATURE = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
+"""Google's documented dummy signature `skip_thought_signature_validator`. The field is base64."""
 _VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 _LEVELS = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
 _BUDGETS = {"none": 0, "minimal": 512, "low": 2_048, "medium": 8_192}
-_MOST_UNSTREAMED = 32_768
-_OPENING = Message.of("user", "…")
-"""Before an answer that begins a conversation: the first content has to be the user's."""
+_MAX_UNSTREAMED_TOKENS = 32_768  # gemini-4-argon answers 400 to more without a stream.
+_OPENING_MESSAGE = Message.of("user", "…")
+"""Goes before an answer that begins a conversation: the first content must be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
-_MOST_PARTS = 2_000
-"""Of one answer, texts joined: a signature lets all of them be kept once more."""
+_MAX_PARTS = 2_000
+"""Parts of one answer after joining texts; with a signature all are stored a second time."""
 _BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 
 
 class GoogleParser(Parser):
-    """Reads one answer. There is no last word: the reason to finish and a clean end are it."""
+    """Reads one answer. No event ends it: a finish reason and the end of the connection do."""
 
-    def __init__(self, request: ChatRequest, into: Assembly) -> None:
-        super().__init__(request, into)
-        self._before: list[dict[str, Any]] = into.kept.get("parts", [])
-        """Of the answer so far, where it comes by several requests."""
+    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
+        super().__init__(request, builder)
+        self._earlier_parts: list[dict[str, Any]] = builder.raw_fields.get("parts", [])
+        """Parts so far, if the answer comes by several requests."""
         self._parts: list[tuple[bool | None, dict[str, Any], list[str]]] = []
-        """Kind, part as it came, and the texts of those behind it that only go on with it."""
+        """Kind, part as it came, and texts of the following parts that only continue it."""
         self._usage: dict[str, Any] = {}
 
-    def event(self, name: bytes, data: Any) -> None:
-        """Take one chunk; an error may come in a list."""
-        into = self._into
-        chunk = frame_object(data, into)
-        into.model = into.model or text_or_empty(chunk.get("modelVersion"))
+    def read_event(self, name: bytes, data: Any) -> None:
+        """Read one chunk; an error may come in a list."""
+        builder = self._builder
+        chunk = frame_object(data, builder)
+        builder.model = builder.model or text_or_empty(chunk.get("modelVersion"))
         self._usage = json_object(chunk.get("usageMetadata")) or self._usage
         blocked = (json_object(chunk.get("promptFeedback")) or {}).get("blockReason")
         if blocked:
-            into.keep(block_reason=str(blocked)[:200])
-            into.finish("content_filter", str(blocked))
+            builder.keep_raw(block_reason=str(blocked)[:200])
+            builder.finish("content_filter", str(blocked))
         for candidate in objects_in(chunk.get("candidates")):
-            if not candidate.get("index"):  # Others were asked for with `extra_body`.
-                self._candidate(candidate)
-        if into.finished:
-            self._keep_parts()  # A signature may come behind the finish reason.
-            # Each chunk has counts: the last ones are enough. Thoughts and tools are beside them.
+            if not candidate.get("index"):  # Further ones only with `candidateCount` in `extra_body`.
+                self._read_candidate(candidate)
+        if builder.finished:
+            self._keep_parts()  # A signature may come after the finish reason.
+            # Each chunk has cumulative counts. `candidatesTokenCount` excludes thoughts,
+            # `promptTokenCount` the prompts of tools.
             counts = self._usage
-            prompt = tokens(counts, "promptTokenCount") + tokens(counts, "toolUsePromptTokenCount")
-            written = tokens(counts, "candidatesTokenCount") + tokens(counts, "thoughtsTokenCount")
+            prompt = token_count(counts, "promptTokenCount") + token_count(
+                counts, "toolUsePromptTokenCount"
+            )
+            written = token_count(counts, "candidatesTokenCount") + token_count(
+                counts, "thoughtsTokenCount"
+            )
             summed = {"promptTokenCount": prompt, "candidatesTokenCount": written}
-            into.usage(usage_in({**counts, **summed} if counts else None))
+            builder.set_usage(read_usage({**counts, **summed} if counts else None))
 
-    def whole(self, body: Any) -> None:
-        """Take a whole response."""
-        self.event(b"", body)
-        if not self._into.finished:
-            raise bad_answer("it says neither an answer nor why there is none")
+    def read_whole(self, body: Any) -> None:
+        """Read a whole response."""
+        self.read_event(b"", body)
+        if not self._builder.finished:
+            raise bad_response("it contains neither an answer nor a reason for none")
 
-    def _candidate(self, candidate: dict[str, Any]) -> None:
+    def _read_candidate(self, candidate: dict[str, Any]) -> None:
         content = json_object(candidate.get("content")) or {}
         parts: Any = content.get("parts") or []
         if not isinstance(parts, list):
-            raise bad_answer("`parts` is not a list")
+            raise bad_response("`parts` is not a list")
         for part in objects_in(parts):
-            self._part(part)
+            self._read_part(part)
         if word := text_or_empty(candidate.get("finishReason")):
             self._finish(word, candidate)
 
     def _finish(self, word: str, candidate: dict[str, Any]) -> None:
-        into = self._into
+        builder = self._builder
         if word in _BROKEN_CALLS:
-            said = clean(text_or_empty(candidate.get("finishMessage")))[:600] or word
+            detail = fix_surrogates(text_or_empty(candidate.get("finishMessage")))[:600] or word
             raise ModelError(
-                f"the model wrote a call that the server cannot read: {said}; try again, or choose"
+                f"the model wrote a call that the server cannot read: {detail}; try again, or choose"
                 " another model.",
                 code="LLM_BAD_RESPONSE",
                 details={"code": "tool_use_failed"},
-                server_text=said,
+                server_text=detail,
             )
         reason = finish_reason(word)
         if reason in ("error", "content_filter"):
-            into.keep(finish_reason=word)
+            builder.keep_raw(finish_reason=word)
         token = text_or_empty(candidate.get("continuationToken"))
         if word == "CONTINUATION" and token:
-            into.go_on = {"continuationToken": token}
-        into.finish(reason, word)
+            builder.continuation = {"continuationToken": token}
+        builder.finish(reason, word)
 
-    def _part(self, part: dict[str, Any]) -> None:
-        into, text, thought = self._into, part.get("text"), _plain_kind(part)
+    def _read_part(self, part: dict[str, Any]) -> None:
+        builder, text, thought = self._builder, part.get("text"), _thought_kind(part)
         if thought is not None and self._parts and self._parts[-1][0] is thought:
             self._parts[-1][2].append(part["text"])
-        elif part and is_storable_json(part):  # One that is nested too deeply is none of a record.
+        elif part and is_storable_json(part):  # A record cannot store one that is nested too deeply.
             self._parts.append((thought, part, []))
-            if len(self._parts) > _MOST_PARTS:
-                raise bad_answer(f"more than {_MOST_PARTS:,} parts are in it")
+            if len(self._parts) > _MAX_PARTS:
+                raise bad_response(f"more than {_MAX_PARTS:,} parts are in it")
         if isinstance(text, str) and text:
-            show = into.reasoning if part.get("thought") is True else into.text
+            show = builder.add_reasoning if part.get("thought") is True else builder.add_text
             show(text)
         if call := json_object(part.get("functionCall")):
-            take_call(into, object(), call, call)
+            add_call(builder, object(), call, call)
 
     def _keep_parts(self) -> None:
-        """Keep the parts where the message cannot say them, or where the rest may be so."""
+        """Keep the parts in `raw` if the message cannot hold them, or a later part may need it.
+
+        Signed parts go back exactly as they came: same order, not joined, not split.
+        """
         opaque = any(_is_opaque(part) for _, part, _ in self._parts)
-        if self._into.go_on or self._before or opaque:
-            kept = list(self._before)
+        if self._builder.continuation or self._earlier_parts or opaque:
+            all_parts = list(self._earlier_parts)
             for _, part, more in self._parts:
-                kept.append({**part, "text": part["text"] + "".join(more)} if more else part)
-            self._into.keep(parts=kept)
+                all_parts.append({**part, "text": part["text"] + "".join(more)} if more else part)
+            self._builder.keep_raw(parts=all_parts)
 
 
-def _plain_kind(part: dict[str, Any]) -> bool | None:
-    """Whether pieces of text are thoughts; None for others: a signed one is never joined."""
+def _thought_kind(part: dict[str, Any]) -> bool | None:
+    """True for thoughts, False for text, None for parts that are not joined, as signed ones."""
     text, thought = part.get("text"), part.get("thought", False)
     plain = not part.keys() - {"text", "thought"} and isinstance(text, str)
     return thought if plain and isinstance(thought, bool) else None
@@ -157,40 +166,40 @@ class Google(Wire):
     name = "google"
     parser = GoogleParser
     messages_field = "contents"
-    tools_form = b'[{"functionDeclarations":%b}]'
+    tools_template = b'[{"functionDeclarations":%b}]'
     choice_field = "toolConfig"
     nested_field = "generationConfig"
-    home = "/v1"
-    endings = ("/models", "/openai")
+    default_path = "/v1"
+    endpoint_paths = ("/models", "/openai")
     key_header = "x-goog-api-key"
     key_prefix = ""
     next_page = ("nextPageToken", "pageToken")
     models_path = "/models?pageSize=1000"
-    reserved = frozenset({"contents", "tools", "systemInstruction"})
+    reserved_keys = frozenset({"contents", "tools", "systemInstruction"})
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
-        """The model is in the path; without `alt=sse` a stream would be one JSON array."""
-        # Long-decode models refuse to write so much at once (providers.md 7.4).
-        stream = stream or (request.max_tokens or 0) > _MOST_UNSTREAMED
+        """Path with the model; without `alt=sse` a stream would be one JSON array."""
+        # Long-decode models (gemini-4-argon) write at most 32,768 tokens without a stream.
+        stream = stream or (request.max_tokens or 0) > _MAX_UNSTREAMED_TOKENS
         model = request.model if "/" in request.model else f"models/{request.model}"
         how = "streamGenerateContent?alt=sse" if stream else "generateContent"
         return f"/{quote(model)}:{how}"
 
     def params(
-        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+        self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
-        """All of the body but system, contents and tools."""
+        """Body without system, contents and tools."""
         config: dict[str, Any] = {
             "temperature": request.temperature,
             "topP": request.top_p,
             "maxOutputTokens": request.max_tokens,
             "stopSequences": list(request.stop_sequences) or None,
-            "thinkingConfig": _thinking(request.reasoning, request.model),
+            "thinkingConfig": _thinking_config(request.reasoning, request.model),
         }
         if request.output_schema is not None and _has_schema_mode(request):
             config["responseMimeType"] = "application/json"
             config["responseJsonSchema"] = gemini_schema(request.output_schema)
-        params = {"generationConfig": config} if (config := only_set(config)) else {}
+        params = {"generationConfig": config} if (config := without_none(config)) else {}
         if request.tools:
             choice = request.tool_choice or "auto"
             named = {"mode": "ANY", "allowedFunctionNames": [names.to_wire(choice)]}
@@ -199,111 +208,131 @@ class Google(Wire):
         return params
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
-        """Before Gemini 3 tools and the JSON mode exclude each other."""
+        """False if tools and the JSON mode exclude each other: before Gemini 3."""
         return _has_schema_mode(request)
 
-    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
-        """A function declaration with plain JSON Schema."""
+    def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+        """Encode a function declaration with JSON Schema; `parameters` would take only a subset."""
         schema = gemini_schema({"type": "object", **spec.parameters})
-        return {**described(spec, name), "parametersJsonSchema": schema}
+        return {**name_and_description(spec, name), "parametersJsonSchema": schema}
 
-    def system(self, request: ChatRequest) -> str:
-        """With the schema, where tools and the JSON mode exclude each other."""
+    def system_text(self, request: ChatRequest) -> str:
+        """System text, with the schema if tools and the JSON mode exclude each other."""
         if request.output_schema is None or _has_schema_mode(request):
             return request.system_prompt
-        return with_schema(request)
+        return system_with_schema(request)
 
-    def groups(
-        self, messages: Sequence[Message], flags: frozenset[str]
+    def group_messages(
+        self, messages: Sequence[Message], workarounds: frozenset[str]
     ) -> Iterable[tuple[Message, ...]]:
-        """Results with the answer that asked for them: they echo its ids, where it has some."""
+        """Group results with the answer that called: they repeat its call ids, if it has some."""
         if messages and messages[0].role == "assistant":
-            yield (_OPENING,)
-        yield from results_together(messages, with_calls=True)
+            yield (_OPENING_MESSAGE,)
+        yield from group_results(messages, with_calls=True)
 
-    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
-        """Roles are only `user` and `model`; results are a content of their own."""
+    def encode_group(self, group: tuple[Message, ...], context: EncodingContext) -> list[Any]:
+        """Encode a group. Roles are only `user` and `model`.
+
+        All results of a turn go in one content, in the order of the calls, directly after them. Other
+        parts go in a content after it: in a mixed one they are read as the model's own.
+        """
         if group[0].role == "tool":
             group = (Message(role="assistant"), *group)
         first, results = group[0], group[1:]
         if first.role != "assistant":
-            return _content("user", [_part(part) for part in first.content])
+            return _content_list("user", [_content_part(part) for part in first.content])
         parts = _model_parts(first, context)
-        asked = [json_object(part["functionCall"]) or {} for part in parts if _has_call(part)]
+        call_parts = [json_object(part["functionCall"]) or {} for part in parts if _has_call(part)]
         order = [call.id for call in first.tool_calls]
-        echoed = dict(zip(order, asked, strict=True))
+        call_of = dict(zip(order, call_parts, strict=True))
         results = sorted(results, key=lambda it: (*order, it.tool_call_id).index(it.tool_call_id))
-        said = [_result(it, echoed.get(it.tool_call_id or "", {}), context) for it in results]
+        result_parts = [
+            _function_response(result, call_of.get(result.tool_call_id or "", {}), context)
+            for result in results
+        ]
         shown: list[dict[str, Any]] = []
         for result in results:
-            # Only text is in a result: images and files follow all results of the turn.
-            if parts_beside := [_part(part) for part in attached(result)]:
+            # A result holds only text: images and files follow all results of the turn.
+            if parts_beside := [_content_part(part) for part in attachments(result)]:
                 name = context.names.to_wire(result.name or "tool")
                 label = f"Given back by {name} (call {result.tool_call_id}):"
                 shown += [{"text": label}, *parts_beside]
-        return [*_content("model", parts), *_content("user", said), *_content("user", shown)]
+        return [
+            *_content_list("model", parts),
+            *_content_list("user", result_parts),
+            *_content_list("user", shown),
+        ]
 
     def system_fields(self, text: str) -> dict[str, Any] | None:
-        """The system text has a place of its own."""
+        """The system text goes into `systemInstruction`."""
         return {"systemInstruction": {"parts": [{"text": text}]}}
 
 
 def _is_opaque(part: dict[str, Any]) -> bool:
-    """Whether it cannot be written again from the message itself."""
+    """True if the part cannot be rebuilt from the message itself."""
     call = json_object(part.get("functionCall")) or {}
     return bool(part.keys() - {"text", "functionCall"}) or ("id" not in call and bool(call))
 
 
 def _version(model: str) -> tuple[int, int]:
-    # A name without a version (`gemini-flash-latest`) is the newest.
-    return version_in(model, _VERSION, (99, 0))
+    # A name without a version (`gemini-flash-latest`) means the newest model.
+    return model_version(model, _VERSION, (99, 0))
 
 
-def _is_third(model: str) -> bool:
-    """Whether it is of generation 3 or later: signatures are checked."""
+def _is_version_3(model: str) -> bool:
+    """True for Gemini 3 and later: the server checks signatures and combines tools with JSON."""
     return _version(model) >= (3, 0)
 
 
 def _has_schema_mode(request: ChatRequest) -> bool:
-    return _is_third(request.model) or not request.tools
+    return _is_version_3(request.model) or not request.tools
 
 
-def _thinking(asked: str | None, model: str) -> dict[str, Any] | None:
-    """A budget for Gemini 2.5, a level from 3 on; never both."""
-    if asked is None:
+def _thinking_config(effort: str | None, model: str) -> dict[str, Any] | None:
+    """Thinking option: a budget for Gemini 2.5, a level from 3 on; both together are refused.
+
+    2.5 Pro needs at least 128 tokens; other 2.5 models are off with 0.
+    """
+    if effort is None:
         return None
-    shown = {"includeThoughts": True} if asked not in ("none", "0") else {}
-    if not _is_third(model):
-        budget = int(asked) if asked.isdecimal() else _BUDGETS.get(asked, 24_576)
+    shown = {"includeThoughts": True} if effort not in ("none", "0") else {}
+    if not _is_version_3(model):
+        budget = int(effort) if effort.isdecimal() else _BUDGETS.get(effort, 24_576)
         return {**shown, "thinkingBudget": max(budget, 128 if "pro" in model else 0)}
-    word = effort_word(asked)
+    word = effort_level(effort)
     if word in ("none", "minimal"):
-        # Later ones and Pro refuse MINIMAL, and cannot be switched off.
+        # From 3.7 on, and Pro, refuse MINIMAL, and thinking cannot be switched off.
         word = "minimal" if _version(model) < (3, 7) and "pro" not in model else "low"
     return {**shown, "thinkingLevel": _LEVELS.get(word, "HIGH")}
 
 
-def _content(role: str, parts: Sequence[dict[str, Any]]) -> list[Any]:
-    """A content, or nothing: one without parts is refused, and so is a part without anything."""
-    kept = [
+def _content_list(role: str, parts: Sequence[dict[str, Any]]) -> list[Any]:
+    """One content, or nothing: the server refuses a content without parts, and empty parts."""
+    sent_parts = [
         part
         for part in parts
-        # An empty text counts with a signature, a signature alone does not.
+        # Keep an empty text with a signature; drop a part that has only a signature.
         if part.keys() - {"thought", "thoughtSignature"}
         and (part.get("text") != "" or "thoughtSignature" in part)
     ]
-    return [{"role": role, "parts": kept}] if kept else []
+    return [{"role": role, "parts": sent_parts}] if sent_parts else []
 
 
-_ONLY_ASKED = frozenset({"fileData", "inlineData", "functionResponse"})
-"""Kinds of parts that stand in requests alone."""
+_REQUEST_ONLY_PARTS = frozenset({"fileData", "inlineData", "functionResponse"})
+"""Kinds of parts that occur only in requests."""
 
 
-def _model_parts(message: Message, context: Encoding) -> list[dict[str, Any]]:
-    """The parts as they came, where this model wrote them; else written from the message."""
-    kept = objects_in(context.own(message).get("parts"))
-    # A record may come from a stranger: nothing that an answer cannot hold goes back.
-    parts: list[dict[str, Any]] = [dict(part) for part in kept if not part.keys() & _ONLY_ASKED]
+def _model_parts(message: Message, context: EncodingContext) -> list[dict[str, Any]]:
+    """Return the parts as they came if this model wrote them, else rebuild them.
+
+    Gemini 3 answers 400 if the first call of a step lacks its signature; calls of other models get
+    Google's dummy.
+    """
+    answer_parts = objects_in(context.raw_from_model(message).get("parts"))
+    # A stranger's record must not add parts that an answer cannot hold.
+    parts: list[dict[str, Any]] = [
+        dict(part) for part in answer_parts if not part.keys() & _REQUEST_ONLY_PARTS
+    ]
     if not parts or sum(map(_has_call, parts)) != len(message.tool_calls):
         parts = [{"text": message.text}] if message.text else []
         for call in message.tool_calls:
@@ -314,8 +343,8 @@ def _model_parts(message: Message, context: Encoding) -> list[dict[str, Any]]:
         made = json_object(part["functionCall"]) or {}
         part["functionCall"] = {**made, "args": arguments_object(call)}
     first = next(filter(_has_call, parts), None)
-    if first is not None and "thoughtSignature" not in first and _is_third(context.model):
-        first["thoughtSignature"] = _DUMMY
+    if first is not None and "thoughtSignature" not in first and _is_version_3(context.model):
+        first["thoughtSignature"] = _DUMMY_SIGNATURE
     return parts
 
 
@@ -323,16 +352,18 @@ def _has_call(part: dict[str, Any]) -> bool:
     return "functionCall" in part
 
 
-def _result(message: Message, call: dict[str, Any], context: Encoding) -> dict[str, Any]:
-    """The result as text: a key `$ref` anywhere in an object would break the request."""
+def _function_response(
+    message: Message, call: dict[str, Any], context: EncodingContext
+) -> dict[str, Any]:
+    """Encode a result as text: a key `$ref` anywhere in an object breaks the request."""
     name = call.get("name") or context.names.to_wire(message.name or "tool")
-    said = {"error" if is_failure(message) else "output": message.text}
+    response = {"error" if is_failure(message) else "output": message.text}
     own_id = {"id": call["id"]} if call.get("id") else {}
-    return {"functionResponse": {"name": name, "response": said, **own_id}}
+    return {"functionResponse": {"name": name, "response": response, **own_id}}
 
 
-def _part(part: Part) -> dict[str, Any]:
-    shown = readable(part)
+def _content_part(part: Part) -> dict[str, Any]:
+    shown = text_or_part(part)
     if isinstance(shown, str):
         return {"text": shown}
     if isinstance(shown, ImagePart) and shown.url:

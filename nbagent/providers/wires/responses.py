@@ -1,7 +1,8 @@
 """The Responses wire of OpenAI: stateless, with the reasoning sent back encrypted.
 
-Wire facts: OpenAI's API reference and types (providers.md 9). Other servers offer it in varying
-depth, so what is read is read leniently.
+`store: false` and the whole history in each request, so that nothing stays at the server and any
+turn can be repeated. Wire facts: OpenAI's API reference and types. Azure, Ollama, LM Studio,
+OpenRouter, vLLM and llama.cpp implement parts of it, so answers are read leniently.
 """
 
 from __future__ import annotations
@@ -11,186 +12,201 @@ from typing import Any
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.messages import ImagePart, Message, Part
 from nbagent.contracts.model import ChatRequest, ToolSpec
-from nbagent.providers.answer.builder import Assembly
-from nbagent.providers.answer.fields import arguments_of, objects_in, text_or_empty
-from nbagent.providers.answer.vendor_words import index_of, usage_in
+from nbagent.providers.answer.builder import ResponseBuilder
+from nbagent.providers.answer.fields import arguments_json, objects_in, text_or_empty
+from nbagent.providers.answer.vendor_words import parse_index, read_usage
 from nbagent.providers.http_errors import stream_error
-from nbagent.providers.transport.sse import bad_answer
-from nbagent.providers.wires.base import Encoding, Parser, Wire, described, effort_word, only_set
-from nbagent.providers.wires.encoding import arguments_text, attached, data_url, readable, wire_id
+from nbagent.providers.transport.sse import bad_response
+from nbagent.providers.wires.base import (
+    EncodingContext,
+    Parser,
+    Wire,
+    effort_level,
+    name_and_description,
+    without_none,
+)
+from nbagent.providers.wires.encoding import (
+    arguments_text,
+    attachments,
+    data_url,
+    text_or_part,
+    wire_id,
+)
 from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import wire_schema
 
-CHOICES = ("auto", "none", "required")
-_ENDS = ("completed", "incomplete", "failed", "cancelled", "done")
-"""As the status and in the name of the last event; OpenRouter says `response.done`."""
+TOOL_CHOICES = ("auto", "none", "required")
+_END_STATUSES = ("completed", "incomplete", "failed", "cancelled", "done")
+"""Statuses, also in the name of the last event. OpenRouter says `response.done`."""
 
 
 class ResponsesParser(Parser):
     """Reads one answer: events of a stream, or the response object."""
 
-    def __init__(self, request: ChatRequest, into: Assembly) -> None:
-        super().__init__(request, into)
-        self._places: dict[str, int] = {}  # Of the items with these ids in the output.
-        self._next = 0  # The place behind all items that have begun.
-        self._items: dict[int, dict[str, Any]] = {}  # Complete ones by their place.
+    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
+        super().__init__(request, builder)
+        self._positions: dict[str, int] = {}  # By item id, in the output.
+        self._next_position = 0  # After all items that have begun.
+        self._items: dict[int, dict[str, Any]] = {}  # Complete items by position.
         self._streamed: set[tuple[int, str]] = set()
-        """Of which items something came, so that it is not shown again with the whole item."""
-        self._last: dict[str, tuple[int, Any]] = {}
-        """Of which item and part the last piece of text and of reasoning was."""
+        """Position and kind of streamed pieces; the whole item does not show them again."""
+        self._last_piece: dict[str, tuple[int, Any]] = {}
+        """Item and part of the last piece of text and of reasoning."""
 
-    def event(self, name: bytes, data: Any) -> None:
-        """Take one event."""
-        found = json_object(data)
-        if found is None:
-            raise bad_answer("an event is no object")
-        kind = text_or_empty(found.get("type")) or name.decode("ascii", "replace")
-        if kind == "error" or found.get("error"):
-            self._fail(found if found.get("error") else {"error": found})
-        elif kind.removeprefix("response.") in _ENDS:
-            response = json_object(found.get("response")) or {}
-            self._response(response, kind.removeprefix("response."))
+    def read_event(self, name: bytes, data: Any) -> None:
+        """Read one event."""
+        event = json_object(data)
+        if event is None:
+            raise bad_response("an event is no object")
+        kind = text_or_empty(event.get("type")) or name.decode("ascii", "replace")
+        if kind == "error" or event.get("error"):
+            self._fail(event if event.get("error") else {"error": event})
+        elif kind.removeprefix("response.") in _END_STATUSES:
+            response = json_object(event.get("response")) or {}
+            self._finish_response(response, kind.removeprefix("response."))
         else:
-            self._progress(kind, found)
+            self._read_progress(kind, event)
 
-    def whole(self, body: Any) -> None:
-        """Take the response object."""
-        found = json_object(body) or {}
-        output, status = found.get("output"), found.get("status")
+    def read_whole(self, body: Any) -> None:
+        """Read the response object."""
+        response = json_object(body) or {}
+        output, status = response.get("output"), response.get("status")
         items = objects_in(output)
-        is_over = bool(items) if status is None else status in _ENDS
-        if not found.get("error") and (items != output or not is_over):
-            raise bad_answer("there is no whole output in it")
-        self._response(found, "completed")
+        is_over = bool(items) if status is None else status in _END_STATUSES
+        if not response.get("error") and (items != output or not is_over):
+            raise bad_response("its output is missing or incomplete")
+        self._finish_response(response, "completed")
 
-    def _progress(self, kind: str, found: dict[str, Any]) -> None:
+    def _read_progress(self, kind: str, event: dict[str, Any]) -> None:
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
-                self._into.refused |= kind == "response.refusal.delta"
-                self._show("text", self._place(found), found.get("delta"))
+                self._builder.refused |= kind == "response.refusal.delta"
+                self._add_piece("text", self._position(event), event.get("delta"))
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                part = found.get("summary_index", found.get("content_index"))
-                self._show("reasoning", self._place(found), found.get("delta"), part)
+                part = event.get("summary_index", event.get("content_index"))
+                self._add_piece("reasoning", self._position(event), event.get("delta"), part)
             case "response.output_item.added":
-                item = json_object(found.get("item")) or {}
-                self._begin(self._place(found, item), item)
+                item = json_object(event.get("item")) or {}
+                self._start_item(self._position(event, item), item)
             case "response.function_call_arguments.delta":
-                place = self._place(found)
-                self._streamed.add((place, "arguments"))
-                self._into.call(place, arguments=arguments_of(found.get("delta")))
+                position = self._position(event)
+                self._streamed.add((position, "arguments"))
+                self._builder.add_call(position, arguments=arguments_json(event.get("delta")))
             case "response.output_item.done":
-                item = json_object(found.get("item")) or {}
-                self._item(self._place(found, item), item)
+                item = json_object(event.get("item")) or {}
+                self._finish_item(self._position(event, item), item)
             case _:
-                pass  # Progress, and what is not known here.
+                pass  # Progress and unknown events, also after the last one (`rate_limits.updated`).
 
-    def _place(self, found: dict[str, Any], item: dict[str, Any] | None = None) -> int:
-        """Where the item of an event stands; llama.cpp says only its id."""
-        id = text_or_empty(found.get("item_id") or (item or {}).get("id"))
-        place = index_of(found.get("output_index"))
-        if place is None:
-            place = self._places.get(id, self._next)
-        self._next = max(self._next, place + 1)
+    def _position(self, event: dict[str, Any], item: dict[str, Any] | None = None) -> int:
+        """Position of an event's item in the output; llama.cpp sends only its id."""
+        id = text_or_empty(event.get("item_id") or (item or {}).get("id"))
+        position = parse_index(event.get("output_index"))
+        if position is None:
+            position = self._positions.get(id, self._next_position)
+        self._next_position = max(self._next_position, position + 1)
         if id:
-            self._places.setdefault(id, place)
-        return place
+            self._positions.setdefault(id, position)
+        return position
 
-    def _show(self, kind: str, place: int, piece: Any, part: Any = None) -> None:
-        """A piece of text or of reasoning; every part but the first begins a paragraph."""
+    def _add_piece(self, kind: str, position: int, piece: Any, part: Any = None) -> None:
+        """Add a piece of text or reasoning; every part after the first begins a paragraph."""
         if not isinstance(piece, str):
-            raise bad_answer("a delta is not text")
-        self._streamed.add((place, kind))
+            raise bad_response("a delta is not text")
+        self._streamed.add((position, kind))
         if piece:
-            before, self._last[kind] = self._last.get(kind), (place, part)
-            if before not in (None, (place, part)):
-                piece = f"\n\n{piece}"  # A comment and the final answer are two messages.
+            before, self._last_piece[kind] = self._last_piece.get(kind), (position, part)
+            if before not in (None, (position, part)):
+                piece = f"\n\n{piece}"  # `commentary` and `final_answer` are two messages.
         if kind == "text":
-            self._into.text(piece)
+            self._builder.add_text(piece)
         else:
-            self._into.reasoning(piece)
+            self._builder.add_reasoning(piece)
 
-    def _begin(self, place: int, item: dict[str, Any]) -> None:
-        """An item that is announced, or comes whole without that."""
+    def _start_item(self, position: int, item: dict[str, Any]) -> None:
+        """Start an item, when it is announced or arrives whole."""
         if item.get("type") == "function_call":
             call_id, name = text_or_empty(item.get("call_id")), text_or_empty(item.get("name"))
-            self._into.call(place, id=call_id, name=name)
+            self._builder.add_call(position, id=call_id, name=name)
 
-    def _item(self, place: int, item: dict[str, Any]) -> None:
-        """A complete item: the sure word where deltas said something else."""
-        if place in self._items:
+    def _finish_item(self, position: int, item: dict[str, Any]) -> None:
+        """Read a complete item. It replaces its deltas if they differ."""
+        if position in self._items:
             return
-        self._items[place] = item
-        self._begin(place, item)
+        self._items[position] = item
+        self._start_item(position, item)
         parts = objects_in(item.get("summary")) or objects_in(item.get("content"))
         match item.get("type"):
             case "function_call":
-                arguments = arguments_of(item.get("arguments"))
-                if (place, "arguments") not in self._streamed:
-                    self._into.call(place, arguments=arguments)
+                arguments = arguments_json(item.get("arguments"))
+                if (position, "arguments") not in self._streamed:
+                    self._builder.add_call(position, arguments=arguments)
                 elif arguments:
-                    self._into.call_arguments(place, arguments)
+                    self._builder.replace_arguments(position, arguments)
             case "message":
-                self._into.refused |= any(part.get("type") == "refusal" for part in parts)
+                self._builder.refused |= any(part.get("type") == "refusal" for part in parts)
                 texts = [part.get("text") or part.get("refusal") for part in parts]
-                if (place, "text") not in self._streamed:
-                    self._show("text", place, "".join(it for it in texts if isinstance(it, str)))
-            case "reasoning" if (place, "reasoning") not in self._streamed:
+                if (position, "text") not in self._streamed:
+                    self._add_piece(
+                        "text", position, "".join(text for text in texts if isinstance(text, str))
+                    )
+            case "reasoning" if (position, "reasoning") not in self._streamed:
                 for number, part in enumerate(parts):
-                    self._show("reasoning", place, text_or_empty(part.get("text")), number)
+                    self._add_piece("reasoning", position, text_or_empty(part.get("text")), number)
             case _:
                 pass
 
-    def _response(self, response: dict[str, Any], status: str) -> None:
-        """The last word: what had not come yet, usage, and why it ended."""
-        into = self._into
-        into.usage(usage_in(response.get("usage")))
-        into.model = text_or_empty(response.get("model"))
+    def _finish_response(self, response: dict[str, Any], status: str) -> None:
+        """Read the last event: missing items, usage, and the finish reason."""
+        builder = self._builder
+        builder.set_usage(read_usage(response.get("usage")))
+        builder.model = text_or_empty(response.get("model"))
         if response.get("status") in ("incomplete", "failed", "cancelled"):
-            # vLLM and LiteLLM end each stream with `response.completed`.
+            # vLLM and LiteLLM end every stream with `response.completed`; the status is right.
             status = str(response["status"])
         if response.get("error") or status in ("failed", "cancelled"):
             self._fail(response if response.get("error") else {"error": f"the answer is {status}"})
             return
-        for place, item in enumerate(objects_in(response.get("output"))):
-            self._item(self._places.get(text_or_empty(item.get("id")), place), item)
-        items = [self._items[place] for place in sorted(self._items)]
-        # Of reasoning the item's word does not count: what followed it may be whole.
+        for position, item in enumerate(objects_in(response.get("output"))):
+            self._finish_item(self._positions.get(text_or_empty(item.get("id")), position), item)
+        items = [self._items[position] for position in sorted(self._items)]
+        # Ignore the status of reasoning items: the answer after one may be complete.
         of_answer = [item for item in items if item.get("type") in ("function_call", "message")]
         if any(item.get("status") == "incomplete" for item in of_answer):
-            status = "incomplete"  # An item was cut, whatever is said of them all.
+            status = "incomplete"  # An item was cut, so the answer was.
         if any(item.get("encrypted_content") or item.get("phase") for item in items):
-            into.keep(items=items)
+            builder.keep_raw(items=items)
         if status == "incomplete":
             details = json_object(response.get("incomplete_details")) or {}
             filtered = details.get("reason") == "content_filter"
-            into.finish("content_filter" if filtered else "length")
+            builder.finish("content_filter" if filtered else "length")
         else:
-            into.finish("tool_calls" if into.has_calls else "stop")
-        into.end()
+            builder.finish("tool_calls" if builder.has_calls else "stop")
+        builder.end()
 
     def _fail(self, holder: dict[str, Any]) -> None:
-        self._into.fail(stream_error(holder))
-        self._into.end()
+        self._builder.fail(stream_error(holder))
+        self._builder.end()
 
 
-_NEVER_SAID = ("_output", "item_reference")
-"""Ends of the kinds of items that stand in requests alone."""
+_REQUEST_ONLY_KINDS = ("_output", "item_reference")
+"""Endings of item types that occur only in requests."""
 
 
 class Responses(Wire):
-    """OpenAI Responses. Nothing is stored at the server: each request has the whole history."""
+    """OpenAI Responses, without storage at the server."""
 
     name = "responses"
     parser = ResponsesParser
-    endings = ("/responses",)
+    endpoint_paths = ("/responses",)
     messages_field = "input"
-    lacks = frozenset({"stop_sequences"})
-    reserved = frozenset({"input", "tools", "instructions"})
+    unsupported_fields = frozenset({"stop_sequences"})
+    reserved_keys = frozenset({"input", "tools", "instructions"})
 
     def params(
-        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+        self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
-        """All of the body but instructions, input and tools."""
+        """Body without instructions, input and tools."""
         params: dict[str, Any] = {
             "model": request.model,
             "store": False,
@@ -199,9 +215,9 @@ class Responses(Wire):
         if request.tools:
             choice = request.tool_choice or "auto"
             named = {"type": "function", "name": names.to_wire(choice)}
-            params["tool_choice"] = choice if choice in CHOICES else named
+            params["tool_choice"] = choice if choice in TOOL_CHOICES else named
         if request.reasoning is not None:
-            effort = effort_word(request.reasoning)
+            effort = effort_level(request.reasoning)
             summary = {} if effort == "none" else {"summary": "auto"}
             params["reasoning"] = {"effort": effort, **summary}
         if request.output_schema is not None:
@@ -210,42 +226,43 @@ class Responses(Wire):
         params["temperature"], params["top_p"] = request.temperature, request.top_p
         params["max_output_tokens"] = request.max_tokens
         params["stream"] = stream or None
-        return only_set(params)
+        return without_none(params)
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
-        """With any model and any tools."""
+        """True for every model and any tools."""
         return True
 
-    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
-        """A flat function; without `strict` said the server would take it for strict."""
+    def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+        """Encode a flat function. `strict: false` is explicit: the server may take a missing one for
+        true."""
         parameters = wire_schema(spec.parameters)
-        known = {"type": "function", **described(spec, name)}
+        known = {"type": "function", **name_and_description(spec, name)}
         return {**known, "parameters": parameters, "strict": False}
 
-    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
-        """The items of one message."""
+    def encode_group(self, group: tuple[Message, ...], context: EncodingContext) -> list[Any]:
+        """Encode one message as items."""
         message = group[0]
         if message.role == "assistant":
             return _assistant_items(message, context)
-        parts = [_part(part) for part in message.content]
+        parts = [_content_part(part) for part in message.content]
         if message.role == "tool":
-            output = parts if attached(message) else message.text
+            output = parts if attachments(message) else message.text
             call_id = wire_id(message.tool_call_id or "")
             return [{"type": "function_call_output", "call_id": call_id, "output": output}]
         return [{"type": "message", "role": message.role, "content": parts}]
 
     def system_fields(self, text: str) -> dict[str, Any] | None:
-        """The system text is `instructions`."""
+        """The system text goes into `instructions`."""
         return {"instructions": text}
 
 
-def _is_said(item: dict[str, Any]) -> bool:
-    """Whether a model can have said it: a record may come from a stranger."""
+def _is_answer_item(item: dict[str, Any]) -> bool:
+    """True if an answer can hold this item. A stranger's record must not add other messages."""
     kind = str(item.get("type"))
-    return item.get("role", "assistant") == "assistant" and not kind.endswith(_NEVER_SAID)
+    return item.get("role", "assistant") == "assistant" and not kind.endswith(_REQUEST_ONLY_KINDS)
 
 
-def _assistant_items(message: Message, context: Encoding) -> list[Any]:
+def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
     calls: list[dict[str, Any]] = [
         {
             "type": "function_call",
@@ -255,25 +272,32 @@ def _assistant_items(message: Message, context: Encoding) -> list[Any]:
         }
         for call in message.tool_calls
     ]
-    kept = objects_in(context.own(message).get("items"))
-    if not kept or [item.get("type") for item in kept].count("function_call") != len(calls):
+    answer_items = objects_in(context.raw_from_model(message).get("items"))
+    if not answer_items or [item.get("type") for item in answer_items].count(
+        "function_call"
+    ) != len(calls):
         text = {"type": "message", "role": "assistant", "content": message.text}
         return [text, *calls] if message.text else calls
-    # As they came, in place; what the server cannot know without storing is dropped.
+    # Items as they came, in order. Without `store` the server knows no reasoning item by its id
+    # ("Item rs_… not found"): one without encrypted content is dropped.
     items: list[dict[str, Any]] = []
     left = iter(calls)
-    for item in kept:
+    for item in answer_items:
         if item.get("type") == "function_call":
-            items.append({**item, **next(left)})  # The results name the call by this id.
-        elif item.get("encrypted_content") if item.get("type") == "reasoning" else _is_said(item):
+            items.append({**item, **next(left)})  # Results refer to `call_id`.
+        elif (
+            item.get("encrypted_content")
+            if item.get("type") == "reasoning"
+            else _is_answer_item(item)
+        ):
             items.append(item)
     while items and items[-1].get("type") == "reasoning":
-        items.pop()  # Refused without the item that it led to: the answer was cut before it.
+        items.pop()  # Refused without the item after it, where the answer was cut.
     return items
 
 
-def _part(part: Part) -> dict[str, Any]:
-    shown = readable(part)
+def _content_part(part: Part) -> dict[str, Any]:
+    shown = text_or_part(part)
     if isinstance(shown, str):
         return {"type": "input_text", "text": shown}
     if isinstance(shown, ImagePart):

@@ -1,7 +1,8 @@
-"""A tool as a server understands it: its name on the wire and back, and its JSON Schema.
+"""JSON Schemas of tools and answers in the form that each server accepts.
 
-Names are deterministic: history and prompt caches depend on them. What a schema means is not
-changed; what a server cannot read is written another way. `strict` is never asked for.
+The meaning stays; only keywords that a server refuses are written in another way. `strict` is never
+requested: it requires that all properties are required and all objects closed, which would change
+most schemas.
 """
 
 from __future__ import annotations
@@ -12,123 +13,127 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
 
-_BY_NAME = frozenset({"properties", "$defs", "definitions", "patternProperties"})
-"""Keywords whose keys are names, not keywords."""
-_DATA = frozenset({"enum", "const", "default", "examples", "example", "required"})
+_SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions", "patternProperties"})
+"""Keywords whose keys are names of properties or definitions."""
+_DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples", "example", "required"})
+# And `additionalProperties: false`; Mistral answers all four with 422.
 _MISTRAL_REFUSES = ("$id", "$schema", "strict")
 _GEMINI_REFUSES = frozenset(
     {"$schema", "title", "examples", "discriminator", "exclusiveMinimum", "exclusiveMaximum"}
 )
-_MOST_NODES = 2_000
-"""A schema that grows beyond this by being written out keeps its references."""
-
-_SAID_IN_WORDS = (
+_MAX_NODES = 2_000
+"""A schema that would grow beyond this keeps its references: a few of them can expand without
+limit."""
+_ANTHROPIC_REFUSES = (
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems"),
 )
-"""What Anthropic refuses in a schema for an answer; its own client writes it so, too."""
-
-_PLACES = ("$defs", "definitions")
-
+"""Keywords that Anthropic refuses in a schema for an answer. They go into the description, as in its
+own client."""
+_DEFINITION_KEYWORDS = ("$defs", "definitions")
 Schema = dict[str, Any]
 
 
 def wire_schema(schema: Schema, *, inline: bool = False, plain: bool = False) -> Schema:
-    """The schema of a tool for the wire, with an object at its root.
+    """Schema of a tool for the wire, with an object at its root.
 
     Args:
         schema: any JSON Schema.
-        inline: write references out, where they do not refer to themselves: GLM, Qwen and Llama
-            give nested arguments as texts otherwise.
-        plain: leave out what Mistral answers with a 422.
+        inline: replace references by their targets, if they are not recursive; otherwise GLM,
+            Qwen and Llama write nested arguments as texts.
+        plain: drop the keywords that Mistral refuses with 422.
     """
     schema = {"type": "object", **schema}
-    return _walk(_inlined(schema) if inline else schema, _plain if plain else dict)
+    return _walk(_inline_references(schema) if inline else schema, _for_mistral if plain else dict)
 
 
 def gemini_schema(schema: Schema) -> Schema:
-    """The schema for Gemini's `…JsonSchema` fields, without what it refuses."""
+    """Schema for Gemini's `…JsonSchema` fields, without the keywords that it refuses."""
     return _walk(schema, _for_gemini)
 
 
 def closed_schema(schema: Schema) -> Schema:
-    """The schema of an answer for Anthropic: objects are closed, limits are said in words."""
-    return _walk(schema, _closed)
+    """Schema of an answer for Anthropic: closed objects, limits in the descriptions."""
+    return _walk(schema, _for_anthropic)
 
 
 def can_be_closed(schema: Schema | None) -> bool:
-    """Whether `closed_schema` means the same: no recursion, no objects with names of their own."""
+    """True if closing all objects keeps the meaning: no recursion, no free property names."""
     own_names = False
 
-    def look(node: Schema) -> Schema:
+    def check_node(node: Schema) -> Schema:
         nonlocal own_names
         own_names |= node.get("additionalProperties", False) is not False
         return node
 
-    written = _walk(_inlined(schema or {}), look)
+    written = _walk(_inline_references(schema or {}), check_node)
     return not own_names and "$ref" not in str(written)
 
 
 def _walk(value: Any, change: Callable[[Schema], Schema], name: str = "") -> Any:
-    """What stands under a keyword, with each schema in it changed, inner ones first."""
-    if name in _DATA:
+    """Return the value of a keyword with each schema in it changed, inner ones first."""
+    if name in _DATA_KEYWORDS:
         return value
     if isinstance(value, list):
-        return [_walk(it, change) for it in cast("list[Any]", value)]
+        return [_walk(item, change) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
-    by_name = name in _BY_NAME
+    by_name = name in _SCHEMAS_BY_NAME
     node = cast("Schema", value)
-    inner = {key: _walk(it, change, "" if by_name else key) for key, it in node.items()}
+    inner = {key: _walk(child, change, "" if by_name else key) for key, child in node.items()}
     if by_name:
         return inner
     changed = change(inner)
     if changed.get("type") == "object":
-        changed.setdefault("properties", {})  # OpenAI: an object without any says so.
+        changed.setdefault("properties", {})  # OpenAI refuses an object without this key.
     return changed
 
 
-def _plain(node: Schema) -> Schema:
+def _for_mistral(node: Schema) -> Schema:
     closed = ("additionalProperties",) if node.get("additionalProperties") is False else ()
     return _without(node, *_MISTRAL_REFUSES, *closed)
 
 
-def _closed(node: Schema) -> Schema:
-    kept = _in_words(node, _SAID_IN_WORDS)
-    return {**kept, "additionalProperties": False} if kept.get("type") == "object" else kept
+def _for_anthropic(node: Schema) -> Schema:
+    closed = _describe_keywords(node, _ANTHROPIC_REFUSES)
+    return {**closed, "additionalProperties": False} if closed.get("type") == "object" else closed
 
 
 def _for_gemini(node: Schema) -> Schema:
     of_text = isinstance(node.get("format"), str) and "string" in (node.get("type") or ())
-    kept = _in_words(_without(node, *_GEMINI_REFUSES), ("format",) if of_text else ())
-    if "const" in kept:
-        kept["enum"] = [kept.pop("const")]
-    return kept
+    schema = _describe_keywords(_without(node, *_GEMINI_REFUSES), ("format",) if of_text else ())
+    if "const" in schema:
+        schema["enum"] = [schema.pop("const")]
+    return schema
 
 
-def _in_words(node: Schema, names: Sequence[str]) -> Schema:
-    """The schema with some keywords said in its description, and `oneOf` as `anyOf`."""
-    kept = _without(node, *names)
-    said = [f"{it}: {dump_json(node[it]).decode()}".replace('"', "") for it in names if it in node]
-    if said:
-        kept["description"] = f"{kept.get('description', '')} ({', '.join(said)})".strip()
-    if "oneOf" in kept:
-        kept["anyOf"] = [*kept.get("anyOf", ()), *kept.pop("oneOf")]
-    return kept
+def _describe_keywords(node: Schema, names: Sequence[str]) -> Schema:
+    """Move some keywords into the description, and write `oneOf` as `anyOf`."""
+    schema = _without(node, *names)
+    limits = [
+        f"{name}: {dump_json(node[name]).decode()}".replace('"', "")
+        for name in names
+        if name in node
+    ]
+    if limits:
+        schema["description"] = f"{schema.get('description', '')} ({', '.join(limits)})".strip()
+    if "oneOf" in schema:
+        schema["anyOf"] = [*schema.get("anyOf", ()), *schema.pop("oneOf")]
+    return schema
 
 
 def _without(node: Schema, *names: str) -> Schema:
     return {name: value for name, value in node.items() if name not in names}
 
 
-def _inlined(schema: Schema) -> Schema:
-    """The schema with its references replaced by what they refer to, where that is worth it."""
+def _inline_references(schema: Schema) -> Schema:
+    """Replace references by their targets, unless they are recursive or the schema grows too much."""
     known = {
-        f"#/{place}/{name}": target
-        for place in _PLACES
-        for name, target in (json_object(schema.get(place)) or {}).items()
+        f"#/{keyword}/{name}": target
+        for keyword in _DEFINITION_KEYWORDS
+        for name, target in (json_object(schema.get(keyword)) or {}).items()
     }
-    above: list[str] = []  # The references that are being written out.
+    open_references: list[str] = []  # References that are being replaced; one in it is recursive.
     nodes, is_whole = 0, True
 
     def write_out(node: Schema) -> Schema:
@@ -136,18 +141,18 @@ def _inlined(schema: Schema) -> Schema:
         nodes += 1
         target = node.get("$ref")
         if not isinstance(target, str):
-            # What a discriminator names is not there any more; the constants in it tell as much.
+            # A discriminator names definitions that are gone; the constants in the variants suffice.
             return _without(node, "discriminator")
-        if target in above or target not in known or nodes > _MOST_NODES:
+        if target in open_references or target not in known or nodes > _MAX_NODES:
             is_whole = False
             return node
-        above.append(target)
-        meant = _walk(known[target], write_out)
-        above.pop()
-        return {**(json_object(meant) or {}), **_without(node, "$ref")}
+        open_references.append(target)
+        target_schema = _walk(known[target], write_out)
+        open_references.pop()
+        return {**(json_object(target_schema) or {}), **_without(node, "$ref")}
 
     with suppress(RecursionError):
-        written = _walk(_without(schema, *_PLACES), write_out)
-        if nodes <= _MOST_NODES:
+        written = _walk(_without(schema, *_DEFINITION_KEYWORDS), write_out)
+        if nodes <= _MAX_NODES:
             return written if is_whole else {**schema, **written}
     return schema

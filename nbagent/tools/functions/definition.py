@@ -21,7 +21,7 @@ from nbagent.contracts.model import ToolSpec, ToolTraits
 from nbagent.contracts.policy import Ruling
 from nbagent.contracts.secrets import redact, register_environment
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
-from nbagent.shown.texts import BROKEN, clean, kind_name, plain_repr
+from nbagent.shown.texts import VALUE_ERRORS, clean, class_name, plain_repr
 from nbagent.tools.functions.arguments import (
     Arguments,
     Bound,
@@ -226,9 +226,9 @@ def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> Funct
         return cached_definition(call, replace(options, name=name), OWN, namespace or {})
     except NbagentError:
         raise
-    except BROKEN as error:
+    except VALUE_ERRORS as error:
         # Its own attributes (`__signature__`, `__doc__`, …) may raise anything.
-        name = obj.__name__ if type(obj) is types.FunctionType else kind_name(obj)
+        name = obj.__name__ if type(obj) is types.FunctionType else class_name(obj)
         raise UsageError(
             f"the tool {name!r} cannot be read ({plain_repr(error, 200)}); wrap it in a def with "
             "hints and a docstring"

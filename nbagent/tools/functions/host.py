@@ -10,7 +10,7 @@ from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.tools import PreparedCall, ToolContext
-from nbagent.shown.texts import BROKEN
+from nbagent.shown.texts import VALUE_ERRORS
 from nbagent.tools.functions.arguments import (
     Bound,
 )
@@ -36,7 +36,7 @@ def namespace_tools(namespace: Mapping[str, Any]) -> dict[str, object]:
             continue
         try:
             name = options.name or own_name(obj) or variable
-        except BROKEN:
+        except VALUE_ERRORS:
             name = variable  # Its definition says what is wrong.
         first = variables.setdefault(name, variable)
         if variable == name:

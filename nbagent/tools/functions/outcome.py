@@ -12,7 +12,7 @@ from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_truncated
 from nbagent.contracts.tools import ToolOutcome
 from nbagent.shown.texts import clean, cut_middle, without_folders
-from nbagent.shown.values import Normal, fitted
+from nbagent.shown.values import JsonBudget, to_json_within
 
 MAX_RESULT_CHARS = 50_000
 """Of a result's JSON; `@tool(max_result_chars=…)` changes it for one tool."""
@@ -46,7 +46,7 @@ def result_of(value: object, budget_chars: int = MAX_RESULT_CHARS) -> ToolOutcom
         return cast("ToolOutcome", value)
     if issubclass(kind, ToolResult):
         return ToolOutcome(result=cast("ToolResult", value))
-    shown = fitted(value, budget_chars)
+    shown = to_json_within(value, budget_chars)
     result = ToolResult(ok=True, data=shown.data, attachments=shown.parts)
     return ToolOutcome(result=result, truncated=shown.cut)
 
@@ -57,7 +57,7 @@ def failure_of(error: BaseException, *, hint: str = "") -> ToolOutcome:
         hint = " (its own code raised it, nobody interrupted it)"
     info = ErrorInfo("E_TOOL_FAILED", summary(error) + hint)
     if isinstance(error, ToolError):
-        details: Any = Normal(_MESSAGE_CHARS * 4).json(error.details) if error.details else {}
+        details: Any = JsonBudget(_MESSAGE_CHARS * 4).json(error.details) if error.details else {}
         info = ErrorInfo(error.code, _for_model(error.message), details)
     return ToolOutcome(result=ToolResult.failure(info), error_detail=detail_of(error) + hint)
 

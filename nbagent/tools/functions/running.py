@@ -21,10 +21,10 @@ from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import RanIn, ToolResult
 from nbagent.contracts.tools import ToolContext, ToolOutcome
-from nbagent.shown.values import shown_text
+from nbagent.shown.values import to_text
 from nbagent.tools.functions.arguments import function_of
 from nbagent.tools.functions.outcome import MAX_RESULT_CHARS, failure_of, loop_hint, result_of
-from nbagent.tools.hosts import captured, paced_progress
+from nbagent.tools.progress import captured, paced_progress
 
 _PROGRESS_CHARS = 500
 _HANDLERS = frozenset({"nbagent", "asyncio", "ipykernel", "IPython", "signal", "pydevd", "debugpy"})
@@ -139,7 +139,7 @@ class CallOfFunction:
             async for item in generator:
                 if last is not _NOTHING:
                     with suppress(Exception):
-                        show(functools.partial(shown_text, last, _PROGRESS_CHARS))
+                        show(functools.partial(to_text, last, _PROGRESS_CHARS))
                 last = item
         return None if last is _NOTHING else last
 

@@ -31,13 +31,20 @@ from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from nbagent import __version__
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import NbagentError, ToolError
+from nbagent.contracts.version import __version__
 from nbagent.shown.texts import cut_middle, without_folders
 from nbagent.tools.functions.outcome import summary
 from nbagent.tools.json_schema import visible
-from nbagent.tools.mcp.server import MOST_TOOLS, McpServer, is_loopback, revealed
+from nbagent.tools.mcp.server import (
+    MOST_TOOLS,
+    McpServer,
+    close_lives,
+    connections,
+    is_loopback,
+    revealed,
+)
 
 if TYPE_CHECKING:
     from mcp.client._transport import ReadStream, TransportStreams
@@ -180,6 +187,24 @@ class Connection:
             )
         said = visible(error.message, 4_000) or "it gave no reason"
         return ToolError(f"the server answered with error {error.code}: {said}")
+
+
+def connection_of(server: McpServer) -> Connection:
+    """The one connection of a server in this process, not open yet where it is new.
+
+    Another server that had the same name before is ended.
+    """
+    process = os.getpid()
+    key = (server.identity, process)
+    connection = connections.get(key)
+    if isinstance(connection, Connection):
+        return connection
+    connection = Connection(server)
+    here = [other for (_, pid), other in list(connections.items()) if pid == process]
+    close_lives(*(other.life for other in here if other.server.name == server.name))
+    # Two threads may have made one each: the first stays.
+    first = connections.setdefault(key, connection)
+    return first if isinstance(first, Connection) else connection
 
 
 class Life:

@@ -32,14 +32,15 @@ from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.shown.images import encoded_image
 from nbagent.shown.texts import without_folders
 from nbagent.tools.functions.outcome import failure_of, result_of
-from nbagent.tools.hosts import HostOrder, paced_progress
+from nbagent.tools.host_config import HostOrder
 from nbagent.tools.json_schema import legal_schema, visible
 from nbagent.tools.mcp.config import ProjectServer, found
 from nbagent.tools.mcp.server import MOST_TOOLS, McpServer
+from nbagent.tools.progress import paced_progress
 from nbagent.tools.tool_names import listed, unknown_call
 
 if TYPE_CHECKING:
-    from nbagent.tools.mcp.connection import Definitions
+    from nbagent.tools.mcp.connection import Connection, Definitions
 
 _LONGEST_NAME = 64
 _DESCRIPTION_CHARS = 4_000
@@ -146,7 +147,7 @@ class McpHost:
                         "call it again",
                         code="E_PRECONDITION_FAILED",
                     )
-                answer = await server.connection().call(now.own_name, sent, _progress(context))
+                answer = await _connection(server).call(now.own_name, sent, _progress(context))
                 # A large picture takes its time.
                 outcome = await asyncio.to_thread(_outcome_of, answer)
             except Exception as error:
@@ -158,7 +159,7 @@ class McpHost:
     async def _update(self, server: McpServer, *, anew: bool = False) -> None:
         """Have the server run, and its tools as it listed them last."""
         # In a thread: the first time this imports much.
-        connection = await asyncio.to_thread(server.connection)
+        connection = await asyncio.to_thread(_connection, server)
         definitions = await connection.definitions(anew=anew)
         if definitions is not self._listed:
             # In a thread: whoever wrote the definitions may want it to take long.
@@ -310,6 +311,22 @@ def _binary(data: object, mime: object) -> Any:
         if image := encoded_image(base64.b64decode(str(data), validate=True)):
             return image
     return f"[{visible(str(mime or 'data'), 200)}: not sent]"
+
+
+def _connection(server: McpServer) -> Connection:
+    """The connection of a server. Imports the package `mcp` the first time.
+
+    Raises:
+        UsageError: the package is missing or too old.
+    """
+    try:
+        from nbagent.tools.mcp.connection import connection_of
+    except ImportError as error:
+        raise UsageError(
+            f"MCP servers need the package mcp, version 2 ({error}); install it with "
+            "%pip install 'nbagent[mcp]' and restart the kernel"
+        ) from None
+    return connection_of(server)
 
 
 def open_hosts(order: HostOrder) -> Sequence[ToolHost]:

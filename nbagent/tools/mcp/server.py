@@ -17,20 +17,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import wait
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.secrets import SecretKey, is_secret_name, redact, register_secret
 from nbagent.runtime import engine_loop, on_engine_thread
-from nbagent.tools.hosts import HostOrder
-
-if TYPE_CHECKING:
-    from nbagent.tools.mcp.connection import Connection, Life
 
 TIMEOUT_S = 120.0
 START_TIMEOUT_S = 60.0
@@ -99,32 +93,9 @@ class McpServer:
         times = [self.timeout_s, self.start_timeout_s]
         return sha_of([self.name, list(self.command), self.cwd, self.url, *held, *times])
 
-    def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]:
-        """Its host, for one run."""
-        return [import_module("nbagent.tools.mcp.host").McpHost(self)]
-
-    def connection(self) -> Connection:
-        """The one connection to it, not open yet. Imports the package `mcp` the first time.
-
-        A server that had its name before is ended.
-        """
-        key = (self.identity, os.getpid())
-        if key not in _connections:
-            try:
-                made = import_module("nbagent.tools.mcp.connection").Connection(self)
-            except ImportError as error:
-                raise UsageError(
-                    f"MCP servers need the package mcp, version 2 ({error}); install it with "
-                    "%pip install 'nbagent[mcp]' and restart the kernel"
-                ) from None
-            here = [one for (_, where), one in list(_connections.items()) if where == key[1]]
-            _close(*(one.life for one in here if one.server.name == self.name))
-            _connections.setdefault(key, made)
-        return _connections[key]
-
     def close(self) -> None:
         """End its process or connection now; the next use starts it again."""
-        _close(self._life)
+        close_lives(self._life)
 
     @property
     def is_running(self) -> bool:
@@ -137,15 +108,35 @@ class McpServer:
         return () if self._life is None else self._life.log_lines()
 
     @property
-    def _life(self) -> Life | None:
-        connection = _connections.get((self.identity, os.getpid()))
+    def _life(self) -> ServerLife | None:
+        connection = connections.get((self.identity, os.getpid()))
         return None if connection is None else connection.life
 
     def __repr__(self) -> str:
         return f"McpServer({self.name!r}, {self.where!r})"
 
 
-_connections: dict[tuple[str, int], Connection] = {}
+class ServerLife(Protocol):
+    """One life of a connection, from the start of the server to its end."""
+
+    @property
+    def task(self) -> asyncio.Task[None]: ...
+    @property
+    def is_open(self) -> bool: ...
+    def log_lines(self) -> tuple[str, ...]: ...
+    async def end(self) -> None: ...
+
+
+class ServerConnection(Protocol):
+    """The connection of a server, as far as the server itself asks about it."""
+
+    @property
+    def server(self) -> McpServer: ...
+    @property
+    def life(self) -> ServerLife | None: ...
+
+
+connections: dict[tuple[str, int], ServerConnection] = {}
 """By the server's identity and process. None is ever taken out: a run may still use a server that
 was replaced, and in a forked process freeing one would end the parent's server."""
 
@@ -219,7 +210,8 @@ def _check_url(name: str, url: str) -> None:
         )
 
 
-def _close(*lives: Life | None) -> None:
+def close_lives(*lives: ServerLife | None) -> None:
+    """End servers: each is asked to end, then ended by the package `mcp`. Any thread."""
     left = [life for life in lives if life is not None and not life.task.done()]
     ends = [asyncio.run_coroutine_threadsafe(life.end(), engine_loop()) for life in left]
     if not on_engine_thread():
@@ -229,7 +221,7 @@ def _close(*lives: Life | None) -> None:
 def _close_all() -> None:
     """At the end of the process: no server is left behind."""
     process = os.getpid()
-    _close(*(one.life for (_, where), one in _connections.items() if where == process))
+    close_lives(*(one.life for (_, pid), one in connections.items() if pid == process))
 
 
 atexit.register(_close_all)

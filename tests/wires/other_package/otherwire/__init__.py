@@ -12,9 +12,9 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig, ToolSpec, Usage
 from nbagent.contracts.ports import ChatClient
-from nbagent.providers.answer.builder import Assembly
+from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.provider import Provider
-from nbagent.providers.wires.base import Encoding, Parser, Wire
+from nbagent.providers.wires.base import EncodingContext, Parser, Wire
 from nbagent.providers.wires.tool_names import WireNames
 
 
@@ -24,50 +24,50 @@ class OtherWire(Wire):
     name = "otherwire"
     messages_field = "lines"
     key_header, key_prefix = "X-Other-Key", ""
-    lacks = frozenset({"tools", "tool_choice", "temperature"})
+    unsupported_fields = frozenset({"tools", "tool_choice", "temperature"})
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         return "/talk"
 
     def params(
-        self, request: ChatRequest, names: WireNames, flags: frozenset[str], *, stream: bool
+        self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
         return {"model": request.model}
 
-    def tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
+    def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         return {}
 
-    def encode(self, group: tuple[Message, ...], context: Encoding) -> list[Any]:
+    def encode_group(self, group: tuple[Message, ...], context: EncodingContext) -> list[Any]:
         return [[message.role, message.text] for message in group]
 
     def system_fields(self, text: str) -> dict[str, Any] | None:
         return {"system": text}
 
-    def parser(self, request: ChatRequest, into: Assembly) -> Parser:
+    def parser(self, request: ChatRequest, into: ResponseBuilder) -> Parser:
         return OtherParser(into)
 
-    def models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
+    def read_models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
         return [ModelInfo(id=item["id"]) for item in body["data"]], None
 
 
 class OtherParser(Parser):
     """One answer."""
 
-    def __init__(self, into: Assembly) -> None:
-        self._into = into
+    def __init__(self, builder: ResponseBuilder) -> None:
+        self._builder = builder
 
-    def event(self, name: bytes, data: Any) -> None:
+    def read_event(self, name: bytes, data: Any) -> None:
         if "error" in data:
-            self._into.fail(ModelError(f"{data['error']}; try again.", code="LLM_BAD_RESPONSE"))
+            self._builder.fail(ModelError(f"{data['error']}; try again.", code="LLM_BAD_RESPONSE"))
         if "say" in data:
-            self._into.text(data["say"])
+            self._builder.add_text(data["say"])
         if "over" in data:
-            self._into.usage(Usage(completion_tokens=data["over"], total_tokens=data["over"]))
-            self._into.finish("stop")
-            self._into.end()
+            self._builder.set_usage(Usage(completion_tokens=data["over"], total_tokens=data["over"]))
+            self._builder.finish("stop")
+            self._builder.end()
 
-    def whole(self, body: Any) -> None:
-        self.event(b"", body)
+    def read_whole(self, body: Any) -> None:
+        self.read_event(b"", body)
 
 
 def opened(config: ProviderConfig) -> ChatClient:

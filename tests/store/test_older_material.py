@@ -1,0 +1,328 @@
+"""Material that an earlier nbagent kept is read and continued, and what is written is the same.
+
+`older_material/` was made by `make_older_material.py` with the code of commit f63caa8, and
+`expected.json` is what that code itself read in it. Names in Python have changed since; inside the
+files none has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from kernels import clean_environment
+
+HERE = Path(__file__).parent
+OLDER = HERE / "older_material"
+COMMIT = "f63caa8"
+EXACT = frozenset(
+    (
+        *("kind", "phase", "phase_before", "phase_after", "stop_reason", "error_code", "code"),
+        *("finish_reason", "role", "source", "type", "ok", "approval", "approved_by", "ran_in"),
+        *("isolation", "host", "tool_name", "tool", "name", "tags", "session", "workflow"),
+        *("agent", "node", "batch", "row_key", "variant", "attempt", "scorer", "version", "label"),
+        *("scored_by", "by", "turn", "position", "call", "repeat_n", "n_messages", "n_new"),
+        *("trimmed", "places", "params", "args", "asked_args", "arguments", "options", "limits"),
+        *("model", "served_model", "dropped_params", "template", "tool_call_id", "forked_from"),
+        *("copied", "finish", "ruling", "edited", "begins", "n"),
+    )
+)
+"""Columns and keys whose values are the same each time, and by these names."""
+VARYING = ("document", "base_url")
+"""Options that hold an id and a port."""
+WORDED = ("pieces",)
+"""Objects whose keys are words for a person."""
+JSON_COLUMNS = (
+    *("doc", "tags", "params", "variant", "args", "asked_args", "result", "notes"),
+    *("tool_calls", "dropped_params"),
+)
+
+
+# Running the script
+
+
+def run_script(folder: Path, *arguments: Any, code: Path | None = None) -> None:
+    """Run the script in a process of its own, with today's code or with another."""
+    path = {"PYTHONPATH": str(code)} if code else {}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "make_older_material.py"), *map(str, arguments)],
+        cwd=folder,
+        env=clean_environment(folder, **path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def read_by(folder: Path, material: Path, code: Path | None = None) -> dict[str, Any]:
+    """Read material, and continue its runs, in a process of its own."""
+    target = folder / ("earlier" if code else "today")
+    target.mkdir()
+    run_script(folder, "read", material, target, code=code)
+    read = json.loads((target / "expected.json").read_text("utf-8"))
+    return {**read, "records": json_lines(target / "records.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Material that the present code writes."""
+    folder = tmp_path_factory.mktemp("made")
+    run_script(folder, "make", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def readings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The older material as today's code reads it."""
+    return read_by(tmp_path_factory.mktemp("readings"), OLDER)
+
+
+@cache
+def expected() -> dict[str, Any]:
+    return json.loads((OLDER / "expected.json").read_text("utf-8"))
+
+
+def comparable(frames: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """Frames without what only the reader says of the run whose process was gone.
+
+    The words of its end are no part of the file; codes and all else are compared.
+    """
+    gone = {row["run_id"] for row in frames["runs"] if row.get("name") == "at work"}
+    words = ("error", "chars", "result_chars", "result_tokens_est")
+    made: dict[str, list[dict[str, Any]]] = {}
+    for name, rows in frames.items():
+        made[name] = []
+        for row in rows:
+            kept = dict(row)
+            if row.get("run_id") in gone:
+                kept = {column: value for column, value in row.items() if column not in words}
+                for column in ("text", "result"):
+                    if "E_INTERRUPTED" in str(row.get(column)):
+                        kept[column] = json.loads(row[column])["error"]["code"]
+            made[name].append(kept)
+    return made
+
+
+# Reading older material
+
+
+@pytest.mark.parametrize("frame", [*expected()["read"]["store"]])
+def test_each_frame_of_an_older_store_has_the_rows_it_had(
+    frame: str, readings: dict[str, Any]
+) -> None:
+    before, now = (comparable(one["read"]["store"])[frame] for one in (expected(), readings))
+    assert before, "the material has none"
+    for was, is_now in zip(before, now, strict=True):
+        assert is_now == was
+    assert readings["read"]["dtypes"][frame] == expected()["read"]["dtypes"][frame]
+
+
+@pytest.mark.parametrize("what", [name for name in expected()["read"] if name != "store"])
+def test_older_notebooks_conversations_and_audit_logs_are_read_as_they_were(
+    what: str, readings: dict[str, Any]
+) -> None:
+    assert readings["read"][what] == expected()["read"][what]
+
+
+def test_older_runs_are_exported_as_they_were(readings: dict[str, Any]) -> None:
+    for was, is_now in zip(json_lines(OLDER / "records.jsonl"), readings["records"], strict=True):
+        assert is_now == was
+
+
+@pytest.mark.parametrize("what", [*expected()["continued runs"]])
+def test_older_runs_batches_and_recordings_are_continued_as_before(
+    what: str, readings: dict[str, Any]
+) -> None:
+    assert readings["continued runs"][what] == expected()["continued runs"][what]
+
+
+def test_the_material_holds_each_kind_of_run() -> None:
+    runs = expected()["read"]["store"]["runs"]
+    assert {run["kind"] for run in runs} == {"start", "continue", "resume", "fork"}
+    assert {run["phase"] for run in runs} == {"WaitingUser", "Failed"}
+    ends = {"answered", "max_turns", "loop_detected", "stopped", "error"}
+    assert ends <= {run["stop_reason"] for run in runs}
+    continued = expected()["continued runs"]
+    assert continued["workflow"]["stop_reason"] == "workflow_complete"
+    assert continued["batch"] == [0, 0, 0], "nothing was asked again, of no model and no judge"
+    answers = [*continued["recorded"].values(), continued["cached"]]
+    assert {source for one in answers for source in one["sources"]} == {"replay"}
+    assert continued["continued"]["limits"]["ceiling"] == 7
+    assert continued["continued"]["options"]["loop_limit"] == 2
+    assert continued["audit"][0] is True
+
+
+# Writing
+
+
+def shape(value: Any, *, is_exact: bool = False) -> Any:
+    """Keys and kinds of a JSON value; the values, too, where they are the same each time."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {
+            name: "object" if name in WORDED else shape(it, is_exact=is_exact or name in EXACT)
+            for name, it in fields.items()
+            if name not in VARYING
+        }
+    if isinstance(value, list):
+        shapes = [shape(it, is_exact=is_exact) for it in cast("list[Any]", value)]
+        return shapes if is_exact else [it for i, it in enumerate(shapes) if it not in shapes[:i]]
+    if is_exact or value is None or isinstance(value, bool):
+        return value
+    return "text" if isinstance(value, str) else "number"
+
+
+def cell_shape(column: str, cell: Any) -> Any:
+    """The shape of a cell of a table."""
+    if isinstance(cell, bytes):
+        cell = cell.decode("utf-8", "surrogatepass")
+    holds_json = column in JSON_COLUMNS or (column == "text" and str(cell).startswith("[{"))
+    value = json.loads(cell) if holds_json and isinstance(cell, str) else cell
+    return shape(value, is_exact=column in EXACT)
+
+
+def row_shapes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {name: cell_shape(name, it) for name, it in row.items() if it is not None} for row in rows
+    ]
+
+
+def opened(material: Path) -> sqlite3.Connection:
+    store = sqlite3.connect(":memory:")
+    store.row_factory = sqlite3.Row
+    store.executescript((material / "store.sql").read_text("utf-8"))
+    return store
+
+
+TABLES = ("runs", "turns", "tool_runs", "messages", "scores", "batches", "texts", "open")
+ORDER = {"runs": "n", "texts": "sha", "batches": "name", "open": "run"}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_each_table_is_written_with_the_cells_it_had(table: str, made: Path) -> None:
+    rows: list[list[dict[str, Any]]] = []
+    for material in (OLDER, made):
+        with closing(opened(material)) as store:
+            order = ORDER.get(table, "run, 2, 3")
+            cells = [dict(row) for row in store.execute(f"SELECT * FROM {table} ORDER BY {order}")]
+            rows.append(row_shapes(cells))
+    before, now = rows
+    assert before, "the material has none"
+    if table == "texts":  # their key is a hash
+        before, now = (sorted(it, key=json.dumps) for it in rows)
+    for was, is_now in zip(before, now, strict=True):
+        assert is_now == was
+
+
+def test_the_store_has_the_version_the_tables_and_the_columns_it_had(made: Path) -> None:
+    schemas: list[Any] = []
+    for material in (OLDER, made):
+        with closing(opened(material)) as store:
+            sql = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+            pragmas = [store.execute(f"PRAGMA {it}").fetchone()[0] for it in PRAGMAS]
+            schemas.append([pragmas, [tuple(row) for row in store.execute(sql)]])
+    assert schemas[0][0] == [0x6E626167, 6]
+    assert schemas[1] == schemas[0]
+
+
+PRAGMAS = ("application_id", "user_version")
+
+
+def json_lines(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    "name", ["answers.jsonl", "records.jsonl", "home/cache", "home/audit.jsonl"]
+)
+def test_each_line_of_json_is_written_with_the_keys_it_had(name: str, made: Path) -> None:
+    shapes: list[list[Any]] = []
+    for material in (OLDER, made):
+        file = material / name
+        (file,) = [*file.iterdir()] if file.is_dir() else [file]
+        shapes.append([shape(line) for line in json_lines(file)])
+    before, now = shapes
+    assert before, "the material has none"
+    for was, is_now in zip(before, now, strict=True):
+        assert is_now == was
+
+
+def saved(material: Path) -> list[Any]:
+    """Kinds of the outputs of a saved notebook, and the tables of their records."""
+    notebook = json.loads((material / "shown.json").read_text("utf-8"))
+    outputs: list[Any] = []
+    for cell in notebook["cells"]:
+        for output in cell["outputs"]:
+            metadata = dict(output.get("metadata", {}))
+            held: Any = metadata.pop("nbagent", [])
+            records = cast("list[Any]", held) if isinstance(held, list) else [held]
+            outputs.append([sorted(output), shape(metadata), *map(record_shape, records)])
+    return outputs
+
+
+def record_shape(record: dict[str, Any]) -> Any:
+    if "escaped" in record:
+        return {"escaped": record_shape(json.loads(record["escaped"]))}
+    tables = {name: it for name, it in record.items() if name != "version"}
+    shapes = {name: row_shapes(rows) for name, rows in tables.items()}
+    return {"version": record["version"], **shapes}
+
+
+def test_a_notebook_is_saved_with_the_records_it_had(made: Path) -> None:
+    before, now = saved(OLDER), saved(made)
+    assert sum(len(output) > 2 for output in before) >= 4
+    assert '"escaped"' in json.dumps(before), "one record has half a character"
+    for was, is_now in zip(before, now, strict=True):
+        assert is_now == was
+
+
+def documents(material: Path) -> dict[str, list[str]]:
+    """The files beside the store, ids and times left out, with the keys of their front matter."""
+    keys: dict[str, list[str]] = {}
+    for file in sorted((material / "home").rglob("*")):
+        name = re.sub(
+            r"\d+", "N", re.sub(r"[0-9a-f]{16}", "ID", file.relative_to(material).as_posix())
+        )
+        text = file.read_text("utf-8") if file.suffix == ".md" else ""
+        keys.setdefault(name, []).extend(re.findall(r"^[ -]*([\w.]+):", text, re.M))
+    return keys
+
+
+def test_the_document_of_a_workflow_is_written_as_before(made: Path) -> None:
+    before, now = documents(OLDER), documents(made)
+    assert "currentNodeId" in before["home/state/ID/workflow.md"]
+    assert now == before
+
+
+# Both ways
+
+
+@pytest.mark.proof
+def test_the_earlier_code_opens_and_continues_what_is_written_today(
+    made: Path, tmp_path: Path
+) -> None:
+    if (git := shutil.which("git")) is None:
+        pytest.skip("git is not installed, which has the earlier code")
+    archived = subprocess.run(
+        [git, "archive", COMMIT, "nbagent"], cwd=HERE.parents[1], capture_output=True, check=False
+    )
+    if archived.returncode:
+        pytest.skip(f"the history here does not reach back to {COMMIT}")
+    code = tmp_path / "code"
+    code.mkdir()
+    subprocess.run(["tar", "-x"], input=archived.stdout, cwd=code, check=True)
+    earlier, today = read_by(tmp_path, made, code), read_by(tmp_path, made)
+    for one in (earlier, today):
+        one["read"]["store"] = comparable(one["read"]["store"])
+    for part in ("read", "records", "continued runs"):
+        assert earlier[part] == today[part]
