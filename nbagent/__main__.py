@@ -21,20 +21,20 @@ from nbagent.export.formats import FORMATS
 from nbagent.view.words import pluralize, sanitize_value
 
 
-def main(words: list[str] | None = None) -> int:
-    """Do what the words of the shell say; the exit code."""
-    given = _parser().parse_args(words)
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command of a shell; return the exit code."""
+    options = _parser().parse_args(arguments)
     register_environment()
     try:
-        said = given.do(given)
+        text = options.do(options)
     except NbagentError as error:
         print(sanitize_value(str(error)), file=sys.stderr)
         return 1
     except BrokenPipeError:  # `… | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    if said:
-        print(said)
+    if text:
+        print(text)
     return 0
 
 
@@ -47,7 +47,7 @@ def _parser() -> ArgumentParser:
         made.set_defaults(do=do)
         return made
 
-    command("doctor", _doctor, "what was found: versions, model, keys, store")
+    command("doctor", _doctor, "check versions, model, keys and store")
     runs = command("runs", _runs, "the last runs")
     runs.add_argument("number", nargs="?", type=int, default=10, help="how many (10)")
     show = command("show", _show, "a run as text")
@@ -55,41 +55,41 @@ def _parser() -> ArgumentParser:
     which = "its name, the start of its id, or last"
     show.add_argument("run", nargs="?", default="last", help=which)
     export.add_argument("run", help=which)
-    export.add_argument("--format", choices=tuple(FORMATS), default="md", help="what to write (md)")
-    export.add_argument("-o", "--output", metavar="FILE", help="where; without it, stdout")
+    export.add_argument("--format", choices=tuple(FORMATS), default="md", help="file format (md)")
+    export.add_argument("-o", "--output", metavar="FILE", help="file to write; default: stdout")
     about = "drop the records of runs from saved notebooks; their pictures stay"
     strip = command("strip", _strip, about)
-    strip.add_argument("file", nargs="+", help="a notebook (.ipynb), which is changed")
+    strip.add_argument("file", nargs="+", help="a notebook (.ipynb) to change")
     return parser
 
 
-# Each command imports what it needs: `strip` needs next to nothing.
+# Each command imports its modules late: `strip` needs almost none of them.
 
 
-def _doctor(given: Namespace) -> str:
+def _doctor(options: Namespace) -> str:
     from nbagent.notebook.reports import doctor
 
     return str(doctor())
 
 
-def _runs(given: Namespace) -> str:
+def _runs(options: Namespace) -> str:
     from nbagent.notebook.reports import runs
 
-    return str(runs(min(max(given.number, 1), 9999)))
+    return str(runs(min(max(options.number, 1), 9999)))
 
 
-def _show(given: Namespace) -> str:
+def _show(options: Namespace) -> str:
     from nbagent.view.terminal import run_text
 
-    return run_text(_run(given.run).record)
+    return run_text(_run(options.run).record)
 
 
-def _export(given: Namespace) -> str | None:
-    text = _run(given.run).export(given.format)
-    if given.output is None:
+def _export(options: Namespace) -> str | None:
+    text = _run(options.run).export(options.format)
+    if options.output is None:
         text = text.removesuffix("\n")
         return sanitize_value(text) if sys.stdout.isatty() else text
-    _write(Path(given.output), text)
+    _write(Path(options.output), text)
     return None
 
 
@@ -99,47 +99,47 @@ def _run(ref: str) -> Any:
     return open_run(ref)
 
 
-def _strip(given: Namespace) -> None:
+def _strip(options: Namespace) -> None:
     failed: list[str] = []
-    for name in given.file:
+    for name in options.file:
         try:
-            print(sanitize_value(stripped(name)))
+            print(sanitize_value(strip_notebook(name)))
         except UsageError as error:
             failed.append(error.message)
     if failed:
         raise UsageError("\n".join(failed))
 
 
-def stripped(name: str) -> str:
-    """Drop the records of runs from a saved notebook; what was done, in words.
+def strip_notebook(name: str) -> str:
+    """Drop the records of runs from a saved notebook; return a summary of the changes.
 
     Raises:
         UsageError: it cannot be read or written, or is no notebook.
     """
     file = Path(os.path.realpath(name))
     if file.exists() and not (file.is_file() and file.stat().st_mode & stat.S_IWUSR):
-        raise UsageError(f"{name} is no file that may be written; nothing was changed")
+        raise UsageError(f"{name} is not a writable file; nothing was changed")
     try:
         notebook: Any = load_json(file.read_bytes().removeprefix(codecs.BOM_UTF8))
         outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
-        held = [json_object(output.get("metadata")) or {} for output in outputs]
-        dropped = [metadata.pop("nbagent") for metadata in held if "nbagent" in metadata]
+        metadatas = [json_object(output.get("metadata")) or {} for output in outputs]
+        dropped = [metadata.pop("nbagent") for metadata in metadatas if "nbagent" in metadata]
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{name} is no notebook that can be read ({describe_error(error)})") from None
+        raise UsageError(f"{name} is not a readable notebook ({describe_error(error)})") from None
     if not dropped:
         return f"{name}: no records of runs; nothing was changed"
-    # As Jupyter writes it.
+    # Same format as Jupyter, so that a diff shows only the dropped records.
     _write(file, json.dumps(notebook, ensure_ascii=False, indent=1) + "\n")
     outputs = pluralize(len(dropped), "output")
     return f"{name}: dropped the records of {outputs}; the pictures are kept"
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file whole or not at all, with the permissions that it had."""
+    """Replace a file atomically, keeping its permissions."""
     try:
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
         try:
-            # Half a character (a lone surrogate) as its escape, which JSON has as well.
+            # UTF-8 cannot encode a lone surrogate; its escape is valid in JSON.
             with os.fdopen(handle, "wb") as out:
                 out.write(text.encode("utf-8", "backslashreplace"))
             if file.exists():

@@ -1,6 +1,6 @@
-"""The handle of an agent: a model, tools and limits. What a run of it is, is `run`'s.
+"""Handle of an agent: a model with tools and limits. The handle of a run is in `run`.
 
-Thin: what an agent does is in the session and the engine.
+Thin: session and engine do the work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Agent:
             tools, and words for hosts (`"fs"`, `"skills"`, `"notebook"`, `"mcp:git"`); or `"none"`
             or `"all"`; None: the notebook's own `@nbagent.tool` functions.
         system: the system prompt.
-        on_approval: answers questions about tool calls instead of a person: it is given a
+        on_approval: answers questions about tool calls instead of a person: it takes a
             `Question` and returns True, `"session"`, False, a reason, or a dict of other arguments.
         options: further fields of `RunOptions`: `max_turns`, `base_url`, `session`, `policy`…
             `output` is the type of the answer (a pydantic model, TypedDict, dataclass, or a list
@@ -47,7 +47,7 @@ class Agent:
             No temperature is sent unless set; `timeout_s` is 600 unless set.
 
     Raises:
-        UsageError: an option that does not exist or does not fit.
+        UsageError: an option does not exist or is not valid.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Agent:
         on_approval: OnApproval | None = None,
         **options: Any,
     ) -> None:
-        given = {"tools": tools, "on_approval": on_approval, "model": model, "system": system}
-        base = with_options(RunRequest(), {**given, **options})
+        own_options = {"tools": tools, "on_approval": on_approval, "model": model, "system": system}
+        base = with_options(RunRequest(), {**own_options, **options})
         self._base = replace(base, options=without_secrets(base.options))
 
     @property
     def options(self) -> RunOptions:
-        """What every run of it has, if the run does not say otherwise."""
+        """Options of every run, unless the run sets others."""
         return self._base.options
 
     def __repr__(self) -> str:
@@ -87,27 +87,28 @@ class Agent:
         `workflow=` (a package) needs no prompt.
 
         Raises:
-            UsageError: it cannot start as asked (an option, a missing key): there is no run. What
-                fails later, as a refused connection or a wrong key, stands in `run.error`.
+            UsageError: the run cannot start (an invalid option, a missing key). A later failure,
+                such as a refused connection or a wrong key, is in `run.error`.
         """
         if runtime.on_engine_thread():
-            raise UsageError("in an async tool write `await agent.arun(…)`; agent.run() would wait")
-        with Run.starting(self._ask(prompt, messages, **options), on_event=on_event) as run:
+            # It would wait for itself: the engine's loop runs both.
+            raise UsageError("use `await agent.arun(…)` in an async tool; agent.run() would block")
+        with Run.starting(self._request(prompt, messages, **options), on_event=on_event) as run:
             return run.wait()
 
     async def arun(
         self, prompt: str = "", *, on_event: OnEvent | None = None, **options: Any
     ) -> Run:
-        """As `run`, for `await`; synchronous tools run on the loop that awaits."""
+        """Like `run`, for `await`. Synchronous tools run on the awaiting loop."""
         return await self.start(prompt, on_event=on_event, **options).await_end()
 
     def start(self, prompt: str = "", *, on_event: OnEvent | None = None, **options: Any) -> Run:
-        """Begin and return at once; `run.wait()` waits, and runs the synchronous tools."""
-        with Run.starting(self._ask(prompt, **options), on_event=on_event) as run:
+        """Start and return at once; `run.wait()` waits, and runs the synchronous tools."""
+        with Run.starting(self._request(prompt, **options), on_event=on_event) as run:
             return run
 
     async def stream(self, prompt: str = "", **options: Any) -> AsyncGenerator[Event]:
-        """The run's events as they happen. Leaving the loop stops the run."""
+        """Yield the run's events as they happen. Leaving the loop stops the run."""
         channel = runtime.EventChannel()
         run = self.start(prompt, on_event=channel.put, **options)
         try:
@@ -138,36 +139,37 @@ class Agent:
     ) -> Batch:
         """Run it for each row of a table, in each variant; returns at once.
 
-        The same call goes on: what is answered is not asked again, what was stopped is resumed.
+        The same call continues the batch: answered cases are reused, stopped ones are resumed.
         Synchronous tools run while somebody waits (`batch.wait()`), or in an idle kernel.
 
         Args:
-            data: the table. Its columns are the names of the template.
-            template: the prompt, with `{{ column }}`; `{{ row["a column"] }}` for other names.
-            key: the column that tells rows apart; else the index. No two rows may have the same.
-            vary: by option of a run, or `prompt`, the values to try: a list, or a dict by label;
-                all combinations are asked.
-            repeat: how often each case is asked.
-            name: of the batch; else one that follows from the call.
-            concurrency: most runs at a time.
-            max_cost_usd: of the whole batch, judges included; it then stops.
-            max_failed: more failed cases stop it; as a float up to 1, this share of all cases.
+            data: the table. Its columns can be used in the template by name.
+            template: the prompt, with `{{ column }}` for that row's value; `{{ row["a column"] }}`
+                for columns that are no Python names.
+            key: column of unique row ids; default: the index.
+            vary: values to try, by option of a run or `prompt`: a list, or a dict by label; all
+                combinations are asked.
+            repeat: runs per case.
+            name: name of the batch; default: derived from the call.
+            concurrency: maximum number of runs at a time.
+            max_cost_usd: budget of the whole batch, judges included; the batch stops at it.
+            max_failed: stop after more failed cases; a float up to 1 is a share of all cases.
             score: functions of a row and a run, scorers and judges.
-            stale: where the table changed: `run` asks the changed rows anew, `keep` takes their
-                old answers, also after a change of prompt or options; else an error says so.
+            stale: if the table changed: `run` asks the changed rows again, `keep` keeps their old
+                answers, also after a change of prompt or options; default: an error.
             executor: a `dask.distributed.Client`, to run on a cluster.
-            start: whether to begin; else `dry_run()` tells what it would be, and `start()` begins.
+            start: False only plans the batch: then use `dry_run()` and `start()`.
             names: further names for the template.
             options: as in `run`.
 
         Raises:
-            UsageError: something cannot be done as asked; nothing was sent.
+            UsageError: an argument is not valid; nothing was sent.
         """
-        # Late: most agents are never asked a whole table.
+        # Late: most agents never run on a whole table.
         from nbagent.lab.batch import Batch
-        from nbagent.lab.plan import How
+        from nbagent.lab.plan import MapOptions
 
-        how = How(
+        how = MapOptions(
             key=key,
             vary=vary,
             repeat=repeat,
@@ -185,23 +187,25 @@ class Agent:
 
     async def amap(self, data: DataFrame, template: str = "", **how: Any) -> Batch:
         """As `map`, for `await`: returns at its end; synchronous tools run on the loop here."""
-        # To plan a large table, and to list tools, takes a while: not on the loop here.
+        # In a thread: planning a large table and listing tools would block this loop.
         how["start"] = False
         batch = await asyncio.to_thread(self.map, data, template, **how)
         return await batch.await_end()
 
     def dry_run(self, prompt: str = "", **options: Any) -> DryRun:
-        """What `run` would send first: messages, tools, the body. Sends and keeps nothing.
+        """Return the first request of `run`: messages, tools, the body. Sends and stores nothing.
 
-        A missing key is no error here; the value says so.
+        A missing key is no error here; the returned value shows it.
         """
-        return dry_run(replace(self._ask(prompt, **options), dry_run=True))
+        return dry_run(replace(self._request(prompt, **options), dry_run=True))
 
-    def _ask(self, prompt: str, messages: Sequence[Message] = (), **options: Any) -> RunRequest:
-        given: Any = prompt
-        if not isinstance(given, str):
-            raise UsageError(f"the prompt is a {type(given).__name__}; write it as text")
-        said: tuple[Any, ...] = as_tuple("messages", messages, "[nbagent.Message.of('user', 'Hi')]")
-        if not all(isinstance(message, Message) for message in said):
+    def _request(self, prompt: str, messages: Sequence[Message] = (), **options: Any) -> RunRequest:
+        text: Any = prompt
+        if not isinstance(text, str):
+            raise UsageError(f"the prompt is a {type(text).__name__}; write it as text")
+        earlier: tuple[Any, ...] = as_tuple(
+            "messages", messages, "[nbagent.Message.of('user', 'Hi')]"
+        )
+        if not all(isinstance(message, Message) for message in earlier):
             raise UsageError("messages: one of them is no nbagent.Message")
-        return with_options(replace(self._base, prompt=prompt, messages=said), options)
+        return with_options(replace(self._base, prompt=prompt, messages=earlier), options)

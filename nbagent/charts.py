@@ -1,7 +1,7 @@
-"""`nbagent.plot`: figures of many runs, and of what a batch's scores say.
+"""`nbagent.plot`: figures of many runs, and of a batch's scores.
 
-Those of runs take the filters of `nbagent.runs()`. Figures are matplotlib's; pyplot is not used, so
-nothing has to be closed.
+Figures of runs take the filters of `nbagent.runs()`. Figures are matplotlib's; pyplot is not
+used, so nothing has to be closed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nbagent.frames import runs
 from nbagent.frames import tool_runs as calls
 from nbagent.frames import turns as all_turns
-from nbagent.run import drawing
+from nbagent.run import load_figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def tokens(**filters: Any) -> Figure:
-    """The tokens of each run over time, by model."""
+    """Draw the tokens of each run over time, by model."""
     rows = _rows(runs(**filters), "started_at", "model", "total_tokens")
-    return drawing().over_time("tokens of runs", "tokens", rows, summed=False)
+    return load_figures().over_time("tokens of runs", "tokens", rows, summed=False)
 
 
 def cost(**filters: Any) -> Figure:
-    """What the runs of each model cost so far, over time; runs of unknown price are left out."""
+    """Draw the total cost of each model over time; runs without a known price are left out."""
     rows = _rows(runs(**filters), "started_at", "model", "cost_usd")
-    return drawing().over_time("cost of runs, added up", "cost (USD)", rows, summed=True)
+    return load_figures().over_time("cost of runs, added up", "cost (USD)", rows, summed=True)
 
 
 def tools(**filters: Any) -> Figure:
-    """How often each tool was called, and how many of the calls failed or were denied."""
+    """Draw the number of calls of each tool, and how many failed or were denied."""
     frame: Any = calls(**filters)
     ended = frame[frame["ok"].notna()]
     codes = ended["error_code"].astype("string").fillna("").tolist()
@@ -40,74 +40,83 @@ def tools(**filters: Any) -> Figure:
         (name, "denied" if code == "E_DENIED" else "ok" if ok else "failed")
         for name, ok, code in zip(ended["tool_name"].tolist(), ended["ok"], codes, strict=True)
     ]
-    return drawing().outcomes(rows)
+    return load_figures().outcomes(rows)
 
 
 def failures(**filters: Any) -> Figure:
-    """The calls that failed or were denied, by tool and error code."""
-    return drawing().failures(_rows(calls(**filters), "tool_name", "error_code"))
+    """Draw the calls that failed or were denied, by tool and error code."""
+    return load_figures().failures(_rows(calls(**filters), "tool_name", "error_code"))
 
 
 def turns(**filters: Any) -> Figure:
-    """How long the turns of each model took."""
+    """Draw the durations of turns, by model."""
     rows = _rows(all_turns(**filters), "model", "duration_ms")
-    return drawing().durations([(model, ms / 1000) for model, ms in rows])
+    return load_figures().durations([(model, ms / 1000) for model, ms in rows])
 
 
 # A batch
 
 
 def compare(batch: Batch, score: str | None = None, **options: Any) -> Figure:
-    """The mean scores of a batch's variants with their intervals and verdicts.
+    """Draw the mean scores of a batch's variants with their intervals and verdicts.
 
     Args:
-        batch: what `agent.map` returned.
-        score: the name of the score; it may be left out where the batch has only one.
+        batch: the batch that `agent.map` returned.
+        score: name of the score; not needed if the batch has only one.
         options: those of `batch.compare`: `over`, `by`, `baseline`, `failed`.
     """
     axes, variants = _variants(batch, score, options)
     rows = [
-        (_named(it, axes[:-1]), it[axes[-1]], it["mean"], it["lo"], it["hi"], it["verdict"])
-        for it in variants
-        if it["mean"] is not None
+        (
+            _variant_label(row, axes[:-1]),
+            row[axes[-1]],
+            row["mean"],
+            row["lo"],
+            row["hi"],
+            row["verdict"],
+        )
+        for row in variants
+        if row["mean"] is not None
     ]
-    counts = {state: sum(it[state] for it in variants) for state in ("failed", "missing")}
+    counts = {state: sum(row[state] for row in variants) for state in ("failed", "missing")}
     more = "".join(f" · {n} {state}" for state, n in counts.items() if n)
     score = score or "score"
-    return drawing().means(f"{score} by {axes[-1]}{more}", f"mean of {score}, 95 % interval", rows)
+    return load_figures().means(
+        f"{score} by {axes[-1]}{more}", f"mean of {score}, 95 % interval", rows
+    )
 
 
 def cost_quality(batch: Batch, score: str | None = None, **options: Any) -> Figure:
-    """What a case of each variant cost against its mean score; unknown prices are left out.
+    """Draw the cost per case of each variant against its mean score, without unknown prices.
 
     Arguments as in `compare`.
     """
     axes, variants = _variants(batch, score, options)
-    failed_count = options.get("failed") == "zero"  # they are among the n then
+    failed_count = options.get("failed") == "zero"  # Then `n` includes the failed cases.
     rows = [
-        (_named(it, axes), it["cost_usd"] / cases, it["mean"], it["lo"], it["hi"])
-        for it in variants
-        if it["mean"] is not None and it["cost_usd"] is not None
-        if (cases := it["n"] + (0 if failed_count else it["failed"]))
+        (_variant_label(row, axes), row["cost_usd"] / cases, row["mean"], row["lo"], row["hi"])
+        for row in variants
+        if row["mean"] is not None and row["cost_usd"] is not None
+        if (cases := row["n"] + (0 if failed_count else row["failed"]))
     ]
-    return drawing().cost_quality(f"mean of {score or 'score'}, 95 % interval", rows)
+    return load_figures().cost_quality(f"mean of {score or 'score'}, 95 % interval", rows)
 
 
 def _variants(
     batch: Batch, score: str | None, options: dict[str, Any]
 ) -> tuple[list[str], list[dict[str, Any]]]:
-    """The axes of a comparison, the compared one last, and its rows; None for what is missing."""
+    """Return the axes, the compared one last, and the rows; missing cells are None."""
     frame: Any = batch.compare(score, **options)
     columns = frame.columns.tolist()
     cells = frame.astype(object).where(frame.notna(), None)
     return columns[: columns.index("mean")], cells.to_dict("records")
 
 
-def _named(variant: dict[str, Any], axes: list[str]) -> str:
+def _variant_label(variant: dict[str, Any], axes: list[str]) -> str:
     return " · ".join(variant[name] for name in axes)
 
 
 def _rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:
-    """The cells of some columns, of rows that have all of them."""
-    kept = frame[list(columns)].dropna()
-    return list(zip(*(kept[name].tolist() for name in columns), strict=True))
+    """Return the cells of some columns, from rows that have all of them."""
+    complete = frame[list(columns)].dropna()
+    return list(zip(*(complete[name].tolist() for name in columns), strict=True))

@@ -1,6 +1,6 @@
-"""Runs held against each other, and the list of all runs: values that show themselves.
+"""Comparison of runs, and the list of all runs: values that display themselves.
 
-What is compared and how it looks is in `view.compare`; the rows come from the store.
+`view.compare` computes and draws the differences; the rows come from the store.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from nbagent.view.value_nodes import runs_text
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_MOST = 1_000
-"""Rows of a list, and runs in which a text is found."""
+_MAX_RUNS = 1_000
+"""Limit for the rows of a list, and for the matches of a search."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,7 +36,7 @@ class Comparison:
     records: tuple[RunRecord, ...]
 
     def html(self) -> str:
-        """One piece of HTML with its sheet, without a script."""
+        """Return HTML with its style sheet, without a script."""
         return page(compare_node(self.records))
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Comparison:
         return {"text/html": self.html(), "text/plain": str(self)}
 
     def frame(self) -> DataFrame:
-        """One row for each thing compared: `turn_A`, `turn_B`, `part`, `status`, texts `A`, `B`."""
+        """Return a row per compared part: `turn_A`, `turn_B`, `part`, `status`, texts `A`, `B`."""
         letters = LETTERS[: len(self.records)]
         rows = [
             {f"turn_{letter}": turn for letter, turn in zip(letters, turns, strict=True)}
@@ -60,7 +60,7 @@ class Comparison:
 
 
 def compare(*runs: Run | str) -> Comparison:
-    """Hold two or more runs against each other; `%agent compare A B` is the same.
+    """Compare two or more runs; `%agent compare A B` is the same.
 
     Args:
         runs: handles, names, starts of ids, or `"last"`; up to eight.
@@ -83,18 +83,18 @@ class RunHistory:
 
     records: tuple[RunRecord, ...]
     query: Mapping[str, Any]
-    """What `history` was asked for."""
+    """Arguments of `history`."""
 
     def node(self, kernel: str = "") -> Node:
-        """The table; see `view.history`."""
+        """Build the picture of the table."""
         return history_node(self.records, kernel, self.query["search"] or "")
 
     def html(self) -> str:
-        """One piece of HTML with its sheet, without a script."""
+        """Return HTML with its style sheet, without a script."""
         return page(self.node())
 
-    def searched(self, text: str) -> RunHistory:
-        """The same of the runs that have this text."""
+    def with_search(self, text: str) -> RunHistory:
+        """Search the same list for a text."""
         again: dict[str, Any] = {**self.query, "search": text}
         return history(**again)
 
@@ -102,28 +102,28 @@ class RunHistory:
         return runs_text(self.records) or "no runs"
 
     def _ipython_display_(self) -> None:
-        if not frontend().show_list(self, search=self.searched):
+        if not frontend().show_list(self, search=self.with_search):
             print(self)
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def __getitem__(self, place: int) -> Run:
-        return open_run(self.records[place].id)
+    def __getitem__(self, index: int) -> Run:
+        return open_run(self.records[index].id)
 
     def frame(self) -> DataFrame:
-        """The rows of `nbagent.runs()` for these runs."""
+        """Return the rows of `nbagent.runs()` for these runs."""
         return runs(run_id=[record.id for record in self.records])
 
 
 def history(
     search: str | None = None, *, sort: str = "started_at", limit: int = 50, **filters: Any
 ) -> RunHistory:
-    """All runs but those of batches, to search and sort; `%agent history TEXT` is the same.
+    """List all runs except those of batches, to search and sort; `%agent history TEXT` is the same.
 
     Args:
-        search: a text in the name, the prompt, a message or a result of the run (case of ASCII
-            letters does not count).
+        search: text in the name, the prompt, a message or a result of the run (case of ASCII
+            letters is ignored).
         sort: a column of `nbagent.runs()` such as `cost_usd`, `total_tokens` or `duration_ms`; the
             largest, or the newest, first.
         limit: most rows, up to 1,000.
@@ -131,23 +131,23 @@ def history(
             runs of this batch.
 
     Raises:
-        UsageError: an unknown column or filter, or a limit that does not fit.
+        UsageError: an unknown column or filter, or a limit that is not valid.
     """
     query: dict[str, Any] = {"search": search, "sort": sort, "limit": limit, **filters}
-    if type(limit) is not int or not 0 < limit <= _MOST:
-        raise UsageError(f"limit={limit!r} does not fit; take 1 to {_MOST:,}")
+    if type(limit) is not int or not 0 < limit <= _MAX_RUNS:
+        raise UsageError(f"limit={limit!r} is not valid; expected 1 to {_MAX_RUNS:,}")
     if "store" in filters:
         raise UsageError("history reads this store; nbagent.runs(store=…) reads others")
     store = current_store()
     filters.setdefault("batch", None)
     if sort == "started_at" and not search:
         filters.setdefault("limit", limit)
-    found: Any = runs(**filters)
-    if sort not in found.columns:
-        raise UsageError(f"sort={sort!r} is no column of nbagent.runs(), such as cost_usd")
+    rows: Any = runs(**filters)
+    if sort not in rows.columns:
+        raise UsageError(f"sort={sort!r} is not a column of nbagent.runs(), such as cost_usd")
     if search:
-        sought = store.search(search, limit=_MOST, batches=filters["batch"] is not None)
-        found = found[found["run_id"].isin(sought)]
-    found = found.sort_values(sort, ascending=False, kind="stable")
-    records = tuple(store.load(run_id) for run_id in found["run_id"][:limit])
+        matching_ids = store.search(search, limit=_MAX_RUNS, batches=filters["batch"] is not None)
+        rows = rows[rows["run_id"].isin(matching_ids)]
+    rows = rows.sort_values(sort, ascending=False, kind="stable")
+    records = tuple(store.load(run_id) for run_id in rows["run_id"][:limit])
     return RunHistory(records, query)

@@ -1,8 +1,9 @@
-"""The history of runs as DataFrames: of the current store, of others, or of a saved notebook.
+"""The history of runs as DataFrames: from the current store, others, or a saved notebook.
 
-Doors to `archive.frames`. Times are UTC in every frame; `since` and `until` take a datetime or a
-text, which is UTC where it names no zone, `"today"` (from midnight on, in this machine's zone), and
-`"7d"`, `"12h"`, `"30m"`, `"2w"` (so long ago).
+`store.dataframes` builds the frames. Times are UTC in every frame; `since` and `until` take a
+datetime or a text, which is UTC where it names no zone, `"today"` (from midnight on, in this
+machine's zone), and
+`"7d"`, `"12h"`, `"30m"`, `"2w"` (that long ago).
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _MODEL_DTYPES: dict[str, Dtype] = {
 
 
 class History:
-    """The frames of one store; `store=` gives one or several others, as folders or files."""
+    """Frames of one store; `store=` selects one or several others, as folders or files."""
 
     def __init__(self, store: Store | None = None) -> None:
         self._store = store
 
     def runs(self, **filters: Any) -> DataFrame:
-        """One row a run, newest last. Join on `run_id`.
+        """Return one row per run, newest last. Join on `run_id`.
 
         Args:
             filters: a column's name and a value or a list of values; also `run` (an id, the start
@@ -51,57 +52,59 @@ class History:
                 folder like `.nbagent`, or several).
 
         Raises:
-            UsageError: an unknown filter, or a word that no row has; the nearest is said.
+            UsageError: an unknown filter, or a value that no row has; it suggests the nearest.
         """
         return self._read("runs", filters)
 
     def turns(self, **filters: Any) -> DataFrame:
-        """One row a turn. Join on `run_id`, `turn_id`. Filters as in `runs`."""
+        """Return one row per turn. Join on `run_id`, `turn_id`. Filters as in `runs`."""
         return self._read("turns", filters)
 
     def tool_runs(self, **filters: Any) -> DataFrame:
-        """One row a tool call, with its arguments, result and times. Filters as in `runs`."""
+        """Return one row per tool call: its arguments, result, times. Filters as in `runs`."""
         return self._read("tool_runs", filters)
 
     def transitions(self, **filters: Any) -> DataFrame:
-        """One row for each move of a workflow from step to step, also for a refused one.
+        """Return one row per move of a workflow from step to step, also for refused moves.
 
-        Where the process ended before the result was kept, `accepted` is missing: the document
-        says whether the move was made, and so does the first notice of the run that goes on.
+        If the process ended before the result was stored, `accepted` is missing: the document
+        shows whether the move was made, and so does the first notice of the run that continues.
         Join on `run_id`, `turn_id`, `tool_call_id`. Filters as in `runs`.
         """
         return self._read("transitions", filters)
 
     def messages(self, **filters: Any) -> DataFrame:
-        """One row a message, in the order of the conversation; the system's has position -1.
+        """Return one row per message, in order; the system prompt has position -1.
 
-        Filters as in `runs`; `messages(run=…, whole=True)` has those of the runs it goes on from.
+        Filters as in `runs`; `messages(run=…, whole=True)` includes the runs that it continues.
         """
         return self._read("messages", filters)
 
     def scores(self, **filters: Any) -> DataFrame:
-        """One row for what a scorer, a judge or a person says of a run.
+        """Return one row per score that a scorer, a judge or a person gave a run.
 
-        `value` has numbers, and 1 or 0 for true and false; `label` has words; where a scorer
-        failed both are missing, and `error` says why. Join on `run_id`. Filters as in `runs`.
+        `value` has numbers, and 1 or 0 for true and false; `label` has texts; if a scorer failed,
+        both are missing, and `error` has the reason. Join on `run_id`. Filters as in `runs`.
         """
         return self._read("scores", filters)
 
     def prompts(self, **filters: Any) -> DataFrame:
-        """One row for each different template and system prompt, and when it was in use.
+        """Return one row per different template and system prompt, with the time of its use.
 
         Join `sha` on `template_sha` or `system_sha`.
         """
         return self._read("prompts", filters)
 
     def _read(self, name: str, filters: dict[str, Any]) -> DataFrame:
-        given: Any = filters.pop("store", None)
-        if given is None:
-            given = self._store or current_store()
-        is_list = isinstance(given, list | tuple | set)
-        several = cast("list[Any]", given) if is_list else [given]
-        # One store is read once, by however many names it is given.
-        stores = dict.fromkeys(it if isinstance(it, Store) else store_at(it) for it in several)
+        source: Any = filters.pop("store", None)
+        if source is None:
+            source = self._store or current_store()
+        is_list = isinstance(source, list | tuple | set)
+        source_list = cast("list[Any]", source) if is_list else [source]
+        # A store that was named twice is read once.
+        stores = dict.fromkeys(
+            item if isinstance(item, Store) else store_at(item) for item in source_list
+        )
         return dataframes.read_frame([*stores], name, filters)
 
 
@@ -112,7 +115,7 @@ scores = _history.scores
 
 
 class SavedNotebook(History):
-    """The runs of a saved notebook: their frames, and the runs themselves, to be read only."""
+    """Runs of a saved notebook, read-only, and their frames."""
 
     def __init__(self, path: Path, records: list[RunRecord]) -> None:
         store = self._saved = Store.memory()
@@ -123,7 +126,7 @@ class SavedNotebook(History):
         self.path = path
 
     def open_run(self, ref: str) -> Run:
-        """A run: `"last"`, its name, or a unique start of its id."""
+        """Open a run: `"last"`, its name, or a unique start of its id."""
         return _SavedRun(self._saved.load(self._saved.find(ref)), self._saved)
 
     def __repr__(self) -> str:
@@ -131,12 +134,12 @@ class SavedNotebook(History):
 
 
 class _SavedRun(Run):
-    """A run of somebody's notebook: nothing goes on from it by itself, and nothing is deleted."""
+    """Run of a saved notebook. It cannot be continued or deleted: its author may be anybody."""
 
-    def _ask(self, kind: object, options: object, **what: object) -> NoReturn:
+    def _request(self, kind: object, options: object, **what: object) -> NoReturn:
         raise UsageError(
             f"run {self.id[:8]} was read from a notebook, whose model, tools and approvals may be "
-            "anybody's; go on with your own: agent.run('…', messages=run.messages)"
+            "anybody's; continue with your own: agent.run('…', messages=run.messages)"
         )
 
     def forget(self, *, children: bool = False) -> NoReturn:
@@ -146,7 +149,7 @@ class _SavedRun(Run):
 
 
 def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
-    """The runs that a notebook was saved with: `read_notebook("x.ipynb").turns()`.
+    """Read the runs saved in a notebook: `read_notebook("x.ipynb").turns()`.
 
     Raises:
         UsageError: it cannot be read, is no notebook, or holds a broken record.
@@ -160,25 +163,26 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
             if "nbagent" in output.get("metadata", ())
             for record in all_from_notebook_json(output["metadata"]["nbagent"])
         ]
-        # A run that is shown twice is saved twice.
+        # A run that was displayed twice is saved twice.
         records = {record.id: record for record in saved}
         in_order = sorted(records.values(), key=lambda record: record.started_at)
         return SavedNotebook(file, in_order)
     except (OSError, *CORRUPT_ROW) as error:
-        said = describe_error(error).partition("\n")[0]
-        raise UsageError(f"{file} is no notebook with whole records ({said})") from None
+        reason = describe_error(error).partition("\n")[0]
+        raise UsageError(f"{file} is not a notebook with valid records ({reason})") from None
 
 
 def models(provider: str | None = None, **options: Any) -> DataFrame:
-    """One row a model: `id`, `context_length`, `capabilities`, `reachable`; if not, the `reason`.
+    """Return one row per model: `id`, `context_length`, `capabilities`, `reachable`; if not, the
+    `reason`.
 
-    A provider that names no model has a row without `id`.
+    A provider that lists no model has a row without `id`.
 
     Args:
-        provider: asked for all of its models, with its key. Without one, what is reachable now:
-            servers on this machine that answer, and the usual model of each provider, reachable
-            where its key is in the environment. No other machine is asked then.
-        options: how its server is asked: `base_url`, `key_variable`, `headers`, `timeout_s`…
+        provider: lists all models of this provider, with its key. Default: what is reachable now:
+            servers on this machine that answer, and the default model of each provider, reachable
+            if its key is in the environment. No other machine is asked then.
+        options: options for its server: `base_url`, `key_variable`, `headers`, `timeout_s`…
 
     Raises:
         UsageError: there is no such provider or option, or no key for it.

@@ -1,6 +1,6 @@
-"""The handle of a run: live while it is at work, a view of its record afterwards.
+"""Handle of a run: live while it runs, a view of its record afterwards.
 
-Also which run is the last one, and forgetting one. Thin: what a run was is in its record.
+Also opening and deleting runs, and the options of a request. Thin: the data is in the record.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from nbagent.contracts.model import ChatRequest, Usage
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.export.formats import FORMATS, ExportSource
 from nbagent.providers.offline import test_source
-from nbagent.run_tree import Spread
-from nbagent.session.active import ActiveRun, OnEvent, at_work
-from nbagent.session.approval import ANSWERS
+from nbagent.run_tree import RetryResult
+from nbagent.session.active import ActiveRun, OnEvent, active_runs
+from nbagent.session.approval import ANSWER_FORMS
 from nbagent.session.frontend import Frontend, frontend
-from nbagent.session.inherit import turn_of, type_of
-from nbagent.session.output import Output, answer_text
-from nbagent.session.request import RunRequest, Kind
-from nbagent.session.stores import cache_file, current_store, find_run, note_last
+from nbagent.session.inherit import output_type_of, turn_of
+from nbagent.session.output import OutputType, answer_text
+from nbagent.session.request import Kind, RunRequest
+from nbagent.session.stores import cache_file, current_store, find_run, set_last_run
 from nbagent.settings.sources import to_path
 from nbagent.store.dataframes import frame_of
 from nbagent.store.writer import Store
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from nbagent.workflow.composer import WorkflowRun
 
 T = TypeVar("T")
-MOST_ANSWERS = 50
-"""To one request, in one retry."""
+MAX_ANSWERS = 50
+"""Limit for one retry."""
 
 
-class _Kept(Generic[T]):
-    """A field of the record, read by its own name."""
+class _RecordField(Generic[T]):
+    """Read-only property for the field of the record with the same name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -56,25 +56,25 @@ class _Kept(Generic[T]):
 
 
 class Run:
-    """One run: live while it is at work, a view of its record afterwards."""
+    """One run: live while it runs, a view of its record afterwards."""
 
-    id = _Kept[str]()
+    id = _RecordField[str]()
     """16 hex digits."""
-    name = _Kept[str | None]()
-    session = _Kept[str]()
-    model = _Kept[str]()
+    name = _RecordField[str | None]()
+    session = _RecordField[str]()
+    model = _RecordField[str]()
     """`provider:model`."""
-    phase = _Kept[Phase]()
+    phase = _RecordField[Phase]()
     """`Running`, `WaitingUser`, `Completed` or `Failed`."""
-    stop_reason = _Kept[StopReason | None]()
-    error = _Kept[ErrorInfo | None]()
-    """What went wrong, or which limit paused it."""
-    text = _Kept[str]()
-    """The last text that the model wrote, also a part of one."""
-    turns = _Kept[tuple[EngineTurn, ...]]()
+    stop_reason = _RecordField[StopReason | None]()
+    error = _RecordField[ErrorInfo | None]()
+    """Error that ended it, or the limit that paused it."""
+    text = _RecordField[str]()
+    """Last text of the model, possibly cut off."""
+    turns = _RecordField[tuple[EngineTurn, ...]]()
     """This run's own turns."""
-    usage = _Kept[Usage]()
-    cost_usd = _Kept[float | None]()
+    usage = _RecordField[Usage]()
+    cost_usd = _RecordField[float | None]()
     """USD; None when no price is known."""
 
     def __init__(self, record: RunRecord, store: Store, active: ActiveRun | None = None) -> None:
@@ -86,70 +86,70 @@ class Run:
     @contextmanager
     def starting(
         cls,
-        ask: RunRequest,
+        request: RunRequest,
         *,
         on_event: OnEvent | None = None,
         store: Store | None = None,
-        here: Frontend | None = None,
+        front_end: Frontend | None = None,
     ) -> Generator[Run]:
-        """Start a run and put its handle into `_run`. Within, an interrupt is a stop of the run.
+        """Start a run and put its handle into `_run`. Inside, an interrupt stops the run.
 
-        Where nothing in it waits for the run, leaving raises the KeyboardInterrupt.
+        If nothing inside waits for the run, `__exit__` raises the KeyboardInterrupt.
         """
-        here = here or frontend()
-        runtime.check_interrupted(here.execution_id())
-        active = ActiveRun(ask, store=store, here=here)
-        with runtime.InterruptGuard(active.plan.cancel):  # before its view is there
+        front_end = front_end or frontend()
+        runtime.check_interrupted(front_end.execution_id())
+        active = ActiveRun(request, store=store, here=front_end)
+        with runtime.InterruptGuard(active.plan.cancel):  # from before its view opens
             active.start(on_event)
             run = cls(active.record, active.store, active)
             if not runtime.inside_a_tool():
-                # What a tool starts by itself is not what the person goes on with.
-                note_last(run.id, active.store)
-                here.bind_variable(run)
+                # A run that a tool starts must not become the run that the person continues.
+                set_last_run(run.id, active.store)
+                front_end.bind_variable(run)
             yield run
 
     @property
     def record(self) -> RunRecord:
-        """Everything that is kept of the run; while it is at work, what there is so far."""
+        """Record of the run; while it runs, the committed part so far."""
         return self._record if self._active is None else self._active.record
 
     @property
     def workflow(self) -> WorkflowRun | None:
-        """Its workflow as the document says now: `current_node`, `state`, `package`; else None."""
+        """Workflow as in its document (`current_node`, `state`, `package`); None without one."""
         if self._active is not None:
-            flow = self._active.prepared.flow
+            flow = self._active.prepared.workflow_run
             return flow.for_looking() if flow else None
         if self.record.workflow is None:
             return None
-        # Late: most runs have no workflow.
+        # Imported late: most runs have no workflow.
         from nbagent.workflow.locate import open_recorded_workflow
 
         return open_recorded_workflow(self.record, self._store)
 
     @property
     def ok(self) -> bool:
-        """Whether the model answered (or the workflow is complete)."""
+        """True if the model answered (or the workflow is complete)."""
         return self.stop_reason in ("answered", "workflow_complete")
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The whole conversation up to now, the ancestors' part included."""
+        """Whole conversation up to now, including the earlier runs that this one continues."""
         if self._active is not None:
             return (*self._active.plan.history, *self.record.messages)
         return self._store.conversation(self.id)
 
     @property
-    def given_tools(self) -> tuple[object, ...] | None:
-        """The functions that it was given by hand, as far as this handle knows them."""
+    def passed_tools(self) -> tuple[object, ...] | None:
+        """Functions passed as `tools=`; None for a handle that did not start the run."""
         return self._active.ask.tools if self._active is not None else None
 
     @property
     def output(self) -> Any:
-        """The answer as a value of the type that was asked for; None where there is none.
+        """Answer as a value of the requested type; None if there is no such answer.
 
-        In a process that does not know the type it is an error; `run.output_as(Type)` takes it.
+        In a process that does not know the type it raises UsageError; use `run.output_as(Type)`.
         """
-        kind = type_of(self.id)
+        kind = output_type_of(self.id)
         if kind is None and (name := self.record.options.get("output")):
             raise UsageError(f"{name} is not known in this process; use run.output_as({name})")
         if kind is None or not self.ok:
@@ -157,32 +157,33 @@ class Run:
         return self.text if kind is str else self.output_as(kind)
 
     def output_as(self, kind: Any) -> Any:
-        """The answer as a value of a type (pydantic model, TypedDict, dataclass, list of these)."""
+        """Return the answer as a value of a type (pydantic model, TypedDict, dataclass, list of
+        these)."""
         text = answer_text(self.record)
         if text is None:
             state = self.stop_reason or self.phase
             raise UsageError(f"run {self.id[:8]} has no answer ({state}); see run.error")
         try:
-            return Output(kind).read(text)
+            return OutputType(kind).read(text)
         except ToolError as error:
             raise UsageError(f"{error.message}; run.text is what the model wrote") from None
 
     def frame(self) -> DataFrame:
-        """The answer as a table: one row for each value of a list, one for a single object."""
-        kind = type_of(self.id)
-        value = self.output  # says where the type is unknown
+        """Return the answer as a table: one row per value of a list, one for a single object."""
+        kind = output_type_of(self.id)
+        value = self.output  # raises if the type is unknown
         if kind is str or value is None:
-            raise UsageError(f"run {self.id[:8]} has no answer of a type; ask with output=…")
-        return frame_of(Output(kind).rows(value))
+            raise UsageError(f"run {self.id[:8]} has no typed answer; run it with output=…")
+        return frame_of(OutputType(kind).rows(value))
 
     def request_of(self, turn_id: str) -> ChatRequest:
-        """What that turn sent, rebuilt; UsageError where the run has no such turn."""
+        """Rebuild the request of a turn; raise UsageError if the run has no such turn."""
         return self._store.request_of(self.id, turn_id)
 
     def to_script(self) -> str:
-        """A test as Python text: an `offline.script` that says what the model said in this run.
+        """Return Python code for a test: an `offline.script` with the model's answers of this run.
 
-        `nbagent.offline.replay(run)` is that script as a model.
+        `nbagent.offline.replay(run)` returns the same script as a model.
         """
         return test_source(self.record)
 
@@ -193,19 +194,19 @@ class Run:
         *,
         content: bool = False,
     ) -> str:
-        """The run as the text of a file, and as the file at `path` where one is given.
+        """Export the run as text, and write it to `path` if one is given.
 
         Known secrets are hidden. The formats: `md` (Markdown), `html` (one file, no script),
         `jsonl` (a line for each message, turn and tool run), `openai` (a line of a fine-tuning
         file), `cell` (a `%%agent` cell), `otel` (OTLP/JSON: OpenTelemetry spans).
 
         Args:
-            format: one of these words.
-            path: where to write it, too; a file there is replaced.
-            content: for `otel`: also what was said, and what tools took and gave.
+            format: one of these names.
+            path: file to write as well; an existing one is replaced.
+            content: for `otel`: include messages, and arguments and results of tools.
 
         Raises:
-            UsageError: there is no such format, or the run has nothing for it.
+            UsageError: the format is unknown, or the run has no data for it.
         """
         row = FORMATS.get(format)
         if row is None:
@@ -226,11 +227,11 @@ class Run:
         return text
 
     def send_spans(self, provider: Any = None, *, content: bool = False) -> None:
-        """Give the run's spans to a tracer provider of OpenTelemetry; without one, the global one.
+        """Send the spans of the run to a tracer provider of OpenTelemetry.
 
         Args:
-            provider: an `opentelemetry.sdk.trace.TracerProvider`.
-            content: also what was said, and what tools took and gave.
+            provider: an `opentelemetry.sdk.trace.TracerProvider`; by default the global one.
+            content: include messages, and arguments and results of tools.
         """
         from nbagent.export.otel import send, spans_of
 
@@ -238,52 +239,52 @@ class Run:
         try:
             send(spans_of(redacted(self.record), messages), provider)
         except ImportError:
-            raise UsageError("spans need a package: pip install 'nbagent[otel]'") from None
+            raise UsageError("spans need OpenTelemetry: %pip install 'nbagent[otel]'") from None
 
     def plot(self) -> Figure:
-        """Where the time went: model, tools, waiting and retries of each turn, as a figure."""
-        return drawing().timeline(self.record)
+        """Draw the time of each turn: model, tools, waiting and retries."""
+        return load_figures().timeline(self.record)
 
     def stop(self, *, after_turn: bool = False) -> None:
-        """Stop at once, or pause after the running turn. Any thread; `wait()` then returns soon."""
+        """Stop at once, or pause after the present turn. Any thread; `wait()` then returns soon."""
         if self._active is not None:
             self._active.stop(after_turn=after_turn)
 
     def wait(self, timeout: float | None = None) -> Run:
-        """Wait until it is over, running its synchronous tools in this thread.
+        """Wait for the end, running its synchronous tools in this thread.
 
-        After `timeout` seconds it raises TimeoutError, and the run goes on.
+        After `timeout` seconds it raises TimeoutError, and the run continues.
         """
         if self._active is not None:
-            here, courier = frontend(), self._active.courier
+            here, courier = frontend(), self._active.run_task
             runtime.wait(courier, pump=here.pump(), timeout=timeout, execution=here.execution_id())
         return self
 
     async def await_end(self) -> Run:
-        """`wait()` for `await`. Leaving it before the end stops the run."""
+        """`wait()` for `await`. If the awaiting task is cancelled, the run is stopped."""
         try:
             if self._active is not None:
-                here, courier = frontend(), self._active.courier
+                here, courier = frontend(), self._active.run_task
                 await runtime.wait_async(courier, pump=here.pump(), execution=here.execution_id())
-        except BaseException:  # also an interrupt before anybody waits
+        except BaseException:  # also an interrupt before the wait begins
             self.stop()
             raise
         return self
 
     def raise_for_error(self) -> Run:
-        """Raise what ended the run when it failed, of the class of its code; else return it."""
+        """Raise the run's error, of the class of its code; return the run if it did not fail."""
         record = self.record
         if record.phase == "Failed":
             raise error_from_info(record.error or ErrorInfo("UNKNOWN", "the run failed"))
         return self
 
     def resume(self, prompt: str | None = None, **options: Any) -> Run:
-        """Go on after a stop, a limit, an error or a dead kernel; with words, add these first.
+        """Continue after a stop, a limit, an error or a dead kernel; with a prompt, add it first.
 
-        Returns the child run, after it ended. A run that was answered needs words.
+        Return the child run after its end. An answered run needs a prompt.
         """
-        ask = self._ask("continue" if prompt else "resume", options, prompt=prompt)
-        with Run.starting(ask, store=self._store) as run:
+        request = self._request("continue" if prompt else "resume", options, prompt=prompt)
+        with Run.starting(request, store=self._store) as run:
             return run.wait()
 
     def fork(
@@ -295,71 +296,76 @@ class Run:
         drop: Sequence[str] = (),
         **options: Any,
     ) -> Run:
-        """Ask a turn anew, in a child run: what was before it is reused, nothing of it runs again.
+        """Repeat a turn in a child run. The conversation before it is reused; nothing in it runs
+        again.
 
         Args:
             turn_id: one of the run's own turns (`"C03"`).
-            prompt: more words, after what was before the turn.
-            edits: what is to be different before it: by the id of a call its result (a value as a
-                tool returns it, or an exception), by the id of a turn the text of its answer.
-            drop: turns and calls that are left out, by their ids, with their results.
+            prompt: another user message before the turn.
+            edits: changes before the turn: by call id the new result (a value as a tool returns
+                it, or an exception), by turn id the new text of the answer.
+            drop: ids of turns and calls that are left out, with their results.
             options: `model`, `system`, `tools`, `temperature`, …: as in `Agent.run`.
 
         Raises:
-            UsageError: there is no such turn or call, or it cannot start as asked.
+            UsageError: there is no such turn or call, or the run cannot start.
         """
-        given: Any = edits or {}
-        if not isinstance(given, Mapping):
-            raise UsageError(f"edits={reprlib.repr(given)}; write edits={{'CALL_ID': new result}}")
-        ask = self._ask(
+        results: Any = edits or {}
+        if not isinstance(results, Mapping):
+            raise UsageError(
+                f"edits={reprlib.repr(results)}; write edits={{'CALL_ID': new result}}"
+            )
+        request = self._request(
             "fork",
             options,
             prompt=prompt,
             fork_turn=turn_id,
-            edits=dict(cast("Mapping[str, object]", given)),
+            edits=dict(cast("Mapping[str, object]", results)),
             drop=(drop,) if isinstance(drop, str) else as_tuple("drop", drop, "['C02']"),
         )
-        with Run.starting(ask, store=self._store) as run:
+        with Run.starting(request, store=self._store) as run:
             return run.wait()
 
-    def retry(self, n: int = 1, *, turn: str | None = None, **options: Any) -> Spread[Run]:
+    def retry(self, n: int = 1, *, turn: str | None = None, **options: Any) -> RetryResult[Run]:
         """Ask the model again for a turn (the last one), n times side by side.
 
-        Each answer is a run of its own, a fork. Where it asks for tools, its run pauses before they
-        run: `resume()` of the run that you choose runs them and goes on, without asking for that
-        answer again. Of several none becomes the last run. Options as in `fork`.
+        Each answer is a run of its own, a fork. If it calls tools, its run pauses before they run:
+        `resume()` of the run that you choose runs them and continues, without asking for that
+        answer again. With n > 1 none of them becomes the last run. Options as in `fork`.
 
         Raises:
-            UsageError: there is no such turn, or it cannot start as asked.
+            UsageError: there is no such turn, or the run cannot start.
         """
-        if not 1 <= n <= MOST_ANSWERS:
-            raise UsageError(f"n={n!r}: one to {MOST_ANSWERS} answers can be asked for")
-        of = turn_of(self.record, turn)
-        ask = self._ask("fork", options, fork_turn=of.id, holds_calls=True)
+        if not 1 <= n <= MAX_ANSWERS:
+            raise UsageError(f"n={n!r} is not valid; expected 1 to {MAX_ANSWERS}")
+        retried = turn_of(self.record, turn)
+        request = self._request("fork", options, fork_turn=retried.id, defer_calls=True)
         with ExitStack() as stack:
-            starts = (Run.starting(ask, store=self._store) for _ in range(n))
+            starts = (Run.starting(request, store=self._store) for _ in range(n))
             runs = [stack.enter_context(start) for start in starts]
-            spread = Spread(self, of.id, tuple(run.wait() for run in runs))
+            result = RetryResult(self, retried.id, tuple(run.wait() for run in runs))
         if n > 1 and not runtime.inside_a_tool():
-            # Until one is chosen, the person goes on with this run.
-            note_last(self.id, self._store)
+            # Until the person chooses an answer, `last` stays this run.
+            set_last_run(self.id, self._store)
             frontend().bind_variable(self)
-        return spread
+        return result
 
-    def _ask(self, kind: Kind, options: dict[str, Any], **what: Any) -> RunRequest:
-        """What to start, so that it goes on from this run, which is over."""
-        self._check_over()
+    def _request(self, kind: Kind, options: dict[str, Any], **fields: Any) -> RunRequest:
+        """Build the request for a run that continues this one; raise UsageError while it runs."""
+        self._check_ended()
         if runtime.on_engine_thread():
-            raise UsageError("an async tool may not wait for a run that goes on")
+            raise UsageError(
+                "an async tool may not wait for another run; continue it outside of tools"
+            )
         own = self._active.ask if self._active is not None else RunRequest()
         base = RunRequest(
-            kind=kind, parent_id=self.id, tools=own.tools, on_approval=own.on_approval, **what
+            kind=kind, parent_id=self.id, tools=own.tools, on_approval=own.on_approval, **fields
         )
         return with_options(base, options)
 
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
-        self._check_over()
+        self._check_ended()
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
             cache_file(self._store, run_id).unlink(missing_ok=True)
@@ -376,20 +382,20 @@ class Run:
             )
         return forgotten
 
-    def _check_over(self) -> None:
+    def _check_ended(self) -> None:
         if self.phase == "Running":
             raise UsageError(f"run {self.id[:8]} is still at work; stop it, or wait for it, first")
 
     @property
     def answer(self) -> Answer:
-        """`text`, rendered where it is shown as the last value of a cell."""
+        """`text`, rendered when it is the last value of a cell."""
         from nbagent.view.value_nodes import Answer
 
         return Answer.of(self.record)
 
     def __dir__(self) -> list[str]:
-        """Public names only, as Tab offers them: what other modules of nbagent call is left out."""
-        internal = {"starting", "await_end", "given_tools"}
+        """Public names only, for Tab: methods for other modules of nbagent are left out."""
+        internal = {"starting", "await_end", "passed_tools"}
         public = (name for name in super().__dir__() if name[:1] != "_" or name[:2] == "__")
         return [name for name in public if name not in internal]
 
@@ -407,8 +413,8 @@ class Run:
             print(repr(self))
 
 
-def drawing() -> Any:
-    """The module that draws figures. UsageError where matplotlib is not installed."""
+def load_figures() -> Any:
+    """Import the module that draws figures; raise UsageError if matplotlib is not installed."""
     try:
         # Late: matplotlib is an extra, and takes long to import.
         from nbagent.export import figures
@@ -417,70 +423,74 @@ def drawing() -> Any:
     return figures
 
 
-def tools_given_to(run_id: str | None, names: Mapping[str, Any]) -> tuple[object, ...] | None:
-    """The functions that a run was given by hand, if `_run` among these names is its handle.
+def tools_passed_to(run_id: str | None, names: Mapping[str, Any]) -> tuple[object, ...] | None:
+    """Return the functions passed to a run as `tools=`, if `_run` in `names` is its handle.
 
-    No name in its options says which; as in `run.resume()` they go on with it.
+    The record cannot hold functions, so only the handle knows them; `run.resume()` uses them too.
     """
     last = names.get("_run")
-    return last.given_tools if isinstance(last, Run) and last.id == run_id else None
+    return last.passed_tools if isinstance(last, Run) and last.id == run_id else None
 
 
 def open_run(ref: str) -> Run:
-    """A run of the store: `"last"`, its name, or a unique start of its id.
+    """Open a run of the store: `"last"`, its name, or a unique start of its id.
 
-    `"last"` is the last one that was started here, and in a fresh process the store's.
+    `"last"` is the last run started in this process; in a fresh one, the last of this notebook.
     """
     run_id = find_run(ref)
-    for active in at_work():
+    for active in active_runs():
         if active.record.id == run_id:
             return Run(active.record, active.store, active)
     return Run(current_store().load(run_id), current_store())
 
 
 def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
-    """Delete a run and its texts: from the store's files, the frames, `_run`, its open view.
+    """Delete a run and its texts: from the store's files, the frames, `_run` and its open view.
 
-    Its scores go with it, and the runs of the judges that quote its answer.
+    Its scores, and the runs of judges that quote its answer, are deleted too. A copy in a saved
+    notebook stays until you clear the output of the cell; a handle in a variable keeps its data.
 
-    What a notebook has saved of it stays there until the cell's output is cleared, and a handle of
-    it that you keep in a variable keeps what it holds.
+    Args:
+        run: a handle, `"last"`, a name or the start of an id.
+        children: also delete the runs that continue it; without it they would lose their start.
 
-    Takes a handle, `"last"`, a name or the start of an id; with `children` also the runs that go on
-    from it, which would lose their beginning. Returns the ids of the deleted runs, its own first.
+    Returns:
+        The ids of the deleted runs, this one first.
     """
     return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
 
 
 def with_options(base: RunRequest, changes: dict[str, Any]) -> RunRequest:
-    """The same with other options, and with the tools and `on_approval` that a call gives."""
+    """Copy the request with other options, and with the `tools` and `on_approval` of a call."""
     options = dict(changes)
     callback = options.pop("on_approval", None) or base.on_approval
     if callback is not None and not callable(callback):
-        raise UsageError(f"on_approval={callback!r} is no function of a Question; {ANSWERS}")
+        raise UsageError(
+            f"on_approval={callback!r} is not a function of a Question; {ANSWER_FORMS}"
+        )
     objects, tools = base.tools, options.pop("tools", None)
     if isinstance(tools, str):
         options["tools"], objects = tools, None
     elif tools is not None:
-        given: list[object] = []
-        for one in as_tuple("tools", tools, "[look, count]"):
-            # `nbagent.mcp(file=…)` gives several servers.
-            given += one if type(one) is tuple else (one,)
-        # By its type: a callable's `__class__` may be a property that raises.
-        names = [str(one) for one in given if issubclass(type(one), str)]
-        objects = tuple(one for one in given if not issubclass(type(one), str))
+        all_tools: list[object] = []
+        for tool in as_tuple("tools", tools, "[look, count]"):
+            # A tuple is taken apart, so that several tools can be one value.
+            all_tools += tool if type(tool) is tuple else (tool,)
+        # By type(), not isinstance(): a callable's `__class__` may be a property that raises.
+        names = [str(item) for item in all_tools if issubclass(type(item), str)]
+        objects = tuple(item for item in all_tools if not issubclass(type(item), str))
         options["tools"] = names or None
         objects = None if names and not objects else objects
-    if "model" in options:  # its id, of a script
+    if "model" in options:  # A script of `nbagent.offline` is a model with an id.
         options["model"] = getattr(options["model"], "model_id", options["model"])
     changed = base.options.with_changes(**options)
     return replace(base, options=changed, tools=objects, on_approval=callback)
 
 
-def as_tuple(name: str, given: Any, example: str) -> tuple[Any, ...]:
-    """A list that a person gives, as a tuple."""
+def as_tuple(name: str, value: Any, example: str) -> tuple[Any, ...]:
+    """Convert a list argument to a tuple; raise UsageError with the example if it is no list."""
     try:
-        return tuple(given)
+        return tuple(value)
     except TypeError:
-        said = f"{name}={reprlib.repr(given)} is no list; write {name}={example}"
-        raise UsageError(said) from None
+        problem = f"{name}={reprlib.repr(value)} is no list; write {name}={example}"
+        raise UsageError(problem) from None

@@ -1,6 +1,6 @@
-"""The runs of a session beside each other, as values: a tree of them, and the answers of a retry.
+"""Runs side by side, as values: the tree of a session, and the answers of a retry.
 
-How they look is `view.tree`'s.
+`view.run_tree` draws them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class HasRecord(Protocol):
-    """A run."""
+    """A run, or anything else with a record."""
 
     @property
     def record(self) -> RunRecord: ...
@@ -40,11 +40,11 @@ R = TypeVar("R", bound=HasRecord)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Spread(Sequence[R], Generic[R]):
-    """The runs that answered one request again: a list of them that shows itself as a table."""
+class RetryResult(Sequence[R], Generic[R]):
+    """Runs that repeated one request: a list that displays itself as a table."""
 
     of: R
-    """The run whose turn was asked for again."""
+    """Run whose turn was repeated."""
     turn_id: str
     runs: tuple[R, ...]
 
@@ -59,9 +59,9 @@ class Spread(Sequence[R], Generic[R]):
         return len(self.runs)
 
     def frame(self) -> DataFrame:
-        """One row an answer, the first of the turn itself.
+        """Return one row per answer; the first is the original turn's.
 
-        `answer` counts the different ones (text and calls) from 1; `calls` is what it asks for.
+        `answer` numbers different answers (text and calls) from 1; `calls` lists its tool calls.
         """
         answers = answers_of(self._records())
         numbers = number_answers([turn for _, turn in answers])
@@ -100,16 +100,16 @@ class Spread(Sequence[R], Generic[R]):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SessionTree:
-    """The runs of a session and which goes on from which; shows itself as a drawing."""
+    """Runs of a session, and which run continues which; displays itself as a drawing."""
 
     session: str
     branches: Sequence[RunNode]
-    """The runs that begin something, oldest first."""
+    """First runs of conversations, oldest first."""
     current: str | None
-    """The id of the run that began last."""
+    """Id of the run that started last."""
 
     def node(self, kernel: str = "") -> Node:
-        """The drawing; each run opens, and with a kernel it is shown below."""
+        """Build the drawing; each run can be opened, and with a kernel it is shown below."""
         from nbagent.view.picture import ROOT_CLASS
 
         tree = tree_node(self.branches, current=self.current)
@@ -133,13 +133,13 @@ def _page(node: Node) -> str:
 
 
 def session_tree(session: str | None = None) -> SessionTree:
-    """The tree of a session: its runs, and which of them go on or fork from which.
+    """Return the tree of a session: its runs, and which run continues or forks which.
 
     Args:
-        session: its name; without one, the session of the last run.
+        session: name of the session; default: that of the last run.
 
     Raises:
-        UsageError: there is no run of it yet.
+        UsageError: the session has no run yet.
     """
     store = current_store()
     last = store.load(find_run("last", session=session))

@@ -1,6 +1,6 @@
-"""For tests of your own agents: a process as new, a scripted model, and assertions over a run.
+"""Tests of your own agents: a fresh process state, a scripted model, and assertions on a run.
 
-Needs pytest. The fixture is there where a test module or its `conftest.py` imports it: see README.
+Needs pytest. Import the fixture in a test module or its `conftest.py`; see the README.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ from nbagent.providers.offline import Script, script
 from nbagent.providers.rate_limits import forget_limits
 from nbagent.providers.workarounds import forget_unsupported_params
 from nbagent.run import Run
-from nbagent.session.active import at_work
-from nbagent.session.approval import granted
+from nbagent.session.active import active_runs
+from nbagent.session.approval import session_grants
 from nbagent.session.frontend import use_frontend
-from nbagent.session.inherit import remembered
+from nbagent.session.inherit import unrecorded_options
 from nbagent.session.models import listed_models
 from nbagent.session.stores import close_stores
 from nbagent.settings.sources import fresh_settings
 
 AgentMaker = Callable[..., tuple[Agent, Script]]
-"""What the fixture `fresh_agent` gives."""
+"""Function that the fixture `fresh_agent` returns."""
 
 
 @contextmanager
 def fresh_process(home: Path | None = None) -> Generator[Path]:
-    """Within: a store of its own, nothing configured, allowed, learnt or run before.
+    """Reset the process state inside: an empty store, nothing configured, approved or learnt.
 
-    Afterwards runs and batches at work are stopped, all of it is forgotten, and what was
-    configured before holds again. What the environment and your settings file say holds within,
-    too. Yields the folder of the store: `home`, or a temporary one that is deleted in the end.
+    At the end, running runs and batches are stopped, the state is dropped, and the earlier
+    configuration is restored. Environment variables and your settings file still apply inside.
+    Yield the folder of the store: `home`, or a temporary one that is deleted at the end.
 
     Raises:
-        UsageError: a run is at work.
+        UsageError: a run is still running.
     """
-    if at_work():
+    if active_runs():
         raise UsageError("a run is at work; wait for it or stop it before fresh_process()")
     with ExitStack() as stack:
         stack.enter_context(fresh_settings())
         folder = home or Path(stack.enter_context(TemporaryDirectory()))
         environment = stack.enter_context(pytest.MonkeyPatch.context())
         environment.setenv("NBAGENT_HOME", str(folder))
-        _forget()
+        _reset_process_state()
         try:
             yield folder
         finally:
             lab: Any = sys.modules.get("nbagent.lab.batch")
-            # First: a batch goes on with its next runs.
-            for batch in lab.at_work() if lab else ():
+            # Batches first: a running batch would start further runs.
+            for batch in lab.active_batches() if lab else ():
                 batch.stop()
                 batch.wait()
-            for live in at_work():
+            for live in active_runs():
                 live.stop()
-                runtime.wait(live.courier)
-            _forget()
+                runtime.wait(live.run_task)
+            _reset_process_state()
 
 
-def _forget() -> None:
-    """Forget what this process keeps from one run to the next."""
+def _reset_process_state() -> None:
+    """Drop all state that this process keeps between runs."""
     close_stores()
     use_frontend(None)
-    granted.clear()
-    remembered.clear()
+    session_grants.clear()
+    unrecorded_options.clear()
     listed_models.clear()
     forget_unsupported_params()
     forget_limits()
@@ -80,37 +80,37 @@ def _forget() -> None:
 
 @pytest.fixture
 def fresh_agent() -> Generator[AgentMaker]:
-    """`fresh_agent("Hello.", tools=[look])`: an agent whose model says these steps, and the model.
+    """`fresh_agent("Hello.", tools=[look])` returns an agent with a scripted model, and the model.
 
     Steps are those of `nbagent.offline.script`, options those of `nbagent.Agent`. The test fails
-    where steps are left over at its end.
+    if steps are left at its end.
     """
-    made: list[Script] = []
+    models: list[Script] = []
 
     def make(*steps: Any, **options: Any) -> tuple[Agent, Script]:
-        made.append(script(steps))
+        models.append(script(steps))
         options = {"tools": [], "quiet": True, **options}
-        return Agent(model=made[-1], **options), made[-1]
+        return Agent(model=models[-1], **options), models[-1]
 
     with fresh_process():
         yield make
-        for model in made:
+        for model in models:
             model.assert_complete()
 
 
 def assert_called(run: Run, tool: str, /, **wanted: Any) -> ToolRun:
-    """The first call of a tool with these arguments, whatever others it had; fail without one."""
+    """Return the first call of a tool with at least these arguments; fail if there is none."""
     calls = tool_runs_of(run)
     for call in calls:
         if call.tool_name == tool and wanted.items() <= (call.args or {}).items():
             return call
-    called = f"{_call(tool, wanted)} was not called; called were:"
-    raise AssertionError("\n  ".join([called, *map(_described, calls)]))
+    called = f"{_call_text(tool, wanted)} was not called; called were:"
+    raise AssertionError("\n  ".join([called, *map(_describe, calls)]))
 
 
 def assert_no_errors(run: Run) -> None:
-    """Fail when the run failed or was paused by a limit, or one of its calls had an error."""
-    errors = [_described(call) for call in tool_runs_of(run) if call.result and call.result.error]
+    """Fail if the run failed or a limit paused it, or if one of its calls had an error."""
+    errors = [_describe(call) for call in tool_runs_of(run) if call.result and call.result.error]
     if run.error or run.phase in ("Failed", "Running"):
         errors.insert(0, f"the run ended in {run.stop_reason or run.phase}: {run.error}")
     if errors:
@@ -118,15 +118,15 @@ def assert_no_errors(run: Run) -> None:
 
 
 def tool_runs_of(run: Run) -> list[ToolRun]:
-    """All calls of a run, in their order."""
+    """Return all tool runs of a run, in order."""
     return [call for turn in run.turns for call in turn.tool_runs]
 
 
-def _described(run: ToolRun) -> str:
+def _describe(run: ToolRun) -> str:
     error = run.result.error if run.result else None
-    return f"{_call(run.tool_name, run.args or {})}{f' → {error}' if error else ''}"
+    return f"{_call_text(run.tool_name, run.args or {})}{f' → {error}' if error else ''}"
 
 
-def _call(name: str, arguments: Mapping[str, Any]) -> str:
-    given = ", ".join(f"{key}={value!r}"[:200] for key, value in arguments.items())
-    return f"{name}({given})"
+def _call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    listed = ", ".join(f"{key}={value!r}"[:200] for key, value in arguments.items())
+    return f"{name}({listed})"

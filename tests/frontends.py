@@ -9,7 +9,7 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import RunCode
 from nbagent.runtime import RunTask
-from nbagent.session.frontend import Asker, Cell, Frontend
+from nbagent.session.frontend import InputPrompt, Cell, Frontend
 from nbagent.settings.options import RunOptions
 
 
@@ -22,7 +22,7 @@ class StandIn(Frontend):
         *,
         run_code: RunCode | None = None,
         view: Callable[[RunRecord, RunControls], Sink | None] | None = None,
-        ask: Asker | None = None,
+        ask: InputPrompt | None = None,
         adopt: Callable[[RunTask], None] = lambda courier: None,
         set_last: Callable[[object], object] = lambda run: None,
         show: Callable[[RunRecord], bool] = lambda run: False,
@@ -42,7 +42,7 @@ class StandIn(Frontend):
     def run_code(self) -> RunCode | None:
         return self._run_code
 
-    def input_prompt(self) -> Asker | None:
+    def input_prompt(self) -> InputPrompt | None:
         return self._ask
 
     def serve_when_idle(self, courier: RunTask) -> None:

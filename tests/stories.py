@@ -206,7 +206,7 @@ class Story(Assembly):
 
 def asked(key: str, name: str, args: dict[str, Any], **fields: Any) -> events.ApprovalRequested:
     """The event of a question about a call of the first turn."""
-    given: dict[str, Any] = {"host": "fs", "why": "it writes", "scope": "this very call", **fields}
+    given: dict[str, Any] = {"host": "fs", "why": "it writes", "scope": "this exact call", **fields}
     question = Question(
         run_id=ID, turn_id="C01", tool_call_id=key, tool=name, arguments=args, **given
     )

@@ -198,5 +198,5 @@ def test_tab_offers_the_public_names_of_a_run_and_of_a_batch() -> None:
     offered = [{name for name in dir(handle) if name[:2] != "__"} for handle in (run, batch)]
     assert {"text", "turns", "resume", "fork", "export", "record", "frame"} <= offered[0]
     assert {"frame", "compare", "review", "wait", "stop", "progress"} <= offered[1]
-    internal = {"await_end", "starting", "given_tools"}
+    internal = {"await_end", "starting", "passed_tools"}
     assert not [name for names in offered for name in names if name[:1] == "_" or name in internal]

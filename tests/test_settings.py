@@ -206,7 +206,8 @@ REFUSED = {
     "model = '\t\u00a0local:a.gguf'": "model='\\t\\xa0local:a.gguf' is not valid",
     'model = "\\u001flocal:a.gguf"': "model='\\x1flocal:a.gguf' is not valid",
 }
-MAY_BE_SET = """model system tools max_turns max_requests max_repeated_failures max_total_tokens max_cost_usd
+MAY_BE_SET = """model system tools max_turns max_requests max_repeated_failures max_total_tokens
+max_cost_usd
 timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny
 max_read_bytes max_write_bytes search_timeout_s script_timeout_s script_memory_bytes
 script_disk_bytes script_output_bytes"""

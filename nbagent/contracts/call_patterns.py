@@ -84,7 +84,7 @@ _rule_literal = lru_cache(maxsize=512)(_literal)
 
 
 def as_glob(text: str, lenient: bool = False) -> str:
-    """Convert a value of a rule to a glob. A JSON string is unquoted, and literal unless lenient."""
+    """Convert a rule's value to a glob; a JSON string is unquoted, and literal unless lenient."""
     literal = _rule_literal(text)
     if literal == text or not isinstance(literal, str):
         return text

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from nbagent.contracts.secrets import redact, redact_truncated, redact_json, register_environment
+from nbagent.contracts.secrets import redact, redact_json, redact_truncated, register_environment
 
 ModelCode = Literal[
     "LLM_AUTH_FAILED",

@@ -199,5 +199,5 @@ Event = (
     | Notice
     | RunFinished
 )
-"""Every event. Handlers `match` over it and end in `assert_never`, so that pyright reports a handler
-that forgot a new event."""
+"""Every event. Handlers `match` over it and end in `assert_never`, so that pyright reports a
+handler that forgot a new event."""

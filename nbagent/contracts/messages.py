@@ -23,6 +23,7 @@ their own, and a value must pass all of them."""
 class Value(BaseModel):
     """Base of all records: frozen. Fields that a newer version added are ignored."""
 
+    # Validators are built at first use: building all of them would slow every import of nbagent.
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 

@@ -8,9 +8,9 @@ from typing import Any, Literal, cast, get_args
 
 from nbagent.contracts.call_patterns import (
     GlobResolver,
-    unchanged_glob,
     call_pattern,
     invalid_pattern,
+    unchanged_glob,
 )
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.limits import ToolLimits

@@ -28,7 +28,7 @@ from nbagent.contracts.tools import PreparedCall, ToolContext
 
 
 class ChatClient(Protocol):
-    """Sends requests to one provider (the part of a model id before the colon), on the engine's loop.
+    """Sends requests to one provider (the start of a model id), on the engine's loop.
 
     `chat` returns a complete answer. `chat_stream` yields chunks; the last one has `done` and
     `response`. Both raise ModelError only. If they are cancelled, they close the connection.

@@ -50,7 +50,7 @@ class ToolResult(Value):
 
     @property
     def body(self) -> dict[str, Any]:
-        """JSON for the model: `{ok, data, note?}`, `{ok, error{code, message, details?}, note?}`."""
+        """For the model: `{ok, data, note?}` or `{ok, error{code, message, details?}, note?}`."""
         note = {"note": self.note} if self.note else {}
         if self.ok:
             return {"ok": True, "data": self.data, **note}
@@ -112,7 +112,7 @@ class ToolRun(Value):
     error_detail: str | None = None
     """For the person: the last frames of the tool's traceback."""
     printed: str = ""
-    """For the person: text that the tool printed, if it was captured instead of shown in the cell."""
+    """For the person: text that the tool printed, if it was captured and not shown in the cell."""
     shown: tuple[ImagePart, ...] = ()
     """For the person: images that the tool displayed and did not return."""
     first_figure: int = 0
@@ -267,7 +267,7 @@ class ScoreRecord(Value):
     judge_run_id: str | None = None
     """Id of the run in which a model judged."""
     row: dict[str, str] | None = None
-    """Short hashes of the row's values that the scorer used, by column; None for a person's label."""
+    """Short hashes of the row's values that the scorer used, by column; None for a label."""
 
 
 class RunRecord(Value):
@@ -348,4 +348,5 @@ def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:
     """Hash the descriptions of tools for the model, and their definitions."""
     if not tools:
         return ""
+    # With the hash of the definition: changed code behind an equal schema is another toolset.
     return sha_of([[t.name, t.description, t.parameters, t.traits.sha] for t in tools])

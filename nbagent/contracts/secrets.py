@@ -54,6 +54,7 @@ class SecretKey:
     __slots__ = ("__reveal",)
 
     def __init__(self, text: str) -> None:
+        # In a closure, not in an attribute: code that walks over attributes does not find it.
         self.__reveal = lambda: text
         register_secret(text)
 
@@ -81,11 +82,11 @@ class _PrefixFinder:
         for form in forms:
             for size in range(1, _MIN_SECRET_CHARS + 1):
                 self._forms[form[:size]].append(form)
-        self._longest = max(map(len, forms))
+        self._max_length = max(map(len, forms))
 
     def partial_length(self, text: str) -> int:
         """Count the characters at the end of a text that may be the start of a form."""
-        for start in range(max(len(text) - self._longest, 0), len(text)):
+        for start in range(max(len(text) - self._max_length, 0), len(text)):
             forms = self._forms.get(text[start : start + _MIN_SECRET_CHARS], ())
             if any(form.startswith(text[start:]) for form in forms):
                 return len(text) - start
@@ -96,7 +97,7 @@ class _SecretFinder:
     """Finds complete forms of secrets, their starts and, on the reversed text, their ends."""
 
     def __init__(self, forms: frozenset[str]) -> None:
-        self.whole = _pattern_of(forms)
+        self.complete = _pattern_of(forms)
         self.starts = _PrefixFinder(forms)
         self.ends = _PrefixFinder({form[::-1] for form in forms})
 
@@ -192,6 +193,7 @@ def register_named_secrets(names: Mapping[str, Any]) -> None:
     """Make `redact` hide texts whose name and form suggest a secret."""
     for name, text in list(names.items()):
         if type(text) is str and len(text) <= _MAX_SECRET_CHARS and is_secret_name(name):
+            # A value may have several words (`Bearer KEY`); only those that look like keys count.
             for word in text.split():
                 if _looks_secret(name, word):
                     register_secret(word)
@@ -249,7 +251,7 @@ def any_secret_known() -> bool:
 
 def redact(text: str) -> str:
     """Replace every known secret in a text by `[redacted]`."""
-    return _finder(_forms).whole.sub(MASK, text) if _forms else text
+    return _finder(_forms).complete.sub(MASK, text) if _forms else text
 
 
 def redact_truncated(text: str) -> str:

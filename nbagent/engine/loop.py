@@ -83,8 +83,8 @@ class _EngineRun(RunState):
         composition = await self.plan.composer.before_turn(tools)
         await self._add_messages(composition.new_messages)
         turn = Turn(self, composition, tools)
-        over = over_budget(self.plan, self.turns, turn.request)
-        return turn if over is None else StopState("WaitingUser", "budget", over)
+        excess = over_budget(self.plan, self.turns, turn.request)
+        return turn if excess is None else StopState("WaitingUser", "budget", excess)
 
     async def _add_messages(self, messages: tuple[Message, ...]) -> None:
         if messages:

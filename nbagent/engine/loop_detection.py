@@ -103,6 +103,7 @@ class RepeatDetector:
 
     def _detect_alternation(self) -> None:
         recent = list(self._recent)
+        # Equal calls in a row are no pair; they are counted by their results.
         if len(recent) < 2 * _MAX_PAIRS or recent[0] == recent[1]:
             return
         if recent[2:] == recent[:-2]:

@@ -100,7 +100,7 @@ class CallTimes:
 
 
 class _StreamedText:
-    """A text that arrives in pieces. All of it is kept; a possible start of a secret is not shown."""
+    """A text that arrives in pieces: all is kept; a possible start of a secret is not shown."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []

@@ -35,6 +35,7 @@ class Overflow:
         self._plan = plan
         self._trimmed_messages: dict[int, Message] = {}
         """Trimmed messages by index. Reused as objects, so that comparing requests is cheap."""
+        # A child run keeps its parent's trimmed results: its requests then extend the parent's.
         for index in plan.previous_turn.request.trimmed if plan.previous_turn and plan.trim else ():
             if index < len(plan.history):
                 self._trimmed_messages[index] = trim_result(plan.history[index])
@@ -59,6 +60,7 @@ class Overflow:
         """
         if not self._plan.trim:
             return None
+        # The newest results are those that the model works on, so they are trimmed last.
         last_answer = max((i for i, m in enumerate(history) if m.role == "assistant"), default=0)
         return self._trim(history, last_answer) or self._trim(history, len(history))
 
@@ -72,12 +74,12 @@ class Overflow:
             return None
         self._trimmed_messages |= {index: trim_result(message) for index, message in long}
         n = len(long)
-        whole = sum(message_chars(message) for _, message in long)
-        short = sum(message_chars(self._trimmed_messages[index]) for index, _ in long)
+        chars_before = sum(message_chars(message) for _, message in long)
+        chars_after = sum(message_chars(self._trimmed_messages[index]) for index, _ in long)
         return (
             f"{n} tool result{'s are' if n > 1 else ' is'} sent shortened from here on, because "
-            f"the request was too long for the model: {whole:,} to {short:,} characters. "
-            "The conversation keeps them whole."
+            f"the request was too long for the model: {chars_before:,} to {chars_after:,} "
+            "characters. The conversation keeps them whole."
         )
 
     def explain(self, request: ChatRequest, error: ErrorInfo) -> ErrorInfo:

@@ -142,12 +142,15 @@ class Turn:
             self.runs = work.reject_calls(
                 calls, ("E_INTERRUPTED", f"{cut[0]}; this call was not run")
             )
+        # Arguments that were cut off may still parse as JSON, with a wrong value.
         elif response.finish_reason == "length":
             text = "the response hit its length limit in the middle of this call, so it was not run"
             refusal = "E_INVALID_ARGUMENTS", f"{text}; call again with shorter arguments"
             self.runs = work.reject_calls(calls, refusal)
         else:
             begun = self._record(pending_tool_runs(calls, self.tools))
+            # On disk before a tool runs: after a crash the store knows which calls may have had
+            # an effect.
             await self.events.commit(ResponseReceived(begun, self.system, self.tools))
             self.runs = await work.run(calls)
 

@@ -21,21 +21,21 @@ def cell_text(run: RunRecord, *, is_own: bool = True) -> str:
     Of a run that is not of this store, as of a colleague's notebook, the words only: its server,
     its mounts and its expressions are not the person's.
     """
-    given = {**run.options, "model": run.model} if is_own else {}
-    words = ["%%agent"]
+    options = {**run.options, "model": run.model} if is_own else {}
+    line_words = ["%%agent"]
     for name, row in RunOptions.rows().items():
-        if row.flags and not row.secret and given.get(name) not in (None, False):
-            words += _flag(row.flags[-1], given[name], is_repeated=row.repeatable)
+        if row.flags and not row.secret and options.get(name) not in (None, False):
+            line_words += _flag(row.flags[-1], options[name], is_repeated=row.repeatable)
     # Braces that were typed as such must not become an expression.
     prompt = (is_own and run.template) or run.prompt.replace("{{", "{{ '{{' }}")
-    return f"{' '.join(words)}\n{prompt}\n"
+    return f"{' '.join(line_words)}\n{prompt}\n"
 
 
 def _flag(flag: str, value: Any, *, is_repeated: bool) -> list[str]:
     if value is True:
         return [flag]
     values: list[Any] = [*value] if isinstance(value, list | tuple) else [value]
-    texts = [one if isinstance(one, str) else dump_json(one).decode() for one in values]
+    texts = [value if isinstance(value, str) else dump_json(value).decode() for value in values]
     if not is_repeated:
         texts = [",".join(texts)]
     if any(len(text) > _LONG or len(text.splitlines()) > 1 for text in texts):

@@ -68,7 +68,9 @@ def _block(node: Node) -> str:
             start = int(first) if first.isdecimal() else 1
             marks = (f"{start + i}. " if tag == "ol" else "- " for i in range(len(children)))
             items = zip(marks, children, strict=False)
-            return "\n".join(mark + _indented(_block(it), " " * len(mark)) for mark, it in items)
+            return "\n".join(
+                mark + _indented(_block(item), " " * len(mark)) for mark, item in items
+            )
         case "blockquote":
             return "> " + _indented(_blocks(children), "> ")
         case "pre":
@@ -90,10 +92,10 @@ def _parts(node: Node) -> tuple[str, dict[str, str], list[Node]]:
 
 
 def _details(children: Sequence[Node]) -> str:
-    summary = next((text_of(it) for it in children if it[0] == "summary"), "")
-    body = _blocks([it for it in children if it[0] != "summary"])
-    words = escape(" ".join(summary.split())).replace("://", ":&#8203;//")
-    return f"<details>\n<summary>{words}</summary>\n\n{body}\n\n</details>" if body else words
+    summary = next((text_of(child) for child in children if child[0] == "summary"), "")
+    body = _blocks([child for child in children if child[0] != "summary"])
+    title = escape(" ".join(summary.split())).replace("://", ":&#8203;//")
+    return f"<details>\n<summary>{title}</summary>\n\n{body}\n\n</details>" if body else title
 
 
 def _indented(text: str, indent: str) -> str:
@@ -123,7 +125,7 @@ def _words(node: Node) -> str:
     if isinstance(node, str):
         return _escaped(node)
     tag, attributes, children = _parts(node)
-    words = "" if tag in _LEFT_OUT else "".join(map(_words, children))
+    inner = "" if tag in _LEFT_OUT else "".join(map(_words, children))
     if tag == "br":
         return "\\\n"
     if tag == "img":
@@ -131,16 +133,16 @@ def _words(node: Node) -> str:
         return f"![{_escaped(attributes.get('alt', ''))}]({source})" * is_allowed("src", source)
     if tag == "a" and attributes.get("href"):
         # The address is shown, not linked: one that runs a command looks like any other.
-        return f"{words} ({_escaped(attributes['href'])})"
+        return f"{inner} ({_escaped(attributes['href'])})"
     text = text_of(node)
     if tag == "code" and text.strip() and not _NO_CODE.search(text):
         return f"`{' '.join(text.split())}`"
     if "nba-math" in attributes.get("class", "") and not _NO_MATH.search(text):
         return text
-    if tag in _MARKS and words.strip():
+    if tag in _MARKS and inner.strip():
         around = _MARKS[tag]
-        return words.replace(words.strip(" "), f"{around}{words.strip(' ')}{around}")
-    return words
+        return inner.replace(inner.strip(" "), f"{around}{inner.strip(' ')}{around}")
+    return inner
 
 
 def _escaped(text: str) -> str:

@@ -22,9 +22,9 @@ _OUTCOMES = {"ok": "#2b8a57", "failed": "#c8372d", "denied": "#c9ced6"}
 _HATCH = {"waiting for you": "///", "denied": "///"}
 _MARKERS = "os^Dv"
 """There are ten colours; the eleventh point has another form."""
-_MOST_ROWS = 40
+_MAX_ROWS = 40
 """More tool runs do not get rows of their own, and of more rows only some are named."""
-_MOST_NAMES = 20
+_MAX_NAMES = 20
 _LABEL_CHARS = 40
 
 
@@ -48,7 +48,7 @@ class Piece(NamedTuple):
 
 def timeline(run: RunRecord) -> Figure:
     """A Gantt chart of one run: model, tools, waiting and retries of each turn over time."""
-    many = sum(len(turn.tool_runs) for turn in run.turns) > _MOST_ROWS
+    many = sum(len(turn.tool_runs) for turn in run.turns) > _MAX_ROWS
     pieces = [piece for turn in run.turns for piece in _pieces(run, turn, one_row=many)]
     rows = list(dict.fromkeys(piece.row for piece in pieces))
     figure, axes = _axes(
@@ -81,8 +81,8 @@ def _pieces(run: RunRecord, turn: EngineTurn, *, one_row: bool) -> Iterable[Piec
     for tool in turn.tool_runs:
         name = row if one_row else f"{turn.id} {tool.tool_name}"
         if tool.waited_ms:
-            asked = _since(run, tool.queued_at or turn.started_at)
-            yield Piece(name, "waiting for you", asked, tool.waited_ms / 1000)
+            asked_at = _since(run, tool.queued_at or turn.started_at)
+            yield Piece(name, "waiting for you", asked_at, tool.waited_ms / 1000)
         if tool.started_at:
             kind = "retries, failures" if _failed(tool) else "tools"
             yield Piece(name, kind, _since(run, tool.started_at), tool.duration_ms / 1000)
@@ -205,10 +205,10 @@ def means(
         values = [row[2] for row in mine]
         errors = _errors([row[2:5] for row in mine])
         axes.errorbar(values, places, xerr=errors, fmt="o", capsize=3, label=_label(label))
-        for (_, _, mean, _, _, verdict), place in zip(mine, places, strict=True):
+        for (_, _, mean, _, _, verdict), position in zip(mine, places, strict=True):
             axes.annotate(
                 verdict,
-                (mean, place),
+                (mean, position),
                 xytext=(0, 4),
                 textcoords="offset points",
                 ha="center",
@@ -251,7 +251,7 @@ def _errors(rows: Sequence[tuple[float, float | None, float | None]]) -> list[li
 
 def _common(names: Iterable[str]) -> list[str]:
     """The most frequent names."""
-    return [name for name, _ in Counter(names).most_common(_MOST_NAMES)]
+    return [name for name, _ in Counter(names).most_common(_MAX_NAMES)]
 
 
 def _axes(title: str, x: str, y: str, *, height: float = 3.0) -> tuple[Figure, Any]:
@@ -266,7 +266,7 @@ def _axes(title: str, x: str, y: str, *, height: float = 3.0) -> tuple[Figure, A
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:
     """Say what the rows are, the first one on top."""
-    step = -(-len(names) // _MOST_ROWS) or 1  # more names would lie upon one another
+    step = -(-len(names) // _MAX_ROWS) or 1  # more names would lie upon one another
     ticks = range(0, len(names), step)
     axes.set_yticks(ticks, [_label(names[tick]) for tick in ticks], fontsize=8)
     axes.set_ylim(max(len(names), 3) - 0.5, -0.5)
@@ -283,7 +283,7 @@ def _finished(figure: Figure, axes: Any) -> Figure:
 
 def _label(text: str, limit: int = _LABEL_CHARS) -> str:
     """A name as matplotlib shows it: no formula, no control character, never a hidden label."""
-    kept = "".join(it if it.isprintable() else "?" for it in text)
-    kept = kept if len(kept) <= limit else f"{kept[: limit - 1]}…"
-    plain = kept.replace("$", r"\$")
+    shown_text = "".join(char if char.isprintable() else "?" for char in text)
+    shown_text = shown_text if len(shown_text) <= limit else f"{shown_text[: limit - 1]}…"
+    plain = shown_text.replace("$", r"\$")
     return f" {plain}" if plain.startswith("_") else plain

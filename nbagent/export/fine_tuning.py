@@ -33,6 +33,6 @@ def training_line(messages: Sequence[Message], system: str, tools: Sequence[Tool
         raise UsageError(
             "the run has no answer to train on; export another format, such as 'jsonl'"
         )
-    given = [wire.encode_tool(tool, names.to_wire(tool.name)) for tool in tools]
-    example = {"messages": made, **({"tools": given} if given else {})}
+    wire_tools = [wire.encode_tool(tool, names.to_wire(tool.name)) for tool in tools]
+    example = {"messages": made, **({"tools": wire_tools} if wire_tools else {})}
     return f"{dump_json(example).decode()}\n"

@@ -33,8 +33,8 @@ def _lines(run: RunRecord) -> Iterator[dict[str, Any]]:
         yield {"type": "system_prompt", "sha": sha, "text": text}
     for sha, tools in run.toolsets.items():
         yield {"type": "toolset", "sha": sha, "tools": [tool.model_dump() for tool in tools]}
-    for place, message in enumerate(run.messages, run.shared_messages):
-        yield {"type": "message", "position": place, **message.model_dump()}
+    for position, message in enumerate(run.messages, run.shared_messages):
+        yield {"type": "message", "position": position, **message.model_dump()}
     for turn in run.turns:
         yield {"type": "turn", **turn.model_dump(exclude={"tool_runs"})}
         for tool in turn.tool_runs:

@@ -127,14 +127,14 @@ def _chat(
     if conversation is not None:
         system = run.system_prompts.get(request.system_sha, "")
         tools = run.toolsets.get(request.toolset_sha, ())
-        said = [_message(message) for message in conversation[: request.n_messages]]
+        sent_messages = [_message(message) for message in conversation[: request.n_messages]]
         described = [
             {"type": "function", **tool.model_dump(include={"name", "description", "parameters"})}
             for tool in tools
         ]
         attributes["gen_ai.system_instructions"] = _json([_text(system)] if system else [])
         attributes["gen_ai.tool.definitions"] = _json(described)
-        attributes["gen_ai.input.messages"] = _json(said)
+        attributes["gen_ai.input.messages"] = _json(sent_messages)
         if response:
             attributes["gen_ai.output.messages"] = _json([_message(response.message)])
     failed = turn.error.code if turn.error else ""
@@ -204,8 +204,8 @@ def _text(text: str) -> dict[str, Any]:
 
 def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
-        given = {"id": message.tool_call_id, "response": message.text}
-        return {"role": "tool", "parts": [{"type": "tool_call_response", **given}]}
+        response_part = {"id": message.tool_call_id, "response": message.text}
+        return {"role": "tool", "parts": [{"type": "tool_call_response", **response_part}]}
     parts: list[dict[str, Any]] = []
     if message.reasoning:
         parts.append({"type": "reasoning", "content": message.reasoning})
@@ -264,7 +264,7 @@ def _otlp_value(value: Any) -> dict[str, Any]:
         case float():
             return {"doubleValue": value}
         case list() | tuple():
-            values = [_otlp_value(one) for one in cast("Sequence[Any]", value)]
+            values = [_otlp_value(item) for item in cast("Sequence[Any]", value)]
             return {"arrayValue": {"values": values}}
         case _:
             return {"stringValue": str(value)}
@@ -284,7 +284,7 @@ def send(spans: Sequence[Span], provider: Any = None) -> None:
     made: dict[str, Any] = {}
     for span in spans:
         context = trace.set_span_in_context(made[span.parent]) if span.parent else None
-        told = tracer.start_span(
+        started_span = tracer.start_span(
             span.name,
             context=context,
             kind=kinds[span.kind],
@@ -292,7 +292,7 @@ def send(spans: Sequence[Span], provider: Any = None) -> None:
             start_time=span.nanoseconds[0],
         )
         if span.error:
-            told.set_status(trace.Status(trace.StatusCode.ERROR))
-        made[span.id] = told
+            started_span.set_status(trace.Status(trace.StatusCode.ERROR))
+        made[span.id] = started_span
     for span in reversed(spans):
         made[span.id].end(end_time=span.nanoseconds[1])

@@ -1,4 +1,4 @@
-"""Touching the disk safely: mounts, opening, writing, patching, front matter, searching.
+"""Safe access to the disk: mounts, opening, writing, patching, front matter, searching.
 
-Owns the way from a name that a model wrote to bytes of a file. Who may do what is not its matter.
+Owns the way from a name that a model wrote to the bytes of a file. Policies are elsewhere.
 """

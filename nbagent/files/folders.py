@@ -1,6 +1,6 @@
-"""Reading a whole folder or zip within bounds, and unpacking what was read at once or not at all.
+"""Reads a whole folder or zip within limits, and unpacks all of it or nothing.
 
-Owns which names and kinds of files are refused. What the files mean is not known here.
+Owns which names and kinds of files are refused. It does not know their meaning.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from nbagent.files.names import path_parts, visible
 from nbagent.files.opening import Folder, open_root
 from nbagent.files.writing import read_bytes
 
-MOST_BYTES = 64 << 20
-_MOST_FILES = 5_000
-_DEEPEST = 32
+MAX_BYTES = 64 << 20
+_MAX_FILES = 5_000
+_MAX_DEPTH = 32
 _CHUNK_BYTES = 1 << 16
 _LEFT_OUT = re.compile(
     r"__pycache__|__MACOSX|\.git|\.DS_Store|\.ipynb_checkpoints|.*(?:\.swp|~)", re.DOTALL
 )
 """What programs put beside the files of others."""
-_TOO_MANY = f"it has more than {_MOST_FILES:,} files; take out what is not needed"
-TOO_LARGE = f"it has more than {MOST_BYTES >> 20} MB; take out what is not needed"
+_TOO_MANY = f"it has more than {_MAX_FILES:,} files; take out what is not needed"
+TOO_LARGE = f"it has more than {MAX_BYTES >> 20} MB; take out what is not needed"
 
 
 def _refused(*problems: tuple[str, str]) -> UsageError:
-    """`details["problems"]` holds pairs of a file, or an empty text, and what is wrong."""
-    said = "; ".join(f"{name}: {why}" if name else why for name, why in problems)
-    return UsageError(said, details={"problems": [[*problem] for problem in problems]})
+    """The error; `details["problems"]` holds pairs of a file, or an empty text, and the problem."""
+    text = "; ".join(f"{name}: {why}" if name else why for name, why in problems)
+    return UsageError(text, details={"problems": [[*problem] for problem in problems]})
 
 
 def read_folder(root: Path) -> tuple[dict[str, bytes], frozenset[str]]:
-    """The files below a folder by relative path, and what is a link or no file in it.
+    """Files below a folder by relative path; links and special files are problems.
 
     Raises:
-        UsageError: it cannot be read, or is too large; `details["problems"]` says what is wrong.
+        UsageError: it cannot be read, or is too large; `details["problems"]` lists the problems.
     """
     files: dict[str, bytes] = {}
     links: set[str] = set()
-    left = MOST_BYTES
+    left = MAX_BYTES
     try:
         with closing(open_root(root)) as folder:
             for name, data in _walk(folder, ""):
@@ -59,7 +59,7 @@ def read_folder(root: Path) -> tuple[dict[str, bytes], frozenset[str]]:
                     continue
                 files[name] = data
                 left -= len(data)
-                if left < 0 or len(files) > _MOST_FILES:
+                if left < 0 or len(files) > _MAX_FILES:
                     raise _refused(("", TOO_LARGE if left < 0 else _TOO_MANY))
     except OSError as error:
         why = f"it cannot be read ({error.strerror}); let this user read its files"
@@ -68,8 +68,8 @@ def read_folder(root: Path) -> tuple[dict[str, bytes], frozenset[str]]:
 
 
 def _walk(folder: Folder, above: str) -> Iterator[tuple[str, bytes | None]]:
-    """Names and bytes; None for what is a link or no regular file."""
-    if above.count("/") > _DEEPEST:
+    """Names and bytes; None for a link or a special file."""
+    if above.count("/") > _MAX_DEPTH:
         raise OSError(errno.ELOOP, "its folders are too deep")
     for entry in folder.scan():
         name = above + entry.name
@@ -81,7 +81,7 @@ def _walk(folder: Folder, above: str) -> Iterator[tuple[str, bytes | None]]:
         elif entry.is_file(follow_symlinks=False):
             descriptor = folder.open_file((entry.name,))
             try:
-                yield name, read_bytes(descriptor, most=MOST_BYTES + 1)
+                yield name, read_bytes(descriptor, most=MAX_BYTES + 1)
             finally:
                 os.close(descriptor)
         else:
@@ -89,25 +89,25 @@ def _walk(folder: Folder, above: str) -> Iterator[tuple[str, bytes | None]]:
 
 
 def read_zip(data: bytes) -> dict[str, bytes]:
-    """The files of a zip by relative path; nothing is written.
+    """Files of a zip by relative path; nothing is written.
 
     Raises:
-        UsageError: it is damaged, too large, or has entries that are refused; all problems with
-            their names are in `details["problems"]`.
+        UsageError: it is damaged, too large, or has refused entries; `details["problems"]` lists
+            all problems with their names.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-            problems = _problems_of(entries[: 2 * _MOST_FILES])
+            problems = _problems_of(entries[: 2 * _MAX_FILES])
             if problems:
                 raise _refused(*problems)
             wanted = {
                 name: entry
-                for entry in entries[: 2 * _MOST_FILES]
+                for entry in entries[: 2 * _MAX_FILES]
                 if not entry.is_dir()
                 and not any(map(_LEFT_OUT.fullmatch, (name := _name(entry)).split("/")))
             }
-            if len(wanted) > _MOST_FILES or len(entries) > 2 * _MOST_FILES:
+            if len(wanted) > _MAX_FILES or len(entries) > 2 * _MAX_FILES:
                 raise _refused(("", _TOO_MANY))
             return _unzipped(archive, wanted)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
@@ -115,9 +115,9 @@ def read_zip(data: bytes) -> dict[str, bytes]:
 
 
 def _unzipped(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]) -> dict[str, bytes]:
-    """Counted while it is read, whatever the headers say."""
+    """Read an entry; bytes are counted while reading, whatever the headers claim."""
     files: dict[str, bytes] = {}
-    left = MOST_BYTES
+    left = MAX_BYTES
     for name, entry in entries.items():
         content = bytearray()
         with archive.open(entry) as file:
@@ -135,19 +135,19 @@ def _name(entry: zipfile.ZipInfo) -> str:
 
 
 def _problems_of(entries: list[zipfile.ZipInfo]) -> list[tuple[str, str]]:
-    """What could land elsewhere, be no file, or take another's place; nothing is read yet."""
+    """Entries that could be written elsewhere, are no files, or collide; nothing is read yet."""
     problems: list[tuple[str, str]] = []
-    seen: dict[str, tuple[str, bool]] = {}
+    spellings: dict[str, tuple[str, bool]] = {}
     for entry in entries:
         why = _why_not(entry)
         parts = () if why else path_parts(entry.orig_filename)
         for number in range(1, len(parts) + 1):
             spelled = "/".join(parts[:number])
             is_folder = number < len(parts) or entry.is_dir()
-            key, place = normalize("NFC", spelled).casefold(), (spelled, is_folder)
-            if seen.get(key, place) != place or (key in seen and not is_folder):
+            key, spelling = normalize("NFC", spelled).casefold(), (spelled, is_folder)
+            if spellings.get(key, spelling) != spelling or (key in spellings and not is_folder):
                 why = "another one has the same name, capitals aside; rename one of them"
-            seen.setdefault(key, place)
+            spellings.setdefault(key, spelling)
         if why:
             problems.append((visible(entry.orig_filename), why))
     return problems
@@ -169,7 +169,7 @@ def _why_not(entry: zipfile.ZipInfo) -> str:
 
 
 def unpack(files: Mapping[str, bytes], folder: Path) -> None:
-    """Make a folder with these files, at once or not at all; one with others is replaced.
+    """Make a folder with these files, all or none; a folder with other files is replaced.
 
     Raises:
         OSError: it cannot be written.

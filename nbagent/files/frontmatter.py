@@ -1,7 +1,7 @@
 """Front matter: the YAML between two lines of `---` at the start of a Markdown file.
 
-Owns reading it as others write it, leniently or strictly, and changing it in place so that the
-comments and the order of what was not changed stay.
+Reads it leniently or strictly, and changes it in place: comments and the order of other keys
+stay.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _BLOCK = re.compile(
     r"\ufeff?\s*---[ \t]*(?P<eol>\r?\n)(?P<yaml>(?:.*\n)*?)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)"
 )
 _OPENED = re.compile(r"\ufeff?\s*---[ \t]*\r?\n(?=[A-Za-z_][\w-]*:)")
-_LARGEST_CHARS = 100_000
-_MOST_MARKS = 8_000
+_MAX_CHARS = 100_000
+_MAX_MARKS = 8_000
 """Line ends, commas, colons and brackets: reading so many takes the library about a second."""
-_DEEPEST = 50
+_MAX_DEPTH = 50
 """Brackets within brackets: the library takes seconds for thousands of them."""
-_DEEP_LIST = re.compile(rf"(?:[-?][ \t]+){{{_DEEPEST + 1}}}")
-_LONGEST_LINE_CHARS = 2_000
+_DEEP_LIST = re.compile(rf"(?:[-?][ \t]+){{{_MAX_DEPTH + 1}}}")
+_MAX_LINE_CHARS = 2_000
 """Of the lines that are tried again in quotes."""
-_MOST_ALIASES = 20
+_MAX_ALIASES = 20
 """With many of them a small text is a huge value."""
 _ALIAS = re.compile(r"\*\w")
 _OLD_BOOLEANS = frozenset({"yes", "no", "on", "off", "y", "n"})
@@ -54,7 +54,7 @@ _BLOCK_TEXT = re.compile(r".*(?:[:-]|^)[ \t]+[|>][+-]?\d?[+-]?[ \t]*(?:#.*)?\r?"
 
 
 class FrontMatter(NamedTuple):
-    """A text in its two pieces."""
+    """A text, split into front matter and body."""
 
     mapping: dict[str, Any]
     """JSON values; empty when there is no front matter."""
@@ -68,16 +68,16 @@ class FrontMatter(NamedTuple):
 def read_frontmatter(text: str, *, strict: bool = False) -> FrontMatter:
     """Split the text of a file into its front matter and the rest.
 
-    Texts that should stand in quotes, as those with a colon, are taken as they are meant; it is
-    said in `warnings`.
+    Texts that need quotes, such as those with a colon, are read as meant, with a note in
+    `warnings`.
 
     Args:
         text: the whole file.
-        strict: refuse aliases, anchors and tags, and say in which line each key stands.
+        strict: refuse aliases, anchors and tags, and return the line of each key.
 
     Raises:
         ToolError: `E_INVALID_FRONTMATTER`, it cannot be read. `details["problems"]` is a list of
-            `[line, what is wrong]`; the line is None where it is about the whole.
+            `[line, problem]`; the line is None if it concerns the whole.
     """
     block = _block(text)
     if block is None:
@@ -110,13 +110,12 @@ def _read(source: str, body: str, first_line: int, *, strict: bool) -> FrontMatt
 
 
 def update_frontmatter(text: str, changes: Mapping[str, Any]) -> str:
-    """The text with keys of its front matter set, or deleted where the value is None.
+    """Set keys of the front matter, or delete them if the value is None; return the text.
 
-    Whole values are set; what stands in nested objects is not merged. A text without front matter
-    gets one.
+    Whole values are set; nested objects are not merged. A text without front matter gets one.
 
     Raises:
-        ToolError: `E_INVALID_FRONTMATTER`, what is there cannot be read, or not be changed so.
+        ToolError: `E_INVALID_FRONTMATTER`, the front matter cannot be read or changed so.
     """
 
     def change(there: Any) -> None:
@@ -129,13 +128,13 @@ def update_frontmatter(text: str, changes: Mapping[str, Any]) -> str:
 
 
 def edit_frontmatter(text: str, edit: Callable[[Any], None]) -> str:
-    """The text with its front matter changed in place by `edit`.
+    """Change the front matter in place by `edit`; return the text.
 
-    `edit` is called with a mapping, twice: of plain values, then of values that remember their
-    comments, order and quotes. Both have to become equal. Texts are best set with `settable`.
+    `edit` is called twice with a mapping: of plain values, then of values that keep their comments,
+    order and quotes. Both results must be equal. Set texts with `settable`.
 
     Raises:
-        ToolError: `E_INVALID_FRONTMATTER`, what is there cannot be read, or not be changed so.
+        ToolError: `E_INVALID_FRONTMATTER`, the front matter cannot be read or changed so.
     """
     block = _block(text)
     if block is None:
@@ -149,13 +148,15 @@ def edit_frontmatter(text: str, edit: Callable[[Any], None]) -> str:
 
 
 def settable(value: Any) -> Any:
-    """A JSON value to be set in an edit: what older YAML takes for true or false gets quotes."""
+    """Prepare a JSON value for an edit: texts that older YAML reads as true or false get quotes."""
     if isinstance(value, str):
         return DoubleQuotedScalarString(value) if value.casefold() in _OLD_BOOLEANS else value
     if isinstance(value, Mapping):
         pairs = cast("Mapping[str, Any]", value).items()
-        return {key: settable(one) for key, one in pairs}
-    return [settable(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+        return {key: settable(item) for key, item in pairs}
+    return (
+        [settable(item) for item in cast("list[Any]", value)] if isinstance(value, list) else value
+    )
 
 
 def _edited(source: str, edit: Callable[[Any], None]) -> str:
@@ -185,7 +186,7 @@ def _edited(source: str, edit: Callable[[Any], None]) -> str:
 
 
 def _block(text: str) -> re.Match[str] | None:
-    block = _BLOCK.match(text[: 2 * _LARGEST_CHARS])
+    block = _BLOCK.match(text[: 2 * _MAX_CHARS])
     if block is None:
         if _OPENED.match(text):
             _fail((None, "the line --- that ends it is missing, or is too far away"))
@@ -195,15 +196,15 @@ def _block(text: str) -> re.Match[str] | None:
 
 
 def _check_size(source: str) -> None:
-    if len(source) > _LARGEST_CHARS or sum(map(source.count, "\n,:[{")) > _MOST_MARKS:
+    if len(source) > _MAX_CHARS or sum(map(source.count, "\n,:[{")) > _MAX_MARKS:
         _fail((None, "it is too long, or holds too many values"))
     depth = 0
     for bracket in re.findall(r"[\[{}\]]", source):
         depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             break
-    if depth > _DEEPEST or _DEEP_LIST.search(source):
-        _fail((None, f"more than {_DEEPEST} brackets or lists are open within each other"))
+    if depth > _MAX_DEPTH or _DEEP_LIST.search(source):
+        _fail((None, f"more than {_MAX_DEPTH} brackets or lists are open within each other"))
 
 
 def _mapping(source: str, first_line: int = 2) -> dict[str, Any]:
@@ -212,9 +213,9 @@ def _mapping(source: str, first_line: int = 2) -> dict[str, Any]:
 
     def load() -> Any:
         # A star is mostly an emphasis of Markdown: the library says what is an alias.
-        if len(_ALIAS.findall(source)) > _MOST_ALIASES:
+        if len(_ALIAS.findall(source)) > _MAX_ALIASES:
             tokens: Any = yaml.scan(source)
-            if sum(isinstance(token, AliasToken) for token in tokens) > _MOST_ALIASES:
+            if sum(isinstance(token, AliasToken) for token in tokens) > _MAX_ALIASES:
                 raise ValueError("too many aliases")
         there = yaml.load(source)
         return json.loads(json.dumps({} if there is None else there, default=_plain))
@@ -226,14 +227,14 @@ def _mapping(source: str, first_line: int = 2) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    """What YAML has and JSON has not."""
+    """Convert YAML values that JSON does not have."""
     if isinstance(value, set):
         return list(cast("set[object]", value))
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _events(source: str, first_line: int = 2) -> list[Any]:
-    """The YAML as it is parsed; nothing is looked up, made or compared yet."""
+    """Parse events of the YAML; no value is built yet."""
     yaml: Any = YAML(typ="safe", pure=True)
     return _guarded(lambda: list(yaml.parse(source)), first_line)
 
@@ -243,7 +244,7 @@ def _has_anchor(event: Any) -> bool:
 
 
 def _key_lines(source: str, first_line: int) -> dict[str, int]:
-    """Where each key and entry stands; what strict reading refuses is raised, all of it."""
+    """Lines of keys and entries; strict reading raises all its problems at once."""
     anchors = filter(_has_anchor, _events(source, first_line))
     why = "aliases and anchors of YAML are not read here; write the value out, or put it in quotes"
     problems: list[tuple[int, str]] = [(event.start_mark.line, why) for event in anchors]
@@ -276,7 +277,7 @@ def _places(node: Any, above: str) -> Iterator[tuple[str, int]]:
 
 
 def _guarded(work: Callable[[], T], first_line: int = 2) -> T:
-    """Run the YAML library; whatever it raises is about the text."""
+    """Call the YAML library; every exception of it becomes a problem of the text."""
     try:
         return work()
     except YAMLError as error:
@@ -296,27 +297,27 @@ def _guarded(work: Callable[[], T], first_line: int = 2) -> T:
 
 
 def _fail(*problems: tuple[int | None, str]) -> NoReturn:
-    said = "; ".join(f"at line {line}: {why}" if line else why for line, why in problems)
+    text = "; ".join(f"at line {line}: {why}" if line else why for line, why in problems)
     raise ToolError(
-        f"the front matter cannot be used: {said}; correct it with fs.apply_patch",
+        f"the front matter cannot be used: {text}; correct it with fs.apply_patch",
         code="E_INVALID_FRONTMATTER",
         details={"problems": [[line, why] for line, why in problems]},
     )
 
 
 def _quoted(source: str, *, strict: bool) -> str:
-    """The YAML with the values of single lines in quotes where they are no YAML without."""
+    """Put values of single lines in quotes where they are not valid YAML without."""
     lines: list[str] = []
     text_indent: int | None = None  # Of a block of text, which stays as it is.
     for line in source.split("\n"):
         indent = len(line) - len(line.lstrip())
         if text_indent is not None and line.strip() and indent <= text_indent:
             text_indent = None
-        may_lack = text_indent is None and len(line) <= _LONGEST_LINE_CHARS
-        found = _LINE.fullmatch(line) if may_lack else None
-        value = found["value"].rstrip() if found else ""
-        if found is not None and not _is_yaml(value, strict=strict):
-            line = found["start"] + json.dumps(value, ensure_ascii=False)
+        may_lack = text_indent is None and len(line) <= _MAX_LINE_CHARS
+        match = _LINE.fullmatch(line) if may_lack else None
+        value = match["value"].rstrip() if match else ""
+        if match is not None and not _is_yaml(value, strict=strict):
+            line = match["start"] + json.dumps(value, ensure_ascii=False)
         elif text_indent is None and _BLOCK_TEXT.fullmatch(line):
             text_indent = indent
         lines.append(line)
@@ -324,7 +325,7 @@ def _quoted(source: str, *, strict: bool) -> str:
 
 
 def _is_yaml(value: str, *, strict: bool) -> bool:
-    """Whether it can be the value of a key; real aliases are no texts that lack their quotes."""
+    """True if the text is valid as the value of a key; a real alias does not lack quotes."""
     if not _ODD_VALUE.match(value) or (strict and not _MEANT_AS_TEXT.match(value)):
         return True
     try:

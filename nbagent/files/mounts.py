@@ -1,7 +1,7 @@
-"""Mounts: the folders that a model can name, under names that say nothing of the host.
+"""Mounts: folders that a model can name; the names reveal nothing about the host.
 
-Owns `Mount`, `Mounts` and the way from `@data/a.csv` to a folder and the pieces below it. Opening
-is `opening`'s; what may be done there without asking is not decided here.
+Owns the way from `@data/a.csv` to a folder and the path parts below it. `opening` opens files;
+policies decide about calls.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class FilePlace:
-    """A path of the model, understood: an open mount and the pieces below it.
+class MountedPath:
+    """A path of the model, resolved: an open mount and the path parts below it.
 
-    Work under way keeps the folder that it began with, whatever takes the place of its root.
+    A call keeps the folder that it started with, even if the root is replaced meanwhile.
     """
 
     mount: Mount
@@ -65,7 +65,7 @@ class FilePlace:
 
     @property
     def text(self) -> str:
-        """It as it was named: `@project/a/b.txt`."""
+        """The path as named: `@project/a/b.txt`."""
         return _written(self.mount, self.parts)
 
 
@@ -75,7 +75,7 @@ def parse_mount(text: str, *, base: Path | None = None) -> Mount:
     A relative folder is below `base`, the working directory by default.
 
     Raises:
-        UsageError: it is no mount, its name is taken, or the folder is not there.
+        UsageError: the text is not a mount, its name is taken, or the folder does not exist.
     """
     line = _LINE.fullmatch(text)
     if line is None:
@@ -92,13 +92,14 @@ def parse_mount(text: str, *, base: Path | None = None) -> Mount:
 
 
 class Mounts(dict[str, Mount]):
-    """The mounts of a run by name, with their roots held open.
+    """The mounts of a run by name, with open roots.
 
-    A root that was replaced by another folder of the same path is opened anew, again without
-    following links. Folders that are `closed` (the store's) are not reached from above.
+    A root that was replaced by another folder of the same path is opened again, without following
+    links. `closed` folders (the store) cannot be reached from a mount above.
 
     Raises:
-        UsageError: two have one name, or one that is not a run's own lies in a closed folder.
+        UsageError: two mounts have one name, or one that is not the run's own is in a closed
+        folder.
     """
 
     def __init__(self, mounts: Iterable[Mount], *, closed: Sequence[Path] = ()) -> None:
@@ -125,18 +126,20 @@ class Mounts(dict[str, Mount]):
         extra: Sequence[Mount] = (),
         closed: Sequence[Path] = (),
     ) -> Mounts:
-        """The project and the state (made when it is first used), to be written, and `extra`."""
+        """Mounts of the project and of the state (created at the first use), both writable, and
+        `extra`."""
         own = [Mount(PROJECT, project, "rw")]
         if state is not None:
             own.append(Mount(STATE, state, "rw"))
         return cls([*own, *extra], closed=closed)
 
-    def place(self, path: str) -> FilePlace:
-        """What a path means; one without a mount is below `@project`, which models forget to say.
+    def locate(self, path: str) -> MountedPath:
+        """Resolve a path; without a mount it is below `@project`, since models forget to write
+        that.
 
         Raises:
             ToolError: `E_SANDBOX_VIOLATION`, the path or its mount is refused, or it is in a
-                closed folder; `ENOENT`, the mount's folder is gone.
+                closed folder; `ENOENT`, the mount's folder does not exist.
         """
         name, parts = PROJECT, path_parts(path)
         if parts and parts[0].startswith("@"):
@@ -154,10 +157,10 @@ class Mounts(dict[str, Mount]):
             )
         root = self._root(mount)
         identity = sha_of([os.fsencode(mount.root).hex(), root.identity])
-        return FilePlace(mount, parts, root, identity)
+        return MountedPath(mount, parts, root, identity)
 
-    def form(self, mount: Mount, parts: Parts) -> str:
-        """A place as rules, people and records know it: by its name in the widest mount around."""
+    def canonical_path(self, mount: Mount, parts: Parts) -> str:
+        """Path for rules, people and records: its name in the widest mount that contains it."""
         return self._form(mount.root.joinpath(*parts))
 
     def _form(self, host: Path) -> str:
@@ -165,9 +168,9 @@ class Mounts(dict[str, Mount]):
         return _written(widest, host.parts[len(widest.root.parts) :])
 
     def resolve(self, glob: str) -> tuple[str, ...]:
-        """What a glob of a rule is compared as with the forms of paths.
+        """Canonical forms of a rule's glob, to compare with canonical paths.
 
-        Without a mount it is one below `@project`, unless it begins with a wildcard.
+        Without a mount it is below `@project`, unless it starts with a wildcard.
         """
         first, _, rest = glob.partition("/")
         if not first or first[0] in _WILD:
@@ -181,34 +184,36 @@ class Mounts(dict[str, Mount]):
     def _resolved(self, name: str, glob: str) -> str:
         pieces = without_dots(glob).split("/")
         plain = tuple(takewhile(lambda piece: not set(piece) & _WILD, pieces))
-        return "/".join((self.form(self[name], plain), *pieces[len(plain) :]))
+        return "/".join((self.canonical_path(self[name], plain), *pieces[len(plain) :]))
 
     def _around(self, host: Path) -> list[Mount]:
-        """The mounts that a path lies in, the widest first; of two of one folder as named."""
+        """Mounts that contain a path, the widest first; for two of the same folder the named one.
+        """
         around = (mount for mount in self.values() if _is_within(host, mount.root))
         return sorted(around, key=lambda mount: len(mount.root.parts))
 
-    def check_writable(self, place: FilePlace) -> None:
-        """Refuse (E_SANDBOX_VIOLATION) a mount itself, what is read only, what git keeps.
+    def check_writable(self, path: MountedPath) -> None:
+        """Refuse (E_SANDBOX_VIOLATION) to write to a mount itself, a read-only mount, or git's
+        files.
 
-        Of two mounts, one within the other, the one further down decides.
+        Of two nested mounts the inner one decides.
         """
-        if not place.parts:
-            raise refused(place.text, "it is a mount; name a file in it")
-        if any(part.casefold() == ".git" for part in place.parts):
-            raise refused(place.text, "git keeps its own files; ask the person to change them")
-        depth = len(place.mount.root.parts)
-        around = self._around(place.mount.root.joinpath(*place.parts))
+        if not path.parts:
+            raise refused(path.text, "it is a mount; name a file in it")
+        if any(part.casefold() == ".git" for part in path.parts):
+            raise refused(path.text, "git keeps its own files; ask the person to change them")
+        depth = len(path.mount.root.parts)
+        around = self._around(path.mount.root.joinpath(*path.parts))
         below = [mount for mount in around if len(mount.root.parts) > depth]
         package = [mount for mount in around if mount.name == PACKAGE]
-        for mount in (place.mount, *below[-1:], *package):
+        for mount in (path.mount, *below[-1:], *package):
             if mount.mode == "ro":
                 why = f"{mount.name} is read only; write elsewhere, or ask the person to mount it"
-                raise refused(place.text, f"{why} with :rw")
+                raise refused(path.text, f"{why} with :rw")
 
     @property
-    def closed_forms(self) -> frozenset[str]:
-        """What a walk leaves out: the closed folders that lie in a mount, in small letters."""
+    def reserved_paths(self) -> frozenset[str]:
+        """Paths that a walk leaves out: closed folders within a mount, in lower case."""
         inside = (path for path in self._closed if self._around(path))
         return frozenset(self._form(path).casefold() for path in inside)
 
@@ -218,11 +223,11 @@ class Mounts(dict[str, Mount]):
                 mount.root.mkdir(parents=True, exist_ok=True)
             there = identity_of(os.stat(mount.root))
             with self._lock:
-                held = self._held.get(mount.name)
-                if held is None or held.identity != there:
+                root = self._held.get(mount.name)
+                if root is None or root.identity != there:
                     # The old one is closed when the last who uses it lets go.
-                    held = self._held[mount.name] = open_root(mount.root)
-                return held
+                    root = self._held[mount.name] = open_root(mount.root)
+                return root
         except (FileNotFoundError, NotADirectoryError):
             raise ToolError(
                 f"the folder behind {mount.name} is not there (any more); ask the person",
@@ -233,7 +238,7 @@ class Mounts(dict[str, Mount]):
 
 
 def without_dots(path: str) -> str:
-    """A path in one spelling: `./a//b` is `a/b`."""
+    """Normalise a path: `./a//b` is `a/b`."""
     return "/".join(piece for piece in path.strip().split("/") if piece not in ("", "."))
 
 
@@ -242,7 +247,7 @@ def _written(mount: Mount, parts: Parts) -> str:
 
 
 def _is_within(path: Path, folder: Path) -> bool:
-    """By name, as a file system reads it that takes `A` and `a` for one."""
+    """True if one path is within another, by names without upper and lower case."""
     pieces, above = path.parts, folder.parts
     return len(pieces) >= len(above) and all(
         a == b or a.casefold() == b.casefold() for a, b in zip(pieces, above, strict=False)

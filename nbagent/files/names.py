@@ -1,6 +1,6 @@
-"""The lexical gate: which names may reach the disk at all, and which look like secrets.
+"""Lexical checks: which names may reach the disk, and which look like secrets.
 
-Looks at text only. What stands behind a name is `opening`'s matter.
+Reads text only; `opening` looks at the files.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from nbagent.contracts.errors import ToolError
 Parts = tuple[str, ...]
 """A path below a mount, in pieces; the empty tuple is the mount itself."""
 
-_MOST_BYTES = 255
+_MAX_BYTES = 255
 """Of one name, on all common file systems."""
-_MOST_PARTS = 64
-_MOST_CHARS = 4_096
+_MAX_PARTS = 64
+_MAX_CHARS = 4_096
 _RESERVED = re.compile(
     r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])\s*(\..*)?", re.IGNORECASE
 )
@@ -80,14 +80,14 @@ _HARMLESS = re.compile(
 
 @lru_cache(maxsize=4_096)
 def path_parts(path: str) -> Parts:
-    """The pieces of a path; E_SANDBOX_VIOLATION where it could mean something else than it says."""
-    if len(path) > _MOST_CHARS:
-        raise refused(path[:60] + "…", f"it is longer than {_MOST_CHARS} characters")
+    """Parts of a path; E_SANDBOX_VIOLATION if it could mean something else than it says."""
+    if len(path) > _MAX_CHARS:
+        raise refused(path[:60] + "…", f"it is longer than {_MAX_CHARS} characters")
     if path.startswith("/"):
         raise refused(path, "it is absolute; name it below a mount, such as @project/notes.md")
     parts = tuple(piece for piece in path.split("/") if piece not in ("", "."))
-    if len(parts) > _MOST_PARTS:
-        raise refused(path[:60] + "…", f"it is deeper than {_MOST_PARTS} folders")
+    if len(parts) > _MAX_PARTS:
+        raise refused(path[:60] + "…", f"it is deeper than {_MAX_PARTS} folders")
     for piece in parts:
         if why := _why_not(piece):
             raise refused(path, why)
@@ -95,7 +95,7 @@ def path_parts(path: str) -> Parts:
 
 
 def _why_not(piece: str) -> str:
-    """Why a name is refused; empty when it is fine."""
+    """The reason to refuse a name; empty if it is valid."""
     if piece == "..":
         return "'..' leads out of its folder; write the path from the mount down"
     if "\\" in piece or ":" in piece:
@@ -108,8 +108,8 @@ def _why_not(piece: str) -> str:
         return f"{piece!r} is a device on some systems; choose another name"
     if sys.platform == "win32" and _NOT_ON_WINDOWS.search(piece):
         return "it may be the short form of another name, or none; write the long one"
-    if len(piece.encode("utf-8")) > _MOST_BYTES:
-        return f"a name is longer than {_MOST_BYTES} bytes; choose a shorter one"
+    if len(piece.encode("utf-8")) > _MAX_BYTES:
+        return f"a name is longer than {_MAX_BYTES} bytes; choose a shorter one"
     return ""
 
 
@@ -119,12 +119,12 @@ def _has_hidden(text: str) -> bool:
 
 @lru_cache(maxsize=4_096)
 def is_nameable(name: str) -> bool:
-    """Whether a file of this name can be named in a path."""
+    """True if a file of this name can be written in a path."""
     return not _why_not(name)
 
 
 def refused(path: str, why: str) -> ToolError:
-    """The error for a path that is not followed."""
+    """The error for a refused path."""
     return ToolError(f"the path {visible(path)} is refused: {why}", code="E_SANDBOX_VIOLATION")
 
 
@@ -138,9 +138,9 @@ def visible(path: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def looks_secret(path: str) -> bool:
-    """Whether a file of this name or path most likely holds a key or a password.
+    """True if a file of this name or path probably holds a key or a password.
 
-    With a slash at its end, whether all in that folder is kept back.
+    With a slash at the end: True if all files of that folder do.
     """
     # Two names that a file system may take for one have one answer.
     folded = path if path.isascii() else normalize("NFKC", path)
@@ -152,5 +152,5 @@ def looks_secret(path: str) -> bool:
 
 
 def names_secret(glob: str) -> bool:
-    """Whether a pattern names such a file on purpose: `@project/.env`, `*.pem`, but not `*`."""
+    """True if a pattern names such a file on purpose: `@project/.env`, `*.pem`, but not `*`."""
     return looks_secret(glob.strip("*"))

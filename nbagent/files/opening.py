@@ -1,9 +1,9 @@
-"""Opening what stands below a folder, and nothing else: no link is followed on the way.
+"""Opens files below a folder and nothing else: no link is followed on the way.
 
-Owns `Folder`, an open directory that names are looked up in, and the typed errors for what the
-system says. Each piece of a path is opened relative to the one before with O_NOFOLLOW: of 400,000
-opens while a folder was swapped for a link none got out. (Linux' openat2 does the same at once and
-is 10 µs faster on long paths.) Windows has no such calls (`PathFolder`).
+Owns `Folder`, an open directory to look up names in, and typed errors for system errors. Each part
+of a path is opened relative to the one before with O_NOFOLLOW: of 400,000 opens while a folder was
+swapped for a link, none escaped. (Linux' openat2 does this in one call and is 10 µs faster on long
+paths.) Windows has no such calls (`PathFolder`).
 
 Device files may only be made by root; FIFOs and sockets are opened without waiting and refused.
 """
@@ -33,7 +33,7 @@ _NEW: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS
 
 
 class NotRegular(OSError):
-    """What was opened is no regular file. Internal: `failure` makes a ToolError of it."""
+    """The opened file is not a regular file. Internal: `failure` turns it into a ToolError."""
 
     def __init__(self, mode: int) -> None:
         super().__init__(errno.EINVAL, "not a regular file")
@@ -41,12 +41,12 @@ class NotRegular(OSError):
 
 
 def identity_of(folder: os.stat_result) -> str:
-    """Names a folder among all of the machine."""
+    """Id of a folder, unique on this machine."""
     return f"{folder.st_dev}:{folder.st_ino}"
 
 
 class Folder:
-    """An open directory, held by its descriptor. Methods raise OSError and nothing else."""
+    """An open directory with its descriptor. Methods raise OSError only."""
 
     __slots__ = ("_fd",)
 
@@ -55,20 +55,21 @@ class Folder:
 
     @property
     def descriptor(self) -> int | None:
-        """What a lock can be put on; None where a folder has none."""
+        """The descriptor to lock; None if the folder has none."""
         return self._fd
 
     @property
     def identity(self) -> str:
-        """Names it among all folders of the machine."""
+        """Id of the folder, unique on this machine."""
         return identity_of(os.fstat(self._fd))
 
     def open_file(self, parts: Sequence[str]) -> int:
-        """A descriptor of a regular file below it, to be read; NotRegular for anything else."""
+        """Open a regular file below it for reading; NotRegular for anything else."""
         return _regular(self._open(parts or (".",), _FILE))
 
     def folder(self, parts: Sequence[str], *, create: bool = False) -> Folder:
-        """A folder below it, made with its parents when it may be; itself, opened anew."""
+        """Open a folder below it, with its parents created if allowed; without parts a new handle
+        of itself."""
         # Not `dup`: two copies of one description would share a lock and a place in a listing.
         return Folder(self._open(parts or (".",), _FOLDER, create=create))
 
@@ -89,20 +90,20 @@ class Folder:
         return name
 
     def scan(self) -> list[os.DirEntry[str]]:
-        """What is in it, by name."""
+        """Its entries by name."""
         with os.scandir(self._fd) as entries:
             return sorted(entries, key=lambda entry: entry.name)
 
-    def look(self, name: str) -> os.stat_result:
-        """What stands under a name in it, a link itself."""
+    def lstat(self, name: str) -> os.stat_result:
+        """Status of a name in it; of a link, the link's own status."""
         return os.stat(self._at(name), dir_fd=self.descriptor, follow_symlinks=False)
 
     def new_file(self, name: str, mode: int) -> int:
-        """A descriptor of a file that was not there, to be written."""
+        """Create a new file for writing."""
         return os.open(self._at(name), _NEW, mode, dir_fd=self.descriptor)
 
     def replace(self, old: str, new: str) -> None:
-        """Rename within it, over what bears the new name."""
+        """Rename within it; an entry with the new name is replaced."""
         os.replace(
             self._at(old), self._at(new), src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor
         )
@@ -111,12 +112,12 @@ class Folder:
         os.unlink(self._at(name), dir_fd=self.descriptor)
 
     def sync(self) -> None:
-        """Make renames last."""
+        """Flush renames to the disk."""
         if self._fd >= 0:
             os.fsync(self._fd)
 
     def close(self) -> None:
-        """Give the descriptor back; a second time does nothing."""
+        """Close the descriptor; a second call does nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -126,10 +127,10 @@ class Folder:
 
 
 class PathFolder(Folder):
-    """A folder held by its path, where the system cannot open relative to a folder: Windows.
+    """A folder by its path, for systems that cannot open relative to a folder: Windows.
 
-    No link or junction is gone through, and the open file must be the one that was looked at. What
-    is swapped between these looks and a rename or a deletion is not noticed.
+    No link or junction is followed, and the opened file must be the checked one. A swap between
+    these checks and a rename or deletion is not noticed.
     """
 
     __slots__ = ("_path",)
@@ -150,11 +151,11 @@ class PathFolder(Folder):
 
     def open_file(self, parts: Sequence[str]) -> int:
         path = self._below(parts)
-        seen = path.lstat()
-        if not stat.S_ISREG(seen.st_mode):
-            raise NotRegular(seen.st_mode)
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise NotRegular(status.st_mode)
         fd = _regular(os.open(path, _FILE))
-        if not os.path.samestat(os.fstat(fd), seen) or not _is_real(path):
+        if not os.path.samestat(os.fstat(fd), status) or not _is_real(path):
             os.close(fd)
             raise _a_link()
         return fd
@@ -172,9 +173,9 @@ class PathFolder(Folder):
             if create:
                 with suppress(FileExistsError):
                     here.mkdir()
-            found = here.lstat()
-            reparse_point = getattr(found, "st_file_attributes", 0) & 0x400
-            if stat.S_ISLNK(found.st_mode) or reparse_point:
+            status = here.lstat()
+            reparse_point = getattr(status, "st_file_attributes", 0) & 0x400
+            if stat.S_ISLNK(status.st_mode) or reparse_point:
                 raise _a_link()
         return here
 
@@ -216,7 +217,7 @@ def _a_link() -> OSError:
 
 
 def open_root(root: Path) -> Folder:
-    """Open the folder that a mount is; one that was swapped for a link since then is refused."""
+    """Open the folder of a mount; refuse it if it was swapped for a link since then."""
     if not HAS_DIR_FD:
         return PathFolder(root)
     with closing(Folder(os.open(root.anchor, _STEP))) as top:
@@ -238,12 +239,12 @@ _ALIKE = {errno.EMLINK: errno.ELOOP, errno.ENODEV: errno.ENXIO, errno.EPERM: err
 
 
 def failure(error: OSError, path: str) -> ToolError:
-    """What the system said, as a typed error that names the path of the model and no other."""
+    """A system error as a typed error that names only the model's path."""
     number = error.errno or 0
     if isinstance(error, NotRegular):
         number = errno.EISDIR if stat.S_ISDIR(error.mode) else errno.ENXIO
         number = errno.ELOOP if stat.S_ISLNK(error.mode) else number
     why = os.strerror(number) if number else type(error).__name__
     unknown: tuple[ErrorCode, str] = ("E_TOOL_FAILED", f"{{path}} cannot be used: {why}; try again")
-    code, words = _ERRORS.get(_ALIKE.get(number, number), unknown)
-    return ToolError(words.replace("{path}", visible(path)), code=code)
+    code, message = _ERRORS.get(_ALIKE.get(number, number), unknown)
+    return ToolError(message.replace("{path}", visible(path)), code=code)

@@ -1,7 +1,7 @@
-"""New text from old text: one span replaced, or a unified diff applied. No disk here.
+"""Makes new text from old text: replaces one span, or applies a unified diff. No disk access.
 
-Strict about what must stand there, tolerant about line numbers, counts and line ends: models get
-the first right and the others wrong.
+Strict about the old text, tolerant about line numbers, counts and line ends: models get the first
+right and the others wrong.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import NoReturn
 from nbagent.contracts.errors import ToolError
 
 _HUNK = re.compile(r"@@+(?: -(?P<start>\d+)(?:,\d+)? \+\d+(?:,\d+)?)?(?: @@+.*|\s*)")
-_MOST_COMPARED_LINES = 4_000
+_MAX_COMPARED_LINES = 4_000
 """Of a text that is compared line by line for a person."""
-_MOST_STEPS = 50_000_000
+_MAX_STEPS = 50_000_000
 """Lines of the file times lines of a hunk, when its place is looked for: nobody can stop that."""
 
 
 def to_text(data: bytes) -> str:
-    """Bytes as text from which `to_bytes` makes the same bytes, whatever they were."""
+    """Bytes as text that `to_bytes` turns back into the same bytes, whatever they are."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def to_bytes(text: str) -> bytes:
-    """What `to_text` was made from."""
+    """The bytes that `to_text` read."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def replace_once(text: str, old: str, new: str) -> str:
-    """The text with a span replaced that stands in it exactly once.
+    """Replace a span that occurs exactly once in the text.
 
     Where the file has CRLF line ends and the span has LF, both are taken as CRLF.
 
     Raises:
-        ToolError: `E_PRECONDITION_FAILED`, it stands nowhere, or several times.
+        ToolError: `E_PRECONDITION_FAILED`, it does not occur, or several times.
     """
     if not old:
         raise ToolError(
@@ -77,11 +77,11 @@ class _Hunk:
 
 
 def apply_diff(text: str | None, diff: str) -> str:
-    """The text with a unified diff of one file applied; None when there is no file yet.
+    """Apply a unified diff of one file; the text is None if there is no file yet.
 
     Raises:
-        ToolError: `E_INVALID_ARGUMENTS`, it is no such diff; `E_PRECONDITION_FAILED`, what it
-            says about the old text is not so.
+        ToolError: `E_INVALID_ARGUMENTS`, it is not such a diff; `E_PRECONDITION_FAILED`, the old
+            text is different.
     """
     hunks = _read_diff(diff)
     if text is None and any(hunk.old for hunk in hunks):
@@ -159,7 +159,7 @@ def _no_diff(why: str) -> NoReturn:
 
 
 def _where(hunk: _Hunk, have: list[str], done: int) -> int:
-    """The index of the line that the hunk begins at: behind the hunk before, and nowhere else."""
+    """Index of the first line of the hunk: after the previous hunk, and at one position only."""
     wanted, size = hunk.old, len(hunk.old)
     if not wanted:
         if hunk.start is None and have:
@@ -169,7 +169,7 @@ def _where(hunk: _Hunk, have: list[str], done: int) -> int:
     claimed = None if hunk.start is None else max(hunk.start - 1, done)
     if claimed is not None and have[claimed : claimed + size] == wanted:
         return claimed
-    if size * (len(have) - done) > _MOST_STEPS:
+    if size * (len(have) - done) > _MAX_STEPS:
         _fail("the file and the diff are too long to be compared; give smaller hunks")
     fits = [at for at in range(done, len(have)) if have[at : at + size] == wanted]
     if not fits:
@@ -186,11 +186,11 @@ def _where(hunk: _Hunk, have: list[str], done: int) -> int:
 
 
 def diff_of(old: str, new: str, name: str) -> str:
-    """A unified diff of two texts for a person to read; whole, never cut."""
+    """A unified diff of two texts for a person; never cut."""
     if old == new:
         return ""
     before, after = _rows(old), _rows(new)
-    if max(len(before), len(after)) <= _MOST_COMPARED_LINES:
+    if max(len(before), len(after)) <= _MAX_COMPARED_LINES:
         rows = list(difflib.unified_diff(before, after, "", "", n=3))[2:]
     else:
         rows = _one_hunk(before, after)
@@ -199,7 +199,7 @@ def diff_of(old: str, new: str, name: str) -> str:
 
 
 def _one_hunk(before: list[str], after: list[str]) -> list[str]:
-    """From the first to the last line that differs: comparing each would take minutes."""
+    """One hunk from the first to the last different line: comparing each would take minutes."""
     same = min(len(before), len(after))
     start = next((i for i in range(same) if before[i] != after[i]), same)
     most = same - start

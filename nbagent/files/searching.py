@@ -1,9 +1,8 @@
-"""Walking a tree of a mount, and searching the text of its files: line by line, within a time.
+"""Searches the text of files below a mount, line by line, within a time limit.
 
-No link is followed. `globs` and patterns of .gitignore are read by pathspec, which asks RE2.
-Queries are RE2's too: linear in the text, so none can hang, and run without Python's lock, so a
-stop gets through (measured against `re`, which holds the lock and can take for ever, and `regex`,
-whose time-outs work and which was up to fifteen times slower). No look-around, no back-references.
+Queries are RE2's: linear in the text, so none can hang, and run without Python's lock, so a stop
+gets through (measured against `re`, which holds the lock and may never end, and `regex`, whose
+timeouts work and which was up to fifteen times slower). No look-around, no back-references.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import Any, NamedTuple
 import re2
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.mounts import FilePlace
+from nbagent.files.mounts import MountedPath
 from nbagent.files.names import Parts, looks_secret
 from nbagent.files.opening import Folder, NotRegular, failure
 from nbagent.files.walking import Globs, Hides, Level, walk
 from nbagent.files.writing import read_bytes
 
-_LARGEST_BYTES = 64_000_000
+_MAX_BYTES = 64_000_000
 """Of one file; a larger one is skipped and counted."""
 _PROBE_BYTES = 8_192
 """A zero byte among the first so many means binary."""
@@ -32,16 +31,16 @@ _WINDOW_BYTES = 1 << 17
 """What the regular expression is given at once: between two of them a stop is seen."""
 _SHOWN_CHARS = 400
 """Of one line."""
-_MOST_TEXT_CHARS = 40_000
+_MAX_TEXT_CHARS = 40_000
 """Of all lines of an answer."""
-_MOST_PATTERN_CHARS = 1_000
+_MAX_PATTERN_CHARS = 1_000
 
 _RE2: Any = re2
 """It comes without types."""
 
 
 class Match(NamedTuple):
-    """One line that fits."""
+    """One matching line."""
 
     path: str
     line: int
@@ -54,8 +53,8 @@ class Match(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What is searched for."""
+class SearchQuery:
+    """A search: the query and its limits."""
 
     query: str
     regex: bool = False
@@ -73,7 +72,7 @@ class Order:
 
 @dataclass(slots=True)
 class SearchResult:
-    """What was found. `why_cut` says why it is not all; empty when it is."""
+    """Matches of a search. `why_cut` is the reason if some are missing, else empty."""
 
     matches: list[Match] = field(default_factory=list[Match])
     files_scanned: int = 0
@@ -84,11 +83,11 @@ class SearchResult:
 
 
 def _pattern(query: str, *, regex: bool) -> Any:
-    """What finds a query in bytes; a ToolError where it is none."""
+    """Compile a query for bytes; ToolError if it is not valid."""
     if not query or "\n" in query or "\r" in query:
         why = "give the words of one line; matches do not go over line ends"
-    elif len(query) > _MOST_PATTERN_CHARS:
-        why = f"it is longer than {_MOST_PATTERN_CHARS:,} characters; give less of it"
+    elif len(query) > _MAX_PATTERN_CHARS:
+        why = f"it is longer than {_MAX_PATTERN_CHARS:,} characters; give less of it"
     else:
         options: Any = _RE2.Options()
         options.log_errors = False
@@ -110,36 +109,36 @@ def _pattern(query: str, *, regex: bool) -> Any:
     raise ToolError(f"this query cannot be searched for: {why}", code="E_INVALID_ARGUMENTS")
 
 
-def search(place: FilePlace, order: Order) -> SearchResult:
+def search(path: MountedPath, order: SearchQuery) -> SearchResult:
     """Search a file, or all files below a folder that are text and not ignored.
 
     Raises:
-        ToolError: the query is none, or the place cannot be opened.
+        ToolError: the query is not valid, or the path cannot be opened.
     """
-    one = _Search(place, order)
+    running = _Search(path, order)
     try:
-        one.run()
+        running.run()
     except OSError as error:
-        raise failure(error, place.text) from None
-    return one.result
+        raise failure(error, path.text) from None
+    return running.result
 
 
 class _Search:
-    def __init__(self, place: FilePlace, order: Order) -> None:
-        self._place = place
+    def __init__(self, path: MountedPath, order: SearchQuery) -> None:
+        self._place = path
         self._order = order
         self._find = _pattern(order.query, regex=order.regex).search
         self._globs = Globs(order.glob) if order.glob else None
         self._until_s = time.monotonic() + order.timeout_s
-        self._left_chars = _MOST_TEXT_CHARS
+        self._left_chars = _MAX_TEXT_CHARS
         self.result = SearchResult()
 
     def run(self) -> None:
-        place = self._place
+        root = self._place
         with suppress(NotRegular):  # It is a folder, or the walk says that it is none.
-            self._file(place.root, place.parts, place.text)
+            self._file(root.root, root.parts, root.text)
             return
-        for level in walk(place, hides=self._order.hides):
+        for level in walk(root, hides=self._order.hides):
             for name, path in self._files(level):
                 if self._is_over():
                     return
@@ -152,7 +151,7 @@ class _Search:
                     self.result.files_skipped += 1
 
     def _files(self, level: Level) -> Iterator[tuple[str, str]]:
-        """The files of a folder that are searched: name and path."""
+        """Files of a folder to search: name and path."""
         prefix = "".join(f"{part}/" for part in (self._place.mount.name, *level.parts))
         below = "".join(f"{part}/" for part in level.parts[len(self._place.parts) :])
         for name, kind, ignored in level.entries:
@@ -175,14 +174,14 @@ class _Search:
     def _file(self, folder: Folder, parts: Parts, path: str) -> None:
         descriptor = folder.open_file(parts)
         try:
-            if os.fstat(descriptor).st_size > _LARGEST_BYTES:
+            if os.fstat(descriptor).st_size > _MAX_BYTES:
                 self.result.files_skipped += 1
                 return
             data = os.read(descriptor, _WINDOW_BYTES)
             if b"\0" in data[:_PROBE_BYTES]:
                 return
             if len(data) == _WINDOW_BYTES:
-                data += read_bytes(descriptor, most=_LARGEST_BYTES)
+                data += read_bytes(descriptor, most=_MAX_BYTES)
         finally:
             os.close(descriptor)
         self.result.files_scanned += 1
@@ -225,7 +224,7 @@ class _Search:
 
 
 def _windows(data: bytes) -> Iterator[tuple[int, int]]:
-    """Pieces of whole lines; a line that is longer than a window is cut there."""
+    """Windows of whole lines; a line that is longer than a window is cut."""
     begin, size = 0, len(data)
     while begin < size:
         end = begin + _WINDOW_BYTES
@@ -238,7 +237,7 @@ def _windows(data: bytes) -> Iterator[tuple[int, int]]:
 def _around(
     data: bytes, start: int, end: int, count: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """So many lines before and after the one from `start` to `end`."""
+    """Context lines before and after the one from `start` to `end`."""
     if not count:
         return (), ()
     above = data[max(0, start - _WINDOW_BYTES) : start].split(b"\n")[:-1][-count:]
@@ -248,7 +247,7 @@ def _around(
 
 
 def _shown(line: bytes, at: int = 0) -> str:
-    """A line as text; a long one as the piece around a place in it."""
+    """A line as text; of a long line the part around a position."""
     text = line.decode("utf-8", "replace").rstrip("\r")
     if len(text) <= _SHOWN_CHARS:
         return text

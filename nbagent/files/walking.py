@@ -1,4 +1,6 @@
-"""Walking the tree of a mount: entries level by level, hidden and ignored names left out."""
+"""Walks the tree of a mount level by level, without hidden and ignored names.
+
+No link is followed. Patterns of .gitignore and of `globs` are read by pathspec."""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import pathspec
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.mounts import FilePlace
+from nbagent.files.mounts import MountedPath
 from nbagent.files.names import Parts, is_nameable, looks_secret
 from nbagent.files.opening import Folder
 from nbagent.files.writing import TEMPORARY, read_bytes
@@ -32,14 +34,14 @@ _NOT_ENTERED = frozenset(
 """Made by programs; gone into only when they are named."""
 
 
-_LARGEST_IGNORE_FILE_BYTES = 500_000
+_MAX_IGNORE_FILE_BYTES = 500_000
 
 
-_DEEPEST = 60
+_MAX_DEPTH = 60
 
 
 class Entry(NamedTuple):
-    """One name in a folder."""
+    """One entry of a folder."""
 
     name: str
     kind: Kind
@@ -49,7 +51,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One folder of a walk. Its `folder` is open only until the next level is asked for."""
+    """One folder of a walk. Its `folder` is open only until the next level is read."""
 
     folder: Folder
     parts: Parts
@@ -58,7 +60,8 @@ class Level:
 
 
 class Globs:
-    """Patterns as in .gitignore, several with commas: `*.py,*.md`, `src/**/*.txt`, `!tests/`."""
+    """Patterns like those of .gitignore, separated by commas: `*.py,*.md`, `src/**/*.txt`,
+    `!tests/`."""
 
     def __init__(self, pattern: str) -> None:
         lines = [line.strip() for line in pattern.split(",")]
@@ -73,13 +76,13 @@ class Globs:
         self._only_negative = all(line.startswith("!") for line in lines)
 
     def fit(self, path: str) -> bool:
-        """Whether a path below the folder that was named is meant."""
+        """True if the patterns match a path below the folder."""
         included = self._spec.check_file(path).include
         return self._only_negative if included is None else bool(included)
 
 
 def _spec(lines: list[str]) -> Any:
-    """Patterns read together; None when there is none that can be read."""
+    """Compile patterns together; None if none is valid."""
     lines = [line for line in lines if line.strip() and not line.startswith("#")]
     try:
         return pathspec.GitIgnoreSpec.from_lines(lines) if lines else None
@@ -89,28 +92,28 @@ def _spec(lines: list[str]) -> Any:
 
 
 def walk(
-    place: FilePlace, *, depth: int = _DEEPEST, hides: Hides = lambda parts, name: False
+    path: MountedPath, *, depth: int = _MAX_DEPTH, hides: Hides = lambda parts, name: False
 ) -> Iterator[Level]:
-    """The folders from a place down, each with its names in order; ignored ones are not entered.
+    """Folders from a path down, each with its names in order; ignored ones are not entered.
 
-    Folders that cannot be opened any more are left out, but for the first.
+    Folders that cannot be opened are left out, except for the first.
 
     Raises:
         OSError: the first folder cannot be opened.
     """
-    rules = _rules_above(place)
-    waiting = [place.parts]
+    rules = _rules_above(path)
+    waiting = [path.parts]
     while waiting:
         parts = waiting.pop()
         try:
-            with closing(place.root.folder(parts)) as folder:
+            with closing(path.root.folder(parts)) as folder:
                 entries = _entries(folder, parts, rules, hides)
                 yield Level(folder, parts, entries)
         except OSError:
-            if parts == place.parts:
+            if parts == path.parts:
                 raise
             continue
-        if len(parts) - len(place.parts) + 1 < min(depth, _DEEPEST):
+        if len(parts) - len(path.parts) + 1 < min(depth, _MAX_DEPTH):
             below = [(*parts, e.name) for e in entries if e.kind == "folder" and not e.ignored]
             waiting += reversed(below)
 
@@ -146,7 +149,7 @@ def _take_rules(rules: _Rules, folder: Folder, parts: Parts) -> None:
     except OSError:
         return
     try:
-        data = read_bytes(descriptor, most=_LARGEST_IGNORE_FILE_BYTES)
+        data = read_bytes(descriptor, most=_MAX_IGNORE_FILE_BYTES)
     finally:
         os.close(descriptor)
     lines = data.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
@@ -155,7 +158,7 @@ def _take_rules(rules: _Rules, folder: Folder, parts: Parts) -> None:
 
 
 def _is_ignored(rules: _Rules, parts: Parts, name: str) -> bool:
-    """Whether a name in a folder is ignored: the deepest file that speaks of it decides."""
+    """True if a name in a folder is ignored: the deepest .gitignore that matches decides."""
     for size in range(len(parts), -1, -1):
         if (spec := rules.get(parts[:size])) is not None:
             included = spec.check_file("/".join((*parts[size:], name))).include
@@ -164,11 +167,11 @@ def _is_ignored(rules: _Rules, parts: Parts, name: str) -> bool:
     return False
 
 
-def _rules_above(place: FilePlace) -> _Rules:
+def _rules_above(path: MountedPath) -> _Rules:
     rules: _Rules = {}
-    for size, name in enumerate(place.parts):
-        above = place.parts[:size]
-        with closing(place.root.folder(above)) as folder:
+    for size, name in enumerate(path.parts):
+        above = path.parts[:size]
+        with closing(path.root.folder(above)) as folder:
             _take_rules(rules, folder, above)
         if _is_ignored(rules, above, f"{name}/"):
             # Who names an ignored folder wants to see what is in it.

@@ -1,7 +1,8 @@
-"""Changing one file as a whole: read, make anew, write beside it, make it last, rename; locked.
+"""Replaces one file as a whole, under a lock: read, make the new content, write a new file, sync,
+rename.
 
-Owns the bytes' way to the disk. What the new content is, `patching` or the caller says. A hard
-link is replaced and not written through; its mode, and its owner where that may be, are kept.
+`patching` or the caller makes the new content. A hard link is replaced and not written through; its
+mode is kept, and its owner if possible.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.mounts import FilePlace
+from nbagent.files.mounts import MountedPath
 from nbagent.files.names import visible
 from nbagent.files.opening import Folder, NotRegular, failure
 
@@ -31,17 +32,17 @@ else:
 
 TEMPORARY = ".nbagent-tmp-"
 """How a half-written file is named; listings leave it out."""
-LARGEST_CHANGED_BYTES = 64_000_000
+MAX_CHANGED_BYTES = 64_000_000
 """A larger file is not replaced: hashing it would take longer than a stop may wait."""
 _LOCK_WAIT_S = 5.0
-_MOST_TRIES = 20
+_MAX_TRIES = 20
 _NAP_S = 0.002
 _TAKEN = frozenset({errno.EAGAIN, errno.EACCES, errno.EDEADLK})
 _UNABLE = frozenset({errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EOPNOTSUPP})
 
 
 class FileState(NamedTuple):
-    """A file as it is."""
+    """The state of a file."""
 
     data: bytes | None
     """None: there is no such file."""
@@ -56,78 +57,79 @@ def sha_of_bytes(data: bytes) -> str:
 
 
 def read_bytes(descriptor: int, *, most: int) -> bytes:
-    """What is in an open file from where it is read, at most so many bytes."""
+    """Read an open file from its position, with a limit of bytes."""
     with open(descriptor, "rb", closefd=False) as file:
         return file.read(most)
 
 
-def read_state(place: FilePlace) -> FileState:
-    """What is in a file; a ToolError where it cannot be read or is too large to be replaced."""
+def read_state(path: MountedPath) -> FileState:
+    """Read a file; ToolError if it cannot be read or is too large to be replaced."""
     try:
-        return _state(place.root, place.parts, place)
+        return _state(path.root, path.parts, path)
     except OSError as error:
-        raise failure(error, place.text) from None
+        raise failure(error, path.text) from None
 
 
-def _state(folder: Folder, parts: tuple[str, ...], place: FilePlace) -> FileState:
+def _state(folder: Folder, parts: tuple[str, ...], path: MountedPath) -> FileState:
     try:
         descriptor = folder.open_file(parts)
     except FileNotFoundError:
         return ABSENT
     try:
         size = os.fstat(descriptor).st_size
-        data = read_bytes(descriptor, most=min(size, LARGEST_CHANGED_BYTES) + 1)
+        data = read_bytes(descriptor, most=min(size, MAX_CHANGED_BYTES) + 1)
     finally:
         os.close(descriptor)
-    if max(size, len(data)) > LARGEST_CHANGED_BYTES:
+    if max(size, len(data)) > MAX_CHANGED_BYTES:
         raise ToolError(
-            f"{visible(place.text)} has more than {LARGEST_CHANGED_BYTES:,} bytes and is not "
+            f"{visible(path.text)} has more than {MAX_CHANGED_BYTES:,} bytes and is not "
             "changed; write another file, or ask the person to take this one away",
             code="E_WRITE_LIMIT",
         )
     return FileState(data, sha_of_bytes(data))
 
 
-def replace(place: FilePlace, make: Callable[[FileState], bytes]) -> tuple[FileState, bytes]:
-    """Write what is made of a file as it is, under the lock: how it was, and what is in it now.
+def replace(path: MountedPath, make: Callable[[FileState], bytes]) -> tuple[FileState, bytes]:
+    """Replace a file by what `make` returns for its state, under the lock; return the old state and
+    the new content.
 
-    Its folders are made, too; `make` is called twice then. Who writes it without the lock, as an
-    editor does, is not overwritten: what is made is made anew of the new content.
+    Missing folders are created; `make` is called twice then. A change without the lock, as by an
+    editor, is not overwritten: `make` is called again with the new content.
 
     Raises:
-        ToolError: what `make` raises, or it cannot be written; nothing was changed.
+        ToolError: from `make`, or it cannot be written; nothing was changed.
     """
-    *above, name = place.parts
+    *above, name = path.parts
     try:
         try:
-            folder = place.root.folder(above)
+            folder = path.root.folder(above)
         except FileNotFoundError:
             # Nothing is made for a change that would be refused.
             make(ABSENT)
-            folder = place.root.folder(above, create=True)
+            folder = path.root.folder(above, create=True)
         with closing(folder), locked(folder):
-            for _ in range(_MOST_TRIES):
-                old = _look(folder, name, place)
-                before = _state(folder, (name,), place)
+            for _ in range(_MAX_TRIES):
+                old = _look(folder, name, path)
+                before = _state(folder, (name,), path)
                 data = make(before)
                 if _swap_in(folder, name, data, old):
                     return before, data
     except OSError as error:
-        raise failure(error, place.text) from None
+        raise failure(error, path.text) from None
     raise ToolError(
-        f"{visible(place.text)} is written by another program again and again; try again later",
+        f"{visible(path.text)} is written by another program again and again; try again later",
         code="E_PRECONDITION_FAILED",
     )
 
 
 def _stat(folder: Folder, name: str) -> os.stat_result | None:
     try:
-        return folder.look(name)
+        return folder.lstat(name)
     except FileNotFoundError:
         return None
 
 
-def _look(folder: Folder, name: str, place: FilePlace) -> os.stat_result | None:
+def _look(folder: Folder, name: str, path: MountedPath) -> os.stat_result | None:
     there = _stat(folder, name)
     if there is None:
         return None
@@ -135,14 +137,14 @@ def _look(folder: Folder, name: str, place: FilePlace) -> os.stat_result | None:
         raise NotRegular(there.st_mode)
     if not there.st_mode & 0o222:
         raise ToolError(
-            f"{visible(place.text)} is marked read only; ask the person to change that",
+            f"{visible(path.text)} is marked read only; ask the person to change that",
             code="E_DENIED",
         )
     return there
 
 
 def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None) -> bool:
-    """Write it beside the old one and rename it; False where that is another one by now."""
+    """Write a new file and rename it over the old one; False if that was changed meanwhile."""
     # One name for each file: what a killed writer left is taken away by the next one.
     temporary = TEMPORARY + hashlib.sha256(name.encode()).hexdigest()[:16]
     with suppress(FileNotFoundError):
@@ -152,7 +154,7 @@ def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None)
         descriptor = folder.new_file(temporary, mode)
         try:
             if old is not None:
-                _own_as(descriptor, old)
+                copy_owner(descriptor, old)
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
@@ -173,12 +175,12 @@ def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None)
     return True
 
 
-def _version(found: os.stat_result | None) -> tuple[int, ...]:
-    return (found.st_ino, found.st_mtime_ns, found.st_size) if found else ()
+def _version(status: os.stat_result | None) -> tuple[int, ...]:
+    return (status.st_ino, status.st_mtime_ns, status.st_size) if status else ()
 
 
-def _own_as(descriptor: int, old: os.stat_result) -> None:
-    """Give the new file the owner and the mode of the old one, as far as the system allows."""
+def copy_owner(descriptor: int, old: os.stat_result) -> None:
+    """Copy owner and mode of the old file, as far as the system allows."""
     with suppress(OSError, AttributeError):  # Windows has neither.
         os.fchown(descriptor, old.st_uid, old.st_gid)
     with suppress(OSError, AttributeError):
@@ -187,14 +189,14 @@ def _own_as(descriptor: int, old: os.stat_result) -> None:
 
 @contextmanager
 def locked(folder: Folder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
-    """Keep other writers out of a folder, over threads and processes of this machine.
+    """Keep other writers out of a folder: threads and processes of this machine.
 
-    The lock is put on the folder itself (flock), so that nothing is left lying in it. Where that
-    does not work (NFS, Windows), it is a file among the system's temporary ones, named by a hash.
-    The folder is opened by the caller for this alone: closing it gives back the lock.
+    The folder itself is locked (flock), so that no lock file remains in it. If that does not work
+    (NFS, Windows), a temporary file of the system is locked, named by a hash. The caller opens the
+    folder only for this: closing it releases the lock.
 
     Raises:
-        ToolError: `E_TIMEOUT`, another writer holds it for too long.
+        ToolError: `E_TIMEOUT`, another writer holds the lock for too long.
     """
     until_s = time.monotonic() + wait_s
     if folder.descriptor is not None and _taken(folder.descriptor, until_s):
@@ -213,7 +215,7 @@ def locked(folder: Folder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
 
 
 def _taken(descriptor: int, until_s: float) -> bool:
-    """Try until the lock is taken; False when there can be none on it."""
+    """Wait for the lock; False if it cannot be locked."""
     while True:
         try:
             if sys.platform == "win32":

@@ -1,7 +1,7 @@
-"""Many runs: a prompt, a tool set or a model on a whole table, and what the answers tell.
+"""Many runs: a prompt, a tool set or a model on a whole table, with scores and comparisons.
 
-A `batch` has `cases` (rows × variants × repeats) and how far they are (`entries`); its `driver`
-lets an executor make their runs (`runs`, on a cluster `dask`, which sends `parcels`), and
-`scorers`, `judges` and a person (`review`) score them; `tables` and `statistics` say what came of
-it.
+A `batch` has planned cases (`plan`: rows × variants × repeats) and their states (`case_state`). Its
+`runner` lets an executor make the runs (`local`, or `remote` on a Dask cluster, which sends each as
+a `remote_task`). `scorers`, `judges` and a person (`review`) score the answers; `frames` and
+`statistics` give tables of the results.
 """

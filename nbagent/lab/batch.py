@@ -1,6 +1,6 @@
-"""A batch: the handle that a person holds of many runs; live, and what they tell as frames.
+"""Batch: the user's handle of many runs, live while they run, with results as frames.
 
-Thin: what its cases are is in `cases`, how they are asked in `driver`.
+Thin: the cases are in `plan`, their states in `case_state`, the work in `runner`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import toolset_sha
 from nbagent.lab import statistics
-from nbagent.lab.case_state import Entry, note_earlier
-from nbagent.lab.frames import Ahead, cells_of_batch, estimate, frame_of_batch
+from nbagent.lab.case_state import CaseState, assign_earlier_runs
+from nbagent.lab.frames import Preflight, cells_of_batch, estimate, frame_of_batch
 from nbagent.lab.local import Executor, Local, Unattended
 from nbagent.lab.plan import (
-    How,
+    MapOptions,
     PlannedCase,
     Variant,
-    ask_of,
+    cache_key_options,
     cases_of,
     columns_used,
-    deciding,
     key_text,
     option_error,
     refuse_other_data,
+    request_of_case,
     row_shas,
     table_of,
     variants_of,
 )
-from nbagent.lab.runner import Drive
+from nbagent.lab.runner import Runner
 from nbagent.lab.scorers import as_scorers
 from nbagent.run import Run, open_run
 from nbagent.session.dry_run import plan_first_request
@@ -61,21 +61,21 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _log = logging.getLogger("nbagent")
-_at_work: dict[tuple[Store, str], Batch] = {}
+_active_batches: dict[tuple[Store, str], Batch] = {}
 _lock = threading.Lock()
 
 
 class Batch:
-    """Many runs of one agent: each row of a table, in each variant, so many times.
+    """Many runs of one agent: each row of a table in each variant, `repeat` times.
 
-    It is at work in the background; `wait()` waits and runs synchronous tools in this thread.
+    It works in the background; `wait()` waits and runs synchronous tools in this thread.
     """
 
-    def __init__(self, base: RunRequest, data: Any, template: Any, how: How) -> None:
-        """Plan all cases, and find what is done of them already. Sends and keeps nothing.
+    def __init__(self, base: RunRequest, data: Any, template: Any, how: MapOptions) -> None:
+        """Plan all cases, and find those that are done already. Sends and stores nothing.
 
         Args:
-            base: what all runs have in common.
+            base: request that all runs share.
             data: the DataFrame.
             template: the prompt, unless `how` varies it.
             how: see `Agent.map`.
@@ -83,23 +83,23 @@ class Batch:
         Raises:
             UsageError: something cannot be done as asked.
         """
-        # Nobody watches the answers come.
+        # Nobody watches the single answers, so they need not be streamed.
         if "stream" not in base.options.explicit:
             base = replace(base, options=base.options.with_changes(stream=False))
-        self._store, self._here = current_store(), Unattended(frontend())
+        self._store, self._frontend = current_store(), Unattended(frontend())
         table = self._table = table_of(data, how.key)
-        self._how, names = how, how.names
+        self._map_options, names = how, how.names
         self._scorers = as_scorers(how.score)
-        self._executor = _executor_of(how.executor, self._store, self._here)
-        self._ahead = [
-            self._look_ahead(one, names) for one in variants_of(base, template, how.vary)
+        self._executor = _executor_of(how.executor, self._store, self._frontend)
+        self._preflights = [
+            self._check_variant(variant, names) for variant in variants_of(base, template, how.vary)
         ]
         self._is_quiet = bool(base.options.quiet)
-        ready = [one.variant for one in self._ahead]
+        ready = [variant.variant for variant in self._preflights]
         used = columns_used(ready, table.columns)
         rows = row_shas(table, used)
         self.name = how.name or _name_of(rows, ready, how.repeat)
-        """What it goes on by: the same name and data."""
+        """A later call with the same name and data continues this batch."""
         before = batch_doc(self._store, self.name) or {}
         known: dict[str, str] = before["rows"] if before.get("columns") == used else {}
         if how.stale is None:
@@ -107,219 +107,233 @@ class Batch:
         self._doc = {"columns": used, "rows": {**known, **rows}}
         self._planned = cases_of(table, ready, how.repeat, self.name, names)
         self._was_on_disk = self._store.path is not None
-        self._note()
-        self._courier: runtime.RunTask | None = None
+        self._find_done()
+        self._run_task: runtime.RunTask | None = None
         self._view: BatchView | None = None
-        self._waits = 0
-        """How many threads wait for its end."""
-        self._drive = self._new_drive(asks=True)
+        self._n_waiting = 0
+        """Number of threads that wait for its end."""
+        self._runner = self._new_runner(asks=True)
 
-    def _look_ahead(self, variant: Variant, names: Mapping[str, Any]) -> Ahead:
-        """Check that a variant can be asked, and what it would send."""
+    def _check_variant(self, variant: Variant, names: Mapping[str, Any]) -> Preflight:
+        """Check that a variant can run, and plan its first request."""
         first = replace(self._table, keys=self._table.keys[:1], rows=self._table.rows[:1])
         ((planned),) = cases_of(first, [variant], 1, "", names)
-        ask = ask_of(planned, left_usd=self._how.max_cost_usd, session="batch")
-        # Elsewhere there may be a key that is not here.
-        ask = replace(ask, dry_run=not isinstance(self._executor, Local))
+        run_request = request_of_case(
+            planned, left_usd=self._map_options.max_cost_usd, session="batch"
+        )
+        # A remote worker may have a key that is missing here.
+        run_request = replace(run_request, dry_run=not isinstance(self._executor, Local))
         try:
             if check := getattr(self._executor, "check", None):
-                check(ask)
-            active, request, wire = plan_first_request(ask, store=self._store, here=self._here)
+                check(run_request)
+            active, chat_request, wire = plan_first_request(
+                run_request, store=self._store, here=self._frontend
+            )
         except NbagentError as error:
             raise option_error(variant, error) from None
-        chosen, rules = active.prepared.chosen, active.prepared.rules
-        params = request.model_dump(
+        resolved, rules = active.prepared.resolved, active.prepared.rules
+        params = chat_request.model_dump(
             mode="json", exclude={"messages", "tools", "system_prompt", "model"}, exclude_none=True
         )
         identity = sha_of(
             [
-                *(chosen.model_id, chosen.base_url, request.system_prompt),
-                *(toolset_sha(tuple(request.tools)), params, deciding(variant.ask.options)),
+                *(resolved.model_id, resolved.base_url, chat_request.system_prompt),
+                *(
+                    toolset_sha(tuple(chat_request.tools)),
+                    params,
+                    cache_key_options(variant.request.options),
+                ),
             ]
         )
-        unasked = [
+        unapproved = [
             spec.name
-            for spec in request.tools
-            if variant.ask.on_approval is None
-            and rules.says(spec, CallPreview(ruling=spec.traits.ruling)).ruling == "ask"
+            for spec in chat_request.tools
+            if variant.request.on_approval is None
+            and rules.decide(spec, CallPreview(ruling=spec.traits.ruling)).ruling == "ask"
         ]
-        return Ahead(
+        return Preflight(
             replace(variant, identity=identity, max_turns=active.plan.run.limits.max_turns),
             active,
             len(wire.body),
             len(planned.rendered.prompt),
-            tuple(unasked),
+            tuple(unapproved),
         )
 
-    def _note(self) -> None:
-        """Find what is done of it already."""
-        self._seen = n_runs(self._store, self.name)
-        self._entries = [Entry(one) for one in self._planned]
-        note_earlier(self._entries, self._earlier(), keep=self._how.stale == "keep")
+    def _find_done(self) -> None:
+        """Find the cases that are done already."""
+        self._n_known_runs = n_runs(self._store, self.name)
+        self._entries = [CaseState(item) for item in self._planned]
+        assign_earlier_runs(
+            self._entries, self._earlier_runs(), keep=self._map_options.stale == "keep"
+        )
         judges = runs_of_batch(self._store, self.name + JUDGE_SUFFIX)
-        self._judged_usd = sum(one.run.cost_usd or 0.0 for one in judges)
+        self._judged_usd = sum(item.run.cost_usd or 0.0 for item in judges)
 
-    def _earlier(self) -> list[CaseRun]:
-        """The runs of this name; of those that may wait for an approval with their turns."""
-        found = runs_of_batch(self._store, self.name)
-        if any(one.run.phase == "Running" for one in found):
+    def _earlier_runs(self) -> list[CaseRun]:
+        """Return the batch's runs; those that may wait for an approval with their turns."""
+        case_runs = runs_of_batch(self._store, self.name)
+        if any(case_run.run.phase == "Running" for case_run in case_runs):
             raise UsageError(
                 f"batch {self.name!r} is at work, here or in another process; wait for it, or stop "
                 "it there"
             )
         return [
-            replace(one, run=self._store.load(one.run.id))
-            if (one.run.phase, one.run.stop_reason) == ("WaitingUser", "stopped")
-            else one
-            for one in found
+            replace(case_run, run=self._store.load(case_run.run.id))
+            if (case_run.run.phase, case_run.run.stop_reason) == ("WaitingUser", "stopped")
+            else case_run
+            for case_run in case_runs
         ]
 
-    def _new_drive(self, *, asks: bool) -> Drive:
-        return Drive(
+    def _new_runner(self, *, asks: bool) -> Runner:
+        return Runner(
             self.name,
             self._entries,
             executor=self._executor,
-            judges=Local(self._store, self._here),
+            judges=Local(self._store, self._frontend),
             judged_usd=self._judged_usd,
             store=self._store,
             scorers=self._scorers,
-            how=self._how,
+            how=self._map_options,
             asks=asks,
             session=self.name,
-            models=list(dict.fromkeys(it.active.plan.run.model for it in self._ahead)),
+            models=list(
+                dict.fromkeys(preflight.active.plan.run.model for preflight in self._preflights)
+            ),
             show=self._show,
         )
 
-    # At work
+    # Work
 
     def start(self, *, asks: bool = True) -> Batch:
-        """Begin with what is missing, and return at once.
+        """Start the missing cases, and return at once.
 
         Raises:
-            UsageError: it is at work, or its store failed.
+            UsageError: it is already running, or its store failed.
         """
         here = frontend()
         runtime.check_interrupted(here.execution_id())
-        courier = runtime.RunTask()
-        # Within, an interrupt is a stop: nothing is left at work that nobody holds.
-        with runtime.InterruptGuard(courier.cancel):
-            self._claim(courier)
+        run_task = runtime.RunTask()
+        # Inside, an interrupt stops the batch: no run may continue that has no handle yet.
+        with runtime.InterruptGuard(run_task.cancel):
+            self._claim(run_task)
             try:
-                if n_runs(self._store, self.name) != self._seen:
-                    self._note()  # it went on, here or elsewhere
-                drive = self._drive = self._new_drive(asks=asks)
-                drive.state = "Running"
-                self._view = None if self._is_quiet else _opened(drive.progress(), self)
+                if n_runs(self._store, self.name) != self._n_known_runs:
+                    self._find_done()  # another handle or process continued it
+                runner = self._runner = self._new_runner(asks=asks)
+                runner.state = "Running"
+                self._view = None if self._is_quiet else _open_view(runner.progress(), self)
                 loop = runtime.engine_loop()
-                courier.cancel.on_set(lambda: loop.call_soon_threadsafe(drive.stop))
-                courier.start(lambda: self._go(drive))
+                run_task.cancel.on_set(lambda: loop.call_soon_threadsafe(runner.stop))
+                run_task.start(lambda: self._run_to_end(runner))
             except BaseException:
                 self._release()
                 raise
             if not runtime.inside_a_tool():
-                # Also where a cell is interrupted before it could name it.
+                # So that it has a name even if the cell is interrupted before its assignment.
                 here.bind_variable(self, "_batch")
         return self
 
-    def _claim(self, courier: runtime.RunTask) -> None:
-        """Take the batch for this go, in this process and from all others."""
+    def _claim(self, run_task: runtime.RunTask) -> None:
+        """Claim the batch, in this process and in the store, so that no other process runs it."""
         if self._was_on_disk and self._store.path is None:
-            raise UsageError(f"{self._store.warning} Restart the kernel to go on.")
+            raise UsageError(f"{self._store.warning} Restart the kernel to continue.")
         with _lock:
             self._refuse_at_work()
             claim_batch(self._store, self.name, self._doc)
-            self._courier, _at_work[self._store, self.name] = courier, self
+            self._run_task, _active_batches[self._store, self.name] = run_task, self
 
     def _release(self) -> None:
-        with suppress(NbagentError):  # what broke the store is raised already
+        with suppress(NbagentError):  # the error of the store is raised already
             release_batch(self._store, self.name)
-        _at_work.pop((self._store, self.name), None)
+        _active_batches.pop((self._store, self.name), None)
 
     def _refuse_at_work(self) -> None:
-        if any((it._store, it.name) == (self._store, self.name) for it in at_work()):
+        if any(
+            (batch._store, batch.name) == (self._store, self.name) for batch in active_batches()
+        ):
             raise UsageError(f"batch {self.name!r} is at work; wait() for it, or stop() it")
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it is asking or scoring now."""
-        courier = self._courier
-        return courier is not None and not (courier.future.done() or courier.is_lost)
+        """True while it asks or scores."""
+        run_task = self._run_task
+        return run_task is not None and not (run_task.future.done() or run_task.is_lost)
 
-    async def _go(self, drive: Drive) -> None:
+    async def _run_to_end(self, runner: Runner) -> None:
         try:
-            await drive.run()
+            await runner.run()
         finally:
             self._release()
-            self._show(drive.progress(), is_end=True)
+            self._show(runner.progress(), is_end=True)
 
     def _show(self, progress: BatchProgress, *, is_end: bool = False) -> None:
         view = self._view
         try:
             if view is not None and is_end:
                 view.close(progress)
-            elif view is not None and (self._waits or not view.only_while_waited):
+            elif view is not None and (self._n_waiting or not view.only_while_waited):
                 view.update(progress)
         except Exception:
-            # A batch does not depend on being shown.
+            # A broken view must not end the batch.
             self._view = None
             _log.debug("the view of the batch broke", exc_info=True)
 
     def wait(self, timeout: float | None = None) -> Batch:
-        """Wait for its end; a stop or an interrupt returns it with what is there.
+        """Wait for its end; after a stop or an interrupt, return it with the results so far.
 
         Raises:
-            TimeoutError: `timeout` seconds are over; it goes on.
+            TimeoutError: `timeout` seconds are over; the batch continues.
             NbagentError: the store failed.
         """
-        if self._courier is None:
+        if self._run_task is None:
             self.start()
-        here, courier = frontend(), self._courier
-        assert courier is not None
-        self._waits += 1
+        here, run_task = frontend(), self._run_task
+        assert run_task is not None
+        self._n_waiting += 1
         try:
-            runtime.wait(courier, pump=here.pump(), timeout=timeout, execution=here.execution_id())
+            runtime.wait(run_task, pump=here.pump(), timeout=timeout, execution=here.execution_id())
         finally:
-            self._waits -= 1
+            self._n_waiting -= 1
         return self
 
     async def await_end(self) -> Batch:
         """`wait()` for `await`. Leaving it before the end stops the batch."""
-        if self._courier is None:
+        if self._run_task is None:
             self.start()
-        here, courier = frontend(), self._courier
-        assert courier is not None
-        self._waits += 1
+        here, run_task = frontend(), self._run_task
+        assert run_task is not None
+        self._n_waiting += 1
         try:
-            await runtime.wait_async(courier, pump=here.pump(), execution=here.execution_id())
+            await runtime.wait_async(run_task, pump=here.pump(), execution=here.execution_id())
         finally:
-            self._waits -= 1
+            self._n_waiting -= 1
         return self
 
     def stop(self, *, after_rows: bool = False) -> None:
-        """Stop at once, or pause when the runs at work have ended. Any thread.
+        """Stop at once, or pause after the running cases (`after_rows`). Any thread.
 
-        Nothing is lost: `resume()`, or the same call again, goes on.
+        Nothing is lost: `resume()`, or the same call again, continues it.
         """
-        if self._courier is None or self._courier.future.done():
+        if self._run_task is None or self._run_task.future.done():
             return
         if after_rows:
-            runtime.engine_loop().call_soon_threadsafe(self._drive.end, "Paused", "paused")
+            runtime.engine_loop().call_soon_threadsafe(self._runner.end, "Paused", "paused")
         else:
-            self._courier.stop()
+            self._run_task.stop()
 
     def resume(self) -> Batch:
-        """Go on with what is missing, and wait."""
+        """Continue with the missing cases, and wait."""
         return self.start().wait()
 
     def score(self, *scorers: Any) -> Batch:
-        """Score the answers that are there; no model but a judge's is asked.
+        """Score the existing answers; no model except a judge's is asked.
 
-        What a scorer of this name and version has scored stays.
+        Scores by a scorer of the same name and version stay.
         """
         self._refuse_at_work()
-        given, before = as_scorers(scorers), self._scorers
-        names = {one.name for one in given}
-        self._scorers = (*(one for one in before if one.name not in names), *given)
+        new_scorers, before = as_scorers(scorers), self._scorers
+        names = {scorer.name for scorer in new_scorers}
+        self._scorers = (*(scorer for scorer in before if scorer.name not in names), *new_scorers)
         try:
             return self.start(asks=False).wait()
         except NbagentError:
@@ -328,50 +342,59 @@ class Batch:
 
     @property
     def progress(self) -> BatchProgress:
-        """How far it is."""
-        return self._drive.progress()
+        """Progress so far."""
+        return self._runner.progress()
 
-    # What came of it
+    # Results
 
     @property
     def _versions(self) -> dict[str, int]:
         return {scorer.name: scorer.version for scorer in self._scorers}
 
     def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
-        """The run that answered a row, in the variant of these labels.
+        """Return the run that answered a row, in the variant with these labels.
 
         Raises:
-            UsageError: there is none (yet), or several.
+            UsageError: there is no such run (yet), or several.
         """
-        found = [entry for entry in self._entries if _fits(entry.planned, key, attempt, variant)]
-        if len(found) != 1 or not found[0].run_id:
-            said = "is no run" if len(found) < 2 else "are runs of several variants"
+        matches = [
+            entry for entry in self._entries if _is_case(entry.planned, key, attempt, variant)
+        ]
+        if len(matches) != 1 or not matches[0].run_id:
+            problem = "is no run" if len(matches) < 2 else "are runs of several variants"
             raise UsageError(
-                f"there {said} of row {key!r}, attempt {attempt}"
+                f"there {problem} of row {key!r}, attempt {attempt}"
                 f"{''.join(f', {axis}={label}' for axis, label in variant.items())}; the axes are "
                 f"{', '.join(self.axes) or 'none'}"
             )
-        return open_run(found[0].run_id)
+        return open_run(matches[0].run_id)
 
     @property
     def axes(self) -> dict[str, list[str]]:
-        """The labels of each axis."""
-        labels = [one.variant.labels for one in self._ahead]
-        return {axis: [*dict.fromkeys(one[axis] for one in labels)] for axis in labels[0]}
+        """Labels of each axis."""
+        labels = [variant_labels.variant.labels for variant_labels in self._preflights]
+        return {
+            axis: [*dict.fromkeys(variant_labels[axis] for variant_labels in labels)]
+            for axis in labels[0]
+        }
 
     def frame(self) -> DataFrame:
-        """One row a case: the table's columns, the variant, the run, its answer and scores.
+        """Return one row per case: the table's columns, the variant, the run, its answer and
+        scores.
 
         `run_id`, `ok`, `stop_reason`, `error`, `text`, `turns`, `total_tokens`, `cost_usd` (of all
         runs of the case, USD), `duration_ms`, `output_…` for the fields of an answer of a type,
-        `score_…`. A column of the table that has one of these names is called `row_…`.
+        `score_…`. A column of the table with one of these names is renamed to `row_…`.
         """
         return frame_of_batch(self._store, self._table, self._entries, self._versions)
 
     def cells(self, score: str | None = None) -> DataFrame:
-        """One row a case with one score: `row_key`, axes, `attempt`, `run_id`, `state`, `value`,
-        `cost_usd`, `text`. `state` is `scored`, `failed` or `missing`; `cost_usd` is what the
-        answers cost when they were asked, also of those that a record gave."""
+        """Return one row per case with one score.
+
+        Columns: `row_key`, the axes, `attempt`, `run_id`, `state` (`scored`, `failed` or
+        `missing`), `value`, `cost_usd`, `text`. `cost_usd` is the original cost of the answer,
+        also if a recording answered this time.
+        """
         return cells_of_batch(self._store, self._entries, score, [*self.axes], self._versions)
 
     def compare(
@@ -382,24 +405,24 @@ class Batch:
         baseline: str | None = None,
         failed: statistics.Failed = "leave out",
     ) -> DataFrame:
-        """The mean score of each variant with its interval, and the differences row by row.
+        """Compare variants: the mean score of each with its interval, and paired differences.
 
-        A higher score is better. Intervals are bootstrapped over rows, as wide as few rows ask for.
+        A higher score is better. Intervals are bootstrapped over rows, and widened for few rows.
 
         Args:
             score: the scorer; may be left out where there is one.
-            over: the axis whose labels are compared; else the first with several labels.
-            by: axes that are looked at one by one; else all others.
-            baseline: the label that the others are compared with; else the first.
-            failed: what a case without an answer counts: nothing, or 0. Where a scorer failed there
-                is no score: it is missing.
+            over: the axis whose labels are compared; default: the first with several labels.
+            by: axes whose labels are kept apart; default: all others.
+            baseline: the label that the others are compared with; default: the first.
+            failed: leave a case without an answer out, or count it as 0. If a scorer failed, the
+                score is missing in both cases.
 
         Returns:
             One row for each label: `mean`, `lo`, `hi` (95 %), `diff`, `diff_lo`, `diff_hi` to the
             baseline, `verdict`, `pairs`, `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`.
 
         Raises:
-            UsageError: there is no such score, axis or label, or the scores are words.
+            UsageError: there is no such score, axis or label, or the scores are labels.
         """
         return statistics.compare(
             self.cells(score),
@@ -418,28 +441,32 @@ class Batch:
         only: statistics.Flips = "changed",
         over: str | None = None,
     ) -> DataFrame:
-        """The rows whose score differs between two labels, with both answers and runs."""
+        """Return the rows whose score differs between two labels, with both answers and runs."""
         return statistics.flips(self.cells(score), [*self.axes], a, b, only=only, over=over)
 
     def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
-        """Let a person label the answers from 1 to `scale`, one by one, without the variant."""
-        there = {one.run.id for one in runs_of_batch(self._store, self.name)}  # not forgotten
+        """Let a person label the answers from 1 to `scale`, without seeing the variant."""
+        there = {
+            case_run.run.id for case_run in runs_of_batch(self._store, self.name)
+        }  # forgotten ones are left out
         cases = [
             (entry.planned.row, entry.run_id)
             for entry in self._entries
-            if entry.standing == "ok" and entry.run_id in there
+            if entry.status == "ok" and entry.run_id in there
         ]
-        # Late: a review loads what asks the person.
+        # Late: a review imports the code that asks a person.
         from nbagent.lab.review import Review
 
         Review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
 
     def dry_run(self) -> Listing:
-        """How many requests, tokens and USD are to be expected, and which calls would ask."""
-        has_judges = any(scorer.by != "function" for scorer in self._scorers)
-        return estimate(self._store, self.name, self._entries, self._ahead, has_judges=has_judges)
+        """Estimate requests, tokens and USD, and list calls that would need approval."""
+        has_judges = any(scorer.costs for scorer in self._scorers)
+        return estimate(
+            self._store, self.name, self._entries, self._preflights, has_judges=has_judges
+        )
 
-    # How it shows itself
+    # Display
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -450,9 +477,9 @@ class Batch:
         return [name for name in public if name != "await_end"]
 
     def __repr__(self) -> str:
-        it = self.progress
-        done = f"{it.ok + it.failed} of {pluralize(it.total, 'case')} done"
-        return f"<Batch {self.name} {it.state}, {done}>"
+        progress = self.progress
+        done = f"{progress.ok + progress.failed} of {pluralize(progress.total, 'case')} done"
+        return f"<Batch {self.name} {progress.state}, {done}>"
 
     def __str__(self) -> str:
         return batch_text(self.progress)
@@ -462,12 +489,12 @@ class Batch:
             print(self)
 
 
-def at_work() -> list[Batch]:
-    """The batches that are at work in this process."""
-    return [batch for batch in [*_at_work.values()] if batch.is_at_work]
+def active_batches() -> list[Batch]:
+    """Return the running batches of this process."""
+    return [batch for batch in [*_active_batches.values()] if batch.is_at_work]
 
 
-def _opened(progress: BatchProgress, batch: Batch) -> BatchView | None:
+def _open_view(progress: BatchProgress, batch: Batch) -> BatchView | None:
     try:
         return frontend().open_batch(progress, batch)
     except Exception:
@@ -475,25 +502,25 @@ def _opened(progress: BatchProgress, batch: Batch) -> BatchView | None:
         return None
 
 
-def _executor_of(given: Any, store: Store, here: Unattended) -> Executor:
-    if given is None:
+def _executor_of(executor: Any, store: Store, here: Unattended) -> Executor:
+    if executor is None:
         return Local(store, here)
-    if type(given).__module__.partition(".")[0] == "distributed":
+    if type(executor).__module__.partition(".")[0] == "distributed":
         # Late: distributed is an extra.
-        from nbagent.lab.remote import OnDask
+        from nbagent.lab.remote import DaskExecutor
 
-        return OnDask(given, store)
-    raise UsageError(f"executor={given!r} is none; give a dask.distributed.Client")
+        return DaskExecutor(executor, store)
+    raise UsageError(f"executor={executor!r} is not a Dask client; pass a dask.distributed.Client")
 
 
 def _name_of(rows: Mapping[str, str], variants: Sequence[Variant], repeat: int) -> str:
-    """A name that the same call has again."""
-    prompts = [one.template.text for one in variants]
-    identities = [one.identity for one in variants]
+    """Derive a name from prompts, data and variants: the same call gets the same name."""
+    prompts = [variant.template.text for variant in variants]
+    identities = [variant.identity for variant in variants]
     return f"batch-{sha_of([prompts, identities, repeat, [*rows.items()]])[:8]}"
 
 
-def _fits(planned: PlannedCase, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
+def _is_case(planned: PlannedCase, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
     case = planned.case
     labels = all(case.variant.get(axis) == str(label) for axis, label in variant.items())
     return case.row_key == key_text(key) and case.attempt == attempt and labels

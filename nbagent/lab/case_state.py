@@ -1,6 +1,6 @@
-"""How far each case of a batch is: what answered it, what that cost, what it scored.
+"""State of each case of a batch: its runs, their cost, its scores.
 
-Values and rules only; nothing is started or kept here.
+Values and rules only; nothing is started or stored here.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ from nbagent.lab.plan import PlannedCase
 from nbagent.store.batches import CaseRun
 from nbagent.view.batch import FailedCase, VariantSummary
 
-Standing = Literal["missing", "unfinished", "failed", "ended", "ok"]
-"""Of a case: not asked; stopped, to be resumed; ended by an error, to be resumed; ended without an
-answer; answered."""
-_FIRST = 10
-_OPENED = 5
+CaseStatus = Literal["missing", "unfinished", "failed", "ended", "ok"]
+"""missing: not asked yet; unfinished: stopped, will be resumed; failed: ended by an error, will be
+asked again; ended: ended without an answer; ok: answered."""
+_MAX_FAILURES = 10
+_MAX_RUN_IDS = 5
 
 
 @dataclass(slots=True)
-class Entry:
-    """A case, and how far it is."""
+class CaseState:
+    """A case and its state."""
 
     planned: PlannedCase
-    standing: Standing = "missing"
+    status: CaseStatus = "missing"
     run_id: str = ""
-    """Of its last run."""
+    """Id of its last run."""
     earlier_ids: list[str] = field(default_factory=list[str])
-    """Of the runs before it, from which it goes on."""
+    """Ids of the earlier runs that the last one continues."""
     cost_usd: float | None = None
-    """Of all of its runs."""
+    """USD of all its runs."""
     why: str = ""
-    """Why there is no answer: the code and the message."""
+    """Reason why there is no answer: code and message."""
     scores: dict[str, float] = field(default_factory=dict[str, float])
 
-    def take(self, run: RunRecord) -> None:
-        """Its last run is this one."""
+    def add_run(self, run: RunRecord) -> None:
+        """Make this run the last one of the case."""
         if self.run_id:
             self.earlier_ids.append(self.run_id)
         self.run_id = run.id
         if run.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + run.cost_usd
-        self.standing, self.why = standing_of(run)
+        self.status, self.why = status_of(run)
 
 
-def standing_of(run: RunRecord) -> tuple[Standing, str]:
-    """How far a case is whose last run this is, and why it has no answer."""
+def status_of(run: RunRecord) -> tuple[CaseStatus, str]:
+    """Return the status of a case with this last run, and the reason if it has no answer."""
     if run.stop_reason in ("answered", "workflow_complete"):
         return "ok", ""
-    asked = run.turns and unasked_call(run.turns[-1])
-    if asked:
-        return "failed", f"E_DENIED: {asked} needs approval; allow it, or give on_approval=…"
+    tool_name = run.turns and unasked_call(run.turns[-1])
+    if tool_name:
+        return "failed", f"E_DENIED: {tool_name} needs approval; allow it, or give on_approval=…"
     why = f"{run.error.code}: {run.error.message}" if run.error else f"ended: {run.stop_reason}"
     was_cut = run.error is not None and run.error.code == "ENGINE_INTERRUPTED"
     if run.stop_reason == "stopped" or run.phase == "Running" or was_cut:
@@ -64,94 +64,114 @@ def standing_of(run: RunRecord) -> tuple[Standing, str]:
 
 
 def unasked_call(turn: EngineTurn) -> str:
-    """The tool of a call that was denied because nobody could be asked; empty: none."""
-    calls = (it for it in turn.tool_runs if (it.approval, it.approved_by) == ("denied", "nobody"))
+    """Return the tool of a call that was denied because nobody could be asked; empty: none."""
+    calls = (
+        tool_run
+        for tool_run in turn.tool_runs
+        if (tool_run.approval, tool_run.approved_by) == ("denied", "nobody")
+    )
     return next((call.tool_name for call in calls), "")
 
 
-def note_earlier(entries: Iterable[Entry], runs: Sequence[CaseRun], *, keep: bool) -> None:
-    """Give each case the runs that answered it before; of `keep`, also those of other prompts."""
+def assign_earlier_runs(
+    entries: Iterable[CaseState], runs: Sequence[CaseRun], *, keep: bool
+) -> None:
+    """Assign earlier runs to their cases; with `keep`, also runs with another prompt."""
     lines: dict[tuple[str, ...], list[list[RunRecord]]] = defaultdict(list)
     line_of: dict[str, list[RunRecord]] = {}
-    for one in runs:
-        line = line_of.get(one.run.parent_id or "")
+    for case_run in runs:
+        line = line_of.get(case_run.run.parent_id or "")
         if line is None:
             line = list[RunRecord]()
-            for name in _names(one.case):
+            for name in _case_keys(case_run.case):
                 lines[name].append(line)
-        line.append(one.run)
-        line_of[one.run.id] = line
+        line.append(case_run.run)
+        line_of[case_run.run.id] = line
     taken: set[int] = set()
     for entry in entries:
         case = entry.planned.case
-        names = _names(case) if keep else _names(case)[:1]
-        found = [line for name in names for line in lines.get(name, ()) if id(line) not in taken]
-        # Two variants may be the same: each has a run of its own, if it can be one of its labels.
-        # And of two processes that asked the same the one with an answer counts.
-        found.sort(key=lambda line: (_is_other(line[0], case), standing_of(line[-1])[0] != "ok"))
-        for line in found[:1]:
+        names = _case_keys(case) if keep else _case_keys(case)[:1]
+        candidates = [
+            line for name in names for line in lines.get(name, ()) if id(line) not in taken
+        ]
+        # Two variants may be equal: each gets a run of its own, if possible one with its labels.
+        # If two processes asked the same case, the run with an answer counts.
+        candidates.sort(
+            key=lambda line: (_has_other_labels(line[0], case), status_of(line[-1])[0] != "ok")
+        )
+        for line in candidates[:1]:
             taken.add(id(line))
             for run in line:
-                entry.take(run)
-            if entry.standing == "ended" and _can_go_on(line[-1], entry.planned.variant.max_turns):
-                entry.standing = "unfinished"
+                entry.add_run(run)
+            if entry.status == "ended" and _can_resume(line[-1], entry.planned.variant.max_turns):
+                entry.status = "unfinished"
 
 
-def _is_other(run: RunRecord, case: Case) -> bool:
+def _has_other_labels(run: RunRecord, case: Case) -> bool:
     return run.case is None or run.case.variant != case.variant
 
 
-def _can_go_on(run: RunRecord, max_turns: int) -> bool:
-    """Whether the limit that paused a run may be higher now; a budget is looked at once more."""
+def _can_resume(run: RunRecord, max_turns: int) -> bool:
+    """True if the limit that paused a run may be higher now; budgets are checked again later."""
     if run.stop_reason == "max_turns":
         return run.phase == "WaitingUser" and max_turns > run.limits.max_turns
     return run.stop_reason == "budget"
 
 
-def _names(case: Case) -> list[tuple[str, ...]]:
-    """What a case is found by: its hash, or, where an old answer is kept, its labels."""
+def _case_keys(case: Case) -> list[tuple[str, ...]]:
+    """Return the keys of a case: its hash; and its labels, by which an old answer is kept."""
     labels = (f"{axis}={label}" for axis, label in sorted(case.variant.items()))
     return [("sha", case.row_key, case.sha), ("place", case.row_key, str(case.attempt), *labels)]
 
 
-def root_of(score: ScoreRecord) -> str:
-    """The name of the scorer whose score it is: of `exact.length`, `exact`."""
+def scorer_name(score: ScoreRecord) -> str:
+    """Return the scorer's name: for the score `exact.length` it is `exact`."""
     return score.scorer.partition(".")[0]
 
 
-def is_scored(held: Iterable[ScoreRecord], name: str, version: int, row: dict[str, str]) -> bool:
-    """Whether this version of a scorer has scored the run without an error, with this row."""
+def is_scored(scores: Iterable[ScoreRecord], name: str, version: int, row: dict[str, str]) -> bool:
+    """True if this version of a scorer has scored the run with this row, without an error."""
     return any(
-        it.error is None
-        and (root_of(it), it.version) == (name, version)
-        and it.row is not None
-        and all(row.get(column, mark) == mark for column, mark in it.row.items())
-        for it in held
+        score.error is None
+        and (scorer_name(score), score.version) == (name, version)
+        and score.row is not None
+        and all(row.get(column, mark) == mark for column, mark in score.row.items())
+        for score in scores
     )
 
 
-def versions_of(held: Iterable[ScoreRecord], now: Mapping[str, int]) -> dict[str, int]:
-    """Which version of each scorer counts: that of now, else the highest."""
-    found: dict[str, int] = {}
-    for score in held:
-        found[root_of(score)] = max(score.version, found.get(root_of(score), 0))
-    return {**found, **now}
+def versions_of(scores: Iterable[ScoreRecord], now: Mapping[str, int]) -> dict[str, int]:
+    """Return the version of each scorer that counts: the current one, else the highest."""
+    versions: dict[str, int] = {}
+    for score in scores:
+        versions[scorer_name(score)] = max(score.version, versions.get(scorer_name(score), 0))
+    return {**versions, **now}
 
 
-def counting(held: Iterable[ScoreRecord], versions: Mapping[str, int]) -> dict[str, ScoreRecord]:
-    """The scores of a run that count, by their names."""
-    return {it.scorer: it for it in held if it.version == versions.get(root_of(it), it.version)}
+def current_scores(
+    scores: Iterable[ScoreRecord], versions: Mapping[str, int]
+) -> dict[str, ScoreRecord]:
+    """Return the scores of a run with the counting versions, by name."""
+    return {
+        score.scorer: score
+        for score in scores
+        if score.version == versions.get(scorer_name(score), score.version)
+    }
 
 
-def means(scores: Mapping[str, ScoreRecord]) -> dict[str, float]:
-    """The numbers among scores; true is 1."""
-    values = {name: it.value for name, it in scores.items()}
-    return {name: float(it) for name, it in values.items() if isinstance(it, bool | int | float)}
+def numeric_scores(scores: Mapping[str, ScoreRecord]) -> dict[str, float]:
+    """Return the numeric scores; true is 1."""
+    values = {name: value.value for name, value in scores.items()}
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, bool | int | float)
+    }
 
 
-def failures_of(entries: Iterable[Entry]) -> tuple[FailedCase, ...]:
-    """The first cases that ended without an answer."""
-    failed = (entry for entry in entries if entry.standing in ("failed", "ended"))
+def failures_of(entries: Iterable[CaseState]) -> tuple[FailedCase, ...]:
+    """Return the first cases that ended without an answer."""
+    failed = (entry for entry in entries if entry.status in ("failed", "ended"))
     return tuple(
         FailedCase(
             run_id=entry.run_id,
@@ -159,19 +179,19 @@ def failures_of(entries: Iterable[Entry]) -> tuple[FailedCase, ...]:
             variant=entry.planned.variant.name,
             why=entry.why,
         )
-        for entry in islice(failed, _FIRST)
+        for entry in islice(failed, _MAX_FAILURES)
     )
 
 
-def summaries_of(entries: Iterable[Entry]) -> tuple[VariantSummary, ...]:
-    """What is known of each variant."""
-    by_variant: dict[str, list[Entry]] = defaultdict(list)
+def summaries_of(entries: Iterable[CaseState]) -> tuple[VariantSummary, ...]:
+    """Summarize each variant."""
+    by_variant: dict[str, list[CaseState]] = defaultdict(list)
     for entry in entries:
         by_variant[entry.planned.variant.name].append(entry)
     return tuple(_summary(name, some) for name, some in by_variant.items())
 
 
-def _summary(name: str, entries: Sequence[Entry]) -> VariantSummary:
+def _summary(name: str, entries: Sequence[CaseState]) -> VariantSummary:
     costs = [entry.cost_usd for entry in entries if entry.cost_usd is not None]
     scores: dict[str, list[float]] = defaultdict(list)
     for entry in entries:
@@ -180,9 +200,9 @@ def _summary(name: str, entries: Sequence[Entry]) -> VariantSummary:
     return VariantSummary(
         variant=name,
         total=len(entries),
-        ok=sum(entry.standing == "ok" for entry in entries),
-        failed=sum(entry.standing in ("failed", "ended") for entry in entries),
+        ok=sum(entry.status == "ok" for entry in entries),
+        failed=sum(entry.status in ("failed", "ended") for entry in entries),
         cost_usd=sum(costs) if costs else None,
         scores={scorer: sum(values) / len(values) for scorer, values in scores.items()},
-        run_ids=tuple(entry.run_id for entry in entries if entry.run_id)[:_OPENED],
+        run_ids=tuple(entry.run_id for entry in entries if entry.run_id)[:_MAX_RUN_IDS],
     )

@@ -1,4 +1,4 @@
-"""A model that judges answers: what it is told and shown, and its own answer as scores."""
+"""Model as judge: its instructions, the material it is shown, and its verdict as scores."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ from pydantic import BaseModel, Field
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX
-from nbagent.lab.scorers import Judging, Said, Score, Scorer, Verdict, said_of, shown_row
+from nbagent.lab.scorers import (
+    Score,
+    Scorer,
+    ScorerResult,
+    ScoreValue,
+    ScoringContext,
+    score_values,
+    shown_row,
+)
 from nbagent.run import Run, with_options
-from nbagent.session.output import Output, answer_text
+from nbagent.session.output import OutputType, answer_text
 from nbagent.session.request import RunRequest
-from nbagent.shown.texts import cut_middle, plain_repr
+from nbagent.shown.texts import cut_middle, safe_repr
 
-_MOST_CHARS = 40_000
-"""Of the prompt, and of the answer."""
+_MAX_CHARS = 40_000
+"""Limit for the prompt, and for the answer, that a judge is shown."""
 _RULES = """\
 You are a careful judge of answers that a language model gave. The rubric below is the only \
 measure: length, tone and confidence count only where it says so.
@@ -38,53 +46,63 @@ The rubric:
 
 
 class Judgement(BaseModel):
-    """What a judge answers where no other type is asked for."""
+    """Answer type of a judge, unless `output` gives another."""
 
     reason: str = Field(description="One to three sentences: what in the answer decides.")
     ok: bool = Field(description="Whether the answer fulfils the rubric.")
 
 
 class Judge(Scorer):
-    """Asks a model about an answer; each time in a run of its own."""
+    """Scorer that asks a model about an answer, each time in a run of its own."""
 
     def __init__(
         self, rubric: str, *, name: str, version: int, output: Any, options: Mapping[str, Any]
     ) -> None:
-        given: Any = rubric
-        if not isinstance(given, str) or not given.strip():
-            raise UsageError(f"{plain_repr(given, 100)} is no rubric; write what a good answer has")
+        rubric_text: Any = rubric
+        if not isinstance(rubric_text, str) or not rubric_text.strip():
+            raise UsageError(
+                f"{safe_repr(rubric_text, 100)} is no rubric; write what a good answer has as text"
+            )
         if "system" in options:
             raise UsageError("judge: the rubric is its system prompt; write into it what it needs")
         kind = Judgement if output is None else output
-        self._output = Output(kind)
-        super().__init__(name, version, "a judge")  # asked anew only where its version says so
-        own = {"tools": "none", "output": kind, "system": _RULES + given.strip()}
+        self._output = OutputType(kind)
+        super().__init__(
+            name, version, "a judge"
+        )  # only a new version makes it judge again: asking costs
+        own = {"tools": "none", "output": kind, "system": _RULES + rubric_text.strip()}
         self._base = with_options(RunRequest(), {**own, **options})
         self.by = self._base.options.model or "judge"
 
-    async def _verdict(self, row: Mapping[str, Any], run: Run, at: Judging) -> Verdict:
+    @property
+    def costs(self) -> bool:
+        return True
+
+    async def _score(self, row: Mapping[str, Any], run: Run, at: ScoringContext) -> ScorerResult:
         record = await at.executor.run(self._ask(row, run, at))
         text = answer_text(record)
         if text is None:
             why = str(record.error or f"the judge did not answer ({record.stop_reason})")
-            return Verdict([Said(self.name, error=why)], record.model, record.id)
-        value = await asyncio.to_thread(self._output.read, text)  # Validators may take long.
+            return ScorerResult([ScoreValue(self.name, error=why)], record.model, record.id)
+        value = await asyncio.to_thread(self._output.read, text)  # validators may take long
         if isinstance(value, Judgement):
             value = Score(value.ok, value.reason)
-        said = said_of(self.name, value)
-        # What it wrote besides (a list, a long text) is in its run.
-        good = [one for one in said if one.error is None] or said
-        good = good or [Said(self.name, error="its answer has no field that is a score")]
-        return Verdict(good, record.model, record.id)
+        values = score_values(self.name, value)
+        # Fields that are no scores (a list, a long text) can be read in the judge's run.
+        good = [score for score in values if score.error is None] or values
+        good = good or [ScoreValue(self.name, error="its answer has no field that is a score")]
+        return ScorerResult(good, record.model, record.id)
 
-    def _ask(self, row: Mapping[str, Any], run: Run, at: Judging) -> RunRequest:
+    def _ask(self, row: Mapping[str, Any], run: Run, at: ScoringContext) -> RunRequest:
         answer = answer_text(run.record) or run.text
         shown = [(f"column {name}", text) for name, text in shown_row(row)]
         shown += [("prompt", run.record.prompt), ("answer", answer)]
-        # The answer cannot write this mark: it is made of the answer, too. And it is the same the
-        # next time, so that a recording finds the request again.
+        # The mark is a hash of the material, so the answer cannot contain it and end its own block.
+        # And it is the same the next time, so that a recording finds the request again.
         mark = sha_of(shown)[:16]
-        pieces = [f"<<< {n} {mark}\n{cut_middle(it, _MOST_CHARS)}\n{mark} >>>" for n, it in shown]
+        pieces = [
+            f"<<< {name} {mark}\n{cut_middle(text, _MAX_CHARS)}\n{mark} >>>" for name, text in shown
+        ]
         prompt = "\n\n".join([*pieces, "Judge the answer by the rubric."])
         case, options = at.case, self._base.options
         if case is not None:
@@ -103,23 +121,23 @@ def judge(
     version: int = 1,
     **options: Any,
 ) -> Scorer:
-    """A scorer that asks a model whether an answer fulfils a rubric.
+    """Return a scorer that asks a model whether an answer fulfils a rubric.
 
     The model is shown the row, the prompt and the answer, and is told not to obey them. Its runs
-    are kept as runs, in the batch `BATCH/judge`.
+    are stored as runs of the batch `BATCH/judge`.
 
     Args:
-        rubric: what a good answer has, in words.
+        rubric: description of a good answer.
         model: `provider:model`, or a script; None: as the settings say.
         output: the type of its answer (a pydantic model, dataclass or TypedDict): its bools,
             numbers and short texts become the scores `NAME.field`, and a text `reason` the reason
             of all. Without one it says `ok`, which becomes the score `NAME`.
         name: of the score.
-        version: to be raised when the rubric changes: what it said before is then judged anew.
-        options: as in `nbagent.Agent`, but for `system`.
+        version: raise it when the rubric changes: answers are then judged again.
+        options: as in `nbagent.Agent`, except `system`.
 
     Raises:
-        UsageError: an option that does not exist or does not fit.
+        UsageError: an option does not exist or is not valid.
     """
-    given = {"model": model, **options}
-    return Judge(rubric, name=name, version=version, output=output, options=given)
+    all_options = {"model": model, **options}
+    return Judge(rubric, name=name, version=version, output=output, options=all_options)

@@ -1,6 +1,6 @@
-"""One run of many: started on the engine thread, shown nowhere, asking nobody.
+"""Runs of a batch in this process: started on the engine thread, without a view or questions.
 
-The only place of this room that starts a run.
+Only this module of the package starts runs. Runs on a cluster are in `remote`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import RunCode
 from nbagent.runtime import RunTask
 from nbagent.session.active import ActiveRun, OnEvent
-from nbagent.session.frontend import Asker, Cell, Frontend
+from nbagent.session.frontend import Cell, Frontend, InputPrompt
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions
 from nbagent.store.writer import Store
 
 
 class Unattended(Frontend):
-    """What the runs of a batch have of the front end: its names and its thread, but no view.
+    """Frontend of the runs of a batch: the names and the thread of the real one, without a view.
 
-    Nobody is there to answer a question: only `on_approval` can.
+    Nobody can answer a question; only `on_approval` can.
     """
 
     def __init__(self, here: Frontend) -> None:
-        """Take what `here` offers now, in the thread that makes the batch."""
-        self._here, self._cell = here, here.cell()
+        """Copy the offers of `here`, in the thread that makes the batch."""
+        self._frontend, self._cell = here, here.cell()
         self._namespace, self._run_code = here.namespace(), here.run_code()
-        self.waits_for = here.wait_reason
+        self.wait_reason = here.wait_reason
 
     def namespace(self) -> Mapping[str, Any]:
         return self._namespace
@@ -42,61 +42,61 @@ class Unattended(Frontend):
     def cell(self) -> Cell:
         return self._cell
 
-    def asker(self) -> Asker | None:
+    def input_prompt(self) -> InputPrompt | None:
         return None
 
-    def adopt(self, courier: RunTask) -> None:
-        self._here.serve_when_idle(courier)
+    def serve_when_idle(self, courier: RunTask) -> None:
+        self._frontend.serve_when_idle(courier)
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
         return None
 
 
 class NoMoreRuns(EngineError):
-    """There is no run, and none can begin any more: it was stopped, or its machines are gone."""
+    """No run was made, and none can start any more: stopped, or the cluster is gone."""
 
 
 class Executor(Protocol):
-    """Where the runs of a batch are made. All of it on the engine thread."""
+    """Makes the runs of a batch. All methods are called on the engine thread."""
 
     async def run(self, ask: RunRequest, on_event: OnEvent | None = None) -> RunRecord:
-        """Run to a stop point; the run is in the batch's store when this returns.
+        """Run to a stop point and return the record, which is then in the batch's store.
 
         Raises:
-            UsageError: it cannot start as asked; there is no run.
-            NoMoreRuns: there is no run, and none can begin until `close` was called.
+            UsageError: the run cannot start as requested.
+            NoMoreRuns: no run can start until `close` was called.
         """
         ...
 
     def stop(self, *, after_turn: bool = False) -> None:
-        """Stop all that is at work, or pause it after its turn; each `run` then returns soon."""
+        """Stop all active runs, or pause them after their turn; each `run` then returns soon."""
         ...
 
     async def close(self) -> None:
-        """This go of the batch has ended: give back what it held. Another one may follow."""
+        """Release the resources: the batch has ended or paused. It may be started again later."""
         ...
 
 
 class Local:
-    """In this process."""
+    """Executor for runs in this process."""
 
     def __init__(self, store: Store, here: Unattended) -> None:
-        self._store, self._here = store, here
-        self._at_work: set[ActiveRun] = set()
+        self._store, self._shared_frontend = store, here
+        self._active_runs: set[ActiveRun] = set()
 
     async def run(self, ask: RunRequest, on_event: OnEvent | None = None) -> RunRecord:
-        active = ActiveRun(ask, store=self._store, here=self._here)
-        self._at_work.add(active)
+        active = ActiveRun(ask, store=self._store, here=self._shared_frontend)
+        self._active_runs.add(active)
         try:
             active.start(on_event)
-            await asyncio.wrap_future(active.courier.future)
+            await asyncio.wrap_future(active.run_task.future)
         finally:
-            self._at_work.discard(active)
+            self._active_runs.discard(active)
         return active.record
 
     def stop(self, *, after_turn: bool = False) -> None:
-        for active in tuple(self._at_work):
+        for active in tuple(self._active_runs):
             active.stop(after_turn=after_turn)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""

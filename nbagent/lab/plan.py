@@ -1,6 +1,6 @@
-"""The cases of a batch: the rows of a table × variants × repeats, each with its prompt and hash.
+"""Cases of a batch: rows of a table × variants × repeats, each with its prompt and hash.
 
-Reads what a person gives and refuses what does not fit; starts nothing and keeps nothing.
+Checks the person's arguments and refuses invalid ones; starts and stores nothing.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 PROMPT = "prompt"
-"""The axis whose values are templates."""
-_FIXED = ("name", "session", "raw", "quiet", "echo", "document", "max_cost_usd")
-_DECIDING = (
+"""Axis whose values are templates."""
+_NOT_VARIED = ("name", "session", "raw", "quiet", "echo", "document", "max_cost_usd")
+_CACHE_KEY_OPTIONS = (
     *("extra_body", "headers", "tool_choice", "trim", "policy", "mounts", "skills", "variables"),
     *("workflow", "agent", "autopilot"),
 )
 _LABEL_CHARS = 60
 _SHA_CHARS = 32
-_MOST = 10_000
-_MOST_CASES = 1_000_000
-_NAME = re.compile(rf"(?=.*\S)(?!.*{JUDGE_SUFFIX}$).{{1,200}}")
+_MAX_COUNT = 10_000
+_MAX_CASES = 1_000_000
+_NAME_PATTERN = re.compile(rf"(?=.*\S)(?!.*{JUDGE_SUFFIX}$).{{1,200}}")
 _EXPECTED = {
-    **dict.fromkeys(("repeat", "concurrency"), f"a whole number from 1 to {_MOST:,}"),
+    **dict.fromkeys(("repeat", "concurrency"), f"a whole number from 1 to {_MAX_COUNT:,}"),
     **dict.fromkeys(("max_cost_usd", "max_failed"), "a number above 0"),
     "stale": "'run' or 'keep'",
-    "name": f"up to 200 characters in one line, which do not end with {JUDGE_SUFFIX}",
+    "name": f"up to 200 characters in one line that do not end with {JUDGE_SUFFIX}",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class How:
-    """How a person wants a table asked; see `Agent.map`."""
+class MapOptions:
+    """Options of `Agent.map`, checked."""
 
     key: str | None = None
     vary: Any = None
@@ -74,28 +74,28 @@ class How:
             "max_cost_usd": self.max_cost_usd is None or _is_positive(self.max_cost_usd),
             "max_failed": self.max_failed is None or _is_positive(self.max_failed),
             "stale": self.stale in (None, "run", "keep"),
-            "name": self.name is None or bool(_NAME.fullmatch(_text(self.name))),
+            "name": self.name is None or bool(_NAME_PATTERN.fullmatch(_text_or_empty(self.name))),
         }
         for option, is_right in fits.items():
             if not is_right:
                 value = reprlib.repr(getattr(self, option))
-                raise UsageError(f"{option}={value} does not fit; expected {_EXPECTED[option]}")
+                raise UsageError(f"{option}={value} is not valid; expected {_EXPECTED[option]}")
 
 
-def _is_count(given: Any) -> bool:
-    return type(given) is int and 1 <= given <= _MOST
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= _MAX_COUNT
 
 
-def _is_positive(given: Any) -> bool:
-    return type(given) in (int, float) and 0 < given < float("inf")
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < float("inf")
 
 
-def _text(given: Any) -> str:
-    return given if isinstance(given, str) else ""
+def _text_or_empty(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 class Row(Mapping[str, Any]):
-    """A row of the person's table: `row["n"]`, or `row.n` where no method has that name."""
+    """A row of the table: `row["n"]`, or `row.n` unless a method has that name."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self._cells = cells
@@ -120,7 +120,7 @@ class Row(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The rows with their keys, which differ."""
+    """Rows of the person's DataFrame with unique keys."""
 
     data: DataFrame
     columns: tuple[str, ...]
@@ -130,29 +130,29 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One label for each axis, and what these mean."""
+    """One label for each axis, and the request that the labels stand for."""
 
     labels: dict[str, str]
-    ask: RunRequest
-    """What all cases of it share."""
+    request: RunRequest
+    """Request that all its cases share."""
     template: Template
     identity: str = ""
-    """Hash of all but the prompt that decides an answer."""
+    """Hash of everything except the prompt that decides an answer."""
     max_turns: int = 0
-    """Of one run."""
+    """Limit of one run."""
 
     @property
     def name(self) -> str:
-        """Its labels."""
+        """Its labels, joined."""
         return " · ".join(self.labels.values())
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCase:
-    """A case as it is to be asked."""
+    """A case with its rendered prompt."""
 
-    place: int
-    """Of its row in the table, from 0."""
+    row_index: int
+    """Position of its row in the table, from 0."""
     row: Row
     variant: Variant
     case: Case
@@ -160,10 +160,10 @@ class PlannedCase:
 
 
 def table_of(data: Any, key: str | None) -> Table:
-    """The table that a person gives: a DataFrame, and the column that tells its rows apart.
+    """Check a DataFrame and its key column, and return them as a Table.
 
     Raises:
-        UsageError: it is none, it is empty, or keys are missing or double.
+        UsageError: it is no DataFrame, it is empty, or keys are missing or not unique.
     """
     if not hasattr(data, "iloc") or not hasattr(data, "columns"):
         raise UsageError(
@@ -172,24 +172,24 @@ def table_of(data: Any, key: str | None) -> Table:
         )
     columns = tuple(map(str, data.columns))
     if not len(data) or len(set(columns)) < len(columns):
-        said = "has no rows" if not len(data) else "has two columns of one name"
-        raise UsageError(f"the table {said}; give one with rows, and a name for each column")
+        problem = "has no rows" if not len(data) else "has two columns of one name"
+        raise UsageError(f"the table {problem}; give one with rows, and a name for each column")
     if key is not None and str(key) not in columns:
         raise UsageError(f"key={key!r} is no column; the columns are {', '.join(columns)}")
-    # Its own copy: what is done to the person's table later must not change what was asked.
+    # A copy: if the person changes their table later, the batch must not change with it.
     data = data.copy()
-    held: Any = data.index if key is None else data.iloc[:, columns.index(str(key))]
-    found: list[Any] = held.tolist()
-    if any(map(_is_missing, found)):
-        raise UsageError(f"{_key_words(key)} has missing values; each row needs a plain key")
-    keys = tuple(map(key_text, found))
-    if doubles := [one for one, n in Counter(keys).items() if n > 1][:3]:
+    key_column: Any = data.index if key is None else data.iloc[:, columns.index(str(key))]
+    key_values: list[Any] = key_column.tolist()
+    if any(map(_is_missing, key_values)):
+        raise UsageError(f"{_key_text_source(key)} has missing values; each row needs a plain key")
+    keys = tuple(map(key_text, key_values))
+    if doubles := [double for double, n in Counter(keys).items() if n > 1][:3]:
         raise UsageError(
-            f"{_key_words(key)} has {', '.join(map(repr, doubles))} more than once; name a column "
-            "whose values differ (key=…), or use df.reset_index(drop=True)"
+            f"{_key_text_source(key)} has {', '.join(map(repr, doubles))} more than once; "
+            "name a column whose values differ (key=…), or use df.reset_index(drop=True)"
         )
     cells = zip(*(data.iloc[:, i].tolist() for i in range(len(columns))), strict=True)
-    rows = tuple(Row(dict(zip(columns, one, strict=True))) for one in cells)
+    rows = tuple(Row(dict(zip(columns, row_cells, strict=True))) for row_cells in cells)
     return Table(data, columns, keys, rows or tuple(Row({}) for _ in keys))
 
 
@@ -200,13 +200,13 @@ def _is_missing(key: Any) -> bool:
         return True
 
 
-def key_text(given: Any) -> str:
-    """A key as text: 1.0, as pandas makes of 1 beside a missing value, is 1."""
-    is_whole = isinstance(given, float) and given.is_integer()
-    return str(int(given)) if is_whole else str(given)
+def key_text(key: Any) -> str:
+    """Return a key as text. 1.0 becomes "1": pandas makes floats beside missing values."""
+    is_whole = isinstance(key, float) and key.is_integer()
+    return str(int(key)) if is_whole else str(key)
 
 
-def _key_words(key: str | None) -> str:
+def _key_text_source(key: str | None) -> str:
     return "the index" if key is None else f"the key column {key!r}"
 
 
@@ -214,20 +214,20 @@ def _key_words(key: str | None) -> str:
 
 
 def variants_of(base: RunRequest, template: Any, vary: Any) -> list[Variant]:
-    """Each combination of the axes' labels.
+    """Return a variant for each combination of the axes' labels.
 
     Args:
-        base: what all have in common.
-        template: the prompt, unless the axis `prompt` says it.
+        base: request that all variants share.
+        template: the prompt, unless the axis `prompt` gives it.
         vary: by axis (an option of a run, or `prompt`) the values: a list, or a dict by label.
 
     Raises:
-        UsageError: an axis is no option of a run, has no values, or labels are double.
+        UsageError: an axis is no option of a run, has no values, or two have one label.
     """
     if vary is not None and not isinstance(vary, Mapping):
         raise UsageError(f"vary={reprlib.repr(vary)}; write vary={{'model': ['a', 'b']}}")
-    given = cast("Mapping[str, Any]", vary or {})
-    axes = {name: _values(name, values) for name, values in given.items()}
+    varied = cast("Mapping[str, Any]", vary or {})
+    axes = {name: _axis_values(name, values) for name, values in varied.items()}
     if not isinstance(template, str):
         raise UsageError(f"the template is a {type(template).__name__}; write it as text")
     if not template.strip() and PROMPT not in axes and not base.options.workflow:
@@ -245,27 +245,29 @@ def variants_of(base: RunRequest, template: Any, vary: Any) -> list[Variant]:
     return variants
 
 
-def _values(axis: str, given: Any) -> dict[str, Any]:
-    """The values of an axis by their labels."""
-    known = [name for name in RunOptions.rows() if name not in _FIXED]
+def _axis_values(axis: str, listed: Any) -> dict[str, Any]:
+    """Return the values of an axis by label."""
+    known = [name for name in RunOptions.rows() if name not in _NOT_VARIED]
     if axis not in (PROMPT, *known):
         raise UsageError(f"vary: {axis!r} is no option of a run; known: prompt, {', '.join(known)}")
     is_secret = axis != PROMPT and RunOptions.rows()[axis].secret
-    if isinstance(given, Mapping):
-        values = {str(k): one for k, one in cast("Mapping[Any, Any]", given).items()}
-        n = len(cast("Mapping[Any, Any]", given))
-    elif isinstance(given, list | tuple):
-        several = cast("Sequence[Any]", given)
+    if isinstance(listed, Mapping):
+        values = {str(k): value for k, value in cast("Mapping[Any, Any]", listed).items()}
+        n = len(cast("Mapping[Any, Any]", listed))
+    elif isinstance(listed, list | tuple):
+        several = cast("Sequence[Any]", listed)
         named = enumerate(several, 1)
-        values = {str(i) if is_secret else _label(one): one for i, one in named}
+        values = {str(i) if is_secret else _label(value): value for i, value in named}
         n = len(several)
     else:
-        shown = "" if is_secret else f"={reprlib.repr(given)}"
+        shown = "" if is_secret else f"={reprlib.repr(listed)}"
         raise UsageError(f"vary: {axis}{shown} is no list; give [a, b] or a dict")
     if len(values) < max(n, 1):
-        said = "has no values" if not n else "has two values with one label"
-        raise UsageError(f"vary: {axis} {said}; write {axis}={{'v1': …, 'v2': …}}")
-    if axis == PROMPT and not all(isinstance(one, str) and one.strip() for one in values.values()):
+        problem = "has no values" if not n else "has two values with one label"
+        raise UsageError(f"vary: {axis} {problem}; write {axis}={{'v1': …, 'v2': …}}")
+    if axis == PROMPT and not all(
+        isinstance(value, str) and value.strip() for value in values.values()
+    ):
         raise UsageError("vary: the values of prompt are templates; write them as text")
     return values
 
@@ -273,40 +275,42 @@ def _values(axis: str, given: Any) -> dict[str, Any]:
 def _label(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_label, cast("Sequence[Any]", value))) or "none"
-    said = getattr(value, "model_id", None) or getattr(value, "__name__", None) or value
-    return " ".join(redact_truncated(str(said)).split())[:_LABEL_CHARS]
+    text = getattr(value, "model_id", None) or getattr(value, "__name__", None) or value
+    return " ".join(redact_truncated(str(text)).split())[:_LABEL_CHARS]
 
 
 # Cases
 
 
 def columns_used(variants: Iterable[Variant], columns: Sequence[str]) -> list[str]:
-    """The columns that the templates of variants name; all where one names `row`."""
+    """Return the columns that the templates use; all of them if one uses `row`."""
     used: set[str] = set()
-    for text in {one for variant in variants for one in variant.template.expressions}:
-        used |= {it.id for it in ast.walk(ast.parse(f"({text}\n)")) if isinstance(it, ast.Name)}
+    for text in {expression for variant in variants for expression in variant.template.expressions}:
+        used |= {
+            node.id for node in ast.walk(ast.parse(f"({text}\n)")) if isinstance(node, ast.Name)
+        }
     return [name for name in columns if name in used or "row" in used]
 
 
 def cases_of(
     table: Table, variants: Sequence[Variant], repeat: int, batch: str, names: Mapping[str, Any]
 ) -> list[PlannedCase]:
-    """The cases, row by row.
+    """Return the cases, row by row.
 
     Args:
-        table: its columns are the names of the templates; `row` is the whole row.
+        table: its columns can be used in the templates by name; `row` is the whole row.
         variants: with their identities.
-        repeat: how often each is asked.
-        batch: the batch's name.
-        names: what a template may use besides: the notebook's own names.
+        repeat: runs per case.
+        batch: name of the batch.
+        names: further names for the templates: those of the notebook.
 
     Raises:
         UsageError: an expression of a template fails, or there are too many cases.
     """
-    if len(table.rows) * len(variants) * repeat > _MOST_CASES:
-        raise UsageError(f"more than {_MOST_CASES:,} cases; take fewer rows, variants or repeats")
+    if len(table.rows) * len(variants) * repeat > _MAX_CASES:
+        raise UsageError(f"more than {_MAX_CASES:,} cases; take fewer rows, variants or repeats")
     cases: list[PlannedCase] = []
-    for place, (key, row) in enumerate(zip(table.keys, table.rows, strict=True)):
+    for row_index, (key, row) in enumerate(zip(table.keys, table.rows, strict=True)):
         evaluate, rendered = _evaluator(row, names), dict[int, Rendered]()
         for variant in variants:
             template = variant.template
@@ -314,40 +318,40 @@ def cases_of(
                 try:
                     rendered[id(template)] = template.render(evaluate)
                 except UsageError as error:
-                    raise _unfilled(error, key, table.columns) from None
-            one = rendered[id(template)]
+                    raise _template_error(error, key, table.columns) from None
+            prompt = rendered[id(template)]
             for attempt in range(1, repeat + 1):
-                sha = sha_of([_said(one), variant.identity, attempt])[:_SHA_CHARS]
+                sha = sha_of([_hashable_prompt(prompt), variant.identity, attempt])[:_SHA_CHARS]
                 case = Case(
                     batch=batch, row_key=key, variant=variant.labels, attempt=attempt, sha=sha
                 )
-                cases.append(PlannedCase(place, row, variant, case, one))
+                cases.append(PlannedCase(row_index, row, variant, case, prompt))
     return cases
 
 
 def _evaluator(row: Row, names: Mapping[str, Any]) -> Callable[[str], object]:
-    # As globals: what stands in a lambda or a comprehension sees no locals.
-    held = {**names, "row": row, **row}
-    return lambda expression: eval(expression, held)
+    # As globals, because a lambda or comprehension inside eval() does not see its locals.
+    variables = {**names, "row": row, **row}
+    return lambda expression: eval(expression, variables)
 
 
-def _unfilled(error: UsageError, key: str, columns: Sequence[str]) -> UsageError:
+def _template_error(error: UsageError, key: str, columns: Sequence[str]) -> UsageError:
     if "NameError" in str(error.details.get("error", "")):
-        said = f"{error.message.partition(': ')[2].partition('. ')[0]}"
-        return UsageError(f"the template: {said}; the columns are {', '.join(columns)}")
+        problem = f"{error.message.partition(': ')[2].partition('. ')[0]}"
+        return UsageError(f"the template: {problem}; the columns are {', '.join(columns)}")
     return UsageError(f"the template, in row {key}: {error.message}")
 
 
-def _said(rendered: Rendered) -> Any:
-    """A prompt as it counts for the hash."""
+def _hashable_prompt(rendered: Rendered) -> Any:
+    """Return a prompt in the form that is hashed."""
     if all(isinstance(part, TextPart) for part in rendered.parts):
         return rendered.prompt
     return [part.model_dump(mode="json") for part in rendered.parts]
 
 
-def ask_of(planned: PlannedCase, *, left_usd: float | None, session: str) -> RunRequest:
-    """What asks a case for the first time, for at most so much."""
-    rendered, ask = planned.rendered, planned.variant.ask
+def request_of_case(planned: PlannedCase, *, left_usd: float | None, session: str) -> RunRequest:
+    """Build the first request of a case; `left_usd` is what it may cost at most."""
+    rendered, ask = planned.rendered, planned.variant.request
     options = ask.options.with_changes(session=ask.options.session or session)
     if left_usd is not None:
         own = ask.options.max_cost_usd
@@ -361,13 +365,13 @@ def ask_of(planned: PlannedCase, *, left_usd: float | None, session: str) -> Run
     )
 
 
-def marks_of(row: Row, columns: Iterable[str]) -> dict[str, str]:
-    """Short hashes of some cells of a row, the same in each process."""
-    return {name: sha_of(_plain(row[name]))[:8] for name in columns}
+def fingerprints_of(row: Row, columns: Iterable[str]) -> dict[str, str]:
+    """Hash some cells of a row; the hashes are the same in each process."""
+    return {name: sha_of(_json_cell(row[name]))[:8] for name in columns}
 
 
-def _plain(cell: Any) -> Any:
-    """A cell as JSON: as a prompt would show it, where it is no plain value."""
+def _json_cell(cell: Any) -> Any:
+    """Return a cell as JSON; a value that is not plain as a prompt would show it."""
     if cell is None or type(cell) in (str, int, bool):
         return cell
     if type(cell) is float:
@@ -376,30 +380,32 @@ def _plain(cell: Any) -> Any:
 
 
 def row_shas(table: Table, columns: Sequence[str]) -> dict[str, str]:
-    """By key, a short hash of what a row has in these columns."""
+    """Hash each row's cells in these columns; by key."""
     rows = zip(table.keys, table.rows, strict=True)
-    return {key: sha_of(marks_of(row, columns))[:12] for key, row in rows}
+    return {key: sha_of(fingerprints_of(row, columns))[:12] for key, row in rows}
 
 
 def refuse_other_data(batch: str, before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise UsageError where a row of the same key has another hash than before."""
+    """Raise UsageError if a row has another hash than before: old answers do not fit it."""
     changed = [key for key, sha in now.items() if before.get(key, sha) != sha]
     if changed:
         raise UsageError(
-            f"batch {batch!r} was made with other data: {pluralize(len(changed), 'row')} of the same "
-            f"key changed (first: {changed[0]}); give this table another name=…, or say "
-            "stale='run' to ask the changed rows anew, stale='keep' to keep their answers"
+            f"batch {batch!r} was made with other data: {pluralize(len(changed), 'row')} of the "
+            f"same key changed (first: {changed[0]}); give this table another name=…, or say "
+            "stale='run' to ask the changed rows again, stale='keep' to keep their answers"
         )
 
 
-def deciding(options: RunOptions) -> list[str]:
-    """What else than request, model and server decides an answer, as it holds now."""
+def cache_key_options(options: RunOptions) -> list[str]:
+    """Return the options, apart from request, model and server, that can change an answer."""
     settings = current_settings()
-    found = (options.explicit.get(it, getattr(settings, it, None)) for it in _DECIDING)
-    return [repr(value) for value in found]
+    values = (
+        options.explicit.get(name, getattr(settings, name, None)) for name in _CACHE_KEY_OPTIONS
+    )
+    return [repr(value) for value in values]
 
 
 def option_error(variant: Variant, error: NbagentError) -> UsageError:
-    """A refusal of a variant, with its name."""
+    """Return the error with the name of its variant."""
     of = f"variant {variant.name}: " if variant.labels else ""
     return UsageError(f"{of}{error.message}", code=error.code)

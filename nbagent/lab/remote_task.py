@@ -1,7 +1,7 @@
-"""A run on its way to another process: what goes along, what is refused, and the run made there.
+"""A run for another process: what is sent with it, what is refused, and the run made there.
 
-Nothing that is sent holds a known secret: a worker has its keys from its own environment. Knows no
-cluster; in a worker's process it holds what a batch needs there.
+Nothing that is sent contains a known secret: a worker takes its keys from its own environment. Does
+not know Dask; sending and stopping are in `remote`.
 """
 
 from __future__ import annotations
@@ -28,44 +28,52 @@ from nbagent.providers.offline import Script, scripts
 from nbagent.providers.rate_limits import RateSnapshot
 from nbagent.runtime import RunTask, engine_loop, wait
 from nbagent.session.frontend import Cell, Frontend, frontend
-from nbagent.session.inherit import remembered, type_of
-from nbagent.session.models import provider_settings, resolve_model, same_server
+from nbagent.session.inherit import output_type_of, unrecorded_options
+from nbagent.session.models import resolve_model, resolve_settings, same_server
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import current_settings, settings_override, setting_origins, without_secrets
-from nbagent.store.rows import to_notebook_json, from_notebook_json
+from nbagent.settings.sources import (
+    current_settings,
+    setting_origins,
+    settings_override,
+    without_secrets,
+)
+from nbagent.store.rows import from_notebook_json, to_notebook_json
 from nbagent.store.writer import Store
 from nbagent.tools.functions.host import namespace_tools
-from nbagent.tools.hosts import host_of, is_source
+from nbagent.tools.hosts import host_module, is_host_source
 
-_OF_THIS_MACHINE = ("workflow", "document", "agent", "cache", "cassette")
-"""Options that name files which a run reads or writes."""
-_SECRET = [name for name, row in RunOptions.rows().items() if row.secret]
+_LOCAL_FILE_OPTIONS = ("workflow", "document", "agent", "cache", "cassette")
+"""Options that name files on this machine."""
+_SECRET_OPTIONS = [name for name, row in RunOptions.rows().items() if row.secret]
 
 
-class Kit(NamedTuple):
-    """What only cloudpickle can send; runs share it, and a worker loads it once for a batch."""
+class SharedContext(NamedTuple):
+    """Functions and types, which only cloudpickle can send.
+
+    Runs share them, and a worker loads them once per batch: pickling them for each run is slow.
+    """
 
     tools: tuple[object, ...] | None
     names: Mapping[str, object]
-    """Of the notebook: its tools, and what their hints name."""
+    """Values of the notebook: its tools, and names that their type hints use."""
     on_approval: Any
     output: Any
     script: Script | None
-    """Of an offline model; loaded, it is found by its name."""
+    """Script of an offline model; loading it registers it by name."""
 
 
-class Parcel(NamedTuple):
-    """One run, beside its kit."""
+class RemoteTask(NamedTuple):
+    """One run, without the shared context."""
 
     batch: str
     task: str
     ask: RunRequest
     settings: Settings
     secret_names: Mapping[str, list[str]]
-    """Of each secret setting that holds here the names in it; a worker has the values."""
+    """Names in each secret setting; the worker has the values in its environment."""
     lineage: list[Any]
-    """The runs that it goes on from, packed, the first one first."""
+    """Runs that it continues, oldest first, in the JSON form of saved notebooks."""
     limits: Mapping[str, RateSnapshot]
     cell: Cell
 
@@ -73,8 +81,8 @@ class Parcel(NamedTuple):
 _Pickler: Any = cloudpickle.Pickler
 
 
-class _Packer(_Pickler):
-    """Refuses open files, of which cloudpickle would send a copy."""
+class _RemotePickler(_Pickler):
+    """Refuses open files: cloudpickle would silently send a copy of their content."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, io.TextIOWrapper):
@@ -82,123 +90,127 @@ class _Packer(_Pickler):
         return _Pickler.reducer_override(self, obj)
 
 
-def _sealed(what: str, value: Any) -> bytes:
-    """Pickle something for a worker; UsageError where that cannot be, or it holds a secret."""
+def _pickle_for_worker(label: str, value: Any) -> bytes:
+    """Pickle a value for a worker; raise UsageError if that fails or it contains a secret."""
     file = io.BytesIO()
     try:
-        _Packer(file).dump(value)
+        _RemotePickler(file).dump(value)
     except Exception as error:
         raise UsageError(
-            f"{what} cannot be sent to a worker ({describe_error(error)}); open files, locks and "
+            f"{label} cannot be sent to a worker ({describe_error(error)}); open files, locks and "
             "connections inside the function, or run without executor="
         ) from None
     register_environment()
     text = file.getvalue().decode("utf-8", "replace")
     if redact(text) != text:
         raise UsageError(
-            f"{what} holds a secret of this process, which is never sent; read it from the "
+            f"{label} holds a secret of this process, which is never sent; read it from the "
             "workers' environment inside the function"
         )
     return file.getvalue()
 
 
-class Sender:
-    """Packs the runs of a batch. Made in the thread that makes the batch."""
+class Serializer:
+    """Pickles the runs of a batch. Created in the thread that makes the batch."""
 
     def __init__(self, store: Store) -> None:
         here = frontend()
-        self._store, self._there, self._cell = store, dict(here.namespace()), here.cell()
+        self._store, self._namespace, self._cell = store, dict(here.namespace()), here.cell()
         settings = current_settings()
-        held = {name: getattr(settings, name) or () for name in _SECRET}
-        self._secret_names = {name: sorted(it) for name, it in held.items() if it}
-        self._settings = without_secrets(settings.with_changes(**dict.fromkeys(_SECRET)))
-        self._kits: dict[tuple[Any, ...], tuple[Kit, bytes]] = {}
+        secrets = {name: getattr(settings, name) or () for name in _SECRET_OPTIONS}
+        self._secret_names = {name: sorted(values) for name, values in secrets.items() if values}
+        self._settings = without_secrets(settings.with_changes(**dict.fromkeys(_SECRET_OPTIONS)))
+        self._pickled: dict[tuple[Any, ...], tuple[SharedContext, bytes]] = {}
 
     def check(self, ask: RunRequest) -> None:
-        """Raise UsageError where a run cannot be sent as it is."""
-        configured = {name for name, it in setting_origins().items() if it.source == "configure"}
-        for name in _SECRET:
+        """Raise UsageError if a run cannot be sent."""
+        configured = {
+            name for name, source in setting_origins().items() if source.source == "configure"
+        }
+        for name in _SECRET_OPTIONS:
             if name in ask.options.explicit or name in configured:
                 raise UsageError(
                     f"{name} may hold secrets, which are never sent; set NBAGENT_{name.upper()} in "
                     "the workers' environment instead"
                 )
-        asked = provider_settings(ask.options, self._settings)
-        for name in _OF_THIS_MACHINE:
-            value: Any = ask.options.explicit.get(name) or getattr(asked, name, None)
+        run_settings = resolve_settings(ask.options, self._settings)
+        for name in _LOCAL_FILE_OPTIONS:
+            value: Any = ask.options.explicit.get(name) or getattr(run_settings, name, None)
             if value not in (None, "off"):
                 raise UsageError(
-                    f"{name}={value!r} means files of this machine, which a worker has not; leave "
-                    "it out, or run without executor="
+                    f"{name}={value!r} names files of this machine, which a worker does not have; "
+                    "leave it out, or run without executor="
                 )
-        for word in self._tool_names(ask) or ():
-            if word == "all" or host_of(word) in ("notebook", "mcp"):
+        for host_name in self._tool_names(ask) or ():
+            if host_name == "all" or host_module(host_name) in ("notebook", "mcp"):
                 raise UsageError(
-                    f"the tools {word!r} belong to this process and cannot be sent to a worker; "
-                    "name functions, fs or skills"
+                    f"the tools {host_name!r} belong to this process and cannot be sent to a "
+                    "worker; name functions, fs or skills"
                 )
         for tool in ask.tools or ():
-            if is_source(tool) or hasattr(type(tool), "prepare"):
+            if is_host_source(tool) or hasattr(type(tool), "prepare"):
                 raise UsageError(
                     f"the tools of {_name(tool)} belong to this process and cannot be sent to a "
                     "worker; give functions, or run without executor="
                 )
-        self.kit_of(ask)
+        self.shared_context(ask)
 
     def _tool_names(self, ask: RunRequest) -> tuple[str, ...] | None:
-        asked = provider_settings(ask.options, self._settings).tools
-        names: Any = asked if ask.tools is None else ask.options.tools
+        setting = resolve_settings(ask.options, self._settings).tools
+        names: Any = setting if ask.tools is None else ask.options.tools
         return (names,) if isinstance(names, str) else names
 
-    def kit_of(self, ask: RunRequest) -> bytes:
-        """What a run shares with others, pickled once for all of them."""
-        model = provider_settings(ask.options, self._settings).model or ""
+    def shared_context(self, ask: RunRequest) -> bytes:
+        """Return the pickled shared context of a run; equal ones are pickled once."""
+        model = resolve_settings(ask.options, self._settings).model or ""
         output: Any = ask.options.output
         if output is None and ask.parent_id:
-            output = type_of(ask.parent_id)
+            output = output_type_of(ask.parent_id)
         script = scripts.get(model.removeprefix("offline:"))
         names = self._tool_names(ask)
-        kit = Kit(ask.tools, {}, ask.on_approval, output, script)
-        key = (ask.tools and tuple(map(id, ask.tools)), names, *map(id, kit[2:]))
-        if key not in self._kits:
-            kit = kit._replace(names=self._names_of(ask.tools, names))
+        shared = SharedContext(ask.tools, {}, ask.on_approval, output, script)
+        key = (ask.tools and tuple(map(id, ask.tools)), names, *map(id, shared[2:]))
+        if key not in self._pickled:
+            shared = shared._replace(names=self._notebook_values(ask.tools, names))
             for tool in ask.tools or ():
-                _sealed(f"the tool {_name(tool)}", tool)
-            for name, value in kit.names.items():
-                _sealed(f"{name!r} of the notebook", value)
-            _sealed("on_approval", ask.on_approval)
-            self._kits[key] = kit, _sealed("what the runs share", kit)
-        return self._kits[key][1]
+                _pickle_for_worker(f"the tool {_name(tool)}", tool)
+            for name, value in shared.names.items():
+                _pickle_for_worker(f"{name!r} of the notebook", value)
+            _pickle_for_worker("on_approval", ask.on_approval)
+            self._pickled[key] = shared, _pickle_for_worker("what the runs share", shared)
+        return self._pickled[key][1]
 
-    def _names_of(
+    def _notebook_values(
         self, tools: tuple[object, ...] | None, names: tuple[str, ...] | None
     ) -> dict[str, object]:
-        marked = namespace_tools(self._there)
+        marked = namespace_tools(self._namespace)
         if names is None:
-            found = {} if tools else marked
+            values = {} if tools else marked
         else:
-            plain = {it: self._there.get(it) for it in names}
-            found = {it: tool for it, tool in plain.items() if type(tool) is FunctionType}
-            found |= {it: marked[it] for it in names if it in marked}
-        for tool in (*found.values(), *(tools or ())):
-            # cloudpickle sends what code names, but not what a hint that is a text names.
+            plain = {name: self._namespace.get(name) for name in names}
+            values = {name: tool for name, tool in plain.items() if type(tool) is FunctionType}
+            values |= {name: marked[name] for name in names if name in marked}
+        for tool in (*values.values(), *(tools or ())):
+            # cloudpickle follows names in code, but not those in string annotations.
             inner: Any = unwrap(cast("Any", tool)) if callable(tool) else None
             if type(inner) is FunctionType:
-                known = {**self._there, **inner.__globals__}
-                hints = (it for it in inner.__annotations__.values() if isinstance(it, str))
-                words = {word for hint in hints for word in re.findall(r"\w+", hint)}
-                found = {word: known[word] for word in words if word in known} | found
-        return found
+                known = {**self._namespace, **inner.__globals__}
+                hints = (name for name in inner.__annotations__.values() if isinstance(name, str))
+                hint_names = {word for hint in hints for word in re.findall(r"\w+", hint)}
+                values = {word: known[word] for word in hint_names if word in known} | values
+        return values
 
-    def parcel_of(self, ask: RunRequest, batch: str, task: str, limits: Mapping[str, RateSnapshot]) -> bytes:
-        """One run, pickled. UsageError where it cannot be asked as it is."""
+    def pickle_task(
+        self, ask: RunRequest, batch: str, task: str, limits: Mapping[str, RateSnapshot]
+    ) -> bytes:
+        """Pickle one run; raise UsageError if it cannot be sent."""
         options, settings = without_secrets(ask.options), self._settings
         stays = same_server(options, settings.model, settings.base_url)
         if ask.parent_id is None:
-            # Model and server are those of this environment, not of a worker's.
-            chosen = resolve_model(provider_settings(options, settings), need_key=False)
-            found = {"model": chosen.model_id, "base_url": chosen.base_url}
-            new = {name: it for name, it in found.items() if name not in options.explicit}
+            # Model and server come from this environment, not from the worker's.
+            resolved = resolve_model(resolve_settings(options, settings), need_key=False)
+            target = {"model": resolved.model_id, "base_url": resolved.base_url}
+            new = {name: part for name, part in target.items() if name not in options.explicit}
             if stays:
                 settings = settings.with_changes(**new)
             else:
@@ -213,16 +225,18 @@ class Sender:
             ask,
             prompt=ask.prompt and redact(ask.prompt),
             template=ask.template and redact(ask.template),
-            parts=tuple(redacted(it) for it in ask.parts),
-            messages=tuple(redacted(it) for it in ask.messages),
+            parts=tuple(redacted(part) for part in ask.parts),
+            messages=tuple(redacted(part) for part in ask.messages),
             edits=redact_json(ask.edits),
             options=options.with_changes(output=None),
             tools=None,
             on_approval=None,
         )
         names = self._secret_names if stays else {}
-        parcel = Parcel(batch, task, ask, settings, names, lineage, limits, self._cell)
-        return _sealed(f"row {ask.case.row_key!r}" if ask.case else "the run", parcel)
+        remote_task = RemoteTask(batch, task, ask, settings, names, lineage, limits, self._cell)
+        return _pickle_for_worker(
+            f"row {ask.case.row_key!r}" if ask.case else "the run", remote_task
+        )
 
 
 def _name(tool: Any) -> str:
@@ -232,8 +246,8 @@ def _name(tool: Any) -> str:
 # In a worker's process
 
 
-class _Sent(Frontend):
-    """What a run has of the front end where the batch was made."""
+class _RemoteFrontend(Frontend):
+    """Frontend on a worker: the cell and the names of the process that made the batch."""
 
     def __init__(self, cell: Cell, names: Mapping[str, object]) -> None:
         self._cell, self._names = cell, names
@@ -245,79 +259,79 @@ class _Sent(Frontend):
         return self._cell
 
 
-class Receiver:
-    """What a worker's process holds of one batch."""
+class WorkerState:
+    """State of one batch in a worker process."""
 
     def __init__(self) -> None:
         self._stopped = False
-        self._begun: set[str] = set()
-        self._at_work: set[Local] = set()
-        self.kits: dict[str, bytes | Kit] = {}
-        """By hash; loaded at the first use."""
+        self._begun_tasks: set[str] = set()
+        self._executors: set[Local] = set()
+        self.shared: dict[str, bytes | SharedContext] = {}
+        """Shared contexts by hash; unpickled at the first use."""
         self._lock = threading.Lock()
 
-    def run(self, sha: str, parcel: Parcel) -> RunRecord | None:
-        """Make a run, in this thread; None where the batch was stopped before it began.
+    def run(self, sha: str, task: RemoteTask) -> RunRecord | None:
+        """Make a run in this thread; return None if the batch was stopped before it started.
 
         Raises:
             UsageError: it cannot start here.
         """
-        given = self._loaded(sha)
-        options = parcel.ask.options.with_changes(output=given.output)
-        ask = replace(parcel.ask, options=options, tools=given.tools, on_approval=given.on_approval)
-        settings = parcel.settings.with_changes(**_own_secrets(parcel.secret_names))
+        shared = self._load_shared(sha)
+        options = task.ask.options.with_changes(output=shared.output)
+        ask = replace(task.ask, options=options, tools=shared.tools, on_approval=shared.on_approval)
+        settings = task.settings.with_changes(**_worker_secrets(task.secret_names))
         store = Store.memory()
-        if parcel.lineage:
-            store.add(*map(from_notebook_json, parcel.lineage))
-        local = Local(store, Unattended(_Sent(parcel.cell, given.names)))
+        if task.lineage:
+            store.add(*map(from_notebook_json, task.lineage))
+        local = Local(store, Unattended(_RemoteFrontend(task.cell, shared.names)))
 
         async def make() -> RunRecord | None:
             if self._stopped:
                 return None
-            self._begun.add(parcel.task)
-            self._at_work.add(local)
+            self._begun_tasks.add(task.task)
+            self._executors.add(local)
             try:
                 return await local.run(ask)
             finally:
-                self._at_work.discard(local)
+                self._executors.discard(local)
 
         with settings_override(settings):
-            courier = RunTask().start(make)
+            run_task = RunTask().start(make)
         try:
-            record: RunRecord | None = wait(courier)
+            record: RunRecord | None = wait(run_task)
         finally:
             store.close()
         if record is not None:
-            remembered.pop(record.id, None)
+            unrecorded_options.pop(record.id, None)
         return record
 
-    def _loaded(self, sha: str) -> Kit:
+    def _load_shared(self, sha: str) -> SharedContext:
         with self._lock:
-            kit = self.kits[sha]
-            if isinstance(kit, bytes):
+            shared = self.shared[sha]
+            if isinstance(shared, bytes):
                 try:
-                    kit = self.kits[sha] = cast("Kit", pickle.loads(kit))
+                    shared = self.shared[sha] = cast("SharedContext", pickle.loads(shared))
                 except Exception as error:
                     raise UsageError(
-                        f"the tools cannot be loaded ({describe_error(error)}); install their module "
-                        "on the workers, or send it with client.upload_file(…)"
+                        f"the tools cannot be loaded ({describe_error(error)}); install their "
+                        "module on the workers, or send it with client.upload_file(…)"
                     ) from None
-            return kit
+            return shared
 
     async def stop(self) -> list[str]:
-        """Stop what is at work and begin no more; gives the tasks that have begun. Any loop."""
+        """Stop the active runs and start no more; return the started tasks. Any loop."""
 
         async def stop() -> list[str]:
             self._stopped = True
-            for local in tuple(self._at_work):
+            for local in tuple(self._executors):
                 local.stop()
-            return [*self._begun]
+            return [*self._begun_tasks]
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(stop(), engine_loop()))
 
 
-def _own_secrets(names: Mapping[str, list[str]]) -> dict[str, Any]:
-    """The secret settings of this process, which must be of the same names."""
+def _worker_secrets(names: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the secret settings of this process; raise UsageError if names are missing."""
     own = current_settings()
     for name, wanted in names.items():
         if missing := sorted({*wanted} - (getattr(own, name) or {}).keys()):
@@ -325,4 +339,4 @@ def _own_secrets(names: Mapping[str, list[str]]) -> dict[str, Any]:
                 f"{name} has no {', '.join(missing)} here; set NBAGENT_{name.upper()} in the "
                 "workers' environment as it is where the batch was made"
             )
-    return {name: getattr(own, name) for name in _SECRET}
+    return {name: getattr(own, name) for name in _SECRET_OPTIONS}

@@ -1,4 +1,4 @@
-"""What a person says of runs: one label, or a review of many answers, blind to their variants."""
+"""Scores by a person: one label, or a blind review of many answers, without their variants."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.output import answer_text
 from nbagent.session.stores import current_store, find_run
-from nbagent.shown.texts import clean, plain_repr, readable
+from nbagent.shown.texts import clean, readable, safe_repr
 from nbagent.shown.values import to_text
 from nbagent.store.batches import save_scores, scores_of
 from nbagent.store.writer import Store
 from nbagent.view.words import pluralize
 
 _PERSON = "person"
-_MOST = 5
-"""Of a scale: so many buttons there are."""
-_RULE = "─" * 60
+_MAX_SCALE = 5
+"""The page has buttons for labels 1 to 5."""
+_SEPARATOR = "─" * 60
 
 
 def score(
@@ -41,20 +41,21 @@ def score(
     reason: str | None = None,
     version: int = 1,
 ) -> ScoreRecord:
-    """Keep what a person says of a run, in the same table as what scorers say (`nbagent.scores`).
+    """Store a person's score of a run, in the same table as those of scorers (`nbagent.scores`).
 
-    Said again, it replaces what the same person said under this name.
+    It replaces an earlier score by the same person under this name.
 
     Args:
         run: a handle, `"last"`, a name or the start of an id.
-        name: of the score: letters, digits, `_` and `-`.
+        name: name of the score: letters, digits, `_` and `-`.
         value: true or false, a number, or a label.
-        by: who says it.
-        reason: why, in words.
-        version: of the instructions it was labelled by.
+        by: name of the person.
+        reason: reason for the score.
+        version: version of the instructions for labelling.
 
     Raises:
-        UsageError: there is no such run, the value is no score, or the name is another's there.
+        UsageError: there is no such run, the value is no score, or somebody else (a scorer, another
+            person) has scored the run under this name.
     """
     store = current_store()
     run_id = store.find(run.id) if isinstance(run, Run) else find_run(run)
@@ -62,7 +63,7 @@ def score(
     if plain is None:
         raise UsageError("None is no label; give True or False, a number or a word")
     if not isinstance(given_by, str) or not given_by.strip():
-        raise UsageError(f"by={plain_repr(by, 100)}: name who says it, such as 'person'")
+        raise UsageError(f"by={safe_repr(by, 100)}: give the name of the person, such as 'person'")
     record = ScoreRecord(
         run_id=run_id,
         scorer=checked_name(name),
@@ -78,20 +79,20 @@ def score(
 
 
 def _refuse_others(there: Sequence[ScoreRecord], name: str, version: int, by: str) -> None:
-    """Raise UsageError where a score of this name and version is somebody else's."""
-    for one in there:
-        if (one.scorer, one.version) == (name, version) and one.by != by:
+    """Raise UsageError if a score of this name and version has another author."""
+    for record in there:
+        if (record.scorer, record.version) == (name, version) and record.by != by:
             raise UsageError(
-                f"score {name!r} of run {one.run_id[:8]} is by {one.by!r} and would be lost; "
+                f"score {name!r} of run {record.run_id[:8]} is by {record.by!r} and would be lost; "
                 "take another name"
             )
 
 
 class Review:
-    """Answers that a person labels one by one, without the names of their variants.
+    """Review in which a person labels answers one by one, without the names of their variants.
 
-    Labels are kept at once, as the scores 1 to `scale` of this name; what was labelled before is
-    left out, and what is skipped comes again in the next review.
+    Each label is stored at once, as a score from 1 to `scale`. Labelled answers are left out of
+    the next review; skipped ones come again.
     """
 
     def __init__(
@@ -103,40 +104,40 @@ class Review:
         scale: int = 5,
         seed: int = 0,
     ) -> None:
-        """Be ready for the first label.
+        """Select and order the cases.
 
         Args:
-            cases: rows, each with the id of a run that answers it.
-            store: has these runs, and keeps the labels.
-            name: of the score.
-            scale: the best label, 2 to 5.
-            seed: of the order, which tells nothing of the variants.
+            cases: rows, each with the id of the run that answers it.
+            store: has these runs, and stores the labels.
+            name: name of the score.
+            scale: best label, 2 to 5.
+            seed: seed of the order, which reveals nothing about the variants.
 
         Raises:
-            UsageError: the name or the scale does not fit, or the name is a scorer's.
+            UsageError: the name or the scale is not valid, or a scorer has this name.
         """
-        if type(scale) is not int or not 2 <= scale <= _MOST:
+        if type(scale) is not int or not 2 <= scale <= _MAX_SCALE:
             raise UsageError(
-                f"scale={plain_repr(scale, 100)}: give a whole number from 2 to {_MOST}"
+                f"scale={safe_repr(scale, 100)}: give a whole number from 2 to {_MAX_SCALE}"
             )
         self.name, self.scale, self._store = checked_name(name), scale, store
         there = scores_of(store, [run_id for _, run_id in cases])
         _refuse_others(there, name, 1, _PERSON)
-        done = {one.run_id for one in there if (one.scorer, one.version) == (name, 1)}
-        # By a hash: the order does not depend on what was labelled before.
+        done = {record.run_id for record in there if (record.scorer, record.version) == (name, 1)}
+        # By a hash, so that the order does not depend on earlier labels.
         in_order = sorted(cases, key=lambda case: sha256_hex(f"{seed}/{case[1]}"))
         self._cases = [case for case in in_order if case[1] not in done]
         self._labels: dict[str, int] = {}
         self.title = f"{name}: how good is this answer, from 1 (bad) to {scale} (good)?"
         self.position = 1
-        """Number of the case that is shown, from 1; at the end, one more than there are."""
+        """Number of the current case, from 1; at the end `total + 1`."""
         self.total = len(self._cases)
 
     def __repr__(self) -> str:
         return f"<Review {self.name}: {len(self._labels)} of {self.total} labelled>"
 
     def shown(self) -> tuple[tuple[str, str], ...]:
-        """Headings and texts of the case that waits for a label; empty at the end."""
+        """Return headings and texts of the current case; empty at the end."""
         if self.position > self.total:
             return ()
         row, run_id = self._cases[self.position - 1]
@@ -145,9 +146,9 @@ class Review:
         return tuple((readable(name), readable(redact(text))) for name, text in pieces)
 
     def label(self, value: int) -> None:
-        """Keep the label of the case that is shown, and go to the next; nothing at the end."""
+        """Store the label of the current case, and go to the next; do nothing at the end."""
         if type(value) is not int or not 1 <= value <= self.scale:
-            raise UsageError(f"{plain_repr(value, 50)} is no label; give 1 to {self.scale}")
+            raise UsageError(f"{safe_repr(value, 50)} is no label; give 1 to {self.scale}")
         if self.position <= self.total:
             run_id = self._cases[self.position - 1][1]
             record = ScoreRecord(
@@ -162,11 +163,11 @@ class Review:
         self.position = min(self.position + 1, self.total + 1)
 
     def back(self) -> None:
-        """Show the case before, to label it again."""
+        """Go back to the previous case, to label it again."""
         self.position = max(self.position - 1, 1)
 
     def run(self) -> None:
-        """Show it with buttons and return at once; in a terminal, ask for each case.
+        """Show buttons and return at once; in a terminal, ask for each case by `input()`.
 
         Raises:
             UsageError: nobody can be asked here.
@@ -182,24 +183,24 @@ class Review:
 
     def _ask_by_input(self) -> None:
         print(self.title, flush=True)
-        words = f"1–{self.scale}, [s]kip, [b]ack or [q]uit: "
+        input_prompt = f"1–{self.scale}, [s]kip, [b]ack or [q]uit: "
         try:
             while pieces := self.shown():
-                print(f"\n{_RULE}\n{self.position} of {self.total}")
+                print(f"\n{_SEPARATOR}\n{self.position} of {self.total}")
                 for name, text in pieces:
                     print(f"\n{name}\n  " + text.replace("\n", "\n  "))
                 if (before := self._labels.get(self._cases[self.position - 1][1])) is not None:
                     print(f"\nlabelled {before}")
                 print(flush=True)
-                while not self._takes(input(words).strip().lower()):
+                while not self._handle_input(input(input_prompt).strip().lower()):
                     print(f"Type 1 to {self.scale}, s, b or q.", flush=True)
         except (EOFError, KeyboardInterrupt):
             print()
         left = self.total - len(self._labels)
         print(f"{pluralize(len(self._labels), 'label')} kept, {left} left", flush=True)
 
-    def _takes(self, word: str) -> bool:
-        """Do what a person typed; False for a word that means nothing."""
+    def _handle_input(self, word: str) -> bool:
+        """Carry out the typed word; False if it is unknown."""
         if word in ("q", "quit"):
             raise EOFError
         if word in ("s", "skip"):

@@ -1,7 +1,6 @@
-"""One go of a batch: asks what is missing, scores what is there, and knows when to end.
+"""Runner of a batch: asks the missing cases, scores the answers, and ends at limits.
 
-Lives on the engine thread. Where a run is made is its executor's to say; what the cases are was
-decided before.
+Lives on the engine thread. The executor makes the runs; the cases were planned before.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from nbagent.contracts.errors import NbagentError, StoreError, UsageError
 from nbagent.contracts.events import Event, TurnFinished
 from nbagent.contracts.records import RunRecord, ScoreRecord
 from nbagent.lab.case_state import (
-    Entry,
-    counting,
+    CaseState,
+    current_scores,
     failures_of,
     is_scored,
-    means,
-    root_of,
+    numeric_scores,
+    scorer_name,
     summaries_of,
     versions_of,
 )
 from nbagent.lab.local import Executor, NoMoreRuns
-from nbagent.lab.plan import How, ask_of, marks_of
-from nbagent.lab.scorers import Judging, Scorer
+from nbagent.lab.plan import MapOptions, fingerprints_of, request_of_case
+from nbagent.lab.scorers import Scorer, ScoringContext
 from nbagent.run import Run
 from nbagent.session.active import OnEvent
 from nbagent.session.request import RunRequest
@@ -38,14 +37,14 @@ from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, BatchState
 from nbagent.view.words import pluralize
 
-_SHOWN_S = 0.25
-_CODE = "()"
-"""Among what a scorer saw of a row: what it does itself."""
-_MOST_NOTES = 3
+_SHOW_INTERVAL_S = 0.25
+_CODE_COLUMN = "()"
+"""Key of the scorer's own code hash among the fingerprints of a row's columns."""
+_MAX_NOTES = 3
 
 
-class _Counted:
-    """The judges of one case: counts what they cost."""
+class _CostCounter:
+    """Executor for the judges of one case; adds up their cost."""
 
     def __init__(self, inner: Executor) -> None:
         self._inner, self.cost_usd = inner, 0.0
@@ -57,88 +56,91 @@ class _Counted:
         return record
 
 
-class Drive:
-    """One go."""
+class Runner:
+    """Runs a batch once, from its start to its end, a pause or a stop."""
 
     def __init__(
         self,
         name: str,
-        entries: Sequence[Entry],
+        entries: Sequence[CaseState],
         *,
         executor: Executor,
         judges: Executor,
         judged_usd: float,
         store: Store,
         scorers: Sequence[Scorer],
-        how: How,
+        how: MapOptions,
         asks: bool = True,
         session: str,
         models: Sequence[str],
         show: Callable[[BatchProgress], object],
     ) -> None:
-        """Be ready to go.
+        """Prepare to run.
 
         Args:
-            name: of the batch.
+            name: name of the batch.
             entries: all of its cases.
-            executor: makes their runs.
+            executor: makes the runs of the cases.
             judges: makes the runs of judges.
-            judged_usd: what judges cost in earlier goes.
-            store: keeps runs and scores.
-            scorers: score the answers, also those that are there.
-            how: how many at a time, and when to end.
-            asks: whether models are asked for what is missing; else answers are only scored.
-            session: of its runs.
-            models: the ids of those it asks.
-            show: is given the progress a few times a second, and at the end.
+            judged_usd: earlier cost of judges.
+            store: stores runs and scores.
+            scorers: score all answers, also existing ones.
+            how: options of the batch, with concurrency and limits.
+            asks: True to ask models for missing cases; False to score answers only.
+            session: session of the runs.
+            models: ids of the asked models.
+            show: called with the progress a few times a second, and at the end.
         """
         self.name, self.entries = name, entries
         self.state: BatchState = "Ready"
         self.why = ""
-        """Why it ended before all cases were done."""
+        """Reason for an end before all cases were done."""
         self._executor, self._judges, self._store = executor, judges, store
         self._judged_usd = judged_usd
-        self._scorers, self._how, self._asks, self._session = scorers, how, asks, session
+        self._scorers, self._how, self._asks_models, self._session = scorers, how, asks, session
         self._show, self._models = show, tuple(models)
         self._was_in_memory = store.path is None
         self._began, self._started_at = time.monotonic(), utc_now()
         self._ended_s: float | None = None
         self._at_work: dict[int, float] = {}
-        """By place of the case, what its run costs so far (USD)."""
-        self._reused = sum(entry.standing in ("ok", "ended") for entry in entries)
+        """USD that a running case has cost so far, by index of the case."""
+        self._reused = sum(entry.status in ("ok", "ended") for entry in entries)
         self._done = self._failed = 0
-        """Of this go."""
-        self._counts = Counter(entry.standing for entry in entries)
+        """Cases of this start only."""
+        self._counts = Counter(entry.status for entry in entries)
         self._spent_usd = sum(entry.cost_usd or 0.0 for entry in entries)
         self._is_shown_soon = self._is_stopped = False
-        self._held: dict[str, list[ScoreRecord]] = {}
-        """By run, the scores of earlier goes."""
-        self._marks: dict[int, dict[str, str]] = {}
-        """By place of the case, what its scorers see of the row."""
+        self._earlier_scores: dict[str, list[ScoreRecord]] = {}
+        """Scores of earlier starts, by run id."""
+        self._fingerprints: dict[int, dict[str, str]] = {}
+        """Hashes of the row that its scorers see, by index of the case."""
         self._errors: dict[str, dict[str, str]] = {}
-        """By scorer and run, why there is no score."""
+        """Errors by scorer and run id."""
         self._unscored = 0
-        self._one_ended = asyncio.Event()
-        self._costs: dict[str, tuple[float, int]] = {}
-        """By variant, what its cases cost with their judges (USD), and how many there were."""
-        is_free = all(scorer.by == "function" for scorer in scorers)
+        self._case_ended = asyncio.Event()
+        self._cost_sums: dict[str, tuple[float, int]] = {}
+        """USD of ended cases with their judges, and their number, by variant."""
+        # A case with a judge costs more than its answer: what earlier answers cost says nothing
+        # then.
+        is_free = not any(scorer.costs for scorer in scorers)
         for entry in entries if asks and is_free else ():
             if entry.cost_usd is not None:
                 self._add_cost(entry, entry.cost_usd)
 
     async def run(self) -> None:
-        """Work until all is done or an end is asked for.
+        """Work until all cases are done or the batch is to end.
 
         Raises:
-            NbagentError: the store failed, or nbagent did; what was done is kept.
+            NbagentError: the store failed, or nbagent did; finished cases are stored.
         """
         try:
-            await asyncio.to_thread(self._look_at_scores)
-            self._unscored = len(self._marks)
+            await asyncio.to_thread(self._read_scores)
+            self._unscored = len(self._fingerprints)
             queue = deque(
-                place
-                for place, entry in enumerate(self.entries)
-                if (self._asks and entry.standing not in ("ok", "ended")) or place in self._marks
+                index
+                for index, entry in enumerate(self.entries)
+                if (self._asks_models and entry.status not in ("ok", "ended"))
+                or index in self._fingerprints
             )
             n = min(self._how.concurrency, len(queue))
             tasks = [asyncio.ensure_future(self._worker(queue)) for _ in range(n)]
@@ -157,14 +159,14 @@ class Drive:
                     await made.close()
 
     def stop(self) -> None:
-        """Begin no more, and stop what is at work. On the engine thread."""
+        """Start no more cases, and stop the running ones. On the engine thread."""
         self._is_stopped = True
         self.end("Stopped", "stopped")
         self._executor.stop()
         self._judges.stop()
 
     def end(self, state: BatchState, why: str) -> None:
-        """Begin no more; what is at work goes on to its end. On the engine thread."""
+        """Start no more cases; the running ones continue to their end. On the engine thread."""
         if self.state in ("Ready", "Running", "Paused"):
             self.state, self.why = state, why
 
@@ -176,106 +178,108 @@ class Drive:
                 if not self._at_work:
                     self._end_by_cost()
                     return
-                await self._one_ended.wait()
+                await self._case_ended.wait()
                 continue
-            place = queue.popleft()
-            self._at_work[place] = 0.0
+            index = queue.popleft()
+            self._at_work[index] = 0.0
             self._show_soon()
             try:
-                await self._case(place, self.entries[place])
+                await self._run_case(index, self.entries[index])
             finally:
-                del self._at_work[place]
-                self._one_ended.set()
-                self._one_ended = asyncio.Event()
-            self._look_at_limits()
+                del self._at_work[index]
+                self._case_ended.set()
+                self._case_ended = asyncio.Event()
+            self._check_limits()
             self._show_soon()
 
-    async def _case(self, place: int, entry: Entry) -> None:
-        """Ask it, if that is due, and score its answer."""
-        before, judges = entry.cost_usd or 0.0, _Counted(self._judges)
-        record = None if entry.standing == "ok" else await self._ask(place, entry)
-        self._unscored += record is not None and entry.standing == "ok" and bool(self._scorers)
-        if entry.standing == "ok":
-            await self._score(place, entry, record, judges)
+    async def _run_case(self, index: int, entry: CaseState) -> None:
+        """Ask a case, unless it has an answer, and score the answer."""
+        before, judges = entry.cost_usd or 0.0, _CostCounter(self._judges)
+        record = None if entry.status == "ok" else await self._ask_case(index, entry)
+        self._unscored += record is not None and entry.status == "ok" and bool(self._scorers)
+        if entry.status == "ok":
+            await self._score(index, entry, record, judges)
         self._judged_usd += judges.cost_usd
         spent = (entry.cost_usd or 0.0) - before + judges.cost_usd
         if entry.cost_usd is not None or judges.cost_usd:
             self._add_cost(entry, spent)
 
-    def _add_cost(self, entry: Entry, cost_usd: float) -> None:
-        total, n = self._costs.get(entry.planned.variant.name, (0.0, 0))
-        self._costs[entry.planned.variant.name] = total + cost_usd, n + 1
+    def _add_cost(self, entry: CaseState, cost_usd: float) -> None:
+        total, n = self._cost_sums.get(entry.planned.variant.name, (0.0, 0))
+        self._cost_sums[entry.planned.variant.name] = total + cost_usd, n + 1
 
-    def _may_begin(self, entry: Entry) -> bool:
-        """Whether what is left of the budget is enough for this case, too.
+    def _may_begin(self, entry: CaseState) -> bool:
+        """True if the remaining budget is enough for this case, too.
 
-        What a variant costs is known once a case of it has ended: the first one goes alone.
+        The cost of a variant is unknown until one of its cases has ended, so the first one runs
+        alone: in parallel, every case of an expensive variant could pass the budget.
         """
         most = self._how.max_cost_usd
         if most is None:
             return True
         left = most - self._spent_usd - self._judged_usd
-        mean = self._mean(entry)
+        mean = self._mean_cost(entry)
         if mean is None:
             return left > 0 and not self._at_work
-        for place, cost in self._at_work.items():
-            left -= max(cost, self._mean(self.entries[place]) or 0.0)
+        for index, cost in self._at_work.items():
+            left -= max(cost, self._mean_cost(self.entries[index]) or 0.0)
         return left > 0 and mean <= left
 
-    def _mean(self, entry: Entry) -> float | None:
-        total, n = self._costs.get(entry.planned.variant.name, (0.0, 0))
+    def _mean_cost(self, entry: CaseState) -> float | None:
+        total, n = self._cost_sums.get(entry.planned.variant.name, (0.0, 0))
         return total / n if n else None
 
-    async def _ask(self, place: int, entry: Entry) -> RunRecord | None:
+    async def _ask_case(self, index: int, entry: CaseState) -> RunRecord | None:
         def on_event(event: Event) -> None:
             if isinstance(event, TurnFinished):
-                self._at_work[place] += event.turn.cost_usd or 0.0
-                self._look_at_limits()
+                self._at_work[index] += event.turn.cost_usd or 0.0
+                self._check_limits()
 
-        before, entry_cost, record = entry.standing, entry.cost_usd or 0.0, None
+        before, entry_cost, record = entry.status, entry.cost_usd or 0.0, None
         try:
-            record = await self._executor.run(self._ask_of(entry), on_event)
+            record = await self._executor.run(self._request_of(entry), on_event)
         except StoreError:
             raise
         except NoMoreRuns as error:
             self.end("Stopped", error.message)
         except NbagentError as error:
-            entry.standing, entry.why = "failed", f"{error.code}: {error.message}"
+            entry.status, entry.why = "failed", f"{error.code}: {error.message}"
         else:
-            entry.take(record)
+            entry.add_run(record)
         self._spent_usd += (entry.cost_usd or 0.0) - entry_cost
-        self._at_work[place] = 0.0
+        self._at_work[index] = 0.0
         self._counts.subtract([before])
-        self._counts.update([entry.standing])
-        self._done += entry.standing in ("ok", "ended", "failed")
-        self._failed += entry.standing == "failed"
+        self._counts.update([entry.status])
+        self._done += entry.status in ("ok", "ended", "failed")
+        self._failed += entry.status == "failed"
         return record
 
-    def _ask_of(self, entry: Entry) -> RunRequest:
-        """What asks a case: anew, or from where its last run ended."""
+    def _request_of(self, entry: CaseState) -> RunRequest:
+        """Build the request of a case: a first one, or one that continues its last run."""
         planned, most = entry.planned, self._how.max_cost_usd
         spent = self._spent_usd + self._judged_usd
         left = None if most is None else max(most - spent, 1e-9)
-        ask = ask_of(planned, left_usd=left, session=self._session)
+        ask = request_of_case(planned, left_usd=left, session=self._session)
         if not entry.run_id:
             return ask
         ask = replace(ask, prompt=None, parts=(), kind="resume", parent_id=entry.run_id)
         if not entry.why.startswith("E_DENIED"):
             return ask
+        # After a denial the turn is repeated: resumed, the model would only see the denied call.
         turn = self._store.load(entry.run_id).turns[-1]
         return replace(ask, kind="fork", fork_turn=turn.id)
 
     def _end_by_cost(self) -> None:
         most = self._how.max_cost_usd or 0.0
-        self.end("Stopped", f"max_cost_usd={most:g} is used up; raise it to go on")
+        self.end("Stopped", f"max_cost_usd={most:g} is used up; raise it to continue")
 
-    def _look_at_limits(self) -> None:
+    def _check_limits(self) -> None:
         how, failed = self._how, self._failed
         if how.max_cost_usd is not None:
             spent = self._spent_usd + sum(self._at_work.values()) + self._judged_usd
             if spent >= how.max_cost_usd and self.state == "Running":
                 self._end_by_cost()
-                # The answers that are on their way are paid.
+                # Running turns are paid already, so they may end.
                 self._executor.stop(after_turn=True)
         if how.max_failed is not None:
             is_share = isinstance(how.max_failed, float) and how.max_failed <= 1
@@ -288,95 +292,103 @@ class Drive:
 
     # Scores
 
-    def _look_at_scores(self) -> None:
-        """Read what is scored already, all at once, and find what is not. In any thread.
+    def _read_scores(self) -> None:
+        """Read all existing scores at once, and find the missing ones. Any thread.
 
         Raises:
-            UsageError: a person's label has the name and version of a scorer.
+            UsageError: a person's label has the name and version of a scorer; it would be replaced.
         """
-        done = [entry.run_id for entry in self.entries if entry.standing == "ok"]
+        done = [entry.run_id for entry in self.entries if entry.status == "ok"]
         now = {scorer.name: scorer.version for scorer in self._scorers}
-        held = scores_of(self._store, done)
-        for score in held:
-            self._held.setdefault(score.run_id, []).append(score)
-            if score.row is None and now.get(root_of(score)) == score.version:
+        scores = scores_of(self._store, done)
+        for score in scores:
+            self._earlier_scores.setdefault(score.run_id, []).append(score)
+            if score.row is None and now.get(scorer_name(score)) == score.version:
                 raise UsageError(
                     f"run {score.run_id[:8]} has the score {score.scorer!r} by {score.by!r}, which "
                     "would be lost; give the scorer another name, or a higher version"
                 )
-        versions = versions_of(held, now)
-        for score in held:
-            if score.version == versions[root_of(score)]:
+        versions = versions_of(scores, now)
+        for score in scores:
+            if score.version == versions[scorer_name(score)]:
                 self._note_error(score)
-        for place, entry in enumerate(self.entries):
-            entry.scores = means(counting(self._held.get(entry.run_id, ()), versions))
-            if entry.standing == "ok" and self._scorers:
-                marks = marks_of(entry.planned.row, entry.planned.row)
-                if self._missing(entry, marks):
-                    self._marks[place] = marks
+        for index, entry in enumerate(self.entries):
+            entry.scores = numeric_scores(
+                current_scores(self._earlier_scores.get(entry.run_id, ()), versions)
+            )
+            if entry.status == "ok" and self._scorers:
+                marks = fingerprints_of(entry.planned.row, entry.planned.row)
+                if self._missing_scorers(entry, marks):
+                    self._fingerprints[index] = marks
 
     def _note_error(self, score: ScoreRecord) -> None:
         if score.error is not None:
-            self._errors.setdefault(root_of(score), {})[score.run_id] = score.error
+            self._errors.setdefault(scorer_name(score), {})[score.run_id] = score.error
         else:
-            self._errors.get(root_of(score), {}).pop(score.run_id, None)
+            self._errors.get(scorer_name(score), {}).pop(score.run_id, None)
 
     def _notes(self) -> tuple[str, ...]:
-        """What scorers could not score."""
+        """Summarize the errors of scorers."""
         failed = [(name, [*errors.values()]) for name, errors in self._errors.items() if errors]
         return tuple(
             f"{name} failed on {pluralize(len(errors), 'answer')}: {errors[0]}"
-            for name, errors in failed[:_MOST_NOTES]
+            for name, errors in failed[:_MAX_NOTES]
         )
 
-    def _missing(self, entry: Entry, marks: dict[str, str]) -> list[Scorer]:
-        held = self._held.get(entry.run_id, ())
+    def _missing_scorers(self, entry: CaseState, marks: dict[str, str]) -> list[Scorer]:
+        scores = self._earlier_scores.get(entry.run_id, ())
         return [
-            it
-            for it in self._scorers
-            if not is_scored(held, it.name, it.version, {**marks, _CODE: it.code})
+            scorer
+            for scorer in self._scorers
+            if not is_scored(
+                scores, scorer.name, scorer.version, {**marks, _CODE_COLUMN: scorer.code}
+            )
         ]
 
     async def _score(
-        self, place: int, entry: Entry, record: RunRecord | None, judges: Executor
+        self, index: int, entry: CaseState, record: RunRecord | None, judges: Executor
     ) -> None:
-        """Score an answer with what has not scored it yet."""
-        marks = self._marks.get(place) or marks_of(entry.planned.row, entry.planned.row)
-        missing = self._missing(entry, marks)
+        """Score an answer with the scorers that have not scored it yet."""
+        marks = self._fingerprints.get(index) or fingerprints_of(
+            entry.planned.row, entry.planned.row
+        )
+        missing = self._missing_scorers(entry, marks)
         if not missing or self._is_stopped:
             return
         try:
             record = record or await asyncio.to_thread(self._store.load, entry.run_id)
-        except UsageError:  # it was forgotten
+        except UsageError:  # the run was deleted (forget) meanwhile
             self._unscored -= 1
-            self._counts.subtract([entry.standing])
-            entry.standing, entry.run_id = "missing", ""
-            self._counts.update([entry.standing])
+            self._counts.subtract([entry.status])
+            entry.status, entry.run_id = "missing", ""
+            self._counts.update([entry.status])
             return
         run = Run(record, self._store)
-        at = Judging(executor=judges, case=entry.planned.case)
-        found: list[ScoreRecord] = []
+        at = ScoringContext(executor=judges, case=entry.planned.case)
+        new_scores: list[ScoreRecord] = []
         for scorer in missing:
             if not self._is_stopped:
-                seen = {"row": {**marks, _CODE: scorer.code}}
-                said = await scorer.records(entry.planned.row, run, at)
-                found += [it.model_copy(update=seen) for it in said]
-        if self._is_stopped:  # what was broken off is no error of its own
-            found = [it for it in found if it.error is None]
+                row_marks = {"row": {**marks, _CODE_COLUMN: scorer.code}}
+                records = await scorer.records(entry.planned.row, run, at)
+                new_scores += [score.model_copy(update=row_marks) for score in records]
+        if self._is_stopped:  # a scorer that the stop interrupted has not failed
+            new_scores = [score for score in new_scores if score.error is None]
         else:
             self._unscored -= 1
-        for score in found:
+        for score in new_scores:
             self._note_error(score)
-        save_scores(self._store, found)
+        save_scores(self._store, new_scores)
         now = {scorer.name: scorer.version for scorer in self._scorers}
-        entry.scores = means(counting([*self._held.pop(entry.run_id, ()), *found], now))
+        entry.scores = numeric_scores(
+            current_scores([*self._earlier_scores.pop(entry.run_id, ()), *new_scores], now)
+        )
 
     # Progress
 
     def _show_soon(self) -> None:
         if not self._is_shown_soon:
             self._is_shown_soon = True
-            asyncio.get_running_loop().call_later(_SHOWN_S, self._show_now)
+            asyncio.get_running_loop().call_later(_SHOW_INTERVAL_S, self._show_now)
 
     def _show_now(self) -> None:
         self._is_shown_soon = False
@@ -384,7 +396,7 @@ class Drive:
             self._show(self.progress())
 
     def progress(self) -> BatchProgress:
-        """How far it is. Any thread."""
+        """Return the progress so far. Any thread."""
         elapsed_s = self._ended_s or time.monotonic() - self._began
         counts, entries = self._counts, self.entries
         left, per_s = counts["missing"] + counts["unfinished"], self._done / max(elapsed_s, 1e-3)
@@ -415,7 +427,7 @@ class Drive:
 async def _all_or_first_error(
     tasks: Sequence[asyncio.Task[None]], stop: Callable[[], object]
 ) -> None:
-    """Wait for all; after an error in one, stop the others, wait for them and raise it."""
+    """Wait for all tasks; after an error, stop the others, wait for them and raise it."""
     if not tasks:
         return
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,6 +1,6 @@
-"""What is said of a run by a function: which values are scores, and the records made of them.
+"""Scorers: functions that score a run, valid score values, and the records made of them.
 
-How a model judges is in `judges`, how a person does in `review`.
+Scoring by a model is in `judges`, by a person in `review`.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from nbagent.lab.local import Executor
 from nbagent.run import Run
 from nbagent.runtime import RunTask
 from nbagent.shown.images import of_class
-from nbagent.shown.texts import clean, cut_middle, class_name, plain_repr
+from nbagent.shown.texts import class_name, clean, cut_middle, safe_repr
 from nbagent.shown.values import to_text
 from nbagent.tools.functions.arguments import function_of
-from nbagent.tools.functions.definition import body_of
+from nbagent.tools.functions.definition import code_body
 
 ScoreFunction = Callable[..., Any]
-"""Of a row and its run, sync or async."""
-_GRACE_S = 1.0
-_LABEL_CHARS = 200
+"""Function of a row and its run, sync or async."""
+_STOP_GRACE_S = 1.0
+_MAX_LABEL_CHARS = 200
 TEXT_CHARS = 2_000
-"""Of a reason, and of what a scorer raised."""
-_ROW_CHARS = 20_000
-"""Of all columns of a row; each has a share, and at least `_CELL_CHARS`."""
-_CELL_CHARS = 400
-_TAKES = (
+"""Limit for a reason, and for the error of a scorer."""
+_MAX_ROW_CHARS = 20_000
+"""Limit for all columns of a row together; each gets an equal share, at least `_MIN_CELL_CHARS`."""
+_MIN_CELL_CHARS = 400
+_RETURN_ADVICE = (
     "return True or False, a number, a label (a text of up to "
-    f"{_LABEL_CHARS} characters), nbagent.Score(value, reason), or a dict of these; "
-    "None where there is no score"
+    f"{_MAX_LABEL_CHARS} characters), nbagent.Score(value, reason), or a dict of these; "
+    "None if there is no score"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A score and why: what a scorer may return."""
+    """A score with its reason; a scorer may return it."""
 
     value: bool | float | str | None
     reason: str | None = None
 
 
-class Said(NamedTuple):
-    """One score by its whole name; no value: there is none, or the error says why."""
+class ScoreValue(NamedTuple):
+    """One score with its full name; without a value there is no score, or it failed (`error`)."""
 
     name: str
     value: bool | float | str | None = None
@@ -65,117 +65,133 @@ class Said(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a scorer says of one run, and who said it."""
+class ScorerResult:
+    """Scores of one run, and their author."""
 
-    said: Sequence[Said]
+    values: Sequence[ScoreValue]
     by: str
     judge_run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
-    """What a scorer needs to ask a model."""
+class ScoringContext:
+    """Executor and case for a scorer that asks a model."""
 
     executor: Executor
     case: Case | None = None
-    """That the run answers; None outside of a batch."""
+    """Case that the run answers; None outside of a batch."""
 
 
 class Scorer(ABC):
-    """Says something of a run: a function, or a judge."""
+    """Scores a run: a function, or a judge."""
 
     by = "function"
-    """Stands in its scores, where no run of a judge says it better."""
+    """Author that its scores name, unless a judge's run names the model."""
+
+    @property
+    @abstractmethod
+    def costs(self) -> bool:
+        """True if scoring asks a model, so that budgets and estimates must count it.
+
+        Abstract: a new kind of scorer that does not say so cannot be made.
+        """
 
     def __init__(self, name: str, version: int, does: Any) -> None:
         self.name, self.version = checked_name(name), checked_version(version)
         self.code = sha_of(does)[:8]
-        """Hash of what it does: a scorer that was mended scores anew."""
+        """Hash of its code: a corrected scorer scores again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}, version {self.version}>"
 
-    async def records(self, row: Mapping[str, Any], run: Run, at: Judging) -> list[ScoreRecord]:
-        """The scores of a run; what goes wrong is the `error` of one. On the engine thread.
+    async def records(
+        self, row: Mapping[str, Any], run: Run, at: ScoringContext
+    ) -> list[ScoreRecord]:
+        """Score a run; a failure becomes the `error` of a score. On the engine thread.
 
-        Secrets in them are hidden by the store.
+        The store hides secrets in scores.
         """
         try:
-            verdict = await self._verdict(row, run, at)
+            verdict = await self._score(row, run, at)
         except Exception as error:
-            verdict = Verdict([Said(self.name, error=self._raised(error))], self.by)
-        kept = [it for it in verdict.said if it.value is not None or it.error is not None]
-        # Also that there is no score is kept: nobody is asked for it again.
-        kept, now = kept or verdict.said[:1] or [Said(self.name)], utc_now()
+            verdict = ScorerResult([ScoreValue(self.name, error=self._raised(error))], self.by)
+        values = [
+            value for value in verdict.values if value.value is not None or value.error is not None
+        ]
+        # "No score" is stored too, otherwise each start would score this run again.
+        values, now = values or verdict.values[:1] or [ScoreValue(self.name)], utc_now()
         return [
             ScoreRecord(
                 run_id=run.id,
-                scorer=one.name,
+                scorer=value.name,
                 version=self.version,
-                value=one.value,
-                reason=one.reason,
+                value=value.value,
+                reason=value.reason,
                 by=verdict.by,
-                error=one.error and cut_middle(clean(one.error), TEXT_CHARS),
+                error=value.error and cut_middle(clean(value.error), TEXT_CHARS),
                 at=now,
                 judge_run_id=verdict.judge_run_id,
             )
-            for one in kept
+            for value in values
         ]
 
     @abstractmethod
-    async def _verdict(self, row: Mapping[str, Any], run: Run, at: Judging) -> Verdict:
-        """What it says; whatever it raises becomes an error."""
+    async def _score(self, row: Mapping[str, Any], run: Run, at: ScoringContext) -> ScorerResult:
+        """Score one run; anything raised becomes the error of a score."""
 
     def _raised(self, error: Exception) -> str:
         return str(error) if isinstance(error, NbagentError) else describe_error(error)
 
 
 class FunctionScorer(Scorer):
-    """A function that scores; called, it is the function."""
+    """Scorer made of a function; calling it calls the function."""
 
     def __init__(self, function: ScoreFunction, *, name: str | None, version: int) -> None:
         if not callable(function):
-            raise UsageError(f"{plain_repr(function, 200)} is no function of a row and its run")
+            raise UsageError(f"{safe_repr(function, 200)} is not a function of a row and its run")
         own: str = getattr(function, "__name__", "<lambda>")
         if name is None and own == "<lambda>":
             raise UsageError("a scorer without a name: write nbagent.scorer(name='…')(function)")
-        super().__init__(own if name is None else name, version, body_of(function))
+        super().__init__(own if name is None else name, version, code_body(function))
         try:
             inspect.signature(function).bind("row", "run")
         except ValueError:
-            pass  # Of C, without a signature.
+            pass  # a function written in C, without a signature
         except TypeError as error:
             raise UsageError(f"scorer {own!r} has to take a row and its run: {error}") from None
         self._function = function
         functools.update_wrapper(self, function, updated=())
 
+    @property
+    def costs(self) -> bool:
+        return False  # a model that the function asks by itself is not seen here
+
     def __call__(self, row: Any, run: Any) -> Any:
         return self._function(row, run)
 
-    async def _verdict(self, row: Mapping[str, Any], run: Run, at: Judging) -> Verdict:
-        async def work_async() -> list[Said]:
-            return said_of(self.name, await self._function(row, run))
+    async def _score(self, row: Mapping[str, Any], run: Run, at: ScoringContext) -> ScorerResult:
+        async def work_async() -> list[ScoreValue]:
+            return score_values(self.name, await self._function(row, run))
 
-        def work() -> list[Said]:
-            return said_of(self.name, self._function(row, run))
+        def work() -> list[ScoreValue]:
+            return score_values(self.name, self._function(row, run))
 
-        # In a thread of its own, or on the loop of async tools: one that never ends would else
-        # hold the engine, or one of the few threads that the store and the models wait for.
-        courier = RunTask()
+        # In a thread of its own, or on the loop of async tools: a scorer that never ends would
+        # otherwise block the engine, or one of the few threads that store and models need.
+        run_task = RunTask()
         if inspect.iscoroutinefunction(function_of(self._function)):
-            job = courier.run(work_async, where="tool loop", label=self.name)
+            job = run_task.run(work_async, where="tool loop", label=self.name)
         else:
-            job = courier.run(work, where="worker thread", label=self.name)
-        # A stop of the batch leaves it behind.
-        cancel = courier.outer.cancel if courier.outer else courier.cancel
-        task = await cancel.run_cancellable(job, _GRACE_S)
+            job = run_task.run(work, where="worker thread", label=self.name)
+        # A stop of the batch does not wait for it: a thread cannot be ended from outside.
+        cancel = run_task.outer.cancel if run_task.outer else run_task.cancel
+        task = await cancel.run_cancellable(job, _STOP_GRACE_S)
         if task.cancelled() or not task.done():
-            return Verdict([Said(self.name, error="stopped before it had ended")], self.by)
-        return Verdict(task.result()[0], self.by)
+            return ScorerResult([ScoreValue(self.name, error="stopped before it ended")], self.by)
+        return ScorerResult(task.result()[0], self.by)
 
     def _raised(self, error: Exception) -> str:
-        """The error and the last line of the scorer's own file that led to it."""
+        """Return the error with the last line of the scorer's own file in its traceback."""
         code = getattr(inspect.unwrap(function_of(self._function)), "__code__", None)
         own = [
             frame
@@ -199,13 +215,13 @@ def scorer(
 
     It returns a bool (an assertion), a number, a text (a label), `nbagent.Score(value, reason)`,
     or several as a dict, a dataclass or a pydantic model (`NAME.key`; a text `reason` among them
-    is the reason of all); None where there is no score. What it raises is kept as an error, never
-    as a value.
+    is the reason of all); None if there is no score. An exception is stored as an error, never as
+    a value.
 
     Args:
-        function: where no option is given.
-        name: of the score; the function's own without.
-        version: to be raised when it changes: scores of another version are made anew.
+        function: the function, if no option is given.
+        name: of the score; default: the function's name.
+        version: raise it when the scorer changes: runs are then scored again.
 
     Raises:
         UsageError: it has no name, or does not take a row and a run.
@@ -215,11 +231,15 @@ def scorer(
     return functools.partial(FunctionScorer, name=name, version=version)
 
 
-def as_scorers(given: object) -> tuple[Scorer, ...]:
-    """Scorers, and plain functions as scorers; UsageError where two bear one name."""
-    several = cast("list[object]", given) if isinstance(given, list | tuple) else [given]
-    scorers = [one if isinstance(one, Scorer) else scorer(cast("Any", one)) for one in several]
-    names = [one.name for one in scorers]
+def as_scorers(scorers_or_one: object) -> tuple[Scorer, ...]:
+    """Return scorers, made of functions where needed; raise UsageError if two have one name."""
+    several = (
+        cast("list[object]", scorers_or_one)
+        if isinstance(scorers_or_one, list | tuple)
+        else [scorers_or_one]
+    )
+    scorers = [item if isinstance(item, Scorer) else scorer(cast("Any", item)) for item in several]
+    names = [item.name for item in scorers]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"two scorers are called {name!r}; give one nbagent.scorer(name='…')")
@@ -229,39 +249,42 @@ def as_scorers(given: object) -> tuple[Scorer, ...]:
 # Values → scores
 
 
-def said_of(name: str, given: Any) -> list[Said]:
-    """What a scorer returned, as scores; what is none is an error that says what to return."""
-    fields = None if isinstance(given, Score) else _fields(given)
+def score_values(name: str, value: Any) -> list[ScoreValue]:
+    """Convert a scorer's return value to scores; an invalid value becomes an error with advice."""
+    fields = None if isinstance(value, Score) else _mapping_of(value)
     if fields is None:
-        return [_said(name, given)]
+        return [_score_value(name, value)]
     reason = fields.pop("reason") if isinstance(fields.get("reason"), str) else None
-    return [_said(f"{name}.{clean(str(key))[:100]}", it, reason) for key, it in fields.items()]
+    return [
+        _score_value(f"{name}.{clean(str(key))[:100]}", value, reason)
+        for key, value in fields.items()
+    ]
 
 
-def _fields(given: Any) -> dict[Any, Any] | None:
-    """What several scores are given as, by their names; None for anything else."""
-    if isinstance(given, Mapping):
-        return dict(cast("Mapping[Any, Any]", given))
-    if isinstance(given, BaseModel):
-        return {name: getattr(given, name) for name in type(given).model_fields}
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):
-        return {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+def _mapping_of(value: Any) -> dict[Any, Any] | None:
+    """Return several scores by name, from a mapping, model or dataclass; None for other values."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[Any, Any]", value))
+    if isinstance(value, BaseModel):
+        return {name: getattr(value, name) for name in type(value).model_fields}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return None
 
 
-def _said(name: str, given: Any, reason: object = None) -> Said:
-    if isinstance(given, Score):
-        given, reason = given.value, reason if given.reason is None else given.reason
+def _score_value(name: str, returned: Any, reason: object = None) -> ScoreValue:
+    if isinstance(returned, Score):
+        returned, reason = returned.value, reason if returned.reason is None else returned.reason
     try:
-        value = plain_value(given)
+        value = plain_value(returned)
     except UsageError as error:
-        return Said(name, error=error.message)
-    return Said(name, value, None if reason is None else to_text(reason, TEXT_CHARS))
+        return ScoreValue(name, error=error.message)
+    return ScoreValue(name, value, None if reason is None else to_text(reason, TEXT_CHARS))
 
 
-def plain_value(given: Any) -> bool | float | str | None:
-    """One score as it is kept; UsageError, with what to return, for what is none."""
-    value = given.item() if of_class(given, "numpy", "generic") else given
+def plain_value(returned: Any) -> bool | float | str | None:
+    """Convert a value to a storable score; raise UsageError, with advice, if it is none."""
+    value = returned.item() if of_class(returned, "numpy", "generic") else returned
     value = value.value if isinstance(value, Enum) else value
     if value is None or isinstance(value, bool):
         return value
@@ -269,30 +292,30 @@ def plain_value(given: Any) -> bool | float | str | None:
         number = float(value) if abs(value) < 1e308 else math.inf
         if math.isfinite(number):
             return number
-        raise UsageError(f"{plain_repr(value, 50)} is no score; {_TAKES}")
+        raise UsageError(f"{safe_repr(value, 50)} is no score; {_RETURN_ADVICE}")
     if isinstance(value, str):
         text = clean(value)
-        if len(text) <= _LABEL_CHARS:
+        if len(text) <= _MAX_LABEL_CHARS:
             return text
-        raise UsageError(f"a text of {len(text):,} characters is no label; {_TAKES}")
-    raise UsageError(f"a value of type {class_name(value)} is no score; {_TAKES}")
+        raise UsageError(f"a text of {len(text):,} characters is no label; {_RETURN_ADVICE}")
+    raise UsageError(f"a value of type {class_name(value)} is no score; {_RETURN_ADVICE}")
 
 
 def checked_name(name: object) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]{1,80}", name):
         raise UsageError(
-            f"{plain_repr(name, 100)} cannot name a score; use letters, digits, '_' and '-'"
+            f"{safe_repr(name, 100)} cannot name a score; use letters, digits, '_' and '-'"
         )
     return name
 
 
 def checked_version(version: object) -> int:
     if type(version) is not int or version < 1:
-        raise UsageError(f"version={plain_repr(version, 100)}: count the versions from 1")
+        raise UsageError(f"version={safe_repr(version, 100)}: count the versions from 1")
     return version
 
 
 def shown_row(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The columns of a row and their texts, for who judges: bounded, a cut is marked."""
-    budget = max(_ROW_CHARS // max(len(row), 1), _CELL_CHARS)
+    """Return a row's columns as text for a judge or person: bounded, with cuts marked."""
+    budget = max(_MAX_ROW_CHARS // max(len(row), 1), _MIN_CELL_CHARS)
     return [(" ".join(str(name).split())[:100], to_text(row[name], budget)) for name in row]

@@ -27,7 +27,7 @@ from nbagent.export.cell import cell_text
 from nbagent.notebook.clicks import run_in_thread, start_by_click
 from nbagent.notebook.outputs import KERNEL, ListOutput, Output, find_output, on_reload
 from nbagent.notebook.run_widget import LiveOutput, listen, script
-from nbagent.run import tools_given_to
+from nbagent.run import tools_passed_to
 from nbagent.session.frontend import frontend
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
@@ -152,17 +152,17 @@ def to_request(click: Click, output: Output) -> RunRequest:
     turns = [turn.id for turn in run.turns]
     if click.turn_id and click.turn_id not in turns:
         raise UsageError(f"run {run.id[:8]} has no turn {sanitize_value(click.turn_id[:20])!r}")
-    tools = tools_given_to(run.id, frontend().namespace())
+    tools = tools_passed_to(run.id, frontend().namespace())
     prompt = click.fields.get("prompt", "").strip() or None
     # A retry answers the same request again, so the panel's options for the next run do not apply.
     options, dropped = (RunOptions(), ()) if click.do == "retry" else output.options(run)
     base = RunRequest(
-        prompt=prompt, parent_id=run.id, tools=tools, options=options, dropped=dropped
+        prompt=prompt, parent_id=run.id, tools=tools, options=options, not_inherited=dropped
     )
     if click.do == "continue" or not turns:
         return replace(base, kind="continue" if prompt else "resume")
     turn_id = click.turn_id or turns[-1]
-    return replace(base, kind="fork", fork_turn=turn_id, holds_calls=click.do == "retry")
+    return replace(base, kind="fork", fork_turn=turn_id, defer_calls=click.do == "retry")
 
 
 # The widget in the page

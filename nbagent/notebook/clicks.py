@@ -19,7 +19,7 @@ from nbagent.run import Run, open_run
 from nbagent.runtime import RunTask
 from nbagent.session.frontend import Cell, Frontend, frontend
 from nbagent.session.request import RunRequest
-from nbagent.session.stores import current_store, note_last
+from nbagent.session.stores import current_store, set_last_run
 from nbagent.settings.options import RunOptions
 
 OpenView = Callable[[RunRecord, RunControls], Sink]
@@ -34,7 +34,7 @@ class ClickFrontend(Frontend):
     for its own, and an interrupt of the last cell must not stop it.
     """
 
-    waits_for = "the kernel: a cell is running"
+    wait_reason = "the kernel: a cell is running"
 
     def __init__(self, show: OpenView) -> None:
         """Show runs by `show`."""
@@ -52,14 +52,14 @@ class ClickFrontend(Frontend):
         """Return the notebook without a cell."""
         return Cell(notebook=self._process.cell().notebook)
 
-    def asker(self) -> None:
+    def input_prompt(self) -> None:
         """Return None: no thread waits for these runs."""
 
-    def adopt(self, courier: RunTask) -> None:
+    def serve_when_idle(self, courier: RunTask) -> None:
         """Let the idle kernel run the run's synchronous tools."""
         self._process.serve_when_idle(courier)
 
-    def set_last(self, handle: object, name: str = "_run") -> None:
+    def bind_variable(self, handle: object, name: str = "_run") -> None:
         """Bind a handle to a variable."""
         self._process.bind_variable(handle, name)
 
@@ -124,17 +124,17 @@ def start_by_click(
     """
 
     def start() -> None:
-        wanted = make_request()
+        request = make_request()
         try:
             for _ in range(n):
-                with Run.starting(wanted, here=ClickFrontend(show)):
+                with Run.starting(request, front_end=ClickFrontend(show)):
                     pass
         except Exception:
             on_fewer()
             raise
-        if n > 1 and wanted.parent_id:
+        if n > 1 and request.parent_id:
             # Until the person chooses an answer, "last" stays the run that is retried.
-            note_last(wanted.parent_id, current_store())
-            frontend().bind_variable(open_run(wanted.parent_id))
+            set_last_run(request.parent_id, current_store())
+            frontend().bind_variable(open_run(request.parent_id))
 
     run_on_main_loop(start, on_error=on_error, context=context)

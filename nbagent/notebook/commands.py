@@ -31,10 +31,10 @@ from nbagent.notebook.line import (
 from nbagent.notebook.panel import panel
 from nbagent.notebook.prompt_names import evaluate
 from nbagent.providers.local import SUGGESTED, pull
-from nbagent.run import Run, tools_given_to
+from nbagent.run import Run, tools_passed_to
 from nbagent.run_tree import session_tree
-from nbagent.session.active import at_work
-from nbagent.session.approval import granted
+from nbagent.session.active import active_runs
+from nbagent.session.approval import session_grants
 from nbagent.session.dry_run import dry_run
 from nbagent.session.frontend import frontend
 from nbagent.session.request import RunRequest
@@ -185,7 +185,7 @@ class Commands:
 
     def _inherited_tools(self, run_id: str | None, options: Line) -> tuple[object, ...] | None:
         """Return the functions that the continued run used, unless the line has --tools."""
-        return None if options.tools is not None else tools_given_to(run_id, self._shell.user_ns)
+        return None if options.tools is not None else tools_passed_to(run_id, self._shell.user_ns)
 
     def _run_options(self, options: Line) -> RunOptions:
         """Return the options of the run; `--output` is evaluated to its class."""
@@ -234,8 +234,9 @@ class Commands:
 
     def do_approvals(self, args: list[str], options: Line) -> None:
         if args:
-            print(f"revoked {pluralize(len(granted), 'approval')}; these calls need approval again")
-            granted.clear()
+            revoked = pluralize(len(session_grants), "approval")
+            print(f"revoked {revoked}; these calls need approval again")
+            session_grants.clear()
         else:
             _show(reports.approvals())
 
@@ -283,7 +284,7 @@ class Commands:
 
     def do_retry(self, args: list[str], options: Line) -> None:
         run = handles.open_run(self._run_id(args[0]))
-        n = _number("retry", args[1:] or ["1"], handles.MOST_ANSWERS)
+        n = _number("retry", args[1:] or ["1"], handles.MAX_ANSWERS)
         _show(run.retry(n, tools=self._inherited_tools(run.id, options)))
 
     def do_export(self, args: list[str], options: Line) -> None:
@@ -298,15 +299,18 @@ class Commands:
             _show(reports.workflow(ref))
         except PackageError as error:
             _show(Listing(notes=[*map(str, error.problems)]))
-            faults = pluralize(len(error.problems), "fault")
-            raise UsageError(f"{ref} cannot be used: it has {faults}, listed above") from None
+            problems = pluralize(len(error.problems), "problem")
+            raise UsageError(f"{ref} cannot be used: it has {problems}, listed above") from None
 
     def do_stop(self, args: list[str], options: Line) -> None:
         later = bool(options.after_turn)
-        lab: Any = sys.modules.get("nbagent.lab.batch")
-        batches: list[Batch] = lab.at_work() if lab else []
+        batches: list[Batch] = []
+        if "nbagent.lab.batch" in sys.modules:
+            from nbagent.lab.batch import active_batches
+
+            batches = active_batches()
         # Runs of a batch are stopped by the batch.
-        runs = [run for run in at_work() if run.record.case is None]
+        runs = [run for run in active_runs() if run.record.case is None]
         for batch in batches:
             batch.stop(after_rows=later)
         for run in runs:
@@ -321,7 +325,7 @@ class Commands:
             for batch in batches:
                 batch.wait()
             for run in runs:
-                runtime.wait(run.courier, pump=frontend().pump())
+                runtime.wait(run.run_task, pump=frontend().pump())
             print(f"stopped {stopped}")
 
     def do_config(self, args: list[str], options: Line) -> None:
@@ -410,6 +414,6 @@ def _continued_run(ref: str, run_id: str) -> tuple[str, tuple[str, ...]]:
     names = ", ".join(later_id[:8] for later_id in reversed(later))
     return parent_id, (
         f"This cell was run before, so it continues run {parent_id[:8]} again. "
-        f"{pluralize(len(later), 'later run')} added ({names}) is kept, but is no part of this "
-        f"conversation; `%%agent --continue {run_id[:8]}` continues there.",
+        f"The answer of {pluralize(len(later), 'later run')} ({names}) is kept, but is not part of "
+        f"this conversation; to continue there, use `%%agent --continue {run_id[:8]}`.",
     )

@@ -283,19 +283,25 @@ def package_names() -> list[str]:
 
 def _models(names: Namespace) -> Iterator[Completion]:
     """Models used or listed before, named scripts, and default models of the providers."""
-    offline: Any = sys.modules.get("nbagent.providers.offline")
-    clients: Any = sys.modules.get("nbagent.session.models")
-    scripts = list(offline.scripts.values()) if offline else []
-    # Without scripts that have no name of their own: tests create hundreds.
-    hidden = {script.model_id for script in scripts if not script.is_named}
+    named: list[str] = []
+    hidden: set[str] = set()
+    if "nbagent.providers.offline" in sys.modules:
+        from nbagent.providers.offline import scripts
+
+        # Without scripts that have no name of their own: tests create hundreds.
+        hidden = {script.model_id for script in scripts.values() if not script.is_named}
+        named = [script.model_id for script in scripts.values() if script.is_named]
     model_ids = [
         run.model for run in _recent_runs() if not re.fullmatch(r"offline:script-\d+", run.model)
     ]
-    model_ids += [script.model_id for script in scripts if script.is_named]
+    model_ids += named
     with suppress(Exception):
         model_ids.insert(0, current_settings().model or "")
-    for listed in clients.listed_models.values() if clients else ():
-        model_ids += listed
+    if "nbagent.session.models" in sys.modules:
+        from nbagent.session.models import listed_models
+
+        for provider_models in listed_models.values():
+            model_ids += provider_models
     for name in _providers():
         with suppress(Exception):  # a provider of an installed package may fail
             from nbagent.providers.catalogue import find_provider
@@ -318,14 +324,14 @@ def _tools(names: Namespace) -> Iterator[Completion]:
     yield from ((name, "tool") for name in _functions(names))
     yield from (("all", "value"), ("none", "value"))
     with suppress(Exception):
-        from nbagent.tools.hosts import host_words
+        from nbagent.tools.hosts import host_names
 
-        host_names = host_words()
-        yield from (
-            (word, "tools") for word in host_names if word != "mcp"
-        )  # mcp needs a server's name
-    servers: Any = sys.modules.get("nbagent.tools.mcp.config")
-    yield from ((f"mcp:{name}", "tools") for name in (servers.known_servers() if servers else ()))
+        # `mcp` alone is no host: it needs the name of a server.
+        yield from ((name, "tools") for name in host_names() if name != "mcp")
+    if "nbagent.tools.mcp.config" in sys.modules:
+        from nbagent.tools.mcp.config import known_servers
+
+        yield from ((f"mcp:{name}", "tools") for name in known_servers())
 
 
 def _functions(names: Namespace) -> Iterator[str]:
@@ -364,10 +370,11 @@ def _columns(names: Namespace) -> Iterator[Completion]:
 
 def _run_variables(names: Namespace) -> Iterator[Completion]:
     """Variables that hold a run."""
-    handles: Any = sys.modules.get("nbagent.run")
-    for name, value in list(names.items()):
-        if handles and type(value) is handles.Run and not name.startswith("_"):
-            yield name, "run"
+    if "nbagent.run" not in sys.modules:
+        return  # no run can exist yet, and the import would take time
+    from nbagent.run import Run
+
+    yield from ((name, "run") for name in _variables(names, lambda value: type(value) is Run))
 
 
 def _runs(names: Namespace) -> Iterator[Completion]:

@@ -29,11 +29,11 @@ from nbagent.notebook.run_code import run_code
 from nbagent.notebook.run_widget import LiveOutput, close_views
 from nbagent.runtime import Pump, RunTask
 from nbagent.session.frontend import (
-    Asker,
     BatchControls,
     BatchView,
     Cell,
     Frontend,
+    InputPrompt,
     NoticePrinter,
     PersonReview,
     RunList,
@@ -91,7 +91,7 @@ class NotebookFrontend(Frontend):
     def execution_id(self) -> str | None:
         return kernel.execution_id()
 
-    def input_prompt(self) -> Asker | None:
+    def input_prompt(self) -> InputPrompt | None:
         if not kernel.in_kernel():
             return super().input_prompt()
         return ask_by_input if kernel.allow_stdin() else None
@@ -195,7 +195,7 @@ class RawSink(NoticePrinter):
 
     name = "raw text"
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a notice to stderr."""
         print(text, file=sys.stderr)
 
@@ -206,7 +206,7 @@ class RawSink(NoticePrinter):
             if event.run.text:
                 print(event.run.text)
             if event.run.stop_reason not in ("answered", "workflow_complete"):
-                self.say(f"({labels.status_of(event.run).word})")
+                self.print_line(f"({labels.status_of(event.run).word})")
 
 
 class HeadlessSink:

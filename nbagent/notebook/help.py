@@ -121,14 +121,13 @@ _COMMANDS_TITLE = "%agent COMMAND, or %agent and a question in one line"
 
 
 def _basics() -> Listing:
-    more = ", ".join(f"%agent help {name}" for name in TOPICS)
     return Listing(
         title=_BASICS.title,
         rows=_option_rows(_BASICS),
         parts=[
             Listing(title=_COMMANDS_TITLE, rows=_command_rows(_BASICS.commands)),
             Listing(title="Examples", notes=[_EXAMPLES]),
-            Listing(title="More", notes=[*wrap(f"{more}; everything: %agent help all", 96)]),
+            Listing(title="More", notes=[f"%agent help TOPIC, of {', '.join(TOPICS)}; or all"]),
         ],
     )
 

@@ -60,7 +60,7 @@ class Line(RunOptions):
     )
     over = Option[str | None](
         "--over NAME",
-        "run the prompt for each row of this DataFrame; {{ column }} is that row's value",
+        "run the prompt for each row of a DataFrame; {{ column }} is its value",
         types.variable_name,
     )
     vary = Option[tuple[str, ...]](
@@ -150,7 +150,7 @@ _RUN_OPTIONS = tuple(o.name for o in OPTIONS if o.name not in (*_CELL_OPTIONS, *
 _COMMANDS = (
     Command(
         "tools [NAMES] [options]",
-        "the tools that a model gets, and whether a call is allowed, needs approval or is denied. "
+        "the tools that a model gets, and the decision on their calls. "
         "NAMES as after --tools; without them, the tools of a cell without --tools. Rules come "
         "from %agent config (allow=, ask=, deny=) and from --ask and --deny.",
         ("%agent tools fs,skills", "%agent config allow='fs.write(path=@project/out/*)'"),
@@ -213,8 +213,8 @@ _COMMANDS = (
     Command(
         "fork RUN TURN",
         "ask a turn again with other options; earlier turns are kept. To ask it with another "
-        "prompt, write %%agent --fork RUN:TURN with the prompt on the next lines. run.fork() can also edit "
-        "results and remove messages.",
+        "prompt, write %%agent --fork RUN:TURN with the prompt on the next lines. run.fork() can "
+        "also edit results and remove messages.",
         ("%agent fork last C03 --model openai:gpt-5.4",),
         _RUN_OPTIONS,
     ),

@@ -119,10 +119,10 @@ class Panel(Output):
         """Send the present state to every page. Any thread."""
         with self._lock:
             self._error = self._error if error is None else error
-            last, free = self._last, not self.at_work
+            last, free = self._last, not self.running_id
             self.widget.state = {
                 **self._form.state(),
-                "working": self.at_work,
+                "working": self.running_id,
                 "can_continue": free and last is not None and is_unfinished(last),
                 "goes_on": last is not None,
                 "usual": last.model if last else self._default_model,
@@ -243,7 +243,7 @@ class Panel(Output):
     # Runs
 
     def _request(self, prompt: str, *, is_send: bool) -> RunRequest:
-        if self.at_work:
+        if self.running_id:
             raise UsageError("a run of this panel is still running; stop it or wait for its end")
         self.refresh()
         parent, attached = self._last, self._form.attached()
@@ -260,7 +260,7 @@ class Panel(Output):
             options=options,
             kind="start" if is_new else "continue" if parent and is_send else "resume",
             parent_id=parent.id if parent else None,
-            dropped=dropped,
+            not_inherited=dropped,
         )
 
     def options(self, run: RunRecord | None) -> tuple[RunOptions, tuple[str, ...]]:
@@ -276,7 +276,7 @@ class Panel(Output):
         live.on_message({"kind": "ready"})  # a person clicked, so questions can be answered
         with self._lock:
             self._n_running = self._n_running or n
-            self._live_runs[run.id], self.at_work, self._status = live, run.id, ""
+            self._live_runs[run.id], self.running_id, self._status = live, run.id, ""
             self._draft = "" if self._draft.strip() == without_keys(prompt).strip() else self._draft
             self._records[run.id] = run
             if message_id and self._unsent_prompts.pop(message_id, None) is None:
@@ -328,7 +328,7 @@ class Panel(Output):
         """Count `n` runs as ended; after the last one, list the answers if there are several."""
         self._n_running -= n
         if self._n_running == 0:
-            answers, self._live_runs, self.at_work = [*self._live_runs], {}, ""
+            answers, self._live_runs, self.running_id = [*self._live_runs], {}, ""
             if len(answers) > 1:
                 parent_id = next(run.parent_id for i in answers if (run := self._records.get(i)))
                 self.add(parent_id or "", *answers)
@@ -351,19 +351,19 @@ class Panel(Output):
 
     def _open_run(self, run_id: str) -> None:
         """Show a run and the runs that it continues; the next prompt continues it."""
-        if not self.at_work:
+        if not self.running_id:
             runs = panel_lists.lineage(run_id)
             self._set_conversation(runs)
             self._form.fill(runs[-1], frontend().namespace())
             self._push_state()
 
     def _set_conversation(self, runs: Sequence[RunRecord]) -> None:
-        if not self.at_work:
+        if not self.running_id:
             self._records = {run.id: run for run in runs}
             self.parts = [(run.id,) for run in runs]
             self._conversation_changed()
 
-    def drop(self, run_ids: Collection[str]) -> None:
+    def remove_runs(self, run_ids: Collection[str]) -> None:
         """Remove deleted runs; the conversation continues without them."""
         if any(not set(part).isdisjoint(run_ids) for part in self.parts):
             self._remove_from_conversation(run_ids)

@@ -16,15 +16,15 @@ from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.messages import FilePart, Part
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact, register_environment
-from nbagent.session.tool_hosts import words_of_all
+from nbagent.session.tool_hosts import all_host_names
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings
 from nbagent.settings.types import Tools
 from nbagent.shown.images import encoded_image, load_pillow
 from nbagent.shown.values import to_prompt_parts
 from nbagent.tools.functions.host import FunctionHost
-from nbagent.tools.hosts import host_of
-from nbagent.tools.tool_names import OWN
+from nbagent.tools.hosts import host_module
+from nbagent.tools.tool_names import FUNCTION_HOST
 
 FIELDS = (
     *("model", "system", "temperature", "max_tokens", "reasoning"),
@@ -150,7 +150,7 @@ class Form:
         if chosen == "all":
             return tuple(self._offered)
         names = _tool_names(chosen)
-        takes_own = chosen is None or OWN in names
+        takes_own = chosen is None or FUNCTION_HOST in names
         return tuple(
             name for name in self._offered if name in names or (takes_own and _is_function(name))
         )
@@ -165,9 +165,9 @@ class Form:
         offered = _function_tools(namespace, None)
         offered |= {word: about for word, about in HOSTS.items() if word not in offered}
         for name in (*_tool_names(usual), *_tool_names(self._tools)):
-            if name in offered or name == OWN:
+            if name in offered or name == FUNCTION_HOST:
                 continue
-            if name not in namespace and host_of(name):
+            if name not in namespace and host_module(name):
                 offered[name] = ""
             else:
                 with suppress(NbagentError):  # the function was deleted from the notebook
@@ -225,7 +225,7 @@ def _parts_of(name: str, data: bytes) -> tuple[Part, ...]:
 def _tool_names(chosen: Tools | None) -> tuple[str, ...]:
     """Return the names in a choice of tools, without the notebook's own functions."""
     if chosen == "all":
-        return words_of_all()
+        return all_host_names()
     return chosen if isinstance(chosen, tuple) else ()
 
 

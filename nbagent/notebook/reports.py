@@ -25,18 +25,18 @@ from nbagent.providers.catalogue import find_provider, provider_names
 from nbagent.providers.default_model import choose_default_model, with_provider
 from nbagent.runtime import RunTask, engine_loop
 from nbagent.sandbox.script import isolation_level
-from nbagent.session.active import at_work
-from nbagent.session.approval import PolicyRules, granted
+from nbagent.session.active import active_runs
+from nbagent.session.approval import PolicyRules, session_grants
 from nbagent.session.frontend import frontend
 from nbagent.session.models import list_models
 from nbagent.session.stores import current_store
-from nbagent.session.tool_hosts import tools_of
+from nbagent.session.tool_hosts import open_run_tools
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import current_settings, setting_origins, store_home
 from nbagent.settings.types import Tools
 from nbagent.store.audit import FILE_NAME as AUDIT_FILE
 from nbagent.store.audit import verify_audit
-from nbagent.tools.hosts import HostSet, host_words
+from nbagent.tools.hosts import HostSet, host_names
 from nbagent.view import labels
 from nbagent.view.listing import Listing
 from nbagent.view.words import format_start, one_line, pluralize, sanitize_value
@@ -141,7 +141,7 @@ def compact() -> str:
         UsageError: a run is running here, or the store is in memory.
         StoreError: another kernel uses the store.
     """
-    if at_work():
+    if active_runs():
         raise UsageError("a run is running; stop it or wait for its end, then compact the store")
     store = current_store()
     if store.path is None:
@@ -167,15 +167,15 @@ def tools(names: Tools | None = None, run_options: RunOptions | None = None) -> 
     options = (run_options or RunOptions()).with_changes(
         tools=settings.tools if names is None else names
     )
-    hosts, rules = tools_of(
+    hosts, rules = open_run_tools(
         options.tools, None, options=options, settings=settings, namespace=namespace
     )
-    host = HostSet(hosts, hides=rules.hiding)
+    host = HostSet(hosts, hidden_reason=rules.hidden_reason)
     listing = host.tools(ToolContext(run_id="", session="", runner=RunTask()))
     specs = asyncio.run_coroutine_threadsafe(listing, engine_loop()).result()
     rows = [_tool_row(spec, rules) for spec in specs]
-    for spec in host.offered:
-        if rule := rules.hiding(spec):
+    for spec in host.all_specs:
+        if rule := rules.hidden_reason(spec):
             rows.append((spec.name, f"not shown to the model: {rule}", ""))
     notes = [f"note: {text}" for text in host.warnings]
     if not rows and "skills" in host.host_names:
@@ -189,7 +189,7 @@ def tools(names: Tools | None = None, run_options: RunOptions | None = None) -> 
             "with --tools"
         )
     if names is None:
-        host_texts = ", ".join(word if word != "mcp" else "mcp:NAME" for word in host_words())
+        host_texts = ", ".join(word if word != "mcp" else "mcp:NAME" for word in host_names())
         notes.append(f"Others: --tools {host_texts}; %agent tools NAME lists one.")
     if rules_text := ", ".join(f"{kind}={text}" for kind, text in rules.policy.rules):
         notes.append(f"Rules: {rules_text}")
@@ -211,11 +211,11 @@ def _tool_row(spec: ToolSpec, rules: PolicyRules) -> Row:
 
 def _call_decision(spec: ToolSpec, rules: PolicyRules) -> str:
     """Decision on a call, and the rule that makes it."""
-    verdict = rules.says(spec, CallPreview(ruling=spec.traits.ruling))
+    verdict = rules.decide(spec, CallPreview(ruling=spec.traits.ruling))
     words = {"allow": "allowed", "ask": "asks first", "deny": "denied"}[verdict.ruling]
     if verdict.rule:
         return f"{words}: {verdict.why}"
-    special = rules.about_some_calls(spec)
+    special = rules.conditional_rules(spec)
     return "; ".join([words, *(f"some calls: {text}" for text in special)])
 
 
@@ -301,9 +301,9 @@ def approvals() -> Listing:
             f"{approval.at.astimezone():%H:%M:%S}",
             f"{approval.tool}({one_line(approval.call, 120) if approval.call else 'every call'})",
             repr(one_line(approval.session, 40)),
-            _DECIDED_BY[approval.by],
+            _DECIDED_BY[approval.decided_by],
         )
-        for approval in list(granted.values())
+        for approval in list(session_grants.values())
     ]
     if not rows:
         return Listing(

@@ -163,8 +163,8 @@ class WireClient:
                 listed, page = wire.read_models(load_wire(body))
             except (ValueError, RecursionError, ModelError):
                 raise ModelError(
-                    f"{self._http.address.display_url}{wire.models_path} did not answer with a list of"
-                    " models; check the base URL.",
+                    f"{self._http.address.display_url}{wire.models_path} did not answer with a list"
+                    " of models; check the base URL.",
                     code="LLM_BAD_RESPONSE",
                 ) from None
             models += listed
@@ -228,7 +228,7 @@ class WireClient:
                 try:
                     raise fault
                 finally:
-                    # The error's traceback holds this frame, which would keep the failed answer alive.
+                    # The error's traceback holds this frame and with it the failed answer.
                     del fault, attempt, builder
             yield ChatChunk(notice=notice)
             await asyncio.sleep(notice.wait_s)
@@ -243,7 +243,10 @@ class WireClient:
         if self._toolset.wire is not wire or self._toolset.tools != request.tools:
             self._toolset = Toolset(request.tools, wire)
         toolset = self._toolset
-        params = wire.params(request, toolset.names, workarounds, stream=state.stream)
+        # Reset before the wire builds its parameters: a field that is left out is then always
+        # listed in `dropped_params`, and no other one is left out.
+        sendable = _without_fields(request, wire.unsupported_fields)
+        params = wire.params(sendable, toolset.names, workarounds, stream=state.stream)
         wire.merge_extra_body(params, self._config.extra_body)
         params.update(state.continuation)
         without_place = tuple(
@@ -376,9 +379,15 @@ class _Attempt:
     unsupported: UnsupportedParams
 
 
+def _without_fields(request: ChatRequest, names: frozenset[str]) -> ChatRequest:
+    """Return the request with these fields at their defaults."""
+    fields = type(request).model_fields
+    return request.model_copy(update={name: fields[name].get_default() for name in names})
+
+
 def _late_error_notice(error: ModelError, builder: ResponseBuilder) -> ClientNotice:
-    whole = "cut at its length" if builder.was_cut_by_length else "whole"
-    text = f"The server sent an error behind the answer, which is {whole}: {error.server_text}"
+    whole = "cut at its length" if builder.was_cut_by_length else "complete"
+    text = f"The server sent an error after the answer, which is {whole}: {error.server_text}"
     return ClientNotice("note", text, error=error.info)
 
 

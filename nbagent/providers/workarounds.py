@@ -45,7 +45,8 @@ _REFUSAL_STATUSES = frozenset({None, 400, 404, 422, 501})
 _SUPPORT_VERBS = r"support|accept|take|allow|enabl|handle|process"
 _IMAGE_WORDS = r"images?|image_url|multi-?modal|vision"
 _NO_IMAGES = re.compile(
-    rf"(?:no[tn]?|n't|un|only|endpoints found that)\W*(?:{_SUPPORT_VERBS})\w*.{{0,40}}(?:{_IMAGE_WORDS})"
+    rf"(?:no[tn]?|n't|un|only|endpoints found that)\W*(?:{_SUPPORT_VERBS})\w*"
+    rf".{{0,40}}(?:{_IMAGE_WORDS})"
     rf"|(?:{_IMAGE_WORDS})[^.]{{0,60}}(?:(?:not|only) (?:{_SUPPORT_VERBS})|unsupported)"
     r"|not a (?:multi-?modal|vision)|at most 0 image|unknown variant .?image_url"
     r"|content must be a string|mmproj|required for image input",
@@ -141,9 +142,9 @@ def explain_refusal(error: ModelError, request: ChatRequest) -> None:
     files = not all(isinstance(part, TextPart) for part in parts)
     tools_refused = error.details.get("param") == "tools" and _says_unsupported(error)
     if files and _NO_IMAGES.search(server_text) and not _BAD_IMAGE.search(server_text):
-        advice = "takes no images or files here; go on with a model that does, or leave them out"
+        advice = "accepts no images or files here; use a model that does, or leave them out"
     elif request.tools and (tools_refused or _NO_TOOLS.search(server_text)):
-        advice = "takes no tools here; choose another model, or send none (--tools none)"
+        advice = "accepts no tools here; choose another model, or send none (--tools none)"
     else:
         return
     error.message = f"{request.model} {advice}. The server said: {server_text}"

@@ -19,11 +19,10 @@ from nbagent.runtime.waiting import (
 )
 
 __all__ = [
-    "RunTask",
     "EventChannel",
-    "Pump",
     "InterruptGuard",
-    "wait_async",
+    "Pump",
+    "RunTask",
     "check_interrupted",
     "engine_loop",
     "follow",
@@ -31,4 +30,5 @@ __all__ = [
     "on_engine_thread",
     "use_nested_runner",
     "wait",
+    "wait_async",
 ]

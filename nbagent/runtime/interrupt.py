@@ -90,7 +90,7 @@ class InterruptGuard:
 
     @staticmethod
     def for_thread(cancel: CancelToken) -> InterruptGuard:
-        """Return this thread's guard of this run, for a wait right after the start; else a new one."""
+        """Return this thread's guard of this run, if a wait follows its start; else a new one."""
         stack = _signals().stacks.get(threading.get_ident())
         if stack and stack[-1].cancel is cancel and stack[-1]._job is None:
             return stack[-1]
@@ -260,7 +260,7 @@ def _on_person_interrupt(stack: list[InterruptGuard]) -> None:
     """Handle an interrupt of the person: the first stops the runs, the second ends the wait."""
     for guard in stack:
         guard.interrupted = True
-    if not all(watch.stopping for watch in stack):
+    if not all(guard.stopping for guard in stack):
         _interrupt_innermost(stack, 0, stop_from=0)
         return
     for guard in stack:

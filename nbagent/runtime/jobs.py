@@ -119,9 +119,9 @@ class Job:
             else:
                 self.end(guard.run(self, lambda: self.context.run(self.work)))
         except BaseException as error:
-            wanted = self.stop_wanted or (guard is not None and guard.stopping)
-            stopped = isinstance(error, KeyboardInterrupt) and wanted
-            self.end(error=asyncio.CancelledError() if stopped else _loop_safe(error))
+            is_ours = self.stop_wanted or (guard is not None and guard.stopping)
+            is_stop = isinstance(error, KeyboardInterrupt) and is_ours
+            self.end(error=asyncio.CancelledError() if is_stop else _loop_safe(error))
 
     async def run_async(self) -> None:
         """Await it in the current task, which is its own, in its context."""

@@ -27,7 +27,7 @@ _UNSERVED_AFTER_S = 1.0
 _TOOL_LOOP_TIMEOUT_S = 5.0
 """An async tool that could not start for this long is started in a new thread."""
 current_run_task: contextvars.ContextVar[RunTask | None] = contextvars.ContextVar(
-    "nbagent_courier", default=None
+    "nbagent_run_task", default=None
 )
 
 
@@ -91,7 +91,7 @@ class RunTask:
         self.cancel = cancel or CancelToken()
         """Stops the run. A person's interrupt sets it, so it ends the run and not only one call."""
         self.on_idle_job: Callable[[], None] | None = None
-        """Called, in any thread, if a job is queued and nobody waits: schedule `run_queued_jobs`."""
+        """Called, in any thread, if a job is queued and nobody waits: call `run_queued_jobs`."""
         self.on_unserved: Callable[[str], None] | None = None
         """Called on the engine thread with a job's label if no thread took it for a second."""
         self.outer = current_run_task.get()
@@ -122,7 +122,7 @@ class RunTask:
             try:
                 self.future.set_result(await make_coro())
             except BaseException as error:
-                # Also SystemExit and the like: they must reach the waiting thread, not end this one.
+                # Also SystemExit and the like: they must reach the waiting thread, not this one.
                 self.future.set_exception(error)
 
         thread = self._thread = engine_thread()

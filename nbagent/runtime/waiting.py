@@ -41,7 +41,7 @@ class Pump(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
     def poll(self) -> None:
-        """Deliver messages that have arrived. Must be quick: called every 30 ms and between jobs."""
+        """Deliver messages that arrived. Must be quick: called every 30 ms and between jobs."""
         ...
 
 
@@ -175,7 +175,7 @@ class _ThreadWait:
             raise TimeoutError("the run still works; wait() again, or stop() it")
         if self.run_task.is_lost:
             raise EngineError(
-                "the engine thread of this run is gone (a fork?); `%agent resume` continues the run",
+                "the engine thread of this run is gone (a fork?); `%agent resume` continues it",
                 code="ENGINE_INTERRUPTED",
             )
 

@@ -1,4 +1,4 @@
-"""Running a script apart: `script` runs one, and says how far apart that is.
+"""Runs scripts in isolation: processes, confinement and limits.
 
-Owns processes, confinement and limits. Where scripts come from is `tools.skills`'.
+`tools.skills` decides which script runs.
 """

@@ -1,7 +1,7 @@
-"""What confines a process: Landlock, seccomp, capabilities, called through ctypes.
+"""Confines a process by Landlock, seccomp and capabilities, called through ctypes.
 
-Called in the child between fork and exec. Says nothing about what a script may read; that is
-`grants`. Runs in the supervisor: imports nothing heavy.
+Called in the child between fork and exec, in the supervisor, so it imports nothing heavy.
+`interpreter` lists the files that a script may read.
 """
 
 import ctypes
@@ -38,21 +38,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-def _checked(result: int, what: str) -> int:
+def _checked(result: int, action: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{action}: {os.strerror(number)}")
     return result
 
 
-def prctl(option: int, one: int = 0, two: int = 0) -> None:
+def prctl(option: int, argument2: int = 0, argument3: int = 0) -> None:
     """Call prctl; raises OSError."""
-    numbers = (ctypes.c_ulong(n) for n in (one, two, 0, 0))
+    numbers = (ctypes.c_ulong(n) for n in (argument2, argument3, 0, 0))
     _checked(_libc.prctl(ctypes.c_int(option), *numbers), f"prctl {option}")
 
 
 def landlock_abi() -> int:
-    """The version of Landlock here; 0 where there is none."""
+    """The version of Landlock of this kernel; 0 without Landlock."""
     try:
         return _checked(_libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1)), "")
     except OSError:
@@ -60,7 +60,7 @@ def landlock_abi() -> int:
 
 
 def restrict_files(grants: list[tuple[str, str]], abi: int) -> None:
-    """Close the file system but for these paths, and TCP and signals where the kernel can.
+    """Restrict the file system to these paths, and TCP and signals if the kernel supports it.
 
     A grant is a path, which may be missing, and a key of RIGHTS.
     """
@@ -94,12 +94,12 @@ def _grant(rules: int, path: str, rights: int) -> None:
 
 
 def filter_calls(machine: str, *, abi: int) -> None:
-    """Install the seccomp filter in this process and its children to come."""
+    """Install the seccomp filter in this process and its later children."""
     code = program(machine, landlock_abi=abi, pid=os.getpid())
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
-    place = ctypes.create_string_buffer(header, len(header))
-    prctl(_SECCOMP, 2, ctypes.addressof(place))
+    code_buffer = ctypes.create_string_buffer(header, len(header))
+    prctl(_SECCOMP, 2, ctypes.addressof(code_buffer))
 
 
 def _capabilities() -> int:
@@ -109,10 +109,10 @@ def _capabilities() -> int:
 
 
 def leave_root(uid: int) -> bool:
-    """As root, become a user that owns nothing, able still to pass file permissions.
+    """As root, become a user that owns nothing, but keep the right to pass file permissions.
 
-    Root is bound by no limit of processes and may signal and trace everybody. False when this
-    process is not root or lacks what it takes; then nothing has changed.
+    Limits of processes do not bind root, which may also signal and trace every process. False if
+    this process is not root or lacks a capability; then nothing has changed.
     """
     if os.getuid() != 0:
         return False

@@ -1,7 +1,6 @@
-"""What a script is given: Python with its packages, a command line, an environment, what to read.
+"""The Python of a script: its packages, command line, environment and readable files.
 
-Owns how the running Python's packages are found. Which kernel feature enforces the list of what may
-be read is none of its business.
+Finds the packages of the running Python. `confinement` enforces the list of readable files.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _OF_A_PREFIX = ("bin", "lib", "lib32", "lib64", "libexec", "include", "share", "
 """Not the folder itself: a prefix may be a home folder, or hold a pip.conf with a password."""
 _PACKAGES = ("site-packages", "dist-packages")
 _CODE = (".py", ".so", ".pyd")
-_MOST_ENTRIES = 2000
+_MAX_ENTRIES = 2000
 _PROBE = """
 import json, sys
 maps = [m.MAPPING for n, m in list(sys.modules.items())
@@ -86,12 +85,12 @@ _THREADS = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
     *("POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
 )
-_MOST_THREADS = 8
+_MAX_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python and where its packages lie."""
+    """A Python and the folders of its packages."""
 
     executable: str
     extra_path: tuple[str, ...]
@@ -105,18 +104,19 @@ class Interpreter:
     def command(
         self, source: Path, name: Path, folders: Iterable[Path], args: Iterable[str]
     ) -> list[str]:
-        """A script's command line: shut off from this process's environment and folder.
+        """Command line of a script, independent of this process's environment and folder.
 
-        It is read from `source`, takes `name` for its own file, and imports from `folders`, too.
+        Python reads the script from `source`, shows `name` as its file, and also imports from
+        `folders`.
         """
         late = list(map(str, folders))
-        given = (str(source), str(name), self.site_folders, self.extra_path, late)
-        boot = f"{_BOOT}_boot(*{given!r})\n"
+        arguments = (str(source), str(name), self.site_folders, self.extra_path, late)
+        boot = f"{_BOOT}_boot(*{arguments!r})\n"
         return [self.executable, "-I", "-B", "-u", "-X", "utf8", "-c", boot, *args]
 
-    def environment(self, place: Path, folder: Path) -> dict[str, str]:
-        """A fresh one; of this process's only what programs need to start."""
-        tmp = str(place / "tmp")
+    def environment(self, workspace: Path, folder: Path) -> dict[str, str]:
+        """A new environment; from this process only the variables that programs need to start."""
+        tmp = str(workspace / "tmp")
         system = "/usr/local/bin:/usr/bin:/bin"
         if os.name != "posix":
             system = os.path.join(os.environ.get("SYSTEMROOT", ""), "System32")
@@ -125,7 +125,7 @@ class Interpreter:
             "PATH": os.pathsep.join([os.path.dirname(self.executable), system]),
             **dict.fromkeys(("HOME", "USERPROFILE", "TMPDIR", "TMP", "TEMP"), tmp),
             **dict.fromkeys(("USER", "LOGNAME"), "script"),
-            "OUTPUT_DIR": str(place / "out"),
+            "OUTPUT_DIR": str(workspace / "out"),
             "SKILL_DIR": str(folder),
             "LANG": "C.UTF-8",
             "TERM": "dumb",
@@ -133,7 +133,7 @@ class Interpreter:
             "MPLBACKEND": "Agg",
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONNOUSERSITE": "1",
-            **dict.fromkeys(_THREADS, str(min(_MOST_THREADS, os.cpu_count() or 1))),
+            **dict.fromkeys(_THREADS, str(min(_MAX_THREADS, os.cpu_count() or 1))),
         }
 
 
@@ -149,14 +149,14 @@ def interpreter() -> Interpreter:
 @lru_cache(maxsize=4)
 def _look(executable: str, python_path: str) -> Interpreter:
     try:
-        found = subprocess.run(
+        process = subprocess.run(
             [executable, "-I", "-c", _PROBE],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=30.0,
             check=True,
         )
-        facts = json.loads(found.stdout.splitlines()[-1])
+        facts = json.loads(process.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         raise ToolError(
             f"scripts cannot be run: their Python, sys.executable, does not start "
@@ -185,7 +185,7 @@ def _look(executable: str, python_path: str) -> Interpreter:
 
 
 def _importable(folder: str) -> Iterator[Grant]:
-    """The packages and modules of a source folder, and not what else a project keeps there."""
+    """Packages and modules of a source folder, without other files of a project."""
     if os.path.isfile(folder):
         yield folder, "tree"
         return
@@ -200,7 +200,7 @@ def _importable(folder: str) -> Iterator[Grant]:
 
 def _some_names(folder: str) -> list[str]:
     try:
-        with os.scandir(folder) as found:
-            return [entry.name for entry in islice(found, _MOST_ENTRIES)]
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in islice(entries, _MAX_ENTRIES)]
     except OSError:
         return []

@@ -1,7 +1,7 @@
-"""Running one script: what is asked for, the process it runs in, and how that ended.
+"""Runs the process of one script: the job, the supervisor, the result.
 
-Blocks the calling thread. What happens between the script and the kernel is `supervisor`'s; what a
-script may read and is given is `grants`'; what becomes of its end for others is `script`'s.
+Blocks the calling thread. `supervisor` confines and watches the script, `interpreter` has its
+environment and readable files, `script` turns the result into an answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nbagent.sandbox.interpreter import LOADER, Grant, Interpreter
 from nbagent.sandbox.script_output import Output
 
 LevelName = Literal["landlock", "process"]
-EndedBy = Literal["", "deadline", "stopped", "output", "memory", "processes", "files", "lost"]
+LimitHit = Literal["", "deadline", "stopped", "output", "memory", "processes", "files", "lost"]
 """What ended a script beside itself. `files`: file size, disk space or number of files; `lost`: the
 script ended the process that watched it."""
 
@@ -49,7 +49,7 @@ _SWEEPS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptLimits:
-    """How much a script may take."""
+    """Limits of a script."""
 
     timeout_s: float = 120.0
     memory_bytes: int = 2_000_000_000
@@ -69,7 +69,7 @@ class ScriptLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptOrder:
+class ScriptJob:
     """One script to run."""
 
     text: str | bytes
@@ -85,48 +85,48 @@ class ScriptOrder:
 
 
 @dataclass(slots=True)
-class Ending:
-    """How a script ended."""
+class ProcessResult:
+    """The end of a script's process."""
 
     stdout: Output
     stderr: Output
     returncode: int | None = None
-    ended_by: EndedBy = ""
+    ended_by: LimitHit = ""
     trouble: str = ""
     """Why it was not run."""
 
 
 def run_at(
-    order: ScriptOrder, level: LevelName, place: Path, python: Interpreter, stop: CancelToken
-) -> Ending:
-    """Run a script in a workspace of its own, at this level and never at a lesser one."""
-    source = place / "script.py"
+    order: ScriptJob, level: LevelName, workspace: Path, python: Interpreter, stop: CancelToken
+) -> ProcessResult:
+    """Run a script in its own workspace, at this isolation level and never at a weaker one."""
+    source = workspace / "script.py"
     text = order.text
     source.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
     name = order.file or source
-    folders = (order.cwd,) if name.parent in (order.cwd, place) else (name.parent, order.cwd)
+    folders = (order.cwd,) if name.parent in (order.cwd, workspace) else (name.parent, order.cwd)
     command = python.command(source, name, folders, order.args)
     mark = secrets.token_hex(16)
-    env = {**python.environment(place, order.cwd), _MARK: mark}
+    env = {**python.environment(workspace, order.cwd), _MARK: mark}
     if os.name != "posix":
-        return run_unsupervised(order, command, env, place, stop)
-    _save_plan(order, level, place, python.grants, command, env)
-    return _run_supervised(order, place / "plan", mark, stop)
+        return run_unsupervised(order, command, env, workspace, stop)
+    _save_plan(order, level, workspace, python.grants, command, env)
+    return _run_supervised(order, workspace / "plan", mark, stop)
 
 
 def _save_plan(
-    order: ScriptOrder,
+    order: ScriptJob,
     level: LevelName,
-    place: Path,
+    workspace: Path,
     grants: Iterable[Grant],
     command: list[str],
     env: dict[str, str],
 ) -> None:
-    """Write down all that the supervisor is told; it decides nothing that is not in here."""
+    """Write the plan file: it holds every decision, the supervisor makes none."""
     from nbagent.sandbox import confinement  # only where there is fork
 
-    write = [str(place / "out"), str(place / "tmp")]
-    read = [os.path.realpath(order.cwd), str(place / "script.py")]
+    write = [str(workspace / "out"), str(workspace / "tmp")]
+    read = [os.path.realpath(order.cwd), str(workspace / "script.py")]
     plan: dict[str, Any] = {
         **asdict(order.limits),
         "argv": command,
@@ -137,7 +137,7 @@ def _save_plan(
         "grants": [*grants, *((p, "tree") for p in read), *((p, "write") for p in write)],
         "leave_root": os.getuid() == 0,  # It becomes the user of `supervisor.uid_of`.
     }
-    (place / "plan").write_bytes(marshal.dumps(plan))
+    (workspace / "plan").write_bytes(marshal.dumps(plan))
 
 
 _LAUNCH = """
@@ -150,12 +150,13 @@ main({report!r}, {plan!r})
 """The package's own __init__ is left out: every script waits for what is imported here."""
 
 
-def _run_supervised(order: ScriptOrder, plan: Path, mark: str, stop: CancelToken) -> Ending:
-    """Start the supervisor, read its pipes to their end; nothing of the script is alive then."""
-    heard, report = os.pipe()
+def _run_supervised(order: ScriptJob, plan: Path, mark: str, stop: CancelToken) -> ProcessResult:
+    """Start the supervisor and read its pipes to the end; then no process of the script is alive.
+    """
+    report_reader, report = os.pipe()
     folder = str(Path(__file__).parents[1])
     launch = _LAUNCH.format(folder=folder, report=report, plan=str(plan))
-    with open(heard, "rb", buffering=0) as reports:
+    with open(report_reader, "rb", buffering=0) as reports:
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", launch],
@@ -175,24 +176,24 @@ def _run_supervised(order: ScriptOrder, plan: Path, mark: str, stop: CancelToken
 
 
 class _Watched:
-    """A supervisor and its script, seen from here."""
+    """A running supervisor and its script."""
 
     def __init__(
-        self, order: ScriptOrder, process: subprocess.Popen[bytes], reports: IO[bytes], mark: str
+        self, order: ScriptJob, process: subprocess.Popen[bytes], reports: IO[bytes], mark: str
     ) -> None:
         limits = order.limits
-        self._ending = Ending(Output(limits.output_bytes), Output(limits.output_bytes))
+        self._ending = ProcessResult(Output(limits.output_bytes), Output(limits.output_bytes))
         self._order = order
         self._process = process
         self._reports = reports
         self._mark = mark
         self._said = b""
-        self._asked: EndedBy = ""
+        self._asked: LimitHit = ""
         """Why this process ended it."""
         self._latest = time.monotonic() + _SETUP_S
         self._deadline = math.inf
 
-    def wait(self, stop: CancelToken) -> Ending:
+    def wait(self, stop: CancelToken) -> ProcessResult:
         stop.on_set(lambda: self._end("stopped"))
         try:
             self._read_pipes()
@@ -201,8 +202,8 @@ class _Watched:
             self._finish()
         return self._ending
 
-    def _end(self, why: EndedBy) -> None:
-        """Have the supervisor end the script. Any thread."""
+    def _end(self, why: LimitHit) -> None:
+        """Tell the supervisor to end the script. Any thread."""
         self._asked = self._asked or why
         cast("IO[bytes]", self._process.stdin).close()
 
@@ -239,7 +240,8 @@ class _Watched:
             self._end("output")
 
     def _finish(self) -> None:
-        """Read the supervisor's last word; where there was none, find and end what it watched."""
+        """Read the supervisor's last report; without one, find and kill the processes of the
+        script."""
         try:
             code = self._process.wait(_EXIT_S)
         except subprocess.TimeoutExpired:
@@ -249,7 +251,7 @@ class _Watched:
         ended = re.search(rb"\nended (\w*) (\d+)\n\Z", self._said)
         if code == 0 and ended:
             ending.returncode = os.waitstatus_to_exitcode(int(ended[2]))
-            reason = cast("EndedBy", ended[1].decode())
+            reason = cast("LimitHit", ended[1].decode())
             ending.ended_by = self._asked if reason == "stopped" else reason
             return
         if self._deadline == math.inf:
@@ -262,7 +264,7 @@ class _Watched:
 
 
 def _sweep(mark: str, supervisor_pid: int) -> None:
-    """End what is left of a script without a supervisor: it bears a mark, or a user of its own."""
+    """Kill the rest of a script whose supervisor is gone: it has a mark, or its own user."""
     from nbagent.sandbox.supervisor import uid_of  # only where there is fork
 
     text, uid = f"{_MARK}={mark}".encode(), uid_of(supervisor_pid)
@@ -286,17 +288,17 @@ def _is_marked(pid: int, mark: bytes, uid: int) -> bool:
 
 
 def run_unsupervised(
-    order: ScriptOrder, command: list[str], env: dict[str, str], place: Path, stop: CancelToken
-) -> Ending:
-    """Run it where there is no fork (Windows): a process, a clock, and files for what it says.
+    order: ScriptJob, command: list[str], env: dict[str, str], workspace: Path, stop: CancelToken
+) -> ProcessResult:
+    """Run a script without fork (Windows): a process, a timeout, and files for its output.
 
-    What it starts is ended with it as far as `taskkill` finds it. No limit of memory, processes or
-    disk holds here; the level is `process`, and a person is always asked.
+    Its child processes are killed as far as `taskkill` finds them. Limits of memory, processes and
+    disk do not apply; the level is `process`, and every call needs approval.
     """
     limits = order.limits
-    ending = Ending(Output(limits.output_bytes), Output(limits.output_bytes))
+    ending = ProcessResult(Output(limits.output_bytes), Output(limits.output_bytes))
     deadline = time.monotonic() + limits.timeout_s
-    with open(place / "stdout", "w+b") as stdout, open(place / "stderr", "w+b") as stderr:
+    with open(workspace / "stdout", "w+b") as stdout, open(workspace / "stderr", "w+b") as stderr:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env, cwd=order.cwd
         )

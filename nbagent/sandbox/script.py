@@ -1,6 +1,6 @@
-"""A script kept apart: how far apart it can be here, running it, and what is said of its end.
+"""Runs a script in isolation: the available level, the run, and the result for the model.
 
-Blocks the calling thread. The process itself is `running`'s.
+Blocks the calling thread. The process itself is in `process`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.policy import Isolation
 from nbagent.sandbox.interpreter import Interpreter, interpreter
-from nbagent.sandbox.process import EndedBy, Ending, LevelName, ScriptLimits, ScriptOrder, run_at
+from nbagent.sandbox.process import (
+    LevelName,
+    LimitHit,
+    ProcessResult,
+    ScriptJob,
+    ScriptLimits,
+    run_at,
+)
 from nbagent.sandbox.script_output import ScriptFile, collect, workspace
 
 _CLOSED = (
@@ -47,7 +54,7 @@ print("tried")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptResult:
-    """How a script ended, and what it said and left."""
+    """The result of a script: its exit code, output and files."""
 
     stdout: str
     """Folders of this machine are named by what they are for the script."""
@@ -57,7 +64,7 @@ class ScriptResult:
     timed_out: bool
     duration_ms: float
     isolation: LevelName
-    ended_by: EndedBy = ""
+    ended_by: LimitHit = ""
     files: tuple[ScriptFile, ...] = ()
     notes: tuple[str, ...] = ()
     """What was cut or left out, each in one sentence."""
@@ -65,7 +72,7 @@ class ScriptResult:
 
 @dataclass(frozen=True, slots=True)
 class ActiveIsolation:
-    """The level that a script would run at."""
+    """The isolation level of scripts on this machine."""
 
     name: LevelName
     why: str
@@ -73,20 +80,20 @@ class ActiveIsolation:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether files and network of the machine are closed to the script."""
+        """True if the script has no access to the machine's files and network."""
         return self.name != "process"
 
 
 def isolation_level(wanted: Isolation = "auto") -> ActiveIsolation:
-    """The level that scripts run at. The first call tries it, which takes some 50 ms.
+    """The isolation level of scripts. The first call tries it, which takes about 50 ms.
 
     Args:
-        wanted: `auto` takes the strongest that works.
+        wanted: `auto` takes the strongest level that works.
 
     Raises:
-        ToolError: the level that was named does not work here.
+        ToolError: the requested level does not work here.
     """
-    missing = landlock_trouble() if wanted != "process" else ""
+    missing = landlock_problem() if wanted != "process" else ""
     if wanted != "process" and not missing:
         return ActiveIsolation("landlock", _CLOSED)
     if wanted == "landlock":
@@ -98,8 +105,8 @@ def isolation_level(wanted: Isolation = "auto") -> ActiveIsolation:
 
 
 @lru_cache(maxsize=1)
-def landlock_trouble() -> str:
-    """Why scripts cannot be kept apart here; empty where a script that tried found no way out."""
+def landlock_problem() -> str:
+    """The reason why isolation does not work here; empty if a test script could not escape."""
     if sys.platform != "linux":
         return "this is not Linux"
     from nbagent.sandbox import confinement, supervisor, syscalls  # only where there is fork
@@ -112,24 +119,24 @@ def landlock_trouble() -> str:
         outside.touch()
         inside.mkdir()
         limits = ScriptLimits(timeout_s=10.0)
-        order = ScriptOrder(text=_PROBE, args=(str(outside),), cwd=inside, limits=limits)
+        order = ScriptJob(text=_PROBE, args=(str(outside),), cwd=inside, limits=limits)
         try:
             result = _run_at(order, "landlock")
         except NbagentError as error:
             return error.message
-    said = " ".join(result.stdout.split() or [result.stderr[-200:]])
-    return "" if said == "tried" else f"a script that tried to get out says {said!r}"
+    output = " ".join(result.stdout.split() or [result.stderr[-200:]])
+    return "" if output == "tried" else f"a script that tried to get out says {output!r}"
 
 
-def run_script(order: ScriptOrder, *, stop: CancelToken | None = None) -> ScriptResult:
-    """Run a script apart and wait for it; call it in a worker thread.
+def run_script(order: ScriptJob, *, stop: CancelToken | None = None) -> ScriptResult:
+    """Run a script in isolation and wait for it; call this in a worker thread.
 
-    Whatever the script does ends in a result. Afterwards nothing that it started is alive, where
-    the system lets one know (Linux).
+    Whatever the script does, there is a result. Afterwards no process that it started is alive, on
+    systems that can tell (Linux).
 
     Raises:
-        ToolError: nothing was run: the isolation wanted does not work here, Python does not start,
-            or the machine has no room for it.
+        ToolError: nothing was run: the requested isolation does not work here, Python does not
+            start, or the machine has no space left.
     """
     try:
         return _run_at(order, isolation_level(order.isolation).name, stop)
@@ -138,11 +145,11 @@ def run_script(order: ScriptOrder, *, stop: CancelToken | None = None) -> Script
         raise ToolError(f"the script was not run: {why}", code="E_PRECONDITION_FAILED") from error
 
 
-def _run_at(order: ScriptOrder, level: LevelName, stop: CancelToken | None = None) -> ScriptResult:
+def _run_at(order: ScriptJob, level: LevelName, stop: CancelToken | None = None) -> ScriptResult:
     python, limits = interpreter(), order.limits
-    with workspace() as place:
+    with workspace() as folder:
         began = time.monotonic()
-        ending = run_at(order, level, place, python, stop or CancelToken())
+        ending = run_at(order, level, folder, python, stop or CancelToken())
         duration_ms = round((time.monotonic() - began) * 1000, 1)
         if ending.trouble:
             raise ToolError(
@@ -151,7 +158,7 @@ def _run_at(order: ScriptOrder, level: LevelName, stop: CancelToken | None = Non
                 code="E_PRECONDITION_FAILED",
             )
         files, left_out = collect(
-            place / "out",
+            folder / "out",
             keep_to=order.keep_to,
             most_files=limits.collected_files,
             most_bytes=limits.disk_bytes,
@@ -162,7 +169,7 @@ def _run_at(order: ScriptOrder, level: LevelName, stop: CancelToken | None = Non
         for name, output in (("stdout", ending.stdout), ("stderr", ending.stderr))
         if output.cut_bytes
     ]
-    places = _places(order.cwd, place, python)
+    places = _places(order.cwd, folder, python)
     return ScriptResult(
         stdout=_without_places(ending.stdout.text, places),
         stderr=_without_places(ending.stderr.text, places),
@@ -176,15 +183,15 @@ def _run_at(order: ScriptOrder, level: LevelName, stop: CancelToken | None = Non
     )
 
 
-_LIMIT_ERRORS: tuple[tuple[str, EndedBy], ...] = (
+_LIMIT_ERRORS: tuple[tuple[str, LimitHit], ...] = (
     (r"MemoryError|std::bad_alloc|OSError: \[Errno 12\]", "memory"),
     (r"BlockingIOError: \[Errno 11\]|RuntimeError: can't start new thread", "processes"),
     (r"OSError: \[Errno (27|24)\]", "files"),
 )
 
 
-def _limit_met(ending: Ending) -> EndedBy:
-    """The limit that a failed script ran into by itself: its last line says so."""
+def _limit_met(ending: ProcessResult) -> LimitHit:
+    """The limit that a failed script exceeded, recognised by its last line."""
     if ending.returncode == -getattr(signal, "SIGXFSZ", 25):
         return "files"
     last = ending.stderr.text.rstrip().rpartition("\n")[2]
@@ -194,18 +201,18 @@ def _limit_met(ending: Ending) -> EndedBy:
     return ""
 
 
-def _places(cwd: Path, place: Path, python: Interpreter) -> dict[str, str]:
-    """Folders of this machine, by what they are for the script.
+def _places(cwd: Path, workspace: Path, python: Interpreter) -> dict[str, str]:
+    """Folders of this machine, with the names that the script's output shows instead.
 
-    What lies directly below the root has a name of everyday use (`/tmp`, `/opt`) and stays.
+    Folders directly below the root have common names (`/tmp`, `/opt`) and are not replaced.
     """
     above = enumerate(cwd.parents, 1)
     return {
         **{str(folder): "/".join([".."] * n) for n, folder in above if len(folder.parts) > 2},
         **dict(python.places),
-        str(place): "<script>",
-        str(place / "out"): "$OUTPUT_DIR",
-        str(place / "tmp"): "$TMPDIR",
+        str(workspace): "<script>",
+        str(workspace / "out"): "$OUTPUT_DIR",
+        str(workspace / "tmp"): "$TMPDIR",
         str(cwd): ".",
     }
 

@@ -1,7 +1,7 @@
-"""What a script leaves: its output within a budget, its files taken link-safely, its folders gone.
+"""Output and files of a script: text within a budget, files copied link-safely, folders removed.
 
-The script is dead by the time its files are looked at, but what it left may be anything: links,
-pipes, endless depth, names that are no text. Only regular files with one name come out.
+The script is dead when its files are read, but they may be anything: links, pipes, endless depth,
+names that are not text. Only regular files with one name are copied.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-_DEEPEST = 12
+_MAX_DEPTH = 12
 
 
 class Output:
-    """One stream, in constant memory: its beginning and its end, the middle cut visibly."""
+    """One stream in constant memory: its start and its end; the middle is cut visibly."""
 
     def __init__(self, keep_bytes: int) -> None:
         self._head_bytes = keep_bytes // 2
@@ -39,7 +39,7 @@ class Output:
 
     @property
     def cut_bytes(self) -> int:
-        """How much of the middle is gone."""
+        """Bytes of the middle that were cut."""
         return max(0, self.total_bytes - self._head_bytes - self._tail_bytes)
 
     @property
@@ -53,7 +53,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
-    """A file that the script left in its output folder."""
+    """A file in the script's output folder."""
 
     name: str
     """Relative, with slashes."""
@@ -62,22 +62,22 @@ class ScriptFile:
 
 @contextmanager
 def workspace() -> Generator[Path]:
-    """A private folder with `out` and `tmp` in it; gone afterwards, whatever is in it."""
-    place = Path(os.path.realpath(tempfile.mkdtemp(prefix="nbagent-script-")))
+    """A private folder with `out` and `tmp`; it is removed afterwards, whatever it contains."""
+    folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="nbagent-script-")))
     try:
         for name in ("out", "tmp"):
-            (place / name).mkdir(mode=0o700)
-        yield place
+            (folder / name).mkdir(mode=0o700)
+        yield folder
     finally:
-        remove_tree(place)
+        remove_tree(folder)
 
 
 def collect(
     folder: Path, *, keep_to: Path | None, most_files: int, most_bytes: int
 ) -> tuple[tuple[ScriptFile, ...], tuple[str, ...]]:
-    """The regular files below a folder, nearest first and by name, and a note of what is left out.
+    """Regular files below a folder, nearest first and by name, and a note about omitted ones.
 
-    Nothing writes there any more. They are copied to `keep_to`, over no file that is there.
+    Nothing writes there any more. They are copied to `keep_to` and replace no file.
     """
     files: list[ScriptFile] = []
     left_out = size_bytes = 0
@@ -103,12 +103,12 @@ def collect(
 
 
 def _below(folder: Path) -> Iterator[tuple[str, str]]:
-    """What lies below a folder by relative name; of links and what is too deep, the name alone."""
+    """Entries below a folder by relative name; for links and too deep entries only the name."""
     for here, folders, names in os.walk(folder):
         below = Path(here).relative_to(folder)
         links = [name for name in folders if os.path.islink(os.path.join(here, name))]
         entered = [name for name in folders if name not in links]
-        folders[:] = sorted(entered) if len(below.parts) < _DEEPEST else []
+        folders[:] = sorted(entered) if len(below.parts) < _MAX_DEPTH else []
         left = [name for name in entered if name not in folders]
         for name in sorted([*names, *links, *left]):
             yield (below / name).as_posix(), os.path.join(here, name)
@@ -121,9 +121,9 @@ def _copy(path: str, target: Path) -> None:
 
 
 def remove_tree(root: Path) -> None:
-    """Remove a folder of any depth and with any permissions; follows no link, raises nothing.
+    """Remove a folder of any depth and with any permissions; follow no link, raise nothing.
 
-    A folder in a folder is first moved to the top, so that no path is ever too long.
+    An inner folder is first moved to the top, so that no path is too long.
     """
     with suppress(OSError), tempfile.TemporaryDirectory(dir=root.parent) as top:
         fresh = (os.path.join(top, str(number)) for number in count())
@@ -132,8 +132,8 @@ def remove_tree(root: Path) -> None:
         os.rename(root, waiting[0])
         while waiting:
             folder = waiting.pop()
-            with os.scandir(folder) as found:
-                entries = list(found)
+            with os.scandir(folder) as listing:
+                entries = list(listing)
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     os.chmod(entry.path, 0o700)

@@ -1,8 +1,8 @@
-"""The process between nbagent and a script: shuts it in, watches it, leaves nothing alive.
+"""The process between nbagent and a script: confines it, watches it, and kills what is left.
 
-A program: `running` starts it with a clean environment and none of nbagent's memory, with the pipe
-to report to and the file of its plan as arguments. The end of its stdin is the order to end the
-script. Imports nothing heavy, since every script waits for it.
+`process` starts it as a program with a clean environment and none of nbagent's memory; arguments
+are the pipe for reports and the plan file. The end of its stdin tells it to end the script. It
+imports nothing heavy, since every script waits for it.
 
 Reports: `setup TEXT` (nothing was run), `started`, `ended REASON WAIT_STATUS`.
 """
@@ -32,7 +32,7 @@ _THREADS_EACH = 4
 
 
 def uid_of(supervisor: int) -> int:
-    """The user that a script of root's becomes: one that systems keep for passing users."""
+    """The user that root's scripts run as: an id that systems reserve for temporary users."""
     return 61184 + supervisor % 4336
 
 
@@ -52,7 +52,7 @@ def main(report: int, path: str) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
-    family = _Family(script)
+    family = ProcessTree(script)
     with open(errors, "rb") as file:
         trouble = file.read()
     if trouble:
@@ -77,7 +77,8 @@ def _say(report: int, line: bytes) -> None:
 
 
 def _become_script(plan: Plan, errors: int) -> None:
-    """Never returns: becomes the script, or says why not. Fails closed: not confined, not run."""
+    """Become the script, or report the reason; never returns. Without confinement it does not run.
+    """
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -137,11 +138,10 @@ def _confine(plan: Plan) -> None:
 # --- in the supervisor --------------------------------------------------------------------------
 
 
-class _Family:
-    """A script and all that it started.
+class ProcessTree:
+    """A script and all processes that it started.
 
-    As a subreaper this process is the parent of every orphan: when it has no child left, nothing is
-    alive.
+    As a subreaper this process is the parent of every orphan: without a child, nothing is alive.
     """
 
     def __init__(self, script: int) -> None:
@@ -150,7 +150,7 @@ class _Family:
         """How the script itself ended."""
 
     def is_alive(self) -> bool:
-        """Collect those that ended; whether any is left."""
+        """Collect ended processes; True if any is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -162,19 +162,19 @@ class _Family:
                 self.status = status
 
     def members(self) -> list[int]:
-        """All living descendants of this process, where the kernel tells them."""
-        found: list[int] = []
+        """All living descendants of this process, if the kernel lists them."""
+        members: list[int] = []
         waiting = [os.getpid()] if TELLS_CHILDREN else []
         while waiting:
             pid = waiting.pop()
             for thread in _names(f"/proc/{pid}/task"):
                 born = [int(n) for n in _read(f"/proc/{pid}/task/{thread}/children").split()]
-                found += born
+                members += born
                 waiting += born
-        return found
+        return members
 
     def end(self) -> None:
-        """Kill them all; stopped before, so that a fork bomb cannot outrun this."""
+        """Kill all processes; they are stopped first, so that a fork bomb cannot outrun this."""
         until = time.monotonic() + _KILL_S
         while True:
             stopped: set[int] = set() if TELLS_CHILDREN else {-self.script}
@@ -193,8 +193,8 @@ def _signal(pids: set[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _watch(family: _Family, plan: Plan) -> str:
-    """Wait until the script ended or has to; returns why it has to, empty when it ended."""
+def _watch(family: ProcessTree, plan: Plan) -> str:
+    """Wait for the end of the script or for a limit; return the limit, or an empty text."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     if LINUX:
@@ -224,7 +224,8 @@ def _watch(family: _Family, plan: Plan) -> str:
 
 
 def _memory_bytes(pids: list[int], limit_bytes: int) -> int:
-    """What processes take together; looked at closely only when a rough look is over the limit."""
+    """Memory of the processes together; measured exactly only if a rough figure is over the limit.
+    """
     page = resource.getpagesize()
     rough = {pid: _pages(pid) * page for pid in pids}
     if sum(rough.values()) <= limit_bytes:
@@ -245,12 +246,12 @@ def _own_share_bytes(pid: int, otherwise: int) -> int:
 
 
 def _fills_disk(pids: list[int], plan: Plan) -> bool:
-    """Whether its folders, and what it holds open without a name, take more than they may."""
+    """True if its folders and its open deleted files exceed the limit of disk space."""
     entries, sizes = 0, dict[tuple[int, int], int]()
     waiting = list(plan.folders)
     while waiting:
-        with suppress(OSError), os.scandir(waiting.pop()) as found:
-            for entry in found:
+        with suppress(OSError), os.scandir(waiting.pop()) as listing:
+            for entry in listing:
                 entries += 1
                 if entries > plan.disk_entries:
                     return True

@@ -37,7 +37,7 @@ _REFUSE = _answer(errno.EPERM)
 
 
 def _among(argument: int, values: tuple[int, ...], yes: bytes, no: bytes) -> list[bytes]:
-    """One answer if an argument is one of these, another if it is none."""
+    """One result if an argument is among these values, another if it is not."""
     tests = [_instruction(0x15, value, len(values) - at, 0) for at, value in enumerate(values)]
     return [_argument(argument), *tests, no, yes]
 
@@ -253,9 +253,9 @@ def _without_truncate() -> list[_Rule]:
 
 
 def program(machine: str, *, landlock_abi: int, pid: int) -> bytes:
-    """The filter for a machine of ARCHES, beside this version of Landlock.
+    """The filter for a machine of ARCHES, together with this version of Landlock.
 
-    Before version 6 the process `pid`, which the filter is for, may signal itself only.
+    Before version 6, the process `pid` of the filter may signal only itself.
     """
     code = [_load(4), _instruction(0x15, ARCHES[machine], 1, 0), _KILL, _load(0)]
     if machine == "x86_64":

@@ -1,7 +1,7 @@
-"""Options → a plan (client, hosts, composer, sinks) → a run: starts, goes on, forks.
+"""A request and options become a plan, the plan a run: start, resume, fork, stop.
 
-Hands each event to its sinks in order, the store first. It knows no notebook: what the process
-offers comes through a `Frontend`.
+Each event goes to the sinks in order, the store first. This package does not know notebooks: a
+`Frontend` provides what the process offers.
 
-Inside, imports go: frontend, clients, approval → composer, stores → prepare → active.
+Imports inside: frontend, models, approval → chat_composer, stores → inherit → plan → active_run.
 """

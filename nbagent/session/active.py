@@ -1,8 +1,7 @@
 """A run at work: starts the engine on its thread and hands each event to its sinks in order.
 
-The store comes first: what is committed is on disk before anybody sees it. A sink that raises is
-detached and named; nothing that a sink does ends a run. A dry run takes the very same path up to
-its first request; nothing is sent, kept or changed.
+The store comes first: an event is on disk before a view shows it. A sink that raises is detached
+and named; no sink can end a run.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbagent.contracts.approval import PersonAnswer
 from nbagent.contracts.canonical import utc_now
@@ -35,20 +34,17 @@ from nbagent.engine import run_engine
 from nbagent.runtime import RunTask
 from nbagent.session.approval import SessionApprover
 from nbagent.session.frontend import Frontend, frontend
-from nbagent.session.plan import prepare
+from nbagent.session.plan import prepare_run
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.store.audit import AuditSink, is_audited
 from nbagent.store.writer import Store
 
-if TYPE_CHECKING:
-    pass
-
 OnEvent = Callable[[Event], object]
 
-_BEAT_S = 10.0
-_LOCKED = (
-    "another process is writing to the store of runs; this run goes on, or stops, when it is "
+_HEARTBEAT_S = 10.0
+_LOCKED_NOTICE = (
+    "another process is writing to the store of runs; this run continues (or stops) when it is "
     "done, or in half a minute"
 )
 _log = logging.getLogger("nbagent")
@@ -56,7 +52,7 @@ _log = logging.getLogger("nbagent")
 
 @dataclass(frozen=True, slots=True)
 class CallbackSink:
-    """Hands events to a function of the person's (`on_event=`), on the engine thread."""
+    """Passes events to the user's function (`on_event=`), on the engine thread."""
 
     callback: OnEvent
     name: str = "on_event"
@@ -69,37 +65,39 @@ class CallbackSink:
 
 
 class ActiveRun:
-    """One run from its start on: the engine's EventPort, and what stops it.
+    """One run, from its start to its end: the engine's EventPort, and the controls that stop it.
 
-    UsageError where it cannot be done as asked.
+    Raises UsageError if the request cannot be carried out.
     """
 
     def __init__(
         self, ask: RunRequest, *, store: Store | None = None, here: Frontend | None = None
     ) -> None:
         self.store = store or current_store()
-        self._here = here or frontend()
-        # Its words are in the record, without what is secret in them.
+        self._frontend = here or frontend()
+        # Prompt and messages are in the record, there without secrets: no second copy is kept.
         self.ask = replace(ask, prompt=None, parts=(), template=None, messages=(), edits={})
-        self.courier = RunTask()
-        self.prepared = prepare(ask, self.store, self._here, self.courier, self._wait_for_host)
+        self.run_task = RunTask()
+        self.prepared = prepare_run(
+            ask, self.store, self._frontend, self.run_task, self._show_host_wait
+        )
         self.plan = self.prepared.plan
         self.record: RunRecord = self.plan.run
-        """What is committed of the run; after its end, the final record."""
+        """Record as far as it is committed; after the end, the final record."""
         self._sinks: list[Sink] = []
-        self._unsaid: list[Notice] = []
-        self._waits: list[str] = []
-        """What hosts said that the run waits for."""
-        self._begun = False
+        self._pending_notices: list[Notice] = []
+        self._wait_texts: list[str] = []
+        """Reasons that tool hosts gave for waiting."""
+        self._is_started = False
         self._approver = self.plan.approver = SessionApprover(
             host=self.prepared.host,
             rules=self.prepared.rules,
             session=self.record.session,
             callback=ask.on_approval,
-            buttons=self._buttons,
-            by_input=self._here.input_prompt(),
+            buttons_ready=self._buttons_ready,
+            input_prompt=self._frontend.input_prompt(),
             audit=self._audit(),
-            pauses=ask.case is not None,
+            pause_if_unanswered=ask.case is not None,
         )
         self.store.database.on_warning = self._warn_all
 
@@ -108,72 +106,72 @@ class ActiveRun:
         if after_turn:
             self.plan.cancel.after_turn = True
         else:
-            self.courier.stop()
+            self.run_task.stop()
 
     def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
-        """Answer the question about a call; False when it is not asked (any more). Any thread."""
+        """Answer the question about a call; False if the question is not open. Any thread."""
         return self._approver.answer(tool_call_id, answer)
 
     def preview(self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces) -> bool:
-        """Show what a call that is asked about would do with other arguments. Any thread."""
+        """Show the effect of the call in question with other arguments. Any thread."""
         return self._approver.preview(tool_call_id, arguments, show)
 
     def start(self, on_event: OnEvent | None = None) -> None:
-        """Open its views and begin; returns at once."""
+        """Open the views and start; return at once."""
         if inspect.iscoroutinefunction(on_event):
             raise UsageError("on_event takes a plain function; to await, follow agent.stream(…)")
-        flow = self.prepared.flow
-        if flow is not None:
-            flow.begin()
+        workflow_run = self.prepared.workflow_run
+        if workflow_run is not None:
+            workflow_run.begin()
         try:
             self._start(on_event)
         except BaseException:
-            _at_work.discard(self)
-            if flow is not None:
-                flow.document.release()
+            _active_runs.discard(self)
+            if workflow_run is not None:
+                workflow_run.document.release()
             raise
 
     def _start(self, on_event: OnEvent | None) -> None:
         try:
-            if view := self._here.open(self.record, self, self.ask.options):
+            if view := self._frontend.open(self.record, self, self.ask.options):
                 self._sinks.append(view)
         except Exception as error:
             self.warn(f"the run is not shown: {describe_error(error)}")
         if on_event is not None:
             self._sinks.append(CallbackSink(on_event))
-        self._here.serve_when_idle(self.courier)
-        self.courier.on_unserved = self._wait_for_thread
-        _at_work.add(self)
-        self.courier.start(self._drive)
+        self._frontend.serve_when_idle(self.run_task)
+        self.run_task.on_unserved = self._show_thread_wait
+        _active_runs.add(self)
+        self.run_task.start(self._run_to_end)
 
-    async def _drive(self) -> RunRecord:
-        self._beat_in(_BEAT_S)
+    async def _run_to_end(self) -> RunRecord:
+        self._schedule_heartbeat(_HEARTBEAT_S)
         try:
             await run_engine(self.plan, self)
         except BaseException as error:
-            self._break(error)
-            if not self._begun or not isinstance(error, Exception):
+            self._end_with_error(error)
+            if not self._is_started or not isinstance(error, Exception):
                 raise
         finally:
             self._heartbeat.cancel()
-            _at_work.discard(self)
-            if self.prepared.flow is not None:
-                self.prepared.flow.document.release()
+            _active_runs.discard(self)
+            if self.prepared.workflow_run is not None:
+                self.prepared.workflow_run.document.release()
             for sink in self._sinks:
                 with suppress(Exception):
                     sink.close()
         return self.record
 
-    def _beat_in(self, wait_s: float) -> None:
-        """Keep the store's lease alive; soon again where another process is writing."""
+    def _schedule_heartbeat(self, wait_s: float) -> None:
+        """Renew the store's lease; try again soon if another process is writing."""
 
         def beat() -> None:
-            self._beat_in(_BEAT_S if self.store.heartbeat() else 1.0)
+            self._schedule_heartbeat(_HEARTBEAT_S if self.store.heartbeat() else 1.0)
 
         self._heartbeat = asyncio.get_running_loop().call_later(wait_s, beat)
 
-    def _break(self, error: BaseException) -> None:
-        """The store failed for good, or nbagent did: end with what is committed, and say so."""
+    def _end_with_error(self, error: BaseException) -> None:
+        """End the run with the committed part: the store failed for good, or nbagent did."""
         info = ErrorInfo("E_INTERNAL", describe_error(error))
         end = {
             "phase": "Failed",
@@ -183,26 +181,27 @@ class ActiveRun:
             "notices": tuple(self.plan.notices),
         }
         self.record = self.record.model_copy(update=end)
-        if self._begun:
+        if self._is_started:
             with suppress(Exception):
                 self.store.abandon(self.record.id)
-            self._hand_on(RunFinished(self.record))
+            self._dispatch(RunFinished(self.record))
 
     def emit(self, event: Event) -> None:
-        """Tell the sinks of something that is not kept. On the engine's loop."""
+        """Pass an event to the sinks without storing it. On the engine's loop."""
         if isinstance(event, TurnStarted):
-            self.look_at_tools()
+            self.warn_about_tools()
         elif isinstance(event, RunFinished):
-            self._wait_for_host("")
-        self._hand_on(event)
-        while self._unsaid:
-            self._hand_on(self._unsaid.pop(0))
+            self._show_host_wait("")
+        self._dispatch(event)
+        while self._pending_notices:
+            self._dispatch(self._pending_notices.pop(0))
 
     async def commit(self, event: Event) -> None:
-        """Keep an event; nothing is seen before it is on disk. On the engine's loop."""
-        await self.store.commit(event, lambda: self._hand_on(Waiting(None, _LOCKED)))
+        """Store an event, then pass it to the views: nothing is shown before it is on disk. On the
+        engine's loop."""
+        await self.store.commit(event, lambda: self._dispatch(Waiting(None, _LOCKED_NOTICE)))
         if isinstance(event, RunStarted):
-            self._begun = True
+            self._is_started = True
         elif isinstance(event, RunFinished):
             self.record = event.run
         elif isinstance(event, TurnFinished | MessagesAdded):
@@ -212,47 +211,47 @@ class ActiveRun:
             self.record = self.record.model_copy(update={"turns": turns, "messages": messages})
         self.emit(event)
 
-    def _hand_on(self, event: Event) -> None:
+    def _dispatch(self, event: Event) -> None:
         for sink in tuple(self._sinks):
             try:
                 sink.handle(event)
-            except BaseException as error:  # also SystemExit: a view never ends a run
+            except BaseException as error:  # also SystemExit: a view must not end a run
                 self._sinks.remove(sink)
                 self.warn(f"{sink.name} was detached: {describe_error(error)}")
                 with suppress(Exception):
                     sink.close()
 
     def warn(self, text: str) -> None:
-        """Tell the person, and keep it in the record."""
+        """Show a warning and keep it in the record."""
         text = redact(text)
         _log.warning("run %s: %s", self.record.id[:8], text)
         self.plan.notices.append(text)
-        self._unsaid.append(Notice("warning", text))
+        self._pending_notices.append(Notice("warning", text))
 
     def _warn_all(self, text: str) -> None:
-        for run in at_work():
+        for run in active_runs():
             if run.store is self.store:
                 run.warn(text)
 
-    def look_at_tools(self) -> None:
-        """Say what hosts warn of (a skill that is not as it should be), once in each process."""
-        self._wait_for_host("")
+    def warn_about_tools(self) -> None:
+        """Show the warnings of tool hosts (a broken skill), each once per process."""
+        self._show_host_wait("")
         for text in self.prepared.host.warnings:
-            if text not in _said_warnings:
-                _said_warnings.add(text)
+            if text not in _reported_warnings:
+                _reported_warnings.add(text)
                 self.warn(text)
 
-    def _wait_for_thread(self, tool: str) -> None:
-        self._hand_on(Waiting(None, f"{tool or 'a tool'} waits for {self._here.wait_reason}"))
+    def _show_thread_wait(self, tool: str) -> None:
+        self._dispatch(Waiting(None, f"{tool or 'a tool'} waits for {self._frontend.wait_reason}"))
 
-    def _wait_for_host(self, text: str) -> None:
-        """Say what the run waits for before its tools can be listed; no text: no longer."""
-        if text or self._waits:
-            self._waits = [*self._waits, text] if text else []
-            self._hand_on(Waiting(None, "; ".join(self._waits)))
+    def _show_host_wait(self, text: str) -> None:
+        """Show why listing the tools takes time; an empty text ends the wait."""
+        if text or self._wait_texts:
+            self._wait_texts = [*self._wait_texts, text] if text else []
+            self._dispatch(Waiting(None, "; ".join(self._wait_texts)))
 
     def _audit(self) -> AuditSink | None:
-        """The sink for the audit log of a workflow, and of a run whose tools touch the world."""
+        """Sink of the audit log, for workflows and for runs whose tools have effects outside."""
         if not (self.record.workflow or is_audited(self.prepared.host.host_names)):
             return None
         if self.store.path is None:
@@ -262,19 +261,16 @@ class ActiveRun:
         self._sinks.append(audit)
         return audit
 
-    def _buttons(self) -> bool | None:
-        """Whether a view with buttons is ready; None where there is none."""
+    def _buttons_ready(self) -> bool | None:
+        """True if a view with buttons is ready, False if not yet; None without such a view."""
         ready = [getattr(sink, "can_answer", None) for sink in self._sinks]
         return True if True in ready else False if False in ready else None
 
 
-_at_work: set[ActiveRun] = set()
-_said_warnings: set[str] = set()
+_active_runs: set[ActiveRun] = set()
+_reported_warnings: set[str] = set()
 
 
-def at_work() -> list[ActiveRun]:
-    """The runs of this process that are not over."""
-    return list(_at_work)
-
-
-# What a run would send
+def active_runs() -> list[ActiveRun]:
+    """Runs of this process that have not ended."""
+    return list(_active_runs)

@@ -1,7 +1,7 @@
-"""The base of a chat's requests, and answers of a type: their schema, their check, the retries.
+"""The system prompt and the opening messages of a run without a workflow.
 
-Where the provider binds answers to a schema, the answer is text; elsewhere the model gives it by
-calling `final_answer`, a tool that is offered beside the others.
+An answer of a declared type is text if the provider enforces a schema; otherwise the model calls
+`final_answer`, a tool that is offered with the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nbagent.contracts.messages import FINAL_ANSWER, Message
 from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.ports import Composition, TurnDecision
 from nbagent.contracts.records import EngineTurn
-from nbagent.session.output import CALL_FINAL_ANSWER, MOST_CORRECTIONS, Output
+from nbagent.session.output import FINAL_ANSWER_PROMPT, MAX_CORRECTIONS, OutputType
 
 TOOL_POLICY = """\
 You can call tools. Call one when it brings you closer to the answer, several at once when they \
@@ -26,10 +26,10 @@ Use only what the results say, and tell the person when they do not suffice."""
 
 
 class ChatComposer:
-    """Chat mode: no workflow, the prompt goes out as it was typed.
+    """Composer of chat mode: without a workflow, the prompt is sent as typed.
 
-    With `output` it says how the answer is given, and sends back what does not fit; a run that goes
-    on begins to count anew. `opening` enters the history before the first request.
+    With `output` it explains how to answer, and returns an invalid answer to the model; a
+    resumed run starts this count again. `opening` enters the history before the first request.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ChatComposer:
         system: str | None,
         *,
         opening: tuple[Message, ...] = (),
-        output: Output | None = None,
+        output: OutputType | None = None,
         agent: str | None = None,
     ) -> None:
         self._system = (system or "").strip()
@@ -45,7 +45,7 @@ class ChatComposer:
         self._opening = opening
         self._output = output
         self._by_call = False
-        self._failed = 0
+        self._n_invalid = 0
 
     async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
         """The system prompt, the tool policy where there are tools, and how an answer is given."""
@@ -54,7 +54,7 @@ class ChatComposer:
         pieces = [
             self._system,
             TOOL_POLICY if tools else "",
-            CALL_FINAL_ANSWER if self._by_call else "",
+            FINAL_ANSWER_PROMPT if self._by_call else "",
         ]
         opening, self._opening = self._opening, ()
         return Composition(
@@ -65,7 +65,7 @@ class ChatComposer:
         )
 
     async def after_turn(self, turn: EngineTurn) -> TurnDecision:
-        """Whether the answer fits; what does not goes back, at most twice."""
+        """Check the answer's type; return an invalid answer to the model, at most twice."""
         if self._output is None:
             return TurnDecision()
         answers = [run.result for run in turn.tool_runs if run.tool_name == FINAL_ANSWER]
@@ -82,13 +82,13 @@ class ChatComposer:
                 return TurnDecision()
             except ToolError as error:
                 why = error.message
-        self._failed += 1
+        self._n_invalid += 1
         how = f"Give the answer by calling {FINAL_ANSWER}."
         if not self._by_call:
             schema = dump_json(self._output.schema).decode()
             how = f"Answer with nothing but JSON that fits this JSON Schema: {schema}"
         again = (Message.of("user", f"{why}. {how}"),)
-        if self._failed <= MOST_CORRECTIONS:
+        if self._n_invalid <= MAX_CORRECTIONS:
             return TurnDecision(new_messages=again)
-        text = f"{self._failed} answers were no {self._output.name}: {why}"
+        text = f"{self._n_invalid} answers were no {self._output.name}: {why}"
         return TurnDecision(error=ErrorInfo("E_SCHEMA_VALIDATION", text), new_messages=again)

@@ -1,4 +1,7 @@
-"""A dry run: prepares a run up to its first request and sends nothing."""
+"""Dry run: prepares a run up to its first request. Nothing is sent, stored or changed.
+
+It takes the same path as a real run, so that it shows the same request.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from nbagent.contracts.secrets import redact_json
 from nbagent.engine import first_request
 from nbagent.providers.catalogue import find_provider
 from nbagent.runtime import engine_loop, on_engine_thread
+from nbagent.session.active import ActiveRun
 from nbagent.session.frontend import Frontend
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import HIDDEN
@@ -22,7 +26,6 @@ from nbagent.store.writer import Store
 if TYPE_CHECKING:
     from nbagent.providers.client import WireRequest
     from nbagent.view.dry_run import DryRun
-from nbagent.session.active import ActiveRun
 
 _INTERNAL = {"tools": {"__all__": {"traits"}}}
 
@@ -30,11 +33,11 @@ _INTERNAL = {"tools": {"__all__": {"traits"}}}
 def plan_first_request(
     ask: RunRequest, *, store: Store | None = None, here: Frontend | None = None
 ) -> tuple[ActiveRun, ChatRequest, WireRequest]:
-    """A run that is not begun, and what it would send first: for its model, and on the wire."""
+    """Prepare a run without starting it; return its first request, also as on the wire."""
     if on_engine_thread():
         raise UsageError("an async tool cannot wait for a dry run; do it before the run")
     active = ActiveRun(ask, store=store, here=here)
-    future = asyncio.run_coroutine_threadsafe(_first(active), engine_loop())
+    future = asyncio.run_coroutine_threadsafe(_first_request(active), engine_loop())
     try:
         return active, *future.result()
     finally:
@@ -42,12 +45,12 @@ def plan_first_request(
 
 
 def dry_run(ask: RunRequest) -> DryRun:
-    """What the run would send first; a missing key alone is no error."""
+    """The first request of the run; only a missing key is no error."""
     active, request, wire = plan_first_request(ask)
-    # With it comes all that draws.
+    # Late: it imports all of the drawing code.
     from nbagent.view.dry_run import DryRun
 
-    plan, chosen = active.plan, active.prepared.chosen
+    plan, chosen = active.plan, active.prepared.resolved
     body = json_object(load_json(wire.body)) or {}
     body |= dict.fromkeys(body.keys() & chosen.extra_body.keys(), HIDDEN)
     body, url = redact_json((body, wire.url))
@@ -65,13 +68,13 @@ def dry_run(ask: RunRequest) -> DryRun:
     )
 
 
-async def _first(active: ActiveRun) -> tuple[ChatRequest, WireRequest]:
+async def _first_request(active: ActiveRun) -> tuple[ChatRequest, WireRequest]:
     plan = active.plan
-    # With it comes the HTTP client, which offline models do without.
+    # Late: it imports the HTTP client, which offline models do not need.
     from nbagent.providers.client import WireClient, WireRequest
 
     request = await first_request(plan, active)
-    active.look_at_tools()
+    active.warn_about_tools()
     if isinstance(plan.client, WireClient):
         return request, plan.client.wire_request(request, stream=plan.stream)
     body = request.model_dump_json(exclude_none=True, exclude=_INTERNAL)

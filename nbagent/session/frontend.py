@@ -1,6 +1,6 @@
-"""What the process offers a run: a view, the notebook's names, a thread that waits.
+"""The port to the user's process: views, the notebook's names, the waiting thread.
 
-A script offers the least of it; IPython's frontend is in the room `notebook`.
+`Frontend` is the one of a script; IPython's is in the package `notebook`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from nbagent.view.node import Node
 if TYPE_CHECKING:
     from nbagent.view.batch import BatchProgress
 
-Asker = Callable[[Question], PersonAnswer]
+InputPrompt = Callable[[Question], PersonAnswer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Where a run was started, as far as the front end tells."""
+    """The cell that started a run, as far as the front end tells."""
 
     cell_id: str | None = None
     execution_count: int | None = None
@@ -40,37 +40,37 @@ class RunList(Protocol):
     """Runs in a table or a tree."""
 
     def node(self, kernel: str = "") -> Node:
-        """Its picture; `kernel` names the output that its buttons belong to."""
+        """The list as a node; `kernel` names the output that its buttons belong to."""
         ...
 
 
 class BatchControls(Protocol):
-    """What the buttons of a batch do. Any thread."""
+    """Actions of a batch's buttons. Any thread."""
 
     def stop(self, *, after_rows: bool = False) -> None:
-        """Stop at once; `after_rows`: when the runs at work have ended."""
+        """Stop at once; with `after_rows` after the running cases have ended."""
         ...
 
 
 class BatchView(Protocol):
-    """Shows a batch while it is at work."""
+    """Shows a running batch."""
 
     @property
     def only_while_waited(self) -> bool:
-        """Whether it would be in the way of who types meanwhile: a line of a terminal."""
+        """True if drawn only during `wait()`: a terminal line would disturb typing."""
         ...
 
     def update(self, progress: BatchProgress) -> None:
-        """Show how far it is. On the engine thread, a few times a second."""
+        """Show the progress. On the engine thread, a few times a second."""
         ...
 
     def close(self, progress: BatchProgress) -> None:
-        """Show its end, as it is to be saved. Once, on the engine thread."""
+        """Show the final state, in the form that is saved. Once, on the engine thread."""
         ...
 
 
 class PersonReview(Protocol):
-    """Answers that a person labels one by one, without the names of their variants. Any thread."""
+    """A review: a person labels answers without seeing their variants. Any thread."""
 
     title: str
     position: int
@@ -80,24 +80,24 @@ class PersonReview(Protocol):
     """The best label, up to 5; the worst is 1."""
 
     def shown(self) -> tuple[tuple[str, str], ...]:
-        """Headings and texts of the case that waits for a label; empty at the end."""
+        """Headings and texts of the current case; empty at the end."""
         ...
 
     def label(self, value: int) -> None:
-        """Keep the label of the case that is shown, and go to the next."""
+        """Store the label of the current case and show the next."""
         ...
 
     def skip(self) -> None:
-        """Go to the next case; this one gets no label."""
+        """Show the next case without a label for this one."""
         ...
 
     def back(self) -> None:
-        """Show the case before, to label it again."""
+        """Show the previous case, to label it again."""
         ...
 
 
 class Frontend:
-    """What a script has: plain lines where it wants them, questions where somebody types."""
+    """The frontend of a script: plain lines if wanted, and questions if somebody can type."""
 
     wait_reason = "a free thread: run.wait() runs it here"
     """What a tool is said to wait for when nobody waits for its run."""
@@ -111,7 +111,7 @@ class Frontend:
         return None
 
     def capture(self, options: RunOptions) -> Capture | None:
-        """Takes what tools print and display to their cards; None where no card is shown."""
+        """Captures the printed text and displays of tools for their cards; None without cards."""
         return None
 
     def cell(self) -> Cell:
@@ -119,11 +119,11 @@ class Frontend:
         return Cell()
 
     def execution_id(self) -> str | None:
-        """Tells one execution of a cell from the next."""
+        """Id of this execution of a cell."""
         return None
 
-    def input_prompt(self) -> Asker | None:
-        """What asks by `input()` in the thread that waits; None where nobody types."""
+    def input_prompt(self) -> InputPrompt | None:
+        """Function that asks by `input()` in the waiting thread; None if nobody can type."""
         stdin: Any = sys.stdin
         if stdin is None or stdin.closed or not stdin.isatty():
             return None
@@ -140,16 +140,16 @@ class Frontend:
         """Let an idle kernel run the synchronous tools of a run that nobody waits for."""
 
     def bind_variable(self, handle: object, name: str = "_run") -> None:
-        """Put the handle of what was started last into a variable: `_run`, or `_batch`."""
+        """Put the last handle into a variable: `_run`, or `_batch`."""
 
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
-        """A view of a run that begins, in the thread that starts it; None where none is wanted."""
+        """Open a view of a new run, in the thread that starts it; None if no view is wanted."""
         if options.quiet:
             return None
         return self.printer() if options.echo else NoticePrinter()
 
     def open_batch(self, progress: BatchProgress, controls: BatchControls) -> BatchView | None:
-        """A view of a batch that begins, in the thread that starts it; None: none is wanted."""
+        """Open a view of a new batch, in the thread that starts it; None if no view is wanted."""
         stderr: Any = sys.stderr
         if stderr is None or stderr.closed:
             return None
@@ -158,7 +158,7 @@ class Frontend:
         return BatchPrinter(stderr.write, is_terminal=stderr.isatty())
 
     def show_batch(self, progress: BatchProgress) -> bool:
-        """Show a batch where it was not shown yet; False where nothing can be shown."""
+        """Show a batch that is not shown yet; False if this process shows nothing."""
         return False
 
     def printer(self) -> Sink:
@@ -169,15 +169,15 @@ class Frontend:
         return PlainPrinter(write, asked_by_input=asks, renders=sys.stdout.isatty())
 
     def show(self, run: RunRecord) -> bool:
-        """Show a run where it was not shown yet; False where nothing can be shown."""
+        """Show a run that is not shown yet; False if this process shows nothing."""
         return False
 
     def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
-        """Show runs of which each can be opened below them; False where nothing can be shown.
+        """Show a list of runs, each to be opened below it; False if this process shows nothing.
 
         Args:
             runs: the list.
-            search: those of it that have a text.
+            search: returns the runs that contain a text.
         """
         return False
 
@@ -185,12 +185,12 @@ class Frontend:
         """Let a person label answers by buttons and keys, and return at once.
 
         Returns:
-            Whether this can be shown; where not, the caller asks by `input()`.
+            True if the review is shown; otherwise the caller asks by `input()`.
         """
         return False
 
     def forget(self, run_ids: tuple[str, ...]) -> None:
-        """Take runs that were deleted out of what is shown and remembered."""
+        """Remove deleted runs from the open views and from memory."""
 
 
 class LineFrontend(Frontend):
@@ -201,18 +201,18 @@ class LineFrontend(Frontend):
 
 
 class NoticePrinter:
-    """Where nothing shows a run, what the person should know goes to stderr."""
+    """Prints notices of a run to stderr if no view shows it."""
 
     name = "stderr"
 
     def handle(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             for text in event.run.notices:
-                self.say(text)
+                self.print_line(text)
         elif isinstance(event, Notice) and event.level != "info":
-            self.say(event.text)
+            self.print_line(event.text)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         print(f"nbagent: {text}", file=sys.stderr)
 
     def close(self) -> None:
@@ -220,13 +220,13 @@ class NoticePrinter:
 
 
 ENTRY_POINT_GROUP = "nbagent.frontends"
-OWN = "ipython"
+OWN_ENTRY_POINT = "ipython"
 """Name of nbagent's own entry point."""
 _frontend: Frontend | None = None
 
 
 def use_frontend(frontend: Frontend | None) -> None:
-    """Set the frontend of this process; None lets it be chosen again."""
+    """Set the frontend of this process; after None it is chosen again."""
     global _frontend
     _frontend = frontend
 
@@ -248,7 +248,9 @@ def _installed_frontend() -> Frontend:
     without `%load_ext`, too. An entry point may return None where it does not apply.
     """
     # Another package's frontend is asked first: it was installed for its own kind of notebook.
-    entries = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name == OWN, e.name))
+    entries = sorted(
+        entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name == OWN_ENTRY_POINT, e.name)
+    )
     for entry in entries:
         try:
             loaded: object = entry.load()()

@@ -1,41 +1,39 @@
-"""What a run takes over from the run before: options, conversation, a deferred turn."""
+"""The inheritance of a run: options, conversation and a deferred turn of its parent."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.records import EngineTurn, RunRecord
-from nbagent.session.fork_edits import ConversationItem, changed_conversation
+from nbagent.session.fork_edits import ConversationItem, edit_conversation
 from nbagent.session.models import same_server
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.store.writer import Store
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Where a run begins."""
+    """The conversation that a run starts with."""
 
     history: tuple[Message, ...] = ()
-    """What it shares with the run before."""
+    """Messages shared with the parent run."""
     copies: tuple[ConversationItem, ...] = ()
-    """What follows, as a fork has changed it: the run has these as its own."""
+    """Messages from a fork's first change on. They are stored with the fork itself, since those of
+    the parent stay as they are."""
     first_index: int = 1
     requests: int = 0
-    """Since the person's last words."""
+    """Model requests since the last user message."""
     turn: EngineTurn | None = None
-    """The last turn before; in a fork, the one asked anew."""
+    """Last turn before this run; in a fork, the turn that is repeated."""
 
 
 def conversation_of(parent: RunRecord | None, ask: RunRequest, store: Store) -> Conversation:
-    """What a run goes on with; of a fork only what came before its turn, as it changes it."""
+    """Conversation before a run; for a fork, only the part before its turn, with its edits."""
     if parent is None:
         return Conversation()
     if parent.phase == "Running":
@@ -56,7 +54,7 @@ def conversation_of(parent: RunRecord | None, ask: RunRequest, store: Store) -> 
     turn = turn_of(parent, ask.fork_turn)
     requests -= sum(t.index >= turn.index for t in parent.turns)
     items = items[: turn.request.n_messages]
-    changed = changed_conversation(items, ask.edits, ask.drop, turn.id)
+    changed = edit_conversation(items, ask.edits, ask.drop, turn.id)
     pairs = enumerate(zip(items, changed, strict=False))
     n = next((i for i, (old, new) in pairs if old[0] is not new[0]), len(changed))
     return Conversation(
@@ -69,7 +67,7 @@ def conversation_of(parent: RunRecord | None, ask: RunRequest, store: Store) -> 
 
 
 def turn_of(run: RunRecord, turn_id: str | None) -> EngineTurn:
-    """A turn of the run itself, the last one without an id; UsageError where there is none."""
+    """Turn of the run itself, without an id the last; UsageError if there is none."""
     matching_turn = next((turn for turn in reversed(run.turns) if turn_id in (None, turn.id)), None)
     if matching_turn is None:
         known = ", ".join(turn.id for turn in run.turns) or "none"
@@ -79,15 +77,15 @@ def turn_of(run: RunRecord, turn_id: str | None) -> EngineTurn:
 
 
 def deferred_turn(ask: RunRequest, parent: RunRecord | None) -> EngineTurn | None:
-    """The turn whose answer was waiting to be chosen, and now is: its calls run."""
+    """The last turn of the parent if its calls were deferred until the answer was chosen."""
     if parent is None or ask.kind != "resume" or ask.prompt or ask.messages:
         return None
     paused = (parent.phase, parent.stop_reason) == ("WaitingUser", "stopped")
     return parent.turns[-1] if paused and parent.options.get("holds_calls") else None
 
 
-def check_all_answered(messages: Sequence[Message]) -> None:
-    """Raise UsageError for a conversation that no provider takes: calls without their results."""
+def check_tool_results(messages: Sequence[Message]) -> None:
+    """Raise UsageError if a tool call has no result: no provider accepts such a conversation."""
     pending: list[str] = []
     for message in messages:
         answered = [message.tool_call_id] if message.role == "tool" else []
@@ -98,28 +96,30 @@ def check_all_answered(messages: Sequence[Message]) -> None:
         if not pending:
             return
     raise UsageError(
-        "messages: after calls there is to be one tool message for each, in the order of the calls"
+        "messages: each tool call needs one tool message after it, in the order of the calls"
     )
 
 
-remembered: dict[str, dict[str, Any]] = {}
-"""By run of this process: the type of its answer, and the values that are never shown."""
+unrecorded_options: dict[str, dict[str, Any]] = {}
+"""By id of a run of this process: answer type and secret values, which no record holds."""
 
 
-def type_of(run_id: str) -> Any:
-    """The type of a run's answer; None where none was asked for, or in another process."""
-    return remembered.get(run_id, {}).get("output")
+def output_type_of(run_id: str) -> Any:
+    """Declared type of a run's answer; None without one, or in another process."""
+    return unrecorded_options.get(run_id, {}).get("output")
 
 
 def inherited_options(
     options: RunOptions, parent: RunRecord | None, dropped: Collection[str], settings: Settings
 ) -> RunOptions:
-    """The options, with what the parent's run had where they say nothing."""
+    """The options, completed with those of the parent's run."""
     if parent is None:
         return options
     parent_values: dict[str, Any] = {"session": parent.session, **parent.options}
-    stays = same_server(options, parent_values.get("model") or parent.model, parent_values.get("base_url"))
-    parent_values["output"] = type_of(parent.id)  # of which the record has the name
+    stays = same_server(
+        options, parent_values.get("model") or parent.model, parent_values.get("base_url")
+    )
+    parent_values["output"] = output_type_of(parent.id)  # the record holds only its name
     changes: dict[str, Any] = {}
     for name, row in RunOptions.rows().items():
         is_given = name in options.explicit or name in dropped
@@ -130,12 +130,12 @@ def inherited_options(
 
 
 def _secret(parent: RunRecord, name: str, settings: Settings) -> dict[str, Any] | None:
-    """Values of which a record has the names; None where the settings have them."""
-    values = remembered.get(parent.id, {}).get(name)
+    """The secret values of a parent's option; None if the settings have them."""
+    values = unrecorded_options.get(parent.id, {}).get(name)
     names: dict[str, Any] = parent.options[name]
     if values is None and not (getattr(settings, name) or {}).keys() >= names.keys():
         raise UsageError(
-            f"that run had {name} ({', '.join(names)}), whose values are never kept; "
+            f"that run had {name} ({', '.join(names)}), whose values are never stored; "
             f"give them again: {name}={{…}}"
         )
     return values

@@ -1,6 +1,6 @@
-"""From a model id to a ready client, one for each server; which models can be asked from here.
+"""Resolves a model id to a client, one per server, and lists the models that can be used here.
 
-Asks a server elsewhere only when it is named.
+A remote server is contacted only if it is named.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from nbagent.contracts.ports import ChatClient, Cost
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.address import origin
 from nbagent.providers.catalogue import find_provider, provider_names, split_model_id
-from nbagent.providers.default_model import list_local_models, choose_default_model, local_servers, with_provider
+from nbagent.providers.default_model import (
+    choose_default_model,
+    list_local_models,
+    local_servers,
+    with_provider,
+)
 from nbagent.providers.prices import context_tokens, cost_of
 from nbagent.providers.provider import Provider
 from nbagent.runtime import engine_loop
@@ -25,13 +30,13 @@ from nbagent.settings.options import RunOptions, Settings, checked_value
 from nbagent.settings.sources import current_settings, provider_of
 
 KeyStatus = Literal["sent", "none", "missing"]
-_LIST_S = 10.0
+_LIST_TIMEOUT_S = 10.0
 """A provider has so many seconds to list its models, unless said otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedModel:
-    """The model of a run and how to reach it."""
+    """The model of a run, with its client and key."""
 
     model_id: str
     provider: str
@@ -49,7 +54,7 @@ class ResolvedModel:
         return cost_of(self.provider, model, usage, base_url=self.base_url)
 
     def context_tokens(self) -> int | None:
-        """What the model takes, as the price list has it; None when it is not known."""
+        """Size of the model's context by the price list; None if unknown."""
         return context_tokens(self.provider, self.model, base_url=self.base_url)
 
 
@@ -59,7 +64,7 @@ _clients: dict[tuple[Any, ...], ChatClient] = {}
 def resolve_model(settings: Settings, *, need_key: bool = True) -> ResolvedModel:
     """Resolve the model of a run (None: the best that the environment offers) to a client.
 
-    UsageError for an unknown provider, or without a key where one is needed.
+    Raises UsageError for an unknown provider, or if a key is needed and missing.
     """
     model, base_url, why = settings.model, settings.base_url, None
     if model is None:
@@ -85,7 +90,7 @@ def resolve_model(settings: Settings, *, need_key: bool = True) -> ResolvedModel
         config = replace(config, api_key=overrides.api_key)
     # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
     checked_value("base_url", config.base_url)
-    missing = _missing_key(provider, config, settings.key_variable)
+    missing = _missing_key_variables(provider, config, settings.key_variable)
     if missing and need_key:
         raise UsageError(
             f"{name} needs a key: set {missing} in the environment before the kernel starts, "
@@ -104,10 +109,10 @@ def resolve_model(settings: Settings, *, need_key: bool = True) -> ResolvedModel
     )
 
 
-def _missing_key(
+def _missing_key_variables(
     provider: Provider, config: ProviderConfig, key_variable: str | None = None
 ) -> str:
-    """The variables that could hold the key which is needed and not there; else nothing."""
+    """Variables that may hold the missing key; empty if no key is missing."""
     own_server = config.base_url == provider.default_base_url
     needed = key_variable is not None or (provider.needs_key and own_server)
     if config.api_key is not None or not needed:
@@ -125,7 +130,7 @@ def _client(name: str, config: ProviderConfig) -> ChatClient:
 
 
 def same_server(options: RunOptions, model: str | None, base_url: str | None) -> bool:
-    """Whether options leave a model where it is asked: no other provider and no other address."""
+    """True if the options keep the server of a model: the same provider and address."""
     if options.model and model and provider_of(options.model) != provider_of(model):
         return False
     if not options.base_url:
@@ -135,12 +140,16 @@ def same_server(options: RunOptions, model: str | None, base_url: str | None) ->
     return origin(options.base_url) == origin(usual)
 
 
-def provider_settings(options: RunOptions, settings: Settings) -> Settings:
-    """What holds for one run. What the settings say for one server goes to no other."""
+def resolve_settings(options: RunOptions, settings: Settings) -> Settings:
+    """Settings of one run. Settings meant for one server are not applied to another one."""
     stays = same_server(options, settings.model, settings.base_url)
     rows = Settings.rows()
-    usual = {n: value for n, value in settings.explicit.items() if stays or not rows[n].server_specific}
-    return Settings(**usual).with_changes(**{n: v for n, v in options.explicit.items() if n in rows})
+    usual = {
+        n: value for n, value in settings.explicit.items() if stays or not rows[n].server_specific
+    }
+    return Settings(**usual).with_changes(
+        **{n: v for n, v in options.explicit.items() if n in rows}
+    )
 
 
 # What can be asked
@@ -148,7 +157,7 @@ def provider_settings(options: RunOptions, settings: Settings) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class ProviderModels:
-    """What one provider offers from here."""
+    """The models of one provider, or the reason why they are unknown."""
 
     provider: str
     models: tuple[ModelInfo, ...] = ()
@@ -161,35 +170,40 @@ listed_models: dict[str, list[str]] = {}
 """By provider, the models that it listed when it was last asked: for completion."""
 
 
-def list_models(provider: str | None = None, options: RunOptions | None = None) -> list[ProviderModels]:
-    """What one provider lists, asked as `options` says; without a name, what is reachable now.
+def list_models(
+    provider: str | None = None, options: RunOptions | None = None
+) -> list[ProviderModels]:
+    """List the models of one provider, by `options`; without a name, of all that can be reached
+    now.
 
-    UsageError where no provider is called so or it has no key, ModelError where it does not answer.
+    Raises UsageError for an unknown provider or a missing key, ModelError if it does not answer.
     """
     if provider is not None:
-        return [_asked(provider, options or RunOptions())]
+        return [_ask_provider(provider, options or RunOptions())]
     servers = local_servers(os.environ, current_settings().base_url)
     answers = list_local_models(servers)
     offers: list[ProviderModels] = []
     for name in dict.fromkeys((*provider_names(), *servers)):
         if name in answers:
-            offers.append(_listing(name, answers[name]))
+            offers.append(_provider_models(name, answers[name]))
         elif name in servers:
-            offers.append(ProviderModels(name, reachable=False, why=f"no server at {servers[name]}"))
+            offers.append(
+                ProviderModels(name, reachable=False, why=f"no server at {servers[name]}")
+            )
         elif name == "offline":
-            offers.append(_asked(name, RunOptions()))
+            offers.append(_ask_provider(name, RunOptions()))
         else:
-            offers.append(_by_its_key(name))
+            offers.append(_unasked_provider(name))
     return offers
 
 
-def _listing(name: str, models: tuple[ModelInfo, ...]) -> ProviderModels:
+def _provider_models(name: str, models: tuple[ModelInfo, ...]) -> ProviderModels:
     listed_models[name] = [f"{name}:{model.id}" for model in models]
     return ProviderModels(name, models, why="" if models else "lists no models")
 
 
-def _by_its_key(name: str) -> ProviderModels:
-    """A provider elsewhere, which is not asked: a key is there, or it is not."""
+def _unasked_provider(name: str) -> ProviderModels:
+    """State of a remote provider without contacting it: its key is set or missing."""
     settings = current_settings()
     # A server that is set is one of the provider whose model is set.
     mine = name == provider_of(with_provider(settings.model or ""))
@@ -201,25 +215,25 @@ def _by_its_key(name: str) -> ProviderModels:
         return ProviderModels(name, reachable=False, why=error.message)
     at_home = config.base_url == provider.default_base_url
     models = (ModelInfo(id=provider.default_model),) if provider.default_model and at_home else ()
-    if variables := _missing_key(provider, config):
+    if variables := _missing_key_variables(provider, config):
         why = f"no key; set {variables} in the environment before the kernel starts"
         return ProviderModels(name, models, reachable=False, why=why)
     return ProviderModels(name, models, why=f"%agent models {name} asks it for all")
 
 
-def _asked(name: str, options: RunOptions) -> ProviderModels:
+def _ask_provider(name: str, options: RunOptions) -> ProviderModels:
     model = find_provider(name).default_model or "any"
-    wait_s = options.timeout_s or _LIST_S
+    wait_s = options.timeout_s or _LIST_TIMEOUT_S
     settings = options.with_changes(model=f"{name}:{model}", timeout_s=wait_s)
-    chosen = resolve_model(provider_settings(settings, current_settings()))
-    future = asyncio.run_coroutine_threadsafe(_list(chosen, wait_s), engine_loop())
+    chosen = resolve_model(resolve_settings(settings, current_settings()))
+    future = asyncio.run_coroutine_threadsafe(_list_with_timeout(chosen, wait_s), engine_loop())
     try:
-        return _listing(name, future.result())
+        return _provider_models(name, future.result())
     finally:
         future.cancel()
 
 
-async def _list(chosen: ResolvedModel, wait_s: float) -> tuple[ModelInfo, ...]:
+async def _list_with_timeout(chosen: ResolvedModel, wait_s: float) -> tuple[ModelInfo, ...]:
     name = chosen.provider
     try:
         models = await asyncio.wait_for(chosen.client.list_models(), wait_s)

@@ -18,55 +18,55 @@ from nbagent.contracts.records import RunRecord, ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.session.models import ResolvedModel
-from nbagent.tools.functions.arguments import adapted, type_name
+from nbagent.tools.functions.arguments import adapt_hint, type_name
 from nbagent.tools.hosts import HostSet
 
-MOST_CORRECTIONS = 2
+MAX_CORRECTIONS = 2
 
 
-_ONLY = "answer"
+_WRAPPER_FIELD = "answer"
 """The one field of the object that holds an answer which is no object itself."""
 
 
-_FENCED = re.compile(r"\s*```\w*\n(.*)\n```\s*", re.DOTALL)
+_CODE_FENCE = re.compile(r"\s*```\w*\n(.*)\n```\s*", re.DOTALL)
 
 
-CALL_FINAL_ANSWER = (
+FINAL_ANSWER_PROMPT = (
     f"When you know the answer, give it by calling {FINAL_ANSWER}: only that counts."
 )
 
 
-class Output:
-    """The type that an answer has to be of; UsageError for one that JSON cannot say."""
+class OutputType:
+    """The declared type of an answer; UsageError for a type that JSON cannot express."""
 
     def __init__(self, kind: Any) -> None:
         self.name = type_name(kind)
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(adapted(kind))
+            self._adapter: TypeAdapter[Any] = TypeAdapter(adapt_hint(kind))
             schema = self._adapter.json_schema()
         except Exception as error:
             why = " ".join(describe_error(error).split())[:200]
             raise UsageError(f"output={self.name} is no type for an answer: {why}") from None
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:
-            box: dict[str, Any] = {_ONLY: (adapted(kind), ...)}
+            box: dict[str, Any] = {_WRAPPER_FIELD: (adapt_hint(kind), ...)}
             boxed = create_model("Answer", __config__=ConfigDict(extra="forbid"), **box)
             schema = boxed.model_json_schema()
         self.schema: dict[str, Any] = schema
 
     def read(self, text: str) -> Any:
-        """The value that a text says; ToolError, for the model, where it does not fit."""
-        fenced = _FENCED.fullmatch(text)
+        """Read the value from a text; ToolError, for the model, if it is invalid."""
+        fenced = _CODE_FENCE.fullmatch(text)
         try:
             value = load_json(fenced[1] if fenced else text)
         except (ValueError, RecursionError):
-            raise _unfit("it is no JSON") from None
+            raise _invalid_answer("it is no JSON") from None
         return self.value_of(value)
 
     def value_of(self, value: Any) -> Any:
-        """The same of a JSON value."""
-        if self._wrapped and (boxed := json_object(value)) and boxed.keys() == {_ONLY}:
-            value = boxed[_ONLY]
+        """Read the value from JSON; ToolError, for the model, if it is invalid."""
+        if self._wrapped and (boxed := json_object(value)) and boxed.keys() == {_WRAPPER_FIELD}:
+            value = boxed[_WRAPPER_FIELD]
         try:
             return self._adapter.validate_json(dump_json(value))
         except ValidationError as error:
@@ -74,23 +74,23 @@ class Output:
                 f"{'.'.join(map(str, error_item['loc'])) or 'it'}: {error_item['msg']}"
                 for error_item in error.errors(include_url=False, include_input=False)[:10]
             ]
-            raise _unfit("; ".join(problems)) from None
+            raise _invalid_answer("; ".join(problems)) from None
         except Exception as error:  # of a validator of the person's
-            raise _unfit(describe_error(error)) from None
+            raise _invalid_answer(describe_error(error)) from None
 
     def rows(self, value: Any) -> list[dict[str, Any]]:
-        """The value as rows of a table: one for each of a list, one for a single object."""
+        """The value as table rows: one per item of a list, or one for a single object."""
         plain: Any = self._adapter.dump_python(value)
         items = cast("list[Any]", plain) if isinstance(plain, list) else [plain]
         return [item if isinstance(item, dict) else {"value": item} for item in items]
 
 
-def _unfit(why: str) -> ToolError:
+def _invalid_answer(why: str) -> ToolError:
     return ToolError(redact(f"the answer does not fit: {why}"), code="E_SCHEMA_VALIDATION")
 
 
 def answer_text(record: RunRecord) -> str | None:
-    """The answer of a run that has one, as JSON: what `final_answer` was given, or its text."""
+    """The answer as JSON: the arguments of `final_answer`, or the text."""
     if not record.turns or record.stop_reason not in ("answered", "workflow_complete"):
         return None
     last = record.turns[-1]
@@ -100,18 +100,18 @@ def answer_text(record: RunRecord) -> str | None:
     return last.text
 
 
-class AnswerHosts(HostSet):
-    """The hosts of a run, and `final_answer` beside them unless the provider binds answers."""
+class FinalAnswerHosts(HostSet):
+    """The hosts of a run, with `final_answer` unless the provider enforces the schema."""
 
     def __init__(
         self,
         hosts: Sequence[ToolHost],
         *,
         hides: Callable[[ToolSpec], str],
-        output: Output,
+        output: OutputType,
         chosen: ResolvedModel,
     ) -> None:
-        super().__init__(hosts, hides=hides)
+        super().__init__(hosts, hidden_reason=hides)
         self._output = output
         self._chosen = chosen
         self._spec = ToolSpec(
@@ -123,7 +123,7 @@ class AnswerHosts(HostSet):
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         tools = await super().tools(context)
-        if any(spec.name == FINAL_ANSWER for spec in self.offered):
+        if any(spec.name == FINAL_ANSWER for spec in self.all_specs):
             raise UsageError(f"a tool is called {FINAL_ANSWER}, as the one for output=…; rename it")
         client, model, schema = self._chosen.client, self._chosen.model, self._output.schema
         request = ChatRequest(model=model, messages=(), tools=tuple(tools), output_schema=schema)

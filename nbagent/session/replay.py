@@ -1,7 +1,7 @@
-"""Answers and results of tools from a cassette: what is recorded there is not asked or run again.
+"""Replays answers and tool results from a cassette instead of asking and running again.
 
-A result is found by the tool's name, the arguments and which time of the run it is. Results are
-as the tools gave them; a person's denials and edits are not in them.
+A result is found by the tool's name, its arguments, and how many equal calls of the run came
+before. Results are as the tools returned them, without a person's denials and edits.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from nbagent.store.writer import Store
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The record of a run, and how it is used."""
+    """The cassette of a run, and its mode."""
 
     mode: CacheMode
     cassette: Cassette
 
     def client(self, chosen: ResolvedModel, *, attempt: int = 1) -> ChatClient:
-        """The client of one run, which answers from the record. Offline models are as cheap.
+        """The client of one run that answers from the cassette. Offline models are as cheap as
+        replay.
 
-        Each repeat of a case (`attempt`, from 1) has answers of its own.
+        Each repeat of a case (`attempt`, from 1) has its own answers.
         """
         if chosen.provider == "offline":
             return chosen.client
@@ -57,7 +58,7 @@ class Recording:
 
 
 def open_recording(settings: Settings, store: Store, run_id: str) -> Recording | None:
-    """The record that a run has; who names a cassette wants it used."""
+    """Open the cassette of a run. Naming a cassette is enough to use it."""
     mode = settings.cache or ("auto" if settings.cassette else "off")
     if mode == "off":
         if settings.replay_tools:
@@ -71,7 +72,7 @@ def open_recording(settings: Settings, store: Store, run_id: str) -> Recording |
 
 
 class RecordedHost:
-    """A host for one run, whose results come from a record as far as they are there."""
+    """Tool host of one run that returns recorded results if there are any."""
 
     def __init__(self, inner: ToolHost, recording: Recording) -> None:
         self._inner = inner
@@ -89,7 +90,7 @@ class RecordedHost:
         return tools
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """The recorded result, else the call itself; ToolError where `replay` has none."""
+        """The recorded result, or the prepared call; ToolError if `replay` finds none."""
         arguments = call.arguments or {}
         key = RecordedResult.key_of(call.name, arguments)
         calls = self._calls.setdefault(key, {})
@@ -102,7 +103,9 @@ class RecordedHost:
             if recorded_result is not None:
                 note = f"from {self._cassette.name}; the tool was not run"
                 recorded = ToolOutcome(
-                    result=recorded_result.result, truncated=recorded_result.truncated, notes=(note,)
+                    result=recorded_result.result,
+                    truncated=recorded_result.truncated,
+                    notes=(note,),
                 )
                 output = recorded_result.printed, recorded_result.shown
 
@@ -121,19 +124,19 @@ class RecordedHost:
             prepared = await self._inner.prepare(call, context)
         except ToolError as error:
             failed = ToolOutcome(result=ToolResult.failure(error.info))
-            await self._keep(key, n, call, failed, CallOutput())
+            await self._record(key, n, call, failed, CallOutput())
             raise
 
         async def run_and_keep(context: ToolContext) -> ToolOutcome:
             outcome = await prepared.run(context)
-            return await self._keep(key, n, call, outcome, context.output)
+            return await self._record(key, n, call, outcome, context.output)
 
         return replace(prepared, run=run_and_keep)
 
-    async def _keep(
+    async def _record(
         self, key: str, n: int, call: ToolCall, outcome: ToolOutcome, output: CallOutput
     ) -> ToolOutcome:
-        """Record an outcome; none is lost by it."""
+        """Record an outcome. A failure to write loses no result."""
         printed, shown = output.read()
         line = RecordedResult(
             key=key,
@@ -154,7 +157,7 @@ class RecordedHost:
 
 
 class DeferredTools:
-    """A host whose calls wait: each is answered so, and nothing runs."""
+    """Tool host that defers calls: each is answered with a notice, and nothing runs."""
 
     def __init__(self, inner: ToolHost) -> None:
         self._inner = inner
@@ -163,13 +166,13 @@ class DeferredTools:
         return getattr(self._inner, name)
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Refuse the call, without asking anybody about it."""
+        """Answer that the call is deferred, without asking a person."""
         message = "not run: the person looks at several answers first"
         raise ToolError(message, code="E_INTERRUPTED", details={"held": True})
 
 
 class ReplayedAnswer:
-    """A client that gives an answer which is there already, then those of the client within."""
+    """Client whose first answer is given; the next ones come from the inner client."""
 
     def __init__(self, response: ChatResponse, inner: ChatClient) -> None:
         # It was paid when it was asked for.
@@ -185,7 +188,7 @@ class ReplayedAnswer:
         return self._answers.pop() if self._answers else await self._inner.chat(request, **how)
 
     async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """The next answer, the one that is there as one chunk."""
+        """The next answer; the given one arrives as one chunk."""
         if self._answers:
             response = self._answers.pop()
             text, reasoning = response.message.text, response.reasoning or ""

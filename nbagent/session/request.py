@@ -1,53 +1,50 @@
-"""RunRequest: everything a person asked for one run. Every door makes one."""
+"""RunRequest: everything a user asked for in one run. Magic, panel and Python all make one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from nbagent.contracts.messages import Message, Part
 from nbagent.contracts.records import Case
 from nbagent.session.approval import OnApproval
 from nbagent.settings.options import RunOptions
 
-if TYPE_CHECKING:
-    pass
-
-
 Kind = Literal["start", "continue", "resume", "fork"]
-"""Enters the history when a run goes on after an unfinished answer and nobody said anything."""
+"""How a run relates to the run before it; part of its record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What a person wants done: the three doors all end in this."""
+    """One request for a run, from the magic, the panel or Python."""
 
     prompt: str | None = None
     parts: tuple[Part, ...] = ()
-    """The prompt with its images; empty when it is text only."""
+    """The prompt with its images and files; empty if it is text only."""
     template: str | None = None
     messages: tuple[Message, ...] = ()
-    """Of the person's own making, before the prompt."""
+    """Messages that the person wrote themselves; they come before the prompt."""
     options: RunOptions = field(default_factory=RunOptions)
     tools: tuple[object, ...] | None = None
-    """Python functions, MCP servers; None: by name, from the options, the parent, the notebook."""
+    """Python functions and MCP servers; None: tools by name (options, parent run, notebook)."""
     on_approval: OnApproval | None = None
     kind: Kind = "start"
     parent_id: str | None = None
     fork_turn: str | None = None
-    """The turn that is asked anew."""
+    """Id of the turn that a fork repeats."""
     edits: Mapping[str, object] = field(default_factory=dict[str, object])
-    """What a fork changes before its turn: results by the id of their call, answers by turn."""
+    """Changes before the forked turn: results by call id, answers by turn id."""
     drop: tuple[str, ...] = ()
-    """What it leaves out: turns and calls, by their ids."""
+    """Ids of turns and calls that a fork leaves out."""
     defer_calls: bool = False
-    """The calls of its answer wait until the run is resumed: a person chooses between answers."""
+    """The tool calls of the answer wait until the run is resumed, so that a person can first choose
+    between several answers."""
     dry_run: bool = False
-    """Only to be looked at: a key may be missing."""
+    """Nothing is sent, so a missing key is no error."""
     case: Case | None = None
-    """Of a batch, which it answers."""
-    dropped: tuple[str, ...] = ()
-    """Options of the run before that do not go on, also where `options` says nothing."""
+    """Case of a batch that this run answers."""
+    not_inherited: tuple[str, ...] = ()
+    """Options of the parent run that are not inherited, even if `options` does not set them."""
     notices: tuple[str, ...] = ()
-    """What the person should know of it, beside what is found here."""
+    """Notices for the person, in addition to those of `prepare_run`."""

@@ -1,4 +1,4 @@
-"""The store of this process, one for each home; which run a person means."""
+"""The stores of this process, one per folder, and the run that a reference means."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 from nbagent.contracts.errors import UsageError
 from nbagent.session.frontend import frontend
-from nbagent.settings.sources import to_path, store_home
+from nbagent.settings.sources import store_home, to_path
 from nbagent.store.database import FILE_NAME
 from nbagent.store.writer import Store
 
 _lock = threading.Lock()
 _stores: dict[Path, Store] = {}
-_last: dict[Store, str] = {}
+_last_run_ids: dict[Store, str] = {}
 """By store, the run that the person started last in this process."""
 
 
 def current_store() -> Store:
-    """The store for the current home: opened once, in memory (with a warning) when it must be."""
-    return _opened(store_home())
+    """The current store, opened once; in memory, with a warning, if the folder cannot be used."""
+    return _open_once(store_home())
 
 
 def store_at(path: str | os.PathLike[str]) -> Store:
-    """The store in a folder (`.nbagent`), or whose file this is; UsageError where there is none."""
+    """The store in a folder (`.nbagent`), or of a file; UsageError if there is none."""
     folder = to_path(path, "store")
     home = folder.parent if folder.name == FILE_NAME else folder
     if not os.path.isfile(home / FILE_NAME):
         raise UsageError(f"there is no store at {folder}; give a folder that holds {FILE_NAME}")
-    return _opened(home)
+    return _open_once(home)
 
 
-def _opened(home: Path) -> Store:
+def _open_once(home: Path) -> Store:
     home = Path(os.path.realpath(home))  # by its one name, however it is reached
     with _lock:
         if home not in _stores:
@@ -43,7 +43,7 @@ def _opened(home: Path) -> Store:
 
 
 def cache_file(store: Store, run_id: str) -> Path:
-    """Where the cache keeps what a run asked: a file of its own, so that it can be forgotten."""
+    """Cache file of a run: each run has its own, so that `forget` can delete it."""
     home = store.path.parent if store.path else store_home()
     return home.absolute() / "cache" / f"{run_id}.jsonl"
 
@@ -53,7 +53,7 @@ def close_stores() -> None:
     for store in _stores.values():
         store.close()
     _stores.clear()
-    _last.clear()
+    _last_run_ids.clear()
 
 
 # What is still at work then reads as interrupted.
@@ -61,7 +61,7 @@ atexit.register(close_stores)
 
 
 def find_run(ref: str, *, session: str | None = None) -> str:
-    """The id of the run that is meant by `last`, a name, or the start of an id; else UsageError.
+    """Id of the run with this reference: `last`, a name, or the start of an id; else UsageError.
 
     `last` is the last run of the session where one is named, else the one that the person started
     last in this process, and in a fresh process the last one of this notebook.
@@ -72,7 +72,7 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     store = current_store()
     if ref != "last":
         return store.find(ref)
-    here = _last.get(store) if session is None else None
+    here = _last_run_ids.get(store) if session is None else None
     if here is not None:
         return store.find(here)  # it may have been deleted, and then no other one is meant
     notebook = frontend().cell().notebook if session is None else None
@@ -83,9 +83,9 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     return run_id
 
 
-def note_last(run_id: str, store: Store) -> None:
-    """The person started this run."""
-    _last[store] = run_id
+def set_last_run(run_id: str, store: Store) -> None:
+    """Remember the run that the user started last."""
+    _last_run_ids[store] = run_id
 
 
 def _before_fork() -> None:
@@ -103,7 +103,7 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     _after_fork()
     _stores.clear()  # the leases are the parent's
-    _last.clear()
+    _last_run_ids.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,7 +1,6 @@
 """`{{ expression }}` in a prompt: finds the expressions, evaluates them, puts the values in.
 
-Which names an expression may use is its caller's to say; what a value looks like in a prompt
-belongs to `nbagent.shown`.
+The caller decides which names an expression may use; `nbagent.shown` turns values into text.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from nbagent.contracts.messages import Part, TextPart
 from nbagent.contracts.secrets import redact_truncated
 
 _OPEN, _CLOSINGS = "{{", re.compile("(?=}})")
-_AWAIT = "await it in a cell above, and use the result's name here."
-_MOST_CLOSINGS = 64
+_AWAIT_ADVICE = "await it in a cell above, and use the result's name here."
+_MAX_CLOSINGS = 64
 """How many `}}` are tried as the end of one expression. Keeps a long LaTeX text from being slow."""
-_LITERAL = "To write two literal braces, type {{ '{{' }}."
+_BRACES_ADVICE = "To write two literal braces, type {{ '{{' }}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +38,9 @@ class Rendered:
 
 
 class Template:
-    """A text with its `{{ expressions }}`, which are all found before one is evaluated.
+    """A text with `{{ expressions }}`. All are found before the first is evaluated.
 
-    All else stays as typed: single braces, `$`, JSON.
+    Everything else stays as typed: single braces, `$`, JSON.
 
     Raises:
         UsageError: an expression is unfinished, or is not Python.
@@ -54,10 +53,10 @@ class Template:
         """In order, as typed."""
 
     def render(self, evaluate: Callable[[str], object]) -> Rendered:
-        """Put the values of all expressions in. A value is not scanned for expressions.
+        """Replace all expressions by their values. A value is not searched for expressions.
 
         Args:
-            evaluate: gives the value of one Python expression; it is only handed text that
+            evaluate: returns the value of one Python expression; it gets only text that
                 compiles.
 
         Raises:
@@ -67,16 +66,16 @@ class Template:
         for expression, text in zip(self.expressions, self._texts[1:], strict=True):
             parts += [*_value_parts(expression, evaluate), TextPart(text=text)]
         prompt = "".join(_as_text(part) for part in parts)
-        return Rendered(prompt, tuple(_joined(parts)), self.expressions)
+        return Rendered(prompt, tuple(_merge_texts(parts)), self.expressions)
 
 
 def render(template: str, evaluate: Callable[[str], object]) -> Rendered:
-    """`Template.render` of a text that is used once."""
+    """`Template.render` for a text that is used once."""
     return Template(template).render(evaluate)
 
 
 def _split(template: str) -> tuple[list[str], list[str]]:
-    """The texts around the expressions, and these as typed; one text more than expressions."""
+    """Split into texts and expressions as typed; there is one text more than expressions."""
     texts: list[str] = []
     expressions: list[str] = []
     position = 0
@@ -88,23 +87,23 @@ def _split(template: str) -> tuple[list[str], list[str]]:
 
 
 def _expression_at(template: str, start: int) -> tuple[str, int]:
-    """The expression that opens here and where the text goes on: the shortest that compiles."""
+    """The expression that starts here, and the position after it: the shortest that compiles."""
     tried: list[str] = []
-    for closing in islice(_CLOSINGS.finditer(template, start + len(_OPEN)), _MOST_CLOSINGS):
+    for closing in islice(_CLOSINGS.finditer(template, start + len(_OPEN)), _MAX_CLOSINGS):
         typed = template[start + len(_OPEN) : closing.start()].strip()
-        if typed and _compiles(_whole(typed), "eval"):
+        if typed and _compiles(_compilable(typed), "eval"):
             return typed, closing.start() + len("}}")
         tried.append(typed)
     if not tried:
         raise UsageError(
-            f"{_shortened(template[start:])!r} opens an expression and has no closing }}}}."
-            f" Close it, or: {_LITERAL}"
+            f"{_excerpt(template[start:])!r} opens an expression and has no closing }}}}."
+            f" Close it, or: {_BRACES_ADVICE}"
         )
-    raise UsageError(f"{{{{ {_shortened(tried[0])} }}}} {_why_not(tried[0])} {_LITERAL}")
+    raise UsageError(f"{{{{ {_excerpt(tried[0])} }}}} {_invalid_reason(tried[0])} {_BRACES_ADVICE}")
 
 
-def _whole(typed: str) -> str:
-    """What is compiled: an expression over several lines needs parentheses."""
+def _compilable(typed: str) -> str:
+    """Put parentheses around an expression, so that it may have several lines."""
     return f"({typed}\n)" if "\n" in typed else typed
 
 
@@ -119,41 +118,41 @@ def _compiles(source: str, mode: str, flags: int = 0) -> bool:
     return True
 
 
-def _why_not(typed: str) -> str:
-    """Say why a text is no expression, for the sentence that starts with the text."""
+def _invalid_reason(typed: str) -> str:
+    """Explain why a text is not an expression; the sentence starts with the text."""
     if not typed:
         return "is empty; put a Python expression between the braces."
     if typed[0] in "%!" or typed.endswith("?"):
         return "is for IPython; only Python expressions are evaluated here, no magics or shell."
     if _compiles(typed, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
-        return f"has to be awaited; {_AWAIT}"
+        return f"has to be awaited; {_AWAIT_ADVICE}"
     if _compiles(typed, "exec"):
         return "is a statement; put it in a cell above, and use the name or an expression here."
     return "is not a Python expression."
 
 
 def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Part, ...]:
-    name = f"{{{{ {_shortened(expression)} }}}}"
+    name = f"{{{{ {_excerpt(expression)} }}}}"
     try:
-        value = evaluate(_whole(expression))
+        value = evaluate(_compilable(expression))
     except Exception as error:
         remedy = "Try the expression in a cell of its own, and correct it."
         if isinstance(error, NameError):
-            remedy = f"Run the cell that defines the name, or correct it. {_LITERAL}"
-        reason = _shortened(describe_error(error)).rstrip(": .")
+            remedy = f"Run the cell that defines the name, or correct it. {_BRACES_ADVICE}"
+        reason = _excerpt(describe_error(error)).rstrip(": .")
         raise UsageError(
             f"{name} failed: {reason}. {remedy} Nothing was sent.",
             details={"expression": expression, "error": type(error).__name__},
         ) from error
     kind = type(value)
     if issubclass(kind, Awaitable | AsyncGeneratorType):
-        called = isinstance(ast.parse(_whole(expression), mode="eval").body, ast.Call)
+        called = isinstance(ast.parse(_compilable(expression), mode="eval").body, ast.Call)
         if called and isinstance(value, CoroutineType):
             # Nobody else has it: without this Python warns of it later, out of place.
             cast("CoroutineType[Any, Any, Any]", value).close()
         raise UsageError(
-            f"{name} gives a value of type {kind.__name__!r}, which has to be awaited; {_AWAIT} "
-            "Nothing was sent."
+            f"{name} gives a value of type {kind.__name__!r}, which has to be awaited; "
+            f"{_AWAIT_ADVICE} Nothing was sent."
         )
     # Only a prompt with values needs this room; most have none.
     from nbagent.shown.values import to_prompt_parts
@@ -161,7 +160,7 @@ def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Pa
     return to_prompt_parts(value)
 
 
-def _shortened(text: str, limit: int = 200) -> str:
+def _excerpt(text: str, limit: int = 200) -> str:
     text = redact_truncated(text)
     return text if len(text) <= limit else f"{text[:limit]}…"
 
@@ -174,8 +173,8 @@ def _as_text(part: Part) -> str:
     return f"[file: {part.name}]"
 
 
-def _joined(parts: list[Part]) -> Iterator[Part]:
-    """The parts with neighbouring texts as one, and without empty ones."""
+def _merge_texts(parts: list[Part]) -> Iterator[Part]:
+    """Join neighbouring texts and drop empty ones."""
     for is_text, some in groupby(parts, lambda part: isinstance(part, TextPart)):
         if not is_text:
             yield from some

@@ -1,6 +1,6 @@
-"""Which tools a run has: from names, words and objects to hosts, and the rules for them.
+"""The tool hosts of a run, opened from names, words and objects, and the rules for them.
 
-Owns the meaning of `--tools`. What each host does is its own affair.
+Owns the meaning of `--tools`.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from nbagent.contracts.call_patterns import GlobResolver
 from nbagent.contracts.canonical import is_run_id, sha256_hex
 from nbagent.contracts.ports import PatchGuard, ToolHost
 from nbagent.files.mounts import PACKAGE, Mount, Mounts, parse_mount, without_dots
-from nbagent.session.approval import PolicyRules, tightened
+from nbagent.session.approval import PolicyRules, tighten_policy
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import project_folder, store_home
 from nbagent.settings.types import Tools
 from nbagent.tools.functions.host import FunctionHost, namespace_tools
-from nbagent.tools.host_config import HostOrder, HostSource
-from nbagent.tools.hosts import host_of, is_source, open_hosts, open_source
-from nbagent.tools.tool_names import OWN
+from nbagent.tools.host_config import HostConfig, HostSource
+from nbagent.tools.hosts import host_module, is_host_source, open_hosts, open_source_hosts
+from nbagent.tools.tool_names import FUNCTION_HOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folders:
-    """What the file tools of a workflow run have beside the project."""
+class WorkflowFolders:
+    """Folders of a workflow run, in addition to the project."""
 
     package: Path
     state: Path
     guard: PatchGuard
 
 
-def tools_of(
+def open_run_tools(
     tools: Tools | None,
     objects: tuple[object, ...] | None,
     *,
     options: RunOptions,
     settings: Settings,
     namespace: Callable[[], Mapping[str, Any]],
-    folders: Folders | None = None,
+    folders: WorkflowFolders | None = None,
 ) -> tuple[list[ToolHost], PolicyRules]:
-    """The hosts of a run, opened, and the rules for them.
+    """Open the hosts of a run, and return them with their rules.
 
-    `tools` are names and words; None: the notebook's own functions, unless there are `objects`
-    (functions, MCP servers, hosts) that were given themselves. `folders` are a workflow's, which
-    cannot do without the file tools.
+    `tools` are names of functions and hosts; None means the notebook's own functions, unless there
+    are `objects` (functions, MCP servers, hosts). `folders` belong to a workflow, which needs the
+    file tools.
     """
-    rules = PolicyRules(tightened(settings.policy, options.policy))
-    names, host_names = _named(tools, objects is not None, namespace())
+    rules = PolicyRules(tighten_policy(settings.policy, options.policy))
+    names, host_names = _split_names(tools, objects is not None, namespace())
     if tools == "all":  # no server is started for nothing
-        host_names = [word for word in host_names if not rules.forbidding("", word)]
+        host_names = [word for word in host_names if not rules.deny_rule("", word)]
     if tools != "none":
         # Who gives a folder wants it used.
-        named_hosts = {host_of(word) for word in host_names}
+        named_hosts = {host_module(word) for word in host_names}
         host_names += ["fs"] if options.mounts and "filesystem" not in named_hosts else []
         host_names += ["skills"] if options.skills and "skills" not in named_hosts else []
     if folders is not None:
@@ -69,7 +69,7 @@ def tools_of(
     for tool in objects or ():
         # By their types: a callable's own attributes may raise anything.
         kind = type(tool)
-        if is_source(tool):
+        if is_host_source(tool):
             sources.append(cast("HostSource", tool))
         elif hasattr(kind, "prepare") and hasattr(kind, "tools"):
             ready.append(cast("ToolHost", tool))
@@ -79,48 +79,49 @@ def tools_of(
     if names != [] or functions or not (host_names or sources or ready):
         hosts.append(FunctionHost(functions, namespace=namespace, names=names))
     if host_names or sources:
-        skills = _skills(options, settings) if "skills" in map(host_of, host_names) else None
-        mounts = mounts_of(options, settings, folders)
-        rules = PolicyRules(rules.policy, resolving(mounts))
-        order = HostOrder(
-            words=(),
+        skills = _skills(options, settings) if "skills" in map(host_module, host_names) else None
+        mounts = run_mounts(options, settings, folders)
+        rules = PolicyRules(rules.policy, glob_resolver(mounts))
+        order = HostConfig(
+            names=(),
             project=project_folder(),
             mounts=mounts,
             skills=skills,
             policy=rules.policy,
-            forbids=rules.denies,
+            is_denied=rules.denies,
             guard=folders.guard if folders else None,
         )
         hosts += open_hosts(host_names, order)
-        hosts += [host for source in sources for host in open_source(source, order)]
+        hosts += [host for source in sources for host in open_source_hosts(source, order)]
     return [*hosts, *ready], rules
 
 
-def _named(
+def _split_names(
     tools: Tools | None, has_objects: bool, namespace: Mapping[str, Any]
 ) -> tuple[list[str] | None, list[str]]:
-    """The notebook's functions (None for all of them) and the words that are named."""
+    """The named functions of the notebook (None: all of them), and the named hosts."""
     if tools is None:
         return ([] if has_objects else None), []
     if tools == "none":
         return [], []
     if tools == "all":
-        return None, [*words_of_all()]
+        return None, [*all_host_names()]
     marked = namespace_tools(namespace)
     own: list[str] = []
     host_names: list[str] = []
     for name in (tools,) if isinstance(tools, str) else tools:
-        if name == OWN and name not in marked:
+        if name == FUNCTION_HOST and name not in marked:
             own += marked
-        elif name in marked or type(namespace.get(name)) is FunctionType or not host_of(name):
+        elif name in marked or type(namespace.get(name)) is FunctionType or not host_module(name):
             own.append(name)
         else:
             host_names.append(name)
     return own, host_names
 
 
-def words_of_all() -> tuple[str, ...]:
-    """What `all` gives beside the notebook's functions; no server that only a project describes."""
+def all_host_names() -> tuple[str, ...]:
+    """Hosts of `all`, besides the notebook's functions. A server that only the project's file
+    describes is left out."""
     from nbagent.tools.mcp.config import configured_servers  # late: most runs have none
 
     servers = configured_servers()
@@ -128,14 +129,14 @@ def words_of_all() -> tuple[str, ...]:
 
 
 def _skills(options: RunOptions, settings: Settings) -> Any:
-    """The skills of the project, of the person and of the folders given."""
+    """The skills of the project, of the user, and of the `--skills` folders."""
     from nbagent.tools.skill_folders import find_skills  # late: most runs have none
 
     return find_skills(project_folder(), (*(options.skills or ()), *settings.skills))
 
 
-def mounts_of(options: RunOptions, settings: Settings, folders: Folders | None) -> Mounts:
-    """The folders that a run has."""
+def run_mounts(options: RunOptions, settings: Settings, folders: WorkflowFolders | None) -> Mounts:
+    """The mounts of a run."""
     project = project_folder()
     mount_texts = [*settings.mounts, *(options.mounts or ())]
     package = [Mount(PACKAGE, folders.package)] if folders else []
@@ -147,8 +148,8 @@ def mounts_of(options: RunOptions, settings: Settings, folders: Folders | None) 
     )
 
 
-def resolving(mounts: Mounts) -> GlobResolver:
-    """A rule about a file holds by whatever name of the file a call has it."""
+def glob_resolver(mounts: Mounts) -> GlobResolver:
+    """Resolve paths in rules: a rule about a file applies to every name of that file."""
 
     @lru_cache(maxsize=512)
     def resolve(host: str, name: str, glob: str) -> Sequence[str]:
@@ -160,7 +161,7 @@ def resolving(mounts: Mounts) -> GlobResolver:
 
 
 def _state_folder(session: str) -> Path:
-    """Where a session's `@state` is kept. Made when something is written."""
+    """Folder of a session's `@state`. It is created at the first write."""
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in session)[:60]
     if is_run_id(safe):  # such a folder is a workflow's
         safe = f"session-{safe}"

@@ -1,6 +1,6 @@
-"""What leads a run: the workflow or the agent that its options name, with its tools and rules.
+"""The workflow or the agent of a run, with its tools, rules and notices.
 
-Which document and package that is, `documents` finds.
+`workflow.locate` finds the document and the package.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.tools import ToolContext
 from nbagent.runtime import RunTask
 from nbagent.session.approval import PolicyRules
-from nbagent.session.tool_hosts import Folders, mounts_of, resolving
+from nbagent.session.tool_hosts import WorkflowFolders, glob_resolver, run_mounts
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import project_folder
 from nbagent.tools.filesystem import FileHost
-from nbagent.tools.host_config import HostOrder
+from nbagent.tools.host_config import HostConfig
 from nbagent.workflow.agents import critical_context, load_agent
 from nbagent.workflow.composer import WorkflowRun, missing_tool_reason
 from nbagent.workflow.graph import AgentSpec
@@ -31,96 +31,101 @@ from nbagent.workflow.prompts import system_text
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """What leads a run beside the person's words: a workflow, or an agent alone."""
+    """The workflow of a run, or its agent without a workflow."""
 
     options: RunOptions
     settings: Settings
-    flow: WorkflowRun | None
-    alone: AgentSpec | None
+    workflow_run: WorkflowRun | None
+    single: AgentSpec | None
     """The agent of a run without a workflow."""
 
     @property
     def agent(self) -> AgentSpec | None:
-        """The one that is active when the run begins."""
-        return self.flow.agent() if self.flow else self.alone
+        """The active agent at the start of the run."""
+        return self.workflow_run.agent() if self.workflow_run else self.single
 
     @property
     def agent_id(self) -> str | None:
         return self.agent.id if self.agent else None
 
     @property
-    def folders(self) -> Folders | None:
-        """What the file tools need of a workflow."""
-        if self.flow is None:
+    def folders(self) -> WorkflowFolders | None:
+        """Folders for the file tools; None without a workflow."""
+        if self.workflow_run is None:
             return None
-        package, document = self.flow.package, self.flow.document
-        return Folders(package=package.root, state=document.folder, guard=self.flow.guard)
+        package, document = self.workflow_run.package, self.workflow_run.document
+        return WorkflowFolders(
+            package=package.root, state=document.folder, guard=self.workflow_run.guard
+        )
 
     def model_on(self, provider: str) -> str | None:
-        """The model that the agent asks for, where it is one of the server that is asked anyway."""
+        """The agent's model, if it belongs to the provider of this run."""
         if self.agent is None or not self.agent.model:
             return None
         name = self.agent.model
         model = name if ":" in name else f"{provider}:{name}"
         return model if model.partition(":")[0] == provider else None
 
-    def hiding(self, rules: PolicyRules) -> Callable[[ToolSpec], str]:
-        """Why the model is not shown a tool: a rule, or the agent of the moment has none such."""
-        if self.flow is not None:
-            if rule := rules.forbidding("fs.apply_patch", "fs"):
+    def tool_filter(self, rules: PolicyRules) -> Callable[[ToolSpec], str]:
+        """Function that says why a tool is hidden from the model: a rule, or the current agent."""
+        if self.workflow_run is not None:
+            if rule := rules.deny_rule("fs.apply_patch", "fs"):
                 raise UsageError(f"{rule} denies fs.apply_patch, by which a workflow moves")
-            self.flow.read_file = _reader(self, rules)
-        return lambda spec: rules.hiding(spec) or missing_tool_reason(self.agent, spec)
+            self.workflow_run.read_file = _file_reader(self, rules)
+        return lambda spec: rules.hidden_reason(spec) or missing_tool_reason(self.agent, spec)
 
     def system_prompt(self, own: str | None, rules: PolicyRules) -> str:
-        """That of an agent without a workflow."""
-        assert self.alone is not None
-        context = critical_context(self.alone, _reader(self, rules))
-        return system_text(self.alone, context, own)
+        """The system prompt of an agent without a workflow."""
+        assert self.single is not None
+        context = critical_context(self.single, _file_reader(self, rules))
+        return system_text(self.single, context, own)
 
     def notices(self, parent: RunRecord | None, last: EngineTurn | None = None) -> list[str]:
-        """What the person should know before the first request; `last`: the turn before it."""
-        if self.flow is None:
-            alone = [self.alone] if self.alone and parent is None else []
-            return [*_unfilled(alone[0].unfilled if alone else ()), *_actions(alone)]
-        where = f"The state of this workflow is {self.flow.shown_path}."
-        if self.flow.fork_source is not None:
-            was = display_path(self.flow.fork_source[0].path)
+        """Notices before the first request; `last` is the turn before it."""
+        if self.workflow_run is None:
+            alone = [self.single] if self.single and parent is None else []
+            return [*_unfilled_notices(alone[0].unfilled if alone else ()), *_action_notices(alone)]
+        where = f"The state of this workflow is {self.workflow_run.shown_path}."
+        if self.workflow_run.fork_source is not None:
+            was = display_path(self.workflow_run.fork_source[0].path)
             where += f" It is a copy of {was} as it stood then; @project is as it is now."
         if parent is not None:
-            here = [where] if self.flow.fork_source else []
-            return [*here, *(_cut_moves(last, self.flow) if last else ())]
-        package = self.flow.package
+            here = [where] if self.workflow_run.fork_source else []
+            return [*here, *(_interrupted_moves(last, self.workflow_run) if last else ())]
+        package = self.workflow_run.package
         marks = [*package.unfilled, *(m for a in package.agents.values() for m in a.unfilled)]
         return [
             where,
-            *(f"{path} of the document is not here; a step may need it." for path in self._gone()),
+            *(
+                f"{path} of the document is not here; a step may need it."
+                for path in self._missing_artifacts()
+            ),
             *(f"{package.name}: {note}" for note in package.notes),
-            *_unfilled(marks),
-            *_actions(package.agents.values()),
+            *_unfilled_notices(marks),
+            *_action_notices(package.agents.values()),
         ]
 
-    def _gone(self) -> list[str]:
-        """Artifacts of a document from elsewhere that are not in this project."""
-        paths = self.flow.state.artifacts if self.flow else ()
+    def _missing_artifacts(self) -> list[str]:
+        """Artifacts of the document that are missing in this project."""
+        paths = self.workflow_run.state.artifacts if self.workflow_run else ()
         here = project_folder()
         return [path for path in paths if not (here / path.removeprefix(PROJECT_PREFIX)).exists()]
 
 
-def _unfilled(marks: Iterable[str]) -> list[str]:
+def _unfilled_notices(marks: Iterable[str]) -> list[str]:
     listed = ", ".join(dict.fromkeys(marks))
     return [f"nothing gives a value for {listed}; --var NAME=VALUE does"] if listed else []
 
 
 def single_agent(settings: Settings, options: RunOptions) -> AgentSetup:
-    """The agent of a run without a workflow; UsageError where it cannot be used."""
+    """The agent of a run without a workflow; UsageError if it cannot be used."""
     values = placeholder_values(options)
     agent = load_agent(options.agent or "", values=values, project=project_folder())
     return AgentSetup(options, settings, None, agent)
 
 
-def _cut_moves(turn: EngineTurn, flow: WorkflowRun) -> list[str]:
-    """Whether the moves that their process did not outlive were made, as the document says."""
+def _interrupted_moves(turn: EngineTurn, flow: WorkflowRun) -> list[str]:
+    """Notices about moves cut off by a dead process: the document shows if they were made."""
     lines: list[str] = []
     for run in turn.tool_runs:
         update = json_object((run.args or {}).get("update")) or {}
@@ -133,17 +138,17 @@ def _cut_moves(turn: EngineTurn, flow: WorkflowRun) -> list[str]:
     return lines
 
 
-def _reader(guide: AgentSetup, rules: PolicyRules) -> Callable[[str], str]:
-    """Reads files for critical actions, as far as a model could by `fs.read` without a question."""
+def _file_reader(guide: AgentSetup, rules: PolicyRules) -> Callable[[str], str]:
+    """Reader of files for critical actions: it may read what `fs.read` allows without approval."""
 
     def read(path: str) -> str:
-        mounts = mounts_of(guide.options, guide.settings, guide.folders)
-        order = HostOrder(
-            words=("fs.read",), project=project_folder(), mounts=mounts, policy=rules.policy
+        mounts = run_mounts(guide.options, guide.settings, guide.folders)
+        order = HostConfig(
+            names=("fs.read",), project=project_folder(), mounts=mounts, policy=rules.policy
         )
-        location = mounts.place(path)
-        form = {"path": mounts.form(location.mount, location.parts)}
-        hit = rules.policy.says("fs.read", "fs", form, resolving(mounts))
+        location = mounts.locate(path)
+        form = {"path": mounts.canonical_path(location.mount, location.parts)}
+        hit = rules.policy.says("fs.read", "fs", form, glob_resolver(mounts))
         if hit is not None and hit.ruling != "allow":
             raise ToolError(f"the policy keeps {path} from being read: {hit.why}", code="E_DENIED")
         context = ToolContext(run_id="", session="", runner=RunTask())
@@ -156,13 +161,15 @@ def _reader(guide: AgentSetup, rules: PolicyRules) -> Callable[[str], str]:
     return read
 
 
-def _actions(agents: Iterable[AgentSpec]) -> list[str]:
-    """What agents do before everything else, for the person: a line for each agent."""
+def _action_notices(agents: Iterable[AgentSpec]) -> list[str]:
+    """Describe the critical actions of agents for the user, a line per agent."""
     lines: list[str] = []
     for agent in agents:
         loads = ", ".join(action.load for action in agent.actions if action.load)
         rules = "; ".join(action.rule for action in agent.actions if action.rule)
         parts = [f"reads {loads}" if loads else "", f"keeps to: {rules}" if rules else ""]
         if any(parts):
-            lines.append(f"{agent.name}, before its first request: {'; '.join(filter(None, parts))}")
+            lines.append(
+                f"{agent.name}, before its first request: {'; '.join(filter(None, parts))}"
+            )
     return lines

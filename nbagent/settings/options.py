@@ -23,6 +23,7 @@ from nbagent.settings.types import Tools
 T = TypeVar("T")
 HIDDEN = "***"
 """Shown instead of a secret value."""
+# Defaults of the limit options are defined once, in ToolLimits.
 _LIMITS = ToolLimits()
 _POSITIVE_INT = types.number(1, whole=True)
 _NO_DEFAULT: Any = None
@@ -72,6 +73,8 @@ class Option(Generic[T]):
     def __get__(self, at: Any, owner: type) -> Any:
         if at is None:
             return self
+        # RunOptions give None and not the default: a call that sets an option to its default must
+        # override the settings.
         return at.explicit.get(self.name, self.default if isinstance(at, Settings) else None)
 
     @property
@@ -154,8 +157,8 @@ class Values:
     explicit: Mapping[str, Any]
     """Values that were set, by option name; none of them is None."""
 
-    def __init__(self, **given: Any) -> None:
-        checked = {name: self.row(name).checked(value) for name, value in given.items()}
+    def __init__(self, **values: Any) -> None:
+        checked = {name: self.row(name).checked(value) for name, value in values.items()}
         self.explicit = {name: value for name, value in checked.items() if value is not None}
 
     @classmethod
@@ -218,7 +221,7 @@ class _Shared(Values):
     )
     cache = Option[str | None](
         "--cache off | auto | replay | refresh",
-        "reuse recorded answers: auto sends requests without one, replay never sends any",
+        "reuse recorded answers: auto sends the missing ones, replay none",
         choices=("off", "auto", "replay", "refresh"),
     )
     cassette = Option[str | None](

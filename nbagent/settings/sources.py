@@ -87,6 +87,7 @@ def setting_origins() -> dict[str, Origin]:
     """Return the value and source of every setting, by name."""
     project = _from_project()
     sources: dict[str, Origin] = {}
+    # Later sources override earlier ones.
     for source, values in (
         ("settings.toml", _from_user_file()),
         ("environment", _from_environment()),
@@ -97,6 +98,8 @@ def setting_origins() -> dict[str, Origin]:
                 values["model"], sources, previous_model=sources["model"].value
             )
         sources |= {name: Origin(value, source) for name, value in values.items()}
+    # Without a model of their own, the person's server settings (LLM_BASE_URL, LLM_API_KEY) belong
+    # to an OpenAI-compatible server.
     if "model" in project and "model" not in sources:
         sources = _drop_server_settings(project["model"], sources, previous_model="openai:")
     return {
@@ -219,8 +222,8 @@ def _from_project() -> dict[str, Any]:
 
     The nearest file counts even without a table of ours: the folders above are other projects.
     """
-    here = _working_folder()
-    files = (folder / _PROJECT for folder in (here, *here.parents))
+    start = _working_folder()
+    files = (folder / _PROJECT for folder in (start, *start.parents))
     file = next((file for file in files if file.is_file()), None)
     table: dict[str, Any] | None = _read_toml(file) if file else {}
     for key in ("tool", "nbagent"):

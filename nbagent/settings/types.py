@@ -213,10 +213,10 @@ def extra_body(value: Any) -> dict[str, Any]:
     """Check additional fields of the request's JSON, also as text. Their values may be secrets."""
     try:
         # A copy: the person may change the dict later.
-        whole = load_json(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
+        decoded = load_json(value if isinstance(value, str) else json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, RecursionError):
-        whole = None
-    fields = json_object(whole)
+        decoded = None
+    fields = json_object(decoded)
     if fields is None:
         raise ValueError('a JSON object such as {"name": "value"}')
     for word in json.dumps(list(fields.values()), ensure_ascii=False).split():

@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import Any, cast
 
 from nbagent.contracts.messages import ImagePart
-from nbagent.shown.texts import VALUE_ERRORS, clean, class_name
+from nbagent.shown.texts import VALUE_ERRORS, class_name, clean
 
 IMAGE_BYTES = 1_500_000
 """Largest size of one image; larger ones are scaled down."""
@@ -95,7 +95,7 @@ def _media_type(data: bytes) -> str | None:
 
 
 def figures_in(value: Any) -> list[Any]:
-    """Return the figures of a value: itself, the one it belongs to (axes), those in a list or dict."""
+    """Return a value's figures: itself, the one it belongs to (axes), those in a list or dict."""
     kind = cast("type[Any]", type(value))
     items = value.values() if kind is dict else value if kind in (list, tuple) else [value]
     return [_root_of(it) for it in items if of_class(it, "matplotlib.artist", "Artist")]
@@ -150,7 +150,11 @@ def display_of(value: Any) -> ImagePart | str | None:
     """
     kind = cast("type[Any]", type(value))
     own = {name for parent in kind.__mro__ for name in vars(parent)}
-    forms = {form: _call_display_method(kind, name, value) for form, name in _METHODS.items() if name in own}
+    forms = {
+        form: _call_display_method(kind, name, value)
+        for form, name in _METHODS.items()
+        if name in own
+    }
     if "_repr_mimebundle_" in own:
         # It has precedence, as in IPython.
         bundle = _call_display_method(kind, "_repr_mimebundle_", value, include=None, exclude=None)

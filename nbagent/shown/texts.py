@@ -95,7 +95,7 @@ def without_folders(text: str) -> str:
     return text
 
 
-def plain_repr(value: object, budget_chars: int = BUDGET_CHARS) -> str:
+def safe_repr(value: object, budget_chars: int = BUDGET_CHARS) -> str:
     """Return a `repr` that cannot fail, without memory addresses and host folders."""
     name = class_name(value)
     try:

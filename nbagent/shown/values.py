@@ -26,17 +26,17 @@ from pydantic import BaseModel
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.messages import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.secrets import redact_truncated
-from nbagent.shown.images import display_of, encoded_image, to_image, of_class
+from nbagent.shown.images import display_of, encoded_image, of_class, to_image
 from nbagent.shown.tables import is_numeric, table_text
 from nbagent.shown.texts import (
-    VALUE_ERRORS,
     BUDGET_CHARS,
     OMITTED,
+    VALUE_ERRORS,
     bytes_text,
     clean,
     cut_middle,
     error_line,
-    plain_repr,
+    safe_repr,
     without_folders,
 )
 
@@ -86,7 +86,7 @@ class JsonBudget:
         except VALUE_ERRORS as error:
             if isinstance(error, RecursionError) if self._open_ids else is_iterator(value):
                 raise
-            return self.text(plain_repr(value, 200 if self._open_ids else self.budget_chars))
+            return self.text(safe_repr(value, 200 if self._open_ids else self.budget_chars))
 
     def _convert(self, value: Any, kind: type[Any]) -> Any:
         # A value may fake its `__class__`, so `isinstance` is not used. Methods of subclasses of
@@ -241,7 +241,9 @@ class JsonBudget:
             if self._with_images:
                 return shown
             shown = None
-        text = plain_repr(value, room) if shown is None else cut_middle(redact_truncated(shown), room)
+        text = (
+            safe_repr(value, room) if shown is None else cut_middle(redact_truncated(shown), room)
+        )
         self.cut = self.cut or OMITTED in text
         return clean(text)
 
@@ -261,7 +263,7 @@ def _sorted_items(items: set[Any] | frozenset[Any]) -> list[Any]:
     try:
         return sorted(items)
     except VALUE_ERRORS:
-        return sorted(items, key=plain_repr) if len(items) < 10_000 else list(items)
+        return sorted(items, key=safe_repr) if len(items) < 10_000 else list(items)
 
 
 def is_iterator(value: object) -> bool:
@@ -301,7 +303,11 @@ class Excerpt:
 
 
 def to_json_within(
-    value: object, budget_chars: int, *, with_images: bool = True, kind: type[JsonBudget] = JsonBudget
+    value: object,
+    budget_chars: int,
+    *,
+    with_images: bool = True,
+    kind: type[JsonBudget] = JsonBudget,
 ) -> Excerpt:
     """Convert a value to JSON of at most `budget_chars` characters (of a text, without quotes).
 
@@ -328,8 +334,11 @@ def to_parts(value: object, budget_chars: int = BUDGET_CHARS) -> tuple[Part, ...
         excerpt = to_json_within(value, budget_chars)
     except VALUE_ERRORS as error:
         # An iterator raised while it was read.
-        excerpt = Excerpt(f"{plain_repr(value, 200)}, which raised {type(error).__name__}", (), True)
-    if len(excerpt.parts) == 1 and excerpt.data == f"[image 1: {getattr(excerpt.parts[0], 'alt', '')}]":
+        excerpt = Excerpt(f"{safe_repr(value, 200)}, which raised {type(error).__name__}", (), True)
+    if (
+        len(excerpt.parts) == 1
+        and excerpt.data == f"[image 1: {getattr(excerpt.parts[0], 'alt', '')}]"
+    ):
         return excerpt.parts
     text = excerpt.data if isinstance(excerpt.data, str) else dump_json(excerpt.data).decode()
     return (TextPart(text=cut_middle(text, budget_chars)), *excerpt.parts)

@@ -1,7 +1,7 @@
 """The `fs.*` tools: read, list, search, write and patch files below the mounts.
 
-Owns the tools' arguments, what a call would do, and which files are kept from the model. How the
-disk is touched is `files`', how answers look is `filesystem_answers`'.
+Owns the arguments, the plan of each call and the files that are hidden from the model. Access to
+the disk is in `files`, the form of the answers in `filesystem_answers`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.files import patching, writing
 from nbagent.files.frontmatter import update_frontmatter
-from nbagent.files.mounts import STATE, FilePlace, Mounts
+from nbagent.files.mounts import STATE, MountedPath, Mounts
 from nbagent.files.names import Parts, looks_secret, names_secret, visible
-from nbagent.files.searching import Order
+from nbagent.files.searching import SearchQuery
 from nbagent.files.walking import Hides
 from nbagent.files.writing import FileState
 from nbagent.tools.filesystem_answers import list_folder, read_file, search_files
 from nbagent.tools.functions.definition import FunctionTool, method_tool
 from nbagent.tools.functions.host import MethodHost
-from nbagent.tools.host_config import HostOrder
+from nbagent.tools.host_config import HostConfig
 
 HOST = "fs"
-_HELD = ("path", "content", "oldText", "newText", "diff", "operation", "update")
-"""Arguments of a change that its preview shows."""
+_PREVIEWED_ARGUMENTS = ("path", "content", "oldText", "newText", "diff", "operation", "update")
+"""Arguments of a change that its preview shows in another form."""
 
 PathArg = Annotated[
     str, Field(description="Below a mount: @project/notes/a.md. Without a mount: in @project.")
@@ -51,52 +51,54 @@ IfMatch = Annotated[
 ]
 
 
-def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    return [FileHost(order)]
+def open_hosts(config: HostConfig) -> Sequence[ToolHost]:
+    return [FileHost(config)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """What a call would do."""
+class _CallPlan:
+    """A call that was checked: its preview for the person and the work to do."""
 
-    place: FilePlace
+    location: MountedPath
     preview: CallPreview
     work: Callable[[ToolContext, threading.Event], ToolResult]
-    """Does it, in a worker thread; the event says that nobody waits for it any more."""
+    """Runs the call in a worker thread; the event is set when nobody waits for it any more."""
 
 
 class FileHost(MethodHost):
-    """Plans and runs calls of the `fs` tools that a run has."""
+    """The `fs` tools of one run. Its tool methods return plans; `prepare` turns them into calls."""
 
-    def __init__(self, order: HostOrder) -> None:
-        self._mounts = cast("Mounts", order.mounts)
-        self._policy = order.policy
-        self._limits = order.policy.limits
-        self._forbids = order.forbids
-        self._guard = order.guard
-        super().__init__(HOST, self._tools_here(), order.words, (HOST,))
+    def __init__(self, config: HostConfig) -> None:
+        self._mounts = cast("Mounts", config.mounts)
+        self._policy = config.policy
+        self._limits = config.policy.limits
+        self._is_denied = config.is_denied
+        self._guard = config.guard
+        super().__init__(HOST, self._define_tools(), config.names, (HOST,))
 
-    def _tools_here(self) -> list[FunctionTool]:
-        looking = {"fs.read": self.read, "fs.list": self.list, "fs.search": self.search}
-        changing = {"fs.write": self.write, "fs.apply_patch": self.apply_patch}
-        tools = [method_tool(plan, name=name, host=HOST) for name, plan in looking.items()]
+    def _define_tools(self) -> list[FunctionTool]:
+        read_tools = {"fs.read": self.read, "fs.list": self.list, "fs.search": self.search}
+        write_tools = {"fs.write": self.write, "fs.apply_patch": self.apply_patch}
+        tools = [method_tool(plan, name=name, host=HOST) for name, plan in read_tools.items()]
         tools += [
             method_tool(plan, name=name, host=HOST, ruling="ask", interruptible=False)
-            for name, plan in changing.items()
+            for name, plan in write_tools.items()
         ]
-        # Nothing else tells the model which mounts there are.
-        words = {"ro": "read only", "rw": "read and write"}
-        there = ", ".join(f"{mount.name} ({words[mount.mode]})" for mount in self._mounts.values())
-        description = f"{tools[1].spec.description}\n\nThe mounts are: {there}."
+        # The model learns the names of the mounts from this description only.
+        mode_texts = {"ro": "read only", "rw": "read and write"}
+        mounts = ", ".join(
+            f"{mount.name} ({mode_texts[mount.mode]})" for mount in self._mounts.values()
+        )
+        description = f"{tools[1].spec.description}\n\nThe mounts are: {mounts}."
         spec = tools[1].spec.model_copy(update={"description": description})
         tools[1] = replace(tools[1], spec=spec)
         return tools
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Look at what the call is about, and plan what it does; ToolError where it is refused."""
-        tool, bound = self._checked(call)
-        _check_encodable(bound.plain)
-        plan: _Plan = await asyncio.to_thread(tool.target, **bound.values)
+        """Read the file or folder of a call and plan the call; raise ToolError if it is refused."""
+        tool, bound = self._check_call(call)
+        _check_encodable(bound.json_values)
+        plan: _CallPlan = await asyncio.to_thread(tool.target, **bound.values)
 
         async def run(context: ToolContext) -> ToolOutcome:
             stopped, began_ms = threading.Event(), monotonic_ms()
@@ -105,13 +107,13 @@ class FileHost(MethodHost):
             except ToolError as error:
                 result = ToolResult.failure(error.info)
             finally:
-                stopped.set()  # A stop cancels this and not the thread, which looks here.
+                stopped.set()  # A stop cancels this task, not its thread: the thread checks this.
             return ToolOutcome(
                 result=result, ran_in="worker thread", started_at_ms=began_ms, notes=bound.notes
             )
 
-        path = self._mounts.form(plan.place.mount, plan.place.parts)
-        arguments = {**bound.plain, "path": path}
+        path = self._mounts.canonical_path(plan.location.mount, plan.location.parts)
+        arguments = {**bound.json_values, "path": path}
         return PreparedCall(spec=tool.spec, arguments=arguments, preview=plan.preview, run=run)
 
     def read(
@@ -120,7 +122,7 @@ class FileHost(MethodHost):
         offset: Annotated[int | None, Field(ge=1)] = None,
         limit: Annotated[int | None, Field(ge=1)] = None,
         encoding: Literal["utf-8", "utf-16", "latin-1", "cp1252"] = "utf-8",
-    ) -> _Plan:
+    ) -> _CallPlan:
         """Read a text file, or look at a picture.
 
         Read narrowly: find the place with fs.search, then give offset and limit. A long answer is
@@ -132,8 +134,10 @@ class FileHost(MethodHost):
             limit: how many lines.
             encoding: of the file.
         """
-        place, most = self._place("fs.read", path), self._limits.max_read_bytes
-        return _looking(place, lambda _: read_file(place, offset, limit, encoding, max_bytes=most))
+        location, max_bytes = self._locate("fs.read", path), self._limits.max_read_bytes
+        return _read_plan(
+            location, lambda _: read_file(location, offset, limit, encoding, max_bytes=max_bytes)
+        )
 
     def list(
         self,
@@ -141,7 +145,7 @@ class FileHost(MethodHost):
         glob: str | None = None,
         depth: Annotated[int, Field(ge=1, le=20)] = 1,
         sizes: bool = False,
-    ) -> _Plan:
+    ) -> _CallPlan:
         """List what is in a folder; the names of folders end in a slash.
 
         Args:
@@ -150,13 +154,15 @@ class FileHost(MethodHost):
             depth: how many levels of folders. Folders that .gitignore names are not gone into.
             sizes: give the bytes of each file, too.
         """
-        place = self._place("fs.list", path, folder=True)
-        hides = self._hiding(place, ("fs.list", {"glob": glob, "depth": depth, "sizes": sizes}))
+        location = self._locate("fs.list", path, folder=True)
+        hides = self._hidden_filter(
+            location, ("fs.list", {"glob": glob, "depth": depth, "sizes": sizes})
+        )
         time_s = self._limits.search_timeout_s
-        return _looking(
-            place,
+        return _read_plan(
+            location,
             lambda _: list_folder(
-                place, glob=glob, depth=depth, sizes=sizes, timeout_s=time_s, hides=hides
+                location, glob=glob, depth=depth, sizes=sizes, timeout_s=time_s, hides=hides
             ),
         )
 
@@ -168,7 +174,7 @@ class FileHost(MethodHost):
         regex: bool = False,
         context: Annotated[int, Field(ge=0, le=20)] = 0,
         maxMatches: Annotated[int, Field(ge=1, le=1_000)] = 100,
-    ) -> _Plan:
+    ) -> _CallPlan:
         """Find lines in text files. Files that .gitignore names and binary ones are left out.
 
         Args:
@@ -180,10 +186,10 @@ class FileHost(MethodHost):
             context: lines to show before and after each match.
             maxMatches: how many lines at most.
         """
-        place = self._place("fs.search", path)
-        given: dict[str, Any] = {"query": query, "glob": glob, "regex": regex}
-        given |= {"context": context, "maxMatches": maxMatches}
-        order = Order(
+        location = self._locate("fs.search", path)
+        arguments: dict[str, Any] = {"query": query, "glob": glob, "regex": regex}
+        arguments |= {"context": context, "maxMatches": maxMatches}
+        search_query = SearchQuery(
             query=query,
             regex=regex,
             glob=glob,
@@ -191,14 +197,15 @@ class FileHost(MethodHost):
             max_matches=maxMatches,
             timeout_s=self._limits.search_timeout_s,
             allows=lambda path: self._may_see("fs.search", path),
-            # It shows what is in files.
-            hides=self._hiding(place, ("fs.search", given), ("fs.read", {})),
+            # A search shows the text of files, so rules about fs.read count as well.
+            hides=self._hidden_filter(location, ("fs.search", arguments), ("fs.read", {})),
         )
-        return _looking(
-            place, lambda stopped: search_files(place, replace(order, stopped=stopped.is_set))
+        return _read_plan(
+            location,
+            lambda stopped: search_files(location, replace(search_query, stopped=stopped.is_set)),
         )
 
-    def write(self, path: PathArg, content: str, ifMatchSha256: IfMatch = None) -> _Plan:
+    def write(self, path: PathArg, content: str, ifMatchSha256: IfMatch = None) -> _CallPlan:
         """Write a whole text file, and the folders it needs. To change a part, use fs.apply_patch.
 
         Args:
@@ -207,7 +214,7 @@ class FileHost(MethodHost):
             ifMatchSha256: from fs.read.
         """
         data = content.encode("utf-8")
-        return self._changing("fs.write", path, lambda old: data, ifMatchSha256)
+        return self._plan_change("fs.write", path, lambda old: data, ifMatchSha256)
 
     def apply_patch(
         self,
@@ -218,7 +225,7 @@ class FileHost(MethodHost):
         operation: Literal["updateFrontmatter"] | None = None,
         update: dict[str, Any] | None = None,
         ifMatchSha256: IfMatch = None,
-    ) -> _Plan:
+    ) -> _CallPlan:
         """Change a part of a text file, in one of three forms.
 
         Give oldText and newText, or diff, or operation "updateFrontmatter" and update.
@@ -237,130 +244,148 @@ class FileHost(MethodHost):
             text = None if old is None else patching.to_text(old)
             match (oldText, newText, diff, update):
                 case (str(), str(), None, None):
-                    return patching.to_bytes(patching.replace_once(_there(text), oldText, newText))
+                    return patching.to_bytes(
+                        patching.replace_once(_existing_text(text), oldText, newText)
+                    )
                 case (None, None, str(), None):
                     return patching.to_bytes(patching.apply_diff(text, diff))
                 case (None, None, None, dict()):
-                    return patching.to_bytes(update_frontmatter(_there(text), update))
+                    return patching.to_bytes(update_frontmatter(_existing_text(text), update))
                 case _:
                     why = "oldText and newText, or diff, or operation and update"
                     raise ToolError(f"give one of the three: {why}", code="E_INVALID_ARGUMENTS")
 
         is_update = (oldText, newText, diff) == (None, None, None)
-        return self._changing(
+        return self._plan_change(
             "fs.apply_patch", path, patched, ifMatchSha256, update if is_update else None
         )
 
-    def _changing(
+    def _plan_change(
         self,
         tool: str,
         path: str,
         make: Callable[[bytes | None], bytes],
         if_match: str | None,
         update: Mapping[str, Any] | None = None,
-    ) -> _Plan:
-        """The plan to replace a file by what is made of it."""
-        place, guard = self._place(tool, path), self._guard
-        self._mounts.check_writable(place)
-        guarded = guard is not None and guard.guards(place.mount.root.joinpath(*place.parts))
-        if any(part.casefold().startswith(writing.TEMPORARY) for part in place.parts):
-            raise _refused(place, "has a name that is kept for half-written files", "E_DENIED")
-        more: dict[str, Any] = {}
+    ) -> _CallPlan:
+        """Plan to replace a file by the content that `make` computes from the old one."""
+        location, guard = self._locate(tool, path), self._guard
+        self._mounts.check_writable(location)
+        guarded = guard is not None and guard.guards(location.mount.root.joinpath(*location.parts))
+        if any(part.casefold().startswith(writing.TEMPORARY) for part in location.parts):
+            raise _refusal(location, "has a name that is reserved for temporary files", "E_DENIED")
+        details: dict[str, Any] = {}
 
-        def planned(state: FileState) -> bytes:
+        def new_content(state: FileState) -> bytes:
             if if_match and state.sha != if_match.strip().lower():
                 now = f"it has {state.sha} now" if state.sha else "there is no such file"
                 why = f"is not as ifMatchSha256 says: {now}; read it again"
-                raise _refused(place, why, "E_PRECONDITION_FAILED", sha256=state.sha)
+                raise _refusal(location, why, "E_PRECONDITION_FAILED", sha256=state.sha)
             if guard is not None and guarded:
-                data, said = guard.change(state.data, update, self._is_there)
-                more.clear()
-                more.update(said)
+                data, new_details = guard.change(state.data, update, self._file_exists)
+                details.clear()
+                details.update(new_details)
             else:
                 data = make(state.data)
-            most = self._limits.max_write_bytes
-            if len(data) > most:
-                why = f"would have {len(data):,} bytes, and {most:,} may be written; write less"
-                raise _refused(place, why, "E_WRITE_LIMIT", bytes=len(data), maxBytes=most)
+            max_bytes = self._limits.max_write_bytes
+            if len(data) > max_bytes:
+                why = (
+                    f"would have {len(data):,} bytes, and {max_bytes:,} may be written; write less"
+                )
+                raise _refusal(location, why, "E_WRITE_LIMIT", bytes=len(data), maxBytes=max_bytes)
             return data
 
-        state = writing.read_state(place)
-        new = planned(state)
+        state = writing.read_state(location)
+        new = new_content(state)
 
         def work(context: ToolContext, stopped: threading.Event) -> ToolResult:
-            def again(now: FileState) -> bytes:
+            def recheck(now: FileState) -> bytes:
                 if now.sha == state.sha:
                     return new
                 if context.approved:
                     why = "changed after this was approved; call again"
-                    raise _refused(place, why, "E_PRECONDITION_FAILED", sha256=now.sha)
-                # Another call of the same response was faster, and nobody was shown anything.
-                return planned(now)
+                    raise _refusal(location, why, "E_PRECONDITION_FAILED", sha256=now.sha)
+                # Another call of the same response changed the file first. Nobody approved this
+                # one by its preview, so it is computed again from the new content.
+                return new_content(now)
 
-            before, data = writing.replace(place, again)
-            answer: dict[str, Any] = {"path": place.text}
+            before, data = writing.replace(location, recheck)
+            answer: dict[str, Any] = {"path": location.text}
             if tool == "fs.write":
                 answer["bytesWritten"] = len(data)
             if tool != "fs.write" or before.sha is not None:
                 answer["sha256Before"] = before.sha
             answer["sha256After"] = writing.sha_of_bytes(data)
-            return ToolResult(ok=True, data={**answer, **more})
+            return ToolResult(ok=True, data={**answer, **details})
 
+        verb = "change" if state.sha else "create"
         preview = CallPreview(
-            ruling="allow" if place.mount.name == STATE else "ask",
-            why=f"{'change' if state.sha else 'create'} {visible(place.text)} ({len(new):,} bytes)",
-            approval_key=sha256_hex(f"{place.identity} {state.sha or 'absent'}"),
-            pieces=(_change_piece(place, state, new),),
+            ruling="allow" if location.mount.name == STATE else "ask",
+            why=f"{verb} {visible(location.text)} ({len(new):,} bytes)",
+            approval_key=sha256_hex(f"{location.identity} {state.sha or 'absent'}"),
+            pieces=(_change_preview(location, state, new),),
         )
-        return _Plan(place, preview, work)
+        return _CallPlan(location, preview, work)
 
-    def _is_there(self, path: str) -> bool:
-        """Whether a path names a file that the model may see."""
+    def _file_exists(self, path: str) -> bool:
+        """True if a path names a file that the model may see."""
         try:
-            place = self._place("fs.read", path)
-            os.close(place.root.open_file(place.parts))
+            location = self._locate("fs.read", path)
+            os.close(location.root.open_file(location.parts))
         except (ToolError, OSError):
             return False
         return True
 
-    def _place(self, tool: str, path: str, *, folder: bool = False) -> FilePlace:
-        """Where a call is about, unless its name says that it most likely holds keys."""
-        place = self._mounts.place(path)
-        if not self._may_see(tool, f"{place.text}/" if folder else place.text):
+    def _locate(self, tool: str, path: str, *, folder: bool = False) -> MountedPath:
+        """Locate the path of a call; raise ToolError if its name suggests keys or passwords."""
+        location = self._mounts.locate(path)
+        if not self._may_see(tool, f"{location.text}/" if folder else location.text):
             why = "most likely holds keys or passwords and is kept from you"
-            rule = f"{tool}(path={visible(place.text)})"
-            raise _refused(place, f"{why}; the person can allow it by name: {rule}", "E_DENIED")
-        return place
+            rule = f"{tool}(path={visible(location.text)})"
+            raise _refusal(location, f"{why}; the person can allow it by name: {rule}", "E_DENIED")
+        return location
 
     def _may_see(self, tool: str, path: str) -> bool:
         if not looks_secret(path):
             return True
-        place = self._mounts.place(path)
-        form = self._mounts.form(place.mount, place.parts)
+        location = self._mounts.locate(path)
+        canonical = self._mounts.canonical_path(location.mount, location.parts)
         for text in self._policy.allow:
             pattern = call_pattern(text)
             paths = [as_glob(text) for name, text in pattern.conditions if name == "path"]
             globs = filter(names_secret, paths)
-            forms = [one for glob in globs for one in self._mounts.resolve(glob)]
-            if pattern.matches_tool(tool, HOST) and any(fnmatchcase(form, one) for one in forms):
+            allowed_globs = [resolved for glob in globs for resolved in self._mounts.resolve(glob)]
+            if pattern.matches_tool(tool, HOST) and any(
+                fnmatchcase(canonical, allowed) for allowed in allowed_globs
+            ):
                 return True
         return False
 
-    def _hiding(self, place: FilePlace, *asked: tuple[str, Mapping[str, Any]]) -> Hides:
-        """What a look at many files leaves out: what nbagent keeps, and what a rule denies to one
-        of these calls; ToolError where a rule keeps back what the call begins with."""
-        closed = self._mounts.closed_forms
-        form = lru_cache(maxsize=1)(partial(self._mounts.form, place.mount))
+    def _hidden_filter(self, location: MountedPath, *calls: tuple[str, Mapping[str, Any]]) -> Hides:
+        """Return a filter for walks: it hides nbagent's own files and paths that rules deny.
+
+        Args:
+            location: the file or folder where the walk starts.
+            calls: tools and arguments; a path is hidden if a rule denies it to one of them.
+
+        Raises:
+            ToolError: a rule denies the start itself.
+        """
+        reserved = self._mounts.reserved_paths
+        canonical = lru_cache(maxsize=1)(partial(self._mounts.canonical_path, location.mount))
 
         def forbidden(path: str) -> bool:
-            return any(self._forbids(tool, HOST, {**given, "path": path}) for tool, given in asked)
+            return any(
+                self._is_denied(tool, HOST, {**arguments, "path": path})
+                for tool, arguments in calls
+            )
 
         def hides(parts: Parts, name: str) -> bool:
-            path = f"{form(parts)}/{name}"
-            return path.casefold() in closed or forbidden(path)
+            path = f"{canonical(parts)}/{name}"
+            return path.casefold() in reserved or forbidden(path)
 
-        if forbidden(form(place.parts)):
-            raise _refused(place, "is kept from you by a rule; ask the person", "E_DENIED")
+        if forbidden(canonical(location.parts)):
+            raise _refusal(location, "is hidden from you by a rule; ask the person", "E_DENIED")
         return hides
 
 
@@ -369,41 +394,49 @@ def _check_encodable(arguments: Mapping[str, Any]) -> None:
         json.dumps(arguments, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
         raise ToolError(
-            "the text holds half of a character pair (a lone surrogate); write whole characters",
+            "the text contains half of a character (a lone surrogate); write whole characters",
             code="E_INVALID_ARGUMENTS",
         ) from None
 
 
-def _refused(place: FilePlace, why: str, code: ErrorCode, **details: Any) -> ToolError:
-    return ToolError(f"{visible(place.text)} {why}", code=code, details=details)
+def _refusal(location: MountedPath, why: str, code: ErrorCode, **details: Any) -> ToolError:
+    return ToolError(f"{visible(location.text)} {why}", code=code, details=details)
 
 
-def _looking(place: FilePlace, look: Callable[[threading.Event], ToolResult]) -> _Plan:
-    """A plan that changes nothing; bound to the folder that the mount is now."""
-    return _Plan(place, CallPreview(approval_key=place.identity), lambda context, stopped: look(stopped))
+def _read_plan(location: MountedPath, read: Callable[[threading.Event], ToolResult]) -> _CallPlan:
+    """Plan a call that changes nothing. Its approval is valid for the mount's present folder."""
+    return _CallPlan(
+        location,
+        CallPreview(approval_key=location.identity),
+        lambda context, stopped: read(stopped),
+    )
 
 
-def _there(old: str | None) -> str:
+def _existing_text(old: str | None) -> str:
     if old is None:
         raise ToolError(
-            "there is no such file to be patched; look with fs.list, or make it with fs.write",
+            "there is no such file to patch; look with fs.list, or create it with fs.write",
             code="ENOENT",
         )
     return old
 
 
-def _change_piece(place: FilePlace, state: FileState, new: bytes) -> PreviewPiece:
-    """The change for a person: a new file, a whole diff, or sizes and hashes of what is no text."""
+def _change_preview(location: MountedPath, state: FileState, new: bytes) -> PreviewPiece:
+    """Show a change to the person: the new file, the diff, or sizes and hashes of binary data."""
     old = state.data or b""
     try:
         if b"\0" in old:
             raise ValueError
         text = new.decode("utf-8")
         if not state.sha:
-            return PreviewPiece(f"new file {place.text}", text or "(empty)", "code", _HELD)
-        made = patching.diff_of(old.decode("utf-8"), text, place.text)
-        return PreviewPiece(f"change of {place.text}", made or "(no change)", "diff", _HELD)
+            return PreviewPiece(
+                f"new file {location.text}", text or "(empty)", "code", _PREVIEWED_ARGUMENTS
+            )
+        diff = patching.diff_of(old.decode("utf-8"), text, location.text)
+        return PreviewPiece(
+            f"change of {location.text}", diff or "(no change)", "diff", _PREVIEWED_ARGUMENTS
+        )
     except ValueError:
         text = f"old: {len(old):,} bytes, SHA-256 {state.sha}\n"
         text += f"new: {len(new):,} bytes, SHA-256 {writing.sha_of_bytes(new)}"
-        return PreviewPiece(place.text, text, "text")
+        return PreviewPiece(location.text, text, "text")

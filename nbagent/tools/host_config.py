@@ -1,4 +1,4 @@
-"""What a run wants of one tool host, and the port of things that open hosts."""
+"""Configuration of one tool host for one run, and the port of objects that open hosts."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from nbagent.contracts.ports import PatchGuard, ToolHost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostOrder:
-    """What a run wants of one host, and what the host may use."""
+class HostConfig:
+    """Tools that a run takes from one host, and the things that the host may use."""
 
-    words: tuple[str, ...]
-    """What was named: the host's own word (`fs`, `mcp:git`) for all, or single tools."""
+    names: tuple[str, ...]
+    """Names of single tools, or of the host itself (`fs`, `mcp:git`) for all its tools."""
     project: Path
-    """The folder that `@project` is."""
+    """Folder of the mount `@project`."""
     mounts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """A `files.mounts.Mounts`."""
     skills: Any = None
-    """A `skill_folders.FoundSkills`, where the word `skills` was named."""
+    """A `skill_folders.FoundSkills` if the skills were searched already."""
     policy: ToolPolicy = field(default_factory=ToolPolicy)
-    """Limits and isolation that hold, and the person's rules."""
-    forbids: Callable[[str, str, Mapping[str, Any]], bool] = lambda tool, host, arguments: False
-    """Whether the policies deny a call: a host that looks at many things asks for each of them."""
+    """Limits, isolation and the person's rules."""
+    is_denied: Callable[[str, str, Mapping[str, Any]], bool] = lambda tool, host, arguments: False
+    """True if the policies deny a call; `fs.list` and `fs.search` ask for each path they visit."""
     guard: PatchGuard | None = None
-    """Keeps a file that changes by checked updates only."""
+    """Protects files that may change only by checked updates, such as a workflow's document."""
 
 
 class HostSource(Protocol):
-    """Something that a person may put among the tools and that opens hosts: an MCP server."""
+    """An object among `tools=` that opens hosts of its own."""
 
-    def open_hosts(self, order: HostOrder) -> Sequence[ToolHost]: ...
+    def open_hosts(self, config: HostConfig) -> Sequence[ToolHost]: ...

@@ -1,8 +1,8 @@
-"""What every tool host shares: names of tools, several hosts as one, and which host a word means.
+"""Open the tool hosts of a run and join them: find a host by its name, route calls by tool name.
 
-Owns no tool. A further host is one new module here with an `open_hosts` and a row in `BUILT_IN`, or
-an entry point of an installed package (group `nbagent.tools`). Only the module of a host that was
-asked for is imported.
+Owns no tool. To add a host, write a module here with `open_hosts` and add it to `BUILT_IN_HOSTS`
+and `_load_opener`, or publish an entry point in the group `nbagent.tools`. Only the modules of
+hosts that a run uses are imported.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
-from nbagent.tools.host_config import HostOrder, HostSource
+from nbagent.tools.host_config import HostConfig, HostSource
 from nbagent.tools.mcp.server import McpServer
-from nbagent.tools.tool_names import BUILT_IN, SKILL_TOOLS, checked_name, unknown_call
+from nbagent.tools.tool_names import (
+    BUILT_IN_HOSTS,
+    SKILL_TOOLS,
+    check_tool_name,
+    unknown_call_error,
+)
 
 ENTRY_POINT_GROUP = "nbagent.tools"
-_WORDS = ("fs", "skills", "notebook", "mcp")
-
-
-
-
-
-
-
-
+_BUILT_IN_NAMES = ("fs", "skills", "notebook", "mcp")
 
 
 class HostSet:
-    """Several hosts as one: lists all their tools and routes each call by its name.
+    """Several hosts as one: list all their tools and route each call by its name.
 
-    A name belongs to the host that listed it first. The first listing refuses a name that is none
-    or that is listed twice; later such tools are left out, so that a run under way is not lost.
-    `hides` says why the model is not shown a tool; nothing where it is.
+    A name belongs to the host that listed it first. The first listing raises UsageError for an
+    invalid name or one that two hosts list. Later listings skip such tools, so that a server that
+    changes its tools does not end a run. `hidden_reason` returns why a tool is hidden from the
+    model; an empty text shows it.
     """
 
     def __init__(
-        self, hosts: Sequence[ToolHost], *, hides: Callable[[ToolSpec], str] = lambda spec: ""
+        self,
+        hosts: Sequence[ToolHost],
+        *,
+        hidden_reason: Callable[[ToolSpec], str] = lambda spec: "",
     ) -> None:
         self._hosts = tuple(hosts)
-        self._hides = hides
+        self._hidden_reason = hidden_reason
         self._owners: dict[str, ToolHost] = {}
-        self._offered: dict[str, ToolSpec] = {}
-        self._listed_once = False
+        self._specs: dict[str, ToolSpec] = {}
+        self._has_listed = False
 
     @property
     def name(self) -> str:
@@ -63,48 +64,48 @@ class HostSet:
         return tuple(host.name for host in self._hosts)
 
     @property
-    def offered(self) -> tuple[ToolSpec, ...]:
-        """All that the hosts listed last, the hidden ones too."""
-        return tuple(self._offered.values())
+    def all_specs(self) -> tuple[ToolSpec, ...]:
+        """All tools of the last listing, hidden ones included."""
+        return tuple(self._specs.values())
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the hosts want the person to know by now."""
+        """Notices of the hosts for the person, so far."""
         return tuple(text for host in self._hosts for text in getattr(host, "warnings", ()))
 
     @property
     def lists_at_once(self) -> bool:
-        """Whether no host waits for anything when it lists its tools."""
+        """True if every host lists its tools without waiting."""
         return all(getattr(host, "lists_at_once", False) for host in self._hosts)
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         """The tools of all hosts, in the order of the hosts, without the hidden ones."""
-        if self._listed_once or len(self._hosts) == 1:
+        if self._has_listed or len(self._hosts) == 1:
             listings = [await host.tools(context) for host in self._hosts]
         else:  # servers start side by side
             listings = await asyncio.gather(*(host.tools(context) for host in self._hosts))
-        self._offered = {
+        self._specs = {
             spec.name: spec
             for host, specs in zip(self._hosts, listings, strict=True)
             for spec in specs
             if self._owner(spec.name, host) is host
         }
-        self._listed_once = True
-        return [spec for spec in self.offered if not self._hides(spec)]
+        self._has_listed = True
+        return [spec for spec in self.all_specs if not self._hidden_reason(spec)]
 
     def _owner(self, name: str, host: ToolHost) -> ToolHost | None:
-        """The host that has a name which this one lists; None for what is no name."""
+        """Host that owns a name which `host` lists; None if the name is invalid."""
         owner = self._owners.get(name)
         if owner is None:
             try:
-                checked_name(name, host.name)
+                check_tool_name(name, host.name)
             except UsageError as error:
-                if self._listed_once:
+                if self._has_listed:
                     return None
-                raise UsageError(f"the tool host {host.name!r}: {error.message}") from None
+                raise UsageError(f"tool host {host.name!r}: {error.message}") from None
             self._owners[name] = host
             return host
-        if owner is not host and not self._listed_once:
+        if owner is not host and not self._has_listed:
             raise UsageError(
                 f"the tool hosts {owner.name!r} and {host.name!r} both have a tool {name!r}; "
                 "rename one of them or leave it out with --tools"
@@ -112,20 +113,23 @@ class HostSet:
         return owner
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call on the host that has the tool; ToolError where none has it."""
-        if call.name not in self._offered:
-            await self.tools(context)  # it may be new
-        spec = self._offered.get(call.name)
+        """Check a call on the host of its tool; raise ToolError if there is no such tool."""
+        if call.name not in self._specs:
+            await self.tools(context)  # An MCP server may have added it since the last listing.
+        spec = self._specs.get(call.name)
         if spec is None:
-            shown = [spec.name for spec in self.offered if not self._hides(spec)]
-            raise unknown_call(call.name, shown)
-        if rule := self._hides(spec):
-            return _denied(spec, call, rule)
+            shown = [spec.name for spec in self.all_specs if not self._hidden_reason(spec)]
+            raise unknown_call_error(call.name, shown)
+        if rule := self._hidden_reason(spec):
+            return _denied_call(spec, call, rule)
         return await self._owners[call.name].prepare(call, context)
 
 
-def _denied(spec: ToolSpec, call: ToolCall, rule: str) -> PreparedCall:
-    """A call of a tool that the model is not shown: no host sees it."""
+def _denied_call(spec: ToolSpec, call: ToolCall, rule: str) -> PreparedCall:
+    """Refuse a call of a hidden tool here: its host is not asked.
+
+    A model can guess the name of a hidden tool, or remember it from before the policy changed.
+    """
     error = ErrorInfo("E_DENIED", f"the policy denies this call: {rule}")
 
     async def refuse(context: ToolContext) -> ToolOutcome:
@@ -135,53 +139,54 @@ def _denied(spec: ToolSpec, call: ToolCall, rule: str) -> PreparedCall:
     return PreparedCall(spec=spec, arguments=call.arguments or {}, preview=preview, run=refuse)
 
 
-def host_words() -> tuple[str, ...]:
-    """What can stand for all tools of a host."""
-    return tuple(sorted({*_WORDS, *_installed()}))
+def host_names() -> tuple[str, ...]:
+    """Names that select all tools of a host: the built-in ones and those of installed packages."""
+    return tuple(sorted({*_BUILT_IN_NAMES, *_installed_hosts()}))
 
 
-def host_of(word: str) -> str | None:
-    """The module (or entry point) whose host has this word or tool; None when there is none."""
-    first = word.partition(":")[0].partition(".")[0]
-    if first in BUILT_IN or first in _installed():
-        return BUILT_IN.get(first, first)
-    if word in SKILL_TOOLS:
+def host_module(name: str) -> str | None:
+    """Module or entry point of the host that has this name or tool; None if there is none."""
+    first = name.partition(":")[0].partition(".")[0]
+    if first in BUILT_IN_HOSTS or first in _installed_hosts():
+        return BUILT_IN_HOSTS.get(first, first)
+    if name in SKILL_TOOLS:
         return "skills"
-    return "mcp" if "__" in word.strip("_") else None
+    # Tools of MCP servers are called `server__tool`.
+    return "mcp" if "__" in name.strip("_") else None
 
 
-def open_hosts(words: Iterable[str], order: HostOrder) -> list[ToolHost]:
-    """The hosts that the words mean, each opened once with all words of its own."""
-    asked: dict[str, list[str]] = {}
-    for word in words:
-        module = host_of(word)
+def open_hosts(names: Iterable[str], config: HostConfig) -> list[ToolHost]:
+    """Open each host that is named, once, with all of its names."""
+    names_by_module: dict[str, list[str]] = {}
+    for name in names:
+        module = host_module(name)
         if module is None:
-            raise UsageError(f"{word!r} names no tool host; there are: {', '.join(host_words())}")
-        asked.setdefault(module, []).append(word)
+            raise UsageError(f"{name!r} names no tool host; there are: {', '.join(host_names())}")
+        names_by_module.setdefault(module, []).append(name)
     hosts: list[ToolHost] = []
-    for module, its_words in asked.items():
-        hosts += _opener(module)(replace(order, words=tuple(its_words)))
+    for module, module_names in names_by_module.items():
+        hosts += _load_opener(module)(replace(config, names=tuple(module_names)))
     return hosts
 
 
-def is_source(value: object) -> bool:
-    """True for an MCP server and for whatever opens hosts itself."""
-    # By the type: a callable's own attributes may raise anything.
+def is_host_source(value: object) -> bool:
+    """True for an MCP server and for any other object that opens hosts."""
+    # Only the type is asked: an object's own attributes may run code and raise anything.
     kind = type(value)
     return issubclass(kind, McpServer) or callable(getattr(kind, "open_hosts", None))
 
 
-def open_source(source: McpServer | HostSource, order: HostOrder) -> Sequence[ToolHost]:
-    """The hosts of an object among the tools: of an MCP server, or of what opens hosts itself."""
+def open_source_hosts(source: McpServer | HostSource, config: HostConfig) -> Sequence[ToolHost]:
+    """Open the hosts of an object among `tools=`: an MCP server, or a `HostSource`."""
     if isinstance(source, McpServer):
         from nbagent.tools.mcp.host import McpHost
 
         return [McpHost(source)]
-    return source.open_hosts(order)
+    return source.open_hosts(config)
 
 
-def _opener(module: str) -> Callable[[HostOrder], Sequence[ToolHost]]:
-    # Late, one by one: only the module of a host that a run asks for is imported.
+def _load_opener(module: str) -> Callable[[HostConfig], Sequence[ToolHost]]:
+    # Imported late, one by one: each host has dependencies that most runs do not need.
     if module == "filesystem":
         from nbagent.tools.filesystem import open_hosts as opener
     elif module == "skills":
@@ -195,18 +200,18 @@ def _opener(module: str) -> Callable[[HostOrder], Sequence[ToolHost]]:
     return opener
 
 
-def _installed_opener(module: str) -> Callable[[HostOrder], Sequence[ToolHost]]:
-    entry = _installed()[module]
+def _installed_opener(module: str) -> Callable[[HostConfig], Sequence[ToolHost]]:
+    entry = _installed_hosts()[module]
     try:
-        found: Any = entry.load()
+        opener: Any = entry.load()
     except Exception as error:
         raise UsageError(
             f"the tool host {module!r} ({entry.value}) cannot be loaded: "
             f"{type(error).__name__}: {error}; repair or uninstall its package"
         ) from error
-    return found
+    return opener
 
 
 @cache
-def _installed() -> dict[str, EntryPoint]:
+def _installed_hosts() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}

@@ -1,9 +1,9 @@
-"""`nb.*`: what only a notebook has. Its variables, a look at one, running code there, setting one.
+"""The `nb.*` tools: list, inspect and set variables of the notebook, and run code in it.
 
-Owns the four tools and what a person is asked about them: looking is allowed, `nb.set` asks and
-shows both values, `nb.run` asks always, for the code may do what the person may. The namespace, the
-thread and the shell that runs code come from the call's context; a name that looks like a secret is
-never shown. In a script there is no notebook, and the tools say so.
+Owns the four tools and their questions: reading is allowed, `nb.set` asks and shows both values,
+`nb.run` always asks, because the code may do whatever the person may do. The namespace, the thread
+and the shell come from the call's context. Values whose names look like secrets are never shown.
+Outside of a notebook every call fails with a message.
 """
 
 from __future__ import annotations
@@ -29,46 +29,47 @@ from nbagent.contracts.secrets import redact, redact_truncated, register_named_s
 from nbagent.contracts.tools import CodeOutcome, PreparedCall, ToolContext, ToolOutcome
 from nbagent.tools.functions.definition import method_tool
 from nbagent.tools.functions.host import MethodHost
-from nbagent.tools.functions.outcome import detail_of, summary
-from nbagent.tools.host_config import HostOrder
+from nbagent.tools.functions.outcome import error_detail, error_summary
+from nbagent.tools.host_config import HostConfig
 from nbagent.tools.notebook_values import (
-    facts_of,
-    glance,
-    inspected,
-    is_own,
-    listed_names,
-    masked,
-    refuse_secret,
-    type_text,
-    value_of,
-    value_shown,
+    check_not_secret,
+    inspect_value,
+    is_internal_name,
+    list_variables,
+    mask_secrets,
+    preview_text,
+    qualified_type_name,
+    value_excerpt,
+    value_facts,
+    variable_value,
 )
-from nbagent.tools.progress import captured
+from nbagent.tools.progress import capture_output
 
 HOST = "notebook"
-_ALL = ("notebook", "nb", "nb.*")
+_HOST_NAMES = ("notebook", "nb", "nb.*")
 _LOOK_TIMEOUT_S = 20.0
-"""A value's own `repr` may take for ever."""
+"""The `repr` of a value is foreign code and may never return."""
 
 
-def open_hosts(order: HostOrder) -> Sequence[ToolHost]:
-    return [NotebookHost(order)]
+def open_hosts(config: HostConfig) -> Sequence[ToolHost]:
+    return [NotebookHost(config)]
 
 
 class NotebookHost(MethodHost):
-    """The chosen ones of the four tools, which are its methods."""
+    """The `nb` tools that a run has; each is a method of this class."""
 
-    def __init__(self, order: HostOrder) -> None:
-        self._keep_bytes = order.policy.limits.script_output_bytes
+    def __init__(self, config: HostConfig) -> None:
+        self._keep_bytes = config.policy.limits.script_output_bytes
         tool = partial(method_tool, host=HOST, threaded=False)
-        made = (
+        tools = (
             tool(self.variables, name="nb.variables", timeout_s=_LOOK_TIMEOUT_S),
             tool(self.inspect, name="nb.inspect", timeout_s=_LOOK_TIMEOUT_S),
-            # In the thread that waits; what it gives for code with an await, on the notebook's loop
+            # Runs in the waiting thread. Code with a top-level `await` gives a coroutine, which
+            # runs on the notebook's loop.
             tool(self.run, name="nb.run", ruling="ask", loop="notebook"),
             tool(self.set, name="nb.set", ruling="ask", interruptible=False),
         )
-        super().__init__(HOST, made, order.words, _ALL)
+        super().__init__(HOST, tools, config.names, _HOST_NAMES)
 
     def variables(
         self,
@@ -85,7 +86,7 @@ class NotebookHost(MethodHost):
             pattern: only names that fit, such as `df*`; without wildcards, names that contain it.
             limit: how many names.
         """
-        return listed_names(self._names(context), pattern, limit)
+        return list_variables(self._names(context), pattern, limit)
 
     def inspect(self, context: ToolContext, name: str) -> ToolOutcome:
         """Look at one variable of the notebook in detail.
@@ -96,7 +97,7 @@ class NotebookHost(MethodHost):
         Args:
             name: of the variable; nb.run looks at what is inside it.
         """
-        return inspected(name, value_of(self._names(context), name))
+        return inspect_value(name, variable_value(self._names(context), name))
 
     def run(
         self, context: ToolContext, code: str
@@ -116,8 +117,8 @@ class NotebookHost(MethodHost):
             raise _no_notebook()
         outcome = run_code(code, keep_bytes=self._keep_bytes)
         if isinstance(outcome, CodeOutcome):
-            return _shown_outcome(outcome, names)
-        return _awaited(outcome, names, context)
+            return _code_outcome(outcome, names)
+        return _await_outcome(outcome, names, context)
 
     def set(self, context: ToolContext, name: str, value: Any) -> dict[str, Any]:
         """Set a variable of the notebook to a JSON value, after the person agreed.
@@ -127,23 +128,23 @@ class NotebookHost(MethodHost):
             value: text, number, true, false, null, list or object.
         """
         names = self._names(context)
-        before = {"type": type_text(names[name])} if name in names else None
+        before = {"type": qualified_type_name(names[name])} if name in names else None
         names[name] = value
-        return {"name": name, "before": before, "now": facts_of(value)}
+        return {"name": name, "before": before, "now": value_facts(value)}
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call, and look at what it would do; runs no code of any value."""
-        tool, bound = self._checked(call)
-        names, arguments = self._names(context), bound.plain
+        """Check a call and show its effect; runs no code of any value."""
+        tool, bound = self._check_call(call)
+        names, arguments = self._names(context), bound.json_values
         preview = CallPreview()
         if tool.name == "nb.run":
-            preview = _look_at_run(arguments["code"])
+            preview = _run_preview(arguments["code"])
         elif tool.name == "nb.set":
-            preview = _look_at_set(arguments["name"], arguments["value"], names)
-        return tool.prepared(bound, preview)
+            preview = _set_preview(arguments["name"], arguments["value"], names)
+        return tool.prepare_call(bound, preview)
 
     def _names(self, context: ToolContext) -> dict[str, Any]:
-        """The notebook's namespace itself; the secrets in it are known from now on."""
+        """Return the notebook's namespace itself and register the secrets in it for redaction."""
         names = context.namespace()
         if not names or not isinstance(names, dict):
             raise _no_notebook()
@@ -153,8 +154,8 @@ class NotebookHost(MethodHost):
 
 def _no_notebook() -> ToolError:
     return ToolError(
-        "there is no notebook here, so there are no variables to look at and nothing runs code; "
-        "go on without the nb tools",
+        "there is no notebook here, so there are no variables and no code can run; "
+        "continue without the nb tools",
         code="E_PRECONDITION_FAILED",
     )
 
@@ -162,15 +163,15 @@ def _no_notebook() -> ToolError:
 # nb.run
 
 
-def _look_at_run(code: str) -> CallPreview:
-    """The code; raises ToolError for what is no Python, and for what would end the kernel."""
+def _run_preview(code: str) -> CallPreview:
+    """Show the code; raise ToolError if it is not valid Python or would end the kernel."""
     try:
         tree = ast.parse(code)
         compile(tree, "<code>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise ToolError(
-            f"{summary(error)}; nb.run takes plain Python that fits in a cell: no magics, no shell "
-            "lines (use subprocess), no help lines (call help())",
+            f"{error_summary(error)}; nb.run takes plain Python that fits in a cell: no magics, no "
+            "shell lines (use subprocess), no help lines (call help())",
             code="E_INVALID_ARGUMENTS",
         ) from None
     for node in ast.walk(tree):
@@ -191,32 +192,35 @@ def _look_at_run(code: str) -> CallPreview:
     )
 
 
-class _Display:
-    """What code displayed, as an object that displays itself so."""
+class _DisplayedValue:
+    """A displayed value again as an object that can be displayed."""
 
-    def __init__(self, forms: Mapping[str, Any]) -> None:
-        self._forms = forms
+    def __init__(self, mime_bundle: Mapping[str, Any]) -> None:
+        self._mime_bundle = mime_bundle
 
     def _repr_mimebundle_(self, **options: object) -> Mapping[str, Any]:
-        return self._forms
+        return self._mime_bundle
 
 
-async def _awaited(
+async def _await_outcome(
     work: Coroutine[Any, Any, CodeOutcome], names: Mapping[str, Any], context: ToolContext
 ) -> ToolOutcome:
-    with captured(context):
-        return _shown_outcome(await work, names)
+    with capture_output(context):
+        return _code_outcome(await work, names)
 
 
-def _shown_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcome:
-    """What the model gets of it, without the secrets that the code made."""
+def _code_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcome:
+    """Outcome for the model, without secrets that the code created."""
     register_named_secrets(names)
-    displayed = value_shown([_Display(forms) for forms in outcome.displays])
-    # A picture among the displays is most often the value itself.
-    value = value_shown(outcome.value, draws=not displayed.parts)
-    # Each was cut before it was read: half a key is hidden too.
-    streams = {"stdout": redact_truncated(outcome.stdout), "stderr": redact_truncated(outcome.stderr)}
-    shown: dict[str, Any] = masked(streams)
+    displayed = value_excerpt([_DisplayedValue(forms) for forms in outcome.displays])
+    # If a picture was displayed, the value is usually the same figure: do not draw it twice.
+    value = value_excerpt(outcome.value, draws=not displayed.parts)
+    # Both were cut already, so half a key may stand at the cut: `redact_truncated` hides that too.
+    streams = {
+        "stdout": redact_truncated(outcome.stdout),
+        "stderr": redact_truncated(outcome.stderr),
+    }
+    shown: dict[str, Any] = mask_secrets(streams)
     if outcome.displays:
         shown["displayed"] = displayed.data
     images = (*displayed.parts, *value.parts)
@@ -224,30 +228,30 @@ def _shown_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcom
         data = {"value": value.data, **shown}
         result = ToolResult(ok=True, data=data, attachments=images)
         return ToolOutcome(result=result, truncated=value.cut or displayed.cut)
-    details = {"traceback": masked(detail_of(error)).splitlines(), **shown}
-    info = ErrorInfo("E_TOOL_FAILED", masked(summary(error)), details)
+    details = {"traceback": mask_secrets(error_detail(error)).splitlines(), **shown}
+    info = ErrorInfo("E_TOOL_FAILED", mask_secrets(error_summary(error)), details)
     return ToolOutcome(result=ToolResult(ok=False, error=info, attachments=images))
 
 
 # nb.set
 
 
-def _look_at_set(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview:
-    """The old and the new value; raises ToolError for a name that is not the person's to set."""
-    refuse_secret(name)
+def _set_preview(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview:
+    """Show the old and the new value; raise ToolError for a name that must not be set."""
+    check_not_secret(name)
     is_name = name.isidentifier() and not keyword.iskeyword(name)
-    is_taken = is_own(name) or hasattr(builtins, name)
+    is_taken = is_internal_name(name) or hasattr(builtins, name)
     if not is_name or is_taken or issubclass(type(names.get(name)), types.ModuleType):
-        why = "is no name for a variable, a name of Python's or IPython's own, or a module's"
+        why = "is not a valid variable name, or belongs to Python, IPython or a module"
         raise ToolError(f"{name[:100]!r} {why}; choose another", code="E_INVALID_ARGUMENTS")
-    now = glance(names[name]) if name in names else "(there is no such variable yet)"
-    then = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    old_text = preview_text(names[name]) if name in names else "(there is no such variable yet)"
+    new_text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     return CallPreview(
         ruling="ask",
         why=f"sets the variable {name} of your notebook",
         pieces=(
-            PreviewPiece("now", now),
-            PreviewPiece("then", redact(then), replaced_arguments=("value",)),
+            PreviewPiece("now", old_text),
+            PreviewPiece("then", redact(new_text), replaced_arguments=("value",)),
         ),
-        approval_key=sha_of([type_text(names.get(name)), now]),
+        approval_key=sha_of([qualified_type_name(names.get(name)), old_text]),
     )

@@ -1,6 +1,6 @@
-"""Agent Skills on disk: finding their folders, reading SKILL.md leniently, opening further files.
+"""Agent Skills on disk: find their folders, read SKILL.md leniently, open further files.
 
-Owns what a skill is and where it is looked for. What a model may do with one is `skills`'.
+Owns the `Skill` value and the folders that are searched. The tools for models are in `skills`.
 The format: https://agentskills.io/specification
 """
 
@@ -20,14 +20,14 @@ from nbagent.files.writing import read_state
 from nbagent.shown.texts import without_folders
 
 FOLDERS = (".agents/skills", ".claude/skills", ".nbagent/skills")
-_FILE = "SKILL.md"
-_DEEPEST = 6
-_MOST_FOLDERS = 2_000
-_MOST_FILES = 500
-_MOST_STATES = 1_000
-_MOST_BYTES = 2_000_000
+_SKILL_FILE = "SKILL.md"
+_MAX_DEPTH = 6
+_MAX_FOLDERS = 2_000
+_MAX_LISTED_FILES = 500
+_MAX_FINGERPRINTED = 1_000
+_MAX_SKILL_BYTES = 2_000_000
 _NAME_CHARS, _DESCRIPTION_CHARS = 64, 2_000
-_NOT_ENTERED = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
+_SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Skill:
     name: str
     description: str
     mount: Mount
-    """Its folder as it was found: one that is swapped for a link later is not followed."""
+    """Its folder, links resolved. If it is replaced by a link later, the link is not followed."""
     body: str
     """SKILL.md without its front matter."""
 
@@ -46,66 +46,73 @@ class Skill:
         """Its folder, absolute, links resolved."""
         return self.mount.root
 
-    def read(self, file: str, *, most_bytes: int) -> bytes:
-        """A file of the skill; ToolError where it is not there, too large or kept from models."""
-        data = _read(self.mount, file, most_bytes=most_bytes)
+    def read(self, file: str, *, max_bytes: int) -> bytes:
+        """Read a file; raise ToolError if it is missing, too large or its name looks secret."""
+        data = _read_file(self.mount, file, max_bytes=max_bytes)
         if looks_secret(file):
             why = f"{visible(file)} looks like it holds a secret and is not read; ask the person"
             raise ToolError(why, code="E_DENIED")
         return data
 
     def files(self) -> list[str]:
-        """Its files but SKILL.md, by relative path: of very many the first ones."""
+        """List its files without SKILL.md by relative path, at most 500."""
         regular = (
             name
-            for name, path in _below(self.root)
-            if path.is_file() and not path.is_symlink() and name != _FILE and _is_shown(name)
+            for name, path in _files_below(self.root)
+            if path.is_file() and not path.is_symlink() and name != _SKILL_FILE and _is_listed(name)
         )
-        return sorted(islice(regular, _MOST_FILES))
+        return sorted(islice(regular, _MAX_LISTED_FILES))
 
     def fingerprint(self) -> list[list[object]]:
-        """Names, sizes and times of its files, hidden ones too: of the first so many."""
-        found = islice(_below(self.root), _MOST_STATES)
-        return [[os.fsencode(name).hex(), *_state(path)] for name, path in found]
+        """Names, sizes and times of its first 1,000 files, hidden ones included.
+
+        Approvals of scripts depend on it: a script can import every file of its skill.
+        """
+        entries = islice(_files_below(self.root), _MAX_FINGERPRINTED)
+        return [[os.fsencode(name).hex(), *_file_state(path)] for name, path in entries]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundSkills:
-    """What a search found."""
+    """Result of a search."""
 
     skills: tuple[Skill, ...] = ()
-    """By name."""
+    """Sorted by name."""
     warnings: tuple[str, ...] = ()
-    """For the person: what was skipped or is hidden, and what is not as the format wants it."""
+    """For the person: skipped and hidden skills, and violations of the format."""
 
 
-def find_skills(project: Path, given: Sequence[str] = ()) -> FoundSkills:
-    """All skills. Of one name the given wins, then the project's, then the user's.
+def find_skills(project: Path, extra_folders: Sequence[str] = ()) -> FoundSkills:
+    """Find all skills. Of two with one name, extra folders win, then the project, then the user.
 
-    What is `given` is a skill or a folder of skills; UsageError where it is not there.
+    Each of `extra_folders` is a skill or a folder of skills; a missing one raises UsageError.
     """
     warnings: list[str] = []
-    seen: set[Path] = set()
-    kept: dict[str, Skill] = {}
-    for base, limit in _places(project, given):
-        for folder in _skill_folders(base, limit, seen, warnings):
-            skill = _load(folder, warnings)
+    visited: set[Path] = set()
+    skills_by_name: dict[str, Skill] = {}
+    for base, limit in _search_roots(project, extra_folders):
+        for folder in _skill_folders(base, limit, visited, warnings):
+            skill = _load_skill(folder, warnings)
             if skill is None:
                 continue
-            first = kept.setdefault(skill.name, skill)
+            first = skills_by_name.setdefault(skill.name, skill)
             if first is not skill:
-                places = [visible(without_folders(str(one.root))) for one in (skill, first)]
-                hidden = f"the skill {skill.name!r} in {places[0]}"
-                warnings.append(f"{hidden} is hidden by the one in {places[1]}")
-    return FoundSkills(tuple(kept[name] for name in sorted(kept)), tuple(warnings))
+                paths = [
+                    visible(without_folders(str(duplicate.root))) for duplicate in (skill, first)
+                ]
+                hidden = f"the skill {skill.name!r} in {paths[0]}"
+                warnings.append(f"{hidden} is hidden by the one in {paths[1]}")
+    return FoundSkills(
+        tuple(skills_by_name[name] for name in sorted(skills_by_name)), tuple(warnings)
+    )
 
 
-def _places(project: Path, given: Sequence[str]) -> Iterator[tuple[Path, Path]]:
-    """Folders to search, and the folder that links must stay in."""
-    for text in given:
+def _search_roots(project: Path, extra_folders: Sequence[str]) -> Iterator[tuple[Path, Path]]:
+    """Yield folders to search, each with the folder that links must stay inside."""
+    for text in extra_folders:
         folder = Path(os.path.realpath(project / Path(text).expanduser()))
         if not folder.is_dir():
-            raise UsageError(f"there is no folder {text!r} of skills; name one that is there")
+            raise UsageError(f"the skills folder {text!r} does not exist; correct --skills")
         yield folder, folder
     for base in (project, Path.home()):
         resolved = Path(os.path.realpath(base))
@@ -113,71 +120,73 @@ def _places(project: Path, given: Sequence[str]) -> Iterator[tuple[Path, Path]]:
             yield resolved / name, resolved
 
 
-def _skill_folders(base: Path, limit: Path, seen: set[Path], warnings: list[str]) -> Iterator[Path]:
-    """Folders with a SKILL.md. Links are followed where they stay within `limit`."""
+def _skill_folders(
+    base: Path, limit: Path, visited: set[Path], warnings: list[str]
+) -> Iterator[Path]:
+    """Yield folders with a SKILL.md. Links are followed only if they stay within `limit`."""
     for number, (here, folders, names) in enumerate(os.walk(base, followlinks=True)):
         real = Path(os.path.realpath(here))
         depth = len(Path(here).relative_to(base).parts)
-        below = sorted(filter(_is_entered, folders)) if depth < _DEEPEST else []
+        below = sorted(filter(_is_entered, folders)) if depth < _MAX_DEPTH else []
         folders.clear()
-        if number >= _MOST_FOLDERS:
-            warnings.append(f"only the first {_MOST_FOLDERS:,} folders of skills were searched")
+        if number >= _MAX_FOLDERS:
+            warnings.append(f"only the first {_MAX_FOLDERS:,} folders of skills were searched")
             return
         if not real.is_relative_to(limit):
             warnings.append(
                 f"{os.path.basename(here)!r} links out of the folder that it was found in and is "
                 "skipped; name its target with --skills"
             )
-        elif real not in seen:
-            seen.add(real)
-            if _FILE in names:
+        elif real not in visited:
+            visited.add(real)
+            if _SKILL_FILE in names:
                 yield real
             else:
                 folders += below
 
 
 def _is_entered(folder: str) -> bool:
-    return not folder.startswith(".") and folder not in _NOT_ENTERED
+    return not folder.startswith(".") and folder not in _SKIPPED_FOLDERS
 
 
-def _is_shown(name: str) -> bool:
-    """Whether the model may know of a file, by its path below the skill."""
+def _is_listed(name: str) -> bool:
+    """True if the model may know of a file, by its path below the skill."""
     parts = name.split("/")
     shown = (_is_entered(part) and is_nameable(part) and not looks_secret(part) for part in parts)
-    return len(parts) <= _DEEPEST + 1 and all(shown)
+    return len(parts) <= _MAX_DEPTH + 1 and all(shown)
 
 
-def _below(root: Path) -> Iterator[tuple[str, Path]]:
-    """All but folders, by relative path; follows no link."""
+def _files_below(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield everything except folders, by relative path; links are not followed."""
     for here, folders, names in os.walk(root):
         folders.sort()
-        at = Path(here)
-        for name in sorted([*names, *(name for name in folders if (at / name).is_symlink())]):
-            yield (at / name).relative_to(root).as_posix(), at / name
+        folder = Path(here)
+        for name in sorted([*names, *(name for name in folders if (folder / name).is_symlink())]):
+            yield (folder / name).relative_to(root).as_posix(), folder / name
 
 
-def _state(path: Path) -> tuple[object, ...]:
+def _file_state(path: Path) -> tuple[object, ...]:
     try:
-        # Of a link, what it leads to: that is what would be imported.
+        # The state of a link's target, because a script would import the target.
         state = path.stat()
     except OSError:
         return ("not there",)
     return (state.st_size, state.st_mtime_ns, state.st_ctime_ns)
 
 
-def _load(folder: Path, warnings: list[str]) -> Skill | None:
+def _load_skill(folder: Path, warnings: list[str]) -> Skill | None:
     mount = Mount("@skill", folder)
     try:
-        raw = _read(mount, _FILE, most_bytes=_MOST_BYTES)
+        raw = _read_file(mount, _SKILL_FILE, max_bytes=_MAX_SKILL_BYTES)
         matter = read_frontmatter(raw.decode("utf-8", "replace"))
         fields = matter.mapping
-        description = _line(fields.get("description"))
+        description = _single_line(fields.get("description"))
         if not description:
             raise ToolError("it has no description")
     except ToolError as error:
         warnings.append(f"the skill {visible(folder.name)!r} is skipped: {error.message}")
         return None
-    name = visible(_line(fields.get("name"))[:_NAME_CHARS]) or folder.name
+    name = visible(_single_line(fields.get("name"))[:_NAME_CHARS]) or folder.name
     warnings += [f"the skill {name!r}: {warning}" for warning in matter.warnings]
     return Skill(
         name=name,
@@ -187,14 +196,14 @@ def _load(folder: Path, warnings: list[str]) -> Skill | None:
     )
 
 
-def _line(value: object) -> str:
+def _single_line(value: object) -> str:
     return " ".join(str(value).split()) if value is not None else ""
 
 
-def _read(mount: Mount, file: str, *, most_bytes: int) -> bytes:
-    data = read_state(Mounts([mount]).place(f"{mount.name}/{file}")).data
+def _read_file(mount: Mount, file: str, *, max_bytes: int) -> bytes:
+    data = read_state(Mounts([mount]).locate(f"{mount.name}/{file}")).data
     if data is None:
         raise ToolError(f"there is no file {visible(file)}", code="ENOENT")
-    if len(data) > most_bytes:
-        raise ToolError(f"{visible(file)} has more than {most_bytes:,} bytes", code="E_READ_LIMIT")
+    if len(data) > max_bytes:
+        raise ToolError(f"{visible(file)} has more than {max_bytes:,} bytes", code="E_READ_LIMIT")
     return data

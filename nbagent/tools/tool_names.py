@@ -1,4 +1,4 @@
-"""Names of tools: which are legal, and the nearest one where a name is unknown."""
+"""Names of tools: the rules for a valid name, and the suggestion for an unknown one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from nbagent.contracts.errors import ToolError, UsageError
 
-BUILT_IN = {
+BUILT_IN_HOSTS = {
     "fs": "filesystem",
     "filesystem": "filesystem",
     "skills": "skills",
@@ -17,69 +17,66 @@ BUILT_IN = {
     "nb": "notebook",
     "notebook": "notebook",
 }
-"""The module of each built-in host, by the words that stand for it; it has an `open_hosts`."""
-
-
+"""Module of each built-in host by the names that select it; the module has `open_hosts`."""
 SKILL_TOOLS = ("list_skills", "get_skill", "run_python_script")
-"""Built-in tools whose names do not begin with their host's word."""
-
-
-OWN = "functions"
-"""Stands for the notebook's own `@nbagent.tool` functions."""
-
-
+"""Built-in tools whose names do not begin with the name of their host."""
+FUNCTION_HOST = "functions"
+"""Host of the notebook's own `@nbagent.tool` functions."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+# Providers take less (64 characters, no dot): a wire encodes the name when it sends it.
+_MAX_LISTED = 60
 
 
-_MOST_LISTED = 60
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Known name that is most similar to a misspelt one; None if none is similar."""
+    # Case and punctuation do not count: models write `fs_read` or `FsRead` for `fs.read`.
+    names_by_key = {re.sub(r"[^a-z0-9]", "", candidate.lower()): candidate for candidate in known}
+    wanted = re.sub(r"[^a-z0-9]", "", name.lower())
+    return next(
+        (names_by_key[match] for match in difflib.get_close_matches(wanted, names_by_key, 1, 0.55)),
+        None,
+    )
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that the person or the model most likely meant."""
-    plain = {re.sub(r"[^a-z0-9]", "", one.lower()): one for one in known}
-    meant = re.sub(r"[^a-z0-9]", "", name.lower())
-    return next((plain[one] for one in difflib.get_close_matches(meant, plain, 1, 0.55)), None)
-
-
-def listed(names: Iterable[str]) -> str:
-    """The names in one line, a long list cut at its end."""
+def name_list(names: Iterable[str]) -> str:
+    """Join names into one line; at most 60 are shown."""
     names = list(names)
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return ", ".join(names[:_MOST_LISTED]) + more
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
 
 
-def unknown_name(name: str, available: Sequence[str]) -> UsageError:
-    """The error for a tool name that a person typed wrongly."""
+def unknown_name_error(name: str, available: Sequence[str]) -> UsageError:
+    """Build the error for a person who named a tool that does not exist."""
     instead = "Define one with @nbagent.tool, or name fs, skills, notebook or mcp:NAME"
-    instead = f"There are: {listed(available)}" if available else instead
+    instead = f"There are: {name_list(available)}" if available else instead
     return UsageError(f"{_no_tool(name, available)} {instead}")
 
 
-def unknown_call(name: str, known: Sequence[str]) -> ToolError:
-    """The error for a model that called a tool that is not there."""
-    instead = f"Use one of: {listed(known)}" if known else "Answer without tools"
+def unknown_call_error(name: str, known: Sequence[str]) -> ToolError:
+    """Build the error for a model that called a tool that does not exist."""
+    instead = f"Use one of: {name_list(known)}" if known else "Answer without tools"
     return ToolError(f"{_no_tool(name, known)} {instead}", code="E_UNKNOWN_TOOL")
 
 
 def _no_tool(name: str, known: Sequence[str]) -> str:
-    close = nearest(name, known)
+    close = nearest_name(name, known)
     return f"there is no tool {name[:100]!r}" + (f"; did you mean {close!r}?" if close else ".")
 
 
-def checked_name(name: str, host: str = "") -> str:
-    """A name for a tool of this host; UsageError where it is none, with the name to write."""
+def check_tool_name(name: str, host: str = "") -> str:
+    """Return a valid name of a tool of this host; else raise UsageError with a suggestion."""
     if not _NAME.fullmatch(name):
         plain = unicodedata.normalize("NFKD", name.strip()).encode("ascii", "ignore").decode()
-        free = re.sub(r"[^A-Za-z0-9_.-]+", "_", plain)[:128].strip("_") or "my_tool"
+        suggestion = re.sub(r"[^A-Za-z0-9_.-]+", "_", plain)[:128].strip("_") or "my_tool"
         raise UsageError(
-            f"{name!r} is no name for a tool: it has ASCII letters, digits, _ . and -; write "
-            f"name={free!r}"
+            f"{name!r} is not a valid tool name (only ASCII letters, digits, _ . -); write "
+            f"name={suggestion!r}"
         )
     first, dot, _ = name.partition(".")
-    owner = BUILT_IN.get(first) if dot else None
+    owner = BUILT_IN_HOSTS.get(first) if dot else None
     if name in SKILL_TOOLS:
         owner = "skills"
-    if owner is not None and owner != BUILT_IN.get(host.partition(":")[0]):
-        free = name.replace(".", "_") if dot else f"my_{name}"
-        raise UsageError(f"{name!r} is the name of a built-in tool; write name={free!r}")
+    if owner is not None and owner != BUILT_IN_HOSTS.get(host.partition(":")[0]):
+        suggestion = name.replace(".", "_") if dot else f"my_{name}"
+        raise UsageError(f"{name!r} is the name of a built-in tool; write name={suggestion!r}")
     return name

@@ -1,5 +1,5 @@
-"""Workflows: packages of agents and steps that drive a document of state.
+"""Workflows: packages of agents and steps that work on a state document.
 
-Which files there are and whether they are in order, what the document may become, and what a model
-is told of both. Knows no store, no tool and no notebook.
+Owns the files of a package and their checks, the permitted changes of the document, and the texts
+for the model about both. Tools and the notebook are not its business.
 """

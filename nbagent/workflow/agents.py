@@ -1,8 +1,7 @@
-"""Agents: their files, read and checked, and where they are looked for without a package.
+"""Files of agents: reads, checks and finds them.
 
-Owns the three forms of such a file (Markdown, YAML, SKILL.md), what may stand in one, and loading
-what an agent wants to have read before everything else. What a model is told of it is
-`composer`'s.
+Owns the three forms of such a file (Markdown, YAML, SKILL.md), their keys, and the loading of files
+that an agent needs before everything else. The texts for the model are in `composer`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from nbagent.files.opening import failure
 from nbagent.settings.sources import project_folder
 from nbagent.shown.texts import without_folders
 from nbagent.workflow.fields import LINE_CHARS, YAML_ENDINGS, Fields, is_id, read_matter
-from nbagent.workflow.graph import Action, AgentSpec, Problem, PackageError
+from nbagent.workflow.graph import Action, AgentSpec, PackageError, Problem
 from nbagent.workflow.placeholders import Placeholders, is_single_line, person_values
 from nbagent.workflow.source import MAX_TEXT_BYTES, Source, decode_text
 
@@ -34,23 +33,29 @@ _MAX_FILES = 200
 _LOAD = re.compile(r"load:\s*(?P<path>.*)", re.IGNORECASE | re.DOTALL)
 _KEYS = ("id", "name", "title", "model", "tools", "critical_actions", "variables")
 _SKILL_KEYS = frozenset({"description", "license", "compatibility", "metadata", "allowed-tools"})
-"""Keys that other programs read; https://agentskills.io/specification"""
+"""Keys that other programs read, so they are no misspellings here. Specified in
+https://agentskills.io/specification"""
 _PATCH_TOOL = "fs.apply_patch"
 _MAX_LOADED_CHARS = 120_000
-"""Of all files that critical actions load, together."""
+"""Size of all files together that critical actions load."""
 
 
 def read_agent(
-    text: str | None, file: str, *, placeholders: Placeholders, problems: list[Problem], source: Source | None = None
+    text: str | None,
+    file: str,
+    *,
+    placeholders: Placeholders,
+    problems: list[Problem],
+    source: Source | None = None,
 ) -> AgentSpec:
-    """Read the text of an agent's file; of use only where nothing was added to `faults`.
+    """Read the text of an agent's file. The result is valid only if no problem was added.
 
     Args:
-        text: None where it could not be read, which is a fault already.
-        file: its ending says which form it has.
+        text: None if it could not be read; the problem is reported already.
+        file: its ending determines its form.
         marks: what marks stand for.
-        faults: gets all that is wrong, with its line.
-        source: the package that it is an agent of.
+        problems: receives all problems, with their lines.
+        source: the package of the agent; None for an agent alone.
     """
     if text is not None and not text.strip():
         problems.append(Problem(file, None, "it is empty; describe the agent"))
@@ -67,7 +72,7 @@ def read_agent(
     agent_id = fields.id("id", path.parent.name if is_skill else path.stem)
     persona, unfilled = placeholders.fill_text(str(persona_text).replace("\r\n", "\n").strip())
     actions, unfilled_in_rules = _actions(fields, placeholders, source)
-    # That of a skill may have several lines.
+    # The description of a skill may have several lines.
     description = " ".join(str(fields.values.get("description", "")).split())
     return AgentSpec(
         id=agent_id,
@@ -87,25 +92,29 @@ def _tools(fields: Fields, source: Source | None) -> tuple[str, ...] | None:
     if isinstance(tools, str):
         tools = re.findall(r"[^,\s]+", tools)
     if not isinstance(tools, list | None):
-        fields.add_problem("tools", "tools is a list of names or patterns; write [fs.read, fs.search]")
+        fields.add_problem(
+            "tools", "tools is a list of names or patterns; write [fs.read, fs.search]"
+        )
         tools = None
     if tools is None:
         return None
     patterns = cast("list[Any]", tools)
     for number, text in enumerate(patterns):
         if not _is_pattern(text):
-            why = "is not a pattern for tools; write a tool (fs.read), a glob (fs.*), a host (mcp:git)"
+            why = "is not a pattern for tools; write a tool (fs.read), a glob (fs.*), a host (mcp)"
             fields.add_problem(f"tools.{number}", f"{visible(repr(text))} {why}")
     valid_patterns = [text for text in patterns if _is_pattern(text)]
     if source is not None and not any(
         call_pattern(pattern).matches_tool(_PATCH_TOOL, "fs") for pattern in valid_patterns
     ):
-        fields.add_problem("tools", f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it")
+        fields.add_problem(
+            "tools", f"its tools leave out {_PATCH_TOOL}, so it could end no step; add it"
+        )
     return tuple(map(str, patterns))
 
 
 def _is_pattern(text: object) -> bool:
-    """Whether it names tools, whatever their arguments."""
+    """True if a text is a pattern of tools, without arguments."""
     if not isinstance(text, str) or not is_single_line(text, LINE_CHARS):
         return False
     try:
@@ -117,7 +126,7 @@ def _is_pattern(text: object) -> bool:
 def _actions(
     fields: Fields, placeholders: Placeholders, source: Source | None
 ) -> tuple[tuple[Action, ...], list[str]]:
-    """What it does first, and the marks in its rules that nothing gives a value for."""
+    """Read the critical actions; return them and the placeholders without a value in rules."""
     items: Any = fields.values.get("critical_actions", [])
     if not isinstance(items, list):
         fields.add_problem("critical_actions", "critical_actions is a list; begin each with '- '")
@@ -130,7 +139,9 @@ def _actions(
         if text is None:
             fields.add_problem(key, "an action is 'load: PATH' or a text that is a rule; write one")
         elif written := _LOAD.fullmatch(text):
-            actions.append(Action(load=fields.path(key, written["path"], placeholders, source=source)))
+            actions.append(
+                Action(load=fields.path(key, written["path"], placeholders, source=source))
+            )
         elif line := " ".join(text.split()):
             rule, rule_unfilled = placeholders.fill_text(line)
             if not is_single_line(rule, MAX_TEXT_BYTES):
@@ -141,7 +152,7 @@ def _actions(
 
 
 def _action_text(item: Any) -> str | None:
-    """`load: PATH` and `Note: be brief` are a key and its value for YAML, and meant as a text."""
+    """Return an action as text. YAML parses `load: PATH` or `Note: be brief` as key and value."""
     pairs = [*(json_object(item) or {}).items()]
     if len(pairs) == 1 and isinstance(pairs[0][1], str):
         return f"{pairs[0][0]}: {pairs[0][1]}".strip()
@@ -149,15 +160,15 @@ def _action_text(item: Any) -> str | None:
 
 
 def unknown_agent(name: str, known: Collection[str]) -> str:
-    """What is wrong where a package names an agent that it does not have."""
+    """Describe the problem that a package names an agent that it does not have."""
     return f"there is no agent {name!r}; there are: {', '.join(known) or 'none; write agents/'}"
 
 
 def find_agents(project: Path) -> dict[str, Path]:
-    """The files of agents by name, in the project and then in the home folder; the first wins.
+    """Find the files of agents by name, in the project, then in the home folder; the first wins.
 
-    Of a `NAME.md`, a `NAME.yaml` and a `NAME/SKILL.md` in one folder the name is NAME. What a link
-    leads out of that folder to is not there.
+    The name of `NAME.md`, `NAME.yaml` and `NAME/SKILL.md` is NAME. Links that lead out of the
+    folder are ignored: they could show a model any file of the machine.
     """
     files: dict[str, Path] = {}
     for name, path in islice(_agent_files(project), _MAX_FILES):
@@ -170,27 +181,29 @@ def _agent_files(project: Path) -> Iterator[tuple[str, Path]]:
     for base, name in product(dict.fromkeys(bases), FOLDERS):
         folder = Path(os.path.realpath(base / name))
         names: list[str] = []
-        with suppress(OSError):  # Mostly it is not there.
+        with suppress(OSError):  # Usually it does not exist.
             names = sorted(os.listdir(folder)) if folder.is_relative_to(base) else []
         for path in (folder / name for name in names):
             stem = path.stem if path.suffix in _ENDINGS else path.name
             file = Path(os.path.realpath(path / _SKILL if os.path.isdir(path) else path))
-            fits = file.suffix in _ENDINGS and os.path.isfile(file) and file.is_relative_to(folder)
-            if fits and is_id(stem) and stem.casefold() != "readme":
+            is_agent = (
+                file.suffix in _ENDINGS and os.path.isfile(file) and file.is_relative_to(folder)
+            )
+            if is_agent and is_id(stem) and stem.casefold() != "readme":
                 yield stem, file
 
 
 def load_agent(
     name: str, *, values: Mapping[str, str] | None = None, project: Path | None = None
 ) -> AgentSpec:
-    """Load an agent without a workflow; `values` are what marks in it stand for.
+    """Load an agent without a workflow; `values` are the values of its placeholders.
 
-    `name` is that of a file in `.nbagent/agents/` and `.agents/agents/` of the project, then of
+    `name` is the name of a file in `.nbagent/agents/` or `.agents/agents/` of the project, then of
     the home folder; or a path that ends in `.md`, `.yaml` or `.yml`.
 
     Raises:
-        UsageError: there is no such agent; it lists those that are there.
-        PackageError: its file cannot be used; all that is wrong with it.
+        UsageError: there is no such agent; the message lists the existing ones.
+        PackageError: its file cannot be used; has all its problems.
     """
     base = Path(os.path.realpath(project or project_folder()))
     placeholders = Placeholders(person_values(values), bundle="")
@@ -200,12 +213,16 @@ def load_agent(
     inside = file.is_relative_to(base)
     shown = file.relative_to(base).as_posix() if inside else without_folders(str(file))
     problems: list[Problem] = []
-    spec = read_agent(_read(file, shown, problems), shown, placeholders=placeholders, problems=problems)
+    spec = read_agent(
+        _read(file, shown, problems), shown, placeholders=placeholders, problems=problems
+    )
     if problems:
-        # Nothing will be read, so what is missing would be said only the next time.
+        # Nothing will be loaded, so missing files would be reported only at the next attempt.
         for path in (action.load for action in spec.actions if action.load.startswith("@project/")):
             if not os.path.lexists(base / path.removeprefix("@project/")):
-                problems.append(Problem(shown, None, f"'load: {path}' failed: there is no such file"))
+                problems.append(
+                    Problem(shown, None, f"'load: {path}' failed: there is no such file")
+                )
         problems.sort(key=lambda fault: fault.line or 0)
         raise PackageError(f"the agent {visible(name)!r}", tuple(problems))
     return spec
@@ -214,18 +231,21 @@ def load_agent(
 def _file_of(name: str, files: Mapping[str, Path]) -> Path:
     if name in files:
         return files[name]
-    folders = f"{' or '.join(f'{folder}/' for folder in FOLDERS)} of the project or of your home folder"
-    there = f"there are {', '.join(files)}" if files else "and there are none"
+    folders = (
+        f"{' or '.join(f'{folder}/' for folder in FOLDERS)} of the project or of your home folder"
+    )
+    known = f"there are {', '.join(files)}" if files else "and there are none"
     raise UsageError(
-        f"there is no agent {visible(name)!r}; {there}; put NAME.md, NAME.yaml or NAME/SKILL.md "
+        f"there is no agent {visible(name)!r}; {known}; put NAME.md, NAME.yaml or NAME/SKILL.md "
         f"into {folders}, or write the path of a file"
     )
 
 
 def _read(path: Path, shown: str, problems: list[Problem]) -> str | None:
-    """The text of a file; None, with a fault, where it cannot be read."""
+    """Read the text of a file; add a problem and return None if it cannot be read."""
     try:
         with path.open("rb") as opened:
+            # One byte more than allowed, so that a longer file is reported and not cut.
             return decode_text(opened.read(MAX_TEXT_BYTES + 1), shown, problems)
     except OSError as error:
         problems.append(Problem(shown, None, failure(error, shown).message))
@@ -233,13 +253,13 @@ def _read(path: Path, shown: str, problems: list[Problem]) -> str | None:
 
 
 def critical_context(agent: AgentSpec, read: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
-    """Read the files that an agent loads before everything else: pairs of a path and its content.
+    """Read the files that an agent loads before everything else; return pairs of path and content.
 
-    `read` gives the content of a path with its mount; a ToolError where it cannot, or where the
+    `read` returns the content of a path with its mount; raises ToolError if it cannot, or if the
     file is too long.
 
     Raises:
-        PackageError: files that cannot be read, or are too long together; all of them at once.
+        PackageError: some files cannot be read, or are too long together; lists all of them.
     """
     contents: dict[str, str] = {}
     problems: list[Problem] = []

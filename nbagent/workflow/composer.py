@@ -1,6 +1,7 @@
-"""What the model is told of a workflow: the system prompt, directives and briefs, and when it ends.
+"""The composer of a workflow run: system prompt, directives, briefs, and the end of the run.
 
-The document is read before every request and after every turn; what it says decides, nothing else.
+The document is read before every request and after every turn. Only its state decides how the run
+continues: it may be edited by hand, and it survives a lost conversation.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from nbagent.workflow.updates import StateGuard
 
 
 def missing_tool_reason(agent: AgentSpec | None, spec: ToolSpec) -> str:
-    """Why an agent has no such tool; empty where it has it."""
+    """Explain why an agent does not have a tool; empty if it has it."""
     if agent is None or agent.tools is None:
         return ""
     host = spec.traits.host
@@ -47,70 +48,70 @@ def missing_tool_reason(agent: AgentSpec | None, spec: ToolSpec) -> str:
 
 @dataclass(eq=False, kw_only=True)
 class WorkflowRun:
-    """One run over a document: the composer of the run, and what its tools are checked by."""
+    """A workflow run on a document: composer of the run, and source of the guard for its tools."""
 
     package: Package
     document: Document
     kind: DirectiveKind
-    """Of the first directive."""
+    """Kind of the first directive."""
     autopilot: bool
     own_system: str | None
     on_disk: bytes | None
-    """The document as it was when the run was prepared."""
+    """Content of the document when the run was prepared."""
     new_data: bytes | None = None
-    """What has to be written before the run begins; None: the document is as it should be."""
+    """Content to write before the run begins; None if the document needs no change."""
     shown_path: str = ""
-    """The document's path as a person types it."""
+    """Path of the document as a person would type it."""
     read_file: Callable[[str], str] = field(default=lambda path: "")
-    """A file for a critical action; ToolError where a rule or the disk says no."""
+    """Reads a file for a critical action; raises ToolError if a rule or the disk forbids it."""
     fork_source: tuple[Document, datetime] | None = None
-    """The document of which this is a copy, and as of when."""
+    """Document that this one is a copy of, and the time of the copied version."""
     _contexts: dict[str, Context] = field(default_factory=dict[str, Context])
-    """What the critical actions of each agent have loaded."""
+    """Files that the critical actions of each agent loaded, by agent id."""
     _is_begun: bool = False
     _data: bytes = b""
     _state: State | None = None
     _state_before: State | None = None
-    """What it said when the request of the turn at work was composed."""
+    """State when the request of the current turn was composed."""
     _read_since_request: bool = False
-    """Whether the document was read since the last request."""
+    """True if the document was read since the last request."""
     _briefed_visit: int | None = None
-    """The visit of a step that the model was told of."""
+    """Visit of a step for which the model received its directive and brief."""
     _reminded_visit: int | None = None
-    """The visit in which it was told to go on without the person."""
+    """Visit in which the model was reminded to continue without the person."""
 
     def for_looking(self) -> WorkflowRun:
-        """Another one over the same document; what the run's own has seen is for the engine."""
+        """Copy for reading the same document, so that the state seen by the engine stays."""
         other = copy(self)
         other._is_begun = False
         return other
 
     @property
     def guard(self) -> StateGuard:
-        """What `fs.apply_patch` checks updates of the document by."""
+        """Guard with which `fs.apply_patch` checks updates of the document."""
         return StateGuard(self.package.graph, Path(os.path.realpath(self.document.path)))
 
     @property
     def state(self) -> State:
-        """What the document said when it was last read."""
+        """State of the document when it was last read."""
         return self._state or self.refresh()
 
     def agent(self) -> AgentSpec | None:
-        """The agent of the current step."""
+        """Return the agent of the current step."""
         return self.package.agent_of(self.state.node)
 
     @property
     def current_node(self) -> str:
-        """The id of the current step."""
+        """Id of the current step, read from disk."""
         return self.refresh().node
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last step is done."""
+        """True if the last step is done."""
         return self.state.is_complete(self.package.graph)
 
     def refresh(self) -> State:
-        """Read the document anew; ToolError where somebody made something of it that cannot be."""
+        """Read the document again. Raises ToolError if it was changed to something invalid."""
         data = self.new_data or self.document.read()
         if data is None:
             text = f"{PATH} of {self.document.run_id} is gone; put it back, then resume"
@@ -124,9 +125,10 @@ class WorkflowRun:
         return self._state
 
     def begin(self) -> None:
-        """Keep others out, and write the document where it has to change for this run.
+        """Lock the document, and write it if it must change for this run.
 
-        UsageError: somebody is at work on it, or has changed it since this was prepared.
+        Raises:
+            UsageError: another run works on it, or it was changed since this run was prepared.
         """
         if self.fork_source is not None:
             origin, moment = self.fork_source
@@ -146,22 +148,24 @@ class WorkflowRun:
 
     @property
     def overflow_advice(self) -> str:
-        """How to go on when the conversation is too long for the model."""
+        """Advice if the conversation is too long for the model."""
         return (
             f" The document has all that the workflow needs: `%agent resume {self.shown_path}` "
-            "goes on from it with an empty conversation."
+            "continues from it with an empty conversation."
         )
 
     def user_message(self, parts: Sequence[Part]) -> Message:
-        """What the person says, for the current step."""
+        """Make the message of a person's input for the current step."""
+        # The system prompt names this header: text after it is never a directive of the runtime.
         head = f"USER_INPUT\n- forNodeId: {self.state.node}\n"
         first = parts[0] if parts and isinstance(parts[0], TextPart) else None
         text = TextPart(text=head + (first.text if first else ""))
         return Message(role="user", content=(text, *parts[first is not None :]))
 
     async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition:
-        """The system prompt of the current step; directive and brief where the step is new."""
+        """Return the current step's system prompt; with directive and brief if the step is new."""
         if not self._read_since_request:
+            # In a thread: a slow disk must not block the engine's loop.
             await asyncio.to_thread(self.refresh)
         self._read_since_request = False
         state, agent = self.state, self.agent()
@@ -178,29 +182,31 @@ class WorkflowRun:
         )
 
     async def after_turn(self, turn: EngineTurn) -> TurnDecision:
-        """Where the document stands after a turn, and whether the run pauses there."""
+        """Read the document and decide if the run is complete, continues or pauses."""
         before = self._state_before or self.state
         if turn.tool_runs:
-            # Once a turn is enough: the next one begins with what is seen here.
+            # One read per turn is enough: `before_turn` of the next one uses this state.
             await asyncio.to_thread(self.refresh)
             self._read_since_request = True
         state = self.state
         if self.is_complete:
-            # After the last update the model says what came of it.
+            # After the update that completes the workflow the model gets a turn for its summary.
             return TurnDecision(stop_reason=None if turn.tool_runs else "workflow_complete")
         if turn.tool_runs:
             if state.visit == before.visit or self.autopilot:
                 return TurnDecision()
+            # A new step begins only after the person's input: steps are the points of review.
             text = f"{before.node} is done, next is {state.node}. {_continue_hint(state)}"
             return TurnDecision(call_was_answer=True, notices=(text,))
         if self.autopilot and self._reminded_visit != state.visit:
+            # Remind only once in each visit; a model that still only answers needs the person.
             self._reminded_visit = state.visit
             return TurnDecision(new_messages=self.step_messages("continue"))
         return TurnDecision(notices=(f"{state.node} waits for you. {_continue_hint(state)}",))
 
-    def step_messages(self, intent: DirectiveKind) -> tuple[Message, ...]:
-        """The directive and the brief of the current step, as messages."""
-        texts = directive(self, intent), brief(self.package, self.state)
+    def step_messages(self, kind: DirectiveKind) -> tuple[Message, ...]:
+        """Make the messages with directive and brief of the current step."""
+        texts = directive(self, kind), brief(self.package, self.state)
         return tuple(Message.of("user", text) for text in texts)
 
     async def _system(self, agent: AgentSpec | None) -> str:
@@ -228,24 +234,24 @@ class WorkflowRun:
 
 def _continue_hint(state: State) -> str:
     where = "in the panel or in a `%%agent --continue` cell"
-    return f"To go on, write {where}; what you write is for {state.node}."
+    return f"To continue, write {where}; your text goes to {state.node}."
 
 
-def directive(flow: WorkflowRun, intent: DirectiveKind) -> str:
-    """RUN_DIRECTIVE as the model reads it."""
-    package, agent = flow.package, flow.agent()
+def directive(workflow_run: WorkflowRun, kind: DirectiveKind) -> str:
+    """Format RUN_DIRECTIVE for the model."""
+    package, agent = workflow_run.package, workflow_run.agent()
     graph = f"@pkg/{package.graph_file}" if package.graph_file else "none"
     return "\n".join(
         [
             "RUN_DIRECTIVE",
             "- runType: bmad-micro",
-            f"- intent: {intent}",
+            f"- intent: {kind}",
             f"- workflow: {package.id}",
             f"- state: {PATH}",
             f"- graph: {graph}",
             "- artifactsRoot: @project/artifacts/",
-            f"- currentNodeId: {flow.state.node}",
+            f"- currentNodeId: {workflow_run.state.node}",
             f"- effectiveAgentId: {agent.id if agent else 'none'}",
-            f"- autopilot: {'true' if flow.autopilot else 'false'}",
+            f"- autopilot: {'true' if workflow_run.autopilot else 'false'}",
         ]
     )

@@ -1,7 +1,7 @@
-"""Where a state document lies: its folder, the lock of who works on it, and how it stood before.
+"""The state document on disk: its folder, its lock, and its earlier versions.
 
-`<home>/state/<run id>/` is the folder that is `@state`; beside it `<run id>.lock`, and
-`<run id>.versions/`, one file for each state that a request was made with, named by the time.
+`<home>/state/<run id>/` is mounted as `@state`. Beside it are `<run id>.lock` and
+`<run id>.versions/`, which has one file, named by the time, for each state that a request used.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from pathlib import Path
 
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.files.mounts import FilePlace, Mount, Mounts
+from nbagent.files.mounts import Mount, MountedPath, Mounts
 from nbagent.files.writing import read_state, replace
 from nbagent.store.file_lock import locked
 from nbagent.workflow.state import FILE, PATH, read_origin
 
 _LOCK_WAIT_S = 0.3
 _CLOCK_TOLERANCE_S = 0.05
-"""A file's time may lie so far before the clock's: it is taken from the last tick."""
+"""Tolerance between a file's time and the clock: the kernel takes file times from its last tick."""
 _SCRIPT_FOLDER = "scripts/"
-"""Below `@state`: each script has a folder of its own there, which never changes later."""
+"""Folder below `@state`. Each script has its own folder in it, which never changes later."""
 
 
 @dataclass
 class Document:
-    """The document of one workflow run and the folder around it."""
+    """The document of one workflow run, and its folder."""
 
     home: Path
-    """The folder of the store."""
+    """Folder of the store."""
     run_id: str
     _lock_stack: ExitStack = field(default_factory=ExitStack, compare=False, repr=False)
 
     @property
     def folder(self) -> Path:
-        """What `@state` is."""
+        """Folder that is mounted as `@state`."""
         return self.home / "state" / self.run_id
 
     @property
@@ -48,29 +48,30 @@ class Document:
         return self.folder / FILE
 
     def read(self) -> bytes | None:
-        """Its bytes as they are now; None where there is none. ToolError: it cannot be read."""
+        """Read its bytes; None if it does not exist. Raises ToolError if it cannot be read."""
         return read_state(self._file_place()).data if self.folder.is_dir() else None
 
     def write(self, data: bytes) -> None:
-        """Put it on the disk as a whole; ToolError where that cannot be."""
+        """Write it atomically. Raises ToolError if that fails."""
         replace(self._file_place(), lambda before: data)
 
-    def _file_place(self) -> FilePlace:
-        return self._mounts.place(PATH)
+    def _file_place(self) -> MountedPath:
+        return self._mounts.locate(PATH)
 
     @cached_property
     def _mounts(self) -> Mounts:
         return Mounts([Mount("@state", self.folder, "rw")])
 
     def lock(self) -> None:
-        """Keep others out until `release`; the system gives it back when this process ends.
+        """Lock it until `release`. The system releases the lock if this process dies.
 
         Raises:
-            UsageError: somebody else is at work on it.
+            UsageError: another run works on it.
         """
         file = self.folder.with_suffix(".lock")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            # Not inherited: a program that the run starts must not keep the document locked.
             descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
             self._lock_stack.callback(_close, descriptor)
             _locks.add(descriptor)
@@ -78,15 +79,17 @@ class Document:
         except TimeoutError:
             self._lock_stack.close()
             raise UsageError(
-                f"another run is at work on the workflow {self.run_id[:8]} (in this kernel or in "
+                f"another run works on the workflow {self.run_id[:8]} (in this kernel or in "
                 "another one); wait for it, or stop it where it was started"
             ) from None
         except OSError as error:
             self._lock_stack.close()
-            raise UsageError(f"{file} cannot be written ({error.strerror}); mend it") from None
+            raise UsageError(
+                f"{file} cannot be written ({error.strerror}); check the folder's permissions"
+            ) from None
 
     def release(self) -> None:
-        """Let others in; also when nothing was locked."""
+        """Release the lock, if it is locked."""
         self._lock_stack.close()
 
     @property
@@ -94,34 +97,39 @@ class Document:
         return self.folder.with_suffix(".versions")
 
     def save_version(self, data: bytes) -> None:
-        """Keep it as it is now; a version that cannot be kept only makes a fork impossible."""
+        """Save a version of it."""
+        # Errors are ignored: without the version only a fork from this point is impossible.
         with suppress(OSError):
             self._versions.mkdir(parents=True, exist_ok=True)
+            # Renamed when complete: a reader never sees a half version.
             unfinished = self._versions / "unfinished"
             unfinished.write_bytes(data)
             unfinished.rename(self._versions / f"{_format_time(utc_now())}.md")
 
     def _version_files(self) -> list[Path]:
-        """The versions, oldest first."""
+        """Return the files of versions, oldest first."""
         return sorted(self._versions.glob("*.md"))
 
     def version_after(self, moment: datetime) -> bytes | None:
-        """What it said when a run that began then found it; None where that is not known."""
+        """Return the first version saved after this time: as a run that began then found it.
+
+        None if there is none.
+        """
         after = [file for file in self._version_files() if file.stem >= _format_time(moment)]
         return after[0].read_bytes() if after else None
 
     def version_at(self, moment: datetime) -> bytes:
-        """What it said then; UsageError where that is not known (any more)."""
+        """Return the version at this time. Raises UsageError if it is unknown."""
         before = [file for file in self._version_files() if file.stem <= _format_time(moment)]
         if not before:
             raise UsageError(
-                f"how {PATH} stood at that turn is not kept, so it cannot be forked; "
-                "fork a later turn, or go on with the run"
+                f"the version of {PATH} at that turn is not saved, so it cannot be forked; "
+                "fork a later turn, or continue the run"
             )
         return before[-1].read_bytes()
 
     def copy_other_files(self, moment: datetime, into: Document) -> None:
-        """Copy the other files of the folder; UsageError where one has changed since then."""
+        """Copy the other files of the folder. Raises UsageError if one changed since `moment`."""
         others = self._other_files()
         since_s = moment.timestamp() - _CLOCK_TOLERANCE_S
         changed = {file for file in others if file.stat().st_mtime > since_s}
@@ -137,8 +145,8 @@ class Document:
                 shutil.copy2(file, target)
 
     def _other_files(self) -> list[Path]:
-        """The other files of the folder."""
-        files = (Path(here) / name for here, _, names in os.walk(self.folder) for name in names)
+        """Return the other files of the folder."""
+        files = (Path(folder) / name for folder, _, names in os.walk(self.folder) for name in names)
         regular = (file for file in files if file.is_file() and not file.is_symlink())
         return [file for file in regular if file != self.path]
 
@@ -152,7 +160,7 @@ def _close(descriptor: int) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The locks are the parent's: a child that lives longer must not hold them."""
+    """Close the parent's locks: a child that lives longer must not keep them locked."""
     while _locks:
         os.close(_locks.pop())
 
@@ -166,9 +174,9 @@ def _format_time(moment: datetime) -> str:
 
 
 def read_document_file(path: Path) -> bytes:
-    """What is in a file that a person names as a document; UsageError where it cannot be read."""
+    """Read a file that a person names as a document. Raises UsageError if it cannot be read."""
     try:
-        file_place = Mounts([Mount("@document", path.parent)]).place(f"@document/{path.name}")
+        file_place = Mounts([Mount("@document", path.parent)]).locate(f"@document/{path.name}")
         data = read_state(file_place).data
     except ToolError as error:
         raise UsageError(f"{path}: {error.message.replace('@document/', '')}") from None
@@ -178,10 +186,12 @@ def read_document_file(path: Path) -> bytes:
 
 
 def open_document(path: Path, data: bytes, home: Path) -> tuple[Document, bytes | None]:
-    """The document that a file is, or becomes when it is written into the store; what is there.
+    """Return the document of a file, and the store's content of that document (None if none).
+
+    A file outside of the store becomes the store's document when it is written.
 
     Raises:
-        UsageError: it is no state document, or the store has another one of the same run.
+        UsageError: it is not a state document, or the store has a different one of the same run.
     """
     try:
         document = Document(home, read_origin(data)[0])
@@ -192,14 +202,14 @@ def open_document(path: Path, data: bytes, home: Path) -> tuple[Document, bytes 
         return document, data
     if stored not in (None, data):
         raise UsageError(
-            "the store has a document of this run that says something else "
+            "the store has a different document of this run "
             f"({document.path}); resume that one, or move it away first"
         )
     return document, stored
 
 
 def forget_documents(run_ids: Iterable[str], home: Path) -> None:
-    """Delete the documents that these runs began, and their folders."""
+    """Delete the documents that these runs started, and their folders."""
     for run_id in run_ids:
         folder = Document(home, run_id).folder
         if folder.is_dir():

@@ -1,6 +1,6 @@
-"""The keys of one front matter, node or edge: what is wrong with a value becomes a fault.
+"""Reads the keys of one front matter, node or edge; each invalid value becomes a problem.
 
-Owns what an id, a line and a path are, wherever in a package they stand.
+Owns the definitions of an id, a line and a path for all files of a package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from nbagent.contracts.errors import ToolError
 from nbagent.files.frontmatter import FrontMatter, read_frontmatter, read_yaml
 from nbagent.files.names import path_parts, visible
 from nbagent.workflow.graph import Problem
-from nbagent.workflow.placeholders import Placeholders, UnknownPlaceholder, is_single_line, read_values
+from nbagent.workflow.placeholders import (
+    Placeholders,
+    UnknownPlaceholder,
+    is_single_line,
+    read_values,
+)
 from nbagent.workflow.source import Source
 
 LINE_CHARS = 200
@@ -23,12 +28,12 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
 def is_id(text: str) -> bool:
-    """Whether a text can name a package, an agent or a step."""
+    """True if a text can name a package, an agent or a step."""
     return _ID.fullmatch(text) is not None
 
 
 def read_matter(text: str, file: str, problems: list[Problem]) -> FrontMatter:
-    """The front matter of a file, or all of a YAML file; empty, with faults, where it is none."""
+    """Read the front matter of a file, or all of a YAML file; empty, with problems, if invalid."""
     try:
         is_yaml = file.endswith(YAML_ENDINGS)
         return read_yaml(text) if is_yaml else read_frontmatter(text, strict=True)
@@ -42,10 +47,10 @@ class Fields:
     """The keys of one object in a file.
 
     Args:
-        file: below the package.
-        values: JSON values by key; None is a key that was left empty.
-        lines: of each key, as `FrontMatter.lines` has them; or the one line of them all.
-        faults: gets all that is wrong.
+        file: path below the package.
+        values: JSON values by key; None for a key that was left empty.
+        lines: the line of each key, as in `FrontMatter.lines`; or one line for all keys.
+        problems: receives all problems.
     """
 
     def __init__(
@@ -67,38 +72,40 @@ class Fields:
         self.problems.append(Problem(self.file, self.line_of(key), why))
 
     def check_keys(self, known: Collection[str], silent: Collection[str] = ()) -> None:
-        """Others than these are faults; `silent` ones are not listed."""
+        """Add a problem for each unknown key. `silent` keys are allowed but not suggested."""
         for key in self.values:
             if key not in known and key not in silent:
-                self.add_problem(key, f"there is no key {visible(key)!r}; there are {', '.join(known)}")
+                self.add_problem(
+                    key, f"there is no key {visible(key)!r}; there are {', '.join(known)}"
+                )
 
     def line(self, key: str, max_chars: int = LINE_CHARS) -> str:
-        """A text of one line; empty where it is not there."""
+        """Read a text of one line; empty if it is missing."""
         value = self.values.get(key, "")
         if value == "" or (isinstance(value, str) and is_single_line(value, max_chars)):
             return value.strip()
-        most = f"one printable line of at most {max_chars} characters"
-        self.add_problem(key, f"{key} is not {most}; write one, in quotes")
+        limit = f"one printable line of at most {max_chars} characters"
+        self.add_problem(key, f"{key} is not {limit}; write one, in quotes")
         return ""
 
     def id(self, key: str, default: str = "") -> str:
-        """An id; empty, with a fault, where it is none."""
+        """Read an id; empty, with a problem, if it is invalid."""
         value = self.values.get(key, default)
         if isinstance(value, str) and is_id(value):
             return value
-        reason = f"{visible(repr(value))} is no id" if value != "" else f"{key} is missing"
+        reason = f"{visible(repr(value))} is not an id" if value != "" else f"{key} is missing"
         self.add_problem(key, f"{reason}; write up to 80 letters, digits, _ . or -")
         return ""
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """An object; empty where it is not there."""
+        """Read an object; empty if it is missing."""
         value = json_object(self.values.get(key, {}))
         if value is None:
-            self.add_problem(key, f"{key} is no list of 'name: value' pairs; write it so")
+            self.add_problem(key, f"{key} is not a list of 'name: value' pairs; write one")
         return value or {}
 
     def texts(self, key: str) -> dict[str, str]:
-        """Values for marks."""
+        """Read values for placeholders."""
         values, invalid = read_values(self.mapping(key))
         for name, why in invalid.items():
             self.add_problem(f"{key}.{name}", why)
@@ -113,14 +120,14 @@ class Fields:
         mount: str = "@project",
         source: Source | None = None,
     ) -> str:
-        """A path with its mount, its marks filled in; empty, with a fault, where it is none.
+        """Read a path, with its mount and filled placeholders; empty, with a problem, if invalid.
 
         Args:
-            key: for the line of a fault.
-            value: what is written there.
-            marks: what its marks stand for; all must have a value.
-            mount: of a path that names none.
-            source: the package where the file has to be there if it is one of `@pkg`.
+            key: key whose line is reported.
+            value: the value in the file.
+            placeholders: values of placeholders; each one in the path needs a value.
+            mount: mount of a path that names none.
+            source: the package in which a file of `@pkg` must exist; None: no check.
         """
         try:
             if not isinstance(value, str) or not is_single_line(value):

@@ -1,6 +1,6 @@
-"""`workflow.graph.json`: its nodes and edges with their lines, and whether a graph can be walked.
+"""Reads `workflow.graph.json` into nodes and edges with their lines, and checks a graph.
 
-Owns every check of a graph. What a graph is made of where there is no such file is `steps`'.
+Owns every check of a graph. Without such a file, `steps` makes the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nbagent.files.names import visible
 from nbagent.files.writing import TEMPORARY
 from nbagent.workflow.agents import unknown_agent
 from nbagent.workflow.fields import Fields
-from nbagent.workflow.graph import Edge, Problem, Graph, Node
+from nbagent.workflow.graph import Edge, Graph, Node, Problem
 from nbagent.workflow.placeholders import Placeholders, is_single_line
 from nbagent.workflow.source import Source
 
@@ -30,7 +30,7 @@ _GAP = re.compile(r"[\s,:]*")
 
 
 class Location(NamedTuple):
-    """Where a person has to look."""
+    """File and line of a problem."""
 
     file: str
     line: int | None = None
@@ -44,7 +44,7 @@ Adjacency = Mapping[str, Sequence[str]]
 def read_graph(
     source: Source, *, placeholders: Placeholders, agents: Collection[str], problems: list[Problem]
 ) -> tuple[list[LocatedNode], list[LocatedEdge]] | None:
-    """The nodes and edges of the file as far as they can be read; None where it is no JSON."""
+    """Read the nodes and edges of the file that are readable; None if it is not JSON."""
     text = source.text(GRAPH_FILE, problems)
     if text is None:
         return None
@@ -55,11 +55,13 @@ def read_graph(
         for key, value, line, duplicates in _entries(text):
             location = Location(GRAPH_FILE, line)
             for name in duplicates:
-                why = f"the key {visible(name)!r} stands here twice; keep one of them"
+                why = f"the key {visible(name)!r} is here twice; keep one of them"
                 problems.append(Problem(*location, why))
             entry = json_object(value)
             if entry is None:
-                problems.append(Problem(*location, f"this entry of {key} is no JSON object; write one"))
+                problems.append(
+                    Problem(*location, f"this entry of {key} is no JSON object; write one")
+                )
                 continue
             fields = Fields(GRAPH_FILE, entry, line, problems)
             if key == "nodes" and (node := _node(fields, source, placeholders, agents)):
@@ -75,9 +77,10 @@ def read_graph(
 
 
 def _entries(text: str) -> Iterator[tuple[str, Any, int, list[str]]]:
-    """Each entry of the lists at the top: key, value, line, and keys that stand twice so far.
+    """Yield each entry of the top-level lists: key, value, line, and duplicate keys so far.
 
-    The text is known to be a JSON object.
+    Needed because `json` reports neither lines nor duplicate keys. The text must be a valid JSON
+    object.
     """
     duplicates: list[str] = []
 
@@ -112,8 +115,10 @@ def _skip_gap(text: str, offset: int) -> int:
     return cast("re.Match[str]", _GAP.match(text, offset)).end()
 
 
-def _node(fields: Fields, source: Source, placeholders: Placeholders, agents: Collection[str]) -> Node | None:
-    """A node; None where it has no id that could be used."""
+def _node(
+    fields: Fields, source: Source, placeholders: Placeholders, agents: Collection[str]
+) -> Node | None:
+    """Read a node; None if it has no valid id."""
     fields.check_keys(_NODE_KEYS)
     node_id = fields.id("id")
     agent = fields.id("agentId") if "agentId" in fields.values else ""
@@ -134,7 +139,7 @@ def _node(fields: Fields, source: Source, placeholders: Placeholders, agents: Co
 
 
 def _edge(fields: Fields) -> Edge | None:
-    """An edge; None where its ends cannot be used."""
+    """Read an edge; None if one of its ends is invalid."""
     fields.check_keys(_EDGE_KEYS)
     source, target = fields.id("from"), fields.id("to")
     label = fields.line("label", _LABEL_CHARS) or "next"
@@ -145,14 +150,16 @@ def _edge(fields: Fields) -> Edge | None:
 
 
 def _step_file(fields: Fields, source: Source, placeholders: Placeholders) -> str:
-    """Its path below the package."""
+    """Read the path of a step's file, below the package."""
     value = fields.values.get("stepFile")
     if value is None:
         fields.add_problem("stepFile", "stepFile is missing; write the path of the step's text")
         return ""
     path = fields.path("stepFile", value, placeholders, mount="@pkg", source=source)
     if path and not path.startswith("@pkg/"):
-        fields.add_problem("stepFile", f"stepFile {visible(path)} lies outside of the package; put it in")
+        fields.add_problem(
+            "stepFile", f"stepFile {visible(path)} lies outside of the package; put it in"
+        )
     return path.removeprefix("@pkg/")
 
 
@@ -161,7 +168,10 @@ def _inputs(fields: Fields, source: Source, placeholders: Placeholders) -> tuple
     if not isinstance(value, list):
         fields.add_problem("inputs", "inputs is a list of paths; write one")
         return ()
-    paths = [fields.path("inputs", item, placeholders, source=source) for item in cast("list[Any]", value)]
+    paths = [
+        fields.path("inputs", item, placeholders, source=source)
+        for item in cast("list[Any]", value)
+    ]
     for path in paths:
         if path and path.partition("/")[0] not in _MOUNTS:
             why = f"the input {visible(path)} has another mount than {', '.join(_MOUNTS)}"
@@ -196,16 +206,16 @@ def check_graph(
     entry_location: Location,
     problems: list[Problem],
 ) -> Graph | None:
-    """The graph, or None: each node can be reached and leads to an end, each edge is clear.
+    """Check that each node can be reached and leads to an end, and that each edge is unambiguous.
 
-    It begins with `entry`, or with the one node that no edge leads to.
+    The graph begins with `entry`, or with the only node that no edge leads to. None without one.
     """
     locations: dict[str, Location] = {}
     for node, location in nodes:
         first = locations.setdefault(node.id, location)
         if first is not location:
             first_location = ":".join(str(part) for part in first if part)
-            why = f"the id {node.id!r} stands here a second time, first at {first_location}; rename one"
+            why = f"the id {node.id!r} is used twice, first at {first_location}; rename one"
             problems.append(Problem(*location, why))
     graph_edges = _valid_edges(edges, locations, problems)
     adjacency: dict[str, list[str]] = {node_id: [] for node_id in locations}
@@ -227,12 +237,14 @@ def check_graph(
 def _valid_edges(
     edges: Sequence[LocatedEdge], locations: Mapping[str, Location], problems: list[Problem]
 ) -> list[Edge]:
-    """The edges between two nodes that are there, one for each pair."""
+    """Return the valid edges between existing nodes, one for each pair."""
     edges_by_pair: dict[tuple[str, str], Edge] = {}
     for edge, location in edges:
         unknown = [end for end in (edge.source, edge.target) if end not in locations]
         for end in unknown:
-            problems.append(Problem(*location, f"there is no node {end!r}; add it, or correct the edge"))
+            problems.append(
+                Problem(*location, f"there is no node {end!r}; add it, or correct the edge")
+            )
         pair = (edge.source, edge.target)
         if edge.source == edge.target:
             why = f"the edge leads from {edge.source!r} to itself; a step is repeated by its text"
@@ -245,7 +257,9 @@ def _valid_edges(
     return list(edges_by_pair.values())
 
 
-def _find_entry(requested: str | None, location: Location, adjacency: Adjacency, problems: list[Problem]) -> str | None:
+def _find_entry(
+    requested: str | None, location: Location, adjacency: Adjacency, problems: list[Problem]
+) -> str | None:
     if requested in adjacency:
         return requested
     targets = set(chain.from_iterable(adjacency.values()))
@@ -264,9 +278,12 @@ def _find_entry(requested: str | None, location: Location, adjacency: Adjacency,
 
 
 def _check_ends(
-    nodes: Mapping[str, Node], adjacency: Adjacency, locations: Mapping[str, Location], problems: list[Problem]
+    nodes: Mapping[str, Node],
+    adjacency: Adjacency,
+    locations: Mapping[str, Location],
+    problems: list[Problem],
 ) -> None:
-    """Every node leads to a terminal one, and nothing leads on from there."""
+    """Check that every node leads to a terminal one, and that terminal nodes have no edges."""
     sources_by_target: dict[str, list[str]] = {node_id: [] for node_id in nodes}
     for node_id, targets in adjacency.items():
         for target in targets:
@@ -278,8 +295,8 @@ def _check_ends(
             why = f"nothing follows {node_id!r} (a dead end); add an edge, or make it terminal"
             problems.append(Problem(*locations[node_id], why))
     ends = [node_id for node_id in nodes if nodes[node_id].terminal or not adjacency[node_id]]
-    left = nodes.keys() - _reachable(ends, sources_by_target)
-    closed = [node_id for node_id in nodes if node_id in left]
+    trapped = nodes.keys() - _reachable(ends, sources_by_target)
+    closed = [node_id for node_id in nodes if node_id in trapped]
     if closed:
         why = f"no way leads out of the cycle {', '.join(closed[:20])}; add an edge to a way out"
         problems.append(Problem(*locations[closed[0]], why))

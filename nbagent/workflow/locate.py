@@ -1,6 +1,7 @@
-"""Which document and which package a workflow run has, as far as this machine and its store know.
+"""Finds the document and the package of a workflow run on this machine and in its store.
 
-What a document says and may become is `workflow`'s; here it is found, and made to fit a run.
+Owns the choice of both, and the adaptation of a document to a new run. The rules for its content
+are in `state` and `updates`.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.files.names import path_parts
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import to_path, project_folder, store_home
+from nbagent.settings.sources import project_folder, store_home, to_path
 from nbagent.store.writer import Store
 from nbagent.workflow.composer import WorkflowRun
-from nbagent.workflow.document import Document, open_document, forget_documents, read_document_file
+from nbagent.workflow.document import Document, forget_documents, open_document, read_document_file
 from nbagent.workflow.graph import Package
 from nbagent.workflow.package import load_package
 from nbagent.workflow.prompts import DirectiveKind
 from nbagent.workflow.state import (
     State,
     new_document,
-    with_package,
     read_origin,
     read_state,
+    with_package,
 )
 
 PROJECT_PREFIX = "@project/"
 _HOME = "$NBAGENT_HOME"
-"""Begins the path of a document in a store that lies elsewhere."""
+"""Start of the shown path of a document whose store is outside of the project."""
 _MAX_PATH_CHARS = 4_000
 _MAX_RUNS = 10_000
-"""Over one document are looked through."""
+"""Most runs of one document that are searched."""
 
 
 def open_workflow_run(
@@ -45,24 +46,24 @@ def open_workflow_run(
     call_options: RunOptions,
     *,
     run_id: str,
-    intent: DirectiveKind,
+    kind: DirectiveKind,
     parent: RunRecord | None,
     fork: EngineTurn | None,
     store: Store,
 ) -> WorkflowRun:
-    """The workflow of a run, its document as it will be when the run begins. Writes nothing.
+    """Prepare the workflow of a run, with its document as it will be at the start. Writes nothing.
 
     Args:
-        options: all that holds for the run; `call_options`: what this call itself says.
-        parent: the run that it goes on from; `fork`: its turn that is asked anew.
+        options: all options of the run; `call_options`: those of this call alone.
+        parent: the run that it continues; `fork`: the parent's turn that it repeats.
 
     Raises:
-        UsageError: it cannot be used; all that is wrong is said at once.
+        UsageError: it cannot be used; lists all problems at once.
     """
     if options.output is not None or options.tools == "none" or settings.replay_tools:
         raise UsageError(
-            "a workflow takes no output=…, no --tools none, and no replayed tool results, which "
-            "would move nothing; leave it out"
+            "a workflow cannot be used with output=…, --tools none, or replayed tool results, "
+            "which would not change its document; remove that option"
         )
     document, data, origin, moment = Document(store_home(), run_id), None, None, None
     on_disk = None
@@ -81,53 +82,60 @@ def open_workflow_run(
         else:
             fresh = _adapt_document(data, package, call_options, document.run_id)
             fresh = data if fresh is None and on_disk is None else fresh
-        flow = WorkflowRun(
+        workflow_run = WorkflowRun(
             package=package,
             document=document,
             shown_path=display_path(document.path),
             on_disk=on_disk,
-            kind=intent,
+            kind=kind,
             autopilot=bool(options.autopilot),
             own_system=settings.system,
             new_data=fresh,
             fork_source=(origin, moment) if origin and moment else None,
         )
-        if flow.refresh().workflow_id != package.id:
+        if workflow_run.refresh().workflow_id != package.id:
             raise UsageError(
-                f"the document is of the workflow {flow.state.workflow_id}, and the package is "
-                f"{package.id}; name the package of the document"
+                f"the document belongs to the workflow {workflow_run.state.workflow_id}, but the "
+                f"package is {package.id}; name the package of the document"
             )
     except ToolError as error:
-        raise UsageError(f"{display_path(document.path)}: {error.message}", code=error.code) from None
-    return flow
+        raise UsageError(
+            f"{display_path(document.path)}: {error.message}", code=error.code
+        ) from None
+    return workflow_run
 
 
 def _find_branch(
     parent: RunRecord | None, document: Document, data: bytes, store: Store
 ) -> tuple[datetime, bytes] | None:
-    """Where others have gone on with the document of a run since: when, and what they found."""
+    """Find the version of a document at the end of `parent`, if later runs changed it since.
+
+    Returns the start time of the next run and the version that it found; None if the document is
+    unchanged.
+    """
     after = _next_run(parent, document.run_id, store) if parent else None
     if after is None or after.phase == "Running":
         return None
     version = document.version_after(after.started_at)
     if version is None:
         raise UsageError(
-            "other runs have gone on with this document, and how it stood before is not kept; go "
-            f"on with the last of them, or from the document: %agent resume {display_path(document.path)}"
+            "other runs have continued this document, and its version before them is not saved; "
+            "continue the last of them, or the document: "
+            f"%agent resume {display_path(document.path)}"
         )
     return None if version == data else (after.started_at, version)
 
 
 def _next_run(parent: RunRecord, document_id: str, store: Store) -> RunRecord | None:
-    """The first run over a document that began after this one."""
+    """Return the first run on a document that began after this one."""
     runs = store.runs(limit=_MAX_RUNS, document=document_id)
     return next((run for run in reversed(runs) if run.started_at > parent.started_at), None)
 
 
 def _find_document(reference: str) -> tuple[Document, bytes, bytes | None]:
-    """The document that is named by its file, or by the id that a record has.
+    """Find a document by its file, or by the id in a record.
 
-    Also what it says, and what the store has of it, which is nothing where it is from elsewhere.
+    Returns the document, its content, and the store's content of it (None if it is from elsewhere).
     """
     if reference.endswith(".md"):
         file = _to_path(reference)
@@ -138,29 +146,37 @@ def _find_document(reference: str) -> tuple[Document, bytes, bytes | None]:
     try:
         data = document.read() if is_run_id(reference) else None
     except ToolError as error:
-        raise UsageError(f"{display_path(document.path)}: {error.message}", code=error.code) from None
+        raise UsageError(
+            f"{display_path(document.path)}: {error.message}", code=error.code
+        ) from None
     if data is None:
-        raise UsageError(f"there is no document {reference[:80]!r}; a workflow cannot go on without")
+        raise UsageError(
+            f"there is no document {reference[:80]!r}, so the workflow cannot be continued"
+        )
     return document, data, data
 
 
-def _find_package(options: RunOptions, call_options: RunOptions, data: bytes | None, store: Store) -> Package:
-    """The package that is named, else the one that the document names."""
+def _find_package(
+    options: RunOptions, call_options: RunOptions, data: bytes | None, store: Store
+) -> Package:
+    """Load the package that the options name, else the one that the document names."""
     package_path = options.workflow
-    if data is not None and (package_path is None or not (call_options.workflow or _to_path(package_path).exists())):
+    if data is not None and (
+        package_path is None or not (call_options.workflow or _to_path(package_path).exists())
+    ):
         package_path = _package_path_of(data, store)
     assert package_path is not None
     package = load_package(_to_path(package_path), values=placeholder_values(options))
     project, home = project_folder().resolve(), store_home().resolve()
     if project.is_relative_to(package.root) or home.is_relative_to(package.root):
         raise UsageError(
-            f"the project or the store lies in the package {package.id}, which is read only; put "
-            "the package into a folder of its own"
+            f"the project or the store is inside the package {package.id}, which is read only; put "
+            "the package into a separate folder"
         )
     if project.is_relative_to(home):
         raise UsageError(
-            "the store (NBAGENT_HOME) is a folder around the project, where tools could change it; "
-            "give it a folder of its own"
+            "the store (NBAGENT_HOME) contains the project, so tools could change it; set "
+            "NBAGENT_HOME to a separate folder"
         )
     if options.agent is None:
         return package
@@ -171,11 +187,13 @@ def _find_package(options: RunOptions, call_options: RunOptions, data: bytes | N
 
 
 def _package_path_of(data: bytes, store: Store) -> str:
-    """Where the package of a document is: by what it says, or by the run that began it."""
+    """Find the package of a document: by the path in it, or by the record of its first run."""
     run_id, path, _ = read_origin(data)
     below = path.removeprefix(PROJECT_PREFIX)
     with suppress(ToolError):  # a path that leads elsewhere
-        package_path = "/".join(path_parts(below)) if below != path else _recorded_package(run_id, store)
+        package_path = (
+            "/".join(path_parts(below)) if below != path else _recorded_package(run_id, store)
+        )
         if package_path and _to_path(package_path).exists():
             return package_path
     raise UsageError(
@@ -185,14 +203,14 @@ def _package_path_of(data: bytes, store: Store) -> str:
 
 
 def _to_path(path: str) -> Path:
-    """A path that a person named; UsageError where it can be none."""
+    """Resolve a path that a person named. Raises UsageError if it is not valid."""
     if not path.isprintable() or len(path) > _MAX_PATH_CHARS:
         raise UsageError(f"{path[:80]!r} is not a path; name a folder or a file")
     return project_folder() / to_path(path.replace(_HOME, str(store_home()), 1), "path")
 
 
 def _recorded_package(run_id: str, store: Store) -> str | None:
-    """Where the package lay when the workflow began, if the store still has that run."""
+    """Return the package's path from the workflow's first run, if the store still has that run."""
     try:
         return store.load(run_id).options.get("workflow")
     except UsageError:
@@ -200,38 +218,44 @@ def _recorded_package(run_id: str, store: Store) -> str | None:
 
 
 def _package_reference(package: Package) -> str:
-    """A package as the document names it: no path of this machine stands in it."""
+    """Return a package's name for the document, without paths of this machine."""
     project = project_folder().resolve()
     if package.path.resolve().is_relative_to(project):
         return PROJECT_PREFIX + package.path.resolve().relative_to(project).as_posix()
     return package.path.name
 
 
-def _adapt_document(data: bytes, package: Package, call_options: RunOptions, run_id: str) -> bytes | None:
-    """The document where it has to change for this run: another package, or a fork's own id."""
+def _adapt_document(
+    data: bytes, package: Package, call_options: RunOptions, run_id: str
+) -> bytes | None:
+    """Change a document for this run: another version of the package, or the id of a fork.
+
+    None if no change is needed.
+    """
     before, _, sha256 = read_origin(data)
     if sha256 == package.sha256 and before == run_id:
         return None
     if sha256 != package.sha256 and call_options.workflow is None:
         raise UsageError(
-            f"the package {package.id} has changed since this document was last worked on; look "
-            "at what changed, and go on with it as it is now by naming it: --workflow "
+            f"the package {package.id} has changed since the last run on this document; review "
+            "the changes, then accept them by naming the package: --workflow "
             f"{_package_reference(package).removeprefix(PROJECT_PREFIX)}"
         )
+    # Bytes that are not UTF-8 come through unchanged.
     text = data.decode("utf-8", "surrogateescape")
     changed = with_package(text, package, _package_reference(package), run_id)
     return changed.encode("utf-8", "surrogateescape")
 
 
 def open_recorded_workflow(record: RunRecord, store: Store) -> WorkflowRun | None:
-    """The workflow of a run that is over; None where it had none."""
+    """Open the workflow of a run that is over; None if it had none."""
     options = RunOptions(
         **{name: record.options.get(name) for name in ("workflow", "document", "variables")}
     )
     if options.document is None:
         return None
     document, data, _ = _find_document(options.document)
-    flow = WorkflowRun(
+    workflow_run = WorkflowRun(
         package=_find_package(options, RunOptions(), data, store),
         document=document,
         on_disk=data,
@@ -239,17 +263,17 @@ def open_recorded_workflow(record: RunRecord, store: Store) -> WorkflowRun | Non
         autopilot=False,
         own_system=None,
     )
-    flow.refresh()
-    return flow
+    workflow_run.refresh()
+    return workflow_run
 
 
 def load_package_and_state(ref: str, store: Store) -> tuple[Package, State | None, str]:
-    """A package, how far it has come, and where that stands: by a document's file, else by the
-    last run of the package.
+    """Load a package, its state, and the document's path: by a document's file, else by the last
+    run of the package.
 
     Raises:
-        PackageError: it cannot be used.
-        UsageError: the document cannot be.
+        PackageError: the package cannot be used.
+        UsageError: the document cannot be used.
     """
     file = _to_path(ref)
     try:
@@ -269,13 +293,13 @@ def load_package_and_state(ref: str, store: Store) -> tuple[Package, State | Non
 
 
 def forget_state(run_ids: Sequence[str], store: Store) -> None:
-    """Delete the documents of forgotten runs, but those that another run still goes on with."""
+    """Delete the documents of deleted runs, except those that other runs still use."""
     unused = [run_id for run_id in run_ids if not store.runs(limit=1, document=run_id)]
     forget_documents(unused, store_home())
 
 
 def last_run_id(document: str, store: Store) -> str:
-    """The newest run over a document that is named by its file; UsageError where there is none."""
+    """Return the newest run on a document's file. Raises UsageError if there is none."""
     runs = store.runs(limit=1, document=_find_document(document)[0].run_id)
     if not runs:
         raise UsageError(f"the store has no run of {document}; resume it without --with-history")
@@ -283,14 +307,14 @@ def last_run_id(document: str, store: Store) -> str:
 
 
 def display_path(document: Path) -> str:
-    """The path of a document as a person types it; no folder of this machine stands in it."""
-    here, home = project_folder(), store_home()
-    if document.is_relative_to(here):
-        return document.relative_to(here).as_posix()
+    """Format the path of a document as a person would type it, without folders of this machine."""
+    project, home = project_folder(), store_home()
+    if document.is_relative_to(project):
+        return document.relative_to(project).as_posix()
     return f"{_HOME}/{document.relative_to(home).as_posix()}"
 
 
 def placeholder_values(options: RunOptions) -> Mapping[str, str]:
-    """What the person's marks stand for."""
+    """Return the person's values of placeholders."""
     pairs = (text.partition("=") for text in options.variables or ())
     return {name.strip(): value.strip() for name, _, value in pairs}

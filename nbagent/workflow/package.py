@@ -1,7 +1,7 @@
-"""A package: its folder or zip becomes one checked value, or an error with all its faults.
+"""Loads a package: its folder or zip becomes a checked value, or an error with all problems.
 
-Owns what stands in `workflow.md` and `SKILL.md`, which agents there are, and the order of the
-checks. The files are `unpacking`'s, the graph is `graph_file`'s and `steps`'.
+Owns the keys of `workflow.md` and `SKILL.md`, the choice of agents, and the order of the checks.
+Files are read in `source`, graphs in `graph_file` and `steps`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from nbagent.settings.sources import to_path, project_folder, store_home
+from nbagent.settings.sources import project_folder, store_home, to_path
 from nbagent.workflow.agents import read_agent, unknown_agent
 from nbagent.workflow.fields import Fields, read_matter
-from nbagent.workflow.graph import AgentSpec, Problem, Graph, Package
+from nbagent.workflow.graph import AgentSpec, Graph, Package, Problem
 from nbagent.workflow.graph_file import GRAPH_FILE, Location, check_graph, read_graph
 from nbagent.workflow.placeholders import Placeholders, person_values, read_values
-from nbagent.workflow.source import MAIN_FILES, Source, read_source, package_error
+from nbagent.workflow.source import MAIN_FILES, Source, package_error, read_source
 from nbagent.workflow.steps import graph_of_steps, to_id
 
 _CONFIG = "config.yaml"
 _KEYS = ("id", "name", "agents", "agent", "entry", "variables", "config")
 _MIN_SIMILARITY = 0.72
-"""`entrie` is like `entry`; `main_config` is a key of BMAD and not like `config`."""
+"""`entrie` must match `entry`; `main_config`, a key of BMAD, must not match `config`."""
 _AGENT = re.compile(r"agents/([^/]+/SKILL\.md|(?!(?i:readme)\.)[^/]+\.(md|yaml|yml))")
 _FIXED_PLACEHOLDERS = ("project-root", "bundle-root", "skill-root", "date", "user_name")
 
@@ -39,19 +39,23 @@ def load_package(
     """Read a package and check all of it.
 
     Args:
-        path: its folder or its zip; a relative one begins at the project's folder.
-        values: the person's values for marks such as `{communication_language}`.
-        cache: where zips are unpacked; the store's own folder unless said.
+        path: its folder or zip; relative paths begin at the project's folder.
+        values: the person's values for placeholders such as `{communication_language}`.
+        cache: folder for unpacked zips; default: a folder of the store.
 
     Raises:
-        PackageError: it cannot be used; all that is wrong, with file and line.
+        PackageError: it cannot be used; lists all problems with file and line.
         UsageError: one of `values` is not one printable line.
     """
     checked_values = person_values(values)
     project = project_folder()
     package_path = Path(os.path.normpath(project / to_path(path, "path")))
+    # Package paths appear in errors and records. The project's own path is not checked: it is not
+    # shown.
     if not str(package_path).removeprefix(str(project)).isprintable():
-        raise package_error(package_path, "its path is not one printable line; rename the folder or the file")
+        raise package_error(
+            package_path, "its path is not one printable line; rename the folder or the file"
+        )
     source = read_source(package_path, store_home() / "packages" if cache is None else cache)
     problems: list[Problem] = []
     package = _PackageReader(source, checked_values, problems).package()
@@ -62,7 +66,7 @@ def load_package(
 
 
 class _PackageReader:
-    """One package while it is read; what is wrong becomes a fault."""
+    """Reads one package and collects its problems."""
 
     def __init__(self, source: Source, values: Mapping[str, str], problems: list[Problem]) -> None:
         self.source, self.problems = source, problems
@@ -74,13 +78,14 @@ class _PackageReader:
         self.notes = [f"{self.file}: {warning}" for warning in self.matter.warnings]
 
     def package(self) -> Package | None:
-        """The package; None, or of no use, where there are faults."""
+        """Read the package. The result is valid only if no problem was added."""
         package_id = self.fields.id("id", to_id(self.source.name))
         self.fields.mapping("variables")
         agents, agent = self._agents()
         graph = self._graph(agents)
         if ".mcp.json" in self.source.files:
-            self.notes.append("its .mcp.json is not read: servers are the person's to choose")
+            # Servers are programs: a package must not start them without the person.
+            self.notes.append("its .mcp.json is not read; choose servers yourself with --tools")
         if graph is None:
             return None
         self._note_misspelled_keys()
@@ -104,21 +109,21 @@ class _PackageReader:
         )
 
     def _note_misspelled_keys(self) -> None:
-        """Packages from elsewhere have keys of their own, so these are no faults."""
+        """Add notes about misspelled keys. No problems: packages of others have further keys."""
         for key in (name for name in self.fields.values if name not in _KEYS):
             for similar in get_close_matches(key, _KEYS, 1, _MIN_SIMILARITY):
                 location = f"{self.file}:{self.fields.line_of(key)}"
                 self.notes.append(f"{location}: unknown key {key!r}; did you mean {similar!r}?")
 
     def _config(self) -> dict[str, str]:
-        """The package's own values: of its `config.yaml`, and of the front matter, which win."""
+        """Read the package's values: from `config.yaml`, overridden by the front matter."""
         text = self.source.text(_CONFIG, self.problems) if _CONFIG in self.source.files else None
-        # Such a file may hold more than values for marks.
+        # The file may contain more than values for placeholders, so invalid ones are no problem.
         values, _ = read_values(read_matter(text or "", _CONFIG, self.problems).mapping)
         return values | self.fields.texts("config")
 
     def _ids(self, key: str) -> dict[str, str]:
-        """The ids in a list or a text, each with its key in the front matter."""
+        """Read an id or a list of ids; return each with its key in the front matter."""
         value = self.fields.values.get(key, [])
         if isinstance(value, str):
             return {value: key}
@@ -129,11 +134,17 @@ class _PackageReader:
         return {item: f"{key}.{number}" for number, item in enumerate(items)}
 
     def _agents(self) -> tuple[dict[str, AgentSpec], str | None]:
-        """The agents of the package, those listed where some are, and which one is the default."""
+        """Read the agents of the package (those listed, if there is a list) and the default one."""
         specs: dict[str, AgentSpec] = {}
         for file in filter(_AGENT.fullmatch, sorted({*self.source.files, *self.source.links})):
             text = self.source.text(file, self.problems)
-            spec = read_agent(text, file, placeholders=self.placeholders, problems=self.problems, source=self.source)
+            spec = read_agent(
+                text,
+                file,
+                placeholders=self.placeholders,
+                problems=self.problems,
+                source=self.source,
+            )
             if spec.id in specs:
                 why = f"the agent {spec.id!r} is in {specs[spec.id].file} too; rename one of them"
                 self.problems.append(Problem(file, None, why))
@@ -155,7 +166,9 @@ class _PackageReader:
             self.fields.add_problem("entry", why)
         entry = next(iter(entries), None)
         if GRAPH_FILE in self.source.files or GRAPH_FILE in self.source.links:
-            read = read_graph(self.source, placeholders=self.placeholders, agents=agents, problems=self.problems)
+            read = read_graph(
+                self.source, placeholders=self.placeholders, agents=agents, problems=self.problems
+            )
             if read is None:
                 return None
             nodes, edges = read
@@ -165,15 +178,17 @@ class _PackageReader:
                 return None
             self.notes += notes
             entry = entry or nodes[0][0].id
-        return check_graph(nodes, edges, entry=entry, entry_location=location, problems=self.problems)
+        return check_graph(
+            nodes, edges, entry=entry, entry_location=location, problems=self.problems
+        )
 
     def _step_texts(self, graph: Graph) -> list[str]:
         files = dict.fromkeys(node.step_file for node in graph.nodes.values())
-        there = (file for file in files if file in self.source.files)
-        return [self.source.text(file, self.problems) or "" for file in there]
+        existing = (file for file in files if file in self.source.files)
+        return [self.source.text(file, self.problems) or "" for file in existing]
 
     def _values(self, prose: str) -> dict[str, str]:
-        """What is given for marks, and of those that always have a value the ones in use."""
+        """Return values of placeholders: those set, and the fixed ones that are used."""
         used = [name for name in _FIXED_PLACEHOLDERS if f"{{{name}}}" in prose]
         names = dict.fromkeys([*self.placeholders.config, *self.placeholders.values, *used])
         return {name: self.placeholders.fill_text(f"{{{name}}}")[0] for name in names}

@@ -1,7 +1,7 @@
-"""Marks: `{project-root}`, `{config:KEY}`, `{date}` in what a package and its agents say.
+"""Placeholders in texts of packages and agents: `{project-root}`, `{config:KEY}`, `{date}`.
 
-Owns what a mark is and what it stands for: strict in paths that the runtime loads, lenient in
-prose. Where a mark without a value is reported is its caller's.
+Owns their syntax and values: strict in paths that the runtime loads, lenient in prose. Callers
+report placeholders without a value.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from unicodedata import category
 
 from nbagent.contracts.errors import UsageError
 
-# In prose `${HOME}` belongs to a shell; in a path it would be no file.
+# `${HOME}` is a shell variable: prose keeps it, a path with it is an error.
 _PLACEHOLDER = re.compile(
     r"(?<!\{)(?:\{(?P<name>[^\W\d][\w:.-]{0,79})\}"
     r"|\{\{ *(?P<double>[^\W\d][\w:. -]{0,79})\}\})(?!\})"
 )
 _NAME = re.compile(r"[^\W\d][\w.-]{0,79}")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# Scripts need them within words, and emoji.
+# Some scripts need them within words, and emoji.
 _JOINERS = frozenset("\u200c\u200d")
 _VALUE_CHARS = 1_000
 
 
 class UnknownPlaceholder(ValueError):
-    """A path holds a mark that nothing gives a value for.
+    """A path contains a placeholder without a value.
 
     Attributes:
-        mark: as it is written, `{output_folder}`.
+        placeholder: as it is written, `{output_folder}`.
     """
 
     def __init__(self, placeholder: str) -> None:
@@ -41,33 +41,35 @@ class UnknownPlaceholder(ValueError):
 
 
 def is_single_line(text: str, max_chars: int = _VALUE_CHARS) -> bool:
-    """Whether a text is one line that a person sees whole, and not empty."""
+    """True if a text is one line without invisible characters, and not empty."""
     if not text.strip() or len(text) > max_chars:
         return False
     return all(char in _JOINERS or category(char) not in _HIDDEN for char in text)
 
 
 def read_values(pairs: Mapping[Any, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """Values for marks by name, and what is wrong with each that cannot be one, by its name.
+    """Check values of placeholders; return the valid ones, and a problem for each invalid one.
 
-    Numbers and switches are taken as they are written; a name without a value is left out.
+    Numbers and booleans are converted to text; a name without a value is left out.
     """
     values: dict[str, str] = {}
     invalid: dict[str, str] = {}
     for name, value in pairs.items():
         text = str(value).lower() if isinstance(value, bool | int | float) else value
         if not _NAME.fullmatch(str(name)):
-            invalid[name] = f"{str(name)[:80]!r} is no name for a value; use letters, digits, _ or -"
+            invalid[name] = (
+                f"{str(name)[:80]!r} is no name for a value; use letters, digits, _ or -"
+            )
         elif isinstance(text, str) and is_single_line(text):
             values[name] = text
         elif text is not None:
-            most = f"write a text of at most {_VALUE_CHARS:,} characters"
-            invalid[name] = f"the value of {name!r} is not one printable line; {most}"
+            advice = f"write a text of at most {_VALUE_CHARS:,} characters"
+            invalid[name] = f"the value of {name!r} is not one printable line; {advice}"
     return values, invalid
 
 
 def person_values(values_by_name: Mapping[str, str] | None) -> dict[str, str]:
-    """What a person gave for marks, checked; UsageError where it cannot be used."""
+    """Check a person's values of placeholders. Raises UsageError."""
     values, invalid = read_values(values_by_name or {})
     if invalid:
         raise UsageError("; ".join(invalid.values()))
@@ -76,26 +78,27 @@ def person_values(values_by_name: Mapping[str, str] | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Placeholders:
-    """What marks stand for."""
+    """Values of placeholders."""
 
     values: Mapping[str, str] = field(default_factory=dict[str, str])
     """The person's."""
     config: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The package's own. Its values may hold the marks of folders and `{date}`, no others."""
+    """The package's. They may contain placeholders of folders and `{date}`, no others."""
     _: KW_ONLY
     today: date | None = None
     bundle: str = "@pkg"
-    """The package's folder; empty where there is none."""
+    """The package's folder; empty if there is none."""
 
     def with_config(self, more: Mapping[str, str]) -> Placeholders:
-        """The same with more values of the package; they win over those that are there."""
+        """Copy with more values of the package; they override the existing ones."""
         return replace(self, config={**self.config, **more})
 
     def fill_path(self, text: str) -> str:
-        """Fill in what the runtime loads itself; the package's own values come first.
+        """Fill in a path that the runtime loads. The package's values come first: a person's text
+        must not redirect which files are loaded.
 
         Raises:
-            UnknownMark: one has no value, or stands in double braces.
+            UnknownPlaceholder: one has no value, or is in double braces.
         """
 
         def fill(match: re.Match[str]) -> str:
@@ -103,14 +106,14 @@ class Placeholders:
             value = self._value(name, (self.config, self.values)) if name else None
             if value is None or text[: match.start()].endswith("$"):
                 raise UnknownPlaceholder(match[0])
-            if left := _PLACEHOLDER.search(value):
-                raise UnknownPlaceholder(left[0])
+            if nested := _PLACEHOLDER.search(value):
+                raise UnknownPlaceholder(nested[0])
             return value
 
         return _PLACEHOLDER.sub(fill, text)
 
     def fill_text(self, text: str) -> tuple[str, tuple[str, ...]]:
-        """Fill in what is known, the person's values first; also the marks that stay, each once."""
+        """Fill in known placeholders, the person's values first; also return the others, once."""
         unfilled: dict[str, None] = {}
 
         def fill(match: re.Match[str]) -> str:
@@ -125,7 +128,8 @@ class Placeholders:
         return _PLACEHOLDER.sub(fill, text), tuple(unfilled)
 
     def _value(self, name: str, sources: tuple[Mapping[str, str], ...]) -> str | None:
-        """What a mark stands for. Marks in it are filled in once, and only those of folders."""
+        """Return a placeholder's value. Inside a value only fixed placeholders are filled, once: no
+        recursion, and a value cannot pull in another value."""
         fixed = self._fixed_values()
         if name in fixed:
             return fixed[name]
@@ -140,7 +144,7 @@ class Placeholders:
         return _PLACEHOLDER.sub(lambda match: fixed.get(match["name"]) or match[0], value)
 
     def _fixed_values(self) -> dict[str | None, str | None]:
-        """Marks that nobody gives another value."""
+        """Return placeholders whose values cannot be overridden."""
         return {
             "project-root": "@project",
             "bundle-root": self.bundle or None,
@@ -152,6 +156,6 @@ class Placeholders:
 def _login() -> str | None:
     try:
         name = getpass.getuser()
-    except (OSError, KeyError, ImportError):  # A container without a user's name.
+    except (OSError, KeyError, ImportError):  # A container may have no user name.
         return None
     return name if is_single_line(name, 80) else None

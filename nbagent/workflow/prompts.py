@@ -10,7 +10,7 @@ from nbagent.workflow.state import PATH, State
 
 DirectiveKind = Literal["start", "continue", "resume"]
 Context = tuple[tuple[str, str], ...]
-"""Paths and contents of what critical actions load."""
+"""Pairs of path and content of the files that critical actions load."""
 TOOLS_TEXT = """\
 You call tools to do the work, several at once when they do not depend on each other. \
 Each result is JSON: {"ok": true, "data": …} or {"ok": false, "error": {"code", "message"}}. \
@@ -51,11 +51,11 @@ def system_text(
     base: Sequence[str] = (),
     rules: Sequence[str] = (),
 ) -> str:
-    """The system prompt: base rules, the agent, the workflow's rules, what was loaded, the person.
+    """Build the system prompt: base, agent, workflow rules, loaded files, the person's prompt.
 
     Args:
-        own: what the person gave as the system prompt; it comes last and wins.
-        base, rules: of a workflow; none without one.
+        own: the person's system prompt; last, so that it has precedence.
+        base, rules: texts of a workflow; empty without one.
     """
     pieces = [*base]
     if agent is not None:
@@ -70,7 +70,7 @@ def system_text(
 
 
 def brief(package: Package, state: State) -> str:
-    """NODE_BRIEF as the model reads it."""
+    """Format NODE_BRIEF for the model."""
     node = package.graph.nodes[state.node]
     lines = ["NODE_BRIEF", f"- currentNodeId: {node.id}", f"- stepFile: @pkg/{node.step_file}"]
     lines += ["- outputsMap:", *(f"  - {name} -> {path}" for name, path in node.outputs)]

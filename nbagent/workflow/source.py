@@ -1,6 +1,6 @@
-"""The files of a package: from its folder, or from a zip that is unpacked into a cache.
+"""Reads the files of a package from its folder, or from a zip that is unpacked into a cache.
 
-Reading them safely is `files.unpacking`'s; what stands in them is `package`'s.
+Safe reading and unpacking are in `files.folders`; the content of the files is read in `package`.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from typing import Any, TypeVar
 
 from nbagent.contracts.canonical import sha256_hex, sha_of
 from nbagent.contracts.errors import UsageError
-from nbagent.files.folders import MOST_BYTES, TOO_LARGE, read_folder, read_zip, unpack
+from nbagent.files.folders import MAX_BYTES, TOO_LARGE, read_folder, read_zip, unpack
 from nbagent.files.names import visible
 from nbagent.shown.texts import without_folders
-from nbagent.workflow.graph import Problem, PackageError
+from nbagent.workflow.graph import PackageError, Problem
 
 T = TypeVar("T")
 MAIN_FILES = ("workflow.md", "SKILL.md")
 MAX_TEXT_BYTES = 200_000
-"""Of a file whose text is read here: rules, a graph, a step, an agent."""
+"""Largest text file of a package: rules, a graph, a step, an agent."""
 _MAX_PROBLEMS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The files of a package as they were read, all at one time."""
+    """The files of a package, read once, so that checks and hash see the same bytes."""
 
     path: Path
-    """As a person gave it, absolute."""
+    """Absolute path as the person named it."""
     root: Path
-    """The folder with its files, links resolved."""
+    """Folder with its files, links resolved."""
     name: str
-    """Of the folder or the zip."""
+    """Name of the folder or the zip."""
     files: Mapping[str, bytes]
     links: frozenset[str] = frozenset()
-    """What is a link and was not followed."""
+    """Paths that are links. They are not followed: they could lead out of the package."""
 
     @property
     def sha256(self) -> str:
-        """Of the names and bytes of all files."""
+        """Hash of the names and bytes of all files."""
         return sha_of([[name, sha256_hex(self.files[name])] for name in sorted(self.files)])
 
     def text(self, file: str, problems: list[Problem]) -> str | None:
-        """A file as text; None, with a fault, where it is none."""
+        """Return a file as text; None, with a problem, if that fails."""
         if file in self.files:
             return decode_text(self.files[file], file, problems)
         problems.append(Problem(file, None, self.why_missing(file)))
         return None
 
     def why_missing(self, file: str) -> str:
-        """What to say of a file that is needed and not among the files."""
+        """Explain why a required file is not among the files."""
         parts = file.split("/")
         if any("/".join(parts[:n]) in self.links for n in range(1, len(parts) + 1)):
             return f"{visible(file)} is a link or lies behind one; put the file itself there"
@@ -62,12 +62,13 @@ class Source:
 
 
 def decode_text(data: bytes, file: str, problems: list[Problem]) -> str | None:
-    """Bytes as text with `\\n` as line ends; None, with a fault, where they are none."""
+    """Decode bytes as text with `\\n` line ends; None, with a problem, if they are not text."""
     if len(data) > MAX_TEXT_BYTES:
         why = f"it has more than {MAX_TEXT_BYTES:,} bytes; shorten or split it"
         problems.append(Problem(file, None, why))
         return None
     try:
+        # Editors on Windows write a byte order mark.
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
         problems.append(Problem(file, None, "it is not UTF-8 text; save it so"))
@@ -75,8 +76,10 @@ def decode_text(data: bytes, file: str, problems: list[Problem]) -> str | None:
 
 
 def package_error(path: Path, *problems: Problem | str) -> PackageError:
-    """The error with all faults, a text being one of the whole; of very many the first ones."""
-    shown = tuple(Problem("", None, problem) if isinstance(problem, str) else problem for problem in problems)
+    """Make the error for these problems, at most _MAX_PROBLEMS; a text is about the package."""
+    shown = tuple(
+        Problem("", None, problem) if isinstance(problem, str) else problem for problem in problems
+    )
     shown = shown[:_MAX_PROBLEMS]
     if len(problems) > _MAX_PROBLEMS:
         shown += (Problem("", None, f"and {len(problems) - _MAX_PROBLEMS:,} more like these"),)
@@ -87,17 +90,19 @@ def read_source(path: Path, cache: Path) -> Source:
     """Read all files of a package; a zip is unpacked into a folder of `cache`.
 
     Raises:
-        PackageError: there is none, or it cannot be read safely.
+        PackageError: it does not exist, or cannot be read safely.
     """
     real = Path(os.path.realpath(path))
     if real.is_dir():
-        # At first: somebody may name a whole home folder.
+        # Checked first: somebody may name a whole home folder, which would be read completely.
         _check_main_file(path, [name for name in MAIN_FILES if os.path.lexists(real / name)])
         files, links = _with_package_error(path, lambda: read_folder(real))
         return Source(path=path, root=real, name=real.name, files=files, links=links)
     if real.is_file():
         return _read_zip_source(path, real, cache)
-    raise package_error(path, "there is no such folder or zip; name a folder with workflow.md in it")
+    raise package_error(
+        path, "there is no such folder or zip; name a folder with workflow.md in it"
+    )
 
 
 def _check_main_file(path: Path, names: Collection[str]) -> None:
@@ -115,19 +120,25 @@ def _with_package_error(path: Path, read: Callable[[], T]) -> T:
 
 
 def _read_zip_source(path: Path, real: Path, cache: Path) -> Source:
-    """A zip's files, which stand in the cache afterwards as well."""
+    """Read a zip's files and unpack them into the cache."""
     try:
         with open(real, "rb") as opened:
-            data = opened.read(MOST_BYTES + 1)
+            data = opened.read(MAX_BYTES + 1)
     except OSError as error:
-        raise package_error(path, f"it cannot be read ({error.strerror}); let this user read it") from None
-    if len(data) > MOST_BYTES:
+        raise package_error(
+            path, f"it cannot be read ({error.strerror}); let this user read it"
+        ) from None
+    if len(data) > MAX_BYTES:
         raise package_error(path, TOO_LARGE)
     if not zipfile.is_zipfile(io.BytesIO(data)):
-        raise package_error(path, "it is neither a folder nor a zip; name the package's folder or zip")
+        raise package_error(
+            path, "it is neither a folder nor a zip; name the package's folder or zip"
+        )
     packed_files = _with_package_error(path, lambda: read_zip(data))
     top = {name.partition("/")[0] for name in packed_files}
-    only = top.pop() if len(top) == 1 and not any(name in packed_files for name in MAIN_FILES) else ""
+    only = (
+        top.pop() if len(top) == 1 and not any(name in packed_files for name in MAIN_FILES) else ""
+    )
     files = {name.removeprefix(f"{only}/"): content for name, content in packed_files.items()}
     _check_main_file(path, files)
     try:

@@ -1,6 +1,6 @@
-"""The state document: what its front matter says, whether that can be, and what may become of it.
+"""The content of the state document: reads, checks and creates its front matter.
 
-Texts and values only. Where the document lies is `document`'s.
+Text and values only. The file is in `document`, updates by the model in `updates`.
 """
 
 from __future__ import annotations
@@ -21,57 +21,59 @@ FILE = "workflow.md"
 PATH = f"@state/{FILE}"
 VARIABLE_NAME = re.compile(r"[A-Za-z_][\w.-]{0,79}")
 MAX_CHARS = 4_000
-"""Of one value as JSON."""
+"""Largest value, as JSON."""
 MAX_BYTES = 60_000
-"""Of a document; only moves may make it longer, so that a full one still comes to its end."""
+"""Largest document. Only moves between steps may make it longer, so that a workflow with a full
+document can still be completed."""
 MAX_YAML_MARKS = 5_000
-"""Of what makes YAML slow to read, in the front matter; reading has its own bound above that."""
+"""Most characters of YAML syntax in the front matter: they make parsing slow. The reader has its
+own, higher limit."""
 MOVE_KEYS = {"stepsCompleted.append", "currentNodeId.set", "updatedAt.set"}
 LIST_KEYS = ("stepsCompleted", "decisionLog", "artifacts")
 _PACKAGE_KEYS = ("id", "agents", "agent", "entry", "config")
-"""Keys of the template that are not the document's."""
+"""Keys of the template that the document does not take over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What a document says; it fits its graph."""
+    """State in a document, valid for its graph."""
 
     run_id: str
-    """Of the first run of the workflow; its folder bears this name."""
+    """Id of the workflow's first run, and name of its folder."""
     workflow_id: str
     package_path: str
     """`@project/…`, or the name of a package outside of the project."""
     package_sha256: str
     node: str
     completed: tuple[str, ...]
-    """In the order in which they ended; on a loop a step stands here several times."""
+    """Steps in the order in which they ended; in a loop a step is in it several times."""
     variables: Mapping[str, Any]
     artifacts: tuple[str, ...]
 
     def is_step_done(self) -> bool:
-        """Whether the current step has been completed in this visit."""
+        """True if the current step is completed in this visit."""
         return self.completed[-1:] == (self.node,)
 
     @property
     def visit(self) -> int:
-        """Counts the steps that were entered, from 0; the same all the time in one of them."""
+        """Number of steps entered before, from 0. Constant from entering a step to leaving it."""
         return len(self.completed) - self.is_step_done()
 
     def is_complete(self, graph: Graph) -> bool:
-        """Whether the workflow is."""
+        """True if the workflow is complete."""
         return graph.nodes[self.node].terminal and self.is_step_done()
 
 
 def new_document(package: Package, run_id: str, package_path: str) -> str:
-    """The text of a fresh document: the template with the state of a run that begins."""
+    """Make the text of a new document: the template with the initial state."""
     now = timestamp()
 
-    def begin(there: Any) -> None:
+    def begin(front: Any) -> None:
         for key in _PACKAGE_KEYS:
-            there.pop(key, None)
-        if not isinstance(there.get("variables"), dict):
-            there["variables"] = {}
-        there.update(
+            front.pop(key, None)
+        if not isinstance(front.get("variables"), dict):
+            front["variables"] = {}
+        front.update(
             {
                 "runId": run_id,
                 "workflowId": package.id,
@@ -88,35 +90,35 @@ def new_document(package: Package, run_id: str, package_path: str) -> str:
 
 
 def with_package(text: str, package: Package, package_path: str, run_id: str) -> str:
-    """The same document for a package that was changed or lies elsewhere now, or for a fork."""
+    """Change a document for a changed or moved package, or for a fork."""
 
     now = timestamp()
 
-    def change(there: Any) -> None:
-        there["runId"] = run_id
-        there["package"] = {"path": package_path, "sha256": package.sha256}
-        there["updatedAt"] = now
+    def change(front: Any) -> None:
+        front["runId"] = run_id
+        front["package"] = {"path": package_path, "sha256": package.sha256}
+        front["updatedAt"] = now
 
     return edit_frontmatter(text, change)
 
 
 def read_origin(data: bytes) -> tuple[str, str, str]:
-    """The run id, the package's path and its hash, before the package is known.
+    """Read the run id, the package's path and its hash: all that can be read without the package.
 
     Raises:
-        ToolError: it is no state document; the message is for the person who named it.
+        ToolError: it is not a state document; the message is for the person who named it.
     """
     front = _read_front(data)
     return _identity(to_text(data), front)
 
 
 def read_state(data: bytes, graph: Graph) -> State:
-    """What a document says.
+    """Read and check a document.
 
     Raises:
-        ToolError: `E_INVALID_FRONTMATTER`, it cannot be read; `E_SCHEMA_VALIDATION`, a value does
-            not fit; `E_INVALID_TRANSITION`, its steps are no way through the graph. The message
-            names the line and is for the person who changed it by hand.
+        ToolError: `E_INVALID_FRONTMATTER`, it cannot be read; `E_SCHEMA_VALIDATION`, a value is
+            not valid; `E_INVALID_TRANSITION`, its steps are no path through the graph. The message
+            names the line and is for the person who edited the document by hand.
     """
     front, text = _read_front(data), to_text(data)
     run_id, path, sha256 = _identity(text, front)
@@ -144,7 +146,7 @@ def read_state(data: bytes, graph: Graph) -> State:
 
 @lru_cache(maxsize=16)
 def _read_front(data: bytes) -> Mapping[str, Any]:
-    """Its front matter, not to be changed. Kept: reading YAML takes longer than all else here."""
+    """Read its front matter; do not change the result. Cached, because parsing YAML is slow."""
     try:
         front = read_frontmatter(to_text(data), strict=True).mapping
     except ToolError as error:
@@ -177,13 +179,15 @@ def _read_line(text: str, front: Mapping[str, Any], key: str) -> str:
 
 
 def _check_path(text: str, state: State, graph: Graph) -> None:
-    """The completed steps are a way through the graph that ends at the current one."""
+    """Check that the completed steps are a path through the graph that ends at the current one."""
     previous: str | None = None
     at_end = () if state.is_step_done() else (state.node,)
     visits = [("stepsCompleted", node) for node in state.completed]
     for key, node in (*visits, *(("currentNodeId", node) for node in at_end)):
         if node not in graph.nodes:
-            _raise_invalid_value(text, key, f"{node!r} is no step; the steps are {', '.join(graph.nodes)}")
+            _raise_invalid_value(
+                text, key, f"{node!r} is no step; the steps are {', '.join(graph.nodes)}"
+            )
         allowed = [graph.entry] if previous is None else edge_targets(graph, previous)
         if node not in allowed:
             after = f"after {previous}" if previous else "at the start"

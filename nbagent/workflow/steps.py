@@ -1,7 +1,7 @@
-"""A graph from the files of steps alone, as packages in the step-file style have them.
+"""Makes a graph from the names and links of step files, for packages without a graph file.
 
-`steps/step-01-begin.md`, `step-02-…` are walked by their numbers. Other files of steps
-(`step-01b-continue.md`, `step-e-01-check.md`) hang on the steps whose text links to them.
+`steps/step-01-begin.md`, `step-02-…` follow each other by number. Other step files
+(`step-01b-continue.md`, `step-e-01-check.md`) are attached to the steps whose text links to them.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from pathlib import PurePosixPath
 
 from nbagent.contracts.errors import ToolError
 from nbagent.files.names import path_parts
-from nbagent.workflow.graph import Edge, Problem, Node
-from nbagent.workflow.graph_file import GRAPH_FILE, Location, LocatedNode, LocatedEdge
+from nbagent.workflow.graph import Edge, Node, Problem
+from nbagent.workflow.graph_file import GRAPH_FILE, LocatedEdge, LocatedNode, Location
 from nbagent.workflow.source import Source
 
 _STEP = re.compile(
     r"(?:(?P<folder>step[^/]*)/)?step[-_]?(?P<number>\d{1,6})?(?P<more>[^/]*)\.md", re.IGNORECASE
 )
 _STEP_REFERENCE = re.compile(r"(?<![\w.-])step[\w.-]{0,200}\.md\b", re.IGNORECASE)
-"""In a Markdown link, in backticks or plain, whatever stands before it."""
+"""Name of a step file in a text: in a Markdown link, in backticks or plain."""
 _FOLDER_BEFORE = re.compile(r"([\w.-]+)/$")
 
 
 def graph_of_steps(
     source: Source, problems: list[Problem]
 ) -> tuple[list[LocatedNode], list[LocatedEdge], tuple[str, ...]]:
-    """Nodes and edges by the numbers of the steps, and notes for the person."""
+    """Make nodes and edges from the numbers of the steps, and notes for the person."""
     files = sorted(filter(_STEP.fullmatch, source.files))
     main_path = _numbered_files(files)
     if not main_path:
@@ -81,7 +81,7 @@ def graph_of_steps(
 
 
 def _numbered_files(files: list[str]) -> list[str]:
-    """The files with plain numbers in their order, of the folder that comes first."""
+    """Return the files with plain numbers, in order, of the preferred folder."""
     by_folder: dict[str, list[tuple[int, str]]] = {}
     for file in files:
         step = _STEP.fullmatch(file)
@@ -89,19 +89,19 @@ def _numbered_files(files: list[str]) -> list[str]:
             by_folder.setdefault(step["folder"] or ".", []).append((int(step["number"]), file))
     if not by_folder:
         return []
-    # `steps` before the folder itself, this before `steps-c` and the like.
+    # `steps` is preferred to the package's folder, and this to `steps-c` and the like.
     folder = min(by_folder, key=lambda name: (name != "steps", name != ".", name))
     return [file for _, file in sorted(by_folder[folder])]
 
 
 def _links(file: str, text: str, by_name: Mapping[str, list[str]]) -> list[str]:
-    """The other files of steps that a text names, each once, in their order."""
+    """Return the other step files that a text names, each once, in order."""
     folder = PurePosixPath(file).parent
     linked: dict[str, None] = {}
     for match in _STEP_REFERENCE.finditer(text):
         before = _FOLDER_BEFORE.search(text[max(0, match.start() - 200) : match.start()])
         written = before[1] if before else ""
-        # Of several with one name the one whose folder is written, else the one beside it.
+        # If several files have this name: the one whose folder is written, else the nearest.
         candidates = sorted(
             map(PurePosixPath, by_name.get(match[0], ())),
             key=lambda path: (path.parent.name != written, path.parent != folder),
@@ -112,7 +112,7 @@ def _links(file: str, text: str, by_name: Mapping[str, list[str]]) -> list[str]:
 
 
 def _ids(files: list[str]) -> Mapping[str, str]:
-    """Each file's name without its ending, made an id; of two with one name, with the folder."""
+    """Make an id from each file's name without suffix; with its folder if the name is taken."""
     ids: dict[str, str] = {}
     taken: set[str] = set()
     for file in files:
@@ -124,5 +124,5 @@ def _ids(files: list[str]) -> Mapping[str, str]:
 
 
 def to_id(name: str) -> str:
-    """A name as an id: `My package` → `My-package`; empty where nothing of it can stay."""
+    """Convert a name to an id: `My package` → `My-package`; empty if no character is allowed."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-._")[:80]

@@ -1,6 +1,6 @@
-"""A package as text for a person: its agents, its steps, and how far a document has come.
+"""Describes a package as text for a person: agents, steps, and the progress of a document.
 
-Pure; knows no notebook. What is in a package is cut and shown safely by who prints it.
+Pure. Makes texts short; callers that print them make them safe.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from nbagent.workflow.graph import Action, Graph, Node, Package
 
 _MAX_CHARS = 160
-"""Of a rule, a condition, a variable's value."""
+"""Longest text of a rule, a condition or a variable's value."""
 
 
 def workflow_text(
@@ -23,13 +23,13 @@ def workflow_text(
     completed: Sequence[str] = (),
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """The package: name, notes, agents, steps with what they write and what may follow.
+    """Describe a package: name, notes, agents, and steps with outputs and transitions.
 
     Args:
-        package: in order, as it was loaded.
-        current: the step that a document is at, marked `▶`.
-        completed: the steps that ended, in order; marked `✓`, and `✓×2` after a second visit.
-        variables: of the document.
+        package: a loaded package.
+        current: the current step of a document, marked `▶`.
+        completed: completed steps, in order; marked `✓`, and `✓×2` after a second visit.
+        variables: variables of the document.
     """
     head = [_line(*dict.fromkeys((package.id, package.name)))]
     head += [f"  note: {_truncate(note)}" for note in package.notes]
@@ -38,8 +38,8 @@ def workflow_text(
     parts = [head]
     if package.agents:
         parts.append(["Agents", *_agents(package)])
-    marks = _step_markers(package.graph, current, completed)
-    parts.append([f"Steps, from {package.graph.entry}", *_steps(package, marks)])
+    markers = _step_markers(package.graph, current, completed)
+    parts.append([f"Steps, from {package.graph.entry}", *_steps(package, markers)])
     if current is not None or completed:
         parts.append(["So far", *_progress(package.graph, current, completed)])
     if variables:
@@ -49,11 +49,11 @@ def workflow_text(
 
 
 def _unfilled(package: Package) -> list[str]:
-    """The marks without a value, of the package and its agents, each once."""
-    marks = [*package.unfilled]
+    """Return the placeholders without a value in the package and its agents, each once."""
+    placeholders = [*package.unfilled]
     for agent in package.agents.values():
-        marks += agent.unfilled
-    return list(dict.fromkeys(map(_truncate, marks)))
+        placeholders += agent.unfilled
+    return list(dict.fromkeys(map(_truncate, placeholders)))
 
 
 def _agents(package: Package) -> Iterator[str]:
@@ -72,24 +72,24 @@ def _action(action: Action) -> str:
 
 
 def _step_markers(graph: Graph, current: str | None, completed: Sequence[str]) -> dict[str, str]:
-    """What stands before each step; nothing where there is no document."""
+    """Make the marker before each step; empty without a document."""
     if current is None and not completed:
         return dict.fromkeys(graph.nodes, "")
     visits = Counter(completed)
-    marks: dict[str, str] = {}
+    markers: dict[str, str] = {}
     for name in graph.nodes:
         times = f"×{visits[name]}" if visits[name] > 1 else ""
-        marks[name] = ("▶ " if name == current else "  ") + ("✓" if visits[name] else "") + times
-    width = max(map(len, marks.values())) + 1
-    return {name: f"{mark:<{width}}" for name, mark in marks.items()}
+        markers[name] = ("▶ " if name == current else "  ") + ("✓" if visits[name] else "") + times
+    width = max(map(len, markers.values())) + 1
+    return {name: f"{marker:<{width}}" for name, marker in markers.items()}
 
 
-def _steps(package: Package, marks: Mapping[str, str]) -> Iterator[str]:
+def _steps(package: Package, markers: Mapping[str, str]) -> Iterator[str]:
     for node in package.graph.nodes.values():
         agent = package.agent_of(node.id)
         end = ["the end"] if node.terminal else []
-        yield f"  {marks[node.id]}{_line(node.id, *([agent.id] if agent else []), *end)}"
-        indent = " " * (len(marks[node.id]) + 4)
+        yield f"  {markers[node.id]}{_line(node.id, *([agent.id] if agent else []), *end)}"
+        indent = " " * (len(markers[node.id]) + 4)
         yield from (f"{indent}{line}" for line in _step_details(node, package.graph))
 
 

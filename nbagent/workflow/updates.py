@@ -1,4 +1,7 @@
-"""Updates of a state document: each is checked against the graph before anything is written."""
+"""Checks and applies updates of a state document, before anything is written.
+
+A model moves through the workflow only by such updates. The format of the document is in `state`.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +42,14 @@ _KEYS = f"its keys are {', '.join(_UPDATES)}"
 
 @dataclass(frozen=True, slots=True)
 class StateGuard:
-    """Lets the document of one workflow change by checked updates only: a PatchGuard."""
+    """Allows only checked updates of one workflow's document: a PatchGuard."""
 
     graph: Graph
     path: Path
-    """Of the document, on the host."""
+    """Path of the document on the host."""
 
     def guards(self, path: Path) -> bool:
-        """Whether this is the document, in whatever case a file system may know it."""
+        """True if this path is the document, in any case or Unicode form a file system accepts."""
         path_key, own_key = (normalize("NFKC", str(name)).casefold() for name in (path, self.path))
         return path_key == own_key
 
@@ -56,7 +59,7 @@ class StateGuard:
         update: Mapping[str, Any] | None,
         path_exists: Callable[[str], bool],
     ) -> tuple[bytes, dict[str, Any]]:
-        """The document after an update, and what the result says of it.
+        """Apply an update; return the new document and further data for the result.
 
         Raises:
             ToolError: the update is refused; the message says what is allowed.
@@ -74,20 +77,21 @@ class StateGuard:
             _check_update(key, value)
         facts = self._check_move(state, update, path_exists)
 
-        def edit(there: Any) -> None:
+        def edit(front: Any) -> None:
             for key in LIST_KEYS:
-                there[key] += settable(_items(update, key))
+                front[key] += settable(_items(update, key))
             for name, value in update.get("variables.set", {}).items():
-                there["variables"][name] = settable(value)
+                front["variables"][name] = settable(value)
                 if value is None:
-                    del there["variables"][name]
-            there["currentNodeId"] = update.get("currentNodeId.set", state.node)
-            there["updatedAt"] = update.get("updatedAt.set", now)
+                    del front["variables"][name]
+            front["currentNodeId"] = update.get("currentNodeId.set", state.node)
+            front["updatedAt"] = update.get("updatedAt.set", now)
 
         now = timestamp()
         is_full = "the document is full; keep long texts in files of @project/ and delete variables"
         try:
             after = to_bytes(edit_frontmatter(to_text(before), edit))
+            # Read back: values that are valid JSON may still not survive as YAML.
             read_state(after, self.graph)
         except ToolError as error:
             _check_editable(before)
@@ -102,7 +106,7 @@ class StateGuard:
     def _check_move(
         self, state: State, update: Mapping[str, Any], path_exists: Callable[[str], bool]
     ) -> dict[str, Any]:
-        """Check what ends and what begins; gives the transition, where there is one."""
+        """Check the completed and the next step; return the transition, if there is one."""
         completed, target = update.get("stepsCompleted.append"), update.get("currentNodeId.set")
         details: dict[str, Any] = {"allowed": edge_targets(self.graph, state.node)}
         transition = {"from": state.node, "to": target, "label": None}
@@ -127,7 +131,10 @@ class StateGuard:
                     next_to_do = "it is the last step: say what came of the workflow"
                 why = f"{completed} is completed already; {next_to_do}"
                 refuse("E_PRECONDITION_FAILED", why)
-            require_files(f"{completed} has outputs", [path for _, path in self.graph.nodes[completed].outputs])
+            require_files(
+                f"{completed} has outputs",
+                [path for _, path in self.graph.nodes[completed].outputs],
+            )
         require_files("artifacts", _items(update, "artifacts"))
         if target is None:
             return {}
@@ -151,7 +158,7 @@ def _count_yaml_marks(data: bytes) -> int:
 
 
 def _check_editable(data: bytes) -> None:
-    """Raise where the document itself is why an update cannot be written."""
+    """Raise ToolError if the document itself is invalid, and not the update."""
     try:
         edit_frontmatter(to_text(data), lambda there: None)
     except ToolError as error:
@@ -159,7 +166,7 @@ def _check_editable(data: bytes) -> None:
 
 
 def _items(update: Mapping[str, Any], key: str) -> list[Any]:
-    """What is appended to a list; artifacts may be several."""
+    """Return the items that an update appends to a list; artifacts may be several."""
     value = update.get(f"{key}.append")
     if value is None:
         return []
@@ -167,22 +174,25 @@ def _items(update: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _check_update(key: str, value: Any) -> None:
-    """Whether this is an update of the document, and its value one that fits."""
+    """Raise ToolError unless this is a known update with a valid value."""
     if key not in _UPDATES:
         _raise_schema_error(f"{key[:80]!r} is no update of {PATH}; {_KEYS}")
     match key:
         case "stepsCompleted.append" | "currentNodeId.set":
-            fits, wanted = isinstance(value, str), "the id of a step"
+            is_valid, expected = isinstance(value, str), "the id of a step"
         case "variables.set":
-            fits, wanted = _are_variables(value), "an object of names and values (null deletes)"
+            is_valid, expected = (
+                _are_variables(value),
+                "an object of names and values (null deletes)",
+            )
         case "decisionLog.append":
-            fits, wanted = _is_entry(value), "a text or an object"
+            is_valid, expected = _is_entry(value), "a text or an object"
         case "artifacts.append":
-            fits, wanted = _are_paths(value), "a path below @project/, or a list of them"
+            is_valid, expected = _are_paths(value), "a path below @project/, or a list of them"
         case _:
-            fits, wanted = _is_time(value), "a time such as 2026-03-04T05:06:07Z"
-    if not fits:
-        _raise_schema_error(f"{key} takes {wanted}, of at most {MAX_CHARS:,} characters")
+            is_valid, expected = _is_time(value), "a time such as 2026-03-04T05:06:07Z"
+    if not is_valid:
+        _raise_schema_error(f"{key} takes {expected}, of at most {MAX_CHARS:,} characters")
 
 
 def _raise_schema_error(why: str) -> NoReturn:

@@ -133,7 +133,7 @@ def run_unkept(base_url: str, store: Store, *, stream: bool, max_turns: int = 20
     active = ActiveRun(RunRequest(prompt=PROMPT, options=options, tools=(step,)), store=store)
     with runtime.InterruptGuard(active.plan.cancel):
         active.start()
-        return runtime.wait(active.courier)
+        return runtime.wait(active.run_task)
 
 
 def status_mb(field: str) -> float:

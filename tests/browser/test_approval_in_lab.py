@@ -128,7 +128,7 @@ def test_a_docked_panel_is_the_same_panel_and_asks_in_both_of_its_views(
     expect(docked.locator(".nba-ask")).to_have_count(1)
     expect(root.locator(".nba-ask")).to_have_count(1)
     expect(docked.locator(".nba-phase").last).to_have_text("Waiting for you")
-    button(question(docked), "Allow for this session").click()
+    question(docked).get_by_role("button", name=" for the session").click()
     expect(button(question(root), "Allow once")).to_have_count(0)
     for view, box in zip((docked, root), boxes, strict=True):
         expect(view.locator(".nba-phase").last).to_have_text("Answered")

@@ -67,7 +67,7 @@ def test_a_question_shows_all_of_the_call_where_it_stands(page: Page) -> None:
     # The signs of a diff are text, their colours come on top.
     assert question(page).locator(".nba-minus").inner_text().strip() == "-old"
     assert page.get_by_role("group", name="fs.write needs your approval").count() == 1
-    assert "Allow this very call for the session" in shown
+    assert "Allow this exact call for the session" in shown
     stage.play([events.ToolCallStarted("C01", "c1", "fs.write", ARGS)])
     assert page.locator(".nba-ask").count() == 0
     assert "running" in stage.turn(0).locator(".nba-card").inner_text()
@@ -76,7 +76,7 @@ def test_a_question_shows_all_of_the_call_where_it_stands(page: Page) -> None:
 
 @pytest.mark.parametrize("choice", ["once", "session"])
 def test_one_click_is_one_answer(page: Page, choice: str) -> None:
-    name = "Allow once" if choice == "once" else "Allow this very call for the session"
+    name = "Allow once" if choice == "once" else "Allow this exact call for the session"
     stage = begin(page)
     button(page, name).dblclick()
     button(page, name).evaluate("node => node.click()")
@@ -133,8 +133,8 @@ def test_an_edit_is_previewed_mended_and_taken_back(page: Page) -> None:
     edited = {"question": "C01/c1/1", "choice": "once", "fields": fields}
     assert answers(stage) == [edited]
     # The kernel cannot take it: its words stand there, and the text can be mended.
-    stage.hear([["put", "C01/c1/1/said", answer_error_node("C01/c1/1", "n: this is not JSON"), ""]])
-    assert question(page).locator(".nba-said").inner_text() == "n: this is not JSON"
+    stage.hear([["put", "C01/c1/1/said", answer_error_node("C01/c1/1", "n: not valid JSON"), ""]])
+    assert question(page).locator(".nba-said").inner_text() == "n: not valid JSON"
     assert field.is_enabled()
     question(page).locator(".nba-edit").get_by_role("button", name="Cancel").click()
     button(page, "Allow once").click()
@@ -152,7 +152,7 @@ def test_the_keyboard_is_enough_to_answer(page: Page) -> None:
         if reached[-1] == "Deny…":
             break
     first = reached.index("Allow once")
-    session = "Allow this very call for the session"[:30]
+    session = "Allow this exact call for the session"[:30]
     assert reached[first:] == ["Allow once", session, "Edit…", "Deny…"]
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
@@ -176,7 +176,7 @@ def test_nothing_moves_while_a_question_is_open(page: Page) -> None:
     # A call that was answered elsewhere ends where it stands.
     stage.play([events.ToolCallFinished("r", "C01", long, 2)])
     assert question(page).bounding_box() is not None
-    button(page, "Allow this very call for the session", 1).click()
+    button(page, "Allow this exact call for the session", 1).click()
     expect(page.locator(".nba-turn").first).to_contain_text("note: x")
     assert [one["question"] for one in answers(stage)] == ["C01/c2/2", "C01/c3/3"]
     assert stage.failures == []

@@ -157,7 +157,7 @@ def test_a_person_labels_by_keys_and_buttons_and_the_app_takes_none_of_them(
         expect(review.locator(".nba-facts")).to_have_text(f"{place} of 3")
         assert review.evaluate("node => node.contains(document.activeElement)")
     review.locator("[data-do=label][value='5']").dblclick()
-    expect(review).to_contain_text("No answer is left to label")
+    expect(review).to_contain_text("All answers are labelled")
     # In command mode 1 makes a heading, 0 0 asks for a restart, x and b change the cells.
     assert notebook.page.evaluate("() => nbt.cells().length") == cells
     assert notebook.page.locator(".jp-Dialog").count() == 0

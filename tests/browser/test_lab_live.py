@@ -257,7 +257,7 @@ def test_a_page_that_is_loaded_anew_shows_the_run_and_its_buttons_start_nothing_
     said = runs(notebook, SEVERAL).first.locator(".nba-said")
     for verb in ("retry", "compare"):
         do(notebook, SEVERAL, verb).first.click()
-        expect(said).to_contain_text("in a cell gives the run with buttons that work")
+        expect(said).to_contain_text("in a cell shows the run with working buttons")
         expect(runs(notebook, SEVERAL).locator(".nba-words")).to_have_count(0)
         do(notebook, SEVERAL, "cell").first.click()
         expect(said).to_have_text("Copied: paste it into a cell")

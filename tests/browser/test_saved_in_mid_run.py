@@ -78,7 +78,7 @@ def test_a_file_saved_in_mid_run_has_the_picture_so_far_and_the_view_does_not_mo
         assert "data-kernel" not in html
         buttons = re.findall("<button[^>]*>", html)
         assert all('class="nba-do"' in one and 'data-do="copy"' in one for one in buttons)
-        assert "saved while the run was at work" in html
+        assert "saved while the run was running" in html
         # The view that moved is fed on, and its buttons work.
         length = output.locator(".nba-plain").evaluate("node => node.textContent.length")
         notebook.page.wait_for_timeout(300)

@@ -27,10 +27,10 @@ from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.records import ToolRun
 from nbagent.providers.offline import call, script
 from nbagent.session.frontend import use_frontend
-from nbagent.tools.hosts import host_of, host_words
+from nbagent.tools.hosts import host_module, host_names
 from nbagent.tools.mcp.server import McpServer
 
-HOSTS = {host_of(word) for word in host_words()}
+HOSTS = {host_module(word) for word in host_names()}
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from nbagent.contracts.records import can_trim, trim_result
 from nbagent.engine.overflow import request_chars
 from nbagent.providers.offline import call, error, script
 from nbagent.session.stores import close_stores
-from nbagent.store.rows import to_notebook_json, from_notebook_json
+from nbagent.store.rows import from_notebook_json, to_notebook_json
 from nbagent.view.labels import request_text
 
 REFUSAL = error("LLM_CONTEXT_OVERFLOW", "too long")

@@ -63,7 +63,9 @@ def test_max_requests_counts_over_resumes_and_ends_the_run() -> None:
     assert state(third) == ("Failed", "max_turns", "ENGINE_MAX_TURNS")
     assert third.error is not None
     assert third.error.details == {"max_requests": 5}
-    with pytest.raises(UsageError, match=r"limit of 5 requests \(max_requests\); say what to do next"):
+    with pytest.raises(
+        UsageError, match=r"limit of 5 requests \(max_requests\); say what to do next"
+    ):
         third.resume()
     assert len(model.requests) == 5
     # The person's words begin a new count; with a higher max_requests the old count continues.

@@ -17,7 +17,7 @@ from nbagent.contracts.model import ChatRequest, ChatResponse, Usage
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.offline import call, calls, script, step
-from nbagent.store.rows import to_notebook_json, from_notebook_json
+from nbagent.store.rows import from_notebook_json, to_notebook_json
 from nbagent.view.picture import page, picture
 
 

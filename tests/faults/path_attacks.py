@@ -158,7 +158,7 @@ def swap(folder: str, outside: str) -> None:
 def count_up(folder: str, times: int) -> None:
     """Add one to a number in a file, so often, by patches that must each fit."""
     mounts = Mounts.of(Path(folder))
-    place = mounts.place("counter.txt")
+    place = mounts.locate("counter.txt")
 
     def add_one(state: FileState) -> bytes:
         text = to_text(state.data or b"")
@@ -172,7 +172,7 @@ def count_up(folder: str, times: int) -> None:
 def write_on(folder: str) -> None:
     """Write a large file again and again, until somebody kills this."""
     mounts = Mounts.of(Path(folder))
-    place = mounts.place("big.txt")
+    place = mounts.locate("big.txt")
     number = 0
     while True:
         number += 1

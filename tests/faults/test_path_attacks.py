@@ -28,7 +28,7 @@ from nbagent.files.opening import open_root
 from nbagent.files.writing import read_bytes, replace
 from nbagent.runtime import RunTask
 from nbagent.tools.filesystem import open_hosts
-from nbagent.tools.host_config import HostOrder
+from nbagent.tools.host_config import HostConfig
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and FIFOs of POSIX")
 
@@ -57,7 +57,7 @@ def world(tmp_path: Path) -> tuple[Path, Any]:
         extra=[Mount("@data", project / "data", "ro")],
         closed=[project / "store"],
     )
-    (host,) = open_hosts(HostOrder(words=("fs",), project=project, mounts=mounts))
+    (host,) = open_hosts(HostConfig(names=("fs",), project=project, mounts=mounts))
     return project, host
 
 
@@ -134,7 +134,7 @@ def test_a_hard_link_is_replaced_and_not_written_through(tmp_path: Path) -> None
 
 def test_a_magic_link_of_proc_is_no_way_out_of_a_mount(tmp_path: Path) -> None:
     mounts = Mounts.of(tmp_path, extra=[Mount("@proc", Path("/proc/self"), "ro")])
-    order = HostOrder(words=("fs",), project=tmp_path, mounts=mounts)
+    order = HostConfig(names=("fs",), project=tmp_path, mounts=mounts)
     (host,) = open_hosts(order)
     for path in ("@proc/root/etc/passwd", "@proc/cwd/x", "@proc/fd/0", "@proc/exe"):
         outcome = asyncio.run(call(host, "fs.read", {"path": path}))
@@ -190,7 +190,7 @@ def test_nothing_is_written_behind_a_folder_swapped_for_a_link(race: tuple[Path,
     until = time.monotonic() + 20
     while written + refused < 150 or (not (written and refused) and time.monotonic() < until):
         try:
-            replace(mounts.place("a/b/file.txt"), lambda _: b"new")
+            replace(mounts.locate("a/b/file.txt"), lambda _: b"new")
             written += 1
         except ToolError as error:
             refused += error.code == "E_SANDBOX_VIOLATION"
@@ -219,7 +219,7 @@ def test_no_update_of_several_processes_is_lost(tmp_path: Path, processes: int, 
 
 def test_of_several_patches_with_one_hash_only_the_first_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "shared.txt").write_text("one\n")
-    (host,) = open_hosts(HostOrder(words=("fs",), project=tmp_path, mounts=Mounts.of(tmp_path)))
+    (host,) = open_hosts(HostConfig(names=("fs",), project=tmp_path, mounts=Mounts.of(tmp_path)))
 
     async def at_once() -> list[bool]:
         read = await call(host, "fs.read", {"path": "shared.txt"})
@@ -247,5 +247,5 @@ def test_a_killed_writer_leaves_a_whole_file_and_the_next_one_tidies_up(tmp_path
         assert len(lines) == 50_000
         assert len(set(lines)) == 1
     mounts = Mounts.of(tmp_path)
-    replace(mounts.place("big.txt"), lambda _: b"last\n")
+    replace(mounts.locate("big.txt"), lambda _: b"last\n")
     assert [path.name for path in tmp_path.iterdir() if "nbagent-tmp" in path.name] == []

@@ -27,7 +27,7 @@ import pytest
 from script_attacks import ATTACKS, Attack, script_of
 
 from nbagent.sandbox import confinement
-from nbagent.sandbox.process import LevelName, ScriptLimits, ScriptOrder
+from nbagent.sandbox.process import LevelName, ScriptLimits, ScriptJob
 from nbagent.sandbox.script import ScriptResult, isolation_level, run_script
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks are Linux's")
@@ -200,7 +200,7 @@ def limits_of(attack: Attack) -> ScriptLimits:
 
 
 def tried(attack: Attack, world: World, level: LevelName) -> tuple[ScriptResult, float]:
-    order = ScriptOrder(
+    order = ScriptJob(
         limits=limits_of(attack),
         text=script_of(attack),
         args=(json.dumps(world.facts),),

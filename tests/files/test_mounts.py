@@ -75,8 +75,8 @@ def test_a_path_is_named_as_asked_and_has_one_form(
     project: Path, path: str, text: str, form: str
 ) -> None:
     mounts = Mounts.of(project, extra=[Mount("@more", project / "data")])
-    place = mounts.place(path)
-    assert (place.text, mounts.form(place.mount, place.parts)) == (text, form)
+    place = mounts.locate(path)
+    assert (place.text, mounts.canonical_path(place.mount, place.parts)) == (text, form)
 
 
 def test_of_two_mounts_the_one_further_down_decides_what_is_written(project: Path) -> None:
@@ -85,10 +85,10 @@ def test_of_two_mounts_the_one_further_down_decides_what_is_written(project: Pat
     (project / "data" / "out").mkdir()
     for path in ("@data/a", "@project/data/a", "DATA/a", "@data/out/a"):
         with pytest.raises(ToolError, match="@data is read only") as raised:
-            mounts.check_writable(mounts.place(path))
+            mounts.check_writable(mounts.locate(path))
         assert raised.value.code == "E_SANDBOX_VIOLATION"
     for path in ("@project/database", "@out/a", "@project/data/out/a"):
-        mounts.check_writable(mounts.place(path))
+        mounts.check_writable(mounts.locate(path))
 
 
 def test_a_mount_above_the_store_keeps_it_closed(project: Path, tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_a_mount_above_the_store_keeps_it_closed(project: Path, tmp_path: Path) 
     mounts = Mounts.of(project, state=store / "state", extra=extra, closed=[store])
     for path in ("@up/project/store", "@up/project/store/state/x", "@up/project/STORE/x", "store"):
         with pytest.raises(ToolError, match="kept by nbagent") as raised:
-            mounts.place(path)
+            mounts.locate(path)
         assert raised.value.code == "E_SANDBOX_VIOLATION"
-    assert mounts.place("@state/x").text == "@state/x"
-    assert mounts.closed_forms == {"@up/project/store"}
+    assert mounts.locate("@state/x").text == "@state/x"
+    assert mounts.reserved_paths == {"@up/project/store"}
 
 
 @pytest.mark.parametrize("below", ["", "state", "state/s", "blobs"])
@@ -123,7 +123,7 @@ def test_a_root_that_became_a_link_is_refused(project: Path, tmp_path: Path) -> 
     project.rename(project.with_name("old"))
     project.symlink_to(tmp_path / "outside")
     with pytest.raises(ToolError) as caught:
-        mounts.place("a.txt")
+        mounts.locate("a.txt")
     assert caught.value.code in ("E_SANDBOX_VIOLATION", "ENOENT")
     assert Mount("@data", project).root == Path(os.path.realpath(tmp_path / "outside"))
 
@@ -135,7 +135,7 @@ def test_a_relative_mount_stays_where_it_was_resolved(
     (project / "data" / "a.txt").touch()
     monkeypatch.chdir(tmp_path / "other")
     mounts = Mounts.of(project, extra=[parse_mount("d=data", base=project)])
-    assert [entry.name for entry in mounts.place("@d").root.scan()] == ["a.txt"]
+    assert [entry.name for entry in mounts.locate("@d").root.scan()] == ["a.txt"]
 
 
 def test_a_refused_name_is_shown_with_its_invisible_characters() -> None:

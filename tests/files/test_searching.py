@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nbagent.files.mounts import Mounts
-from nbagent.files.searching import Order, SearchResult, search
+from nbagent.files.searching import SearchQuery, SearchResult, search
 
 
 def lay(folder: Path, files: dict[str, str | bytes]) -> Path:
@@ -23,7 +23,7 @@ def lay(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 
 def found(folder: Path, query: str, path: str = "@project", **more: Any) -> SearchResult:
-    return search(Mounts.of(folder).place(path), Order(query=query, **more))
+    return search(Mounts.of(folder).locate(path), SearchQuery(query=query, **more))
 
 
 def places(answer: SearchResult) -> list[tuple[str, int, int]]:

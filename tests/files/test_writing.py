@@ -32,7 +32,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_a_new_file_gets_its_folders_and_the_usual_mode(mounts: Mounts, tmp_path: Path) -> None:
-    place = mounts.place("a/b/c.txt")
+    place = mounts.locate("a/b/c.txt")
     umask = os.umask(0o027)
     try:
         assert replace(place, lambda state: b"new" if state == ABSENT else b"") == (ABSENT, b"new")
@@ -47,14 +47,14 @@ def test_a_new_file_gets_its_folders_and_the_usual_mode(mounts: Mounts, tmp_path
 @pytest.mark.parametrize("mode", [0o755, 0o600, 0o664], ids=oct)
 def test_an_old_file_keeps_its_mode(mounts: Mounts, tmp_path: Path, mode: int) -> None:
     (tmp_path / "old.txt").chmod(mode)
-    replace(mounts.place("old.txt"), lambda _: b"new")
+    replace(mounts.locate("old.txt"), lambda _: b"new")
     assert stat.S_IMODE((tmp_path / "old.txt").stat().st_mode) == mode
 
 
 def test_a_file_marked_read_only_is_left_alone(mounts: Mounts, tmp_path: Path) -> None:
     (tmp_path / "old.txt").chmod(0o444)
     with pytest.raises(ToolError, match="marked read only"):
-        replace(mounts.place("old.txt"), lambda _: b"new")
+        replace(mounts.locate("old.txt"), lambda _: b"new")
     assert (tmp_path / "old.txt").read_text() == "old"
 
 
@@ -69,7 +69,7 @@ def test_what_fails_on_the_way_leaves_the_old_file_and_nothing_else(
     monkeypatch.setattr(os, step, broken)
     kind = ToolError if isinstance(error, OSError) else KeyboardInterrupt
     with pytest.raises(kind):
-        replace(mounts.place("old.txt"), lambda _: b"new")
+        replace(mounts.locate("old.txt"), lambda _: b"new")
     assert names(tmp_path) == ["old.txt"]
     assert (tmp_path / "old.txt").read_text() == "old"
 
@@ -87,13 +87,13 @@ def test_what_an_editor_saves_meanwhile_is_not_overwritten(
         return b"new"
 
     if edits == 2:
-        before, _ = replace(mounts.place("old.txt"), make)
+        before, _ = replace(mounts.locate("old.txt"), make)
         assert seen == [b"old", b"edit x", b"edit xx"]
         assert before.data == b"edit xx"
         assert (tmp_path / "old.txt").read_text() == "new"
     else:
         with pytest.raises(ToolError, match="again and again"):
-            replace(mounts.place("old.txt"), make)
+            replace(mounts.locate("old.txt"), make)
         assert (tmp_path / "old.txt").read_text() == "edit " + "x" * len(seen)
     assert names(tmp_path) == ["old.txt"]
 
@@ -143,10 +143,10 @@ def test_open_folders_are_given_back(tmp_path: Path) -> None:
         pytest.skip("no list of open files here")
     (tmp_path / "a" / "b").mkdir(parents=True)
     mounts = Mounts.of(tmp_path)
-    replace(mounts.place("a/b/f.txt"), lambda _: b"x")
+    replace(mounts.locate("a/b/f.txt"), lambda _: b"x")
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for path in ("a/b/f.txt", "a/b", "a/b/f.txt/c", "n/n") * 20:
         with suppress(ToolError):
-            replace(mounts.place(path), lambda _: b"x")
+            replace(mounts.locate(path), lambda _: b"x")
     assert len(os.listdir("/proc/self/fd")) <= before

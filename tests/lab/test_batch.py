@@ -552,14 +552,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "no price is known for openai:m",
     ),
-    "repeat": (lambda: agent().map(TABLE, TEMPLATE, repeat=0), "repeat=0 does not fit"),
+    "repeat": (lambda: agent().map(TABLE, TEMPLATE, repeat=0), "repeat=0 is not valid"),
     "concurrency": (lambda: agent().map(TABLE, TEMPLATE, concurrency=0), "concurrency=0"),
     "stale": (lambda: agent().map(TABLE, TEMPLATE, stale="x"), "stale='x'"),  # pyright: ignore
     "judge's name": (
         lambda: agent().map(TABLE, TEMPLATE, name="b/judge"),
-        "name='b/judge' does not fit",
+        "name='b/judge' is not valid",
     ),
-    "executor": (lambda: agent().map(TABLE, TEMPLATE, executor=5), "executor=5 is none"),
+    "executor": (lambda: agent().map(TABLE, TEMPLATE, executor=5), "executor=5 is not a Dask"),
     "at work": (_busy, "batch 'busy' is at work"),
 }
 

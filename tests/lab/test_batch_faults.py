@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,7 +38,8 @@ import nbagent
 from nbagent import UsageError, offline
 from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.ports import Cost
-from nbagent.lab.batch import at_work
+from nbagent.lab.batch import active_batches
+from nbagent.lab.scorers import Scorer, ScorerResult, ScoringContext
 from nbagent.providers.offline import Script, StepLike
 from nbagent.session.frontend import PersonReview, use_frontend
 
@@ -105,6 +107,46 @@ def test_a_budget_is_passed_by_one_case_at_most_and_nothing_is_bought_twice(
     assert more.progress.ok == 12 * n_variants
     assert set(Counter(asked).values()) == {1}
     assert len(asked) == 12 * n_variants + 12 * ("score" in how)
+
+
+class Paid(Scorer):
+    """A scorer that asks a judge, and whose scores are by "function" all the same."""
+
+    def __init__(self, judge: Scorer) -> None:
+        super().__init__("paid", 1, "asks a judge")
+        self._judge = judge
+
+    @property
+    def costs(self) -> bool:
+        return True
+
+    async def _score(
+        self, row: Mapping[str, Any], run: nbagent.Run, at: ScoringContext
+    ) -> ScorerResult:
+        return replace(await self._judge._score(row, run, at), by=self.by)
+
+
+def test_a_scorer_says_itself_that_it_costs(prices: dict[str, float]) -> None:
+    _, how, dearest = _limited(prices, "a dear judge")
+    ask(TABLE).wait()
+    batch = ask(TABLE, max_cost_usd=15, score=Paid(how["score"]), start=False)
+    assert "judges" in str(batch.dry_run())
+    assert "judges" not in str(ask(TABLE, start=False).dry_run())
+    progress = batch.start().wait().progress
+    # The answers before cost 0.1 each; all cases at once would cost 120.
+    assert 10 <= progress.judge_cost_usd + (progress.cost_usd or 0.0) <= 15 + dearest
+    assert (progress.state, "is used up" in progress.why) == ("Stopped", True)
+
+
+def test_a_scorer_that_does_not_say_whether_it_costs_cannot_be_made() -> None:
+    class Silent(Scorer):
+        async def _score(
+            self, row: Mapping[str, Any], run: nbagent.Run, at: ScoringContext
+        ) -> ScorerResult:
+            return ScorerResult([], self.by)
+
+    with pytest.raises(TypeError, match="costs"):
+        Silent("silent", 1, "")  # pyright: ignore[reportAbstractUsage]
 
 
 def test_judges_that_come_later_keep_to_the_budget(prices: dict[str, float]) -> None:
@@ -189,7 +231,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing_at_work_that_nobody_holds()
             alarm.join()
         if batch is not None:
             batch.stop()
-        until(lambda: not at_work(), within_s=3)
+        until(lambda: not active_batches(), within_s=3)
         until(lambda: "Running" not in set(nbagent.runs()["phase"]), within_s=3)
         gate.set()
         assert made.map(TABLE, "{{ n }}", name=name).wait().progress.ok == 12

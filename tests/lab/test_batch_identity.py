@@ -37,7 +37,7 @@ from stage_of_batches import (
 import nbagent
 from nbagent import UsageError, offline
 from nbagent.contracts.model import ChatRequest
-from nbagent.lab.batch import at_work
+from nbagent.lab.batch import active_batches
 from nbagent.providers.offline import StepLike
 from nbagent.session.stores import current_store
 
@@ -228,7 +228,7 @@ def test_a_forked_child_is_at_work_on_nothing() -> None:
             signal.alarm(20)
             os.close(ended)
             os.read(goes_on, 1)  # until the parent's batch has ended
-            said = len(at_work()) * 10 + ask(FEW, slow).wait(10).progress.reused
+            said = len(active_batches()) * 10 + ask(FEW, slow).wait(10).progress.reused
         finally:
             os._exit(said)
     os.close(goes_on)
@@ -261,8 +261,8 @@ GIVEN: dict[str, tuple[Callable[[], Any], str]] = {
     "None": (lambda: ask(FEW.assign(id=["a", None, "b"]), key="id"), "'id' has missing values"),
     "NaT": (lambda: ask(FEW.assign(id=pd.to_datetime([None, 1, 2])), key="id"), "missing values"),
     "an array": (lambda: ask(FEW.assign(id=[np.arange(it) for it in (1, 2, 3)]), key="id"), "'id'"),
-    "a number as name": (lambda: ask(name=5), "name=5 does not fit"),
-    "a switch": (lambda: ask(max_failed=True), "max_failed=True does not fit"),
+    "a number as name": (lambda: ask(name=5), "name=5 is not valid"),
+    "a switch": (lambda: ask(max_failed=True), "max_failed=True is not valid"),
 }
 
 

@@ -148,7 +148,7 @@ def test_nothing_of_a_batch_that_is_over_stays_on_the_cluster(
 ) -> None:
     def held() -> int:
         gc.collect()
-        return sum(type(it).__name__ == "Receiver" for it in gc.get_objects())
+        return sum(type(it).__name__ == "WorkerState" for it in gc.get_objects())
 
     assert map_on(client, agent(server), TABLE.head(4)).wait().progress.ok == 4
     assert [*client.run(held).values()] == [0, 0]
@@ -439,7 +439,7 @@ REFUSED: dict[str, tuple[Callable[[Open], dict[str, Any]], str]] = {
     ),
     "cassette": (
         lambda _: {"tools": "none", "cassette": "a.jsonl", "cache": "auto"},
-        r"cache='auto' means files of this machine",
+        r"cache='auto' names files of this machine",
     ),
 }
 

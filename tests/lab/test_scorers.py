@@ -137,10 +137,10 @@ def test_a_scorer_returns_one_score_or_several(name: str) -> None:
 REFUSED: dict[str, tuple[Any, str]] = {
     "a DataFrame": (pd.DataFrame({"a": [1]}), "a value of type DataFrame is no score; return True"),
     "a list": ([True], "a value of type list is no score"),
-    "NaN": (float("nan"), "nan is no score; .* None where there is no score"),
+    "NaN": (float("nan"), "nan is no score; .* None if there is no score"),
     "infinity": (float("-inf"), "-inf is no score"),
     "NaN of numpy": (np.float64("nan"), "nan is no score"),
-    "a missing value of pandas": (pd.NA, "NAType is no score; .* None where there is no score"),
+    "a missing value of pandas": (pd.NA, "NAType is no score; .* None if there is no score"),
     "an integer that no float holds": (10**400, "10{20,}.* is no score"),
     "a decimal": (Decimal("1.5"), "Decimal is no score"),
     "a complex number of numpy": (np.complex128(1j), "complex is no score"),
@@ -278,7 +278,7 @@ NAMELESS = "a scorer without a name: write nbagent.scorer"
 UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
     "a lambda": (lambda: FITS, NAMELESS),
     "an object": (Always, NAMELESS),
-    "a text": (lambda: "exact", "'exact' is no function of a row and its run"),
+    "a text": (lambda: "exact", "'exact' is not a function of a row and its run"),
     "one argument": (lambda: alone, "'alone' has to take a row and its run"),
     "a name with a dot": (lambda: nbagent.scorer(name="a.b")(never), "'a.b' cannot name a score"),
     "version 0": (lambda: nbagent.scorer(version=0)(never), "count the versions from 1"),
@@ -286,7 +286,10 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: [never, nbagent.scorer(name="never")(alone_too)],
         "two scorers are called 'never'",
     ),
-    "a judge without a rubric": (lambda: nbagent.judge("  "), "is no rubric"),
+    "a judge without a rubric": (
+        lambda: nbagent.judge("  "),
+        "is no rubric; write what a good answer has",
+    ),
     "a judge's system prompt": (lambda: nbagent.judge("Short?", system="x"), "the rubric is its"),
     "a judge's option": (lambda: nbagent.judge("Short?", temprature=1), "did you mean 'temper"),
     "a judge's output": (
@@ -516,7 +519,7 @@ def test_a_persons_label_is_a_score_and_replaces_only_their_own() -> None:
         ((run, "ok", [1]), {}, "a value of type list is no score"),
         ((run, "ok", float("nan")), {}, "nan is no score"),
         ((run, "is it ok?", True), {}, "cannot name a score"),
-        ((run, "ok", True), {"by": ""}, "name who says it"),
+        ((run, "ok", True), {"by": ""}, "give the name of the person"),
         ((run, "ok", True), {"version": 1.5}, "count the versions from 1"),
         (("nosuch", "ok", True), {}, "no run is called 'nosuch'"),
     ]

@@ -325,11 +325,14 @@ TWICE = CELLS.assign(model=CELLS["system"])
         (lambda: compare(CELLS, AXES, over="sytem"), "no axis 'sytem'; the axes are system, model"),
         (lambda: compare(CELLS, AXES, by="row"), "no axis 'row'; the axes are system, model"),
         (lambda: compare(CELLS, AXES, by=["model", "x"]), "no axis 'x'"),
-        (lambda: compare(CELLS, AXES, over="model", by="model"), "'model' is compared; give other"),
+        (
+            lambda: compare(CELLS, AXES, over="model", by="model"),
+            "'model' cannot be in both over= and by=",
+        ),
         (lambda: compare(CELLS, [], over="system"), "no axis 'system'; the axes are variant"),
         (lambda: compare(CELLS, AXES, baseline="v9"), "'system' has no label 'v9'; it has v1, v2"),
         (lambda: compare(CELLS, AXES, failed="drop"), "'leave out' or 'zero'"),  # pyright: ignore
-        (lambda: compare(WORDS, AXES), "words, like 'yes', .* return a number or a bool"),
+        (lambda: compare(WORDS, AXES), "labels, like 'yes', .* return a number or a bool"),
         (lambda: flips(CELLS, AXES, "v1", "v9"), "no axis has both 'v1' and 'v9'; .*: v1, v2"),
         (lambda: flips(CELLS, AXES, "v1", "small"), "no axis has both .* model: small"),
         (lambda: flips(CELLS, AXES, "v1", "v1"), "'v1' is compared with itself"),
@@ -337,7 +340,7 @@ TWICE = CELLS.assign(model=CELLS["system"])
         (lambda: flips(TWICE, AXES, "v1", "v2"), "labels of system, model; say which with over="),
         (lambda: flips(CELLS, AXES, "v1", "v2", over="x"), "no axis 'x'"),
         (lambda: flips(CELLS, AXES, "v1", "v2", only="flip"), "changed, better"),  # pyright: ignore
-        (lambda: flips(WORDS, AXES, "v1", "v2", only="better"), "words, like 'yes'"),
+        (lambda: flips(WORDS, AXES, "v1", "v2", only="better"), "labels, like 'yes'"),
     ],
     ids=[
         *("over", "by", "one of by", "over is by", "nothing varied", "baseline", "failed", "words"),

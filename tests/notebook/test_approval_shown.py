@@ -71,7 +71,7 @@ def test_a_piece_stands_in_the_place_of_the_arguments_that_it_holds() -> None:
         "    @@ -1 +1 @@",
         "    -old",
         "    +n⟦U+202E⟧ew",
-        "  for the session: this very call",
+        "  for the session: this exact call",
     ]
 
 
@@ -147,8 +147,8 @@ def test_an_answer_for_the_session_counts_only_where_it_is_offered() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("NaN", "this is not JSON"),
-        ("two", "a text has double quotes"),
+        ("NaN", "not valid JSON"),
+        ("two", "write a text in double quotes"),
         ("1e999", "too large"),
         ("[" * 200 + "]" * 200, "100 levels"),
         ("[" * 100_000, "n: "),

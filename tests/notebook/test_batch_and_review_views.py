@@ -102,7 +102,7 @@ def test_labels_skips_and_steps_back_are_of_the_case_that_is_shown(wire: Wire) -
     stage.say("label", "2", "1")
     stage.until(lambda: "blue" in stage.words)
     stage.say("label", "3", "3")
-    stage.until(lambda: "No answer is left" in stage.words)
+    stage.until(lambda: "All answers are labelled" in stage.words)
     assert stage.review.said == {1: 4, 2: 1, 3: 3}
 
 
@@ -138,7 +138,7 @@ def test_a_label_that_cannot_be_kept_is_said_and_asked_again(wire: Wire) -> None
     assert "red" in stage.words
     stage.review.broken = False
     stage.say("label", "1", "2")
-    stage.until(lambda: "No answer is left" in stage.words)
+    stage.until(lambda: "All answers are labelled" in stage.words)
     assert "disk" not in stage.words
     assert stage.review.said == {1: 2}
 
@@ -236,7 +236,7 @@ def test_what_a_file_keeps_in_mid_batch_is_written_anew_now_and_then(
     assert [html.split(" of 100")[0].rpartition(">")[2] for html in kept] == [
         *("0", "30", "40", "50", "100")
     ]
-    assert all("Saved while the batch was at work" in html for html in kept[:-1])
+    assert all("Saved while the batch was running" in html for html in kept[:-1])
 
 
 def test_a_page_that_takes_no_messages_does_not_end_the_batch(

@@ -106,7 +106,7 @@ def test_a_batch_leaves_the_last_run_and_the_history_alone(table: MagicShell) ->
 def test_a_search_finds_a_run_that_is_older_than_many_of_batches(
     table: MagicShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nbagent.comparison._MOST", 2)
+    monkeypatch.setattr("nbagent.comparison._MAX_RUNS", 2)
     run = nbagent.Agent(model(1), tools=[]).run("Double what?")
     batch = batch_of(table, f"-m {model(3)} --over df", "Double {{ n }}")
     assert [one.id for one in nbagent.history("Double", limit=2)] == [run.id]
@@ -116,7 +116,7 @@ def test_a_search_finds_a_run_that_is_older_than_many_of_batches(
 def test_a_dry_run_sends_nothing_and_keeps_the_variables(table: MagicShell) -> None:
     table.user_ns["mine"] = "held"
     line = f"%%agent -m {model(0)} -t none --over df --vary system=V1,V2 --into mine --dry-run"
-    assert "this sends nothing" in table.said(line, "Double {{ n }}")
+    assert "nothing is sent" in table.said(line, "Double {{ n }}")
     assert table.user_ns["mine"] == "held"
     assert nbagent.runs().empty
 
@@ -151,10 +151,10 @@ def test_the_stop_command_ends_a_batch_that_nobody_waits_for(
 REFUSED: dict[str, tuple[str, ...]] = {
     "--repeat 3": ("--repeat", "--over NAME"),
     "--vary model=a,b": ("--vary", "--over NAME"),
-    "--over df --continue": ("--continue", "--over", "keep one"),
-    "--over df --fork last:C01": ("--fork", "--over", "keep one"),
-    "--over df --to cell": ("--to", "--over", "keep one"),
-    "--over df --raw": ("--raw", "--over", "keep one"),
+    "--over df --continue": ("--continue", "--over", "remove one"),
+    "--over df --fork last:C01": ("--fork", "--over", "remove one"),
+    "--over df --to cell": ("--to", "--over", "remove one"),
+    "--over df --raw": ("--raw", "--over", "remove one"),
     "--over nowhere": ("no variable 'nowhere'",),
     "--over df --vary system=Nowhere": ("no text in a variable 'Nowhere'",),
     "--over unit": ("the table is a str", "DataFrame"),

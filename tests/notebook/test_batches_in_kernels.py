@@ -61,7 +61,7 @@ def test_a_batch_that_ends_a_cell_is_shown_once_and_an_older_one_shows_itself(
     quiet = "agent.map(df, 'Say {{ n }}', name='quiet', quiet=True).wait();"
     assert kernel.run(quiet).kinds == []
     ready = kernel.run("agent.map(df, 'Say {{ n }}', name='ready', start=False)")
-    assert "batch.start() begins" in texts(ready)[0]
+    assert "batch.start() starts it" in texts(ready)[0]
 
 
 def test_a_batch_at_work_that_is_shown_says_that_it_goes_on(kernel: LiveKernel) -> None:
@@ -69,7 +69,7 @@ def test_a_batch_at_work_that_is_shown_says_that_it_goes_on(kernel: LiveKernel) 
     kernel.run(f"slowly = nbagent.Agent('offline:slow', tools=[]).map({how})")
     said = texts(kernel.run("import time; time.sleep(0.5)\nslowly"))[0]
     assert said.startswith("… Running · back")
-    assert "at work" in said
+    assert "running" in said
     assert "show it again" in said
     kernel.run("slowly.stop(); slowly.wait();")
 
@@ -107,7 +107,7 @@ def test_a_live_batch_says_a_few_times_a_second_what_changed_and_ends_as_a_saved
 ) -> None:
     watched = Watched(kernel, "live")
     saved = watched.first["data"]["text/html"]
-    assert "Saved while the batch was at work" in saved
+    assert "Saved while the batch was running" in saved
     assert "data-kernel" not in saved
     began = time.monotonic()
     messages = kernel.heard(watched.is_over, within_s=60)

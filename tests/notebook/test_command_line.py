@@ -112,7 +112,7 @@ def test_what_is_no_notebook_is_left_as_it_is(
     if text is not None:
         file.write_text(text)
     assert main(["strip", str(file)]) == 1
-    assert "is no notebook that can be read" in capsys.readouterr().err
+    assert "is not a readable notebook" in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == ([file] if text is not None else [])
     assert text is None or file.read_text() == text
 
@@ -131,7 +131,7 @@ def test_each_file_is_stripped_by_itself_and_its_name_cannot_speak_to_the_termin
     assert main(["strip", str(fifo), "/dev/zero", str(locked), str(odd), str(saved)]) == 1
     captured = capsys.readouterr()
     assert captured.out.count("dropped the records of 1 output") == 2
-    assert captured.err.count("is no file that may be written") == 3
+    assert captured.err.count("is not a writable file") == 3
     assert "\x1b" not in captured.out + captured.err
     assert json.loads(odd.read_text("utf-8"))["cells"][1]["source"] == "\ud800"
     assert "secret" in locked.read_text("utf-8")

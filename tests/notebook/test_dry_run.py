@@ -116,7 +116,7 @@ def test_dry_run_works_without_a_key_and_plays_no_step_of_an_offline_model(
     model = offline.script(["Hello."])
     shown = dry(shell, f"%%agent -m {model.model_id} --dry-run --quiet", "Hello?")
     assert model.requests == []
-    assert "nothing leaves here" in shown["text/plain"]
+    assert "answers inside this process" in shown["text/plain"]
     assert "tool population" in shown["text/plain"]
     assert len(nbagent.runs()) == 0
 

@@ -156,7 +156,7 @@ def test_click_stops_a_run_while_its_cell_runs(quiet: Kernel, body: str, way: st
     code, log = BODIES[body]
     if quiet.version < (7,) and (way == "subshell" or body in ("loop", "sleep")):
         pytest.skip("ipykernel 6: no subshells, and nothing arrives during a synchronous tool")
-    assert quiet.value("comms.clicks_arrive_by()") == ("pump" if quiet.version < (7,) else "tap")
+    assert quiet.value("comms.click_delivery()") == ("pump" if quiet.version < (7,) else "tap")
     msg_id = begin(quiet, code)
     start = time.monotonic()
     quiet.stop(subshell=way == "subshell")

@@ -13,7 +13,7 @@ from stories import asked, drawn
 
 from nbagent.contracts.approval import PersonAnswer
 from nbagent.contracts.ports import ShowPieces
-from nbagent.notebook.run_widget import OpBatcher, LiveRun
+from nbagent.notebook.run_widget import LiveRun, OpBatcher
 from nbagent.view.live import Op
 from nbagent.view.node import text_of
 from nbagent.view.picture import picture
@@ -135,8 +135,8 @@ ONCE = PersonAnswer(choice="once")
          [("c1", PersonAnswer(choice="once", arguments={"path": "a.md", "n": 4}))]),
         ({"kind": "answer", "choice": "deny", "reason": "no"},
          [("c1", PersonAnswer(choice="deny", reason="no"))]),
-        ({"kind": "answer", "choice": "once", "fields": {"n": "four"}}, "n: this is not JSON"),
-        ({"kind": "preview", "fields": {"n": "{"}}, "n: this is not JSON"),
+        ({"kind": "answer", "choice": "once", "fields": {"n": "four"}}, "n: not valid JSON"),
+        ({"kind": "preview", "fields": {"n": "{"}}, "n: not valid JSON"),
         ({"kind": "answer", "choice": "once", "question": "C01/c1/9"}, []),
         ({"kind": "answer", "choice": "once", "question": 5}, []),
         ({"kind": "answer", "choice": "once", "run": "another"}, []),

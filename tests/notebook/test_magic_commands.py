@@ -163,7 +163,7 @@ def test_start_of_an_id_has_four_characters(shell: MagicShell, line: str) -> Non
     run = shell.agent("-m offline:demo --quiet")
     body = ["More?"] * line.startswith("%%")
     error = shell.refused(line.replace("{}", run.id[:3]), *body)
-    assert "at least 4 characters (%agent runs lists them)" in error.message
+    assert "at least 4 characters of an id (%agent runs lists them)" in error.message
     assert len(nbagent.runs()) == 1
     shell.cell(line.replace("{}", run.id[:4]), *body)
 
@@ -403,14 +403,14 @@ def test_approvals_of_the_session_are_shown_and_taken_back(shell: MagicShell) ->
     def run() -> None:
         ran(offline.call("delete", path="a.txt"), answer=answer, session="spring", quiet=True)
 
-    assert "nothing is allowed" in shell.said("%agent approvals")
+    assert "no calls are allowed" in shell.said("%agent approvals")
     run()
     run()
     printed = shell.said("%agent approvals")
     assert 'delete({"path":"a.txt"})  \'spring\'  on_approval' in printed
     assert (printed.count("delete("), answer.paths) == (1, ["a.txt"])
     assert "revoked 1 approval;" in shell.said("%agent approvals clear")
-    assert "nothing is allowed" in shell.said("%agent approvals")
+    assert "no calls are allowed" in shell.said("%agent approvals")
     run()
     assert answer.paths == ["a.txt"] * 2, "it is asked about again"
     assert "takes [clear]; remove 'all'" in str(shell.refused("%agent approvals all"))
@@ -457,6 +457,6 @@ def test_workflow_shows_a_package_or_all_that_is_wrong_with_it(
     printed_lines = printed.getvalue().splitlines()
     listed = [line for line in printed_lines if line.startswith("workflow.")]
     assert printed_lines[: len(listed)] == listed > []
-    assert error.message == f"story cannot be used: it has {len(listed)} faults, listed above"
+    assert error.message == f"story cannot be used: it has {len(listed)} problems, listed above"
     assert "nothere" in str(shell.refused("%agent workflow nothere"))
     assert "takes no options" in str(shell.refused("%agent workflow story --raw"))

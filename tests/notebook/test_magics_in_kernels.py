@@ -75,7 +75,8 @@ def test_run_that_ends_a_cell_is_shown_once_and_an_older_one_shows_itself(
     assert record_of(kernel.run("_run")).id == newer
     assert kernel.run("newer, 1").kinds == ["execute_result"]
     cell = kernel.run("agent.run('Hello?')\nnewer")
-    ids = [from_notebook_json(display["metadata"]["nbagent"]).id for display in cell.of("display_data")]
+    shown = cell.of("display_data")
+    ids = [from_notebook_json(display["metadata"]["nbagent"]).id for display in shown]
     assert len(ids) == 2
     assert ids[1] == newer
 
@@ -142,7 +143,7 @@ def test_open_page_no_longer_shows_a_forgotten_run(kernel: LiveKernel) -> None:
     done = kernel.run("nbagent.forget('last')", stdin=True)
     updates = done.of("update_display_data")
     assert {u["transient"]["display_id"] for u in updates} == shown
-    assert all("was forgotten" in u["data"]["text/plain"] for u in updates)
+    assert all("was deleted" in u["data"]["text/plain"] for u in updates)
     assert all("text/html" not in u["data"] and not u["metadata"] for u in updates)
     assert "comm_close" in done.kinds
     assert "_run" in str(kernel.run("_run", fails=True).error)
@@ -162,9 +163,9 @@ class Pair:
         self.place = page.partition('data-kernel="')[2].partition('"')[0]
         kernel.run(
             "from ipywidgets.widgets.widget import _instances as alive\n"
-            "from nbagent.notebook.outputs import output_of\n"
+            "from nbagent.notebook.outputs import find_output\n"
             "from nbagent.session.stores import current_store\n"
-            f"place = output_of({self.place!r}); place.add(p.id, q.id); place.show_saved()"
+            f"place = find_output({self.place!r}); place.add(p.id, q.id); place.show_saved()"
         )
         self.ids: tuple[str, str] = kernel.value("(p.id, q.id)")
         kind = "type(it).__name__ == 'PageActions'"
@@ -195,7 +196,7 @@ def test_a_run_is_forgotten_together_with_its_retry_below_it(kernel: LiveKernel)
     pair.retry(is_swap)
     done = kernel.run("nbagent.forget(q, children=True)", stdin=True)
     drawn = [it["data"] for it in done.of("update_display_data")]
-    assert drawn == [{"text/plain": f"Run {pair.ids[1][:8]} was forgotten."}]
+    assert drawn == [{"text/plain": f"Run {pair.ids[1][:8]} was deleted."}]
     assert "_run" in str(kernel.run("_run", fails=True).error)
 
 

@@ -77,8 +77,8 @@ def test_what_later_cells_added_to_a_replaced_run_is_kept_and_named(kernel: Live
     notices = kernel.value("_run.record.notices")
     assert len(notices) == 1
     third = kernel.value("third.id[:8]")
-    assert f"What 1 later run added ({third}) is kept" in notices[0]
-    assert notices[0].endswith(f"`%%agent --continue {third}` continues there.")
+    assert f"The answer of 1 later run ({third}) is kept" in notices[0]
+    assert notices[0].endswith(f"to continue there, use `%%agent --continue {third}`.")
     words = ask(kernel, "n4", "fourth", f"--continue {third}")
     assert words == ["first", "second", "third", "fourth"]
 

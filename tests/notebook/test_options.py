@@ -101,7 +101,7 @@ def test_a_key_on_a_line_is_refused_and_not_shown(shell: MagicShell, line: str) 
         assert "SECRET" not in message
         assert "key_variable=NAME (--key-variable NAME)" in message
     message = shell.refused("%%agent --key-variable sk-SECRET", "Hello?").message
-    assert "no name of an environment variable" in message
+    assert "not the name of an environment variable" in message
     assert "SECRET" not in message
 
 
@@ -202,7 +202,8 @@ def test_help_without_a_topic_shows_what_everybody_needs(shell: MagicShell) -> N
     assert re.findall(r"^  ([a-z]+)", commands, re.M) == [
         *("tools", "models", "show", "resume", "stop", "config", "doctor", "help")
     ]
-    assert all(f"%agent help {topic}" in text for topic in (*TOPICS, "all"))
+    assert "%agent help TOPIC" in text
+    assert all(topic in text.partition("TOPIC")[2] for topic in (*TOPICS, "all"))
 
 
 def test_example_of_the_help_can_be_typed(shell: MagicShell) -> None:

@@ -76,7 +76,7 @@ def test_a_second_prompt_while_a_run_is_at_work_comes_back(stage: Stage) -> None
     assert stage.state["working"]
     asked = stage.ask("And now?")
     assert stage.told[-1] == {"kind": "refused", "id": asked, "prompt": "And now?"}
-    assert "still at work" in stage.state["error"]
+    assert "still running" in stage.state["error"]
     until(lambda: stage.handles[0].record.messages)
     stage.say("stop")
     stage.settle()
@@ -151,7 +151,7 @@ def test_a_comparison_stands_below_and_stays(stage: Stage) -> None:
     assert "Comparison" in shown
     assert shown.index(first.id[:8]) < shown.index(second.id[:8]), "the older run is A"
     assert stage.run("And of Oslo?").parent_id == second.id
-    stage.panel.drop({first.id})
+    stage.panel.remove_runs({first.id})
     assert len(stage.pictures) == 2
 
 
@@ -367,13 +367,16 @@ def test_the_saved_form_has_all_runs_and_their_records(
     second = stage.run("And of Bergen?")
     after, how = stage.shown[-1]
     assert how["update"]
-    assert [from_notebook_json(one).id for one in how["metadata"]["nbagent"]] == [first.id, second.id]
+    assert [from_notebook_json(one).id for one in how["metadata"]["nbagent"]] == [
+        first.id,
+        second.id,
+    ]
     assert [*after] == ["text/html", "text/plain"]
     for text in after.values():
         assert "Population of Oslo?" in text
         assert "717,710" in text
     assert "<img" not in after["text/html"]
-    monkeypatch.setattr("nbagent.notebook.panel_lists.SAVED_BYTES", 100)
+    monkeypatch.setattr("nbagent.notebook.panel_lists.MAX_SAVED_BYTES", 100)
     stage.run("Hello")
     assert "2 earlier runs are in the store only" in stage.shown[-1][0]["text/html"]
 

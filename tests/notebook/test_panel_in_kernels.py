@@ -52,7 +52,7 @@ class PanelKernel(LiveKernel):
     def choose(self, model: str, first: str = "") -> None:
         """Begin a new conversation with a model, which a line may make first."""
         said = [{"kind": "field", "name": "model", "value": model}, {"kind": "new"}]
-        self.run(f"{first}\nfor said in {said!r}: panel_of_this_kernel().heard(said)")
+        self.run(f"{first}\nfor said in {said!r}: panel_of_this_kernel().on_message(said)")
 
     def says(self, word: str, value: object) -> Any:
         def says(message: dict[str, Any]) -> bool:
@@ -99,7 +99,7 @@ def test_a_tool_says_that_it_waits_for_a_cell(kernel: PanelKernel) -> None:
     kernel.ask("Look it up")
     kernel.heard(lambda m: "'run'" in str(m["content"].get("data")))
     kernel.send("time.sleep(2.5)")
-    words = "waits for the kernel, which a cell keeps busy"
+    words = "waits for the kernel: a cell is running"
     kernel.heard(lambda m: words in str(m["content"].get("data")))
     kernel.heard(kernel.says("working", ""))
     assert kernel.value("_run.text") == "Done."
@@ -154,7 +154,7 @@ def test_the_second_call_shows_the_same_panel_and_without_a_person_a_display_say
     (output,) = nobody.of("display_data")
     assert [*output["data"]] == ["text/html", "text/plain"]
     assert output["data"]["text/plain"].startswith(
-        "nbagent panel. This cell ran where nobody can type"
+        "nbagent panel. This cell ran without a person"
     )
 
 

@@ -59,7 +59,7 @@ def test_a_message_that_is_not_whole_does_nothing(
         done.append(work)
 
     monkeypatch.setattr(actions, "start_by_click", note)
-    monkeypatch.setattr(actions, "aside", note)
+    monkeypatch.setattr(actions, "run_in_thread", note)
     fine: dict[str, Any] = {"do": "retry", "at": output.id, "run": output.run_ids[0]}
     fine |= {"kind": "act", "fields": {"n": "3"}}
     actions.on_message({**fine, **change})

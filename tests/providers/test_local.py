@@ -253,11 +253,11 @@ def test_server_has_no_key_of_this_process_and_asks_for_its_own(
     ("name", "says"),
     [
         ("n_ctx=5", "could not be loaded .*JSONDecodeError.* check .* NBAGENT_LOCAL_PARAMS"),
-        ("missing.gguf", "is no file; name a GGUF file"),
+        ("missing.gguf", "is not a file; name a GGUF file"),
         ("text.gguf", "could not be loaded "),
         ("cut.gguf", "could not be loaded .*corrupted or incomplete"),
-        ("hf:owner/../x.gguf", "names no model file of the hub"),
-        ("hf:owner/repo", "names no model file of the hub; write OWNER/REPO/FILE.gguf"),
+        ("hf:owner/../x.gguf", "is not a model file of the hub"),
+        ("hf:owner/repo", "is not a model file of the hub; write OWNER/REPO/FILE.gguf"),
         ("hf:owner/repo/absent.gguf", "run %agent pull owner/repo/absent.gguf"),
     ],
 )
@@ -334,7 +334,7 @@ def test_download_that_was_cut_goes_on_where_it_ended(
         ({"refusal": (404, "EntryNotFound")}, "Entry Not Found"),
         ({"refusal": (503, "")}, "503"),
         ({"headers": {"ETag": '"../../above"'}}, "names its content '../../above', which is no"),
-        ({"headers": {"X-Linked-ETag": '".."'}}, r"names its content '\.\.', which is no hash"),
+        ({"headers": {"X-Linked-ETag": '".."'}}, r"names its content '\.\.', which is not a hash"),
         ({"headers": {"X-Repo-Commit": "../../above"}}, "names its content '../../above'"),
     ],
     ids=lambda value: None if isinstance(value, str) else str(value),

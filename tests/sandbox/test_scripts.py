@@ -17,7 +17,7 @@ import pytest
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ToolError
 from nbagent.sandbox import confinement, script, syscalls
-from nbagent.sandbox.process import LevelName, ScriptLimits, ScriptOrder, run_unsupervised
+from nbagent.sandbox.process import LevelName, ScriptLimits, ScriptJob, run_unsupervised
 from nbagent.sandbox.script import ScriptResult, isolation_level, run_script
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
@@ -35,11 +35,11 @@ def test_where_the_kernel_offers_landlock_it_holds() -> None:
     """Otherwise the tests of that level would be skipped, and nobody would see why."""
     if not confinement.landlock_abi() or os.uname().machine not in syscalls.ARCHES:
         pytest.skip("this kernel does not offer it")
-    assert (script.landlock_trouble(), isolation_level().name) == ("", "landlock")
+    assert (script.landlock_problem(), isolation_level().name) == ("", "landlock")
 
 
 def ran(folder: Path, text: str | bytes, level: LevelName = "process", **more: Any) -> ScriptResult:
-    return run_script(ScriptOrder(text=text, cwd=folder, isolation=level, **more))
+    return run_script(ScriptJob(text=text, cwd=folder, isolation=level, **more))
 
 
 def test_a_script_gives_its_output_its_code_and_its_files(tmp_path: Path, level: LevelName) -> None:
@@ -105,7 +105,7 @@ def test_it_imports_modules_beside_it_and_none_in_place_of_others(tmp_path: Path
         "print(beside.WORD, top.WORD, json.dumps(1), os.path.basename(__file__), __name__)\n"
         "print(open('top.py').read())\n"
     )
-    result = run_script(ScriptOrder(text=text, file=scripts / "go.py", cwd=tmp_path))
+    result = run_script(ScriptJob(text=text, file=scripts / "go.py", cwd=tmp_path))
     assert result.stdout == "beside top 1 go.py __main__\nWORD = 'top'\n", result.stderr
 
 
@@ -146,7 +146,7 @@ def test_a_stop_ends_it_at_once(tmp_path: Path, level: LevelName, after_s: float
     token = CancelToken()
     nap = f"6{os.getpid()}.5"
     text = f"import os; os.execvp('sleep', ['sleep', '{nap}'])"
-    order = ScriptOrder(text=text, cwd=tmp_path, isolation=level)
+    order = ScriptJob(text=text, cwd=tmp_path, isolation=level)
     began = time.monotonic()
     if after_s:
         threading.Timer(after_s, token.set).start()
@@ -227,7 +227,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from nbagent.sandbox.script import *\n"
         f'text = \'import subprocess; subprocess.run(["sleep", "{nap}"])\'\n'
-        f"run_script(ScriptOrder(text=text, cwd=Path({str(tmp_path)!r}), isolation='process'))"
+        f"run_script(ScriptJob(text=text, cwd=Path({str(tmp_path)!r}), isolation='process'))"
     )
     # What it kept on disk stays, as after any kill -9: among the test's own files.
     env = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -268,7 +268,7 @@ def sleeping(nap: str) -> bool:
 def test_without_a_supervisor_it_still_ends(tmp_path: Path, text: str, ended: str) -> None:
     """What Windows gets, tried here."""
     limits = ScriptLimits(timeout_s=0.5, flood_bytes=100_000)
-    order = ScriptOrder(text=text, cwd=tmp_path, limits=limits)
+    order = ScriptJob(text=text, cwd=tmp_path, limits=limits)
     command, began = [sys.executable, "-c", text], time.monotonic()
     ending = run_unsupervised(order, command, dict(os.environ), tmp_path, CancelToken())
     assert (ending.ended_by, ending.returncode == 0) == (ended, not ended)

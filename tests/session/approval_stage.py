@@ -134,5 +134,5 @@ class Shifting:
             return ToolOutcome(result=ToolResult(ok=True, data="ok"))
 
         arguments = self.form or call.arguments or {}
-        preview = replace(self.base, binds=state)
+        preview = replace(self.base, approval_key=state)
         return PreparedCall(spec=self.spec, arguments=arguments, preview=preview, run=run)

@@ -37,7 +37,7 @@ from nbagent.providers.offline import call, calls, script
 from nbagent.session.frontend import use_frontend
 from nbagent.view.question import question_text
 
-NO_JSON = ("denied", (), "no JSON")
+NO_JSON = ("denied", (), "not JSON")
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 DEEP = json.loads("[" * 200 + "]" * 200)
@@ -67,7 +67,7 @@ def test_on_approval_decides_with_what_it_returns(given: str) -> None:
     it = only(run)
     assert (it.approval, it.approved_by, tuple(done)) == (approval, "callback", ran_with)
     (asked,) = answer.questions
-    assert (asked.tool, asked.arguments, asked.scope) == ("delete", {"path": "a"}, "this very call")
+    assert (asked.tool, asked.arguments, asked.scope) == ("delete", {"path": "a"}, "this exact call")
     assert (asked.summary, asked.why) == ("Delete a file.", "")
     result = model.requests[1].messages[-1].text
     assert ("E_DENIED" in result, said in result) == (approval == "denied", True)
@@ -276,7 +276,7 @@ def test_edited_arguments_are_previewed_and_nothing_runs_meanwhile(
     assert outside[0] == ""
     assert outside[1].startswith("with these arguments: refused: ")
     assert (tmp_path / "a.md").read_text() == "x"
-    assert only(run).reason == "for the session (this very call)"
+    assert only(run).reason == "for the session (this exact call)"
 
 
 @pytest.mark.timed

@@ -333,7 +333,7 @@ def test_retry_shows_which_answers_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "why"), [({"n": 0}, "one to 50"), ({"turn": "C07"}, "no turn 'C07'")]
+    ("given", "why"), [({"n": 0}, "expected 1 to 50"), ({"turn": "C07"}, "no turn 'C07'")]
 )
 def test_retry_that_cannot_be_made_is_refused(given: dict[str, Any], why: str) -> None:
     run = nbagent.Agent(model=script(["One."])).run("Go.")

@@ -107,7 +107,7 @@ def test_what_does_not_fit_goes_back_and_twice_is_forgiven(wrong: str) -> None:
     assert run.output is None
     with pytest.raises(nbagent.UsageError, match="no answer"):
         run.output_as(City)
-    with pytest.raises(nbagent.UsageError, match="no answer of a type"):
+    with pytest.raises(nbagent.UsageError, match="no typed answer"):
         run.frame()
     resumed = run.resume(model=script([good]))
     assert resumed.output == City(**OSLO), "the correction is in the conversation"
@@ -144,7 +144,7 @@ def test_the_type_goes_on_with_the_conversation_until_another_is_given() -> None
     assert forked.output == [Town(**BERGEN)]
     plain = nbagent.open_run(forked.id).resume("In a word?", output=str)
     assert (plain.output, model.requests[-1].tools) == ("Bergen.", ())
-    with pytest.raises(nbagent.UsageError, match="no answer of a type"):
+    with pytest.raises(nbagent.UsageError, match="no typed answer"):
         plain.frame()
     run = nbagent.Agent(model=script(["Hello."]), tools=[], quiet=True).run("Hello?")
     assert run.output is None

@@ -18,7 +18,7 @@ from nbagent.contracts.model import ToolSpec, ToolTraits
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.notebook import reports
 from nbagent.providers.offline import call, calls, script
-from nbagent.session.approval import PolicyRules, tightened
+from nbagent.session.approval import PolicyRules, tighten_policy
 from nbagent.session.frontend import use_frontend
 
 
@@ -56,10 +56,10 @@ def test_the_stricter_limits_and_isolation_hold() -> None:
         return ToolPolicy(isolation=isolation, limits=nbagent.ToolLimits(max_read_bytes=read))
 
     for mine, agents in ("landlock", "process"), ("auto", "process"), ("process", "landlock"):
-        both = tightened(policy(mine, 10), policy(agents, 100))
+        both = tighten_policy(policy(mine, 10), policy(agents, 100))
         assert both.isolation == ("auto" if mine == "auto" else "landlock")
         assert both.limits.max_read_bytes == 10
-        assert tightened(policy(mine, 100), policy(agents, 10)).limits == both.limits
+        assert tighten_policy(policy(mine, 100), policy(agents, 10)).limits == both.limits
 
 
 def test_an_edited_call_is_judged_anew() -> None:
@@ -100,7 +100,7 @@ def test_rules_that_forbid_hold_for_every_form_of_a_call(path: str) -> None:
 @pytest.mark.parametrize("rule", ["mcp", "mcp:*", "mcp:git", "mcp:g*", "git__*"])
 def test_a_rule_may_name_a_server_in_many_ways(rule: str) -> None:
     spec = ToolSpec(name="git__log", traits=ToolTraits(host="mcp:git"))
-    assert PolicyRules(ToolPolicy(deny=[rule])).hiding(spec)
+    assert PolicyRules(ToolPolicy(deny=[rule])).hidden_reason(spec)
 
 
 def line_of(tool: str, text: str) -> str:

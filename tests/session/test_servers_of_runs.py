@@ -159,7 +159,7 @@ def test_a_run_that_goes_on_in_this_process_has_its_headers_and_later_asks_for_t
     )
     command = [sys.executable, "-c", code]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert "that run had headers (X-Tenant), whose values are never kept" in said
+    assert "that run had headers (X-Tenant), whose values are never stored" in said
     assert "give them again: headers={…}" in said
     assert server.requests[-1].headers["x-tenant"] == TENANT
     assert len(server.requests) == 4

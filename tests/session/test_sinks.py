@@ -103,7 +103,7 @@ def test_events_are_seen_only_after_they_are_committed_and_deltas_are_never_stor
 def test_the_lease_of_the_store_is_kept_alive_while_a_run_is_at_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(active, "_BEAT_S", 0.05)
+    monkeypatch.setattr(active, "_HEARTBEAT_S", 0.05)
     beats: list[Store] = []
     heartbeat = Store.heartbeat
 
@@ -142,7 +142,7 @@ def test_a_disk_that_fails_in_the_middle_moves_the_runs_into_memory_and_says_so_
     assert path is not None
     lock = ExitStack()
     if way == "locked":
-        monkeypatch.setattr(database, "BUSY_S", 0.3)
+        monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.3)
 
     def spoil() -> str:
         """Spoil the disk."""
@@ -276,7 +276,7 @@ def test_a_stop_during_the_wait_cuts_the_tools_at_once_and_loses_no_turn() -> No
     assert watch.waits.wait(10), "the result of `quick` cannot be committed"
     run.stop()
     assert cut.wait(2), "the running tool is interrupted while the commit waits"
-    assert ["or stops, when it is done" in text for text in watch.said] == [True]
+    assert ["continues (or stops) when it is done" in text for text in watch.said] == [True]
     holder.__exit__(None, None, None)
     check_run(run.wait(timeout=20))
     assert (run.phase, run.stop_reason) == ("Failed", "stopped")
@@ -288,7 +288,7 @@ def test_a_stop_during_the_wait_cuts_the_tools_at_once_and_loses_no_turn() -> No
 def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_S", 0.3)
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.3)
     agent = nbagent.Agent(model=script(["One.", "Two."]), tools=[])
     home = Path(os.environ["NBAGENT_HOME"])
     home.mkdir(parents=True)

@@ -27,7 +27,7 @@ from nbagent.providers.offline import call, calls, script
 from nbagent.shown.images import IMAGE_BYTES
 from nbagent.shown.texts import BUDGET_CHARS, cut_middle, readable, visible
 from nbagent.shown.values import to_json_within, to_parts, to_text
-from nbagent.tools.functions.outcome import MAX_RESULT_CHARS, result_of
+from nbagent.tools.functions.outcome import MAX_RESULT_CHARS, value_outcome
 
 LIMIT_S = 16.0
 """Far above what any value takes: two busy cores, and pictures of 144 megapixels."""
@@ -46,7 +46,7 @@ def test_every_value_is_shown_within_its_budget_and_is_a_result_of_valid_json(na
     began = time.monotonic()
     check_parts(to_parts(value))
     if name not in RAISING:
-        check_result(result_of(make()))
+        check_result(value_outcome(make()))
     assert time.monotonic() - began < LIMIT_S
     assert words in to_text(make())
     for budget in (0, 20):
@@ -186,7 +186,7 @@ def test_stop_ends_a_result_that_would_never_be_read() -> None:
 
 def test_showing_values_imports_no_heavy_package() -> None:
     code = (
-        "import sys\nfrom nbagent.shown import shown_text\nshown_text([object(), {1: 2}])\n"
+        "import sys\nfrom nbagent.shown.values import to_text\nto_text([object(), {1: 2}])\n"
         "print([m for m in ('pandas', 'numpy', 'matplotlib', 'PIL') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -283,7 +283,7 @@ def test_what_is_no_saved_notebook_is_one_clear_line(
 ) -> None:
     if content is not None:
         (tmp_path / "x.ipynb").write_text(content)
-    said = rf"x\.ipynb is no notebook with whole records \(.*{said}"
+    said = rf"x\.ipynb is not a notebook with valid records \(.*{said}"
     with pytest.raises(UsageError, match=said):
         nbagent.read_notebook(tmp_path / "x.ipynb")
 

@@ -11,7 +11,7 @@ import pytest
 from host_door import FileDoor, HostDoor
 from servers.mcp_door import hand
 
-from nbagent.tools.mcp import server
+from nbagent.tools.mcp import config
 from nbagent.tools.mcp.config import known_servers, mcp
 from nbagent.tools.mcp.server import McpServer
 
@@ -41,7 +41,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def nothing_known(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No MCP server of another test, no file of the developer's."""
-    monkeypatch.setattr(server, "_servers", {})
+    monkeypatch.setattr(config, "_servers", {})
     monkeypatch.chdir(home.parent)
     yield
     for one in known_servers().values():

@@ -22,10 +22,10 @@ from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.files.mounts import Mounts
 from nbagent.runtime import RunTask, wait
 from nbagent.session.approval import PolicyRules
-from nbagent.session.tool_hosts import resolving
+from nbagent.session.tool_hosts import glob_resolver
 from nbagent.tools import filesystem
 from nbagent.tools.functions.host import FunctionHost
-from nbagent.tools.host_config import HostOrder
+from nbagent.tools.host_config import HostConfig
 
 T = TypeVar("T")
 
@@ -179,6 +179,6 @@ class FileDoor(HostDoor):
     ) -> None:
         mounts = mounts or Mounts.of(project, state=project.with_name("state"))
         policy = policy or ToolPolicy()
-        self.rules = rules = PolicyRules(policy, resolving(mounts))
-        given: dict[str, Any] = {"mounts": mounts, "policy": policy, "forbids": rules.denies}
-        super().__init__(*filesystem.open_hosts(HostOrder(words=words, project=project, **given)))
+        self.rules = rules = PolicyRules(policy, glob_resolver(mounts))
+        given: dict[str, Any] = {"mounts": mounts, "policy": policy, "is_denied": rules.denies}
+        super().__init__(*filesystem.open_hosts(HostConfig(names=words, project=project, **given)))

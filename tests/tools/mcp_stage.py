@@ -12,21 +12,21 @@ from typing import Any
 from host_door import HostDoor
 
 from nbagent.contracts.tools import ToolContext
-from nbagent.tools.host_config import HostOrder
-from nbagent.tools.hosts import open_source
+from nbagent.tools.host_config import HostConfig
+from nbagent.tools.hosts import open_source_hosts
 from nbagent.tools.mcp.server import McpServer
 
 
-def order(*words: str, project: Path | None = None) -> HostOrder:
+def order(*words: str, project: Path | None = None) -> HostConfig:
     """What a run wants."""
-    return HostOrder(words=words, project=project or Path.cwd())
+    return HostConfig(names=words, project=project or Path.cwd())
 
 
 class Door(HostDoor):
     """One host of one run; its tools are called by the names that the server gives them."""
 
     def __init__(self, server: McpServer) -> None:
-        super().__init__(*open_source(server, order()))
+        super().__init__(*open_source_hosts(server, order()))
         self.server = server
         self.prefix = server.name.replace(".", "_") + "__"
         self.fractions: list[tuple[str, float | None]] = []

@@ -78,7 +78,7 @@ def test_a_rule_holds_for_a_file_by_each_of_its_names(project: Path, rule: str, 
     for path in FOLDER_NAMES:
         for file, ruling in (("x.txt", kind), ("x.txt2", "ask")):
             prepared = door.prepared("fs.write", path=f"{path}/{file}", content="x")
-            hit = door.rules.says(prepared.spec, prepared.preview, prepared.arguments)
+            hit = door.rules.decide(prepared.spec, prepared.preview, prepared.arguments)
             assert hit.ruling == ruling, path
 
 

@@ -159,6 +159,8 @@ def test_names_of_a_built_in_host_are_its_own_and_wrong_ones_are_left_out() -> N
 
 def test_hidden_tool_is_not_shown_and_its_call_is_denied_before_its_host_sees_it() -> None:
     hosts = [FunctionHost([greet]), OtherHost("a")]
-    door = HostDoor(HostSet(hosts, hides=lambda spec: "deny=greet" if spec.name == "greet" else ""))
+    door = HostDoor(
+        HostSet(hosts, hidden_reason=lambda spec: "deny=greet" if spec.name == "greet" else "")
+    )
     assert list(door.specs) == ["a"]
     assert door.error("greet", wrong=1).message == "the policy denies this call: deny=greet"

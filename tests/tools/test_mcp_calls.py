@@ -132,7 +132,7 @@ def test_server_sees_only_what_it_was_given(start: Start, monkeypatch: pytest.Mo
 def test_log_holds_stderr_and_chatter_and_is_bounded(start: Start) -> None:
     door = start("--chatty").listed()
     assert "the server is up" in door.server.log
-    assert any("no message of MCP" in line and "Welcome" in line for line in door.server.log)
+    assert any("not an MCP message" in line and "Welcome" in line for line in door.server.log)
     assert door.data("flood", lines=30_000) == "flooded"
     assert until(lambda: any("line 29999" in line for line in door.server.log))
     assert len(door.server.log) <= 50
@@ -180,7 +180,7 @@ def test_answer_that_cannot_be_read_is_an_error_at_once(start: Start) -> None:
     door = start("--strict").listed()
     error = door.error("deep", id_first=True)
     assert error.code == "E_TOOL_FAILED"
-    assert "cannot be read" in error.message
+    assert "it sent an invalid message" in error.message
     assert door.data("echo", text="on") == '{"text": "on"}'
 
 

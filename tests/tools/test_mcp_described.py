@@ -17,9 +17,9 @@ from servers.mcp_door import hand
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact
-from nbagent.tools.mcp.config import found, known_servers, mcp
+from nbagent.tools.mcp.config import find_server, known_servers, mcp
 from nbagent.tools.mcp.connection import Definitions
-from nbagent.tools.mcp.host import ListedTool, offered, open_hosts
+from nbagent.tools.mcp.host import ListedTool, build_tools, open_hosts
 from nbagent.tools.mcp.server import McpServer
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
@@ -34,12 +34,12 @@ def write(path: Path, servers: Any) -> Path:
 NO_SERVER: dict[str, tuple[dict[str, Any], str]] = {
     "blank in name": ({"name": "a b", "command": ["x"]}, "no name for an MCP server"),
     "both": ({"command": ["x"], "url": "https://h/"}, "either command"),
-    "env": ({"command": ["x"], "env": {"A": 7}}, "env .* must be texts"),
+    "env": ({"command": ["x"], "env": {"A": 7}}, "env .* must be a dict of texts"),
     "plain http": ({"url": "http://host.example/mcp"}, "http on this machine"),
     "login": ({"url": "https://ada:secret@host/"}, "headers="),
     "key in query": ({"url": "https://host/mcp?api_key=123"}, "headers="),
     "header": ({"url": "https://host/", "headers": {"A": "x\r\nB: y"}}, "control characters"),
-    "file and command": ({"file": "x.json", "command": ["x"]}, "not two"),
+    "file and command": ({"file": "x.json", "command": ["x"]}, "only one of file="),
 }
 
 
@@ -102,7 +102,7 @@ def test_file_of_servers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 BAD_FILES: dict[str, tuple[str | None, str]] = {
     "missing": (None, "cannot be read"),
     "no JSON": ("{", "line 1 column 2"),
-    "deep": (f'{{"mcpServers": {{"a": {"[" * 400 + "]" * 400}}}}}', "names no MCP servers"),
+    "deep": (f'{{"mcpServers": {{"a": {"[" * 400 + "]" * 400}}}}}', "has no MCP servers"),
     "command": ('{"mcpServers": {"a": {"command": 7.5}}}', "mcpServers.a: .* list of texts"),
     "args": ('{"mcpServers": {"a": {"command": "x", "args": "y"}}}', "mcpServers.a: .* args"),
     "variable": ('{"mcpServers": {"a": {"command": "${NOT_SET_4711}"}}}', "a: .*NOT_SET_4711"),
@@ -127,10 +127,10 @@ def test_server_of_a_file_is_looked_up_anew_each_time(tmp_path: Path, home: Path
     write(project / ".mcp.json", {"city": {"command": "project"}, "bad": {"command": 7.5}})
     names = [host.name for host in open_hosts(order("mcp:city", "mcp:bad", project=project))]
     assert names == ["mcp:city", "mcp:bad"]
-    assert found("city", project).identity == McpServer("city", command="home").identity
+    assert find_server("city", project).identity == McpServer("city", command="home").identity
     write(own, {"city": {"command": "edited"}})
     (project / ".mcp.json").write_text("{")  # A project's broken file stops nothing of one's own.
-    assert found("city", project).identity == McpServer("city", command="edited").identity
+    assert find_server("city", project).identity == McpServer("city", command="edited").identity
 
 
 @pytest.mark.parametrize("word", ["mcp:cty"])
@@ -184,7 +184,7 @@ SERVER = McpServer("city", command=["serve"])
 
 
 def listing(*raw: dict[str, Any], server: McpServer = SERVER) -> Any:
-    return offered(server, Definitions(raw))
+    return build_tools(server, Definitions(raw))
 
 
 def only(raw: dict[str, Any], server: McpServer = SERVER) -> ListedTool:

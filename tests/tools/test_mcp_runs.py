@@ -19,7 +19,7 @@ import nbagent
 from nbagent import offline
 from nbagent.contracts.approval import PersonAnswer
 from nbagent.session.frontend import use_frontend
-from nbagent.tools.mcp.config import found, known_servers, mcp
+from nbagent.tools.mcp.config import find_server, known_servers, mcp
 from nbagent.tools.mcp.connection import connection_of
 from nbagent.tools.mcp.server import McpServer
 
@@ -59,7 +59,7 @@ def test_all_is_every_host_and_the_persons_servers_as_far_as_rules_allow(project
     names = {tool.name for tool in model.requests[0].tools}
     assert {"look", "get_skill", "nb.inspect", "own__echo", "made__echo"} <= names
     assert {name.partition("__")[0] for name in names if "__" in name} == {"own", "made"}
-    refused = found("refused", project)
+    refused = find_server("refused", project)
     assert isinstance(refused, McpServer)
     assert not refused.is_running, "a server that is denied is not started"
 
@@ -123,7 +123,7 @@ def test_stop_does_not_wait_for_a_server_that_starts() -> None:
     run.wait()
     assert run.stop_reason == "stopped"
     assert time.monotonic() - began < 2
-    life = connection_of(made).life
+    life = connection_of(made).session
     assert life is not None
     assert until(life.task.done), "its process has ended"
 

@@ -28,9 +28,9 @@ from nbagent.contracts.records import ToolRun
 from nbagent.contracts.tools import ToolContext
 from nbagent.providers.offline import call, script
 from nbagent.session.frontend import use_frontend
-from nbagent.tools.host_config import HostOrder
+from nbagent.tools.host_config import HostConfig
 from nbagent.tools.notebook import open_hosts
-from nbagent.tools.notebook_values import HIDDEN, masked
+from nbagent.tools.notebook_values import HIDDEN, mask_secrets
 
 
 def a_function() -> int:
@@ -43,7 +43,7 @@ class Notebook(HostDoor):
 
     def __init__(self, *words: str, policy: ToolPolicy | None = None) -> None:
         policy = policy or ToolPolicy()
-        (host,) = open_hosts(HostOrder(words=words or ("nb",), project=Path(), policy=policy))
+        (host,) = open_hosts(HostConfig(names=words or ("nb",), project=Path(), policy=policy))
         super().__init__(host)
         self.names["__name__"] = "__main__"
 
@@ -324,9 +324,9 @@ def test_what_has_a_secret_name_inside_a_value_is_not_shown(notebook: Notebook, 
 @pytest.mark.timed
 def test_masking_code_takes_no_time_for_long_words() -> None:
     start = time.monotonic()
-    masked("a" * 200_000 + "=" * 200_000 + "'" + "key='" * 20_000)
+    mask_secrets("a" * 200_000 + "=" * 200_000 + "'" + "key='" * 20_000)
     assert time.monotonic() - start < 2
-    assert masked("db_password = 'x y'; n = 'z'") == f"db_password = '{HIDDEN}'; n = 'z'"
+    assert mask_secrets("db_password = 'x y'; n = 'z'") == f"db_password = '{HIDDEN}'; n = 'z'"
 
 
 @pytest.mark.parametrize("path", ["os.environ", "env", "os.environ._data"])

@@ -18,8 +18,8 @@ from nbagent.files.mounts import Mounts
 from nbagent.sandbox import script
 from nbagent.sandbox.script import isolation_level
 from nbagent.session.approval import PolicyRules
-from nbagent.session.tool_hosts import resolving
-from nbagent.tools.host_config import HostOrder
+from nbagent.session.tool_hosts import glob_resolver
+from nbagent.tools.host_config import HostConfig
 from nbagent.tools.hosts import open_hosts
 from nbagent.tools.skill_folders import FOLDERS, FoundSkills, Skill, find_skills
 from nbagent.tools.skills import SkillHost
@@ -49,7 +49,7 @@ class Stage(HostDoor):
     def open(self, *words: str) -> SkillHost:
         """The host as a run opens it."""
         mounts = Mounts.of(self.project, state=self.state)
-        order = HostOrder(words=(), project=self.project, mounts=mounts, policy=self.policy)
+        order = HostConfig(names=(), project=self.project, mounts=mounts, policy=self.policy)
         (self.host,) = open_hosts(words or ("skills",), order)
         return self.host
 
@@ -105,8 +105,8 @@ def test_only_what_was_named_and_is_there_is_offered(stage: Stage, tmp_path: Pat
     assert list(stage.specs) == ["list_skills", "get_skill"]
     with pytest.raises(UsageError, match="did you mean 'get_skill'"):
         stage.open("skills.get_skil")
-    order = HostOrder(
-        words=(), project=tmp_path / "home", mounts=Mounts.of(tmp_path, state=tmp_path)
+    order = HostConfig(
+        names=(), project=tmp_path / "home", mounts=Mounts.of(tmp_path, state=tmp_path)
     )
     assert not HostDoor(*open_hosts(["skills"], order)).specs
 
@@ -155,7 +155,7 @@ NOT_RUN: dict[str, tuple[str, str, str]] = {
     "another Python": (
         needs('# requires-python = ">=9"'),
         "E_PRECONDITION_FAILED",
-        "it wants Python >=9",
+        "it needs Python >=9",
     ),
     "no TOML": (needs("# dependencies = ["), "E_PRECONDITION_FAILED", "cannot be read"),
 }
@@ -177,13 +177,13 @@ def test_a_rule_about_a_file_holds_for_each_spelling_of_it(stage: Stage, rule: s
     (stage.skill / "notes").mkdir()
     stage.write("notes/a.py", "print(1)")
     denied = ToolPolicy(deny=[f"{RUN}(script={rule})", f"get_skill(file={rule})"])
-    rules = PolicyRules(denied, resolving(Mounts.of(stage.project)))
+    rules = PolicyRules(denied, glob_resolver(Mounts.of(stage.project)))
     stage.open()
     spellings = {" ./notes//a.py\n": "deny", "/notes/a.py": "deny", "a.py": "allow"}
     for text, ruling in spellings.items():
         for tool, name in ((RUN, "script"), ("get_skill", "file")):
             made = stage.prepared(tool, skill_name="report", **{name: text})
-            assert rules.says(made.spec, CallPreview(), made.arguments).ruling == ruling
+            assert rules.decide(made.spec, CallPreview(), made.arguments).ruling == ruling
 
 
 @pytest.mark.parametrize("wanted", ['"orjson", "pydantic>=2"', "\"nothing; python_version < '3'\""])
@@ -243,7 +243,7 @@ def test_without_isolation_a_person_is_always_asked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apart = stage.script("pass").preview
-    monkeypatch.setattr(script, "landlock_trouble", lambda: "not here")
+    monkeypatch.setattr(script, "landlock_problem", lambda: "not here")
     seen = stage.script("pass").preview
     assert (seen.ruling, seen.minimum) == ("ask", True), "no setting does without the question"
     assert stage.specs[RUN].traits.ruling == "ask"
@@ -443,7 +443,7 @@ def test_nothing_outside_a_skill_is_read(project: Path, home: Path, file: str, c
     (skill.root / "large").write_text("x" * 101)
     os.mkfifo(skill.root / "pipe")
     with pytest.raises(ToolError) as caught:
-        skill.read(file, most_bytes=100)
+        skill.read(file, max_bytes=100)
     assert caught.value.code.startswith(code)
     assert str(project) not in caught.value.message
 

@@ -318,9 +318,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
         Annotated[str, Field(pattern="^(?!x)a")],
         "look-around, including look-ahead and look-behind, is not supported",
     ),
-    "alias of itself": (Recursive, "alias that names itself; write pydantic.JsonValue"),
+    "alias of itself": (Recursive, "is a recursive alias; write pydantic.JsonValue"),
     "unknown name in a model": (Early, "names a class that is not defined yet; define it"),
-    "no expression": ("list[", "define or import what it names"),
+    "no expression": ("list[", "define or import the names in it"),
 }
 
 
@@ -452,7 +452,7 @@ def test_what_was_read_otherwise_is_noted(bench: HostDoor) -> None:
     assert "sk-in-an-argument" not in str(error)
     outcome = bench.run(search, query="x", limit=None, kind=" B")
     assert outcome.result.ok
-    assert outcome.notes == ("limit: None left out, the default counts", "kind: ' B' read as 'b'")
+    assert outcome.notes == ("limit: None ignored, the default is used", "kind: ' B' read as 'b'")
 
 
 TEXTS = ["", "null", "[1", "{", "[]", "{}", '[["', "1,2", "\ud800", "x" * 3_000, "٣"]

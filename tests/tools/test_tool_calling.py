@@ -107,7 +107,7 @@ def tool_of(kind: str, seconds: float = 0.0, gives: Any = "done", **options: Any
 def test_tool_is_ended_by_its_time(bench: HostDoor, kind: str) -> None:
     error = refused(bench.run(tool_of(kind, 30, timeout=0.1)))
     assert error.code == "E_TIMEOUT"
-    assert error.message.startswith("work took longer than 0.1 s and was given up; ")
+    assert error.message.startswith("work took longer than 0.1 s and was stopped; ")
     assert not bench.cancel.is_set
 
 

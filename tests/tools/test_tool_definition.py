@@ -107,11 +107,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "idempotent": (lambda: tool(idempotent=True), "the model reads E_INTERRUPTED"),  # pyright: ignore
     "builtin without a signature": (lambda: as_tool(max), "wrap it in a def with hints"),
     "builtin": (lambda: tool(len), "wrap it in a def"),
-    "number": (lambda: tool(5), "is no tool"),  # pyright: ignore
+    "number": (lambda: tool(5), "cannot be a tool"),  # pyright: ignore
     "budget": (lambda: tool(max_result_chars=1), "at least 100"),
-    "sync": (lambda: tool(loop="notebook")(lambda: 1), "for an async def"),
+    "sync": (lambda: tool(loop="notebook")(lambda: 1), "needs an async def"),
     "class": (lambda: as_tool(Counter), "give a function, a bound method or an instance"),
-    "unbound method": (lambda: as_tool(Counter.add), "take the method of an instance"),
+    "unbound method": (lambda: as_tool(Counter.add), "use the method of an instance"),
     "partial with too many": (lambda: as_tool(functools.partial(unfit, 1, 2, 3)), "wrap it in a"),  # pyright: ignore
     "async": (lambda: tool(threaded=True)(asyncio.sleep), "threaded=True"),
     "lambda": (lambda: tool(lambda: 1), "a lambda has no name"),
@@ -131,7 +131,7 @@ def test_what_can_be_no_tool_is_one_clear_error(make: Callable[[], Any], words: 
 def test_hint_that_names_what_is_undefined_yet_is_read_later() -> None:
     for head in ("f(size: 'Size')", "f(size: 'list[Size] | None' = None)"):
         function = tool(made(f"def {head}: pass"))
-        with pytest.raises(UsageError, match="define or import what it names"):
+        with pytest.raises(UsageError, match="define or import the names in it"):
             as_tool(function)
         function.__globals__["Size"] = int
         assert list(as_tool(function).spec.parameters["properties"]) == ["size"]

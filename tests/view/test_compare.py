@@ -149,8 +149,8 @@ def test_history_has_buttons_only_for_a_kernel_that_answers_them() -> None:
         assert mark not in plain.partition("</style>")[2]
     assert 'data-kernel="k-1"' in alive
     assert alive.count('data-do="show"') == alive.count(f'data-run="{run.id}"') == 1
-    assert len(nbagent.history().searched("Look").records) == 1
-    assert len(nbagent.history().searched("Nowhere").records) == 0
+    assert len(nbagent.history().with_search("Look").records) == 1
+    assert len(nbagent.history().with_search("Nowhere").records) == 0
 
 
 def test_history_finds_a_text_in_prompts_answers_and_results() -> None:
@@ -168,7 +168,7 @@ def test_history_finds_a_text_in_prompts_answers_and_results() -> None:
     most = max(map(nbagent.open_run, frame["run_id"]), key=lambda run: run.usage.total_tokens)
     assert nbagent.history(sort="total_tokens", limit=1)[0].id == most.id
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"sort": "beauty"}, "is no column"),
+        ({"sort": "beauty"}, "is not a column"),
         ({"search": "a" * 100_000}, "up to 1,000 characters"),
         ({"search": "\ud800"}, "whole ones"),
         ({"limit": "5"}, "does not fit"),

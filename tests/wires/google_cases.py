@@ -277,7 +277,7 @@ def ends() -> Iterator[AnswerCase]:
         yield streamed(f"behind a text: {id}", X, END, text="x", **how)
     yield streamed("behind calls: an error", chunk(SECOND), END, BOOM, error=HTTP)
     yield streamed("behind calls: half an event", chunk(SECOND), END, b'data: {"err', error=BAD)
-    note = "The server sent an error behind the answer"
+    note = "The server sent an error after the answer"
     yield streamed("behind a text: an error", X, END, BOOM, text="x", notes=[note])
     yield streamed("a clean end, no framing", chunk(SECOND, end="STOP"), framing="none", calls=ONE)
 

@@ -355,7 +355,7 @@ def test_a_template_that_wants_turns_gets_a_short_answer_between(
     responses, notices = answer(server, ask(messages=messages), ask(messages=messages[:4]))
     assert len(responses) == 2
     assert len(notices) == 1
-    assert "in turns" in notices[0].text
+    assert "alternating roles" in notices[0].text
     roles = [[message["role"] for message in body["messages"]] for body in server.bodies]
     assert roles[0] == ["user", "user", "assistant", "tool", "user", "user"]
     turns = ["user", "assistant", "user", "assistant", "tool", "assistant", "user"]
@@ -392,7 +392,7 @@ def test_refused_tools_and_images_are_one_clear_error(
     asked = ask(tools=TOOLS, messages=messages or (Message.of("user", "hi"),))
     found = failure(server, asked)
     assert (found.code, found.status, found.server_text) == ("LLM_HTTP_ERROR", status, said)
-    assert str(found).startswith(f"LLM_HTTP_ERROR: m takes {what} here; ")
+    assert str(found).startswith(f"LLM_HTTP_ERROR: m accepts {what} here; ")
     assert str(found).removesuffix(".").endswith(f"The server said: {said.removesuffix('.')}")
     assert "\n" not in str(found)
     assert len(server.bodies) == 1

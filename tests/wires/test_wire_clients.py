@@ -91,7 +91,7 @@ def test_a_key_that_is_missing_wrong_or_no_header_is_named_without_showing_it(wo
     assert found.request_id == "r7"
     assert found.message == "the provider refused the key (HTTP 401): no. Check the key."
     found = fault(world, api_key=None)
-    assert found.message.startswith("the provider wants a key (HTTP 401): no. None was sent:")
+    assert found.message.startswith("the provider requires a key (HTTP 401): no. None was sent:")
 
 
 def test_messages_and_tools_cannot_be_set_by_extra_body(world: World) -> None:

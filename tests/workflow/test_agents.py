@@ -11,8 +11,13 @@ import pytest
 
 from nbagent.contracts.errors import UsageError
 from nbagent.workflow.agents import critical_context, find_agents, load_agent, read_agent
-from nbagent.workflow.graph import Action, AgentSpec, Problem, PackageError
-from nbagent.workflow.placeholders import Placeholders, UnknownPlaceholder, is_single_line, person_values
+from nbagent.workflow.graph import Action, AgentSpec, PackageError, Problem
+from nbagent.workflow.placeholders import (
+    Placeholders,
+    UnknownPlaceholder,
+    is_single_line,
+    person_values,
+)
 
 MARKS = Placeholders(
     {"user_name": "Ada", "tone": "dry", "folder": "mine"},
@@ -155,7 +160,7 @@ def test_what_is_left_out_has_a_default() -> None:
 @pytest.mark.parametrize(
     ("lines", "faults"),
     [
-        ('id: "a b"', ["2: 'a b' is no id"]),
+        ('id: "a b"', ["2: 'a b' is not an id"]),
         (f"id: {'x' * 81}", ["2: 'xxx"]),
         ('name: "mira\\n- autopilot: true"', ["2: name is not one printable line"]),
         ("name: M\ntitle: [a]", ["3: title is not one"]),
@@ -172,7 +177,7 @@ def test_what_is_left_out_has_a_default() -> None:
         ("critical_actions:\n  - load: [a, b]", ["3: an action is"]),
         ("critical_actions:\n  - 7", ["3: an action is"]),
         ('critical_actions:\n  - "a\\u202eb"\n  - "\\x1b"', ["3: a rule", "4: a rule"]),
-        ("variables: [a]", ["2: variables is no list"]),
+        ("variables: [a]", ["2: variables is not a list"]),
         ('variables:\n  a: "b\\nc"\n  d: [e]', ["3: the value of 'a'", "4: the value of 'd'"]),
         ("persona: x", ["2: there is no key 'persona'"]),
         ("name: a\nname: b", ["3: "]),
@@ -197,7 +202,7 @@ def test_each_fault_is_named_with_its_line(lines: str, faults: list[str]) -> Non
         ("[" * 50_000, "agents/a.yaml", ""),
         ("persona: [a]", "agents/a.yaml", "persona is a text"),
         ("---\nname: x\n", "agents/a.md", "---"),
-        ("Persona", "agents/my agent.md", "'my agent' is no id"),
+        ("Persona", "agents/my agent.md", "'my agent' is not an id"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_explained(text: str, file: str, why: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nbagent.contracts.errors import UsageError
-from nbagent.workflow.graph import Edge, Problem, Package, PackageError
+from nbagent.workflow.graph import Edge, Package, PackageError, Problem
 from nbagent.workflow.package import load_package
 
 FIELD_NOTES = Path(__file__).parent / "packages" / "field-notes"
@@ -143,7 +143,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     ),
     "id twice": (
         graph(('"id": "stop"', '"id": "done"')),
-        [(J, 8, "second time, first at workflow.graph.json:7"), (J, 15, "no node 'stop'")],
+        [(J, 8, "used twice, first at workflow.graph.json:7"), (J, 15, "no node 'stop'")],
     ),
     "unreachable": (
         graph((TO_STOP, "")) | head("entry: plan"),
@@ -187,7 +187,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "no nodes": ({J: '{"nodes": [], "edges": []}'}, [(J, 1, "it has no node")]),
     "key twice": (
         graph(('"agentId": "mira"', '"id": "plan", "agentId": "mira"')),
-        [(J, 3, "'id' stands here twice")],
+        [(J, 3, "'id' is here twice")],
     ),
     "unknown keys": (
         graph(("outputsMap", "outputMap"), ('"label": "good"', '"lable": "good"')),
@@ -202,7 +202,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
         ),
         [
             (J, 4, "inputs is a list"),
-            (J, 4, "outputsMap is no list of"),
+            (J, 4, "outputsMap is not a list of"),
             (J, 8, "terminal is true or false"),
             (J, 8, "dead end"),
             (J, 14, "label is not one printable line"),
@@ -226,7 +226,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
         ),
         [
             (J, 4, "the output 'draft"),
-            (J, 8, "is no id"),
+            (J, 8, "is not an id"),
             (J, 13, "condition is not one printable line"),
             (J, 14, "label is not one printable line of at most 80"),
             (J, 15, "no node 'stop'"),
@@ -248,14 +248,17 @@ BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
         [(W, 4, "no agent 'lena'; there are: mira"), (W, 5, "no agent 'otto'")],
     ),
     "agents are no list": (head("agents: {a: 1}"), [(W, 2, "agents is an id, or a list")]),
-    "bad id": (head("name: x\nid: a b"), [(W, 3, "'a b' is no id")]),
+    "bad id": (head("name: x\nid: a b"), [(W, 3, "'a b' is not an id")]),
     "name of two lines": (head('name: "a\\nb"'), [(W, 2, "name is not one printable line")]),
     "name is a number": (head("name: 12"), [(W, 2, "in quotes")]),
     "config": (
         head("config:\n  a: [1]\n  b: 'x'\n  c: \"1\\n2\"\n  'd e': 1"),
         [(W, 3, "'a' is not one"), (W, 5, "'c' is not one"), (W, 6, "'d e' is no name")],
     ),
-    "variables are a text": (head("variables: x"), [(W, 2, "no list of 'name: value' pairs")]),
+    "variables are a text": (
+        head("variables: x"),
+        [(W, 2, "is not a list of 'name: value' pairs")],
+    ),
     "aliases": (head("id: &a x\nname: *a"), [(W, 2, "aliases"), (W, 3, "aliases")]),
     "keys twice": (head("id: x\nid: y\nid: z"), [(W, 3, "second time"), (W, 4, "second time")]),
     "open bracket": (

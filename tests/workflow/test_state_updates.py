@@ -20,7 +20,7 @@ from nbagent.files.frontmatter import read_frontmatter
 from nbagent.files.mounts import Mount, Mounts
 from nbagent.runtime import RunTask
 from nbagent.tools.filesystem import FileHost
-from nbagent.tools.host_config import HostOrder
+from nbagent.tools.host_config import HostConfig
 from nbagent.workflow.package import load_package
 from nbagent.workflow.state import new_document, read_state
 from nbagent.workflow.updates import StateGuard
@@ -51,7 +51,7 @@ class Room:
         self.file.write_text(new_document(self.package, "0" * 16, "@project/flow"))
         mounts = Mounts([Mount("@project", self.project, "rw"), Mount("@state", self.state, "rw")])
         guard = StateGuard(self.package.graph, self.file)
-        order = HostOrder(words=("fs",), project=self.project, mounts=mounts, guard=guard)
+        order = HostConfig(names=("fs",), project=self.project, mounts=mounts, guard=guard)
         self.host = FileHost(order)
 
     def call(self, tool: str = "fs.apply_patch", **arguments: Any) -> dict[str, Any] | ErrorInfo:

@@ -18,7 +18,7 @@ import nbagent
 from nbagent import offline
 from nbagent.contracts.errors import UsageError
 from nbagent.run import with_options
-from nbagent.session.active import ActiveRun, at_work
+from nbagent.session.active import ActiveRun, active_runs
 from nbagent.session.request import RunRequest
 from nbagent.settings.sources import fresh_settings, store_home
 
@@ -124,7 +124,7 @@ def test_under_autopilot_a_second_answer_in_one_step_waits_for_the_person() -> N
     model = script("Which birds?", "I must know: which birds?")
     run = check_run(start(model, autopilot=True), model)
     assert (run.phase, run.stop_reason, len(run.turns)) == ("WaitingUser", "answered", 2)
-    said = "draft waits for you. To go on, write in the panel or in a `%%agent --continue` cell;"
+    said = "draft waits for you. To continue, write in the panel or in a `%%agent --continue` cell;"
     assert said in run.record.notices[-1]
 
 
@@ -166,7 +166,7 @@ def test_a_document_goes_on_on_another_machine(
         assert run.turns[0].node == "check"
         assert str(there) not in document(run).read_text()
         (there / "state.md").write_text(document(run).read_text().replace("Keep", "Make"))
-        with pytest.raises(UsageError, match="says something else"):
+        with pytest.raises(UsageError, match="has a different document of this run"):
             nbagent.Agent(model=model).run(document="state.md")
         shutil.rmtree(there / "flow")
         with pytest.raises(UsageError, match="@project/flow of this document is not there"):
@@ -199,7 +199,7 @@ def test_a_document_stays_with_its_own_workflow_and_says_what_is_not_here(projec
     model = script(WRITE, patch(artifacts_append="@project/artifacts/draft.md"), "Hm.", "Hm.")
     run = start(model)
     package(project / "other")
-    with pytest.raises(UsageError, match="is of the workflow flow, and the package is other"):
+    with pytest.raises(UsageError, match="belongs to the workflow flow, but the package is other"):
         run.resume("Go on.", workflow="other")
     (project / "artifacts" / "draft.md").unlink()
     again = nbagent.Agent(model=model).run("Go on.", document=str(document(run)))
@@ -233,9 +233,9 @@ def test_only_one_run_at_a_time_is_at_work_on_a_document() -> None:
     file = document(first)
     second = nbagent.Agent(model=model).start("Go on.", document=str(file))
     assert begun.wait(20)
-    with pytest.raises(UsageError, match="another run is at work"):
+    with pytest.raises(UsageError, match="another run works"):
         nbagent.Agent(model=model).run(document=str(file))
-    with pytest.raises(UsageError, match="another run is at work"):
+    with pytest.raises(UsageError, match="another run works"):
         first.resume("Go on.")
     go.set()
     second.wait()
@@ -258,7 +258,7 @@ def test_a_fork_has_the_state_as_it_stood_at_that_turn(project: Path) -> None:
     with pytest.raises(UsageError, match=r"@state/note\.md changed after that turn"):
         other.fork(other.turns[0].id)
     shutil.rmtree(document(run).parent.with_suffix(".versions"))
-    with pytest.raises(UsageError, match="is not kept"):
+    with pytest.raises(UsageError, match="is not saved"):
         run.fork("C02")
 
 
@@ -327,7 +327,7 @@ def test_who_looks_at_a_workflow_at_work_changes_nothing() -> None:
     seen: list[str] = []
 
     def look(event: Any) -> None:
-        for active in at_work():
+        for active in active_runs():
             flow = nbagent.open_run(active.record.id).workflow
             assert flow is not None
             seen.append(flow.current_node)

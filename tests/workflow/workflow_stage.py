@@ -109,6 +109,8 @@ def said(request: ChatRequest) -> list[str]:
     return [message.text for message in request.messages if message.role == "user"]
 
 
-def script(*steps: ScriptedAnswer | str | Callable[[ChatRequest], ScriptedAnswer | str]) -> offline.Script:
+def script(
+    *steps: ScriptedAnswer | str | Callable[[ChatRequest], ScriptedAnswer | str],
+) -> offline.Script:
     """A model that does these steps."""
     return offline.script(list(steps))

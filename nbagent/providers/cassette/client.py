@@ -124,7 +124,7 @@ class ReplayClient:
     def _describe(self, request: ChatRequest) -> tuple[str, RecordedRequest]:
         """Return the key of a request and its recorded form."""
         # Without defaults: a new field that nobody sets must not change the keys of old cassettes.
-        params = request.model_dump(exclude=_IN_OTHER_FORM, exclude_defaults=True)
+        params = request.model_dump(exclude=set(_IN_OTHER_FORM), exclude_defaults=True)
         tools = {t.name: sha_of([t.description, t.parameters])[:12] for t in request.tools}
         system, params, messages = redact_json(
             (

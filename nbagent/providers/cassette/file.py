@@ -26,7 +26,7 @@ from nbagent.store.file_lock import locked
 _MAX_BYTES = 64 * 2**20
 """Limit of one file."""
 _RESULT_KEY_PREFIX = "tool_"
-# Key and number stand first in each line, so that a file is indexed without parsing it.
+# Key and number come first in each line, so that a file is indexed without parsing it.
 _HEAD = re.compile(rb'\s*\{\s*"key"\s*:\s*"(\w+)"\s*,\s*"n"\s*:\s*(\d{1,9})\b')
 
 
@@ -90,7 +90,7 @@ class RecordedResult(Value):
 
 
 Lines = dict[tuple[str, int], tuple[str, bytes]]
-"""By key and number: a line and where it stands, for messages."""
+"""By key and number: location of a line (for messages) and its bytes."""
 
 
 class Cassette:
@@ -126,7 +126,7 @@ class Cassette:
         return next(matches, None)
 
     def newest(self, count: int) -> list[tuple[str, RecordedExchange]]:
-        """Return the last recorded requests and where they stand."""
+        """Return the last recorded requests and their locations."""
         all_lines = (item for lines in self._files() for item in lines.items())
         exchanges = [line for (key, _), line in all_lines if not key.startswith(_RESULT_KEY_PREFIX)]
         return [
@@ -171,7 +171,9 @@ def _read_lines(path: Path) -> Lines:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
             most = f"{_MAX_BYTES >> 20} MiB"
-            raise unusable_file(f"{path.name} is not a file, or larger than {most}; name another one")
+            raise unusable_file(
+                f"{path.name} is not a file, or larger than {most}; name another one"
+            )
         data = path.read_bytes()
     except FileNotFoundError:
         return {}

@@ -1,10 +1,10 @@
 """The `local` provider: a GGUF file, served by llama.cpp's own server in a child process.
 
-Owns which file a model id means, and the child: one for each file, shared by all clients of this
-process. What is sent to it is Chat Completions; its program is in `serve`. Files of the Hugging
-Face hub are found in its cache, and downloaded when the person asks for it, by `huggingface_hub`:
-its cache, its progress bar, `HF_ENDPOINT`, `HF_TOKEN`. It goes on by itself where a connection was
-cut; a download that was stopped begins anew.
+Owns the file of a model id, and the child processes: one per file, shared by all clients of this
+process. Requests are Chat Completions; the child's program is `serve`. Files of the Hugging Face
+hub are read from its cache; only `%agent pull` downloads, by `huggingface_hub` with its cache,
+progress bar, `HF_ENDPOINT` and `HF_TOKEN`. The package resumes after a broken connection; a
+download that was stopped starts again.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from nbagent.providers.wires.chat import PROFILES, Chat
 HUB = "hf:"
 _PART = r"\w[\w.-]*"
 _OWNER = r"(?![^/]*(?:--|\.\.|\.git/))\w(?:[\w.-]{0,94}\w)?"
-"""Also a repository: what the hub takes as their names."""
+"""Owner and repository names that the hub accepts."""
 _NAME = re.compile(rf"(?:local:)?(?:{HUB})?({_OWNER}/{_OWNER})/((?:{_PART}/)*{_PART}\.gguf)")
 INSTALL = "pip install 'nbagent[local]', in a checkout pip install -e '.[local]'"
 SUGGESTED = """\
 %agent pull OWNER/REPO/FILE.gguf downloads a model from the Hugging Face hub. Small models that
 llama.cpp's documentation names for tool calls (docs/function-calling.md of ggml-org/llama.cpp);
-none of them was downloaded or tried by the makers of nbagent:
+the makers of nbagent have not tried them:
 
   ibm-granite/granite-4.1-3b-GGUF/granite-4.1-3b-Q4_K_M.gguf            native tool calls
   bartowski/gemma-2-2b-it-GGUF/gemma-2-2b-it-Q8_0.gguf                  generic, 2.78 GB
   bartowski/Qwen2.5-7B-Instruct-GGUF/Qwen2.5-7B-Instruct-Q4_K_M.gguf    native, 4.68 GB
 
-Sizes are those of the hub's pages; the size is told before a download begins."""
-"""What `%agent pull` says without a name.
+Sizes are those on the hub's pages; the size is shown before a download begins."""
+"""Text of `%agent pull` without a name.
 
 Read at commit edb465a901a36028919c4c4a3715b47bb8c88687 of https://github.com/ggml-org/llama.cpp,
-which names repository and quantisation; the files bear the names that the repositories give them.
+which names repository and quantisation; file names are those of the repositories.
 """
 PARAMS_VARIABLE = "NBAGENT_LOCAL_PARAMS"
 """Environment variable: a JSON object of llama.cpp's parameters, as xllamacpp's CommonParams names
@@ -71,13 +71,13 @@ _PASSED_VARIABLES = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "TEMP", "TMP"),
     *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS", PARAMS_VARIABLE),
 )
-"""Of this process's environment, no key: what a program and the driver of a graphics card need."""
+"""Environment variables for the child: what a program and a graphics driver need, and no key."""
 servers: dict[Path, ServerProcess] = {}
-"""The last one of each file."""
+"""The current process of each file; module-wide, so that agents share a loaded model."""
 
 
 class LocalClient:
-    """Answers for `local:` models; starts a server for each file that it is asked about."""
+    """Answers for `local:` models; starts a server for each file."""
 
     provider = "local"
 
@@ -88,11 +88,11 @@ class LocalClient:
     async def chat(
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
     ) -> ChatResponse:
-        """One request, one whole answer."""
+        """Send one request and return the whole answer."""
         return await collect_stream(self.chat_stream(request), notify)
 
     async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """One request, its answer in chunks; the last one has `done` and `response`."""
+        """Send one request; yield its answer in chunks. The last has `done` and `response`."""
         path = self._model_file(request.model)
         if path not in servers or not servers[path].alive:
             servers[path] = ServerProcess(path)
@@ -103,10 +103,10 @@ class LocalClient:
         url = await server.started(self._config.timeout_s)
         key = request.model, server
         if key not in self._clients:
-            # Imported late: listing the providers must not load the HTTP library.
+            # Late import: listing the providers must not load the HTTP library.
             from nbagent.providers.client import WireClient
 
-            # No retries: waiting does not bring a process back.
+            # No retries: waiting does not restart a process.
             at = replace(self._config, base_url=f"{url}/v1", api_key=server.key, retries=0)
             self._clients[key] = WireClient(Chat(PROFILES["llamacpp"]), at, provider="local")
         try:
@@ -119,11 +119,11 @@ class LocalClient:
             raise
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
-        """As its servers."""
+        """True as for llama.cpp's server."""
         return Chat(PROFILES["llamacpp"]).has_schema_mode(request)
 
     async def list_models(self) -> list[ModelInfo]:
-        """The files in the hub's cache, and those that it has asked, as their servers tell."""
+        """List the files in the hub's cache, and the loaded ones as their servers describe them."""
         models = {name: ModelInfo(id=name) for name in downloaded()}
         for (name, server), client in self._clients.items():
             if server.alive:
@@ -132,28 +132,28 @@ class LocalClient:
         return list(models.values())
 
     async def close(self) -> None:
-        """Stop the servers that it asked."""
+        """Stop the servers that this client used."""
         while self._clients:
             (_, server), client = self._clients.popitem()
             await client.close()
             server.stop()
 
     def _model_file(self, model: str) -> Path:
-        """The file that a model's name means. Raises ModelError when it cannot be served."""
+        """Return the file of a model. Raises ModelError if it cannot be served."""
         if self._config.base_url:
-            raise _cannot_serve("a local: model has a server of its own; leave out the base URL.")
+            raise _cannot_serve("a local: model has its own server; leave out the base URL.")
         if find_spec("xllamacpp") is None:
             raise _cannot_serve(f"local: models need the package xllamacpp; {INSTALL}.")
         if model.startswith(HUB):
             return cached_file(model)
         path = Path(os.path.abspath(os.path.expanduser(model)))
-        if not os.path.isfile(path):  # also False where a name is too long
-            raise _cannot_serve(f"{model!r} is no file; name a GGUF file, or see %agent pull.")
+        if not os.path.isfile(path):  # Also False for a name that is too long.
+            raise _cannot_serve(f"{model!r} is not a file; name a GGUF file, or see %agent pull.")
         return path
 
 
 class ServerProcess:
-    """The child that serves one file. It ends when this process ends, also when it is killed."""
+    """The child that serves one file. It ends with this process, also if this one is killed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -162,26 +162,27 @@ class ServerProcess:
         self._lines: deque[str] = deque(maxlen=100)
         passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
         self.process = subprocess.Popen(
-            # -I: nothing is imported from the current folder or for a PYTHON… variable.
+            # -I: no imports from the current folder or because of a PYTHON… variable.
             [sys.executable, "-I", str(Path(__file__).with_name("serve.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=passed | {"GGML_NO_BACKTRACE": "1"},  # else a crash starts a debugger
-            start_new_session=True,  # an interrupt of the kernel goes to its whole group
+            env=passed | {"GGML_NO_BACKTRACE": "1"},  # Otherwise a crash starts a debugger.
+            start_new_session=True,  # An interrupt of the kernel must not reach it.
         )
-        # With -I the child may not find the packages by itself.
+        # With -I the child may not find the packages. The key goes through the pipe, because other
+        # users can read command lines.
         job = {"path": str(path), "key": self.key.reveal(), "packages": sys.path}
         self._reader = threading.Thread(target=self._read, args=(job,), daemon=True)
         self._reader.start()
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there."""
+        """True while the process runs."""
         return self._reader.is_alive()
 
     async def started(self, within_s: float) -> str:
-        """Wait until it answers; returns its address. Raises ModelError when it does not."""
+        """Wait until it answers; return its URL. Raises ModelError if it does not."""
         deadline = time.monotonic() + within_s
         while self.url is None:
             if not self.alive:
@@ -193,10 +194,10 @@ class ServerProcess:
         return self.url
 
     async def check(self) -> None:
-        """Raise a ModelError with its last lines when the process has ended, or is about to."""
+        """Raise a ModelError with its last lines if the process has ended or is about to."""
         await asyncio.to_thread(self._reader.join, 0.5)
         if not self.alive:
-            raise self._failure("lost its server, which the next request starts anew")
+            raise self._failure("lost its server; the next request starts it again")
 
     def stop(self) -> None:
         """End the process, which has nothing to save."""
@@ -204,11 +205,11 @@ class ServerProcess:
         self._reader.join()
 
     def _read(self, job: dict[str, Any]) -> None:
-        """Tell the child what to serve, and read what it writes until it ends."""
+        """Send the child its job, and read its output until it ends."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
-        with self.process, suppress(OSError):  # it has ended already
+        with self.process, suppress(OSError):  # It may have ended already.
             stdin.write(json.dumps(job).encode() + b"\n")
             stdin.flush()
             for line in stdout:
@@ -218,17 +219,17 @@ class ServerProcess:
                 self._lines.append(text)
 
     def _failure(self, problem: str) -> ModelError:
-        # What llama.cpp calls an error: `0.00.004.176 E llama_model_load: …`
+        # llama.cpp marks errors with E: `0.00.004.176 E llama_model_load: …`
         errors = [line.split(" E ", 1)[1].strip() for line in self._lines if " E " in line]
         shown = [*dict.fromkeys(errors)][:2] or [*self._lines][-4:]
-        output = "; ".join(shown) or "no words"
+        output = "; ".join(shown) or "no output"
         return _cannot_serve(
             f"{self.path.name} {problem} (exit code {self.process.poll()}): {output}"
         )
 
 
 def pull(name: str, report: Callable[[str], None]) -> str:
-    """Download OWNER/REPO/FILE.gguf, unless it is there; returns its model id.
+    """Download OWNER/REPO/FILE.gguf, unless it is in the cache; return its model id.
 
     `report` is given one line at a time: the size before the download, the id after it.
     """
@@ -238,19 +239,19 @@ def pull(name: str, report: Callable[[str], None]) -> str:
     local_path: object = None
     log = logging.getLogger("huggingface_hub")
     level = log.level
-    log.setLevel(logging.CRITICAL)  # it writes down each attempt; one error follows the last
+    log.setLevel(logging.CRITICAL)  # It logs each attempt; one error after the last is enough.
     try:
         url = hub.hf_hub_url(repo, file, endpoint=endpoint)
         offered = hub.get_hf_file_metadata(url, endpoint=endpoint)
-        # The package makes paths of them.
+        # The package uses them as folder names: a hostile hub could name a path outside the cache.
         for identifier in (offered.etag, offered.commit_hash):
             if re.fullmatch(_PART, identifier or "") is None:
-                raise ValueError(f"the hub names its content {identifier!r}, which is no hash.")
+                raise ValueError(f"the hub names its content {identifier!r}, which is not a hash.")
         local_path = hub.try_to_load_from_cache(repo, file, revision=offered.commit_hash)
         if not isinstance(local_path, str):
             report(f"downloading {file} ({(offered.size or 0) / 1e6:,.1f} MB) from {repo}")
         hub.hf_hub_download(repo, file, endpoint=endpoint)
-    except Exception as error:  # OSError and ValueError of many kinds
+    except Exception as error:  # Many kinds of OSError and ValueError.
         local_path = hub.try_to_load_from_cache(repo, file)
         if not isinstance(local_path, str):
             register_secret(os.environ.get("HF_TOKEN", ""))
@@ -267,7 +268,7 @@ def pull(name: str, report: Callable[[str], None]) -> str:
 
 
 def cached_file(name: str) -> Path:
-    """Where a file of the hub lies in the cache. Raises ModelError when it is not there."""
+    """Return a hub file's path in the cache. Raises ModelError if it is not there."""
     repo, file = split_name(name)
     path = _hub().try_to_load_from_cache(repo, file)
     if not isinstance(path, str):
@@ -276,7 +277,7 @@ def cached_file(name: str) -> Path:
 
 
 def downloaded() -> list[str]:
-    """The GGUF files in the hub's cache, as `hf:OWNER/REPO/FILE.gguf`."""
+    """List the GGUF files in the hub's cache, as `hf:OWNER/REPO/FILE.gguf`."""
     cache = Path(_hub("huggingface_hub.constants").HF_HUB_CACHE)
     paths = cache.glob("models--*/snapshots/**/*.gguf")
     files = (path.relative_to(cache).as_posix() for path in paths)
@@ -285,24 +286,24 @@ def downloaded() -> list[str]:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """`OWNER/REPO/FILE.gguf` as repository and file. Raises ModelError for anything else."""
+    """Split `OWNER/REPO/FILE.gguf` into repository and file. Raises ModelError if it is not one."""
     parts = _NAME.fullmatch(name.strip())
     if parts is None:
-        text = f"{name!r} names no model file of the hub; write OWNER/REPO/FILE.gguf"
+        text = f"{name!r} is not a model file of the hub; write OWNER/REPO/FILE.gguf"
         raise _cannot_serve(f"{text}, %agent pull alone lists three.")
     return parts[1], parts[2]
 
 
 def _hub(module: str = "huggingface_hub") -> Any:
     try:
-        return import_module(module)  # late: it costs 0.1 s
+        return import_module(module)  # Late import: it costs 0.1 s.
     except ImportError:
         text = f"models of the hub need the package huggingface_hub; {INSTALL}."
         raise _cannot_serve(text) from None
 
 
 def _cannot_serve(text: str) -> ModelError:
-    """The error of a file that cannot be served."""
+    """Build the error of a file that cannot be served."""
     return ModelError(text, code="LLM_HTTP_ERROR")
 
 

@@ -1,9 +1,8 @@
 """`nbagent.offline` and the provider of this name: models without network, key or server.
 
-`script([...])` is a model that answers what it was told to, for tests and demos; `offline:demo`
-follows visible rules (`demo`; in a workflow those of `workflow`). Owns the steps of a script, their
-order, and a recorded run as such steps: the model that answers like it, and a test's source. How a
-step is played is in `stream`.
+`script([...])` is a model with fixed answers, for tests and demos; `offline:demo` follows visible
+rules (`demo`; in a workflow those of `walk`). Owns the steps of a script and their order, and turns
+a recorded run into a script or the source of a test. `stream` plays a step.
 """
 
 from __future__ import annotations
@@ -48,25 +47,25 @@ DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
 """Environment variable: whole milliseconds before each piece that `offline:demo` streams."""
 _DELAY_MS = 15.0
 StepLike = str | ScriptedAnswer | Callable[[ChatRequest], "str | ScriptedAnswer"]
-"""A text, a step, or a function of the request that gives one of them."""
+"""A text, a step, or a function that takes the request and returns one of them."""
 
 
 step = ScriptedAnswer
-"""Combines text, reasoning and calls in one answer."""
+"""One answer with text, reasoning and calls."""
 
 
 def text(answer: str = "", *, pieces: Sequence[str] | None = None) -> ScriptedAnswer:
-    """An answer of text; `pieces` says how it is streamed."""
+    """Answer with a text; `pieces` are its chunks in a stream."""
     return ScriptedAnswer(text=answer, pieces=pieces)
 
 
 def reasoning(thought: str, answer: str = "") -> ScriptedAnswer:
-    """What the model thinks aloud, and what it says then."""
+    """Answer with reasoning and a text."""
     return ScriptedAnswer(reasoning=thought, text=answer)
 
 
 def calls(made: Sequence[ScriptedAnswer]) -> ScriptedAnswer:
-    """Several tool calls in one answer: `calls([call("a", x=1), call("a", x=2)])`."""
+    """Answer with several tool calls: `calls([call("a", x=1), call("a", x=2)])`."""
     return ScriptedAnswer(calls=made)
 
 
@@ -78,27 +77,29 @@ def error(
     retries: int = 0,
     status: int | None = None,
 ) -> ScriptedAnswer:
-    """A failure of the provider, after `retries` visible notices of a retry."""
+    """Fail as a provider does, after `retries` notices of a retry."""
     if code not in get_args(ModelCode):
-        raise UsageError(f"{code!r} is no code; take one of {', '.join(get_args(ModelCode))}")
+        raise UsageError(
+            f"{code!r} is not an error code; use one of {', '.join(get_args(ModelCode))}"
+        )
     failure = ModelError(message, code=code, status=status, retry_after_s=retry_after_s)
     return ScriptedAnswer(error=failure, retries=retries)
 
 
 def cut(text_so_far: str = "", *, calls: Sequence[ScriptedAnswer] = ()) -> ScriptedAnswer:
-    """A stream that breaks after this text and before the last character of these calls."""
-    message = "the stream broke off before the answer was whole; try again."
+    """Break the stream after this text and before the last character of these calls."""
+    message = "the stream was cut before the answer was complete; try again."
     failure = ModelError(message, code="LLM_BAD_RESPONSE", retryable=True)
     return ScriptedAnswer(text=text_so_far, calls=calls, error=failure)
 
 
 def delay(seconds: float) -> ScriptedAnswer:
-    """Wait before the next step. Takes no request by itself."""
+    """Wait before the next step. It answers no request itself."""
     return ScriptedAnswer(wait_ms=seconds * 1000, only_waits=True)
 
 
 class Script(OfflineModel):
-    """A model that plays its steps, one for each request, and keeps what it was sent.
+    """A model that plays its steps, one per request, and records the requests.
 
     Made by `script`. It is a client of its own (`Agent(model=script)`), and is found by
     `model_id` (`%%agent --model offline:NAME`). Any thread may use it.
@@ -109,16 +110,16 @@ class Script(OfflineModel):
     ) -> None:
         self.name = name or f"script-{next(_numbers)}"
         self.is_named = name is not None
-        """Whether a person gave the name."""
+        """True if a person chose the name."""
         self.delay_ms = delay_ms
         self.requests: list[ChatRequest] = []
-        """Every request so far, in order, the ones after the last step too."""
+        """All requests so far, in order, also those after the last step."""
         self._steps = tuple(steps)
         self._used = 0
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Found by its name in the process that it comes to, and plays from its first step there.
+        # In another process it is registered under its name and starts with its first step.
         return _from_pickle, (self._steps, self.name, self.is_named, self.delay_ms)
 
     def __repr__(self) -> str:
@@ -126,11 +127,11 @@ class Script(OfflineModel):
 
     @property
     def model_id(self) -> str:
-        """The id under which the magics find it."""
+        """Model id for `--model`."""
         return f"offline:{self.name}"
 
     def assert_complete(self) -> None:
-        """Fail when steps were left over; the message names them."""
+        """Raise AssertionError if steps are left; the message lists them."""
         steps = [f"step {n}: {to_python(entry)}" for n, entry in enumerate(self._steps, 1)]
         if left := steps[self._used :]:
             raise AssertionError(
@@ -139,11 +140,11 @@ class Script(OfflineModel):
             )
 
     async def list_models(self) -> list[ModelInfo]:
-        """Itself."""
+        """List this script."""
         return [ModelInfo(id=self.name, capabilities=("tools", "reasoning"))]
 
     def answer(self, request: ChatRequest) -> ScriptedAnswer:
-        """The next step, the waits before it added."""
+        """Return the next step, with the waits before it added."""
         waited_ms = 0.0
         with self._lock:
             self.requests.append(request)
@@ -162,19 +163,21 @@ class Script(OfflineModel):
         scripted = cast("object", entry(request) if callable(entry) else entry)
         scripted = ScriptedAnswer(text=scripted) if isinstance(scripted, str) else scripted
         if not isinstance(scripted, ScriptedAnswer):
-            raise TypeError(f"a step's function gave {scripted!r}, which is no text and no step")
+            raise TypeError(
+                f"a step's function returned {scripted!r}; it must return a text or a step"
+            )
         delay_ms = self.delay_ms if scripted.delay_ms is None else scripted.delay_ms
         waited_ms += scripted.wait_ms
         return replace(scripted, wait_ms=waited_ms, delay_ms=delay_ms, place=str(number))
 
 
 scripts: dict[str, Script] = {}
-"""All scripts by their names, in the order in which they were made."""
+"""All scripts of this process by name, in the order of creation."""
 _numbers = itertools.count(1)
 
 
 def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: float = 0.0) -> Script:
-    """A model that answers with these steps, one for each request.
+    """Create a model that answers with these steps, one per request.
 
     Example:
         ```python
@@ -185,11 +188,11 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
         ```
 
     Args:
-        steps: texts, what `text`, `reasoning`, `call`, `calls`, `step`, `error`, `cut` and `delay`
-            give, or functions of the request that give one of these.
+        steps: texts, results of `text`, `reasoning`, `call`, `calls`, `step`, `error`, `cut` and
+            `delay`, or functions that take the request and return one of these.
         name: for `--model offline:NAME`; `script-1`, `script-2`, … without. A name used again
             means the newer script.
-        delay_ms: between two pieces of a stream.
+        delay_ms: wait between two pieces of a stream.
     """
     if name is not None and not re.fullmatch(r"(?!demo$)[^\s:]+", name):
         raise UsageError(
@@ -198,8 +201,9 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
     for position, entry in enumerate(cast("Sequence[object]", steps), 1):
         if not (isinstance(entry, str | ScriptedAnswer) or callable(entry)):
             raise UsageError(
-                f"step {position} of a script is {entry!r}; use a text, what nbagent.offline.step,"
-                " call, calls, error, cut or delay give, or a function of the request."
+                f"step {position} of a script is {entry!r}; use a text, a result of"
+                " nbagent.offline.step, call, calls, error, cut or delay, or a function of the"
+                " request."
             )
     new_script = Script(steps, name=name, delay_ms=delay_ms)
     scripts[new_script.name] = new_script
@@ -213,7 +217,7 @@ def _from_pickle(steps: Sequence[StepLike], name: str, is_named: bool, delay_ms:
 
 
 def to_python(scripted: StepLike) -> str:
-    """A step as Python, in the shortest form that says it."""
+    """Write a step as Python, in its shortest form."""
     if not isinstance(scripted, ScriptedAnswer):
         return repr(scripted) if isinstance(scripted, str) else "a function of the request"
     if scripted.only_waits:
@@ -251,16 +255,16 @@ def to_python(scripted: StepLike) -> str:
 
 
 class HasRecord(Protocol):
-    """A run, live or out of the store."""
+    """A run, live or from the store."""
 
     @property
     def record(self) -> RunRecord: ...
 
 
 def replay(run: HasRecord) -> Script:
-    """The model of a run as a script: the same texts, reasoning, calls and errors in its order.
+    """Create a script from a run: the same texts, reasoning, calls and errors in order.
 
-    Tools run anew and approvals are asked anew: `Agent(model=nbagent.offline.replay(run), …)`.
+    Tools run again and approvals are asked again: `Agent(model=nbagent.offline.replay(run), …)`.
     """
     record = redacted(run.record)
     return script([_scripted_answer(turn) for turn in record.turns], name=f"replay-{record.id[:8]}")
@@ -271,14 +275,14 @@ def _scripted_answer(turn: EngineTurn) -> ScriptedAnswer:
     if turn.response is None or turn.response.finish_reason == "error":
         failure = error_from_info(turn.error or ErrorInfo("UNKNOWN", "no answer was kept"))
         if not isinstance(failure, ModelError):
-            # A person's stop cannot be played again: the stream breaks where it was.
+            # A script cannot stop like a person: the stream breaks at this point instead.
             failure = ModelError(failure.message, code="LLM_BAD_RESPONSE")
     if turn.response is None:
         return ScriptedAnswer(error=failure)
     message = turn.response.message
     tool_calls = list(message.tool_calls)
     if failure and tool_calls:
-        # A stream that breaks loses the last character of its last call.
+        # `cut` drops the last character of the last call, so add one.
         raw = tool_calls[-1].arguments_raw + "}"
         tool_calls[-1] = tool_calls[-1].model_copy(update={"arguments_raw": raw})
     usual = "tool_calls" if tool_calls else "stop"
@@ -293,11 +297,11 @@ def _scripted_answer(turn: EngineTurn) -> ScriptedAnswer:
 
 
 def test_source(record: RunRecord) -> str:
-    """The text of a pytest function that plays the run's model and expects its answer."""
+    """Write a pytest function that plays the run's model and expects its answer."""
     record = redacted(record)
     called = [run.tool_name for turn in record.turns for run in turn.tool_runs]
     known = {spec.name for tools in record.toolsets.values() for spec in tools}
-    # A function goes by itself: its name alone is found in a notebook only.
+    # The function itself, not its name: only a notebook finds a tool by its name.
     named = [name for name in dict.fromkeys(called) if name in known]
     tools = ", ".join(name if name.isidentifier() else repr(name) for name in named)
     name = "_".join(re.findall(r"[a-z0-9]+", record.prompt.lower())[:8]) or record.id[:8]
@@ -306,7 +310,7 @@ def test_source(record: RunRecord) -> str:
     return (
         "import nbagent\nfrom nbagent import offline\n\n\n"
         f"def test_{name}(tools=None):\n"
-        f'    """As in run {record.id}. Its functions stand in this file, or are given."""\n'
+        f'    """As in run {record.id}. Define its functions in this file, or pass them."""\n'
         f"    tools = tools or {f'[{tools}]' if tools else repr('none')}\n"
         f"    model = offline.script([\n{steps}    ])\n"
         f"    agent = nbagent.Agent(model=model, tools=tools, max_turns={limit}, quiet=True)\n"
@@ -319,29 +323,29 @@ def test_source(record: RunRecord) -> str:
 
 
 class OfflineClient(OfflineModel):
-    """Answers for `offline:` models. Keeps no state: what it says depends on the request."""
+    """Answers for `offline:` models. It has no state: an answer depends only on the request."""
 
     def __init__(self, config: ProviderConfig) -> None:
         self.timeout_s = config.timeout_s
 
     async def list_models(self) -> list[ModelInfo]:
-        """The demo and the scripts that were made in this process."""
+        """List the demo and the scripts of this process."""
         named = (DEMO, *scripts)
         return [ModelInfo(id=name, capabilities=("tools", "reasoning")) for name in named]
 
     def answer(self, request: ChatRequest) -> ScriptedAnswer:
-        """What the demo or the named script says."""
+        """Answer as the demo or the named script."""
         if request.model in scripts:
             return scripts[request.model].answer(request)
         if request.model != DEMO:
             known = ", ".join(f"offline:{name}" for name in (DEMO, *scripts))
             raise ModelError(
-                f"there is no model offline:{request.model}; there are {known}, and a script is"
-                " there once nbagent.offline.script([...]) has run.",
+                f"there is no model offline:{request.model}; there are {known}. A script"
+                " exists after nbagent.offline.script([...]) has run in this process.",
                 code="LLM_HTTP_ERROR",
                 status=404,
             )
-        # The place in the conversation makes ids unique in it, and the same when asked again.
+        # Call ids from the position in the conversation: unique in it, and equal in a repeat.
         user_text = "".join(message.text for message in request.messages if message.role == "user")
         call_prefix = sha256_hex(f"{len(request.messages)}/{user_text}")[:12]
         delay_text = os.environ.get(DELAY_VARIABLE, "")

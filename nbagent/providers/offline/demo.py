@@ -1,7 +1,7 @@
-"""`offline:demo`: a stand-in that follows rules. It picks tools by words and fills them by type.
+"""`offline:demo`: a model made of rules. It chooses tools by words and fills arguments by type.
 
-The same request always gives the same answer. Owns which calls are made and what is said;
-values are found in `filling`.
+The same request always gives the same answer. Chooses calls and writes texts; `filling` finds the
+values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nbagent.providers.wires.tool_schemas import wire_schema
 
 _MAX_PROMPT_CHARS = 4_000
 _NAME_WEIGHT = 3
-"""A word of a tool's name counts as so many of its description."""
+"""Weight of a word in a tool's name; a word of its description has weight 1."""
 _AGAIN = re.compile(r"\b(?:again|now|latest)\b", re.IGNORECASE)
 _WRITTEN_CALL = re.compile(r"`([A-Za-z_][\w.-]*)\(([^`]*)\)`")
 
@@ -54,18 +54,18 @@ _SENTENCES = {
     r"(?P<path>@[\w-]+/[\w./~-]+|[\w./~-]*\w\.[A-Za-z]\w*)",
     "fs.list": rf"\b(?:list|which|what)\b.*\bfiles\b(?:.*?\bin\s+{_FILE})?",
 }
-"""What is said to the tools of nbagent itself. The groups are the arguments."""
+"""Sentences for nbagent's own tools, by tool. The groups are the arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call that the demo model makes, and what came back."""
+    """A call of the demo model, and its result if it has one."""
 
     tool: str
     arguments: dict[str, Any]
     ok: bool = False
     data: Any = None
-    """The result, or the error where it is not `ok`."""
+    """Result, or the error if not `ok`."""
 
     @property
     def key(self) -> bytes:
@@ -74,7 +74,7 @@ class PlannedCall:
 
     @property
     def label(self) -> str:
-        """What tells it from other calls of the same tool."""
+        """Label that tells it from other calls of the same tool."""
         return ", ".join(cell_text(value) for value in self.arguments.values()) or self.tool
 
     def __str__(self) -> str:
@@ -90,11 +90,11 @@ class _Plan:
     why: str = "There is no tool to choose from."
     note: str = ""
     reuses: bool = False
-    """A known result will do. Not for files and variables, which change."""
+    """An earlier result may be used again. Not for files and variables, which change."""
 
 
 def demo_answer(request: ChatRequest) -> ScriptedAnswer:
-    """What the rules say to a request: calls, the text of the answer, or the call that gives it."""
+    """Answer a request by the rules: calls, a text, or the call that gives the final answer."""
     messages, answered_text = list(request.messages), ""
     while messages and messages[-1].typed_text == CONTINUE_PROMPT:
         messages.pop()
@@ -158,7 +158,7 @@ def _rule_answer(request: ChatRequest) -> ScriptedAnswer:
 
 
 def _read(messages: Sequence[Message]) -> tuple[str, list[PlannedCall], list[PlannedCall]]:
-    """The last prompt, the calls that were made for it, and those before it that went well."""
+    """Return the last prompt, its calls so far, and successful calls before it."""
     results = {message.tool_call_id: message.text for message in messages if message.role == "tool"}
     prompt = ""
     now: list[PlannedCall] = []
@@ -184,21 +184,21 @@ def call_with_result(tool_call: ToolCall, content: str) -> PlannedCall:
 
 
 def _plan(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
-    """A call written out, else a known sentence, else the tool that the words speak of."""
+    """Plan calls: one written in the prompt, else a known sentence, else the best tool."""
     if not tools:
         return _Plan()
     if written := _written_calls(prompt, tools):
-        return _Plan(written, "The prompt writes the call out.")
+        return _Plan(written, "The prompt contains the call.")
     best = _best_tool(prompt, tools, forced=forced)
     own = {planned_call.tool for planned_call in best.planned} - _SENTENCES.keys()
     is_named = any(stems(name) & stems(without_quotes(prompt)) for name in own)
     if not is_named and (sentence_calls := _sentence_calls(prompt, tools)):
-        return _Plan(sentence_calls, "The prompt is a sentence that the rules know.")
+        return _Plan(sentence_calls, "My rules know this sentence.")
     return best
 
 
 def _written_calls(prompt: str, tools: dict[str, ToolSpec]) -> list[PlannedCall]:
-    """`` `fs.read(path="a.md")` ``: calls in backticks, with Python's literals as arguments."""
+    """Read calls in backticks with Python literals, such as `` `fs.read(path="a.md")` ``."""
     planned: list[PlannedCall] = []
     for name, source in _WRITTEN_CALL.findall(prompt):
         if name not in tools:
@@ -227,26 +227,27 @@ def _sentence_calls(prompt: str, tools: dict[str, ToolSpec]) -> list[PlannedCall
 
 
 def _best_tool(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Plan:
-    """The tool whose words the prompt uses most; without any, one that its values fit."""
+    """Choose the tool whose words the prompt uses most, else one that the values fit."""
     values = values_in(prompt, {stem for name in tools for stem in stems(name)})
     prompt_stems = stems(without_quotes(prompt))
     scores = {tool.name: _score(tool, prompt_stems) for tool in tools.values()}
     order = sorted(tools.values(), key=lambda tool: -scores[tool.name])
-    counted = ", ".join(f"{tool.name} {scores[tool.name]}" for tool in order[:6])
+    matching = [f"{tool.name} {scores[tool.name]}" for tool in order[:6] if scores[tool.name]]
     value_texts = ", ".join(value.text for value in values) or "none"
-    why = f"Words of the prompt in the tools: {counted}. Values: {value_texts}."
+    tool_texts = ", ".join(matching) or "none"
+    why = f"I look for tools that match the prompt: {tool_texts}; and for values: {value_texts}."
     if _text_without_tools(prompt) and not forced and scores[order[0].name] < _NAME_WEIGHT:
         return _Plan(why=why)
     tool = order[0] if forced or scores[order[0].name] else None
     if tool is None and values:
-        # A list of cities and one tool for cities; tools with sentences of their own are not meant.
+        # For example a list of cities and one tool for cities. nbagent's own tools need a sentence.
         free = (tool for tool in order if tool.name not in _SENTENCES)
         tool = next((tool for tool in free if any(fill(tool, prompt, values)[0])), None)
     if tool is None:
         return _Plan(why=why)
     sets, missing = fill(tool, prompt, values, forced=forced)
     named = ", ".join(f"`{name}`" for name in missing)
-    note = f"`{tool.name}` needs {named}, which the prompt does not say." if missing else ""
+    note = f"`{tool.name}` needs {named}, which the prompt does not give." if missing else ""
     return _Plan([PlannedCall(tool.name, arguments) for arguments in sets], why, note, reuses=True)
 
 
@@ -264,7 +265,7 @@ _FILLER = "Every turn is one request to a model, and this text comes from a rule
 
 
 def _text_without_tools(prompt: str) -> str:
-    """Counting (to 5,000) or a long text; empty where the rules cannot answer."""
+    """Count (to 5,000) or write a long text; empty if the rules cannot answer."""
     if count := _COUNT.search(prompt):
         return " ".join(map(str, range(1, min(int(count[1]), _MAX_COUNT) + 1)))
     if _LONG_TEXT.search(prompt):
@@ -275,7 +276,7 @@ def _text_without_tools(prompt: str) -> str:
 
 
 def _attached_files(request: ChatRequest) -> str:
-    """The beginning of the text files that came with the last words."""
+    """Return the beginning of the text files attached to the last prompt."""
     last = [message.content for message in request.messages if message.role == "user"][-1:]
     files = [part for part in last[0] if isinstance(part, TextPart) and part.name] if last else []
     return "\n\n".join(f"Attached is `{file.name}`:\n\n{_long_text(file.text)}" for file in files)
@@ -303,7 +304,7 @@ _MAX_TEXT_CHARS = 1_500
 
 
 def _results_text(prompt: str, calls: Sequence[PlannedCall]) -> str:
-    """The results as fields and tables, what the numbers say, and what failed."""
+    """Write results as fields and tables, a comparison of numbers, and failures."""
     succeeded = [planned_call for planned_call in calls if planned_call.ok]
     blocks = _comparison(prompt, succeeded)
     for tool in dict.fromkeys(planned_call.tool for planned_call in succeeded):
@@ -325,7 +326,7 @@ def _results_text(prompt: str, calls: Sequence[PlannedCall]) -> str:
 
 
 def _comparison(prompt: str, succeeded: Sequence[PlannedCall]) -> list[str]:
-    """Which number is larger, their difference and their total, as far as the prompt asks."""
+    """Compare numbers as the prompt asks: the larger one, the difference, the total."""
     labelled = [
         (planned_call.label, _result_number(prompt, planned_call.data))
         for planned_call in succeeded
@@ -356,7 +357,7 @@ def _comparison_sentence(word: str, first: tuple[str, Any], second: tuple[str, A
 
 
 def _result_number(prompt: str, data: Any) -> int | float | None:
-    """The number of a result; of several fields the one that the prompt speaks of."""
+    """Return the number of a result; of several fields the one that the prompt names."""
     fields = json_object(data) or {"": data}
     numbers = {key: value for key, value in fields.items() if type(value) in (int, float)}
     if len(numbers) > 1:
@@ -380,7 +381,7 @@ def _single_result(planned_call: PlannedCall) -> str:
 
 
 def _fields(fields: dict[str, Any]) -> str:
-    """Short values as a list, one level of objects beside them, long texts and tables below."""
+    """Write short values as a list, with one level of objects; long texts and tables below."""
     lines: list[str] = []
     below: list[str] = []
     for key, value in fields.items():
@@ -396,7 +397,7 @@ def _fields(fields: dict[str, Any]) -> str:
 
 
 def _rows(listed: Sequence[Any]) -> str:
-    """Objects as a table; nothing for other items."""
+    """Write objects as a table; empty for other items."""
     rows = [row for item in listed if (row := json_object(item)) is not None]
     if not rows or len(rows) < len(listed):
         return ""
@@ -411,7 +412,7 @@ def _rows(listed: Sequence[Any]) -> str:
 
 
 def _long_text(value: Any) -> str:
-    """The beginning of a text of several lines, in a fence that is longer than any in it."""
+    """Return the beginning of a text of several lines, in a fence longer than any in it."""
     if not isinstance(value, str) or "\n" not in value:
         return ""
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", value)), 0)
@@ -440,7 +441,7 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def _number(value: int | float) -> str:
-    """Digits in groups from 10,000 on: a year keeps its four."""
+    """Write a number, with groups of digits from 10,000 on: years stay as they are."""
     if isinstance(value, float):
         return f"{value:,.10g}"
     return f"{value:,}" if abs(value) >= 10_000 else str(value)

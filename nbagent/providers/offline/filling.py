@@ -1,4 +1,7 @@
-"""Which values a prompt holds, and which argument of a tool takes which of them."""
+"""Find the values of a prompt and fill a tool's arguments with them.
+
+Works by patterns and names only; `demo` chooses the tool.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _VALUE = re.compile(
 
 
 def _words(text: str) -> list[str]:
-    """The words of a text, in small letters; `snake_case` and `camelCase` are several."""
+    """Words of a text in lower case; `snake_case` and `camelCase` are split."""
     return re.findall(r"[^\W\d_]+", re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", text).lower())
 
 
@@ -44,7 +47,7 @@ _VERBS = frozenset(
         " make plant please read run search send set show tell thanks use write"
     )
 )
-"""Words that begin a sentence with a capital and belong to no name."""
+"""Verbs that begin a sentence with a capital and are not part of a name."""
 _KINDS = (
     (_words("path file filename folder directory repo"), ("path", "text", "name")),
     (_words("url uri link"), ("url", "text")),
@@ -54,17 +57,17 @@ _KINDS = (
     (_words("text message body content query question pattern"), ("text", "code")),
     (_words("id ticket number"), ("id", "number", "text")),
 )
-"""Words of an argument's name, and the kinds of values that it takes, the likeliest first."""
+"""Words of an argument's name, and the kinds of values that it takes, the most likely first."""
 _ANY_TEXT = ("name", "text", "id", "path")
 _DEFAULT_VALUES: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "object": {}}
 _NEAR_CHARS = 25
-"""Characters between a value and a word that speaks of it."""
+"""Largest distance in characters between a value and a word about it."""
 _MAX_CALLS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Something in a prompt that can be an argument."""
+    """A part of a prompt that can be an argument."""
 
     kind: str
     text: str
@@ -75,25 +78,25 @@ class Value:
 class _Parameter:
     name: str
     type: str
-    """Of each item, for a list."""
+    """Type; for a list the type of its items."""
     is_list: bool
     choices: list[Any]
     is_required: bool
 
 
 def stem(word: str) -> str:
-    """A word without its ending, so that `boils` meets `boiling`."""
+    """Stem of a word, so that `boils` matches `boiling`."""
     word = re.sub(r"ies\Z", "y", word.lower())
     return re.sub(r"(?<=\w\w\w)(?:ations?|ions|ing|ed|es|s|e)\Z", "", word)
 
 
 def stems(text: str) -> set[str]:
-    """The stems of the words that mean something."""
+    """Stems of the words, without stop words."""
     return {stem(word) for word in _words(text) if word not in _STOP_WORDS}
 
 
 def without_quotes(prompt: str) -> str:
-    """The prompt without its quotations, paths and code: what is said about them."""
+    """Prompt without its quotations, paths and code, which are values and not words about tools."""
     hidden = ("code", "text", "url", "path")
     return _VALUE.sub(lambda match: "" if match.lastgroup in hidden else match[0], prompt)
 
@@ -104,7 +107,7 @@ def without_backticks(code: str) -> str:
 
 
 def literal(text: str) -> Any:
-    """A value written as in Python; else the text."""
+    """Parse a Python literal; return the text if it is not one."""
     try:
         return load_json(dump_json(ast.literal_eval(text)))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -112,7 +115,7 @@ def literal(text: str) -> Any:
 
 
 def values_in(prompt: str, tool_stems: set[str]) -> list[Value]:
-    """The values of a prompt in their order; words of a tool's name are no names of things."""
+    """Find the values of a prompt in order; words of a tool's name are not values."""
     values: list[Value] = []
     for match in _VALUE.finditer(prompt):
         kind, text, start = str(match.lastgroup), match[0], match.start()
@@ -126,7 +129,7 @@ def values_in(prompt: str, tool_stems: set[str]) -> list[Value]:
 
 
 def _name(prompt: str, match: re.Match[str], tool_stems: set[str]) -> tuple[str, int]:
-    """The name without words that only begin the sentence, and its place."""
+    """Return a name without words that only begin the sentence, and its start."""
     text, start = match[0], match.start()
     begins = prompt[:start].rstrip()[-1:] in ("", *".!?:")
     listed = re.match(r"\s*(?:,|or\b|and\b|\?|:|\Z)", prompt[match.end() :])
@@ -143,15 +146,15 @@ def _name(prompt: str, match: re.Match[str], tool_stems: set[str]) -> tuple[str,
 def fill(
     tool: ToolSpec, prompt: str, values: Sequence[Value], *, forced: bool = False
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Sets of arguments, one for each call, or the names of the required ones that are missing.
+    """Return arguments for each call, or the names of the missing required ones.
 
     Args:
-        forced: the call is made anyway; a value that stands in is put where one is missing.
+        forced: the call is made anyway; missing values get a default.
     """
     parameters, left = _parameters(tool), list(values)
     required = [parameter for parameter in parameters if parameter.is_required]
     candidates: dict[str, list[Any]] = {}
-    # A word of an enum is sure, and a required argument has the choice before the others.
+    # Enums first, because their words are certain; then required arguments.
     for parameter in sorted(parameters, key=lambda one: (not one.choices, not one.is_required)):
         choices = [
             choice
@@ -188,7 +191,7 @@ def fill(
 
 
 def compose(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
-    """A value that fits a schema, made of what is known: a list has an item for each fact."""
+    """Compose a value for a schema from known facts; a list has one item per fact."""
     node = _first_of_union(schema)
     kind = node.get("type")
     if kind == "array":
@@ -205,7 +208,7 @@ def compose(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
     of_facts = {stem for name in remaining for stem in stems(name)}
     built: dict[str, Any] = {}
     properties = json_object(node.get("properties")) or {}
-    # Those whose name is known take their value before the others.
+    # Properties named like a fact take its value before the others.
     for name, own in sorted(properties.items(), key=lambda it: not stems(it[0]) & of_facts):
         inner = _first_of_union(own)
         if inner.get("type") in ("array", "object"):
@@ -219,7 +222,7 @@ def compose(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
 
 
 def _has_json_type(value: Any, kind: Any) -> bool:
-    """Whether a value is of a scalar type of JSON Schema."""
+    """True if a value has this scalar type of JSON Schema."""
     if kind == "number":
         return isinstance(value, int | float) and not isinstance(value, bool)
     types = {"string": str, "integer": int, "boolean": bool}
@@ -243,7 +246,7 @@ def _parameters(tool: ToolSpec) -> list[_Parameter]:
 
 
 def _first_of_union(schema: Any) -> dict[str, Any]:
-    """The schema; of a union the first member that is not null."""
+    """Return the schema; of a union its first member that is not null."""
     definition = json_object(schema) or {}
     members = (
         json_object(member) or {}
@@ -253,12 +256,12 @@ def _first_of_union(schema: Any) -> dict[str, Any]:
 
 
 def items(value: Any) -> list[Any]:
-    """The items of a JSON list; none for anything else."""
+    """Items of a JSON list; none for anything else."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _suitability(parameter: _Parameter, value: Value, prompt: str) -> float:
-    """How well a value suits: 0 = not at all, from 2 on also an argument that is not required.
+    """Score a value for a parameter: 0 does not fit; 2 or more also fits an optional one.
 
     Up to 1 of it is for a word of the parameter's name near the value.
     """

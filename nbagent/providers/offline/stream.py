@@ -1,6 +1,6 @@
-"""What an offline model says to one request, and how: pieces, pace, an estimate of usage.
+"""Play one answer of an offline model: pieces, delays, estimated usage.
 
-Decides nothing about what is said.
+The content comes from a script or from the demo's rules.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from nbagent.engine.overflow import CHARS_PER_TOKEN, message_chars, tools_chars
 from nbagent.providers.provider import collect_stream
 
 _PIECE = re.compile(r"\s*\S{1,8}|\s+\Z")
-"""Of the size of a token: a word with the space before it, or less."""
+"""About one token: a word with the space before it, or a part of a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedAnswer:
-    """What an offline model says to one request: text, reasoning and calls in one answer."""
+    """Answer of an offline model to one request: text, reasoning and calls."""
 
     text: str = ""
     pieces: Sequence[str] | None = None
-    """The text as it is streamed, instead of `text`; without them it comes token by token."""
+    """Chunks of the text, instead of `text`; without them the text is streamed by tokens."""
     reasoning: str = ""
     calls: Sequence[ScriptedAnswer | ToolCall] = ()
-    """What `call` gives, one each. Ids are given when the step is played."""
+    """Results of `call`. Their ids are set when the step is played."""
     usage: Usage | None = None
-    """None = an estimate."""
+    """None for an estimate."""
     finish_reason: FinishReason | None = None
     delay_ms: float | None = None
-    """Before each piece of a stream; None = the script's."""
+    """Wait before each piece of a stream; None for the script's."""
     wait_ms: float = 0.0
-    """Before the first piece."""
+    """Wait before the first piece."""
     retries: int = 0
-    """So many notices of a retry come before the answer or the error."""
+    """Number of retry notices before the answer or the error."""
     error: ScriptedAnswer | ModelError | None = None
-    """What `error` gives; raised after the pieces."""
+    """Result of `error`; raised after the pieces."""
     only_waits: bool = False
-    """The step holds no answer; the next one follows at once."""
+    """The step has no answer; the next one follows at once."""
     place: str = ""
-    """Makes the ids of its calls unique in the conversation; the model gives it."""
+    """Prefix of the call ids, unique in the conversation; the model sets it."""
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls, those of other steps too."""
+        """All calls, also from nested steps."""
         parts = [
             entry.tool_calls if isinstance(entry, ScriptedAnswer) else [entry]
             for entry in self.calls
@@ -70,7 +70,7 @@ class ScriptedAnswer:
 
     @property
     def failure(self) -> ModelError | None:
-        """The error, also if it is another step's."""
+        """The error, also from a nested step."""
         return self.error.failure if isinstance(self.error, ScriptedAnswer) else self.error
 
 
@@ -85,7 +85,7 @@ def call(
     """One tool call: `call("population", city="Oslo")` or `call("fs.read", {"path": "a.txt"})`.
 
     Args:
-        raw: the arguments' text as the model writes it, JSON or not; instead of the others.
+        raw: text of the arguments as the model writes it, also invalid JSON; instead of the others.
     """
     if raw is None:
         raw = dump_json({**(arguments or {}), **named}).decode()
@@ -94,33 +94,33 @@ def call(
 
 
 class OfflineModel(Protocol):
-    """What all offline models share: how a step is played, as a stream or as a whole."""
+    """Base of all offline models: plays a step, as a stream or as a whole."""
 
     provider = "offline"
     timeout_s = float("inf")
-    """Deadline of a whole answer."""
+    """Time limit of a whole answer."""
 
     def answer(self, request: ChatRequest) -> ScriptedAnswer:
-        """What the model says. Raises ModelError when it has nothing to say; others become one."""
+        """Return the answer. Raises ModelError if there is none; other errors become one."""
         ...
 
     async def chat(
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
     ) -> ChatResponse:
-        """One whole answer, without delays between pieces."""
+        """Return the whole answer, without delays between pieces."""
         return await collect_stream(self.chat_stream(request, paced=False), notify)
 
     async def chat_stream(
         self, request: ChatRequest, *, paced: bool = True
     ) -> AsyncGenerator[ChatChunk]:
-        """The answer in pieces of the size of tokens; when `paced`, with delays between them."""
+        """Yield the answer in pieces of about a token; if `paced`, with delays between them."""
         until_s = time.monotonic() + self.timeout_s
         try:
             step = _apply_limits(self.answer(request), request)
         except ModelError:
             raise
         except Exception as failure:
-            # Of a script's function; or the rules failed at a schema or a prompt.
+            # From a script's function, or from the demo's rules for an unusual schema or prompt.
             raise ModelError(
                 f"the offline model raised {type(failure).__name__}: {failure}; correct the"
                 " function of its script, or please report the prompt."
@@ -136,7 +136,7 @@ class OfflineModel(Protocol):
             yield ChatChunk(notice=notice)
         *pieces, last = response_chunks(response, step.pieces)
         if step.failure is not None and response.message.tool_calls:
-            # A stream that breaks does so inside the last call, so that nobody takes it for whole.
+            # Break the stream inside the last call: a complete call would be trusted and run.
             end = pieces[-1].tool_call_delta
             assert end is not None
             pieces[-1] = ChatChunk(tool_call_delta=replace(end, arguments=end.arguments[:-1]))
@@ -144,7 +144,7 @@ class OfflineModel(Protocol):
             await _wait(delay_s, until_s)
             yield piece
         if step.failure is not None:
-            # A fresh one each time: a raised exception carries the traceback of its raising.
+            # A copy each time: an exception keeps the traceback of its last raise.
             raise copy(step.failure)
         yield last
 
@@ -155,7 +155,7 @@ class OfflineModel(Protocol):
 def response_chunks(
     response: ChatResponse, texts: Sequence[str] | None = None
 ) -> Iterator[ChatChunk]:
-    """A whole answer as a stream; `texts` = the pieces of its text, else one for each token."""
+    """Yield a whole answer as chunks; `texts` are the pieces of its text, else one per token."""
     message = response.message
     for piece in _PIECE.findall(message.reasoning or ""):
         yield ChatChunk(reasoning=piece)
@@ -170,7 +170,7 @@ def response_chunks(
 
 
 def estimate_tokens(chars: int) -> int:
-    """Tokens of so many characters, estimated: one for every four begun."""
+    """Estimate the tokens of a text: one per four characters, rounded up."""
     return -(-chars // CHARS_PER_TOKEN)
 
 
@@ -178,7 +178,7 @@ async def _wait(seconds: float, until_s: float) -> None:
     left_s = until_s - time.monotonic()
     await asyncio.sleep(max(0, min(seconds, left_s)))
     if seconds > left_s:
-        message = "the offline model waits longer than the deadline; allow more with --timeout."
+        message = "the offline model waits longer than the time limit; raise it with --timeout."
         raise ModelError(message, code="LLM_TIMEOUT", retryable=True)
 
 
@@ -216,9 +216,9 @@ def _build_response(step: ScriptedAnswer, request: ChatRequest) -> ChatResponse:
 
 
 def _estimated_usage(request: ChatRequest, message: Message) -> Usage:
-    """Usage by the estimate. Cached = what the request before had sent too.
+    """Estimate the usage. Cached tokens are those that the previous request sent, too.
 
-    The request before ended where the last assistant message of this one stands.
+    The previous request ended before the last assistant message of this one.
     """
     base = estimate_tokens(len(request.system_prompt))
     base += sum(estimate_tokens(tools_chars([tool])) for tool in request.tools)

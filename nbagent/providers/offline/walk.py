@@ -1,8 +1,8 @@
-"""`offline:demo` in a workflow: it walks the graph from the directive, the brief and the files.
+"""`offline:demo` in a workflow: follow the graph by the directive, the brief and the files.
 
-A visible stand-in as the rest of the demo: it does what a step's file says in a few simple forms
-of English (`_ORDER`) and chooses the next step by simple conditions (`_holds`). It knows no step by
-its name and keeps no state but the messages.
+Obeys instructions in a step's file in a few simple forms of English (`_INSTRUCTION`) and chooses
+the next step by simple conditions (`_condition_holds`). It knows no step by name and has no state
+but the messages.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from nbagent.providers.offline.stream import ScriptedAnswer, call
 
 _READ, _WRITE, _PATCH = "fs.read", "fs.write", "fs.apply_patch"
 _MAX_PATCHES = 3
-"""To end one step, before the person hears what is wrong."""
-_STUCK = "I cannot go on with"
+"""Attempts to end one step, before the person is told the reason."""
+_STUCK = "I cannot continue"
 _COMMAND_WORDS = _FEW_LINES = 2
-"""Of the person: `go on` or `publish` decides something and is no text to quote."""
+"""A shorter message (`go on`, `publish`) is a decision, not a text to quote."""
 
 _MESSAGE_KIND = re.compile(
     r"(RUN_DIRECTIVE(?=\n- runType: )|NODE_BRIEF|USER_INPUT)\n(.*)", re.DOTALL
@@ -47,9 +47,9 @@ _INSTRUCTION = re.compile(
     r"|(?<!not )(?<![Nn]ever )\b(?:Ask|ask the (?:person|user))\b(?P<ask>[^\n]*)"
     r"|\b(?P<halt>HALT|[Hh]alt|[Ww]ait for the (?:person|user))\b"
 )
-"""What the demo understands of a step's file."""
+"""Instructions in a step's file that the demo understands."""
 _LINE_BREAK = re.compile(r"(`[^`]*`)|(?<=\S)\n *(?=[A-Za-z`(])")
-"""A sentence may go over several lines; what stands in backticks stays as it is."""
+"""Line breaks inside a sentence; text in backticks stays as it is."""
 _PERSON_SAYS = re.compile(r"(?:if )?the person (?:says|said|answers|answered) (.+)")
 _VARIABLE_IS = re.compile(r"(?:if )?`?(\w+)`? is (?:(less than|more than|at least|at most) )?(.+)")
 _COMPARE = {
@@ -68,19 +68,19 @@ class _Edge:
 
     @property
     def answers(self) -> list[str]:
-        """Those of the person that lead along it."""
+        """The person's answers that choose this edge."""
         match = _PERSON_SAYS.fullmatch(self.condition)
         return [answer.strip("`'\" ") for answer in re.split(r",| or ", match[1])] if match else []
 
     @property
     def comparison(self) -> re.Match[str] | None:
-        """Of a variable with a value."""
+        """Comparison of a variable with a value."""
         return None if self.answers else _VARIABLE_IS.fullmatch(self.condition)
 
 
 @dataclass(slots=True)
 class _WorkflowState:
-    """What the messages say. A visit of a step begins when the step before it has ended."""
+    """State read from the messages. A visit of a step begins when the step before has ended."""
 
     state_path: str = "@state/workflow.md"
     autopilot: bool = False
@@ -89,31 +89,31 @@ class _WorkflowState:
     outputs: list[str] = field(default_factory=list[str])
     edges: list[_Edge] = field(default_factory=list[_Edge])
     calls: list[PlannedCall] = field(default_factory=list[PlannedCall])
-    """Calls of this visit that went well."""
+    """Successful calls of this visit."""
     failed: list[PlannedCall] = field(default_factory=list[PlannedCall])
-    """Calls since the last brief that did not."""
+    """Failed calls since the last brief."""
     user_texts: list[str] = field(default_factory=list[str])
-    """The person's in this visit."""
+    """The person's messages in this visit."""
     has_asked: bool = False
     n_answers: int = 0
-    """Questions of this visit that the person has answered."""
+    """Number of questions in this visit that the person has answered."""
     ended: bool = False
     last_user_text: str = ""
-    """The person's, of any step."""
+    """The person's last longer message, in any step."""
     files: dict[str, str] = field(default_factory=dict[str, str])
-    """By their paths, as they were read last."""
+    """Contents by path, as last read."""
     steps: list[str] = field(default_factory=list[str])
     artifacts: list[str] = field(default_factory=list[str])
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
     changes: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Variables that the step at work sets; its last patch writes them."""
+    """Variables that the current step sets; its last patch writes them."""
     title: str = ""
     n_questions: int = 0
-    """Of the step at work, as far as its file was gone through."""
+    """Questions in the current step's file up to the current instruction."""
 
 
 def is_workflow(request: ChatRequest) -> bool:
-    """Whether the runtime sent a directive, and the last user message is one of a workflow."""
+    """True if a directive was sent and the last user message belongs to a workflow."""
     kinds = [
         _MESSAGE_KIND.match(message.text) for message in request.messages if message.role == "user"
     ]
@@ -123,7 +123,7 @@ def is_workflow(request: ChatRequest) -> bool:
 
 
 def workflow_answer(request: ChatRequest) -> ScriptedAnswer:
-    """What the step still needs, or the patch that ends it."""
+    """Return the step's next calls or question, or the patch that ends it."""
     state = _read(request.messages)
     if state.ended:
         return ScriptedAnswer(text=_workflow_summary(state))
@@ -177,7 +177,7 @@ def _read(messages: Sequence[Message]) -> _WorkflowState:
         if kind:
             _read_message(state, kind[1], kind[2])
         elif message.role == "assistant":
-            # What somebody said who had not read the step is no question of it.
+            # An answer before the step's file was read is not a question of this step.
             may_ask = not message.tool_calls and state.step_file in state.files
             state.has_asked |= may_ask and not message.text.startswith(_STUCK)
             for tool_call in message.tool_calls:
@@ -186,7 +186,7 @@ def _read(messages: Sequence[Message]) -> _WorkflowState:
 
 
 def _read_message(state: _WorkflowState, kind: str, rest: str) -> None:
-    """One message of the three kinds."""
+    """Read one message of the three kinds."""
     lines = rest.split("\n")
     fields = {match[1]: match[2] or "" for line in lines if (match := _FIELD.fullmatch(line))}
     if kind == "RUN_DIRECTIVE":
@@ -216,7 +216,7 @@ def _read_message(state: _WorkflowState, kind: str, rest: str) -> None:
 
 
 def _record_call(state: _WorkflowState, finished_call: PlannedCall) -> None:
-    """One call, and what it says about files and the document."""
+    """Record one call and its effect on files and the state document."""
     path, data = finished_call.arguments.get("path"), json_object(finished_call.data) or {}
     if not finished_call.ok:
         state.failed.append(finished_call)
@@ -252,8 +252,8 @@ def _record_call(state: _WorkflowState, finished_call: PlannedCall) -> None:
 
 
 def _split_frontmatter(text: str) -> tuple[dict[str, Any], str]:
-    """Front matter and body; no front matter where it cannot be read."""
-    from nbagent.files.frontmatter import read_frontmatter  # late: the YAML library costs 35 ms
+    """Return front matter and body; no front matter if it cannot be read."""
+    from nbagent.files.frontmatter import read_frontmatter  # Late: YAML costs 35 ms.
 
     with suppress(ToolError):
         return read_frontmatter(text)[:2]
@@ -265,7 +265,10 @@ def _tool_path(text: str) -> str:
 
 
 def _instructions(text: str) -> list[re.Match[str]]:
-    """What a step asks for, in its order. To halt is to wait for the answers, or one question."""
+    """Return a step's instructions in order.
+
+    HALT waits for the answers to questions; without a question the last HALT is one itself.
+    """
     matches = list(_INSTRUCTION.finditer(_LINE_BREAK.sub(lambda match: match[1] or " ", text)))
     halts = [match for match in matches if match["halt"]]
     if not any(match["ask"] is not None for match in matches):
@@ -274,7 +277,7 @@ def _instructions(text: str) -> list[re.Match[str]]:
 
 
 def _changed_variables(state: _WorkflowState, instruction: re.Match[str]) -> dict[str, Any]:
-    """The variable that an order sets, with its new value."""
+    """Return the variable that an instruction sets, with its new value."""
     if name := instruction["counter"]:
         old = {**state.variables, **state.changes}.get(name)
         return {name: (old if isinstance(old, int | float) else 0) + int(instruction["add"])}
@@ -292,7 +295,7 @@ def _changed_variables(state: _WorkflowState, instruction: re.Match[str]) -> dic
 def _pending_calls(
     state: _WorkflowState, wished: Sequence[PlannedCall], why: str
 ) -> ScriptedAnswer | None:
-    """Those of the calls that are still to be made; what is wrong where one cannot be."""
+    """Return the calls that are still to be made, or the failure of one that is needed."""
     left = [wanted for wanted in wished if wanted.key not in [old.key for old in state.calls]]
     for planned_call in list(left):
         path = planned_call.arguments["path"]
@@ -300,13 +303,13 @@ def _pending_calls(
         if failure and (planned_call.tool == _WRITE or path in (state.step_file, state.state_path)):
             return _failure_answer(state, failure)
         if failure:
-            left.remove(planned_call)  # The step goes on without a file that cannot be read.
+            left.remove(planned_call)  # The step continues without a file that cannot be read.
     calls = [call(wanted.tool, wanted.arguments) for wanted in left]
     return ScriptedAnswer(reasoning=why, calls=calls) if calls else None
 
 
 def _output_calls(state: _WorkflowState) -> list[PlannedCall]:
-    """Writes the outputs that this visit has not written."""
+    """Plan to write the outputs that this visit has not written."""
     written = [
         planned_call.arguments.get("path")
         for planned_call in state.calls
@@ -317,7 +320,7 @@ def _output_calls(state: _WorkflowState) -> list[PlannedCall]:
 
 
 def _text_for(path: str, state: _WorkflowState) -> str:
-    """A short text of what is known; of a table that was read, its lines, each once."""
+    """Write a short text of known facts; for a CSV file the lines of the one read, each once."""
     read = dict.fromkeys(
         str(planned_call.arguments["path"])
         for planned_call in state.calls
@@ -354,7 +357,7 @@ def _question(state: _WorkflowState, question: str) -> ScriptedAnswer:
 
 
 def _condition_holds(edge: _Edge, state: _WorkflowState) -> bool:
-    """Whether a condition of a form that is known is met."""
+    """True if a condition has a known form and is met."""
     if edge.answers:
         user_text = (state.user_texts or [""])[-1]
         matches = (
@@ -373,14 +376,14 @@ def _condition_holds(edge: _Edge, state: _WorkflowState) -> bool:
 
 
 def _choose_edge(state: _WorkflowState) -> tuple[_Edge | None, str]:
-    """One of several edges, and why; None where the person has to say it."""
+    """Choose an edge and give the reason; None if the person must decide."""
     for edge in state.edges:
         if _condition_holds(edge, state):
             is_first = edge.answers and not state.user_texts
             return edge, "the first choice, as autopilot is on" if is_first else edge.condition
     plain = [edge for edge in state.edges if edge.condition in ("", "otherwise")]
     if plain:
-        # Another label than this leads aside.
+        # The edge labelled `next` is the usual way.
         edge = next((edge for edge in plain if edge.label == "next"), plain[0])
         return edge, "no other condition holds"
     if any(edge.answers for edge in state.edges) and not state.autopilot:
@@ -389,13 +392,13 @@ def _choose_edge(state: _WorkflowState) -> tuple[_Edge | None, str]:
 
 
 def _finish_step(state: _WorkflowState) -> ScriptedAnswer:
-    """The one patch that ends the step and goes on; another one where it was refused."""
+    """Return the patch that ends the step and continues; another one after a refusal."""
     update: dict[str, Any] = {"stepsCompleted.append": state.node}
     why = "The step is done."
     if len(state.edges) > 1:
         edge, reason = _choose_edge(state)
         if edge is None:
-            return _question(state, "How shall it go on?")
+            return _question(state, "Which way shall it continue?")
         why = f"{state.node} -> {edge.target} ({edge.label}): {reason}"
         update |= {"currentNodeId.set": edge.target, "decisionLog.append": why}
     elif state.edges:
@@ -420,7 +423,7 @@ def _finish_step(state: _WorkflowState) -> ScriptedAnswer:
 def _alternative_update(
     state: _WorkflowState, update: dict[str, Any], refused: Sequence[PlannedCall]
 ) -> dict[str, Any] | None:
-    """What the last refusal leaves open and was not tried."""
+    """Return an update that the last refusal allows and that was not tried yet."""
     error = json_object(refused[-1].data) or {}
     if any(path in str(error) for path in state.outputs):
         again = "its outputs were missing and are written again"
@@ -434,7 +437,7 @@ def _alternative_update(
         if target not in [refused_call.get("currentNodeId.set") for refused_call in tried]:
             log = f"{state.node} -> {target}: another step was refused"
             return {**update, "currentNodeId.set": target, "decisionLog.append": log}
-    # It may stand in the document already as completed.
+    # The document may list the step as completed already.
     moves = "currentNodeId.set" in update and all(
         "stepsCompleted.append" in refused_call for refused_call in tried
     )
@@ -457,7 +460,7 @@ def _failure_answer(state: _WorkflowState, failure: PlannedCall) -> ScriptedAnsw
         f"`{failure.tool}` of `{failure.arguments.get('path')}` failed. {_reason(failure)}"
     )
     return ScriptedAnswer(
-        text=f"{_STUCK} `{state.node}`: {failed_call}\n\nTell me when I shall try again."
+        text=f"{_STUCK} `{state.node}`: {failed_call}\n\nTell me when to try again."
     )
 
 

@@ -149,7 +149,7 @@ class HttpClient:
                 stream = cast("Stream", cast("Any", response).extensions["network_stream"])
                 if not stream.unsent:
                     return Response(response, stream, deadline, self.address.server)
-                # Bytes left from the previous response do not answer a request that was not sent yet.
+                # Bytes left from the previous response do not answer a request not sent yet.
                 await response.aclose()
         raise ConnectionResetError("it closes every connection, or answers before the request")
 
@@ -250,9 +250,8 @@ class Response:
 
     async def aclose(self) -> None:
         """Return the connection to the pool if the body was read to its end, else drop it."""
-        self._stream.last_read = (
-            b""  # What an answer said stays with nobody who waits for the next.
-        )
+        # An idle connection must not keep an answer in memory.
+        self._stream.last_read = b""
         await self._response.aclose()
 
 
@@ -266,7 +265,7 @@ class Address:
         try:
             parts, self.host = _split_url(base_url)
         except ValueError:
-            problem = f"the base URL {base_url!r} is none"
+            problem = f"the base URL {base_url!r} is not valid"
             raise UsageError(f"{problem}; write it as http://HOST:PORT/v1.") from None
         self.scheme, self.port = parts.scheme, parts.port
         self._path = quote(parts.path.rstrip("/"), _URL_SAFE, errors="replace")
@@ -285,7 +284,7 @@ class Address:
         return httpcore2.URL(scheme=self.scheme, host=self.host, port=self.port, target=target)
 
     def route(self) -> _Route:
-        """Return proxy and certificates. Read each time: a notebook may set them after a request."""
+        """Return proxy and certificates. Read each time: a notebook may set them later."""
         certificates = proxy_url = None
         if self.scheme == "https":
             certificates = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR", "")

@@ -238,21 +238,18 @@ class Anthropic(Wire):
             known = _CHOICES.get(choice)
             named = {"type": "tool", "name": names.to_wire(choice)}
             params["tool_choice"] = {"type": known} if known else named
-        # By name, so that a further unsupported field does not keep these from being sent.
-        sampling = {"temperature": request.temperature, "top_p": request.top_p}
-        params |= {k: v for k, v in sampling.items() if k not in self.unsupported_fields}
+        params |= {"temperature": request.temperature, "top_p": request.top_p}
         self._add_thinking(params, request, workarounds)
         if request.output_schema is not None:
             form = {"type": "json_schema", "schema": closed_schema(request.output_schema)}
             params.setdefault("output_config", {})["format"] = form
         if self._is_anthropic:
-            params["cache_control"] = (
-                _CACHE_CONTROL  # Marks the last block: the conversation so far.
-            )
+            # At the top level it marks the last block, so the conversation so far is cached.
+            params["cache_control"] = _CACHE_CONTROL
         return without_none(params)
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
-        """True for Anthropic's models from 4.5 on, if the schema keeps its meaning with closed objects.
+        """True for Anthropic's models from 4.5 on, if closing objects keeps the schema's meaning.
 
         `output_config.format` requires `additionalProperties: false` in every object.
         """
@@ -266,8 +263,11 @@ class Anthropic(Wire):
     def group_messages(
         self, messages: Sequence[Message], workarounds: frozenset[str]
     ) -> Iterable[tuple[Message, ...]]:
-        """Group all results of a turn: split over messages they teach the model to call one by one, and
-        a call without its result in the next message is answered with 400."""
+        """Group all results of a turn.
+
+        Results in several messages teach the model to call one by one, and a call without its
+        result in the next message is answered with 400.
+        """
         return group_results(messages)
 
     def encode_group(self, group: tuple[Message, ...], context: EncodingContext) -> list[Any]:

@@ -100,8 +100,8 @@ class Wire(Protocol):
     think_tags: bool = False
     """Reasoning may stand in the text, between tags."""
     unsupported_fields: frozenset[str] = frozenset()
-    """Fields of ChatRequest that this wire cannot send. The client lists those that a person set in
-    the response's `dropped_params`; every other field must be sent."""
+    """Fields of ChatRequest that this wire cannot send. The client resets them before `params` and
+    lists those that a person set in the response's `dropped_params`; all others must be sent."""
     nested_field: str = ""
     """Parameter whose keys are merged with its keys in `extra_body`."""
     reserved_keys: frozenset[str] = frozenset({"messages", "tools"})
@@ -122,8 +122,11 @@ class Wire(Protocol):
     def params(
         self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
-        """Body without system, messages and tools. Holds only what the request sets: servers refuse or
-        ignore fields that they do not know, and an unset field keeps the server's default."""
+        """Body without system, messages and tools.
+
+        Holds only what the request sets: servers refuse or ignore unknown fields, and an unset
+        field keeps the server's default.
+        """
         ...
 
     def merge_extra_body(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
@@ -135,7 +138,7 @@ class Wire(Protocol):
             params[self.nested_field] = joined
 
     def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
-        """True if the tools are sent. Without a parameter for `none` a server could still call them."""
+        """True if the tools are sent. Without a parameter for `none` a server may call them."""
         would_call_anyway = request.tool_choice == "none" and self.choice_field not in params
         return bool(request.tools) and not would_call_anyway
 

@@ -1,1 +1,1 @@
-"""Python functions as tools: their definition, the check of arguments, running, the outcome."""
+"""Python functions as tools: definition, arguments, running and outcome."""

@@ -1,8 +1,8 @@
-"""What a function tool takes: the schema that a model is shown, and the check of each call.
+"""Arguments of a function tool: the JSON Schema for the model, and the check of each call.
 
-Owns how signatures and docstrings are read, the exchange of types that pydantic or JSON takes in
-another form only, and the pydantic model made of the parameters. The schema's form is
-`json_schema`'s, what models do to arguments is undone by `habits`.
+Owns how signatures and type hints are read, the replacement of types that pydantic or JSON cannot
+take, and the pydantic model of the parameters. The form of the schema is in `json_schema`, the
+repair of models' mistakes in `argument_repair`.
 """
 
 from __future__ import annotations
@@ -40,62 +40,63 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.tools import ToolContext
-from nbagent.shown.texts import clean, plain_repr
-from nbagent.tools.functions.argument_repair import Habits
-from nbagent.tools.json_schema import JsonSchema, legal_schema
+from nbagent.shown.texts import clean, safe_repr
+from nbagent.tools.functions.argument_repair import ArgumentRepair
+from nbagent.tools.json_schema import JsonSchema, portable_schema
 
-_MOST_ROUNDS = 8
-_PLAIN = (str, int, float, bool, types.NoneType)
-_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
-_AS_LIST = (collections.abc.Iterable, collections.abc.Collection)
-"""Pydantic knows no collections, and reads an iterable item by item while the tool runs."""
+_MAX_REPAIRS = 8
+_PLAIN_TYPES = (str, int, float, bool, types.NoneType)
+_POSITIONAL_KINDS = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
+_READ_AS_LIST = (collections.abc.Iterable, collections.abc.Collection)
+"""pydantic has no schema for Collection, and would validate an Iterable only while the tool reads
+it: an invalid item would fail inside the tool."""
 _SELF = getattr(typing, "Self")  # noqa: B009 (it has no type)
-_MISREAD: tuple[Any, ...] = (type, collections.abc.Generator, types.FunctionType, _SELF)
-"""What pydantic would take for something else."""
-_AN_ARRAY = "take a list[float] and make the array inside"
+_MISREAD_TYPES: tuple[Any, ...] = (type, collections.abc.Generator, types.FunctionType, _SELF)
+"""Types that pydantic accepts with another meaning."""
+_ARRAY_ADVICE = "take a list[float] and make the array inside"
 _ADVICE = {
     # numpy's ArrayLike is called so since 2.5; before, it is a union of these.
-    **dict.fromkeys(("array", "Array", "_Buffer", "Tensor"), _AN_ARRAY),
+    **dict.fromkeys(("array", "Array", "_Buffer", "Tensor"), _ARRAY_ADVICE),
     "DataFrame": "take the rows as a list[dict], or the name of a variable as a str",
     "Series": "take a list of the values, or the name of a variable as a str",
     **dict.fromkeys(("Callable", "function"), "take the name of the function as a str"),
 }
-_ELSE = "take a text or a number instead, or a list or dataclass of such"
-_HOOKS = ("post_init", "custom_init", "computed_fields")
-"""What a class of the person's has of its own, in a core schema."""
-_typed_dicts: dict[Any, Any] = {}
+_OTHER_ADVICE = "take a text or a number instead, or a list or dataclass of such"
+_CLASS_HOOKS = ("post_init", "custom_init", "computed_fields")
+"""Keys of a core schema that point to code of the person's own class."""
+_typed_dict_copies: dict[Any, Any] = {}
 
 
 class UndefinedHintError(UsageError):
-    """A hint names what does not exist yet, so that the tool can't be read now."""
+    """A type hint names something that is not defined yet, so the tool cannot be read now."""
 
 
-class _Closed(BaseModel):
-    """The base of the models: no key beside the parameters."""
+class _ArgumentModel(BaseModel):
+    """Base of the models: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 
-class _Generator(GenerateJsonSchema):
-    """Without a warning for each default that JSON cannot say; it is left out."""
+class _SchemaGenerator(GenerateJsonSchema):
+    """Drops defaults that JSON cannot express, without a warning for each."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class CheckedArguments:
     """Checked arguments, ready for a call."""
 
     values: dict[str, Any]
-    """By parameter name; `*args` as a list, `**kwargs` as a dict under their names."""
-    plain: dict[str, Any]
-    """The same as JSON values, with the defaults of what was not given."""
+    """By parameter name; `*args` is a list and `**kwargs` a dict, under their names."""
+    json_values: dict[str, Any]
+    """The values as JSON, with the defaults of missing arguments."""
     notes: tuple[str, ...] = ()
-    """What was read in another sense than the model wrote it, for the person."""
+    """Repairs of the arguments, for the person."""
 
 
 class Arguments:
-    """What a tool takes; UsageError for a parameter of a type that a model cannot give."""
+    """Parameters of a tool. Raises UsageError for a type that a model cannot write as JSON."""
 
     def __init__(
         self, tool: str, signature: inspect.Signature, descriptions: Mapping[str, str]
@@ -103,98 +104,114 @@ class Arguments:
         self._tool = tool
         self._signature = signature
         parameters = signature.parameters.values()
-        self._contexts = {p.name for p in parameters if p.annotation is ToolContext}
-        shown = [p for p in parameters if p.name not in self._contexts]
-        self._build([fit for p in shown if (fit := self._fitting(p)) is not None], descriptions)
+        self._context_names = {p.name for p in parameters if p.annotation is ToolContext}
+        shown = [p for p in parameters if p.name not in self._context_names]
+        self._build([fit for p in shown if (fit := self._supported(p)) is not None], descriptions)
 
-    def validate(self, arguments: Mapping[str, Any] | None) -> Bound:
-        """Coerce and check; a ToolError `E_INVALID_ARGUMENTS` that a model can act on."""
-        # A tool may change its arguments, the record may not.
-        given = deepcopy(dict(arguments or {})).items()
-        raw = {self._keys.get(k, k): value for k, value in given if k not in self._contexts}
-        habits = Habits(raw, names=self._keys.values(), optional=self._optional)
+    def validate(self, arguments: Mapping[str, Any] | None) -> CheckedArguments:
+        """Coerce and check arguments; raise ToolError `E_INVALID_ARGUMENTS` for the model."""
+        # A copy: a tool may change its arguments, and the record must not change with them.
+        arguments_copy = deepcopy(dict(arguments or {})).items()
+        raw = {
+            self._keys.get(k, k): value
+            for k, value in arguments_copy
+            if k not in self._context_names
+        }
+        repair = ArgumentRepair(raw, names=self._keys.values(), optional=self._optional)
         problems: list[dict[str, Any]] = []
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_REPAIRS):
             try:
-                return self._bound(self._model.model_validate(raw), tuple(habits.notes))
+                return self._checked(self._model.model_validate(raw), tuple(repair.notes))
             except ValidationError as error:
                 problems = cast("list[dict[str, Any]]", error.errors(include_url=False))
             except Exception as error:
-                # A validator of the person's own types may raise anything.
-                raise self._misfit(plain_repr(error, 200)) from error
-            if not habits.repair(problems):
+                # A validator of the person's own type may raise anything.
+                raise self._invalid(safe_repr(error, 200)) from error
+            if not repair.repair(problems):
                 break
-        raise self._misfit(habits.explained(problems))
+        raise self._invalid(repair.explain(problems))
 
-    def _misfit(self, why: str) -> ToolError:
-        text = clean(f"the arguments of {self._tool} do not fit: {why}")
+    def _invalid(self, why: str) -> ToolError:
+        text = clean(f"the arguments of {self._tool} are not valid: {why}")
         return ToolError(text, code="E_INVALID_ARGUMENTS")
 
-    def placed(self, bound: Bound, context: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and keyword arguments of the call, the context put in.
+    def call_arguments(
+        self, checked: CheckedArguments, context: object
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments of the call, with the `ToolContext` added.
 
-        By keyword wherever that is possible, for a wrapper may take nothing else.
+        Keywords are used wherever possible, because some wrappers take only `**kwargs`.
         """
-        values = {**bound.values, **dict.fromkeys(self._contexts, context)}
+        values = {**checked.values, **dict.fromkeys(self._context_names, context)}
         parameters = self._signature.parameters
-        if any(p.kind in _BY_PLACE for p in parameters.values()):
+        if any(p.kind in _POSITIONAL_KINDS for p in parameters.values()):
             known = {name: values[name] for name in parameters if name in values}
-            filled = inspect.BoundArguments(self._signature, cast("Any", known))
-            filled.apply_defaults()
-            return filled.args, filled.kwargs
-        further: Any = {} if self._rest is None else values.pop(self._rest.name, {})
+            bound = inspect.BoundArguments(self._signature, cast("Any", known))
+            bound.apply_defaults()
+            return bound.args, bound.kwargs
+        further: Any = (
+            {} if self._extra_keywords is None else values.pop(self._extra_keywords.name, {})
+        )
         return (), {**further, **values}
 
     def _build(self, shown: Sequence[Parameter], descriptions: Mapping[str, str]) -> None:
-        """Make model and schema of the parameters that are shown."""
-        self._rest = next((p for p in shown if p.kind is p.VAR_KEYWORD), None)
-        base = _Closed if self._rest is None else _open_to(self._rest.annotation)
+        """Build the pydantic model and the schema of the parameters that the model is shown."""
+        self._extra_keywords = next((p for p in shown if p.kind is p.VAR_KEYWORD), None)
+        base = (
+            _ArgumentModel
+            if self._extra_keywords is None
+            else _model_with_extra_keys(self._extra_keywords.annotation)
+        )
         # Fields are p0, p1, … with the parameter's name as alias: `schema`, `copy` and `_x` are
         # fine names for parameters, not for fields of a model.
-        self._fields = {f"p{i}": p for i, p in enumerate(shown) if p is not self._rest}
-        fields: dict[str, Any] = {key: _field(p) for key, p in self._fields.items()}
+        self._fields = {f"p{i}": p for i, p in enumerate(shown) if p is not self._extra_keywords}
+        fields: dict[str, Any] = {key: _model_field(p) for key, p in self._fields.items()}
         self._model: type[BaseModel] = cast("Any", create_model)(
             "Arguments", __base__=base, **fields
         )
         optional = {k: f for k, f in self._model.model_fields.items() if not f.is_required()}
         self._optional = {self._fields[key].name for key in optional}
-        self._from_field = {k for k, f in optional.items() if f.default_factory is not _nothing}
-        made = self._model.model_json_schema(by_alias=True, schema_generator=_Generator)
+        self._own_field_keys = {
+            k for k, f in optional.items() if f.default_factory is not _no_default
+        }
+        schema = self._model.model_json_schema(by_alias=True, schema_generator=_SchemaGenerator)
         for key, p in self._fields.items():
-            node: JsonSchema = made["properties"][p.name]
-            if text := descriptions.get(p.name) or _text_beside(p.annotation):
+            node: JsonSchema = schema["properties"][p.name]
+            if text := descriptions.get(p.name) or _annotated_text(p.annotation):
                 node.setdefault("description", text)
             default = p.default.value if isinstance(p.default, Enum) else p.default
-            if key not in self._from_field and type(default) in _PLAIN:
+            if key not in self._own_field_keys and type(default) in _PLAIN_TYPES:
                 node["default"] = default
-        legal = legal_schema(made)
-        self.json_schema, self._keys = legal.schema, legal.keys
+        portable = portable_schema(schema)
+        self.json_schema, self._keys = portable.schema, portable.own_names
         self.runs_foreign_code = _runs_foreign_code(self._model.__pydantic_core_schema__)
-        """Whether a check may run functions of the person's types, and so take any time."""
+        """True if a check may run functions of the person's types, which can take any time."""
 
-    def _fitting(self, parameter: Parameter) -> Parameter | None:
-        """The parameter in a form that a model can give; None to hide it behind its default."""
+    def _supported(self, parameter: Parameter) -> Parameter | None:
+        """Adapt a parameter to JSON; None hides it, so that its default is used."""
         try:
-            fit = adapted(parameter.annotation)
-            TypeAdapter(fit).json_schema(schema_generator=_Generator)
+            hint = adapt_hint(parameter.annotation)
+            TypeAdapter(hint).json_schema(schema_generator=_SchemaGenerator)
         except Exception as error:
-            refusal = _refusal(self._tool, parameter, error)
+            refusal = _unsupported_error(self._tool, parameter, error)
             if _is_required(parameter) or isinstance(refusal, UndefinedHintError):
                 raise refusal from error
             return None
-        return parameter.replace(annotation=fit)
+        return parameter.replace(annotation=hint)
 
-    def _bound(self, model: BaseModel, notes: tuple[str, ...]) -> Bound:
-        # Only what was given: the function's own defaults stay its own.
-        given = model.model_fields_set | self._from_field
-        values = {p.name: getattr(model, key) for key, p in self._fields.items() if key in given}
-        if self._rest is not None:
-            values[self._rest.name] = model.__pydantic_extra__ or {}
-        usual = {p.name: p.default for p in self._fields.values() if p.default is not p.empty}
-        return Bound(values, {k: _as_json(v) for k, v in {**usual, **values}.items()}, notes)
+    def _checked(self, model: BaseModel, notes: tuple[str, ...]) -> CheckedArguments:
+        # Defaults are not passed: the function applies its own, as in any call.
+        set_keys = model.model_fields_set | self._own_field_keys
+        values = {p.name: getattr(model, key) for key, p in self._fields.items() if key in set_keys}
+        if self._extra_keywords is not None:
+            values[self._extra_keywords.name] = model.__pydantic_extra__ or {}
+        defaults = {p.name: p.default for p in self._fields.values() if p.default is not p.empty}
+        return CheckedArguments(
+            values, {k: _as_json(v) for k, v in {**defaults, **values}.items()}, notes
+        )
 
 
-def _nothing() -> Any:
+def _no_default() -> Any:
     return None
 
 
@@ -202,32 +219,32 @@ def _is_required(parameter: Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind is not Parameter.VAR_POSITIONAL
 
 
-def _open_to(hint: Any) -> type[BaseModel]:
-    """A base of models that take further keys of this type."""
-    made = {"__annotations__": {"__pydantic_extra__": dict[str, hint]}, "__module__": __name__}
-    return type("Open", (_Closed,), {**made, "model_config": ConfigDict(extra="allow")})
+def _model_with_extra_keys(hint: Any) -> type[BaseModel]:
+    """Base of models that take further keys of this type, for `**kwargs`."""
+    namespace = {"__annotations__": {"__pydantic_extra__": dict[str, hint]}, "__module__": __name__}
+    return type("Open", (_ArgumentModel,), {**namespace, "model_config": ConfigDict(extra="allow")})
 
 
-def _field(parameter: Parameter) -> Any:
+def _model_field(parameter: Parameter) -> Any:
     hint: Any = parameter.annotation
     if parameter.kind is Parameter.VAR_POSITIONAL:
         hint = cast("Any", list)[hint]
-    # The pydantic way: `city: str = Field("Rome", description=…)`.
+    # A default may be written the pydantic way: `city: str = Field("Rome", description=…)`.
     own = (parameter.default,) if isinstance(parameter.default, FieldInfo) else ()
     hint = Annotated[(hint, *own, Field(alias=parameter.name))]
     if own or _is_required(parameter):
         return hint
-    # The default itself stays with the function: pydantic would copy it for each call.
-    return Annotated[hint, Field(default_factory=_nothing)]
+    # The real default stays in the function: pydantic would copy a mutable one at each call.
+    return Annotated[hint, Field(default_factory=_no_default)]
 
 
 def _runs_foreign_code(schema: Any) -> bool:
-    """Whether a core schema of pydantic's calls functions that are not pydantic's or ours."""
+    """True if a core schema calls functions that belong neither to pydantic nor to nbagent."""
     if isinstance(schema, list | tuple):
         return any(map(_runs_foreign_code, cast("Sequence[Any]", schema)))
     if isinstance(schema, dict):
         node = cast("dict[str, Any]", schema)
-        if any(node.get(hook) for hook in _HOOKS):
+        if any(node.get(hook) for hook in _CLASS_HOOKS):
             return True
         if node.get("type") == "enum":
             return node["cls"]._missing_.__func__ is not vars(Enum)["_missing_"].__func__
@@ -237,97 +254,99 @@ def _runs_foreign_code(schema: Any) -> bool:
     package = str(getattr(schema, "__module__", "")).partition(".")[0]
     if isinstance(schema, type) and package in sys.stdlib_module_names:
         return False
-    # A closure of pydantic's may hold a function of anybody's.
-    held = [cell.cell_contents for cell in getattr(schema, "__closure__", None) or ()]
-    held = [value for value in held if not isinstance(value, type)]
-    return package not in ("pydantic", "nbagent") or bool(held)
+    # A closure of pydantic may contain a foreign function.
+    contents = [cell.cell_contents for cell in getattr(schema, "__closure__", None) or ()]
+    contents = [value for value in contents if not isinstance(value, type)]
+    return package not in ("pydantic", "nbagent") or bool(contents)
 
 
 def _as_json(value: Any) -> Any:
     try:
         return pydantic_core.to_jsonable_python(
-            value, inf_nan_mode="strings", fallback=lambda odd: plain_repr(odd, 1_000)
+            value, inf_nan_mode="strings", fallback=lambda odd: safe_repr(odd, 1_000)
         )
     except Exception:  # Whatever the methods of the person's own types raise.
-        return plain_repr(value, 1_000)
+        return safe_repr(value, 1_000)
 
 
-def without_partials(target: Any) -> Any:
-    """What a partial calls in the end; anything else is itself."""
+def unwrap_partials(target: Any) -> Any:
+    """Return the callable inside nested partials; any other object itself."""
     while isinstance(target, functools.partial):
         target = cast("functools.partial[Any]", target).func
     return target
 
 
 def function_of(target: Any) -> Any:
-    """The function that a call ends in: also of a partial, and of an instance with `__call__`."""
-    target = without_partials(target)
+    """Function that a call executes, also for a partial or an instance with `__call__`."""
+    target = unwrap_partials(target)
     return target if inspect.isroutine(target) else type(target).__call__
 
 
 def signature_of(
     target: Callable[..., Any], tool: str, namespace: Mapping[str, Any]
 ) -> inspect.Signature:
-    """The signature, string hints resolved where the function was defined, then in `namespace`.
+    """Read a signature and resolve its string hints.
 
-    The parameter that takes the run's context has `ToolContext` as its annotation.
+    Names are looked up in the function's own module, then in `namespace`. The parameter that takes
+    the context of the run has exactly `ToolContext` as its annotation, also if it was optional.
     """
     signature = inspect.signature(target)
     own: dict[str, Any] = getattr(inspect.unwrap(function_of(target)), "__globals__", {})
     scope = cast("dict[str, Any]", ChainMap(own, cast("dict[str, Any]", namespace)))
     resolved = [
-        parameter.replace(annotation=_resolved(parameter, tool, scope))
+        parameter.replace(annotation=_resolve_hint(parameter, tool, scope))
         for parameter in signature.parameters.values()
     ]
     return signature.replace(parameters=resolved)
 
 
-def _resolved(parameter: inspect.Parameter, tool: str, scope: dict[str, Any]) -> Any:
+def _resolve_hint(parameter: inspect.Parameter, tool: str, scope: dict[str, Any]) -> Any:
     hint = parameter.annotation
     if isinstance(hint, str) and re.search(r"\bToolContext\b", hint):
-        return ToolContext  # It may be imported for type checkers only.
+        return ToolContext  # It may be imported under TYPE_CHECKING only.
     if hint is ToolContext or ToolContext in get_args(hint):
         return ToolContext
     if hint is parameter.empty or isinstance(hint, typing.ParamSpecArgs | typing.ParamSpecKwargs):
         return Any
     about = f"parameter {parameter.name!r} of tool {tool!r}"
+    # `get_type_hints` takes no single hint, only an object with `__annotations__`.
     holder = types.SimpleNamespace(__annotations__={"hint": hint})
     try:
-        made = typing.get_type_hints(holder, localns=scope, include_extras=True)["hint"]
+        resolved = typing.get_type_hints(holder, localns=scope, include_extras=True)["hint"]
     except Exception as error:
         text = hint if isinstance(hint, str) else repr(hint)
         kind = UndefinedHintError if isinstance(error, NameError) else UsageError
         raise kind(
-            f"the hint {text!r} of {about} cannot be resolved ({error}); define or import what it "
-            "names"
+            f"the type hint {text!r} of {about} cannot be resolved ({error}); define or import "
+            "the names in it"
         ) from error
-    if "ForwardRef(" in plain_repr(made):
+    if "ForwardRef(" in safe_repr(resolved):
         raise UsageError(
-            f"the hint of {about} is an alias that names itself; write pydantic.JsonValue for any "
+            f"the type hint of {about} is a recursive alias; write pydantic.JsonValue for any "
             "JSON, or a TypeAliasType"
         )
-    return made
+    return resolved
 
 
-def _text_beside(hint: Any) -> str | None:
-    """The text of `Annotated[T, "text"]` or `Annotated[T, Doc("text")]`."""
+def _annotated_text(hint: Any) -> str | None:
+    """Text in `Annotated[T, "text"]` or `Annotated[T, Doc("text")]`."""
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     texts = (getattr(extra, "documentation", extra) for extra in extras)
     return next((text for text in texts if isinstance(text, str)), None)
 
 
-def adapted(hint: Any) -> Any:
-    """The hint as pydantic and JSON can take it; TypeError where there is no such form."""
+def adapt_hint(hint: Any) -> Any:
+    """Replace types that pydantic or JSON cannot take; raise TypeError if that is impossible."""
     origin, args = get_origin(hint) or hint, get_args(hint)
-    if origin in _MISREAD or isinstance(hint, types.FunctionType):
+    if origin in _MISREAD_TYPES or isinstance(hint, types.FunctionType):
         raise TypeError(hint)
-    if origin in _AS_LIST:
-        return cast("Any", list)[adapted(args[0]) if args else Any]
+    if origin in _READ_AS_LIST:
+        return cast("Any", list)[adapt_hint(args[0]) if args else Any]
     if origin is Annotated:
-        return Annotated[(adapted(args[0]), *args[1:])]
+        return Annotated[(adapt_hint(args[0]), *args[1:])]
     if not args or origin is Literal:
-        return _adapted_class(hint)
-    changed: list[Any] = [adapted(arg) for arg in args]
+        return _adapt_class(hint)
+    changed: list[Any] = [adapt_hint(arg) for arg in args]
     if changed == [*args] or isinstance(origin, typing_extensions.TypeAliasType):
         return hint
     if origin in (Union, types.UnionType):
@@ -335,46 +354,47 @@ def adapted(hint: Any) -> Any:
     return origin[tuple(changed) if len(changed) > 1 else changed[0]]
 
 
-def _adapted_class(hint: Any) -> Any:
+def _adapt_class(hint: Any) -> Any:
     if hint in (date, datetime):
-        return Annotated[hint, BeforeValidator(_no_compact_day)]
+        return Annotated[hint, BeforeValidator(_reject_compact_date)]
     if isinstance(hint, EnumType):
         members = cast("type[Enum]", hint).__members__.values()
         plain = all(isinstance(member.value, str | int | float | None) for member in members)
         if not members or not plain or issubclass(hint, Flag):
             raise TypeError(hint)
     old = sys.version_info < (3, 12) and type(hint).__module__ == "typing"
-    return _typed_dict(hint) if old and typing_extensions.is_typeddict(hint) else hint
+    return _typed_dict_copy(hint) if old and typing_extensions.is_typeddict(hint) else hint
 
 
-def _no_compact_day(value: Any) -> Any:
-    # Of 20260131 pydantic would count seconds since 1970.
+def _reject_compact_date(value: Any) -> Any:
+    # pydantic would read 20260131 as seconds since 1970.
     if isinstance(value, str | int) and re.fullmatch(r"(19|20)\d{6}", str(value).strip()):
         raise ValueError("a day is written like 2026-01-31")
     return value
 
 
-def _typed_dict(kind: Any) -> Any:
-    """The same of typing_extensions: before Python 3.12 pydantic takes no other."""
-    if kind not in _typed_dicts:
-        made: Any = typing_extensions.TypedDict(kind.__name__, {})  # pyright: ignore
-        made.__doc__, made.__module__ = kind.__doc__, kind.__module__
-        made.__required_keys__ = kind.__required_keys__
-        made.__optional_keys__ = kind.__optional_keys__
-        _typed_dicts[kind] = made  # Before its keys: one of them may be of this kind.
+def _typed_dict_copy(kind: Any) -> Any:
+    """Copy a TypedDict to one of typing_extensions: pydantic needs that before Python 3.12."""
+    if kind not in _typed_dict_copies:
+        copy: Any = typing_extensions.TypedDict(kind.__name__, {})  # pyright: ignore
+        copy.__doc__, copy.__module__ = kind.__doc__, kind.__module__
+        copy.__required_keys__ = kind.__required_keys__
+        copy.__optional_keys__ = kind.__optional_keys__
+        _typed_dict_copies[kind] = copy  # Before its keys: a key may have this very type.
         try:
             for key, hint in typing.get_type_hints(kind, include_extras=True).items():
-                made.__annotations__[key] = adapted(hint)
+                copy.__annotations__[key] = adapt_hint(hint)
         except BaseException:
-            del _typed_dicts[kind]
+            del _typed_dict_copies[kind]
             raise
-    return _typed_dicts[kind]
+    return _typed_dict_copies[kind]
 
 
-def _refusal(tool: str, parameter: Parameter, error: Exception) -> UsageError:
-    """The error for a parameter that a model cannot fill: which, and what to write instead."""
+def _unsupported_error(tool: str, parameter: Parameter, error: Exception) -> UsageError:
+    """Build the error for a parameter that a model cannot fill, with advice."""
     hint = parameter.annotation
     about = f"parameter {parameter.name!r} of tool {tool!r} has the type {type_name(hint)}, which "
+
     code = error.code if isinstance(error, PydanticUserError) else None
     if isinstance(error, PydanticUndefinedAnnotation) or code == "class-not-fully-defined":
         return UndefinedHintError(f"{about}names a class that is not defined yet; define it first")
@@ -382,13 +402,15 @@ def _refusal(tool: str, parameter: Parameter, error: Exception) -> UsageError:
         lines = [line.strip() for line in str(error).splitlines() if "errors.pydantic" not in line]
         reason = [line for line in lines if line][-1]
         return UsageError(f"{about}cannot be checked ({reason[:200]}); correct it")
-    advice = next((text for word, text in _ADVICE.items() if word in type_name(hint)), _ELSE)
+    advice = next(
+        (text for word, text in _ADVICE.items() if word in type_name(hint)), _OTHER_ADVICE
+    )
     return UsageError(f"{about}a model cannot give; {advice}, or give the parameter a default")
 
 
 def type_name(hint: Any) -> str:
-    """The type as a person would write it."""
+    """Type as a person would write it, without module names."""
     hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if isinstance(hint, type):
         return hint.__name__
-    return re.sub(r"\b(?:\w+\.)+(?=[A-Za-z_])", "", plain_repr(hint, 200))
+    return re.sub(r"\b(?:\w+\.)+(?=[A-Za-z_])", "", safe_repr(hint, 200))

@@ -1,4 +1,4 @@
-"""Tool hosts of plain functions and of methods."""
+"""Tool hosts: one of the notebook's functions, and the base class of the built-in hosts."""
 
 from __future__ import annotations
 
@@ -12,108 +12,111 @@ from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.tools import PreparedCall, ToolContext
 from nbagent.shown.texts import VALUE_ERRORS
 from nbagent.tools.functions.arguments import (
-    Bound,
+    CheckedArguments,
 )
 from nbagent.tools.functions.definition import (
     FunctionTool,
     as_tool,
     cached_definition,
-    options_of,
-    own_name,
+    callable_name,
+    tool_options,
 )
-from nbagent.tools.tool_names import OWN, unknown_call, unknown_name
+from nbagent.tools.tool_names import FUNCTION_HOST, unknown_call_error, unknown_name_error
 
 
 def namespace_tools(namespace: Mapping[str, Any]) -> dict[str, object]:
-    """The notebook's own tools by tool name: marked with `@tool`, no name with an underscore.
+    """Find the functions marked with `@tool`, by tool name; names with an underscore are private.
 
-    UsageError where two different functions have the same tool name.
+    Raises:
+        UsageError: two different functions have the same tool name.
     """
     variables: dict[str, str] = {}
     for variable, obj in list(namespace.items()):
-        options = None if variable.startswith("_") else options_of(obj)
+        options = None if variable.startswith("_") else tool_options(obj)
         if options is None or issubclass(type(obj), type):
             continue
         try:
-            name = options.name or own_name(obj) or variable
+            name = options.name or callable_name(obj) or variable
         except VALUE_ERRORS:
-            name = variable  # Its definition says what is wrong.
+            name = variable  # The definition is made later and raises with the reason.
         first = variables.setdefault(name, variable)
         if variable == name:
-            variables[name] = variable  # Of a function and a partial of it, it is the one meant.
+            # A function and a partial of it have one name: the variable of that name wins.
+            variables[name] = variable
         elif first != name and namespace[first] is not obj:
-            raise _same_name(name, f"{first!r} and {variable!r} are two tools of")
+            raise _duplicate_name_error(name, f"{first!r} and {variable!r} are two tools of")
     return {name: namespace[variable] for name, variable in variables.items()}
 
 
-def _same_name(name: str, which: str) -> UsageError:
-    return UsageError(f"{which} the name {name!r}; give one another with @nbagent.tool(name=…)")
+def _duplicate_name_error(name: str, which: str) -> UsageError:
+    return UsageError(f"{which} the name {name!r}; rename one with @nbagent.tool(name=…)")
 
 
 class MethodHost:
-    """A host of fixed tools. Subclasses say in `prepare` what a call would do.
+    """A host of fixed tools. Subclasses override `prepare` to plan and preview calls.
 
-    Each of `words` names a tool, or is one of `alls`, which stand for all of them; else UsageError.
+    Each of `names` is a tool's name or one of `all_names`, which select all tools; any other raises
+    UsageError.
     """
 
     lists_at_once = True
-    """No listing waits for anything."""
+    """The tools are listed without waiting."""
 
     def __init__(
         self,
         name: str,
         tools: Iterable[FunctionTool],
-        words: Sequence[str] = ("",),
-        alls: Sequence[str] = ("",),
+        names: Sequence[str] = ("",),
+        all_names: Sequence[str] = ("",),
     ) -> None:
         self.name = name
-        there = {tool.name: tool for tool in tools}
-        for word in words:
-            if word not in (*alls, *there):
-                raise unknown_name(word, (*alls, *there))
-        whole = not {*alls}.isdisjoint(words)
-        self._tools = {key: tool for key, tool in there.items() if whole or key in words}
+        tools_by_name = {tool.name: tool for tool in tools}
+        for wanted in names:
+            if wanted not in (*all_names, *tools_by_name):
+                raise unknown_name_error(wanted, (*all_names, *tools_by_name))
+        has_all = not {*all_names}.isdisjoint(names)
+        self._tools = {key: tool for key, tool in tools_by_name.items() if has_all or key in names}
 
     @property
     def specs(self) -> list[ToolSpec]:
-        """All its tools, in the order given."""
+        """Specs of all tools, in the order of their definition."""
         return [tool.spec for tool in self._tools.values()]
 
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         return self.specs
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call; ToolError where there is no such tool or its arguments do not fit."""
-        tool = self._called(call)
+        """Check a call; raise ToolError if the tool is unknown or its arguments are not valid."""
+        tool = self._find_tool(call)
         check = functools.partial(tool.arguments.validate, call.arguments)
         if not tool.arguments.runs_foreign_code:
-            return tool.prepared(check())
+            return tool.prepare_call(check())
         limit_s = tool.options.timeout_s
         try:
-            # The engine's thread waits for no code of the person's.
-            bound, _ = await context.runner.run(
+            # Foreign code must not block the engine's thread.
+            checked, _ = await context.runner.run(
                 check, where="worker thread", timeout_s=limit_s, label=tool.name
             )
         except TimeoutError:
             text = f"checking the arguments of {tool.name} took longer than {limit_s:g} s"
             raise ToolError(text, code="E_TIMEOUT") from None
-        return tool.prepared(bound)
+        return tool.prepare_call(checked)
 
-    def _called(self, call: ToolCall) -> FunctionTool:
+    def _find_tool(self, call: ToolCall) -> FunctionTool:
         tool = self._tools.get(call.name)
         if tool is None:
-            raise unknown_call(call.name, tuple(self._tools))
+            raise unknown_call_error(call.name, tuple(self._tools))
         return tool
 
-    def _checked(self, call: ToolCall) -> tuple[FunctionTool, Bound]:
-        tool = self._called(call)
+    def _check_call(self, call: ToolCall) -> tuple[FunctionTool, CheckedArguments]:
+        tool = self._find_tool(call)
         return tool, tool.arguments.validate(call.arguments)
 
 
 class FunctionHost(MethodHost):
-    """Functions as the tools of one run, as they were when it began.
+    """The functions that are tools of one run, as they were when it started.
 
-    `names` are names of the namespace, of plain functions too; all that are marked by default.
+    `names` are names in the namespace, also of unmarked functions; by default all marked ones.
     """
 
     def __init__(
@@ -124,26 +127,26 @@ class FunctionHost(MethodHost):
         names: Sequence[str] | None = None,
     ) -> None:
         self._namespace = namespace
-        there = namespace()
-        made: dict[str, FunctionTool] = {}
+        variables = namespace()
+        tools_by_name: dict[str, FunctionTool] = {}
         for obj in tools:
-            tool = as_tool(obj, namespace=there)
-            if made.setdefault(tool.name, tool).target != tool.target:
-                raise _same_name(tool.name, "two tools have")
-        marked = namespace_tools(there)
+            tool = as_tool(obj, namespace=variables)
+            if tools_by_name.setdefault(tool.name, tool).target != tool.target:
+                raise _duplicate_name_error(tool.name, "two tools have")
+        marked = namespace_tools(variables)
         for name in marked if names is None else names:
-            if name in made:
-                continue  # Given by hand under this name: that one is meant.
-            obj = marked.get(name, there.get(name))
+            if name in tools_by_name:
+                continue  # A function in `tools=` wins over a notebook function of that name.
+            obj = marked.get(name, variables.get(name))
             if not callable(obj):
-                raise unknown_name(name, tuple({**marked, **made}))
-            tool = as_tool(obj, namespace=there)
-            made.setdefault(tool.name, tool)
-        super().__init__(OWN, made.values())
+                raise unknown_name_error(name, tuple({**marked, **tools_by_name}))
+            tool = as_tool(obj, namespace=variables)
+            tools_by_name.setdefault(tool.name, tool)
+        super().__init__(FUNCTION_HOST, tools_by_name.values())
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
-        """Check a call against the function as it is now: autoreload changes one in place."""
+        """Check a call against the present code: autoreload changes functions in place."""
         if (tool := self._tools.get(call.name)) is not None:
-            now = cached_definition(tool.target, tool.options, OWN, self._namespace())
+            now = cached_definition(tool.target, tool.options, FUNCTION_HOST, self._namespace())
             self._tools[call.name] = now
         return await super().prepare(call, context)

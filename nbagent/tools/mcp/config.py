@@ -1,4 +1,8 @@
-"""MCP servers known to this process: `nbagent.mcp(…)`, `mcpServers` files, approvals."""
+"""MCP servers that this process knows: `nbagent.mcp(…)`, `mcpServers` files, approvals.
+
+Owns the files, `${VARIABLE}` in them, and trust: a project's `.mcp.json` is untrusted, so none of
+its variables is filled and none of its servers is started before the person allows that entry.
+"""
 
 from __future__ import annotations
 
@@ -8,52 +12,45 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object, sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import is_storable_json
 from nbagent.contracts.secrets import is_secret_name, register_secret
-from nbagent.tools.tool_names import listed
-
-if TYPE_CHECKING:
-    pass
 from nbagent.tools.mcp.server import START_TIMEOUT_S, TIMEOUT_S, McpServer
+from nbagent.tools.tool_names import name_list
 
 PROJECT_FILE = ".mcp.json"
-
-
-_MOST_BYTES = 1_000_000
-
-
+_MAX_FILE_BYTES = 1_000_000
+# The forms of Claude Code (`${NAME}`, `${NAME:-default}`) and VS Code (`${env:NAME}`).
 _VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
-
-
+# Programs that write such files spell streamable HTTP in three ways.
 _TYPES = ("stdio", "http", "streamable-http", "streamableHttp")
-
-
-_allowed: set[str] = set()
-"""Identities of projects' servers that the person allowed, as long as this process lives."""
+_servers: dict[str, McpServer] = {}
+"""Servers from `nbagent.mcp(…)`, by name."""
+_allowed_identities: set[str] = set()
+"""Identities of project servers that the person allowed; valid while this process lives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProjectServer:
-    """A server that a project's file describes, and that the person has not allowed yet."""
+    """A server in a project's file that the person has not allowed yet."""
 
     name: str
     path: Path
     entry: Any
-    """As it stands in the file, its variables not filled."""
+    """Entry as written in the file, with its variables not filled."""
 
     @property
     def identity(self) -> str:
-        """Hash of all that decides what would be started."""
+        """Hash of everything that decides which program would be started."""
         return sha_of([self.name, os.path.realpath(self.path), self.entry])
 
     def allow(self) -> McpServer:
-        """The server, as the person's own from now on; a UsageError where it describes none."""
-        _allowed.add(self.identity)
-        return _server(self.path, self.name, self.entry)
+        """Trust this entry from now on; raise UsageError if it is not valid."""
+        _allowed_identities.add(self.identity)
+        return _server_from_entry(self.path, self.name, self.entry)
 
 
 def mcp(
@@ -68,36 +65,38 @@ def mcp(
     timeout: float = TIMEOUT_S,
     start_timeout: float = START_TIMEOUT_S,
 ) -> McpServer:
-    """Make an MCP server known under a name: `--tools mcp:NAME`, or `tools=[nbagent.mcp(…)]`.
+    """Register an MCP server under a name: `--tools mcp:NAME`, or `tools=[nbagent.mcp(…)]`.
 
-    Nothing is started before a run uses it. With a name alone, the server known under it or
-    written in `~/.config/nbagent/mcp.json` or in `.mcp.json` here. What you name here is yours:
-    an entry of `.mcp.json` that only `--tools mcp:NAME` names is asked about before it starts.
+    Nothing is started before a run uses the server. With a name alone, return the server of that
+    name from this process, from `~/.config/nbagent/mcp.json` or from `.mcp.json` here. A call of
+    this function counts as your approval; if only `--tools mcp:NAME` names an entry of `.mcp.json`,
+    you are asked before it starts.
 
     Args:
-        name: what its tools' names begin with: `name__tool`.
-        command: the program and its arguments, for a server that speaks over stdin and stdout.
-        env: what it is given of the environment beside PATH, HOME and the like; keys go here.
-        cwd: the folder that it is started in.
-        url: where a server is that speaks streamable HTTP; https, or http on this machine.
-        headers: sent with each request to `url`; keys go here.
+        name: prefix of its tools: `name__tool`.
+        command: program and arguments of a server that speaks over stdin and stdout.
+        env: environment variables for the server, in addition to PATH, HOME and the like; put
+            keys here.
+        cwd: working directory of the server.
+        url: address of a server that speaks streamable HTTP; https, or http on this machine.
+        headers: sent with each request to `url`; put keys here.
         file: a JSON file with `{"mcpServers": {name: {command, args, env, url, headers}}}`.
-        timeout: seconds without an answer or a sign of progress, after which a call is given up.
-        start_timeout: seconds that it may take to start.
+        timeout: seconds without an answer or a progress message until a call is cancelled.
+        start_timeout: seconds until a start is cancelled.
 
     Raises:
-        UsageError: it describes no server, or the file is wrong; the message says where.
+        UsageError: the arguments or the file are not valid; the message says where.
     """
     if file is not None:
         if command is not None or url is not None:
-            raise UsageError("give nbagent.mcp either file=… or command=… or url=…, not two")
+            raise UsageError("give nbagent.mcp only one of file=…, command=… and url=…")
         path = Path(file).expanduser()
-        entries = _entries(path)
+        entries = _read_entries(path)
         if name not in entries:
-            raise UsageError(f"{path} has no MCP server {name!r}; it has: {listed(entries)}")
-        server = _server(path, name, entries[name])
+            raise UsageError(f"{path} has no MCP server {name!r}; it has: {name_list(entries)}")
+        server = _server_from_entry(path, name, entries[name])
     elif command is None and url is None:
-        known = found(name, Path.cwd())
+        known = find_server(name, Path.cwd())
         server = known.allow() if isinstance(known, ProjectServer) else known
     else:
         server = McpServer(
@@ -114,62 +113,62 @@ def mcp(
     return server
 
 
-_servers: dict[str, McpServer] = {}
-
-
 def known_servers() -> Mapping[str, McpServer]:
-    """By name, those made with `nbagent.mcp(…)` in this process."""
+    """Servers made with `nbagent.mcp(…)` in this process, by name."""
     return dict(_servers)
 
 
 def configured_servers() -> list[str]:
-    """The servers of the person's own: made in this process, or in the person's own file."""
-    in_file = _entries(_own_file()) if _own_file().is_file() else {}
+    """Names of trusted servers: made in this process, or in the person's own file."""
+    in_file = _read_entries(_user_file()) if _user_file().is_file() else {}
     return list(dict.fromkeys([*_servers, *in_file]))
 
 
-def found(name: str, project: Path) -> McpServer | ProjectServer:
-    """The server of a name; a UsageError where there is none."""
+def find_server(name: str, project: Path) -> McpServer | ProjectServer:
+    """Find the server of a name; raise UsageError if there is none.
+
+    The entry of a project that is not allowed yet is returned as a `ProjectServer`.
+    """
     if name in _servers:
         return _servers[name]
     names = list(_servers)
-    for path, entries in _files(project):
+    for path, entries in _config_files(project):
         if name in entries:
             server = ProjectServer(name, path, entries[name])
-            if path.name == PROJECT_FILE and server.identity not in _allowed:
+            if path.name == PROJECT_FILE and server.identity not in _allowed_identities:
                 return server
-            return _server(path, name, entries[name])
+            return _server_from_entry(path, name, entries[name])
         names += entries
     raise UsageError(
-        f"there is no MCP server {name!r}, there are: {listed(dict.fromkeys(names)) or 'none'}; "
+        f"there is no MCP server {name!r}, there are: {name_list(dict.fromkeys(names)) or 'none'}; "
         f"make one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
     )
 
 
-def _files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The entries of the person's own file, which comes first, and of the project's.
+def _config_files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the entries of the person's own file, then those of the project.
 
-    The second is read only where it is asked for: a broken one of a project stops nothing else.
+    The project's file is read only if it is needed, so that a broken one blocks no other server.
     """
-    both = (_own_file(), project / PROJECT_FILE)
-    yield from ((path, _entries(path)) for path in both if path.is_file())
+    both = (_user_file(), project / PROJECT_FILE)
+    yield from ((path, _read_entries(path)) for path in both if path.is_file())
 
 
-def _own_file() -> Path:
+def _user_file() -> Path:
     return Path.home() / ".config" / "nbagent" / "mcp.json"
 
 
-def _entries(path: Path) -> dict[str, Any]:
-    """The servers that a file describes and that are not switched off, by name."""
+def _read_entries(path: Path) -> dict[str, Any]:
+    """Servers in a file by name, without the disabled ones."""
     try:
         with path.open("rb") as file:
-            whole = json_object(json.loads(file.read(_MOST_BYTES))) or {}
+            document = json_object(json.loads(file.read(_MAX_FILE_BYTES))) or {}
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as JSON ({error}); correct it") from None
-    entries = json_object(whole.get("mcpServers"))
+    entries = json_object(document.get("mcpServers"))
     if entries is None or not is_storable_json(entries):
         raise UsageError(
-            f'{path} names no MCP servers; it should read {{"mcpServers": {{"name": '
+            f'{path} has no MCP servers; write {{"mcpServers": {{"name": '
             '{"command": "…", "args": […]}}}'
         )
     return {
@@ -179,9 +178,9 @@ def _entries(path: Path) -> dict[str, Any]:
     }
 
 
-def _server(path: Path, name: str, entry: Any) -> McpServer:
+def _server_from_entry(path: Path, name: str, entry: Any) -> McpServer:
     try:
-        fields = json_object(_filled(entry)) or {}
+        fields = json_object(_fill_variables(entry)) or {}
         args = fields.get("args", [])
         if fields.get("type", "stdio") not in _TYPES or not isinstance(args, list):
             raise UsageError("give command and a list of args, or url and the type http")
@@ -198,16 +197,16 @@ def _server(path: Path, name: str, entry: Any) -> McpServer:
         raise UsageError(f"{path}, mcpServers.{name}: {error.message}") from None
 
 
-def _filled(value: Any) -> Any:
-    """The value with its variables filled in."""
+def _fill_variables(value: Any) -> Any:
+    """Fill the variables in all texts of a JSON value."""
     if isinstance(value, dict):
-        return {key: _filled(item) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: _fill_variables(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_filled(item) for item in cast("list[Any]", value)]
-    return _VARIABLE.sub(_variable, value) if isinstance(value, str) else value
+        return [_fill_variables(item) for item in cast("list[Any]", value)]
+    return _VARIABLE.sub(_variable_value, value) if isinstance(value, str) else value
 
 
-def _variable(match: re.Match[str]) -> str:
+def _variable_value(match: re.Match[str]) -> str:
     value = os.environ.get(match[1]) or match[2]
     if value is None:
         raise UsageError(

@@ -1,8 +1,7 @@
-"""What an MCP server is: `nbagent.mcp(…)`, `mcpServers` files, and those that this process knows.
+"""The `McpServer` value: command or URL, environment, headers and timeouts of an MCP server.
 
-Owns the checks, the hiding of keys, and `${VARIABLE}` in files. A project's `.mcp.json` is a
-stranger's: no variable of it is filled and nothing of it is started before the person allowed that
-very entry. Talking to a server is `connection`'s.
+Owns the checks, the hiding of keys, and the table of open connections. Files with servers are read
+in `config`; the protocol is spoken in `connection`.
 """
 
 from __future__ import annotations
@@ -28,23 +27,22 @@ from nbagent.runtime import engine_loop, on_engine_thread
 
 TIMEOUT_S = 120.0
 START_TIMEOUT_S = 60.0
-MOST_TOOLS = 500
+MAX_TOOLS = 500
 """Of one server."""
-_CLOSE_S = 8.0
-"""The `mcp` package asks a server to end, then ends it, within so long."""
+_CLOSE_TIMEOUT_S = 8.0
+"""Time for the `mcp` package to ask a server to end, and then to kill it."""
 _NAME = re.compile(r"(?!.*__)[^\W_][\w.-]{0,39}")
 _PLAIN_HEADERS = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 _FLAG = re.compile(r"--?[\w-]+")
 
-Held = SecretKey | str
-"""A value of the environment or of a header; a `SecretKey` when it may be a key."""
+SecretOrText = SecretKey | str
+"""A value of the environment or of a header; a `SecretKey` if it may be a key."""
 
 
 class McpServer:
-    """An MCP server: put it among `tools=` or name it in `--tools mcp:NAME`.
+    """An MCP server, made by `nbagent.mcp(…)`: pass it in `tools=` or name it: `--tools mcp:NAME`.
 
-    It is started at the first use, shared by all runs of the process, and ended with it. Made by
-    `nbagent.mcp(…)`.
+    It is started at its first use, shared by all runs of the process, and ended with the process.
     """
 
     def __init__(
@@ -59,11 +57,11 @@ class McpServer:
         timeout_s: float = TIMEOUT_S,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        """Check and hold what a person or a file gave; a UsageError says what to write."""
+        """Check the values of a person or a file; raise UsageError if one is not valid."""
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"{name!r} is no name for an MCP server; use letters, digits, - . and single _, "
-                "at most 40 characters"
+                f"{name!r} is not a valid name of an MCP server; use letters, digits, - . and "
+                "single _, at most 40 characters"
             )
         if (command is None) == (url is None):
             raise UsageError(
@@ -74,50 +72,52 @@ class McpServer:
         if url is not None:
             _check_url(name, url)
         self.name = name
-        self.command: tuple[str, ...] = () if command is None else _words(name, command)
-        self.env = _held(name, "env", env)
+        self.command: tuple[str, ...] = () if command is None else _split_command(name, command)
+        self.env = _with_hidden_keys(name, "env", env)
         self.cwd = "" if command is None else os.path.abspath(Path(cwd or ".").expanduser())
         self.url = url
-        self.headers = _held(name, "headers", headers)
+        self.headers = _with_hidden_keys(name, "headers", headers)
         self.timeout_s, self.start_timeout_s = float(timeout_s), float(start_timeout_s)
 
     @property
     def where(self) -> str:
-        """Its command line or its URL, without keys."""
+        """Command line or URL, without keys."""
         return redact(self.url if self.url is not None else shlex.join(self.command))
 
     @cached_property
     def identity(self) -> str:
-        """Hash of the very program or address that a call reaches, and of what it is given."""
-        held = [sorted(revealed(held).items()) for held in (self.env, self.headers)]
+        """Hash of everything that decides which program or address a call reaches, and how."""
+        revealed = [
+            sorted(reveal_values(settings).items()) for settings in (self.env, self.headers)
+        ]
         times = [self.timeout_s, self.start_timeout_s]
-        return sha_of([self.name, list(self.command), self.cwd, self.url, *held, *times])
+        return sha_of([self.name, list(self.command), self.cwd, self.url, *revealed, *times])
 
     def close(self) -> None:
-        """End its process or connection now; the next use starts it again."""
-        close_lives(self._life)
+        """End the process or connection now; the next use starts it again."""
+        close_sessions(self._session)
 
     @property
     def is_running(self) -> bool:
-        """Whether it is started or connected."""
-        return self._life is not None and self._life.is_open
+        """True while the server is started or connected."""
+        return self._session is not None and self._session.is_open
 
     @property
     def log(self) -> tuple[str, ...]:
-        """The last lines that it wrote to stderr."""
-        return () if self._life is None else self._life.log_lines()
+        """Last lines that the server wrote to stderr."""
+        return () if self._session is None else self._session.log_lines()
 
     @property
-    def _life(self) -> ServerLife | None:
+    def _session(self) -> SessionPort | None:
         connection = connections.get((self.identity, os.getpid()))
-        return None if connection is None else connection.life
+        return None if connection is None else connection.session
 
     def __repr__(self) -> str:
         return f"McpServer({self.name!r}, {self.where!r})"
 
 
-class ServerLife(Protocol):
-    """One life of a connection, from the start of the server to its end."""
+class SessionPort(Protocol):
+    """Session of a connection, from the start of a server to its end (see `connection`)."""
 
     @property
     def task(self) -> asyncio.Task[None]: ...
@@ -127,27 +127,27 @@ class ServerLife(Protocol):
     async def end(self) -> None: ...
 
 
-class ServerConnection(Protocol):
-    """The connection of a server, as far as the server itself asks about it."""
+class ConnectionPort(Protocol):
+    """Connection of a server, with the members that `McpServer` needs."""
 
     @property
     def server(self) -> McpServer: ...
     @property
-    def life(self) -> ServerLife | None: ...
+    def session(self) -> SessionPort | None: ...
 
 
-connections: dict[tuple[str, int], ServerConnection] = {}
-"""By the server's identity and process. None is ever taken out: a run may still use a server that
-was replaced, and in a forked process freeing one would end the parent's server."""
+connections: dict[tuple[str, int], ConnectionPort] = {}
+"""Connections by identity of the server and process id. None is ever removed: a run may still use a
+server that was replaced, and a forked process that frees one would end its parent's server."""
 
 
-def revealed(held: Mapping[str, Held]) -> dict[str, str]:
-    """The plain values. Only what starts or calls the server asks for them."""
-    return {k: v.reveal() if isinstance(v, SecretKey) else v for k, v in held.items()}
+def reveal_values(values: Mapping[str, SecretOrText]) -> dict[str, str]:
+    """Return the plain values. Call it only to start or call the server."""
+    return {k: v.reveal() if isinstance(v, SecretKey) else v for k, v in values.items()}
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the address is this machine's own."""
+    """True if the address belongs to this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -155,48 +155,55 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _words(name: str, command: str | Sequence[str]) -> tuple[str, ...]:
+def _split_command(name: str, command: str | Sequence[str]) -> tuple[str, ...]:
     try:
-        given: list[Any] = shlex.split(command) if isinstance(command, str) else list(command)
+        parts: list[Any] = shlex.split(command) if isinstance(command, str) else list(command)
     except (TypeError, ValueError):
-        given = []
-    words = tuple(map(str, given))
-    if not words or any(not isinstance(word, str | Path) or "\0" in str(word) for word in given):
+        parts = []
+    arguments = tuple(map(str, parts))
+    if not arguments or any(
+        not isinstance(part, str | Path) or "\0" in str(part) for part in parts
+    ):
         raise UsageError(
             f"the command of the MCP server {name!r} must be a list of texts, "
             "such as ['uvx', 'mcp-server-git']"
         )
-    for flag, value in zip(words, (*words[1:], ""), strict=True):
-        # Keys belong into env; one that is given as an argument is hidden all the same.
+    for flag, value in zip(arguments, (*arguments[1:], ""), strict=True):
+        # Keys belong in env; one that is passed as an argument is hidden anyway.
         inside, equals, behind = flag.partition("=")
         if _FLAG.fullmatch(inside) and is_secret_name(inside):
             register_secret(behind if equals else value)
-    return words
+    return arguments
 
 
-def _held(name: str, label: str, given: Mapping[str, str] | None) -> Mapping[str, Held]:
-    texts = cast("Mapping[str, str]", {} if given is None else given)
+def _with_hidden_keys(
+    name: str, label: str, texts_by_name: Mapping[str, str] | None
+) -> Mapping[str, SecretOrText]:
+    texts = cast("Mapping[str, str]", {} if texts_by_name is None else texts_by_name)
     control = re.compile(r"[\r\n\0]" if label == "headers" else "\0")
     try:
         is_wrong = any(control.search(text) for pair in texts.items() for text in pair)
-    except (TypeError, AttributeError):  # Something else than texts.
+    except (TypeError, AttributeError):  # Not a mapping of texts.
         is_wrong = True
     if is_wrong:
         raise UsageError(
-            f"{label} of the MCP server {name!r} must be texts by their names, without control "
-            "characters; correct them"
+            f"{label} of the MCP server {name!r} must be a dict of texts without control "
+            "characters; correct it"
         )
-    held: dict[str, Held] = dict(texts)
+    values: dict[str, SecretOrText] = dict(texts)
     for key, text in texts.items():
         is_secret = key.lower() not in _PLAIN_HEADERS if label == "headers" else is_secret_name(key)
         if is_secret:
-            held[key] = SecretKey(text)
+            values[key] = SecretKey(text)
             register_secret(text.partition(" ")[2])  # What stands behind `Bearer`.
-    return held
+    return values
 
 
 def _check_url(name: str, url: str) -> None:
-    """Keys go in headers, where no log and no record shows them; not in the address."""
+    """Raise UsageError for an invalid URL or one with a key.
+
+    URLs are shown and recorded, headers are not, so keys belong in headers.
+    """
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -206,22 +213,28 @@ def _check_url(name: str, url: str) -> None:
     if not is_address or secret or (parts.scheme == "http" and not is_loopback(url)):
         raise UsageError(
             f"the url of the MCP server {name!r} must be https://host/path, or http on this "
-            "machine, without a login or a key, which belong into headers={…}"
+            "machine, without a login or a key; put these in headers={…}"
         )
 
 
-def close_lives(*lives: ServerLife | None) -> None:
-    """End servers: each is asked to end, then ended by the package `mcp`. Any thread."""
-    left = [life for life in lives if life is not None and not life.task.done()]
-    ends = [asyncio.run_coroutine_threadsafe(life.end(), engine_loop()) for life in left]
-    if not on_engine_thread():
-        wait(ends, _CLOSE_S)
+def close_sessions(*sessions: SessionPort | None) -> None:
+    """End servers: the package `mcp` asks each to end and then kills it. Any thread."""
+    open_sessions = [
+        session for session in sessions if session is not None and not session.task.done()
+    ]
+    ends = [
+        asyncio.run_coroutine_threadsafe(session.end(), engine_loop()) for session in open_sessions
+    ]
+    if not on_engine_thread():  # There, waiting would block the loop that ends them.
+        wait(ends, _CLOSE_TIMEOUT_S)
 
 
 def _close_all() -> None:
-    """At the end of the process: no server is left behind."""
+    """End all servers at the exit of the process."""
     process = os.getpid()
-    close_lives(*(one.life for (_, pid), one in connections.items() if pid == process))
+    close_sessions(
+        *(connection.session for (_, pid), connection in connections.items() if pid == process)
+    )
 
 
 atexit.register(_close_all)
