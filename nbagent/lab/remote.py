@@ -27,7 +27,7 @@ from nbagent.contracts.errors import (
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.version import __version__
 from nbagent.lab.local import NoMoreRuns
-from nbagent.lab.remote_task import RemoteTask, Serializer, WorkerState
+from nbagent.lab.remote_task import RemoteTask, Serializer, WorkerBatch
 from nbagent.providers.rate_limits import RateSnapshot, export_limits, import_limits
 from nbagent.session.active import OnEvent
 from nbagent.session.inherit import unrecorded_options
@@ -225,13 +225,13 @@ class DaskExecutor:
 
 # In a worker's process
 
-_worker_states: dict[str, WorkerState] = {}
+_worker_batches: dict[str, WorkerBatch] = {}
 """State of each batch in this worker process, by batch id."""
 
 
 def share_with_worker(batch: str, sha: str, shared: bytes, made_by: int) -> None:
     """Store the shared context of a batch in this worker process."""
-    _worker_states.setdefault(batch, WorkerState()).shared[sha] = shared
+    _worker_batches.setdefault(batch, WorkerBatch()).shared[sha] = shared
     if os.getppid() == made_by:
         # Ctrl-C and ■ reach all processes of a group, so a LocalCluster's worker would die with all
         # of its runs. The process that made the batch stops it.
@@ -249,7 +249,7 @@ def run_on_worker(version: str, sha: str, pickled_task: bytes) -> bytes:
             raise UsageError(f"nbagent {__version__} is here, {version} where the batch was made")
         task: RemoteTask = pickle.loads(pickled_task)
         import_limits(task.limits)
-        state = _worker_states.setdefault(task.batch, WorkerState())
+        state = _worker_batches.setdefault(task.batch, WorkerBatch())
         if sha in state.shared:
             record = state.run(sha, task)
             reply["run"] = record and to_notebook_json(record)
@@ -266,9 +266,9 @@ def run_on_worker(version: str, sha: str, pickled_task: bytes) -> bytes:
 
 async def stop_on_worker(batch: str) -> list[str]:
     """Stop the runs of a batch on this worker; return the tasks that have started."""
-    return await _worker_states.setdefault(batch, WorkerState()).stop()
+    return await _worker_batches.setdefault(batch, WorkerBatch()).stop()
 
 
 def forget_on_worker(batch: str) -> None:
     """Drop the state of a batch that has ended."""
-    _worker_states.pop(batch, None)
+    _worker_batches.pop(batch, None)

@@ -259,7 +259,7 @@ class _RemoteFrontend(Frontend):
         return self._cell
 
 
-class WorkerState:
+class WorkerBatch:
     """State of one batch in a worker process."""
 
     def __init__(self) -> None:

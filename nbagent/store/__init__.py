@@ -1,4 +1,4 @@
-"""All that is kept: the store of runs, and the frames that are read from it.
+"""The store of runs, the audit log beside it, and the DataFrames that are read from the store.
 
-Nothing is imported here; sqlite3 lives in `store/`, pandas in `frames`.
+Nothing is imported here: sqlite3 is imported in `database` only, pandas in `dataframes` only.
 """

@@ -1,43 +1,43 @@
-"""The audit log: what workflows did, and tools that touch the world, in lines chained by hash.
+"""The audit log: actions of workflows, and of tools that touch the world, in lines chained by hash.
 
-Owns `audit.jsonl` and `audit.head` beside the store: writing lines, also from several processes at
-once, and checking them.
+Owns `audit.jsonl` and `audit.head` beside the store: writes lines, also from several processes at
+once, and checks them.
 
 A line is one JSON object in ASCII: `seq` and `prev` first, `sha` last, no spaces. `sha` is the
 SHA-256 of the line without its own `sha`; `prev` is the `sha` of the line before.
 
     {"seq":7,"prev":"9f…","at":"…","pid":1,"kind":"call",…,"sha":"c0…"}
 
-Who writes holds a lock on `audit.head`, reads there where the chain ends (so the size of the log
-does not matter), cuts off what a killed writer left of a line, appends, and notes the new end.
-There is no fsync for a line: a killed process loses nothing that was written, and a power cut may
-take the last lines; `sync`, at the end of a run, puts all of it on the disk.
+A writer locks `audit.head`, reads the end of the chain there (so the size of the log does not
+matter), cuts off the incomplete line of a killed writer, appends, and writes the new end.
+A line is not fsynced: a killed process loses no line, a power cut may lose the last lines. `sync`,
+at the end of a run, puts all lines on the disk.
 
 | when | kind | keys |
 |---|---|---|
 | decided | `approval` | `tool_sha args_sha asked_args_sha? by ruling edited waited_ms binds?` |
-| | `start` | `tool_sha args_sha`: it is not denied, so the tool begins now |
+| | `start` | `tool_sha args_sha`: the call is not denied, the tool begins now |
 | finished | `refusal` | `tool_sha args_sha code by?` |
 | | `call` | `tool_sha args_sha result_sha ok code? duration_ms isolation? attachments_sha?` |
 | | `write` | `path sha256_before sha256_after bytes`; before is null for a new file |
 
-All of a call have `run turn call tool host`; the log adds `seq prev at pid sha`. A run of a
-workflow is audited whatever tools it has, and leaves besides:
+All lines of a call have `run turn call tool host`; the log adds `seq prev at pid sha`. A run of a
+workflow is always audited, whatever its tools, and adds:
 
 | when | kind | keys |
 |---|---|---|
 | it begins | `run` | `run begins workflow agent? model parent?`; begins: start, continue, … |
 | a request leaves | `request` | `run turn system_sha toolset_sha n_messages n_new messages_sha` |
-| its document is changed | `state` | as of `write`, with `from to label` if the step changed |
-| that is refused | `refusal` | as above, with `from to` if the step was to change |
+| its document is changed | `state` | as `write`, with `from to label` if the step changed |
+| a change is refused | `refusal` | as above, with `from to` if the step would have changed |
 | it ends | `stop` | `run phase stop_reason code?` |
 
-`messages_sha` is of the messages that no request before it had. Arguments and results are in the
-log as hashes only: SHA-256 of their canonical JSON, of a result that of the tool message's content,
-beside which its pictures and files have one of their own. `args_sha` is of the arguments that are
-used, `asked_args_sha` of the model's, where they were edited. That a tool begins is written before
-it does, its end after the store has committed the result: a `start` without a `call` is a tool that
-its process did not outlive. A `call` without a `start` was refused, or had broken arguments.
+`messages_sha` covers the messages that are new in this request. Arguments and results are logged as
+hashes only: SHA-256 of their canonical JSON. `result_sha` covers the content of the tool message,
+`attachments_sha` its pictures and files. `args_sha` covers the arguments that were used,
+`asked_args_sha` the model's arguments if a person edited them. `start` is written before the tool
+begins, `call` after the store has committed the result: a `start` without a `call` means that the
+process died during the tool. A `call` without a `start` was refused, or had invalid arguments.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ AuditEntry = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where the chain ends, and what may come after it."""
+    """The end of the chain, and the check of the line after it."""
 
     seq: int = 0
-    """The number of the last line; 0 before the first."""
+    """Number of the last line; 0 if the log is empty."""
     sha: str = "0" * 64
     size_bytes: int = 0
-    """Of the log up to here."""
+    """Size of the log up to here."""
 
     def to_bytes(self) -> bytes:
         """The content of the head file, always of the same length."""
@@ -102,19 +102,19 @@ class Head:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Head | None:
-        """What a head file says; None when it was not written by `to_bytes`."""
+        """Parse a head file; None if `to_bytes` did not write it."""
         match = _HEAD_PATTERN.fullmatch(raw)
         return cls(int(match[1]), match[2].decode(), int(match[3])) if match else None
 
     @property
     def next_line_prefix(self) -> bytes:
-        """How the line that follows begins, whatever it says."""
+        """The first bytes of the next line, the same for every entry."""
         return f'{{"seq":{self.seq + 1},"prev":"{self.sha}",'.encode()
 
     def next_line(self, record: AuditEntry) -> tuple[bytes, Head]:
-        """The line that follows and the head after it.
+        """Build the next line; return it with the new head.
 
-        In ASCII: no line end of any alphabet in a name breaks it.
+        The line is ASCII, so no Unicode line separator in a name can split it.
         """
         fields = {"seq": self.seq + 1, "prev": self.sha, **record}
         body = json.dumps(fields, separators=(",", ":"))
@@ -123,12 +123,12 @@ class Head:
         return line, Head(self.seq + 1, sha, self.size_bytes + len(line))
 
     def is_torn(self, piece: bytes) -> bool:
-        """Whether a piece without an end can be the next line, cut short by a kill."""
+        """True if this piece can be the beginning of the next line, left by a killed writer."""
         start = self.next_line_prefix
         return b"\n" not in piece and piece[: len(start)] == start[: len(piece)]
 
     def after(self, line: bytes) -> Head | None:
-        """The head when this line is written; None when it is not a whole line that follows."""
+        """The head after this line; None if it is not a complete line that continues the chain."""
         match = _TAIL_PATTERN.fullmatch(line[-_TAIL_BYTES:])
         if match is None or not line.startswith(self.next_line_prefix):
             return None
@@ -145,18 +145,18 @@ def _head_file(log: Path) -> Path:
 class AuditLog:
     """The audit log of one folder. Any thread, any number of processes.
 
-    Its files are opened for each call of `append`, so nothing is shared after a fork and a log that
-    was moved away is begun anew.
+    Each call of `append` opens the files, so a forked child shares nothing, and a new log is
+    started if the file was moved away.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, *records: AuditEntry) -> None:
-        """Write a line for each record; when this returns, they are in the file.
+        """Write one line for each entry; when this returns, they are in the file.
 
         Raises:
-            StoreError: they could not be written; a line is in the file whole or not at all.
+            StoreError: they could not be written; no line is written in part.
         """
         with self._locked_files() as (log_fd, head_fd):
             head = _repair_end(log_fd, Head.from_bytes(_read_at(head_fd, 0, _HEAD_BYTES + 1)))
@@ -164,27 +164,28 @@ class AuditLog:
                 at = utc_now().isoformat(timespec="microseconds").replace("+00:00", "Z")
                 line, after = head.next_line({"at": at, "pid": os.getpid(), **record})
                 if os.write(log_fd, line) != len(line):
-                    with suppress(OSError):  # else the next writer cuts it off
+                    with suppress(OSError):  # if this fails, the next writer cuts the rest off
                         os.ftruncate(log_fd, head.size_bytes)
                     raise OSError("the disk is full")
                 _write_head(head_fd, after)
                 head = after
 
     def sync(self) -> None:
-        """Put all lines on the disk, so that they survive a power cut; StoreError if it fails."""
+        """Fsync the log, so that all lines survive a power cut; StoreError if it fails."""
         with self._locked_files() as descriptors:
             for fd in descriptors:
                 os.fsync(fd)
 
     @contextmanager
     def _locked_files(self) -> Generator[tuple[int, int]]:
-        """The log and its head, made where they are missing, under the lock."""
+        """Open and lock the log and its head file; create them if they are missing."""
         try:
             with ExitStack() as stack:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 head_fd = _open_file(stack, _head_file(self.path))
                 stack.enter_context(locked(head_fd))
-                # The head first: a log without one is a log that somebody cut.
+                # The head is written before the log exists: a log without a head is then always a
+                # sign of tampering, never of a writer that was killed here.
                 if not os.fstat(head_fd).st_size and not self.path.exists():
                     _write_head(head_fd, Head())
                 yield _open_file(stack, self.path, os.O_APPEND), head_fd
@@ -197,17 +198,17 @@ class AuditLog:
 
 
 def _repair_end(log_fd: int, stored_head: Head | None) -> Head:
-    """Where the next line goes, after what a killed writer left is put in order.
+    """Return the head for the next line, after the remains of a killed writer are repaired.
 
-    A log that does not end as its head file says was changed or cut, or the head file was. It stays
-    as it is: the next line does not follow what is there, and every check from then on finds that.
+    If the log does not end as its head file says, one of them was changed or cut. Nothing is
+    repaired then: the next line does not continue the chain, so every later check reports it.
     """
     size = os.fstat(log_fd).st_size
     if stored_head is None:
         return Head(size_bytes=size)
     tail = _read_at(log_fd, stored_head.size_bytes, 2 * _MAX_LINE_BYTES)
     line, end, torn = tail.rpartition(b"\n")
-    # A whole line is the last one of a writer that was killed before it noted the new end.
+    # A complete line after the stored end: its writer was killed before it wrote the new head.
     head = stored_head.after(line + end) if line else stored_head
     if head is None or not head.is_torn(torn) or head.size_bytes + len(torn) != size:
         return replace(stored_head, size_bytes=size)
@@ -235,30 +236,29 @@ def _read_at(fd: int, start: int, n_bytes: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What a check of the audit log found. True when all of it is in order."""
+    """Result of a check of the audit log. True if the whole log is in order."""
 
     path: Path
     lines: int
-    """Those in order: all of them, or the ones before the first that is not."""
+    """Number of lines in order, counted up to the first wrong line."""
     why: str = ""
-    """What is wrong with the line after them; empty when nothing is."""
+    """The problem with the next line; empty if there is none."""
     last_sha: str = ""
-    """Of the last line in order. Kept elsewhere, it finds a log that was made anew."""
+    """Hash of the last line in order. Saved elsewhere, it detects a log that was rewritten."""
 
     def __bool__(self) -> bool:
         return not self.why
 
 
 def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
-    """Check the audit log: finds what was changed, deleted, put in, moved or cut off.
+    """Check the audit log: find lines that were changed, deleted, inserted, moved or cut off.
 
-    The chain holds each line to the one before it, and `audit.head` says where it ends. Two things
-    it cannot tell: a power cut that took the last lines looks like a cut; and who makes the whole
-    log and its head anew leaves nothing to find, unless a `last_sha` was kept elsewhere: it must
-    still stand in the log.
+    Each line contains the hash of the line before it, and `audit.head` stores the end. Two limits:
+    a power cut that lost the last lines looks like tampering; and a complete rewrite of the log and
+    its head is found only with a `last_sha` that was saved elsewhere: it must still be in the log.
 
     Args:
-        path: a store's folder, or a log's file; the current store's by default.
+        path: a store's folder, or a log file; the current store by default.
 
     Raises:
         UsageError: there is no audit log.
@@ -269,8 +269,8 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
     stored_head, lines = _snapshot(log)
     if not stored_head and not os.path.isfile(log):
         raise UsageError(
-            f"there is no audit log at {log}; it is begun by the first run with a workflow, or "
-            "with file, script, notebook or MCP tools, in its store's folder"
+            f"there is no audit log at {log}; the first run with a workflow, or with file, script, "
+            "notebook or MCP tools, starts one in the folder of its store"
         )
     before = head = Head()
     why = ""
@@ -281,15 +281,16 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
                 why = "it was changed, or does not follow the line before it"
             break
         before, head = head, after
-    # A killed writer's last line may stand behind the end that the head file says.
+    # A writer may have been killed between its line and the head file: the head of one line
+    # earlier is accepted too.
     if not why and stored_head not in (head.to_bytes(), before.to_bytes()):
         name = _head_file(log).name
-        why = f"{name} is not of a log that ends with line {head.seq:,}: one of them was changed"
+        why = f"{name} does not match a log that ends with line {head.seq:,}: one was changed"
     return AuditReport(path=log, lines=head.seq, why=why, last_sha=head.sha if head.seq else "")
 
 
 def _snapshot(log: Path) -> tuple[bytes, list[bytes]]:
-    """The head file and the lines of one moment; what is written later is not looked at."""
+    """Read the head file and the lines of one moment; later lines are left out."""
     stored_head = b""
     try:
         with ExitStack() as stack:
@@ -304,16 +305,16 @@ def _snapshot(log: Path) -> tuple[bytes, list[bytes]]:
         raise StoreError(f"the audit log cannot be read ({error}); make it readable") from None
 
 
-# What the calls of a run become
+# Events to log entries
 
 
 def is_audited(hosts: Iterable[str]) -> bool:
-    """Whether a run with tools of these hosts (`fs`, `mcp:git`, …) is audited, all of its calls."""
+    """True if a run with tools of these hosts (`fs`, `mcp:git`, …) is audited, with all calls."""
     return any(host.partition(":")[0] in _AUDITED_HOSTS for host in hosts)
 
 
 class AuditSink:
-    """Writes what a run's tools do into the audit log of a store's folder. One for each run."""
+    """Writes the tool calls of one run into the audit log of a store's folder."""
 
     name = "audit"
 
@@ -321,29 +322,31 @@ class AuditSink:
         self._log = AuditLog(home / FILE_NAME)
         self._failure: str | None = None
         self._workflow_run: str | None = None
-        """The id of the run, where it is one of a workflow."""
+        """Id of the run if it is a workflow run."""
 
     def decided(self, call: ToolCall, context: ToolContext, decision: Decision, binds: str) -> None:
         """Write who allowed a call, and that its tool begins. On the engine thread. Never raises.
 
-        What cannot be written, `handle` raises with the next event, which is that the tool begins.
-        `binds` is the hash that an approval is bound to.
+        If writing fails, `handle` raises at the next event, before the tool begins. `binds` is the
+        hash that an approval is bound to.
         """
         self._attempt(lambda: self._log.append(*_entries_before_call(call, context, decision, binds)))
 
     def handle(self, event: Event) -> None:
-        """Write the lines of an event: of a finished call, and of a workflow's run. Engine thread.
+        """Write the lines of an event: finished calls, and the steps of a workflow run.
+
+        On the engine thread.
 
         Raises:
-            StoreError: they, or those of a decision before, could not be written. Nothing is
-                written any more, and every event raises it again.
+            StoreError: these lines, or those of an earlier decision, could not be written. Nothing
+                is written after that, and every later event raises again.
         """
         run_id = self._workflow_run
         if isinstance(event, RunStarted):
             self._workflow_run = event.run.id if event.run.workflow else None
-            begun = [_run_entry(event.run)] if event.run.workflow else []
-            # Also without a line: what cannot be written shows before the first tool.
-            self._attempt(lambda: self._log.append(*begun))
+            run_entries = [_run_entry(event.run)] if event.run.workflow else []
+            # Also without an entry: an unwritable log is reported before the first tool runs.
+            self._attempt(lambda: self._log.append(*run_entries))
         elif isinstance(event, ToolCallFinished):
             self._attempt(lambda: self._log.append(*_entries_after_call(event, of_workflow=run_id is not None)))
         elif isinstance(event, TurnStarted) and run_id is not None:
@@ -359,7 +362,7 @@ class AuditSink:
         """The log keeps no file open."""
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        """Act on the log, and keep what went wrong; after that nothing is done any more."""
+        """Act on the log; after the first failure store its reason and do nothing."""
         if self._failure is not None:
             return
         try:
@@ -371,7 +374,7 @@ class AuditSink:
 
 
 def _entries_before_call(call: ToolCall, context: ToolContext, decision: Decision, approval_key: str) -> list[AuditEntry]:
-    """What a decided call leaves in the log before its tool begins."""
+    """Entries of a decided call, written before its tool begins."""
     edited = decision.arguments is not None
     traits = decision.prepared.spec.traits
     call_fields = {
@@ -394,7 +397,7 @@ def _entries_before_call(call: ToolCall, context: ToolContext, decision: Decisio
 
 
 def _entries_after_call(event: ToolCallFinished, *, of_workflow: bool = False) -> list[AuditEntry]:
-    """What a finished call leaves in the log: its refusal, itself, its write."""
+    """Entries of a finished call: its refusal, the call, the write."""
     run, result = event.tool_run, event.tool_run.result or ToolResult(ok=False)
     call_ids = _call_ids(event.run_id, event.turn_id, run.tool_call_id, run.tool_name, run.host)
     call_fields = {**call_ids, "tool_sha": run.tool_sha, "args_sha": sha_of(run.args)}
@@ -433,14 +436,14 @@ def _entries_after_call(event: ToolCallFinished, *, of_workflow: bool = False) -
 
 
 def _patches_workflow_document(run: ToolRun) -> bool:
-    """Whether a call patches the document of a workflow, however its path is spelled."""
+    """True if a call patches the document of a workflow, however its path is spelled."""
     path = (run.args or {}).get("path")
     named = normpath(path).casefold() if isinstance(path, str) else ""
     return run.host == "fs" and run.tool_name == "fs.apply_patch" and named == _WORKFLOW_DOCUMENT
 
 
 def _transition(result: ToolResult) -> dict[str, str]:
-    """The change of the step that a patch made, or was refused."""
+    """The step change of a patch, made or refused."""
     data = result.data if result.ok else result.error and result.error.details
     transition = json_object((json_object(data) or {}).get("transition")) or {}
     return {key: _short(str(transition[key])) for key in ("from", "to", "label") if transition.get(key)}
@@ -478,5 +481,5 @@ def _call_ids(run_id: str, turn_id: str, call_id: str, tool: str, host: str) -> 
 
 
 def _short(text: str) -> str:
-    # Names of tools and ids of calls are the model's and the provider's own words.
+    # Names of tools and ids of calls come from the model or the provider: of any length.
     return redact(text)[:_MAX_NAME_CHARS]

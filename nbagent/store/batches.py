@@ -1,6 +1,6 @@
-"""What the store keeps of batches: their runs in short, what they were made of, and scores.
+"""Batches in the store: summaries of their runs, their documents, and scores.
 
-A score is a row of its own beside a run, which never changes. Its frame is in `tables`.
+A score is a row of its own, because the record of a run never changes. Its frame is in `columns`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DELETE_PREVIOUS_SCORES = (
     "AND (scorer = :root OR substr(scorer, 1, length(:root) + 1) = :root || '.')"
 )
 _SCORES_OF_RUNS = (
-    # In this order: each id is looked up.
+    # CROSS JOIN fixes the order: look up each id, instead of scanning all runs.
     "SELECT r.run_id, s.* FROM json_each(?) i CROSS JOIN runs r ON r.run_id = i.value "
     "CROSS JOIN scores s ON s.run = r.n ORDER BY s.at, s.version"
 )
@@ -38,14 +38,14 @@ _RECORDED_COSTS = (
 
 @dataclass(frozen=True, slots=True)
 class CaseRun:
-    """A run of a batch; of its record no turn and no message is loaded."""
+    """A run of a batch; turns and messages of the record are not loaded."""
 
     case: Case
     run: RunRecord
 
 
 def runs_of_batch(store: Store, name: str) -> list[CaseRun]:
-    """The runs of a batch, in the order in which they began."""
+    """Runs of a batch in the order of their start."""
     with store.reading() as c:
         rows = select_rows(c, "runs", "WHERE batch = ? ORDER BY n", (text_cell(name),))
     runs = (record_from_rows(defaultdict(list, runs=[row])) for row in rows)
@@ -53,31 +53,31 @@ def runs_of_batch(store: Store, name: str) -> list[CaseRun]:
 
 
 def n_runs(store: Store, name: str) -> int:
-    """How many runs a batch and its judges have."""
+    """Count the runs of a batch and of its judges."""
     with store.reading() as c:
         sql = "SELECT count(*) FROM runs WHERE batch IN (?, ?)"
         return c.execute(sql, (text_cell(name), text_cell(name + JUDGE_SUFFIX))).fetchone()[0]
 
 
 def recorded_usd(store: Store, name: str) -> dict[str, float]:
-    """By run of a batch, what its answers from a record cost when they were asked."""
+    """Original cost of replayed answers, by run id of a batch."""
     with store.reading() as c:
         rows = c.execute(_RECORDED_COSTS, (text_cell(name),)).fetchall()
     return {run_id: usd for run_id, usd in rows if usd is not None}
 
 
 def batch_doc(store: Store, name: str) -> dict[str, Any] | None:
-    """What `claim_batch` wrote last of a batch; None where there is none of that name."""
+    """Load the document that `claim_batch` wrote last; None if there is no such batch."""
     with store.reading() as c:
         rows = select_rows(c, "batches", "WHERE name = ?", (text_cell(name),))
     return rows[0].get("doc", {}) if rows else None
 
 
 def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
-    """Write what a batch is made of (JSON values), and that this process is at work on it.
+    """Write the document of a batch (JSON values), and lease the batch to this process.
 
     Raises:
-        UsageError: another process is.
+        UsageError: another process is at work on it.
     """
 
     def work(c: Connection) -> None:
@@ -92,7 +92,7 @@ def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
 
 
 def release_batch(store: Store, name: str) -> None:
-    """Say that this process is not at work on a batch any more."""
+    """Give up the lease on a batch."""
     sql = "UPDATE batches SET lease_id = NULL WHERE name = ? AND lease_id = ?"
     store.database.transact(
         lambda c: c.execute(sql, (text_cell(name), store.lease_id)), durable=False
@@ -100,10 +100,10 @@ def release_batch(store: Store, name: str) -> None:
 
 
 def save_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
-    """Write scores; one of the same run, scorer and version is replaced.
+    """Write scores; replace the earlier ones of the same run, scorer and version.
 
-    So is all else that a scorer of several scores (`NAME.key`) said before. Scores of a run that
-    is not there (any more) are dropped.
+    A scorer of several scores (`NAME.key`) replaces all its earlier keys. Scores of a run that is
+    not in the store are dropped.
     """
     find = "SELECT n FROM runs WHERE run_id = ?"
 
@@ -111,7 +111,7 @@ def save_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
         cells: list[tuple[int, ScoreRecord]] = []
         for score in scores:
             for (n,) in c.execute(find, (text_cell(score.run_id),)).fetchall():
-                if score.row is not None:  # else a person's
+                if score.row is not None:  # a person's score replaces only itself
                     root = score.scorer.partition(".")[0]
                     c.execute(_DELETE_PREVIOUS_SCORES, {"run": n, "version": score.version, "root": root})
                 cells.append((n, score))
@@ -122,7 +122,7 @@ def save_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
 
 
 def scores_of(store: Store, run_ids: Collection[str]) -> list[ScoreRecord]:
-    """The scores of runs, oldest first."""
+    """Scores of runs, oldest first."""
     with store.reading() as c:
         cursor = c.execute(_SCORES_OF_RUNS, (dump_json([*run_ids]).decode(),))
         names = [column[0] for column in cursor.description]

@@ -1,7 +1,7 @@
-"""The frames and the tables of the store under them, as data. Knows neither SQLite nor pandas.
+"""Frames and the tables behind them, as data. Imports neither SQLite nor pandas.
 
-A column of a frame is the column of that name in its table, or an expression; its dtype follows
-its name. The tables never change: a store of another version is put aside, and a new one is begun.
+A column of a frame is the table's column of the same name, or an SQL expression; its dtype follows
+from its name. Tables never change within a VERSION: a store of an earlier version is set aside.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from nbagent.contracts.model import FinishReason
 from nbagent.contracts.records import Phase, RanIn, StopReason
 
 APPLICATION_ID = 0x6E626167
-"""`nbag`: tells our file from any other SQLite database."""
+"""`nbag` in ASCII: marks our file among SQLite databases."""
 VERSION = 6
-"""Of the tables. 1 to 5 were written by earlier versions of nbagent."""
+"""Version of the tables. Earlier versions of nbagent wrote 1 to 5."""
 CORRUPT_ROW = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
-"""What reading raises where a row does not hold what was written."""
+"""Exceptions of reading a row that was changed from outside or damaged."""
 
 Dtype = Literal["string", "Int64", "Float64", "boolean", "category", "datetime64[us, UTC]"]
 TIMESTAMP: Dtype = "datetime64[us, UTC]"
-"""In the tables: microseconds since 1970, UTC."""
+"""Tables store microseconds since 1970, UTC."""
 TOKEN_COLUMNS = (
     *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens"),
     "cache_write_tokens",
 )
-"""All NULL where no usage was reported."""
+"""All NULL if the server reported no usage."""
 _BOOLEAN_COLUMNS = frozenset(("ok", "truncated", "edited", "has_image", "accepted"))
 _INTEGER_COLUMNS = frozenset(
     (
@@ -57,39 +57,39 @@ KNOWN_VALUES: dict[str, tuple[str, ...]] = {
     "ran_in": get_args(RanIn),
     "role": get_args(Role),
 }
-"""Words that are known also where no row has them."""
+"""Values that a filter accepts even if no row has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the rows of a frame are made of. Its own row is called `x`, that of its run `r`."""
+    """Definition of a frame as an SQL query. Its own row has the alias `x`, its run's row `r`."""
 
     columns: tuple[str, ...]
     source: str
     order: str
     time_column: str
-    """The time that `since` and `until` cut by; never NULL."""
+    """SQL of the time for `since` and `until`; never NULL."""
     run_number: str = "x.run"
-    """The number of the row's run."""
+    """SQL of the number of the row's run."""
     expressions: dict[str, str] = field(default_factory=dict[str, str])
-    """Columns that are not the one of the same name in `x`."""
+    """SQL of columns that are not the column of the same name in `x`."""
     json_columns: tuple[str, ...] = ("doc",)
-    """Columns that hold JSON; NULL for nothing. `doc` has what no frame asks for."""
+    """Columns with JSON; NULL for no value. `doc` has the fields that no frame shows."""
     internal_columns: tuple[str, ...] = ()
-    """What its table has besides."""
+    """Columns of the table that the frame does not show."""
 
     @property
     def table_columns(self) -> tuple[str, ...]:
-        """The columns of its table."""
+        """Columns of its table."""
         own = (column for column in self.columns if column not in self.expressions)
         return (*self.internal_columns, *own, "doc")
 
     def expression(self, name: str) -> str:
-        """The SQL expression of a column."""
+        """SQL expression of a column."""
         return self.expressions.get(name, f"x.{name}")
 
     def dtype(self, name: str) -> Dtype:
-        """The dtype of a column."""
+        """Dtype of a column, by its name."""
         if name in self.json_columns:
             return "string"
         if name in _INTEGER_COLUMNS:
@@ -147,8 +147,8 @@ _TRANSITIONS = f"""(
 ) x JOIN runs r ON r.n = x.run
     AND CASE WHEN json_valid(x.body) THEN json_type(x.body, x.place) END = 'object'
     AND (NOT x.cut OR json_type(x.body, x.place || '{_TARGET_NODE}') = 'text')"""
-"""The patches of documents that moved, or should have moved, a workflow to its next step. Of one
-that its process did not outlive (`cut`) its arguments are all that is known."""
+"""Patches of documents that moved a workflow to its next step, or tried to. If the kernel died
+during the patch (`cut`), only its arguments are known, so the target is read from them."""
 LINEAGE = """
     WITH RECURSIVE line(n, parent_id, shared, end) AS (
         SELECT n, parent_id, shared_messages, 1 << 60 FROM runs WHERE run_id = ?
@@ -156,13 +156,13 @@ LINEAGE = """
         SELECT p.n, p.parent_id, p.shared_messages, min(line.end, line.shared)
         FROM line JOIN runs p ON p.run_id = line.parent_id
     ) SELECT n, end FROM line"""
-"""The numbers of a run and of those that it goes on from, newest first, each with the absolute
-end of its part of the conversation."""
+"""Numbers of a run and its ancestors, newest first, each with the absolute end of its part of the
+conversation."""
 
 
 def _transition_field(key: str) -> str:
     text = f"CAST(json_extract(x.body, x.place || '{key}') AS TEXT)"
-    # Half a surrogate pair, which a model may write, is no text for SQLite.
+    # A model may write half a surrogate pair, which SQLite cannot return as text: read it as bytes.
     return f"CASE WHEN instr(x.body, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
 
 
@@ -191,11 +191,12 @@ FRAMES = {
             "THEN coalesce(x.stop_reason IN ('answered', 'workflow_complete'), 0) END",
         },
         json_columns=("tags", "params", "variant", "doc"),
-        # `n`: the order in which they began. `lease_id`: who is at work on it; NULL at its end.
-        # `case_sha`: of what decides the answer of a case of a batch.
+        # `n`: number in the order of start. `lease_id`: the process at work on it; NULL after its
+        # end. `case_sha`: hash of everything that decides the answer of a batch case.
         internal_columns=("n", "shared_messages", "cache_write_tokens", "lease_id", "case_sha"),
     ),
-    "turns": Frame(  # without long texts: a frame of all turns is one quick scan
+    # Long texts are stored in `messages`, so that a scan of all turns reads few pages.
+    "turns": Frame(
         columns=(
             *("run_id", "turn_id", "turn", "session", "batch", "provider", "server", "model"),
             *("served_model", "workflow", "agent", "node", "ok", "phase_before", "phase_after"),
@@ -222,7 +223,7 @@ FRAMES = {
             "reasoning": "m.reasoning",
         },
         json_columns=("dropped_params", "doc"),
-        # `message_at`: the position of its response; NULL when there was none.
+        # `message_at`: position of its response; NULL if there was none.
         internal_columns=("run", "message_at", "cache_write_tokens"),
     ),
     "tool_runs": Frame(
@@ -249,7 +250,7 @@ FRAMES = {
             "edited": "coalesce(x.approval, '') = 'edited'",
         },
         json_columns=("args", "asked_args", "result", "notes", "doc"),
-        internal_columns=("run",),  # `position`: of the call in its response, from 0
+        internal_columns=("run",),  # `position`: of the call in its response, counted from 0
     ),
     "messages": Frame(
         columns=(
@@ -261,8 +262,9 @@ FRAMES = {
         time_column="coalesce(x.at, r.started_at)",
         expressions={**_RUN_COLUMNS, **_TURN_ID_COLUMN, "model": "r.model"},
         json_columns=("tool_calls", "doc"),
-        # `position`: in the run that added it, from 0; below 0: outside of the conversation.
-        # `turn`: that added it. `call`: its content is the result of this tool run (position).
+        # `position`: in its own run, from 0; below 0 for responses outside of the conversation.
+        # `turn`: the turn that added it. `call`: position of the tool run whose result is its
+        # content, so that a result is stored once.
         internal_columns=("run", "turn", "call"),
     ),
     "transitions": Frame(
@@ -291,7 +293,7 @@ FRAMES = {
         source="scores x JOIN runs r ON r.n = x.run",
         order="x.run, x.scorer, x.version",
         time_column="x.at",
-        # `by` is a word of SQL.
+        # `by` is a keyword of SQL, so the table's column is `scored_by`.
         expressions={**_RUN_COLUMNS, **_CASE_COLUMNS, "model": "r.model", "by": "x.scored_by"},
         json_columns=("variant",),
         internal_columns=("run", "scored_by"),
@@ -305,14 +307,17 @@ FRAMES = {
 }
 TABLE_COLUMNS = {
     **{name: FRAMES[name].table_columns for name in ("runs", "turns", "tool_runs", "messages", "scores")},
-    # Of which data a batch was made, as JSON, and who is at work on it.
+    # The data of a batch as JSON, and the process at work on it.
     "batches": ("name", "lease_id", "doc"),
-    "texts": ("sha", "kind", "text"),  # system prompts, and toolsets as JSON, each once
-    "open": ("run", "doc"),  # the last turn of a run at work whose calls began, as JSON
+    # System prompts, and toolsets as JSON, each stored once: most turns of a run repeat them.
+    "texts": ("sha", "kind", "text"),
+    # The turn of a run at work whose calls have begun, as JSON: one row before the tools run,
+    # instead of rows in several tables. The end of the turn writes those and ends this row.
+    "open": ("run", "doc"),
     # One row for each process that may have runs at work.
     "leases": ("id", "pid", "pid_started", "boot_id", "host", "heartbeat"),
 }
-"""The columns of each table."""
+"""Columns of each table."""
 _PRIMARY_KEYS = {
     "turns": "PRIMARY KEY(run, turn)) WITHOUT ROWID",
     "tool_runs": "PRIMARY KEY(run, turn, position))",
@@ -326,9 +331,10 @@ _PRIMARY_KEYS = {
 
 
 def create_statements() -> list[str]:
-    """What makes the tables."""
+    """SQL statements that create the tables and indexes."""
     runs = ", ".join(TABLE_COLUMNS["runs"]).replace("n,", "n INTEGER PRIMARY KEY,", 1)
-    # Without a type of its own `run = runs.n` is found by no key: each run would read all rows.
+    # `run` needs the type of `runs.n`: with another affinity SQLite does not use the key for
+    # `run = runs.n`, and loading a run would scan all rows.
     columns = {
         name: ", ".join("run INTEGER" if table == "run" else table for table in TABLE_COLUMNS[name])
         for name in _PRIMARY_KEYS

@@ -1,7 +1,6 @@
-"""A lock on an open file, for processes and threads: flock, on Windows a byte far behind its end.
+"""A lock on an open file between processes and threads: flock; on Windows a locked byte.
 
-It is held for microseconds; a holder that stands still (a suspended process) is not waited for
-without end.
+Holders need it for microseconds. The wait is limited, because a suspended process may hold it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from collections.abc import Generator
 LOCK_WAIT_S = 5.0
 _RETRY_PAUSE_S = 0.0005
 _LOCK_OFFSET_BYTES = 1 << 30
-"""Windows keeps others from reading a locked byte: one that holds nothing is locked."""
+"""Offset of the byte that is locked on Windows, far behind the end of the file: Windows also
+prevents other processes from reading a locked byte."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -40,18 +40,18 @@ else:
 
 @contextlib.contextmanager
 def locked(fd: int, *, wait_s: float = LOCK_WAIT_S) -> Generator[None]:
-    """Hold the lock of an open file; each opening of the file is another holder.
+    """Hold the lock of an open file; two descriptors of one file exclude each other.
 
     Raises:
-        TimeoutError: somebody else has held it for so long.
-        OSError: the file system knows no locks.
+        TimeoutError: another holder did not release it within `wait_s`.
+        OSError: the file system does not support locks.
     """
     until = time.monotonic() + wait_s
     while True:
         try:
             _acquire(fd)
             break
-        except (BlockingIOError, PermissionError):  # the second one is Windows'
+        except (BlockingIOError, PermissionError):  # Windows raises the second
             if time.monotonic() > until:
                 text = f"another process has held the lock for {wait_s:.0f} s"
                 raise TimeoutError(text) from None
@@ -59,5 +59,5 @@ def locked(fd: int, *, wait_s: float = LOCK_WAIT_S) -> Generator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # closing the file gives it back too
+        with contextlib.suppress(OSError):  # closing the file releases the lock too
             _release(fd)

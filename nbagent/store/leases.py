@@ -1,7 +1,7 @@
-"""Runs whose kernel is gone: who holds a run at work, whether it lives, and how a run then ended.
+"""Leases of processes on their runs, and the end of a run whose kernel died.
 
-Reads the operating system only; where leases are kept is the store's matter. Law: a tool that had
-started and has no result on disk is not run again; its result says so.
+Reads the operating system only; the store reads and writes leases. A tool that had started and has
+no result on disk is not run again, because its side effects may have happened; its result says so.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
 from nbagent.store.rows import turn_end_us, from_us, to_us
 
 _MAX_HEARTBEAT_AGE = timedelta(seconds=30)
-"""A heartbeat of another machine counts for so long; the session beats every 10 s."""
+"""Of a process on another machine; the session writes a heartbeat every 10 s."""
 _MAX_HEARTBEAT_AGE_WITHOUT_START_TIME = timedelta(minutes=10)
-# Where the OS does not tell when a process began, its pid may have a new holder. The heartbeat
-# decides then, after a longer time: a kernel that computes in C for minutes beats late.
+# Some systems do not report the start time of a process, so its pid may belong to a new process.
+# The heartbeat decides then, with a longer limit: a kernel that computes in C for minutes holds
+# the interpreter's lock, and its heartbeat is late.
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 RUN_INTERRUPTED = ErrorInfo(
     "ENGINE_INTERRUPTED",
@@ -41,7 +42,7 @@ TOOL_INTERRUPTED = ToolResult.failure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One process, told from every other one, also of another machine or container."""
+    """One process, identified across reboots, machines and containers."""
 
     id: str
     pid: int
@@ -53,7 +54,7 @@ class Lease:
 
     @classmethod
     def of_this_process(cls, now: datetime) -> Lease:
-        """A lease of this process, with a new id."""
+        """Create a lease of this process, with a new id."""
         pid = os.getpid()
         return cls(
             id=new_id(),
@@ -65,7 +66,7 @@ class Lease:
         )
 
     def is_alive(self, now: datetime) -> bool:
-        """Whether the process that took it still runs, as far as can be known from here."""
+        """True if the process of this lease still runs, as far as this machine can tell."""
         age = now - from_us(self.heartbeat)
         if self.host != _host():
             return age < _MAX_HEARTBEAT_AGE
@@ -84,7 +85,8 @@ def _read(path: str) -> str | None:
 
 
 def _host() -> str:
-    # Containers share a boot id and see other pids: the pid namespace is a part of the place.
+    # Containers of one machine share the boot id but have their own pids, so the pid namespace is
+    # part of the host's name.
     try:
         return f"{socket.gethostname()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -92,16 +94,17 @@ def _host() -> str:
 
 
 def _pid_started(pid: int) -> str | None:
-    """Clock ticks from boot to the start of a process; None when it is gone or not said."""
+    """Clock ticks from boot to the start of a process; None if it is gone or unknown."""
     stat = _read(f"/proc/{pid}/stat")
-    # The second field is the name in brackets and may hold anything.
+    # The second field is the program's name in brackets, which may contain spaces and brackets:
+    # split after the last bracket.
     fields = stat[stat.rfind(")") + 2 :].split() if stat else ["Z"]
     return None if fields[0] in "ZX" else fields[19]
 
 
 def _pid_exists(pid: int) -> bool:
     if sys.platform == "win32":
-        return True  # os.kill(pid, 0) would end the process there; the heartbeat decides alone
+        return True  # os.kill(pid, 0) would end the process on Windows; the heartbeat decides
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -112,7 +115,7 @@ def _pid_exists(pid: int) -> bool:
 
 
 def as_interrupted(run: RunRecord, last_heartbeat: datetime | None) -> RunRecord:
-    """The record of a run at work, as it ended with its kernel, which last gave a sign then."""
+    """Record of a run at work as it ended with its kernel, at the last heartbeat or turn."""
     turns, messages = list(run.turns), list(run.messages)
     if turns and messages and messages[-1].tool_calls:
         turns[-1] = _as_interrupted_turn(turns[-1])

@@ -1,6 +1,6 @@
-"""What is asked of the store: whole runs, conversations, requests, and the search for a run.
+"""Queries of the store: whole runs, conversations, requests, and the search for a run.
 
-Rows become records in `codec`. A run whose kernel is gone has been closed before it is read.
+`rows` converts rows to records. `writer` closes runs of dead kernels before they are read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TEXTS_OF_RUN = (
 )
 _ROW_ORDERS = {"turns": "turn", "tool_runs": "turn, position", "messages": "position", "open": "run"}
 _NO_END = 2**62
-# A range, so that the index on run_id serves: ids are hex digits, all below `g`.
+# A range instead of LIKE, so that the index on run_id is used. Ids are hex digits, all below `g`.
 _FIND_RUN = (
     "SELECT run_id, run_id = :ref OR name IS :ref AS is_exact FROM runs "
     "WHERE run_id = :ref OR name = :ref OR (run_id >= lower(:ref) AND run_id < lower(:ref) || 'g') "
@@ -49,24 +49,24 @@ _NEWEST_RUNS = (
 
 
 def select_rows(c: Connection, table: str, rest: str, parameters: Any = ()) -> list[Row]:
-    """Whole rows of a table, decoded."""
+    """Select whole rows of a table, decoded."""
     cursor = c.execute(f"SELECT * FROM {table} {rest}", parameters)
     names = [column[0] for column in cursor.description]
     return [decode_row(table, names, cells) for cells in cursor]
 
 
 def find_run_row(c: Connection, run_id: str) -> Row:
-    """The row of a run; UsageError when there is none."""
+    """Select the row of a run; UsageError if there is none."""
     rows = select_rows(c, "runs", "WHERE run_id = ?", (text_cell(run_id),))
     if not rows:
         raise UsageError(
-            f"there is no run {run_id!r}; `nbagent.runs()` lists what there is", code="ENOENT"
+            f"there is no run {run_id!r}; `nbagent.runs()` lists all runs", code="ENOENT"
         )
     return rows[0]
 
 
 def load_record(c: Connection, row: Row) -> RunRecord:
-    """The whole record of a run's row."""
+    """Load the whole record of a run's row."""
     n = {"n": row["n"]}
     rows = {
         table: select_rows(c, table, f"WHERE run = :n ORDER BY {order}", n)
@@ -77,39 +77,41 @@ def load_record(c: Connection, row: Row) -> RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunNode:
-    """A run in the tree of its session, and those that go on from it, oldest first."""
+    """A run in the tree of its session, with the runs that continue it, oldest first."""
 
     run: RunRecord
-    """Without its turns and messages."""
+    """Turns and messages are not loaded."""
     turns: int
     answer: str
-    """The beginning of the last text that the model wrote."""
+    """Beginning of the model's last text."""
     children: list[RunNode]
 
 
 class StoreReader(ABC):
-    """The questions; where the store is is for the class that has it to say."""
+    """Queries of the store; a subclass opens the connections."""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Connection]:
-        """A connection on one moment of the store, where no run is open whose kernel is gone."""
+        """Open a connection with a snapshot of the store; runs of dead kernels are closed in it."""
 
     def load(self, run_id: str) -> RunRecord:
-        """The whole record of a run."""
+        """Load the whole record of a run."""
         with self.reading() as c:
             return load_record(c, find_run_row(c, run_id))
 
     def runs(
         self, *, limit: int = 20, workflow: str | None = None, document: str | None = None
     ) -> list[RunRecord]:
-        """The newest runs (of a workflow, over a document), newest first, without their turns and
-        messages."""
+        """Load the newest runs (of a workflow, for a document), newest first.
+
+        Turns and messages are not loaded.
+        """
         with self.reading() as c:
             rows = select_rows(c, "runs", _NEWEST_RUNS, (workflow, workflow, document, document, limit))
         return [record_from_rows(defaultdict(list, runs=[row])) for row in rows]
 
     def tree(self, session: str) -> list[RunNode]:
-        """The runs of a session that begin something; the others hang on them."""
+        """Load the runs of a session as trees; the roots are runs that continue no other run."""
         answer = FRAMES["runs"].expression("text")
         with self.reading() as c:
             rows = select_rows(c, "runs", "WHERE session = ? ORDER BY n", (text_cell(session),))
@@ -126,16 +128,16 @@ class StoreReader(ABC):
         return roots
 
     def conversation(self, run_id: str) -> tuple[Message, ...]:
-        """All messages up to the end of a run: the shared ones of its ancestors, then its own."""
+        """All messages up to the end of a run: those shared with its ancestors, then its own."""
         return tuple(message for message, _ in self.conversation_with_turns(run_id))
 
     def conversation_with_turns(self, run_id: str) -> tuple[tuple[Message, str], ...]:
-        """The conversation, each message with the id of the turn that added it, or nothing."""
+        """The conversation; each message with the id of the turn that added it, or an empty text."""
         with self.reading() as c:
             return _messages_with_turns(c, _lineage(c, run_id))
 
     def request_of(self, run_id: str, turn_id: str) -> ChatRequest:
-        """What a turn sent, rebuilt. The turn may be one of a run that this one goes on from."""
+        """Rebuild the request of a turn of this run or of one of its ancestors."""
         with self.reading() as c:
             lineage = _lineage(c, run_id)
             for i, (row, _) in enumerate(lineage):
@@ -146,7 +148,7 @@ class StoreReader(ABC):
         raise UsageError(f"run {run_id!r} has no turn {turn_id!r}; see `run.turns`", code="ENOENT")
 
     def requests_since_user_message(self, run_id: str) -> int:
-        """How many requests were made since the person last said something."""
+        """Count the requests since the person's last message."""
         count = 0
         with self.reading() as c:
             for row, end in _lineage(c, run_id):
@@ -163,7 +165,7 @@ class StoreReader(ABC):
         return count
 
     def find(self, ref: str) -> str:
-        """The id of the run meant by `last`, a name (its newest run), or the start of an id."""
+        """Find a run's id by `last`, a name (its newest run), or the start of an id."""
         if ref == "last":
             matches: list[Any] = [(self.last_run(), 1)]
         else:
@@ -172,35 +174,40 @@ class StoreReader(ABC):
         if not ref.strip() or not matches or matches[0][0] is None:
             raise UsageError(
                 f"no run is called {ref!r}, and no run's id starts with it; "
-                "`nbagent.runs()` lists what there is",
+                "`nbagent.runs()` lists all runs",
                 code="ENOENT",
             )
         if len(matches) > 1 and not matches[0][1]:
             ids = ", ".join(run_id for run_id, _ in matches)
-            raise UsageError(f"several runs' ids start with {ref!r}: {ids}; give more of the id")
+            raise UsageError(f"several run ids start with {ref!r}: {ids}; give more of the id")
         return matches[0][0]
 
     def search(self, text: str, *, limit: int = 50, batches: bool = False) -> list[str]:
-        """Ids of the newest runs with this text in their name, prompt, messages or results.
+        """Find the newest runs with this text in their name, prompt, messages or results.
 
         Args:
-            text: what is sought.
-            limit: most ids.
-            batches: whether of the runs of batches, else of all others.
+            text: text to find, without wildcards.
+            limit: largest number of ids.
+            batches: search runs of batches instead of all other runs.
+
+        Returns:
+            Ids, newest first.
 
         Raises:
-            UsageError: it is too long, or has half a character.
+            UsageError: the text is too long, or contains half a surrogate pair.
         """
         is_whole = text.encode("utf-8", "replace").decode() == text
         if len(text) > _MAX_SEARCH_CHARS or not is_whole:
-            raise UsageError(f"a search takes up to {_MAX_SEARCH_CHARS:,} characters, and whole ones")
+            raise UsageError(
+                f"search for at most {_MAX_SEARCH_CHARS:,} characters, without half a character"
+            )
         pattern = "".join(f"\\{c}" if c in "\\%_" else c for c in text)
         with self.reading() as c:
             parameters = {"like": f"%{pattern}%", "limit": limit, "alone": not batches}
             return [row[0] for row in c.execute(_SEARCH, parameters)]
 
     def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
-        """The id of the run that began last, in a session, in a notebook, or of all."""
+        """Id of the run that started last, in a session, in a notebook, or anywhere."""
         with self.reading() as c:
             row = c.execute(
                 "SELECT run_id FROM runs WHERE (:session IS NULL OR session = :session) "
@@ -212,15 +219,15 @@ class StoreReader(ABC):
 
 
 def _lineage(c: Connection, run_id: str) -> list[tuple[Row, int]]:
-    """A run and those that it goes on from, newest first, with the absolute end of each one's
-    part of the conversation."""
+    """A run and its ancestors, newest first, each with the absolute end of its part of the
+    conversation."""
     row = find_run_row(c, run_id)
     parts = c.execute(LINEAGE, (row["run_id"],)).fetchall()
     lineage = [(select_rows(c, "runs", "WHERE n = ?", (n,))[0], end) for n, end in parts]
     row, end = lineage[-1]
     if row.get("parent_id") and min(end, row["shared_messages"]):
         raise StoreError(
-            f"run {row['run_id']} goes on from run {row['parent_id']}, which is not in "
+            f"run {row['run_id']} continues run {row['parent_id']}, which is not in "
             "this store; open the store that has both",
             code="ENOENT",
         )

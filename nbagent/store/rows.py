@@ -1,8 +1,8 @@
-"""Records as rows, and rows as records: of the store, and of a saved notebook. Pure.
+"""Conversion of records to rows and back, for the store and for saved notebooks. Pure.
 
-A row is a dictionary of JSON values by the columns of `tables`; where a column is named as a field
-of a record, it holds what the field does. Each text, picture and message stands in the rows once:
-a response and a tool's message refer to where they are. Texts lose their secrets here.
+A row is a dictionary of JSON values by the columns of `columns`; a column with the name of a
+record's field has that field's value. Each text, picture and message is stored once: responses and
+tool messages refer to it, so storage grows linearly. Secrets are removed from texts here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nbagent.store.columns import FRAMES, TABLE_COLUMNS, TOKEN_COLUMNS, VERSION
 T = TypeVar("T")
 Row = dict[str, Any]
 Rows = dict[str, list[Row]]
-"""By the name of their table."""
+"""Rows by table name."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -41,25 +41,25 @@ _CURRENT_NAMES = {stored: current for current, stored in _STORED_NAMES.items()}
 
 
 def to_us(moment: datetime) -> int:
-    """Microseconds since 1970."""
+    """Convert a time to microseconds since 1970."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
 def from_us(value: int) -> datetime:
-    """The moment, in UTC."""
+    """Convert microseconds since 1970 to a time in UTC."""
     return _EPOCH + timedelta(microseconds=value)
 
 
 def turn_end_us(turn: EngineTurn) -> int:
-    """When a turn was over."""
+    """End of a turn, in microseconds since 1970."""
     return to_us(turn.started_at + timedelta(milliseconds=turn.duration_ms))
 
 
-# Rows as cells
+# Rows to cells and back
 
 
 def text_cell(text: str) -> str | bytes:
-    """A text without secrets; as bytes where half a character is in it, which SQLite refuses."""
+    """Text without secrets; as bytes if it contains half a surrogate pair, which SQLite refuses."""
     text = redact(text)
     if text.isascii():
         return text
@@ -71,26 +71,27 @@ def text_cell(text: str) -> str | bytes:
 
 
 def cell_text(cell: T | bytes) -> T | str:
-    """The text of a cell; what is neither text nor bytes stays."""
+    """Text of a cell; other values are returned as they are."""
     return cell.decode("utf-8", "surrogatepass") if isinstance(cell, bytes) else cell
 
 
 def encode_row(table: str, row: Mapping[str, Any]) -> list[Any]:
-    """The cells of a row, in the order of the columns."""
+    """Encode a row as cells in the order of its table's columns."""
     cells: list[Any] = [row.get(name) for name in TABLE_COLUMNS[table]]
     for i, cell in enumerate(cells):
         if isinstance(cell, str):
             cells[i] = text_cell(cell)
         elif isinstance(cell, _JSON_TYPES):
             text = dump_json(cell).decode()
-            # Hidden in the value, not in its text: that may end in the middle of an escape.
+            # Secrets are removed from the value, not from its JSON text: a match could end in the
+            # middle of an escape sequence and make the JSON invalid.
             hidden = redact(text) != text
             cells[i] = dump_json(redact_json(cell)).decode() if hidden else text
     return cells
 
 
 def decode_row(table: str, names: Sequence[str], cells: Sequence[Any]) -> Row:
-    """The row that was encoded, without what is None."""
+    """Decode the cells of a row; None values are left out."""
     json_columns = FRAMES[table].json_columns if table in FRAMES else ("doc",)
     row: Row = {}
     for name, cell in zip(names, cells, strict=True):
@@ -100,11 +101,11 @@ def decode_row(table: str, names: Sequence[str], cells: Sequence[Any]) -> Row:
     return row
 
 
-# A record into rows
+# Records to rows
 
 
 def run_row(run: RunRecord) -> Row:
-    """A run without its texts, turns and messages; once it has ended, with the sums over them."""
+    """Row of a run. An ended run also has the sums over its turns."""
     template_text = run.template if run.template is not None else run.prompt
     starts_conversation = run.kind in ("start", "fork") or run.parent_id is None
     row: Row = {
@@ -128,14 +129,14 @@ def run_row(run: RunRecord) -> Row:
     if run.phase == "Running":
         return {**row, "turns": None, "duration_ms": None, "n_unpriced": None}
     calls = [tool_run for turn in run.turns for tool_run in turn.tool_runs]
-    has_usage = run.usage != Usage() or any(turn_or_call.response and turn_or_call.response.usage for turn_or_call in run.turns)
+    has_usage = run.usage != Usage() or any(entry.response and entry.response.usage for entry in run.turns)
     last = run.turns[-1].request if run.turns else None
     return {
         **row,
         "ended_at": run.ended_at and to_us(run.ended_at),
         "turns": len(run.turns),
         "tool_calls": len(calls),
-        "tool_errors": sum(turn_or_call.result is not None and not turn_or_call.result.ok for turn_or_call in calls),
+        "tool_errors": sum(entry.result is not None and not entry.result.ok for entry in calls),
         **(vars(run.usage) if has_usage else {}),
         "model_ms": sum(turn.model_ms for turn in run.turns),
         **_call_times(calls),
@@ -147,7 +148,7 @@ def run_row(run: RunRecord) -> Row:
 
 
 def _turn_row(turn: EngineTurn, provider: str, message_at: int | None) -> Row:
-    """A turn without its message, which is at a position, and its tool runs."""
+    """Row of a turn; its message is stored at `message_at`, its tool runs in their own table."""
     request, response = turn.request, turn.response
     row: Row = {
         **vars(turn),
@@ -185,7 +186,7 @@ def _turn_row(turn: EngineTurn, provider: str, message_at: int | None) -> Row:
 
 
 def tool_run_row(run: ToolRun, turn: int, position: int, model: str) -> Row:
-    """The run of the call at a place in the response of a turn."""
+    """Row of a tool run; `position` is the index of its call in the response."""
     result = run.result
     attachments = result.attachments if result else ()
     return {
@@ -215,7 +216,7 @@ def tool_run_row(run: ToolRun, turn: int, position: int, model: str) -> Row:
 
 
 def message_row(message: Message, position: int, source: str, at: int) -> Row:
-    """A message that is no tool's answer, or not the answer that its tool run gives."""
+    """Row of a message with its content."""
     content, text = message.content, message.text
     plain = not content or (text and content == (TextPart(text=text),))
     return {
@@ -233,9 +234,10 @@ def message_row(message: Message, position: int, source: str, at: int) -> Row:
 
 
 def turn_rows(turn: EngineTurn, messages: Sequence[Message], provider: str, position: int) -> Rows:
-    """A finished turn with the messages that it added, the first one at `position`.
+    """Rows of a finished turn and the messages that it added, the first one at `position`.
 
-    There are none where the response is not in the conversation: it is kept below it then.
+    Without messages the response is not part of the conversation (a failed turn). It is stored at
+    a negative position then, so that the record keeps it and no request contains it.
     """
     response, index = turn.response, turn.index
     at = position if messages else -index
@@ -257,12 +259,13 @@ def turn_rows(turn: EngineTurn, messages: Sequence[Message], provider: str, posi
 
 
 def _tool_message_row(message: Message, position: int, turn: EngineTurn, call: int) -> Row:
-    """The message that gives the model the result of a turn's tool run."""
+    """Row of a tool message; it refers to the tool run's result if that is its whole content."""
     run = turn.tool_runs[call]
     began = run.started_at or turn.started_at
     at = to_us(began + timedelta(milliseconds=run.duration_ms))
     row = message_row(message, position, "tool", at)
-    # A text among the attachments is a part of the message's text too, as frames show it.
+    # With a text attachment the message's text is more than the result: store it in full then,
+    # because frames show it.
     texts = sum(isinstance(part, TextPart) for part in message.content)
     if run.result and texts == 1 and message.content == run.result.as_content():
         row |= {"call": call, "text": None, "doc": None}
@@ -270,7 +273,7 @@ def _tool_message_row(message: Message, position: int, turn: EngineTurn, call: i
 
 
 def rows_of_record(run: RunRecord) -> Rows:
-    """All of a run."""
+    """All rows of a run."""
     provider = run.model.partition(":")[0]
     rows: Rows = {"runs": [run_row(run)], "turns": [], "tool_runs": [], "messages": []}
     ends: dict[int, int] = {}
@@ -281,7 +284,7 @@ def rows_of_record(run: RunRecord) -> Rows:
         for table, added_rows in turn_rows(turn, added, provider, positions.start).items():
             rows[table] += added_rows
     first_messages = run.messages[: min(ends, default=len(run.messages))]
-    # The person's words end with the prompt; what follows before the first turn are directives.
+    # The person's messages end with the prompt; directives follow it before the first turn.
     n_from_person = max((i + 1 for i, message in enumerate(first_messages) if message.text == run.prompt), default=None)
     if n_from_person is None:
         n_from_person = 0 if run.kind == "resume" else len(first_messages)
@@ -296,7 +299,7 @@ def rows_of_record(run: RunRecord) -> Rows:
 
 
 def text_rows(prompts: Mapping[str, str], toolsets: Mapping[str, Sequence[ToolSpec]]) -> list[Row]:
-    """What stands around the messages of turns, by its hash."""
+    """Rows of system prompts and toolsets, by their hashes."""
     rows = [{"sha": sha, "kind": "system", "text": text} for sha, text in prompts.items()]
     for sha, tools in toolsets.items():
         text = dump_json([tool.model_dump() for tool in tools]).decode()
@@ -309,7 +312,7 @@ def _error_cells(error: ErrorInfo | None) -> Row:
 
 
 def _non_empty(**values: Any) -> Row | None:
-    """What is seldom there, without what is not."""
+    """The values that are not empty, for `doc`: fields that few rows have; None without any."""
     return {name: value for name, value in values.items() if value} or None
 
 
@@ -332,7 +335,7 @@ def _call_times(runs: Sequence[ToolRun]) -> Row:
 
 
 def _covered_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
-    """The time that some spans cover; where they overlap, it counts once."""
+    """Time that spans cover; overlapping parts (parallel calls) count once."""
     total, until = 0.0, 0.0
     for start, lasted in sorted((to_us(at) / 1000 if at else 0.0, ms) for at, ms in spans if ms):
         total += max(0.0, start + lasted - max(start, until))
@@ -340,11 +343,11 @@ def _covered_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
     return total
 
 
-# Rows into a record
+# Rows to records
 
 
 def record_from_rows(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
-    """The record whose rows these are; those of a table in the order of their turns and places."""
+    """Build a record from its rows; those of each table are sorted by turn and position."""
     (run,) = rows["runs"]
     runs: dict[int, list[ToolRun]] = defaultdict(list)
     for row in rows["tool_runs"]:
@@ -427,7 +430,7 @@ def _message(row: Row, runs: Mapping[int, list[ToolRun]]) -> Message:
 
 
 def _record_fields(row: Row) -> Row:
-    """The columns and what is in `doc`, as the fields of the same name."""
+    """Columns and the contents of `doc`, as the record's fields of the same name."""
     doc = row.get("doc", {})
     times = {name: from_us(row[name]) for name in _TIME_COLUMNS if name in row}
     error: Row | None = None
@@ -457,9 +460,9 @@ def _usage(row: Row) -> Row | None:
 
 
 def to_notebook_json(run: RunRecord) -> Row:
-    """The cells of a run's rows for a saved notebook, without what is None.
+    """Encode a run for the metadata of a saved notebook; None values are left out.
 
-    JSON is text in them, as in the store: who saves a notebook sorts the keys of objects.
+    JSON values are texts, as in the store: Jupyter sorts the keys of objects when it saves.
     """
     document: Row = {"version": VERSION}
     for table, rows in rows_of_record(run).items():
@@ -470,7 +473,7 @@ def to_notebook_json(run: RunRecord) -> Row:
     try:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        # Half a character (a lone surrogate), which no front end could be sent.
+        # A lone surrogate is not valid UTF-8, so Jupyter could not send it to a front end.
         return {"escaped": json.dumps(document)}
     return document
 
@@ -486,19 +489,19 @@ def all_from_notebook_json(saved: Any) -> list[RunRecord]:
 
 
 def from_notebook_json(document: Any) -> RunRecord:
-    """The record that `packed` was given.
+    """Decode a record from `to_notebook_json`.
 
     Raises:
-        ValueError: this is not a packed record, or one of another version of nbagent.
+        ValueError: it is not such a document, or of another version of nbagent.
     """
     try:
         if "escaped" in document:
             document = json.loads(document["escaped"])
         if document.get("version") != VERSION:
-            raise ValueError("the record was saved by another version of nbagent; run it anew")
+            raise ValueError("the record was saved by another version of nbagent; run it again")
         tables = {name: document[name] for name in document if name in TABLE_COLUMNS}
         for name, rows in tables.items():
             tables[name] = [decode_row(name, [*row], [*row.values()]) for row in rows]
         return record_from_rows(tables)
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"this is not a packed record ({error!r})") from None
+        raise ValueError(f"this is not a saved record ({error!r})") from None

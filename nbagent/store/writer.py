@@ -1,6 +1,6 @@
-"""The store of runs: commits every event that counts, closes runs of dead kernels, forgets runs.
+"""The store of runs: commits the events of runs, closes runs of dead kernels, deletes runs.
 
-Owns the file `runs.sqlite` and the leases in it. What is asked of it stands in `reading`.
+Owns the file `runs.sqlite` and the leases in it. Queries are in `reader`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _insert_sql(table: str, verb: str) -> str:
 
 
 _UPSERTS = {
-    # A text never changes: who has the same one leaves it as it is.
+    # The key of a text is its hash, so an existing row is already equal.
     table: _insert_sql(table, "INSERT OR IGNORE" if table == "texts" else "INSERT OR REPLACE")
     for table in TABLE_COLUMNS
 }
@@ -65,22 +65,21 @@ _JUDGE_RUNS = (
     "OR (batch, row_key, variant, attempt, case_sha) = (SELECT batch || :judge, row_key, variant, "
     "attempt, case_sha FROM runs WHERE n = :n) ORDER BY n"
 )
-"""The runs that judged a run, also those whose verdict was replaced: they quote its answer."""
+"""Runs that judged a run, also those whose score was replaced: they quote its answer."""
 
 
 class _RunCursor(NamedTuple):
-    """What is known of a run at work in this process: what of it is committed."""
+    """The committed part of a run at work in this process."""
 
     row: Row
     messages: int
-    """How many: the position of the next one."""
+    """Number of messages, which is the position of the next one."""
     last_turn_end_us: int
-    """The end of its last turn."""
     turns: int = 0
     text_hashes: frozenset[str] = frozenset(("",))
-    """Hashes whose texts a turn refers to: nobody deletes those."""
+    """Hashes of texts that committed turns refer to: they are in the store and stay there."""
     open_turn: EngineTurn | None = None
-    """The turn whose calls are at work."""
+    """The turn whose calls are running."""
 
     @property
     def provider(self) -> str:
@@ -88,7 +87,7 @@ class _RunCursor(NamedTuple):
 
 
 class Store(StoreReader):
-    """All runs of one folder. Writing is for one thread at a time, reading for any."""
+    """All runs of one folder. One thread at a time may write; any thread may read."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -98,15 +97,16 @@ class Store(StoreReader):
 
     @classmethod
     def open(cls, home: Path) -> Store:
-        """Open or make the store in a folder; in memory, with a warning, where that fails.
+        """Open or create the store in a folder; if that fails, in memory with a warning.
 
-        A file that is another program's, of a newer nbagent or locked is a StoreError.
+        Raises:
+            StoreError: the file belongs to another program, to a newer nbagent, or is locked.
         """
         return cls(Database.open(home))
 
     @classmethod
     def memory(cls) -> Store:
-        """A store that ends with this process."""
+        """Create a store in memory."""
         return cls(Database.memory())
 
     @property
@@ -120,13 +120,16 @@ class Store(StoreReader):
     # Writing
 
     async def commit(self, event: Event, on_wait: Callable[[], None] = lambda: None) -> None:
-        """Commit what an event brings; when this returns, it is committed.
+        """Commit the data of an event; when this returns, it is committed.
 
-        While another process is writing, the loop goes on; `on_wait` is called when that is long.
+        The event loop is not blocked while another process is writing; `on_wait` is called once
+        if that takes long.
         """
-        # On disk before the next thing happens are a response with calls and the end of a run, with
-        # all that was written before them; a power cut alone may take back the rest. Nothing is
-        # lost yet when a run begins, so the store need not leave the disk for it.
+        # Two events are fsynced: a response with calls, because its tools have side effects that
+        # must not be repeated, and the end of a run. An fsync covers everything written before it.
+        # The other commits survive a kill; only a power cut may undo them. At the start of a run
+        # nothing can be lost yet, so the run fails then if the store is locked; later it moves to
+        # memory instead.
         without_fsync, with_fsync = {"durable": False, "memory_if_busy": True}, {"durable": True, "memory_if_busy": True}
         work: Callable[[Connection], _RunCursor | None]
         match event:
@@ -136,7 +139,8 @@ class Store(StoreReader):
             case ResponseReceived(turn=turn):
                 run_id, options = turn.run_id, with_fsync
                 work = partial(_write_response, self._cursors[run_id], event)
-            # The last result of a turn is committed with the turn, which follows directly.
+            # The last result of a turn (nothing pending) is committed by TurnFinished, the next
+            # event: one transaction less per turn.
             case ToolCallFinished(run_id=run_id, pending=pending) if pending:
                 options, work = without_fsync, partial(_write_result, self._cursors[run_id], event.tool_run)
             case TurnFinished(turn=turn):
@@ -172,7 +176,7 @@ class Store(StoreReader):
         return _RunCursor(row, len(run.messages), at)
 
     def add(self, *runs: RunRecord) -> None:
-        """Write whole runs that ended elsewhere, each after the one that it goes on from."""
+        """Write whole runs that ended elsewhere; parents before the runs that continue them."""
 
         def work(c: Connection) -> None:
             for run in runs:
@@ -181,18 +185,18 @@ class Store(StoreReader):
         self.database.transact(work)
 
     def abandon(self, run_id: str) -> None:
-        """Let go of a run that this process will not finish; it reads as interrupted then."""
+        """Give up a run that this process will not finish. It is then read as ENGINE_INTERRUPTED."""
         self._cursors.pop(run_id, None)
         sql = "UPDATE runs SET lease_id = NULL WHERE run_id = ? AND lease_id = ?"
         self.database.transact(lambda c: c.execute(sql, (run_id, self._lease.id)))
 
-    # Leases, and runs whose kernel is gone
+    # Leases, and runs of dead kernels
 
     def heartbeat(self) -> bool:
-        """Say that this process still lives. Due every 10 s while a run is at work.
+        """Renew the lease of this process. Call this every 10 s while a run is at work.
 
         Returns:
-            False when another process is writing: due again soon.
+            False if another process is writing: call again soon.
         """
         self._lease = replace(self._lease, heartbeat=to_us(utc_now()))
         try:
@@ -205,11 +209,11 @@ class Store(StoreReader):
 
     @property
     def lease_id(self) -> str:
-        """Stands beside what this process is at work on."""
+        """Marks the rows that this process is at work on."""
         return self._lease.id
 
     def is_leased_elsewhere(self, c: Connection, lease_id: str | None) -> bool:
-        """Whether another process that lives is at work on what has this lease."""
+        """True if this lease belongs to another process that is alive."""
         holder = None if lease_id in (None, self._lease.id) else _leases(c).get(lease_id or "")
         return holder is not None and holder.is_alive(utc_now())
 
@@ -217,14 +221,15 @@ class Store(StoreReader):
         upsert(c, "leases", [asdict(self._lease)])
 
     def _take_lease(self, c: Connection) -> None:
-        # The heartbeat of a dead kernel tells when its runs ended: kept as long as it has some.
+        # The heartbeat of a dead kernel tells when its open runs ended, so its lease stays until
+        # they are closed.
         used = "SELECT lease_id FROM runs WHERE phase = 'Running' AND lease_id IS NOT NULL"
         dead = [(lease.id,) for lease in _leases(c).values() if not lease.is_alive(utc_now())]
         c.executemany(f"DELETE FROM leases WHERE id = ? AND id NOT IN ({used})", dead)
         self._write_lease(c)
 
     def _dead_runs(self, c: Connection) -> list[tuple[Row, Lease | None]]:
-        """The runs that say Running while nobody is at work on them, and who was."""
+        """Runs in the phase Running whose process is dead, with its lease if there is one."""
         rest = "WHERE phase = 'Running' AND lease_id IS NOT ?"
         rows = select_rows(c, "runs", rest, (self._lease.id,))
         leases = _leases(c) if rows else {}
@@ -232,14 +237,14 @@ class Store(StoreReader):
         return [(row, lease) for row, lease in owned_rows if lease is None or not lease.is_alive(utc_now())]
 
     def _close_dead_runs(self, c: Connection) -> None:
-        """Write the end of the runs whose kernel is gone."""
+        """Write the end of the runs of dead kernels."""
         for row, lease in self._dead_runs(c):
             run = as_interrupted(load_record(c, row), from_us(lease.heartbeat) if lease else None)
             _write_record(c, _RunCursor(row, 0, 0), run)
 
     @contextlib.contextmanager
     def reading(self) -> Generator[Connection]:
-        """A connection on one moment of the store, where no run is open whose kernel is gone."""
+        """Open a connection with a snapshot of the store; runs of dead kernels are closed in it."""
         with self.database.reading() as connection:
             if not self._dead_runs(connection):
                 yield connection
@@ -251,13 +256,16 @@ class Store(StoreReader):
     # Deleting
 
     def forget(self, run_id: str, *, children: bool = False) -> tuple[str, ...]:
-        """Delete a run, its texts and its judges; with `children` also the runs that go on from it.
+        """Delete a run, its texts and its judges; with `children` also the runs that continue it.
 
-        Deleted bytes are overwritten (`secure_delete`), and the write-ahead log is folded in and
-        emptied. Returns the ids of what was deleted, the run's own first.
+        Deleted bytes are overwritten (`secure_delete`), and the write-ahead log is merged into the
+        file and emptied.
+
+        Returns:
+            Ids of the deleted runs, the run's own first.
 
         Raises:
-            UsageError: there is none, it is at work, or others go on from it.
+            UsageError: there is no such run, it is at work, or other runs continue it.
         """
 
         def work(c: Connection) -> tuple[str, ...]:
@@ -269,7 +277,7 @@ class Store(StoreReader):
         return forgotten
 
     def counts(self) -> dict[str, int]:
-        """How many runs, turns, tool runs and messages there are."""
+        """Number of runs, turns, tool runs and messages."""
         with self.reading() as c:
             return {
                 table: c.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
@@ -277,25 +285,25 @@ class Store(StoreReader):
             }
 
     def close(self) -> None:
-        """Give the lease back and close the file. Runs still at work then read as interrupted."""
+        """Give up the lease and close the file. Runs still at work are then read as interrupted."""
         self.database.transact(
             lambda c: c.execute("DELETE FROM leases WHERE id = ?", (self._lease.id,))
         )
         self.database.close()
 
 
-# What the events of a run write
+# Writing the events of a run
 
 
 def _write_response(cursor: _RunCursor, event: ResponseReceived, c: Connection) -> _RunCursor:
-    """Write a turn whose calls begin now, all of it in one row."""
+    """Write a turn whose calls begin now, as one row."""
     _write_texts(cursor, event, c)
     upsert(c, "open", [{"doc": event.turn.model_dump()}], run=cursor.row["n"])
     return cursor._replace(open_turn=event.turn)
 
 
 def _write_result(cursor: _RunCursor, run: ToolRun, c: Connection) -> _RunCursor:
-    """Write a result while other calls of its turn are at work."""
+    """Write a result while other calls of its turn are running."""
     turn = cursor.open_turn
     if turn is not None and turn.response is not None:
         calls = [call.id for call in turn.response.message.tool_calls]
@@ -329,7 +337,7 @@ def _write_messages(cursor: _RunCursor, event: MessagesAdded, c: Connection) -> 
 
 
 def _write_run_end(cursor: _RunCursor, run: RunRecord, c: Connection) -> None:
-    # Nothing is there any more where the disk failed and could not even be read.
+    # If the disk failed and could not be read, the database in memory is empty: write it all then.
     row_exists = c.execute("SELECT 1 FROM runs WHERE n = ?", (cursor.row["n"],)).fetchone()
     if row_exists and (cursor.turns, cursor.messages) == (len(run.turns), len(run.messages)):
         _write_run_row(c, cursor, run_row(run))
@@ -340,7 +348,7 @@ def _write_run_end(cursor: _RunCursor, run: RunRecord, c: Connection) -> None:
 def _write_texts(
     cursor: _RunCursor, event: ResponseReceived | TurnFinished, c: Connection
 ) -> frozenset[str]:
-    """Write what stands around the turn's messages, where it is new; gives all that is there."""
+    """Write the turn's system prompt and toolset if they are new; return all known hashes."""
     system, toolset = event.turn.request.system_sha, event.turn.request.toolset_sha
     new = {system, toolset} - cursor.text_hashes
     if new:
@@ -350,19 +358,19 @@ def _write_texts(
 
 
 def upsert(c: Connection, table: str, rows: Iterable[Row], **common: Any) -> None:
-    """Write rows of a table; those of the same key are replaced."""
+    """Write rows of a table; rows with the same key are replaced."""
     c.executemany(_UPSERTS[table], [encode_row(table, {**row, **common}) for row in rows])
 
 
 def _write_run_row(c: Connection, cursor: _RunCursor, row: Row) -> None:
-    """Write the row of a run anew; it has ended, and nobody holds it any more."""
+    """Rewrite the row of a run that has ended, without a lease."""
     c.execute("DELETE FROM open WHERE run = ?", (cursor.row["n"],))
     unchanged = {name: cursor.row[name] for name in ("n", "root_id", "conversation_id")}
     upsert(c, "runs", [row], **unchanged, lease_id=None)
 
 
 def _write_record(c: Connection, cursor: _RunCursor, run: RunRecord) -> None:
-    """Write all of a record that the database has only a part of."""
+    """Write a whole record; the rows that the database has of it are replaced."""
     rows, n = rows_of_record(run), cursor.row["n"]
     for table in _TABLES_OF_RUN:
         c.execute(f"DELETE FROM {table} WHERE run = ?", (n,))
@@ -372,7 +380,7 @@ def _write_record(c: Connection, cursor: _RunCursor, run: RunRecord) -> None:
 
 
 def _leases(c: Connection) -> dict[str, Lease]:
-    """All leases that were taken and not given back, by their id; a damaged one is nobody's."""
+    """All leases by id, without damaged rows."""
     return {row["id"]: Lease(**row) for row in select_rows(c, "leases", _VALID_LEASES)}
 
 
@@ -385,15 +393,15 @@ def _delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ..
     continuing = [row["run_id"] for row in rows[1:] if row.get("parent_id")]
     if continuing and not children:
         raise UsageError(
-            f"other runs go on from run {ids[0][:8]} and would lose the beginning: "
-            f"{', '.join(run_id_of_child[:8] for run_id_of_child in continuing)}; to forget these too write "
+            f"other runs continue run {ids[0][:8]} and would lose their beginning: "
+            f"{', '.join(child_id[:8] for child_id in continuing)}; to forget these too write "
             f"nbagent.forget({ids[0][:8]!r}, children=True), or %agent forget {ids[0][:8]} "
             "--children"
         )
     for row in rows:
         if row["phase"] == "Running":
             raise UsageError(
-                f"run {row['run_id'][:8]} is at work; stop it or wait for its end, then forget it"
+                f"run {row['run_id'][:8]} is still running; stop it or wait for its end, then forget it"
             )
     for row in rows:
         for table in (*_TABLES_OF_RUN, "scores"):

@@ -61,7 +61,7 @@ def read_file(
     first = offset or 1
     last = len(lines) if limit is None else min(first - 1 + limit, len(lines))
     if not is_complete and last >= len(lines):
-        raise _too_large(location, size, max_bytes)  # The last line that was read may go on.
+        raise _too_large(location, size, max_bytes)  # The last line may be cut off.
     if first > max(len(lines), 1):
         raise ToolError(
             f"{visible(location.text)} has {len(lines):,} lines, and offset is {first:,}; use a "

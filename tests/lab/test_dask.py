@@ -148,7 +148,7 @@ def test_nothing_of_a_batch_that_is_over_stays_on_the_cluster(
 ) -> None:
     def held() -> int:
         gc.collect()
-        return sum(type(it).__name__ == "WorkerState" for it in gc.get_objects())
+        return sum(type(it).__name__ == "WorkerBatch" for it in gc.get_objects())
 
     assert map_on(client, agent(server), TABLE.head(4)).wait().progress.ok == 4
     assert [*client.run(held).values()] == [0, 0]

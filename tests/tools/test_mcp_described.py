@@ -32,7 +32,7 @@ def write(path: Path, servers: Any) -> Path:
 
 
 NO_SERVER: dict[str, tuple[dict[str, Any], str]] = {
-    "blank in name": ({"name": "a b", "command": ["x"]}, "no name for an MCP server"),
+    "blank in name": ({"name": "a b", "command": ["x"]}, "not a valid name of an MCP server"),
     "both": ({"command": ["x"], "url": "https://h/"}, "either command"),
     "env": ({"command": ["x"], "env": {"A": 7}}, "env .* must be a dict of texts"),
     "plain http": ({"url": "http://host.example/mcp"}, "http on this machine"),

@@ -329,7 +329,7 @@ def test_a_given_folder_is_a_skill_or_holds_some(project: Path, tmp_path: Path) 
     assert names(found) == ["a", "b", "single"]
     put(project, "inside")
     assert names(find_skills(project, ["inside"])) == ["inside"]
-    with pytest.raises(UsageError, match="no folder 'nowhere'"):
+    with pytest.raises(UsageError, match="the skills folder 'nowhere' does not exist"):
         find_skills(project, ["nowhere"])
 
 

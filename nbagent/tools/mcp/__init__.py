@@ -1,4 +1,4 @@
 """MCP servers as tool hosts: stdio and streamable HTTP, through the official `mcp` package.
 
-Imports go one way: host → connection → server. Only `connection` imports the package `mcp`.
+Imports have one direction: host → connection, config → server. Only `connection` imports `mcp`.
 """

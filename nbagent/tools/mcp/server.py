@@ -195,7 +195,7 @@ def _with_hidden_keys(
         is_secret = key.lower() not in _PLAIN_HEADERS if label == "headers" else is_secret_name(key)
         if is_secret:
             values[key] = SecretKey(text)
-            register_secret(text.partition(" ")[2])  # What stands behind `Bearer`.
+            register_secret(text.partition(" ")[2])  # The key after `Bearer `.
     return values
 
 
