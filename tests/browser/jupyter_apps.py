@@ -302,9 +302,7 @@ class Server:
         v4: Any = nbformat.v4
         made = [v4.new_code_cell(source, id=f"cell-{n}") for n, source in enumerate(cells)]
         spec = {"name": kernel, "display_name": kernel, "language": "python"}
-        return self.write_document(
-            name, v4.new_notebook(cells=made, metadata={"kernelspec": spec})
-        )
+        return self.write_document(name, v4.new_notebook(cells=made, metadata={"kernelspec": spec}))
 
     def write_document(self, name: str, document: dict[str, Any]) -> str:
         """Put a notebook, as it is in its file, into a new folder; gives its path."""

@@ -117,7 +117,7 @@ def test_plain_text_has_no_codes() -> None:
     """A terminal gets it."""
     codes = {"\x1b", "\x07", "\x9b", "\x00", "\r", "\u202e", "\x7f"}
     for text in PAYLOADS.values():
-        shown = plain(story_of(text[:300]).run)
+        shown = run_text(story_of(text[:300]).run)
         assert not set(shown) & codes
         shown.encode()
 

@@ -60,8 +60,8 @@ CELLS = [
     "Repeat {{ hostile }}",
     "%%agent --model offline:draws --tools picture\nDraw",
     "%%agent --model offline:fails --tools none\nFail {{ payloads[0] }}",
-    """from nbagent.view.terminal import plain
-display({"text/plain": plain(hostile_run.record)}, raw=True)""",
+    """from nbagent.view.terminal import run_text
+display({"text/plain": run_text(hostile_run.record)}, raw=True)""",
 ]
 
 

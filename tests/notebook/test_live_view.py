@@ -13,7 +13,7 @@ from stories import asked, drawn
 
 from nbagent.contracts.approval import PersonAnswer
 from nbagent.contracts.ports import ShowPieces
-from nbagent.notebook.run_widget import OpBatcher, LiveRun
+from nbagent.notebook.run_widget import LiveRun, OpBatcher
 from nbagent.view.live import Op
 from nbagent.view.node import text_of
 from nbagent.view.picture import picture
