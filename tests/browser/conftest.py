@@ -7,10 +7,18 @@ import shutil
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-from jupyter_apps import OTHER_KERNELS, App, Notebook, Server, opened, opened_in_lab
+from jupyter_apps import (
+    OTHER_KERNELS,
+    App,
+    Notebook,
+    OpenNotebook,
+    Server,
+    opened,
+    opened_in_lab,
+)
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 _ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
@@ -68,30 +76,6 @@ def server(chromium_path: str) -> Iterator[Server]:
         yield server.wait_until_up()
     finally:
         server.close()
-
-
-class OpenNotebook(Protocol):
-    """Opens a new notebook with these cells; it is closed with the test."""
-
-    def __call__(
-        self,
-        cells: Sequence[str],
-        app: App = "lab",
-        *,
-        kernel: str = "python3",
-        own_page: bool = False,
-        **how: Any,
-    ) -> Notebook:
-        """Open it in the page of JupyterLab that tests share, or in a page of its own.
-
-        Args:
-            cells: the sources of its code cells.
-            app: Notebook 7 has a page of its own always.
-            kernel: the name of its kernel.
-            own_page: a page that nothing else has been in.
-            how: further options of `opened`, for a page of its own.
-        """
-        ...
 
 
 @pytest.fixture

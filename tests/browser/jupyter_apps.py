@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import nbformat
 import pytest
@@ -446,6 +446,30 @@ class Notebook:
     def shut_down(self) -> None:
         with suppress(Error):  # the page of a test that failed may be anywhere
             self.page.evaluate("() => window.nbt?.current()?.sessionContext.shutdown()")
+
+
+class OpenNotebook(Protocol):
+    """Opens a new notebook with these cells; it is closed with the test."""
+
+    def __call__(
+        self,
+        cells: Sequence[str],
+        app: App = "lab",
+        *,
+        kernel: str = "python3",
+        own_page: bool = False,
+        **how: Any,
+    ) -> Notebook:
+        """Open it in the page of JupyterLab that tests share, or in a page of its own.
+
+        Args:
+            cells: the sources of its code cells.
+            app: Notebook 7 has a page of its own always.
+            kernel: the name of its kernel.
+            own_page: a page that nothing else has been in.
+            how: further options of `opened`, for a page of its own.
+        """
+        ...
 
 
 @contextmanager

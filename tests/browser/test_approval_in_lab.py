@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import OpenNotebook
-from jupyter_apps import NAP_TOOL, Notebook
+from jupyter_apps import NAP_TOOL, Notebook, OpenNotebook
 from playwright.sync_api import Locator, expect
 
 SETUP = f"""

@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from conftest import OpenNotebook
-from jupyter_apps import IN_BOTH, IN_LAB, App, Notebook, Server, opened
+from jupyter_apps import IN_BOTH, IN_LAB, App, Notebook, OpenNotebook, Server, opened
 from playwright.sync_api import Browser, Locator, expect
 
 SOON_MS = 2_000

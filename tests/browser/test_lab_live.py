@@ -6,8 +6,7 @@ import os
 import signal
 
 import pytest
-from conftest import OpenNotebook
-from jupyter_apps import AREA_TOOL, IN_BOTH, IN_LAB, NAP_TOOL, App, Notebook
+from jupyter_apps import AREA_TOOL, IN_BOTH, IN_LAB, NAP_TOOL, App, Notebook, OpenNotebook
 from playwright.sync_api import Locator, expect
 
 SETUP = (

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import OpenNotebook
-from jupyter_apps import IN_BOTH, IN_LAB, NAP_TOOL, App, Notebook, Server, opened
+from jupyter_apps import IN_BOTH, IN_LAB, NAP_TOOL, App, Notebook, OpenNotebook, Server, opened
 from playwright.sync_api import Browser, FilePayload, Locator, expect
 from stage import CONTRAST
 

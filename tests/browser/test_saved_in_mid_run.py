@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from conftest import OpenNotebook
-from jupyter_apps import AREA_TOOL, IN_LAB, App, Notebook
+from jupyter_apps import AREA_TOOL, IN_LAB, App, Notebook, OpenNotebook
 
 SETUP = (
     AREA_TOOL

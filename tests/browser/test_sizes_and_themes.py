@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import OpenNotebook
-from jupyter_apps import AREA_TOOL, App, Server
+from jupyter_apps import AREA_TOOL, App, OpenNotebook, Server
 from stage import OVERFLOWS
 
 SETUP = (

@@ -9,8 +9,7 @@ from functools import cache
 from itertools import product
 
 import pytest
-from conftest import OpenNotebook
-from jupyter_apps import OTHER_KERNELS, App
+from jupyter_apps import OTHER_KERNELS, App, OpenNotebook
 
 SOON_MS = 2_000
 """The goal is 300 ms; a busy machine is given more."""
