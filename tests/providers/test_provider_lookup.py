@@ -81,14 +81,14 @@ def test_a_key_goes_only_where_it_was_made_for(
 OTHER_PACKAGE = Path(__file__).parents[1] / "wires" / "other_package"
 ASK_IT = """
 import nbagent
-from nbagent.providers.registry import provider_names
+from nbagent.providers.catalogue import provider_names
 run = nbagent.Agent(model="otherwire:x", tools="none", retries=0).run("Hello?")
 print(run.text, run.usage.completion_tokens, run.error and run.error.code, sep="|")
 print("otherwire" in provider_names(), *nbagent.models("otherwire").id)
 """
 LIST_THEM = """
 import sys
-from nbagent.providers.registry import provider_names
+from nbagent.providers.catalogue import provider_names
 late = {"otherwire", "nbagent.providers.client", "httpcore2"}
 print(*provider_names(), *(late & sys.modules.keys()))
 """
