@@ -97,15 +97,23 @@ class LiveBatch:
         match content:
             case {"kind": "ready", "page": int(place) | str(place)}:
                 if len(str(place)) <= _PAGE_CHARS:
-                    self._send([self._full_picture_op()], page=place)
+                    self._call_soon(lambda: self._send([self._full_picture_op()], page=place))
             case {"kind": "stop" | "pause" as kind, "run": "batch"} if not self._is_over:
                 self._controls.stop(after_rows=kind == "pause")
                 self._stopping = PAUSING if kind == "pause" else STOPPING
                 if self._loop is not None:
-                    with suppress(RuntimeError):  # the kernel is going down
-                        self._loop.call_soon_threadsafe(lambda: self.update(self._progress))
+                    self._call_soon(lambda: self.update(self._progress))
             case _:
                 pass
+
+    def _call_soon(self, work: Callable[[], object]) -> None:
+        """Call `work` between two updates of the batch. Any thread."""
+        # A picture that is drawn beside an update could be sent after the last one.
+        if self._loop is None or self._is_over:
+            work()
+        else:
+            with suppress(RuntimeError):  # the kernel is going down
+                self._loop.call_soon_threadsafe(work)
 
     def _parts(self) -> dict[str, Node]:
         return batch_parts(self._progress, self._output.id, True, self._stopping)

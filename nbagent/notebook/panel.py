@@ -184,9 +184,13 @@ class Panel(Output):
         name, value, page = (_text_field(message, key) for key in ("name", "value", "page"))
         match message.get("kind"):
             case "ready" if page:
+                # Read before the pictures are drawn: a run that ends meanwhile leaves `_live_runs`,
+                # and this page would show it as running for good.
+                live_runs = [*self._live_runs.values()]
                 self._send_conversation(page)
                 # In this order: the views then send pictures that include everything up to now.
-                self._forward_to_views(message)
+                for live in live_runs:
+                    live.on_message(message)
             case "draft":
                 self._draft = without_keys(_text_field(message, "text")[:_DRAFT_CHARS])
             case "field":

@@ -287,7 +287,13 @@ class LiveRun:
     # Sending
 
     def _send_soon(self, ops: list[Op]) -> None:
-        self.call_soon(self._batcher.add, ops)
+        self.call_soon(self._add_unless_over, ops)
+
+    def _add_unless_over(self, ops: list[Op]) -> None:
+        # The ops were drawn in another thread, perhaps before the last event. Sent after the last
+        # picture, a head with "Running" would stay on the page for good.
+        if not self._is_over:
+            self._batcher.add(ops)
 
     def call_soon(self, work: Callable[..., object], *args: object) -> None:
         """Call `work` on the engine's loop, between two events."""

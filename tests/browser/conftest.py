@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from jupyter_apps import OTHER_KERNELS, Server
-from playwright.sync_api import Browser, Page, sync_playwright
+from jupyter_apps import (
+    OTHER_KERNELS,
+    App,
+    Notebook,
+    OpenNotebook,
+    Server,
+    opened,
+    opened_in_lab,
+)
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 _ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 _FIGURES = pytest.StashKey[list[str]]()
+_HAS_FAILED = pytest.StashKey[bool]()
+# A busy machine takes longer; what is there already is not waited for.
+expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +76,46 @@ def server(chromium_path: str) -> Iterator[Server]:
         yield server.wait_until_up()
     finally:
         server.close()
+
+
+@pytest.fixture
+def open_notebook(
+    request: pytest.FixtureRequest, chromium: Browser, server: Server
+) -> Iterator[OpenNotebook]:
+    """Opens notebooks: each has a kernel, a folder and a store of its own."""
+    with suppress(_TestFailed), ExitStack() as stack:
+
+        def open_one(
+            cells: Sequence[str],
+            app: App = "lab",
+            *,
+            kernel: str = "python3",
+            own_page: bool = False,
+            **how: Any,
+        ) -> Notebook:
+            name = server.write("notebook", cells, kernel=kernel)
+            if app == "lab" and not own_page:
+                made = opened_in_lab(chromium, server, name)
+            else:
+                made = opened(chromium, server, name, app, **how)
+            return stack.enter_context(made)
+
+        yield open_one
+        if request.node.stash.get(_HAS_FAILED, False):
+            # The page may be in any state: the next test gets another one.
+            raise _TestFailed
+
+
+class _TestFailed(Exception):
+    """The test that opened notebooks has failed."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, Any]:
+    report = yield
+    if report.when == "call":
+        item.stash[_HAS_FAILED] = report.failed
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """A throw-away Jupyter server and notebooks open in its pages, for the browser tests.
 
-One server shows every notebook in JupyterLab and in Notebook 7; what a test opens, it closes.
+One server shows every notebook in JupyterLab and in Notebook 7. A notebook has a folder of its
+own, so the runs of another one are not in its store, and what a test opens, it closes.
 Owns no expectations: what a person should see stands in the tests.
 """
 
@@ -18,14 +19,28 @@ import time
 import urllib.request
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import nbformat
+import pytest
 from kernels import clean_environment
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Locator,
+    Page,
+    ViewportSize,
+)
 
 App = Literal["lab", "notebook"]
+IN_BOTH = pytest.mark.parametrize("app", ["lab", "notebook"])
+"""Three tests only, one of each kind: Notebook 7 has JupyterLab's code in a page of its own."""
+IN_LAB = pytest.mark.parametrize("app", ["lab", pytest.param("notebook", marks=pytest.mark.proof)])
+"""In JupyterLab; in Notebook 7 as a proof."""
 OTHER_KERNELS = {
     f"other-{n}": python
     for n, python in enumerate(os.environ.get("NBAGENT_TEST_KERNELS", "").split(os.pathsep))
@@ -61,6 +76,18 @@ window.nbt = {
     window.jupyterapp.commands.execute("notebook:run-cell").then(end, end);
   },
   kernel() { return this.current()?.sessionContext.session?.kernel ?? null; },
+  // Nothing is given back: a widget is too large to be sent to the test.
+  async open(path) {
+    await window.jupyterapp.commands.execute("docmanager:open", { path, factory: "Notebook" });
+  },
+  closeAll() {
+    this.runs = {};
+    for (const one of [...window.jupyterapp.shell.widgets("main")]) {
+      if (one.context) one.context.model.dirty = false;
+      one.close();
+      one.dispose();
+    }
+  },
   watch(n, word) {
     const seen = this.seen = {};
     const area = this.cells()[n].node;
@@ -91,6 +118,33 @@ def area(city: str) -> float:
 """
 """The first cell of a notebook whose runs look up an area."""
 
+NAP_TOOL = """
+import os, time
+
+@nbagent.tool
+def nap(seconds: int) -> str:
+    "Sleep for some seconds."
+    for _ in range(seconds * 50):
+        if os.path.exists("wake"):
+            os.remove("wake")
+            return "was woken"
+        time.sleep(0.02)
+    return "slept"
+"""
+"""A tool that a test ends when it has seen enough; see `Notebook.wake`."""
+
+
+_SIZE: ViewportSize = {"width": 1280, "height": 1000}
+_WAIT_MS = 30_000
+"""How long a wait may last on a busy machine: nothing takes longer because of it."""
+
+
+def go_to_app(page: Page, url: str) -> None:
+    """Load JupyterLab or Notebook 7, and wait until it is there."""
+    page.goto(url)
+    page.wait_for_function("() => window.jupyterapp && window.jupyterapp.shell")
+    page.evaluate(_PAGE)
+
 
 def free_port() -> int:
     """A port of loopback that nobody listens on."""
@@ -104,16 +158,21 @@ class Server:
 
     Args:
         kernels: kernel names, and the Python executables whose ipykernel they start.
+        delay_ms: of each piece of `offline:demo`; None is as slow as for a person.
     """
 
-    def __init__(self, kernels: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, kernels: dict[str, str] | None = None, *, delay_ms: float | None = 0
+    ) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="nbagent-jupyter-"))
         self.folder = self._home / "notebooks"
         self.folder.mkdir()
         self.url = f"http://127.0.0.1:{free_port()}"
         environ = clean_environment(self._home)
-        # Runs are kept in the folder, and the offline model takes its time.
-        del environ["NBAGENT_HOME"], environ["NBAGENT_OFFLINE_DELAY_MS"]
+        # Runs are kept in the folder of their notebook.
+        del environ["NBAGENT_HOME"]
+        if delay_ms is None:
+            del environ["NBAGENT_OFFLINE_DELAY_MS"]
         for name in ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR"):
             environ[f"JUPYTER_{name}"] = str(self._home / name.lower())
         for name in ("SETTINGS_DIR", "WORKSPACES_DIR"):
@@ -126,13 +185,40 @@ class Server:
         self._log = (self._home / "server.log").open("wb")
         self._environ = environ
         self._context: BrowserContext | None = None
+        self._lab: Page | None = None
+        self._numbers = count(1)
         self._process = self._start()
 
     def context(self, browser: Browser) -> BrowserContext:
         """One browser profile for all pages: the apps' code is fetched and compiled once."""
         if self._context is None:
-            self._context = browser.new_context()
+            self._context = browser.new_context(
+                permissions=["clipboard-read", "clipboard-write"], reduced_motion="reduce"
+            )
         return self._context
+
+    @contextmanager
+    def lab(self, browser: Browser) -> Generator[Page]:
+        """JupyterLab without a notebook, for one test after the other: it starts in 2 s.
+
+        A test that fails, or leaves a dialog, leaves its page to nobody.
+        """
+        if self._lab is None:
+            page = self.context(browser).new_page()
+            # A workspace of its own: the notebooks of a test that failed are not opened again.
+            go_to_app(page, f"{self.url}/lab/workspaces/shared-{next(self._numbers)}")
+            page.evaluate("() => window.jupyterapp.restored.then(() => null)")
+        else:
+            page, self._lab = self._lab, None
+        try:
+            page.set_viewport_size(_SIZE)
+            yield page
+            page.evaluate("() => nbt.closeAll()")
+            if page.locator(".jp-Dialog").count() == 0:
+                self._lab = page
+        finally:
+            if self._lab is not page:
+                page.close()
 
     def setting(self, plugin: str, values: dict[str, Any]) -> None:
         """Change a setting of JupyterLab, for pages that are opened from now on."""
@@ -140,6 +226,17 @@ class Server:
         file = self._settings / package / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
+
+    @contextmanager
+    def changed_setting(
+        self, plugin: str, values: dict[str, Any], usual: dict[str, Any]
+    ) -> Generator[None]:
+        """Change a setting for pages that are opened meanwhile."""
+        self.setting(plugin, values)
+        try:
+            yield
+        finally:
+            self.setting(plugin, usual)
 
     def _add_kernel(self, name: str, python: str) -> None:
         folder = self._home / "data_dir" / "kernels" / name
@@ -201,13 +298,18 @@ class Server:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def write(self, name: str, cells: Sequence[str], *, kernel: str = "python3") -> str:
-        """Put a notebook into the folder; gives its name."""
+        """Put a notebook into a new folder; gives its path."""
         v4: Any = nbformat.v4
         made = [v4.new_code_cell(source, id=f"cell-{n}") for n, source in enumerate(cells)]
         spec = {"name": kernel, "display_name": kernel, "language": "python"}
-        document = v4.new_notebook(cells=made, metadata={"kernelspec": spec})
-        (self.folder / name).write_text(json.dumps(document))
-        return name
+        return self.write_document(name, v4.new_notebook(cells=made, metadata={"kernelspec": spec}))
+
+    def write_document(self, name: str, document: dict[str, Any]) -> str:
+        """Put a notebook, as it is in its file, into a new folder; gives its path."""
+        path = f"{next(self._numbers)}/{name}.ipynb"
+        (self.folder / path).parent.mkdir()
+        (self.folder / path).write_text(json.dumps(document))
+        return path
 
     def trust(self, name: str) -> None:
         code = "from nbformat.sign import TrustNotebookApp; TrustNotebookApp.launch_instance()"
@@ -225,32 +327,50 @@ class Notebook:
         self.page, self.server, self.name, self.app = page, server, name, app
         self.console: list[str] = []
         self.requests: list[str] = []
-        page.set_default_timeout(30_000)
-        page.on("console", self._hear)
-        page.on("pageerror", lambda error: self.console.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
+        page.set_default_timeout(_WAIT_MS)
+        self._heard: dict[str, Callable[[Any], object]] = {
+            "console": self._hear,
+            "pageerror": lambda error: self.console.append(str(error)),
+            "request": lambda request: self.requests.append(request.url),
+        }
+        for event, hears in self._heard.items():
+            page.on(event, hears)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type == "error":
             self.console.append(message.text)
+
+    def open(self) -> Notebook:
+        """Open the notebook in the page, where JupyterLab is."""
+        self.page.evaluate("path => nbt.open(path)", self.name)
+        return self._wait_until_there()
 
     def load(self, *, kernel: bool = True) -> Notebook:
         """Go to the page, anew too, and wait until the notebook is there (and its kernel idle)."""
         url = f"{self.server.url}/notebooks/{self.name}"
         if self.app == "lab":
             # A workspace of its own: no other test's notebooks are opened again.
-            url = f"{self.server.url}/lab/workspaces/{Path(self.name).stem}/tree/{self.name}"
-        self.page.goto(url)
-        self.page.wait_for_function("() => window.jupyterapp && window.jupyterapp.shell")
-        self.page.evaluate(_PAGE)
+            workspace = self.name.partition("/")[0]
+            url = f"{self.server.url}/lab/workspaces/{workspace}/tree/{self.name}"
+        go_to_app(self.page, url)
+        return self._wait_until_there(kernel=kernel)
+
+    def _wait_until_there(self, *, kernel: bool = True) -> Notebook:
         self.page.wait_for_function(
-            "() => nbt.current()?.context.isReady && nbt.current().content.widgets.length"
+            "path => nbt.current()?.context.isReady && nbt.current().context.path === path &&"
+            " nbt.current().content.widgets.length",
+            arg=self.name,
         )
         if kernel:
             self.wait_idle()
             # What the app itself complained about while it started is not ours.
             self.console.clear()
         return self
+
+    def leave(self) -> None:
+        """Hear nothing more of the page, which another notebook may use."""
+        for event, hears in self._heard.items():
+            self.page.remove_listener(event, hears)
 
     def wait_idle(self) -> None:
         """Wait until the kernel is there and has nothing to do."""
@@ -319,8 +439,37 @@ class Notebook:
         self.page.evaluate("() => nbt.current().context.save()")
         return self.server.read(self.name)
 
+    def wake(self) -> None:
+        """End a `nap` of NAP_TOOL, the present one or the next."""
+        ((self.server.folder / self.name).parent / "wake").touch()
+
     def shut_down(self) -> None:
-        self.page.evaluate("() => nbt.current()?.sessionContext.shutdown()")
+        with suppress(Error):  # the page of a test that failed may be anywhere
+            self.page.evaluate("() => window.nbt?.current()?.sessionContext.shutdown()")
+
+
+class OpenNotebook(Protocol):
+    """Opens a new notebook with these cells; it is closed with the test."""
+
+    def __call__(
+        self,
+        cells: Sequence[str],
+        app: App = "lab",
+        *,
+        kernel: str = "python3",
+        own_page: bool = False,
+        **how: Any,
+    ) -> Notebook:
+        """Open it in the page of JupyterLab that tests share, or in a page of its own.
+
+        Args:
+            cells: the sources of its code cells.
+            app: Notebook 7 has a page of its own always.
+            kernel: the name of its kernel.
+            own_page: a page that nothing else has been in.
+            how: further options of `opened`, for a page of its own.
+        """
+        ...
 
 
 @contextmanager
@@ -341,6 +490,18 @@ def opened(
     notebook = Notebook(page, server, name, app)
     try:
         yield notebook.load(kernel=kernel)
-        notebook.shut_down()
     finally:
+        notebook.shut_down()
         page.close()
+
+
+@contextmanager
+def opened_in_lab(browser: Browser, server: Server, name: str) -> Generator[Notebook]:
+    """A notebook in the page of JupyterLab that tests share; its kernel is ended with it."""
+    with server.lab(browser) as page:
+        notebook = Notebook(page, server, name, "lab")
+        try:
+            yield notebook.open()
+        finally:
+            notebook.shut_down()
+            notebook.leave()

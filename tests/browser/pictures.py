@@ -33,7 +33,8 @@ _MARGIN_PX = 12
 
 def draw(browser: Browser, server: Server, source: str, theme: str) -> bytes:
     """A PNG of what a notebook is there to show."""
-    name = f"{source}-{theme}.ipynb"
+    name = f"{source}-{theme}/{source}.ipynb"
+    (server.folder / name).parent.mkdir()
     shutil.copy(_NOTEBOOKS / f"{source}.ipynb", server.folder / name)
     word = "Light" if theme == "light" else "Dark"
     server.setting("@jupyterlab/apputils-extension:themes", {"theme": f"JupyterLab {word}"})
@@ -89,7 +90,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else _ROOT / "notebooks" / "images"
     folder.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    server = Server().wait_until_up()
+    server = Server(delay_ms=None).wait_until_up()
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(

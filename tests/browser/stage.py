@@ -154,6 +154,25 @@ class Stage:
         return [message for message in sent if message["kind"] != "ready"]
 
 
+PROBE = "http://probe.test/x"
+
+
+def until_handlers_ran(page: Page) -> None:
+    """Wait until a handler that the page's texts may have smuggled in has run.
+
+    An image that is added now fails after those that are there already: handlers of theirs have
+    run before its own.
+    """
+    page.evaluate(
+        """url => new Promise((done) => {
+          const image = new Image();
+          image.onerror = () => requestAnimationFrame(() => setTimeout(done));
+          image.src = url;
+        })""",
+        PROBE,
+    )
+
+
 def until(story: Story, kind: type[events.Event], nth: int = 0) -> int:
     """The place just after the nth event of a kind."""
     return [i for i, event in enumerate(story.events) if isinstance(event, kind)][nth] + 1

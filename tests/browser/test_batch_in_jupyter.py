@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from jupyter_apps import App, Notebook, Server, opened
+from jupyter_apps import IN_BOTH, IN_LAB, App, Notebook, OpenNotebook, Server, opened
 from playwright.sync_api import Browser, Locator, expect
 
 SOON_MS = 2_000
@@ -26,33 +26,53 @@ def answer(request):
 def exact(row, run):
     return row.n % 2 == 0
 
-offline.script([offline.delay(0.1), answer] * 500, name="quick-APP")
-offline.script([offline.delay(0.5), answer] * 500, name="slow-APP")
+quick, slow = [answer], [offline.delay(0.3), answer]
+offline.script(quick * 12 + slow * 500, name="moves")
+offline.script(quick * 500, name="quick")
+offline.script(slow * 500, name="slow")
 """
+REST = "offline.script(quick * 500, name='moves')"
+"""What is left of a batch is done at once."""
 BATCH = (
-    "%%agent -m offline:{name}-APP -t none --over df --vary system=V1,V2 --row-key key "
-    "--score exact --concurrency 1 --name {name}-APP --into batch\nSay {{{{ n }}}}"
+    "%%agent -m offline:{name} -t none --over df --vary system=V1,V2 --row-key key "
+    "--score exact --concurrency 1 --name {name} --into batch\nSay {{{{ n }}}}"
 )
 RUNS = [
+    BATCH.format(name="moves"),
+    REST,
     BATCH.format(name="quick"),
     BATCH.format(name="slow"),
     "batch = nbagent.Agent('offline:demo', tools=[]).map(df[:3], 'Say {{ key }}').wait()",
-    "batch.review('liked-APP')",
-    "print(sorted(map(int, nbagent.scores(scorer='liked-APP')['value'])))",
+    "batch.review('liked')",
+    "print(sorted(map(int, nbagent.scores(scorer='liked')['value'])))",
 ]
-FIRST, RELOADED, SMALL, REVIEW, LABELS = range(1, 6)
+MOVES, MAKE_QUICK, QUICK, RELOADED, SMALL, REVIEW, LABELS = range(1, 8)
 
 
-@pytest.fixture(scope="module", params=["lab", "notebook"])
-def notebook(
-    request: pytest.FixtureRequest, chromium: Browser, server: Server
-) -> Iterator[Notebook]:
-    app: App = request.param
-    cells = [cell.replace("APP", app) for cell in (SETUP, *RUNS)]
-    name = server.write(f"batch-{app}.ipynb", cells)
-    with opened(chromium, server, name, app) as notebook:
-        notebook.run(0)
-        yield notebook
+@pytest.fixture
+def notebook(app: App, open_notebook: OpenNotebook) -> Notebook:
+    """A notebook with a table and a score."""
+    notebook = open_notebook([SETUP, *RUNS], app)
+    notebook.run(0)
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def saved(chromium: Browser, server: Server) -> dict[str, Any]:
+    """The file of a notebook whose batch has ended, as another server reads it."""
+    with opened(chromium, server, server.write("batch", [SETUP, *RUNS])) as notebook:
+        notebook.run(0, QUICK)
+        document = notebook.save()
+    document["metadata"] = {"kernelspec": {"name": "not-here", "display_name": "not here"}}
+    return document
+
+
+GROWS = """
+([n, before]) => {
+  const bar = nbt.cells()[n].node.querySelector(".nba-i-ok");
+  return bar && bar.getBoundingClientRect().width > before;
+}
+"""
 
 
 def width(output: Locator, kind: str) -> float:
@@ -62,36 +82,38 @@ def width(output: Locator, kind: str) -> float:
     return output.evaluate(measure, f".nba-i-{kind}")
 
 
+@IN_BOTH
+@pytest.mark.timed
 def test_the_bar_moves_stop_ends_it_soon_and_the_cell_again_goes_on(
     notebook: Notebook, figures: list[str]
 ) -> None:
-    output = notebook.output(FIRST)
-    notebook.start(FIRST)
+    output = notebook.output(MOVES)
+    notebook.start(MOVES)
     output.locator(".nba-i-ok").wait_for()
-    before = width(output, "ok")
     expect(output.locator(".nba-facts")).to_contain_text("/s · ")
-    notebook.page.wait_for_timeout(1_000)
-    assert width(output, "ok") > before
+    notebook.page.wait_for_function(GROWS, arg=[MOVES, width(output, "ok")])
     assert width(output, "left") > width(output, "ok")
     output.locator("tr:has-text('LLM_HTTP_ERROR') [data-do=show]").first.click()
     expect(output.locator(".nba-run")).to_have_count(2)  # while the cell goes on
     assert output.locator(".nba-phase").first.inner_text() == "Running"
-    took = notebook.stop_by(lambda: notebook.click_stop(FIRST), FIRST)
+    took = notebook.stop_by(lambda: notebook.click_stop(MOVES), MOVES)
     figures.append(f"stop   a batch: view {took['said']:4.0f} ms, cell {took['free']:4.0f} ms")
     assert max(took.values()) < SOON_MS
-    assert notebook.error(FIRST) == ""
-    assert "only the missing cases are run" in notebook.text(FIRST)
+    assert notebook.error(MOVES) == ""
+    assert "only the missing cases are run" in notebook.text(MOVES)
     assert output.locator("[data-do=stop]").count() == 0
-    notebook.run(FIRST)
-    said = notebook.text(FIRST)
+    notebook.run(MAKE_QUICK, MOVES)
+    said = notebook.text(MOVES)
     assert "Finished" in said
     assert "reused" in said
     assert notebook.console == []
 
 
+@IN_LAB
 def test_the_end_is_saved_small_and_each_listed_run_opens_below(notebook: Notebook) -> None:
-    output = notebook.output(FIRST)
-    kept = notebook.save()["cells"][FIRST]["outputs"]
+    notebook.run(QUICK)
+    output = notebook.output(QUICK)
+    kept = notebook.save()["cells"][QUICK]["outputs"]
     assert "widget-view" not in json.dumps(kept)
     assert len(json.dumps(kept).encode()) < 20_000
     pictures = output.locator(".nba-run")
@@ -102,30 +124,28 @@ def test_the_end_is_saved_small_and_each_listed_run_opens_below(notebook: Notebo
     output.locator("tr:has-text('V2') [title='Run 1']").last.click()
     expect(pictures.nth(1)).to_contain_text("Say 0")
     expect(pictures).to_have_count(2)
-    assert "Say 0" in json.dumps(notebook.save()["cells"][FIRST]["outputs"])
+    assert "Say 0" in json.dumps(notebook.save()["cells"][QUICK]["outputs"])
 
 
 @pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
+@IN_LAB
 def test_opened_again_it_reads_well_without_buttons(
-    trusted: bool, notebook: Notebook, chromium: Browser, server: Server
+    app: App, trusted: bool, saved: dict[str, Any], chromium: Browser, server: Server
 ) -> None:
-    document = server.read(notebook.name)
-    document["metadata"] = {"kernelspec": {"name": "not-here", "display_name": "not here"}}
-    name = f"batch-{notebook.app}-{'un' * (not trusted)}trusted.ipynb"
-    (server.folder / name).write_text(json.dumps(document))
+    name = server.write_document("batch", saved)
     if trusted:
         server.trust(name)
-    app: App = "lab" if notebook.app == "lab" else "notebook"
     with opened(chromium, server, name, app, kernel=False) as again:
         again.go_without_kernel()
-        said = again.text(FIRST)
+        said = again.text(QUICK)
         assert "58 ok · 2 failed" in said
         assert "LLM_HTTP_ERROR: no <i>luck</i>" in said
         assert again.page.locator(".nba-do:visible, .nba-batch button:visible").count() == 0
-        output = again.output(FIRST).locator(".nba-batch")
+        output = again.output(QUICK).locator(".nba-batch")
         assert width(output, "ok") > 20 * width(output, "bad") > 0
 
 
+@IN_LAB
 def test_a_page_that_is_loaded_anew_shows_the_batch_as_it_is_and_stops_it(
     notebook: Notebook,
 ) -> None:
@@ -143,6 +163,7 @@ def test_a_page_that_is_loaded_anew_shows_the_batch_as_it_is_and_stops_it(
     notebook.wait_idle()
 
 
+@IN_LAB
 def test_a_person_labels_by_keys_and_buttons_and_the_app_takes_none_of_them(
     notebook: Notebook,
 ) -> None:

@@ -35,6 +35,7 @@ def rendered(run: RunRecord) -> str:
     return f"<!doctype html><body>{renderer.render(markdown_document(run))}"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("document", [rendered, html_document], ids=["markdown", "html"])
 def test_a_document_shows_hostile_text_as_text(
     document: Callable[[RunRecord], str], page: Page

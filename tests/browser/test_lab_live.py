@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
 
 import pytest
-from jupyter_apps import AREA_TOOL, App, Notebook, Server, opened
-from playwright.sync_api import Browser, Locator, expect
+from jupyter_apps import AREA_TOOL, IN_BOTH, IN_LAB, NAP_TOOL, App, Notebook, OpenNotebook
+from playwright.sync_api import Locator, expect
 
 SETUP = (
     AREA_TOOL
+    + NAP_TOOL
     + """
-words = " ".join(f"word{n}" for n in range(1, 241))
+import asyncio
+
+@nbagent.tool
+async def rest() -> str:
+    "Wait for the test, and leave the kernel free for messages."
+    while not os.path.exists("wake"):
+        await asyncio.sleep(0.02)
+    return "rested"
+
+words = " ".join(f"word{n}" for n in range(1, 121))
 look = offline.step(text="I look it up.", calls=[offline.call("area", city="Oslo")])
-offline.script([look, words], name="slow", delay_ms=12)
-offline.script([words], name="short", delay_ms=12)
+naps = offline.step(text=words, calls=[offline.call("nap", seconds=60)])
+offline.script([look, naps, "The last is word240"], name="slow", delay_ms=12)
+rests = offline.step(text=words, calls=[offline.call("rest")])
+offline.script([rests, "The last is word240"], name="short")
 offline.script([words], name="talk")
-offline.script([words * 50], name="endless", delay_ms=12)
-offline.script([look, look, "Done."], name="paused", delay_ms=150)
+offline.script([words * 100], name="endless", delay_ms=12)
+offline.script([naps, look, "Done."], name="paused")
 offline.script([look, "First answer.", "Second answer.", "Third answer."], name="several")
 offline.script(["None.", look, "Two.", look, "454 km²."], name="spread")
 """
 )
 RUNS = [
-    "%%agent --model offline:slow --tools area\nHow large is Oslo?",
-    "%%agent --model offline:short\nTalk",
+    "%%agent --model offline:slow --tools area,nap\nHow large is Oslo?",
+    "%%agent --model offline:short --tools rest\nTalk",
     "%%agent --model offline:endless\nTalk",
-    "import os, signal, threading\n"
-    "threading.Timer(2, os.kill, (os.getpid(), signal.SIGKILL)).start()",
-    "%%agent --model offline:paused --tools area\nWork",
+    "print(os.getpid())",
+    "%%agent --model offline:paused --tools area,nap\nWork",
     "%%agent --model offline:several --tools area --name several\nHow large is {{ 'Oslo' }}?",
     "%agent show several",
     "import ipywidgets\nwith (place := ipywidgets.Output()):\n"
@@ -40,20 +52,15 @@ RUNS = [
     "%agent tree tree-APP",
     "%agent history",
 ]
-SLOW, SHORT, ENDLESS, KILL, PAUSED, SEVERAL, SHOW, BOX, SPREAD, FORK, TREE, TABLE = range(1, 13)
+SLOW, SHORT, ENDLESS, PID, PAUSED, SEVERAL, SHOW, BOX, SPREAD, FORK, TREE, TABLE = range(1, 13)
 
 
-@pytest.fixture(scope="module", params=["lab", "notebook"])
-def notebook(
-    request: pytest.FixtureRequest, chromium: Browser, server: Server
-) -> Iterator[Notebook]:
-    app: App = request.param
-    cells = [cell.replace("APP", app) for cell in (SETUP, *RUNS)]
-    name = server.write(f"live-{app}.ipynb", cells)
-    with opened(chromium, server, name, app) as notebook:
-        notebook.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        notebook.run(0)
-        yield notebook
+@pytest.fixture
+def notebook(app: App, open_notebook: OpenNotebook) -> Notebook:
+    """A notebook whose first cell has run."""
+    notebook = open_notebook([cell.replace("APP", app) for cell in (SETUP, *RUNS)], app)
+    notebook.run(0)
+    return notebook
 
 
 def runs(notebook: Notebook, n: int) -> Locator:
@@ -70,50 +77,58 @@ def sides(notebook: Notebook, n: int) -> list[float]:
     return runs(notebook, n).first.evaluate(script)
 
 
+WATCH = """
+n => {
+  const area = nbt.cells()[n].outputArea.node;
+  const seen = nbt.seen = { lengths: [], heights: [] };
+  new MutationObserver(() => {
+    seen.heights.push(area.offsetHeight);
+    const text = area.querySelectorAll(".nba-turn")[1]?.querySelector(".nba-plain");
+    if (text) seen.lengths.push(text.textContent.length);
+  }).observe(area, { childList: true, characterData: true, subtree: true });
+}
+"""
+
+
+@IN_BOTH
 def test_text_grows_and_folds_stay_as_the_person_left_them(notebook: Notebook) -> None:
     notebook.page.set_viewport_size({"width": 800, "height": 900})
+    notebook.page.evaluate(WATCH, SLOW)
     notebook.start(SLOW)
     turns = notebook.output(SLOW).locator(".nba-turn")
     first, second = turns.nth(0), turns.nth(1)
-    text = second.locator(".nba-plain")
-    expect(text).to_contain_text("word9")
+    expect(second.locator(".nba-plain")).to_contain_text("word9")
     assert not first.evaluate("node => node.open")
     assert second.evaluate("node => node.open")
-    lengths = [text.evaluate("node => node.textContent.length")]
-    for _ in range(3):
-        notebook.page.wait_for_timeout(150)
-        lengths.append(text.evaluate("node => node.textContent.length"))
-    assert lengths == sorted(set(lengths))
+    expect(second.locator(".nba-card")).to_contain_text("running")
+    lengths = notebook.page.evaluate("() => nbt.seen.lengths")
+    assert lengths == sorted(lengths)
+    assert len(set(lengths)) > 3
     first.locator("summary").first.click()
     first.locator(".nba-request summary").click()
     assert "454.1" in first.locator(".nba-card").inner_text()
     second.locator("summary").first.click()
     live_sides = sides(notebook, SLOW)
-    notebook.page.evaluate(
-        """n => {
-          const area = nbt.cells()[n].outputArea.node;
-          nbt.heights = [];
-          new MutationObserver(() => nbt.heights.push(area.offsetHeight))
-            .observe(area, { childList: true, subtree: true });
-        }""",
-        SLOW,
-    )
+    notebook.page.evaluate("() => { nbt.seen.heights = []; }")
+    notebook.wake()
     notebook.wait(SLOW)
     # The output never collapses while the picture is swapped.
-    assert min(notebook.page.evaluate("() => nbt.heights")) > 60
+    assert min(notebook.page.evaluate("() => nbt.seen.heights")) > 60
     expect(notebook.output(SLOW).locator(".nba-phase")).to_have_text("Answered")
     assert do(notebook, SLOW, "stop").count() == 0
     assert sides(notebook, SLOW) == live_sides, "nothing moves when the picture is swapped"
-    assert [turn.evaluate("node => node.open") for turn in turns.all()] == [True, False]
+    assert [turn.evaluate("node => node.open") for turn in turns.all()[:2]] == [True, False]
     assert first.locator(".nba-request").evaluate("node => node.open")
     assert notebook.output(SLOW).locator(".nba-answer").inner_text().endswith("word240")
     assert notebook.console == []
 
 
+@IN_LAB
 def test_a_pause_ends_the_run_after_its_turn_and_continue_goes_on(notebook: Notebook) -> None:
     notebook.start(PAUSED)
     do(notebook, PAUSED, "pause").click()
     expect(runs(notebook, PAUSED)).to_contain_text("Pausing after this turn…")
+    notebook.wake()
     notebook.wait(PAUSED)
     assert notebook.error(PAUSED) == ""
     expect(runs(notebook, PAUSED).locator(".nba-turn")).to_have_count(1)
@@ -122,6 +137,7 @@ def test_a_pause_ends_the_run_after_its_turn_and_continue_goes_on(notebook: Note
     expect(runs(notebook, PAUSED).nth(1).locator(".nba-answer")).to_have_text("Done.")
 
 
+@IN_LAB
 def test_every_button_of_a_finished_run_works_in_its_cell_and_where_it_is_shown_again(
     notebook: Notebook,
 ) -> None:
@@ -170,6 +186,7 @@ def test_every_button_of_a_finished_run_works_in_its_cell_and_where_it_is_shown_
     assert notebook.console == []
 
 
+@IN_LAB
 def test_several_answers_are_shown_beside_each_other_and_the_chosen_one_goes_on(
     notebook: Notebook,
 ) -> None:
@@ -193,8 +210,9 @@ def test_several_answers_are_shown_beside_each_other_and_the_chosen_one_goes_on(
     assert notebook.console == []
 
 
+@IN_LAB
 def test_a_tree_and_a_table_of_runs_open_them_below(notebook: Notebook) -> None:
-    notebook.run(FORK, TREE, TABLE)
+    notebook.run(SEVERAL, FORK, TREE, TABLE)
     tree, table = notebook.cell(TREE), notebook.cell(TABLE)
     branches = tree.locator(".nba-branch")
     expect(branches).to_have_count(2)
@@ -212,19 +230,20 @@ def test_a_tree_and_a_table_of_runs_open_them_below(notebook: Notebook) -> None:
     field = table.get_by_role("searchbox")
     field.fill(f"TALK OF {notebook.app}")
     expect(rows).to_have_count(1)
-    # Of the runs with these words in their answer, one is of this notebook.
-    field.fill("word239 word240")
+    # The table has no answers in it: the kernel looks into them.
+    field.fill("word119 word120")
     expect(rows).to_have_count(0)
     field.press("Enter")
     expect(rows.first).to_contain_text("Talk a little")
     rows.first.locator("[data-do=show]").click()
-    expect(table.locator(".nba-answer")).to_contain_text("word240")
-    assert field.input_value() == "word239 word240"
+    expect(table.locator(".nba-answer")).to_contain_text("word120")
+    assert field.input_value() == "word119 word120"
     data = [output["data"] for output in notebook.outputs(TABLE)]
     assert [sorted(one) for one in data] == [["text/html", "text/plain"]] * 2
     assert notebook.console == []
 
 
+@IN_LAB
 def test_a_run_stands_in_boxes_and_tabs_of_widgets(notebook: Notebook) -> None:
     notebook.run(BOX)
     expect(notebook.output(BOX).locator(".nba-run .nba-phase")).to_have_text("Answered")
@@ -234,19 +253,19 @@ def test_a_run_stands_in_boxes_and_tabs_of_widgets(notebook: Notebook) -> None:
     assert seen == ["Copy answer", "To cell"]
 
 
+@IN_LAB
 def test_a_page_that_is_loaded_anew_shows_the_run_and_its_buttons_start_nothing_unseen(
     notebook: Notebook,
 ) -> None:
-    if runs(notebook, SEVERAL).count() == 0:  # this test alone
-        notebook.run(SEVERAL, TABLE)
+    notebook.run(SEVERAL, TABLE)
     notebook.start(SHORT)
-    expect(notebook.output(SHORT).locator(".nba-plain")).to_contain_text("word9")
+    expect(notebook.output(SHORT).locator(".nba-card")).to_contain_text("running")
     notebook.save()
     notebook.load(kernel=False)
-    notebook.page.wait_for_function("() => /busy|idle/.test(nbt.kernel()?.status)")
+    notebook.wake()
     notebook.wait_idle()
     run = runs(notebook, SHORT)
-    expect(run.locator(".nba-phase")).to_have_text("Answered", timeout=15_000)
+    expect(run.locator(".nba-phase")).to_have_text("Answered")
     assert run.locator(".nba-answer").inner_text().endswith("word240")
     expect(do(notebook, SHORT, "retry")).to_be_visible()
     expect(do(notebook, SEVERAL, "retry").first).to_be_visible()
@@ -272,14 +291,18 @@ def test_a_page_that_is_loaded_anew_shows_the_run_and_its_buttons_start_nothing_
     assert notebook.console == []
 
 
+@IN_LAB
 def test_a_view_whose_kernel_was_killed_says_so_and_buttons_go(notebook: Notebook) -> None:
-    notebook.run(KILL)
+    notebook.run(PID, SEVERAL)
+    buttons = notebook.output(SEVERAL).locator(".nba-do:visible")
+    assert buttons.count() > 0
     notebook.start(ENDLESS)
     run = runs(notebook, ENDLESS)
     expect(run.locator(".nba-plain")).to_contain_text("word9")
+    os.kill(int(notebook.text(PID)), signal.SIGKILL)
     expect(run.locator(".nba-phase")).to_have_text("Interrupted")
     assert "continue with %agent resume" in run.inner_text()
     assert run.locator("[data-do]").count() == 0
     # What had arrived is still there to read.
     assert "word9" in run.locator(".nba-plain").inner_text()
-    assert notebook.output(SLOW).locator(".nba-do:visible").count() == 0
+    assert buttons.count() == 0

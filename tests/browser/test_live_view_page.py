@@ -85,6 +85,7 @@ def test_the_seconds_tick_and_a_stop_says_so_once(page: Page, kind: str, words: 
     assert clock.count() == 0
 
 
+@pytest.mark.timed
 def test_ten_thousand_deltas_only_grow_one_text(page: Page) -> None:
     stage = Stage(page, Story().turn("start"))
     stage.play(stage.story.events[: until(stage.story, events.TextDelta)])

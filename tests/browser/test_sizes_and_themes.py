@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jupyter_apps import AREA_TOOL, App, Server, opened
-from playwright.sync_api import Browser
+from jupyter_apps import AREA_TOOL, App, OpenNotebook, Server
 from stage import OVERFLOWS
 
 SETUP = (
@@ -40,25 +39,23 @@ def brightness(color: str) -> float:
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
 @pytest.mark.parametrize("app", ["lab", "notebook"])
 def test_nothing_overflows_and_text_stands_out_from_its_ground(
-    chromium: Browser, server: Server, app: App, theme: str, width: int
+    open_notebook: OpenNotebook, server: Server, app: App, theme: str, width: int
 ) -> None:
     plugin = "@jupyterlab/apputils-extension:themes"
-    server.setting(plugin, {"theme": f"JupyterLab {theme}"})
-    name = server.write(f"sizes-{app}-{theme}-{width}.ipynb", CELLS)
     dark = theme == "Dark"
-    try:
-        with opened(chromium, server, name, app, dark=dark, size=(width, 900)) as notebook:
-            notebook.run(0, SAVED, PANEL, 3)
-            notebook.start(ASKED)
-            notebook.output(ASKED).locator("[data-question].nba-armed").wait_for()
-            for n, selector in ROOTS.items():
-                root = notebook.output(n).locator(selector).first
-                root.evaluate(UNFOLD)
-                over = root.evaluate(OVERFLOWS, ["*", ".nba-sum, pre, .nba-wide-table"])
-                assert over == [], selector
-                text, ground = map(brightness, root.evaluate(COLORS))
-                assert (text > ground) == dark, selector
-            notebook.output(ASKED).get_by_role("button", name="Allow once", exact=True).click()
-            notebook.wait(ASKED)
-    finally:
-        server.setting(plugin, {"theme": "JupyterLab Light"})
+    with server.changed_setting(
+        plugin, {"theme": f"JupyterLab {theme}"}, {"theme": "JupyterLab Light"}
+    ):
+        notebook = open_notebook(CELLS, app, own_page=True, dark=dark, size=(width, 900))
+    notebook.run(0, SAVED, PANEL, 3)
+    notebook.start(ASKED)
+    notebook.output(ASKED).locator("[data-question].nba-armed").wait_for()
+    for n, selector in ROOTS.items():
+        root = notebook.output(n).locator(selector).first
+        root.evaluate(UNFOLD)
+        over = root.evaluate(OVERFLOWS, ["*", ".nba-sum, pre, .nba-wide-table"])
+        assert over == [], selector
+        text, ground = map(brightness, root.evaluate(COLORS))
+        assert (text > ground) == dark, selector
+    notebook.output(ASKED).get_by_role("button", name="Allow once", exact=True).click()
+    notebook.wait(ASKED)

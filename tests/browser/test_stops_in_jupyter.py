@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import pytest
-from jupyter_apps import OTHER_KERNELS, App, Notebook, Server, opened
-from playwright.sync_api import Browser
+from jupyter_apps import OTHER_KERNELS, App, OpenNotebook
 
 SOON_MS = 2_000
 """The goal is 300 ms; a busy machine is given more."""
 SETUP = """
 %load_ext nbagent
-import time, nbagent
+import os, time, nbagent
+
+os.environ["NBAGENT_OFFLINE_DELAY_MS"] = "DELAY"
 
 @nbagent.tool
 def nap(seconds: int) -> str:
@@ -39,7 +40,7 @@ WORK = {
     "computing tool": "%%agent --model offline:demo --tools spin\nUse spin with 30 seconds",
 }
 BEGUN = {"model": "12", "sleeping tool": "running", "computing tool": "running"}
-NEXT = "print('next cell', 6 * 7)"
+NEXT = "os.environ['NBAGENT_OFFLINE_DELAY_MS'] = '0'; print('next cell', 6 * 7)"
 
 
 @cache
@@ -67,38 +68,40 @@ PLACES = [
     Place("lab"),
     Place("notebook"),
     *(Place(app, name) for name in OTHER_KERNELS for app in ("lab", "notebook")),
-    *(() if OTHER_KERNELS else [pytest.param(Place("lab"), marks=_NONE, id="another ipykernel")]),
 ]
+_SMOKE = ("model", "square", PLACES[1])
+"""Notebook 7 has a toolbar of its own; all else there is a proof."""
 
 
-@pytest.fixture(scope="module")
-def place(request: pytest.FixtureRequest) -> Place:
-    return request.param
+def stops() -> list[object]:
+    """A row for each work, way to stop it and place."""
+    rows: list[object] = []
+    for work, way, place in product(WORK, ("button", "square"), PLACES):
+        is_default = place.app == "lab" or (work, way, place) == _SMOKE
+        marks = () if is_default else pytest.mark.proof
+        rows.append(pytest.param(work, way, place, id=f"{work}-{way}-{place}", marks=marks))
+    if not OTHER_KERNELS:
+        for work, way in product(WORK, ("button", "square")):
+            case = f"{work}-{way}-another ipykernel"
+            rows.append(pytest.param(work, way, PLACES[0], id=case, marks=_NONE))
+    return rows
 
 
-@pytest.fixture(scope="module")
-def notebook(place: Place, chromium: Browser, server: Server) -> Iterator[Notebook]:
-    """A notebook with the tools; one for all stops at a place."""
-    cells = [SETUP, *WORK.values(), NEXT, "%agent resume"]
-    name = server.write(f"stops-{place.app}-{place.kernel}.ipynb", cells, kernel=place.kernel)
-    with opened(chromium, server, name, place.app) as notebook:
-        notebook.run(0)
-        yield notebook
-
-
-@pytest.mark.parametrize("place", PLACES, ids=str, indirect=True)
-@pytest.mark.parametrize("way", ["button", "square"])
-@pytest.mark.parametrize("work", WORK)
+@pytest.mark.timed
+@pytest.mark.parametrize(("work", "way", "place"), stops())
 def test_a_stop_ends_a_run_soon_and_the_notebook_goes_on(
-    notebook: Notebook, place: Place, work: str, way: str, figures: list[str]
+    open_notebook: OpenNotebook, work: str, way: str, place: Place, figures: list[str]
 ) -> None:
-    n, after, resume = list(WORK).index(work) + 1, 4, 5
+    n, after, resume = 1, 2, 3
     major = int(_version(place.kernel).split(".")[0])
     if way == "button" and work != "model" and major < 7:
         pytest.skip("with ipykernel 6 a click waits for the end of a synchronous tool")
+    setup = SETUP.replace("DELAY", "30" if work == "model" else "0")
+    cells = [setup, WORK[work], NEXT, "%agent resume"]
+    notebook = open_notebook(cells, place.app, kernel=place.kernel)
+    notebook.run(0)
     notebook.start(n)
     notebook.output(n).locator(f".nba-turn:has-text('{BEGUN[work]}')").wait_for()
-    notebook.page.wait_for_timeout(300)  # well inside the work
     click = (lambda: notebook.click_stop(n)) if way == "button" else notebook.click_square
     took = notebook.stop_by(click, n)
     figures.append(

@@ -253,3 +253,16 @@ def test_a_page_that_takes_no_messages_does_not_end_the_batch(
         view.close(progress(100, state="Finished", at_work=0))
 
     asyncio.run(batch())
+
+
+def test_a_page_that_comes_while_a_batch_ends_is_shown_the_end(wire: Wire) -> None:
+    async def batch() -> None:
+        view = LiveBatch(progress(0), Controls())
+        view.update(progress(1))
+        view.on_message({"kind": "ready", "page": "p"})
+        view.close(progress(100, state="Finished", at_work=0))
+        await asyncio.sleep(0)
+
+    asyncio.run(batch())
+    told = [text_of(message["ops"][0][1]) for message in wire.of() if message.get("page") == "p"]
+    assert "100 of 100" in told[-1]

@@ -184,3 +184,19 @@ def test_a_preview_and_a_stop_are_passed_on_and_shown() -> None:
         assert "Stopping…" in heads[-1]
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("kind", ["stop", "answer"])
+def test_nothing_that_was_drawn_before_the_end_is_sent_after_it(kind: str) -> None:
+    async def go() -> None:
+        stage = Stage()
+        for event in [*STORY.events[:2], asked("c1", "fs.write", ARGS)]:
+            stage.view.handle(event)
+        message = {"kind": kind, "question": "C01/c1/1", "choice": "once", "fields": {"n": "four"}}
+        # The run ends before the loop takes what was drawn for the message.
+        stage.view.on_message(message)
+        stage.view.handle(STORY.events[-1])
+        await asyncio.sleep(0.12)
+        assert [op[0] for op in stage.ops[-1:]] == ["done"]
+
+    asyncio.run(go())

@@ -323,6 +323,7 @@ def test_a_run_of_a_cell_is_reopened_with_its_options_and_goes_on(stage: Stage) 
     assert run.options["tools"] == ["population"]
 
 
+@pytest.mark.timed
 def test_the_newest_runs_are_drawn_first_and_all_on_demand(stage: Stage) -> None:
     run = stage.run("Say hello")
     for n in range(199):
@@ -422,3 +423,30 @@ def test_a_question_is_answered_by_a_page_that_is_there(stage: Stage) -> None:
     stage.say("answer", run=run, question=found[1], choice="once", page="p")
     stage.settle()
     assert "sent to a@b.c" in text_of(stage.pictures)
+
+
+def test_a_page_that_comes_while_a_run_ends_is_shown_the_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.namespace["send_mail"] = nbagent.tool(ask=True)(send_mail)
+    call = offline.call("send_mail", to="a@b.c")
+    offline.script([offline.step(calls=[call]), "Sent."], name="mails")
+    stage.set("model", "offline:mails")
+    stage.ask("Mail it")
+    until(lambda: "data-question" in text_of(stage.wire.of()))
+    send = stage.panel.widget.send
+
+    def send_late(content: Any) -> None:
+        # Between the drawing of the pictures and their arrival on the page.
+        if content.get("kind") == "thread":
+            stage.say("stop")
+            stage.settle()
+        send(content)
+
+    monkeypatch.setattr(stage.panel.widget, "send", send_late)
+    stage.say("ready", page="p")
+    monkeypatch.undo()
+    thread = stage.wire.sent.index({"method": "custom", "content": stage.wire.of("thread")[-1]})
+    after = json.dumps(stage.wire.sent[thread + 1 :])
+    assert '"done"' in after
+    assert '"Stopped"' in after
