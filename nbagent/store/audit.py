@@ -60,7 +60,7 @@ from nbagent.contracts.ports import Decision
 from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.contracts.tools import ToolContext
-from nbagent.settings.sources import to_path, store_home
+from nbagent.settings.sources import store_home, to_path
 from nbagent.store.file_lock import locked
 
 FILE_NAME = "audit.jsonl"
@@ -330,7 +330,9 @@ class AuditSink:
         If writing fails, `handle` raises at the next event, before the tool begins. `binds` is the
         hash that an approval is bound to.
         """
-        self._attempt(lambda: self._log.append(*_entries_before_call(call, context, decision, binds)))
+        self._attempt(
+            lambda: self._log.append(*_entries_before_call(call, context, decision, binds))
+        )
 
     def handle(self, event: Event) -> None:
         """Write the lines of an event: finished calls, and the steps of a workflow run.
@@ -348,7 +350,11 @@ class AuditSink:
             # Also without an entry: an unwritable log is reported before the first tool runs.
             self._attempt(lambda: self._log.append(*run_entries))
         elif isinstance(event, ToolCallFinished):
-            self._attempt(lambda: self._log.append(*_entries_after_call(event, of_workflow=run_id is not None)))
+            self._attempt(
+                lambda: self._log.append(
+                    *_entries_after_call(event, of_workflow=run_id is not None)
+                )
+            )
         elif isinstance(event, TurnStarted) and run_id is not None:
             self._attempt(lambda: self._log.append(_request_entry(event, run_id)))
         elif isinstance(event, RunFinished):
@@ -373,7 +379,9 @@ class AuditSink:
             self._failure = f"THIS RUN IS NO LONGER AUDITED: {why}"
 
 
-def _entries_before_call(call: ToolCall, context: ToolContext, decision: Decision, approval_key: str) -> list[AuditEntry]:
+def _entries_before_call(
+    call: ToolCall, context: ToolContext, decision: Decision, approval_key: str
+) -> list[AuditEntry]:
     """Entries of a decided call, written before its tool begins."""
     edited = decision.arguments is not None
     traits = decision.prepared.spec.traits
@@ -393,7 +401,9 @@ def _entries_before_call(call: ToolCall, context: ToolContext, decision: Decisio
         **({"binds": approval_key} if approval_key else {}),
     }
     records: list[AuditEntry] = [approval] if decision.decided_by else []
-    return records if decision.approval == "denied" else [*records, {"kind": "start", **call_fields}]
+    return (
+        records if decision.approval == "denied" else [*records, {"kind": "start", **call_fields}]
+    )
 
 
 def _entries_after_call(event: ToolCallFinished, *, of_workflow: bool = False) -> list[AuditEntry]:
@@ -446,7 +456,9 @@ def _transition(result: ToolResult) -> dict[str, str]:
     """The step change of a patch, made or refused."""
     data = result.data if result.ok else result.error and result.error.details
     transition = json_object((json_object(data) or {}).get("transition")) or {}
-    return {key: _short(str(transition[key])) for key in ("from", "to", "label") if transition.get(key)}
+    return {
+        key: _short(str(transition[key])) for key in ("from", "to", "label") if transition.get(key)
+    }
 
 
 def _run_entry(run: RunRecord) -> AuditEntry:

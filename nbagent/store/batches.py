@@ -113,7 +113,9 @@ def save_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
             for (n,) in c.execute(find, (text_cell(score.run_id),)).fetchall():
                 if score.row is not None:  # a person's score replaces only itself
                     root = score.scorer.partition(".")[0]
-                    c.execute(_DELETE_PREVIOUS_SCORES, {"run": n, "version": score.version, "root": root})
+                    c.execute(
+                        _DELETE_PREVIOUS_SCORES, {"run": n, "version": score.version, "root": root}
+                    )
                 cells.append((n, score))
         for n, score in cells:
             upsert(c, "scores", [_score_row(score)], run=n)

@@ -281,7 +281,8 @@ FRAMES = {
             "model": "r.model",
             "accepted": "CASE WHEN NOT x.cut THEN x.ok END",
             "from_node": f"CASE WHEN x.cut THEN x.node ELSE {_transition_field('.from')} END",
-            "to_node": f"CASE WHEN x.cut THEN {_transition_field(_TARGET_NODE)} ELSE {_transition_field('.to')} END",
+            "to_node": f"CASE WHEN x.cut THEN {_transition_field(_TARGET_NODE)} "
+            f"ELSE {_transition_field('.to')} END",
             "label": _transition_field(".label"),
         },
     ),
@@ -306,7 +307,10 @@ FRAMES = {
     ),
 }
 TABLE_COLUMNS = {
-    **{name: FRAMES[name].table_columns for name in ("runs", "turns", "tool_runs", "messages", "scores")},
+    **{
+        name: FRAMES[name].table_columns
+        for name in ("runs", "turns", "tool_runs", "messages", "scores")
+    },
     # The data of a batch as JSON, and the process at work on it.
     "batches": ("name", "lease_id", "doc"),
     # System prompts, and toolsets as JSON, each stored once: most turns of a run repeat them.

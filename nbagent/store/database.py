@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from nbagent.contracts.errors import StoreError
-from nbagent.store.columns import APPLICATION_ID, CORRUPT_ROW, TABLE_COLUMNS, VERSION, create_statements
+from nbagent.store.columns import (
+    APPLICATION_ID,
+    CORRUPT_ROW,
+    TABLE_COLUMNS,
+    VERSION,
+    create_statements,
+)
 from nbagent.store.file_lock import locked
 
 T = TypeVar("T")
@@ -33,11 +39,21 @@ _NOT_SAVED = (
     "RUNS ARE NOT SAVED ON DISK: {problem} Until this kernel is restarted, runs are in memory only "
     "and are lost when it ends."
 )
-_NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "afs", "ceph", "gluster", "lustre", "gpfs", "fuse.sshfs")
+_NETWORK_FILE_SYSTEMS = (
+    "nfs",
+    "cifs",
+    "smb",
+    "afs",
+    "ceph",
+    "gluster",
+    "lustre",
+    "gpfs",
+    "fuse.sshfs",
+)
 """Prefixes of network file systems. WAL needs memory that all users of the file share, and the
 machines of a network file system share none."""
 _DISK_ERRORS = (OSError, sqlite3.Error, UnicodeDecodeError)
-"""Exceptions of a failing disk or a damaged file; UnicodeDecodeError because sqlite3 cannot decode a
+"""Exceptions of a failing disk or a damaged file. UnicodeDecodeError: sqlite3 cannot decode a
 damaged name for its own error message."""
 
 
@@ -91,7 +107,11 @@ class Database:
         except _DISK_ERRORS as error:
             if _is_busy(error):
                 raise _store_error(path, error) from None
-            return cls(_recover_in_memory(path), None, _NOT_SAVED.format(problem=_store_error(path, error).message))
+            return cls(
+                _recover_in_memory(path),
+                None,
+                _NOT_SAVED.format(problem=_store_error(path, error).message),
+            )
 
     @classmethod
     def memory(cls) -> Database:
@@ -104,7 +124,12 @@ class Database:
     # Writing
 
     def transact(
-        self, work: Work[T], *, wait_s: float = BUSY_TIMEOUT_S, durable: bool = True, memory_if_busy: bool = False
+        self,
+        work: Work[T],
+        *,
+        wait_s: float = BUSY_TIMEOUT_S,
+        durable: bool = True,
+        memory_if_busy: bool = False,
     ) -> T:
         """Run work in one committed transaction; if the disk fails, repeat it in memory.
 
@@ -143,7 +168,10 @@ class Database:
         with contextlib.suppress(Locked):
             return self.transact(work, wait_s=0, durable=durable)
         waiting = asyncio.get_running_loop().run_in_executor(
-            None, lambda: self.transact(work, wait_s=BUSY_TIMEOUT_S, durable=durable, memory_if_busy=memory_if_busy)
+            None,
+            lambda: self.transact(
+                work, wait_s=BUSY_TIMEOUT_S, durable=durable, memory_if_busy=memory_if_busy
+            ),
         )
         done, _ = await asyncio.wait([waiting], timeout=_NOTICE_AFTER_S)
         if not done:
@@ -309,7 +337,7 @@ def _set_aside_earlier(path: Path) -> None:
         if version > VERSION:
             raise StoreError(
                 f"{path} was written by a newer nbagent: its version is {version}, this nbagent "
-                f"knows up to {VERSION}. Upgrade with `pip install -U nbagent`, or {_USE_OTHER_FOLDER}."
+                f"reads up to {VERSION}. Upgrade nbagent, or {_USE_OTHER_FOLDER}."
             )
         if version in (0, VERSION):
             return
@@ -384,7 +412,10 @@ def _choose_journal(connection: Connection, home: Path) -> str | None:
     mode = "DELETE" if system.startswith(_NETWORK_FILE_SYSTEMS) else "WAL"
     if connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0] == "wal":
         return None
-    return f"{home} is on a file system ({system}) where commits are slow; {_USE_OTHER_FOLDER} on a disk"
+    return (
+        f"{home} is on a file system ({system}) where commits are slow; "
+        f"{_USE_OTHER_FOLDER} on a disk"
+    )
 
 
 def _pragma(connection: Connection, name: str) -> int:
@@ -399,8 +430,8 @@ def _is_busy(error: Exception) -> bool:
 def _store_error(path: Path, error: Exception) -> StoreError:
     if _is_busy(error):
         problem = (
-            f"has been locked by another process for {BUSY_TIMEOUT_S:.0f} s ({error}). End that process, "
-            f"try again after it has finished, or {_USE_OTHER_FOLDER}."
+            f"has been locked by another process for {BUSY_TIMEOUT_S:.0f} s ({error}). End that "
+            f"process, try again after it has finished, or {_USE_OTHER_FOLDER}."
         )
     else:
         problem = (

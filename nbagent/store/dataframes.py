@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nbagent.contracts.canonical import json_object, load_json, utc_now
 from nbagent.contracts.errors import StoreError, UsageError
-from nbagent.store.columns import CORRUPT_ROW, FRAMES, LINEAGE, KNOWN_VALUES, TIMESTAMP, Dtype, Frame
+from nbagent.store.columns import (
+    CORRUPT_ROW,
+    FRAMES,
+    KNOWN_VALUES,
+    LINEAGE,
+    TIMESTAMP,
+    Dtype,
+    Frame,
+)
 from nbagent.store.database import Connection
 from nbagent.store.rows import cell_text, to_us
 from nbagent.store.writer import Store
@@ -81,12 +89,16 @@ def _check_filter_names(name: str, filters: dict[str, Any]) -> None:
     known = dict.fromkeys((*FRAMES[name].columns, *general))
     for filter_name in filters:
         if filter_name not in known:
-            raise UsageError(f"there is no filter {filter_name!r}; the filters are {', '.join(known)}")
+            raise UsageError(
+                f"there is no filter {filter_name!r}; the filters are {', '.join(known)}"
+            )
     if filters.get("whole") and "run" not in filters:
         raise UsageError('whole=True needs the run: nbagent.messages(run="last", whole=True)')
 
 
-def _check_category_values(frame: Frame, filters: dict[str, Any], connections: Sequence[Connection]) -> None:
+def _check_category_values(
+    frame: Frame, filters: dict[str, Any], connections: Sequence[Connection]
+) -> None:
     """Refuse values of category columns that no row has and that look like a typing error."""
     for name, value in filters.items():
         if name in _SPECIAL_FILTERS or frame.dtype(name) != "category":
@@ -98,13 +110,21 @@ def _check_category_values(frame: Frame, filters: dict[str, Any], connections: S
         # A run may have no row in this frame: its session or model is a valid value all the same.
         searched = [frame] + [FRAMES["runs"]] * (name in FRAMES["runs"].columns)
         for connection, searched_frame in product(connections, searched):
-            cursor = connection.execute(f"SELECT DISTINCT {searched_frame.expression(name)} FROM {searched_frame.source}")
+            cursor = connection.execute(
+                f"SELECT DISTINCT {searched_frame.expression(name)} FROM {searched_frame.source}"
+            )
             known |= {cell_text(cell) for (cell,) in cursor if cell is not None}
         for wanted_value in set(wanted) - known:
-            suggestions = [known_value for known_value in sorted(known) if known_value.endswith(f":{wanted_value}")]
+            suggestions = [
+                known_value
+                for known_value in sorted(known)
+                if known_value.endswith(f":{wanted_value}")
+            ]
             suggestions += difflib.get_close_matches(wanted_value, known, n=1, cutoff=0.7)
             if suggestions:
-                raise UsageError(f"no row has {name}={wanted_value!r}; did you mean {suggestions[0]!r}?")
+                raise UsageError(
+                    f"no row has {name}={wanted_value!r}; did you mean {suggestions[0]!r}?"
+                )
             if name in KNOWN_VALUES or (name == "model" and ":" not in wanted_value):
                 existing = ", ".join(sorted(known)) or "no row yet"
                 raise UsageError(f"no row has {name}={wanted_value!r}; there is {existing}")
@@ -120,7 +140,9 @@ def _rows(
             lineage = connection.execute(LINEAGE, (run_id,)).fetchall()
             if filters.get("whole"):
                 parts = (f"(x.run = {n} AND x.position < {end})" for n, end in lineage)
-                own = f"(x.position >= 0 OR x.run = {lineage[0][0]})"  # one system message is enough
+                own = (
+                    f"(x.position >= 0 OR x.run = {lineage[0][0]})"  # one system message is enough
+                )
                 conditions += [f"({' OR '.join(parts)})", own]
                 order = "x.position, x.turn"
             else:
@@ -152,7 +174,9 @@ def _equality(frame: Frame, name: str, value: Any) -> tuple[str, list[Any]]:
     placeholders = ",".join("?" * len(cells))
     conditions = [f"{column} IN ({placeholders})"]
     if name == "tags":  # a JSON array: one equal tag is enough
-        conditions.append(f"EXISTS (SELECT 1 FROM json_each({column}) WHERE value IN ({placeholders}))")
+        conditions.append(
+            f"EXISTS (SELECT 1 FROM json_each({column}) WHERE value IN ({placeholders}))"
+        )
     arguments = cells * len(conditions)
     if None in wanted:
         conditions.append(f"{column} IS NULL")
@@ -196,7 +220,9 @@ def _filter_error(name: str, value: Any, dtype: Dtype) -> UsageError:
     # The repr of a DataFrame has several lines; an error has one.
     shown_value = " ".join(reprlib.repr(value).split())
     list_hint = "" if name in _SPECIAL_FILTERS else f", or up to {_MAX_VALUES:,} of them in a list"
-    expected = "a datetime or a text like '2026-03-04', 'today', '7d'" if dtype == TIMESTAMP else dtype
+    expected = (
+        "a datetime or a text like '2026-03-04', 'today', '7d'" if dtype == TIMESTAMP else dtype
+    )
     return UsageError(f"{name}={shown_value} is not a valid filter; give {expected}{list_hint}")
 
 

@@ -17,7 +17,7 @@ from nbagent.contracts.canonical import new_id
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.model import Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
-from nbagent.store.rows import turn_end_us, from_us, to_us
+from nbagent.store.rows import from_us, to_us, turn_end_us
 
 _MAX_HEARTBEAT_AGE = timedelta(seconds=30)
 """Of a process on another machine; the session writes a heartbeat every 10 s."""

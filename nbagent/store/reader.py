@@ -25,7 +25,12 @@ _TEXTS_OF_RUN = (
     "UNION SELECT toolset_sha FROM turns WHERE run = :n "
     "UNION SELECT value FROM open, json_each(doc, '$.request') WHERE run = :n)"
 )
-_ROW_ORDERS = {"turns": "turn", "tool_runs": "turn, position", "messages": "position", "open": "run"}
+_ROW_ORDERS = {
+    "turns": "turn",
+    "tool_runs": "turn, position",
+    "messages": "position",
+    "open": "run",
+}
 _NO_END = 2**62
 # A range instead of LIKE, so that the index on run_id is used. Ids are hex digits, all below `g`.
 _FIND_RUN = (
@@ -72,7 +77,9 @@ def load_record(c: Connection, row: Row) -> RunRecord:
         table: select_rows(c, table, f"WHERE run = :n ORDER BY {order}", n)
         for table, order in _ROW_ORDERS.items()
     }
-    return record_from_rows({**rows, "runs": [row], "texts": select_rows(c, "texts", _TEXTS_OF_RUN, n)})
+    return record_from_rows(
+        {**rows, "runs": [row], "texts": select_rows(c, "texts", _TEXTS_OF_RUN, n)}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,9 @@ class StoreReader(ABC):
         Turns and messages are not loaded.
         """
         with self.reading() as c:
-            rows = select_rows(c, "runs", _NEWEST_RUNS, (workflow, workflow, document, document, limit))
+            rows = select_rows(
+                c, "runs", _NEWEST_RUNS, (workflow, workflow, document, document, limit)
+            )
         return [record_from_rows(defaultdict(list, runs=[row])) for row in rows]
 
     def tree(self, session: str) -> list[RunNode]:
@@ -132,7 +141,7 @@ class StoreReader(ABC):
         return tuple(message for message, _ in self.conversation_with_turns(run_id))
 
     def conversation_with_turns(self, run_id: str) -> tuple[tuple[Message, str], ...]:
-        """The conversation; each message with the id of the turn that added it, or an empty text."""
+        """The conversation: messages with the ids of the turns that added them ('' for none)."""
         with self.reading() as c:
             return _messages_with_turns(c, _lineage(c, run_id))
 
@@ -144,7 +153,9 @@ class StoreReader(ABC):
                 run = load_record(c, row)
                 for turn in run.turns:
                     if turn.id == turn_id:
-                        return _rebuild_request(run, turn, _messages_with_turns(c, [(row, _NO_END), *lineage[i + 1 :]]))
+                        return _rebuild_request(
+                            run, turn, _messages_with_turns(c, [(row, _NO_END), *lineage[i + 1 :]])
+                        )
         raise UsageError(f"run {run_id!r} has no turn {turn_id!r}; see `run.turns`", code="ENOENT")
 
     def requests_since_user_message(self, run_id: str) -> int:
@@ -234,20 +245,26 @@ def _lineage(c: Connection, run_id: str) -> list[tuple[Row, int]]:
     return lineage
 
 
-def _messages_with_turns(c: Connection, lineage: Sequence[tuple[Row, int]]) -> tuple[tuple[Message, str], ...]:
+def _messages_with_turns(
+    c: Connection, lineage: Sequence[tuple[Row, int]]
+) -> tuple[tuple[Message, str], ...]:
     messages: list[tuple[Message, str]] = []
     for row, end in reversed(lineage):
         shared = row["shared_messages"]
         if end > shared:
             run = load_record(c, row)
             turns = dict(enumerate(run.copied))
-            turns |= {position: turn.id for turn in run.turns for position in run.message_range(turn)}
+            turns |= {
+                position: turn.id for turn in run.turns for position in run.message_range(turn)
+            }
             own = [(message, turns.get(i, "")) for i, message in enumerate(run.messages)]
             messages += own[: end - shared]
     return tuple(messages)
 
 
-def _rebuild_request(run: RunRecord, turn: EngineTurn, conversation: Sequence[tuple[Message, str]]) -> ChatRequest:
+def _rebuild_request(
+    run: RunRecord, turn: EngineTurn, conversation: Sequence[tuple[Message, str]]
+) -> ChatRequest:
     request = turn.request
     params = ChatRequest.model_fields.keys() - {"model", "messages", "system_prompt", "tools"}
     messages = tuple(

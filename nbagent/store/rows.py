@@ -129,7 +129,9 @@ def run_row(run: RunRecord) -> Row:
     if run.phase == "Running":
         return {**row, "turns": None, "duration_ms": None, "n_unpriced": None}
     calls = [tool_run for turn in run.turns for tool_run in turn.tool_runs]
-    has_usage = run.usage != Usage() or any(entry.response and entry.response.usage for entry in run.turns)
+    has_usage = run.usage != Usage() or any(
+        entry.response and entry.response.usage for entry in run.turns
+    )
     last = run.turns[-1].request if run.turns else None
     return {
         **row,
@@ -248,7 +250,9 @@ def turn_rows(turn: EngineTurn, messages: Sequence[Message], provider: str, posi
         rows.append(message_row(response.message, at, "model", to_us(turn.started_at + model_time)))
     calls = {run.tool_call_id: i for i, run in enumerate(turn.tool_runs)}
     for message_position, message in enumerate(messages[1:], position + 1):
-        rows.append(_tool_message_row(message, message_position, turn, calls[message.tool_call_id or ""]))
+        rows.append(
+            _tool_message_row(message, message_position, turn, calls[message.tool_call_id or ""])
+        )
     return {
         "turns": [own],
         "tool_runs": [
@@ -285,7 +289,10 @@ def rows_of_record(run: RunRecord) -> Rows:
             rows[table] += added_rows
     first_messages = run.messages[: min(ends, default=len(run.messages))]
     # The person's messages end with the prompt; directives follow it before the first turn.
-    n_from_person = max((i + 1 for i, message in enumerate(first_messages) if message.text == run.prompt), default=None)
+    n_from_person = max(
+        (i + 1 for i, message in enumerate(first_messages) if message.text == run.prompt),
+        default=None,
+    )
     if n_from_person is None:
         n_from_person = 0 if run.kind == "resume" else len(first_messages)
     at = to_us(run.started_at)
@@ -479,10 +486,10 @@ def to_notebook_json(run: RunRecord) -> Row:
 
 
 def all_from_notebook_json(saved: Any) -> list[RunRecord]:
-    """The records of an output: of one run as it is, of several or none as a list.
+    """Decode the records of an output: one document, or a list of them.
 
     Raises:
-        ValueError: see `unpacked`.
+        ValueError: see `from_notebook_json`.
     """
     documents = cast("list[Any]", saved) if isinstance(saved, list) else [saved]
     return [from_notebook_json(document) for document in documents]

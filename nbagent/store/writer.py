@@ -27,11 +27,10 @@ from nbagent.contracts.records import JUDGE_SUFFIX, EngineTurn, RunRecord, ToolR
 from nbagent.store.columns import TABLE_COLUMNS
 from nbagent.store.database import Connection, Database, Locked
 from nbagent.store.leases import Lease, as_interrupted
-from nbagent.store.reader import StoreReader, load_record, find_run_row, select_rows
+from nbagent.store.reader import StoreReader, find_run_row, load_record, select_rows
 from nbagent.store.rows import (
     Row,
     encode_row,
-    turn_end_us,
     from_us,
     message_row,
     rows_of_record,
@@ -39,6 +38,7 @@ from nbagent.store.rows import (
     text_rows,
     to_us,
     tool_run_row,
+    turn_end_us,
     turn_rows,
 )
 
@@ -130,7 +130,10 @@ class Store(StoreReader):
         # The other commits survive a kill; only a power cut may undo them. At the start of a run
         # nothing can be lost yet, so the run fails then if the store is locked; later it moves to
         # memory instead.
-        without_fsync, with_fsync = {"durable": False, "memory_if_busy": True}, {"durable": True, "memory_if_busy": True}
+        without_fsync, with_fsync = (
+            {"durable": False, "memory_if_busy": True},
+            {"durable": True, "memory_if_busy": True},
+        )
         work: Callable[[Connection], _RunCursor | None]
         match event:
             case RunStarted(run=run):
@@ -142,14 +145,24 @@ class Store(StoreReader):
             # The last result of a turn (nothing pending) is committed by TurnFinished, the next
             # event: one transaction less per turn.
             case ToolCallFinished(run_id=run_id, pending=pending) if pending:
-                options, work = without_fsync, partial(_write_result, self._cursors[run_id], event.tool_run)
+                options, work = (
+                    without_fsync,
+                    partial(_write_result, self._cursors[run_id], event.tool_run),
+                )
             case TurnFinished(turn=turn):
                 run_id, options = turn.run_id, without_fsync
                 work = partial(_write_turn, self._cursors[run_id], event)
             case MessagesAdded(run_id=run_id):
-                options, work = without_fsync, partial(_write_messages, self._cursors[run_id], event)
+                options, work = (
+                    without_fsync,
+                    partial(_write_messages, self._cursors[run_id], event),
+                )
             case RunFinished(run=run):
-                run_id, options, work = run.id, with_fsync, partial(_write_run_end, self._cursors[run.id], run)
+                run_id, options, work = (
+                    run.id,
+                    with_fsync,
+                    partial(_write_run_end, self._cursors[run.id], run),
+                )
             case _:
                 return
         cursor = await self.database.commit(work, on_wait=on_wait, **options)
@@ -185,7 +198,7 @@ class Store(StoreReader):
         self.database.transact(work)
 
     def abandon(self, run_id: str) -> None:
-        """Give up a run that this process will not finish. It is then read as ENGINE_INTERRUPTED."""
+        """Give up a run that this process cannot finish; it is then read as ENGINE_INTERRUPTED."""
         self._cursors.pop(run_id, None)
         sql = "UPDATE runs SET lease_id = NULL WHERE run_id = ? AND lease_id = ?"
         self.database.transact(lambda c: c.execute(sql, (run_id, self._lease.id)))
@@ -234,7 +247,11 @@ class Store(StoreReader):
         rows = select_rows(c, "runs", rest, (self._lease.id,))
         leases = _leases(c) if rows else {}
         owned_rows = [(row, leases.get(row.get("lease_id", ""))) for row in rows]
-        return [(row, lease) for row, lease in owned_rows if lease is None or not lease.is_alive(utc_now())]
+        return [
+            (row, lease)
+            for row, lease in owned_rows
+            if lease is None or not lease.is_alive(utc_now())
+        ]
 
     def _close_dead_runs(self, c: Connection) -> None:
         """Write the end of the runs of dead kernels."""
@@ -401,7 +418,8 @@ def _delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ..
     for row in rows:
         if row["phase"] == "Running":
             raise UsageError(
-                f"run {row['run_id'][:8]} is still running; stop it or wait for its end, then forget it"
+                f"run {row['run_id'][:8]} is still running; stop it or wait for its end, then "
+                "forget it"
             )
     for row in rows:
         for table in (*_TABLES_OF_RUN, "scores"):

@@ -77,12 +77,12 @@ def _select_lines(lines: list[str], first: int, last: int, total: str) -> dict[s
     """Select as many of these lines as fit; the hint says how to read the next ones."""
     content = "".join(lines[first - 1 : last])
     if len(content) <= _MAX_READ_CHARS:
-        more = f"lines {first:,} to {last:,} of {total}; go on with offset={last + 1}"
+        more = f"lines {first:,} to {last:,} of {total}; continue with offset={last + 1}"
         return {"truncated": False, "content": content, "hint": more if last < len(lines) else ""}
     shown = content[: content.rfind("\n", 0, _PREVIEW_CHARS) + 1]
     end = first - 1 + shown.count("\n")
     hint = (
-        f"lines {first:,} to {end:,} of {total} are shown; go on with offset={end + 1} and a limit"
+        f"lines {first:,} to {end:,} of {total} shown; continue with offset={end + 1} and a limit"
     )
     if not shown:
         shown = content[:_PREVIEW_CHARS]

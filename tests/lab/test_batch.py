@@ -599,6 +599,6 @@ def test_a_store_that_fails_in_mid_batch_ends_it_with_what_is_there(
     batch = agent(model=model(fails)).map(TABLE, TEMPLATE, key="id", name="b", concurrency=1)
     progress = batch.wait().progress
     assert progress.state == "Stopped"
-    assert "RUNS ARE NOT KEPT ON DISK" in progress.why
+    assert "RUNS ARE NOT SAVED ON DISK" in progress.why
     assert 5 <= progress.ok < 12
     assert len(batch.frame()["text"].dropna()) == progress.ok

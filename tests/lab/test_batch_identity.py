@@ -247,7 +247,7 @@ def test_a_store_that_left_the_disk_takes_no_more_runs() -> None:
     batch = ask(TABLE, lose, concurrency=1).wait()
     assert batch.progress.state == "Stopped"
     n = len(asked)
-    with pytest.raises(UsageError, match=r"NOT KEPT ON DISK.*Restart"):
+    with pytest.raises(UsageError, match=r"NOT SAVED ON DISK.*Restart"):
         batch.resume()
     assert len(asked) == n < 12
 

@@ -241,7 +241,7 @@ def test_doctor_says_what_was_found_and_works_when_settings_and_store_do_not(
     monkeypatch.setenv("NBAGENT_HOME", str(tmp_path / "file" / "home"))
     printed = shell.said("%agent doctor")
     assert "NBAGENT_MAX_TURNS" in printed
-    assert "NOT KEPT ON DISK" in printed
+    assert "NOT SAVED ON DISK" in printed
 
 
 KEY_BODIES = (

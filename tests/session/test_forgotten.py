@@ -108,7 +108,7 @@ def test_run_that_others_go_on_from_is_forgotten_only_together_with_them() -> No
     first = a_run()
     second = first.resume("More", model=script(["More."]))
     third = second.fork(second.turns[0].id, model=script(["More."]))
-    with pytest.raises(UsageError, match=r"other runs go on from run .* children=True"):
+    with pytest.raises(UsageError, match=r"other runs continue run .* children=True"):
         nbagent.forget(first)
     assert nbagent.open_run(first.id).record == first.record
     assert nbagent.forget(third) == (third.id,)

@@ -163,7 +163,7 @@ def test_a_disk_that_fails_in_the_middle_moves_the_runs_into_memory_and_says_so_
     run = check_run(agent.run("Go."), model)
     assert (run.ok, len(run.turns)) == (True, 3)
     (notice,) = run.record.notices
-    assert notice.startswith("RUNS ARE NOT KEPT ON DISK")
+    assert notice.startswith("RUNS ARE NOT SAVED ON DISK")
     said = {"full": "full", "locked": "database is locked"}.get(way, "deleted or replaced")
     assert said in notice
     assert notice in capsys.readouterr().err
@@ -188,7 +188,7 @@ def test_both_runs_at_work_hear_that_the_disk_failed() -> None:
         run.wait()
         check_answered(run.messages)
         check_record(run.record)
-        assert "RUNS ARE NOT KEPT ON DISK" in run.record.notices[0]
+        assert "RUNS ARE NOT SAVED ON DISK" in run.record.notices[0]
         assert nbagent.open_run(run.id).record == run.record
 
 

@@ -159,7 +159,7 @@ def forged(at: int, n: int = 1) -> Change:
     return done
 
 
-ENDS = "audit.head is not of a log that ends with line"
+ENDS = "audit.head does not match a log that ends with line"
 CHANGED = "it was changed, or does not follow the line before it"
 # What is done, how many lines before it are in order, and a word of the reason.
 TAMPERINGS: dict[str, tuple[Change, int, str]] = {

@@ -372,13 +372,13 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("turn", [1, 2.5], "turn=.1, 2.5. cannot be looked for"),
+        ("turn", [1, 2.5], "turn=.1, 2.5. is not a valid filter"),
         ("model_ms", 10**400, "give Float64"),
         ("ok", "yes", "give boolean"),
-        ("model", "\ud800", "model='.ud800' cannot be looked for; give category"),
+        ("model", "\ud800", "model='.ud800' is not a valid filter; give category"),
         ("run", None, "run=None"),
         ("since", "yesterday", "'today', '7d'"),
-        ("started_at", 5, "started_at=5 cannot be looked for; give a datetime or a text"),
+        ("started_at", 5, "started_at=5 is not a valid filter; give a datetime or a text"),
         ("limit", -1, "limit must be a whole number from 0, not -1"),
         ("turn_id", [*map(str, range(40_000))], "give string, or up to 30,000 of them"),
         ("runid", "x", "there is no filter 'runid'; the filters are run_id, "),
@@ -414,7 +414,7 @@ def test_a_column_of_json_becomes_columns() -> None:
     assert empty.columns.tolist() == ["args"]
     with pytest.raises(UsageError, match="has no column 'arg'; it has args"):
         nbagent.expand(frame, "arg")
-    with pytest.raises(UsageError, match="holds no JSON"):
+    with pytest.raises(UsageError, match="is not JSON; use a column"):
         nbagent.expand(found, "args.city")
 
 

@@ -263,7 +263,7 @@ def test_a_run_of_a_notebook_is_the_record_and_can_only_be_read(tmp_path: Path) 
         ('{"cells": 3}', ""),
         ('{"cells": [3]}', ""),
         (notebook_of({"id": 1}), "saved by another version of nbagent"),
-        (notebook_of([[]]), "not a packed record"),
+        (notebook_of([[]]), "not a saved record"),
         (edited("tool_runs", "tool_call_id", "x"), "KeyError"),
         (edited("turns", "n_messages", 10**30), "too large"),
     ],

@@ -128,7 +128,7 @@ def test_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> Non
     file.write_bytes(b"this is not a database " * 1000)
     store = Store.open(tmp_path)
     assert store.warning is not None
-    assert store.warning.startswith(f"RUNS ARE NOT KEPT ON DISK: {file} cannot be used")
+    assert store.warning.startswith(f"RUNS ARE NOT SAVED ON DISK: {file} cannot be used")
     write(store, plain_run(1, run_id=RUN))
     assert store.load(RUN).turns
     store.close()
