@@ -35,6 +35,8 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
     for name in ("LMSTUDIO", "VLLM", "LLAMACPP"):
         monkeypatch.setenv(f"{name}_BASE_URL", "http://127.0.0.1:1/v1")
+    # The demo model's pause between two pieces is for people who watch it.
+    monkeypatch.setenv("NBAGENT_OFFLINE_DELAY_MS", "0")
     connect = socket.socket.connect
 
     def only_loopback(self: socket.socket, address: Any) -> None:
