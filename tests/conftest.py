@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from nbagent.contracts import secrets
+from nbagent.providers import default_model
 from nbagent.testing import fresh_process
 
 _KEYS = ("LLM_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "DEEPSEEK_", "AZURE_", "NBAGENT_")
@@ -26,7 +27,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 @pytest.fixture(autouse=True)
-def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def closed_world(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
     """Clear keys, close the network; a process as new, with its store under tmp_path."""
     for name in list(os.environ):
         if name.startswith(_KEYS):
@@ -37,6 +40,9 @@ def closed_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
         monkeypatch.setenv(f"{name}_BASE_URL", "http://127.0.0.1:1/v1")
     # The demo model's pause between two pieces is for people who watch it.
     monkeypatch.setenv("NBAGENT_OFFLINE_DELAY_MS", "0")
+    if not request.node.get_closest_marker("timed"):  # pyright: ignore[reportUnknownMemberType]
+        # On a busy machine a server on loopback may need longer than a person would wait.
+        monkeypatch.setattr(default_model, "_PROBE_S", 10.0)
     connect = socket.socket.connect
 
     def only_loopback(self: socket.socket, address: Any) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+from servers.hostile_server import HostileServer
 from servers.model_server import ModelServer, Reply
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.model import ProviderConfig
+from nbagent.providers import default_model
 from nbagent.providers.catalogue import find_provider, split_model_id
 
 OPENAI = "https://api.openai.com/v1"
@@ -86,19 +92,22 @@ from nbagent.providers.catalogue import provider_names
 late = {"otherwire", "nbagent.providers.client", "httpcore2"}
 print(*provider_names(), *(late & sys.modules.keys()))
 """
-USE_IT = """
-import sys
+USE_THEM = """
+import json, sys
 import nbagent
 from nbagent.contracts.errors import NbagentError
 from nbagent.notebook import reports
-name = sys.argv[1]
-for use in (nbagent.models, reports.models, lambda name: nbagent.Agent(f"{name}:x").run("Hello?")):
-    try:
-        use(name)
-    except NbagentError as error:
-        print(error)
-print("offline:demo" in str(reports.models()), "offline:demo" in set(nbagent.models().id))
-print(str(reports.models()), reports.doctor(), sep="\\n")
+errors = {name: [] for name in sys.argv[1].split()}
+for name in errors:
+    ask = lambda name: nbagent.Agent(f"{name}:x").run("Hello?")
+    for use in (nbagent.models, reports.models, ask):
+        try:
+            use(name)
+        except NbagentError as error:
+            errors[name].append(str(error))
+    listed = "offline:demo" in str(reports.models()), "offline:demo" in set(nbagent.models().id)
+    errors[name].append(listed)
+print(json.dumps([errors, str(reports.models()), str(reports.doctor())]))
 """
 
 
@@ -135,23 +144,50 @@ def test_a_wire_of_another_package_answers_a_run_and_is_listed() -> None:
     assert (asked.body["model"], asked.body["lines"]) == ("x", [["user", "Hello?"]])
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("brokenwire", r"'brokenwire' \(otherwire.missing:PROVIDER\) cannot be loaded: .*repair"),
-        ("endingwire", r"'endingwire' \(.*\) cannot be loaded: SystemExit: usage: .*; repair or"),
-        ("oddwire", r"'oddwire' \(.*\) gave .*, not a Provider"),
-        ("closedwire", r"'closedwire' \(.*\) cannot be opened: KeyError: .*_LICENCE'; repair or"),
-        ("silentwire", "'silentwire' cannot list its models: SystemExit: no list; .*repair"),
-        ("otherwir", "Did you mean 'otherwire'"),
-    ],
-)
-def test_an_entry_point_that_cannot_be_used_is_one_clear_error(name: str, words: str) -> None:
-    shown = with_other_package(USE_IT, name)
-    errors = shown[: shown.index("True True")]
+BROKEN = {
+    "brokenwire": r"'brokenwire' \(otherwire.missing:PROVIDER\) cannot be loaded: .*repair",
+    "endingwire": r"'endingwire' \(.*\) cannot be loaded: SystemExit: usage: .*; repair or",
+    "oddwire": r"'oddwire' \(.*\) gave .*, not a Provider",
+    "closedwire": r"'closedwire' \(.*\) cannot be opened: KeyError: .*_LICENCE'; repair or",
+    "silentwire": "'silentwire' cannot list its models: SystemExit: no list; .*repair",
+    "otherwir": "Did you mean 'otherwire'",
+}
+
+
+@pytest.fixture(scope="module")
+def errors_and_reports() -> tuple[dict[str, list[Any]], str, str]:
+    """The errors of each broken provider, and both reports, of one Python that used them all."""
+    (printed,) = with_other_package(USE_THEM, " ".join(BROKEN))
+    return json.loads(printed)
+
+
+@pytest.mark.parametrize(("name", "words"), BROKEN.items())
+def test_an_entry_point_that_cannot_be_used_is_one_clear_error(
+    name: str, words: str, errors_and_reports: tuple[dict[str, list[Any]], str, str]
+) -> None:
+    by_name, models, doctor = errors_and_reports
+    *errors, the_others_are_listed = by_name[name]
+    assert the_others_are_listed == [True, True]
     # A provider that cannot list its models answers all the same.
     assert len(errors) == (2 if name == "silentwire" else 3)
     assert all(re.search(words, error) for error in errors)
-    seen = "\n".join(shown)
-    assert "provider 'brokenwire' (otherwire.missing:PROVIDER) cannot be loaded" in seen
-    assert re.search("provider +provider 'endingwire'", seen), "the doctor says it too"
+    assert "provider 'brokenwire' (otherwire.missing:PROVIDER) cannot be loaded" in models
+    assert re.search("provider +provider 'endingwire'", doctor), "the doctor says it too"
+
+
+# Servers of this machine.
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_probe_that_ends_while_it_connects_leaves_no_open_socket(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HostileServer() as server, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        url = server.url("it").replace("127.0.0.1", host)
+        for n in range(40):
+            # One of them ends in the moment in which a connection is made, on any machine.
+            monkeypatch.setattr(default_model, "_PROBE_S", 0.0002 * n)
+            default_model.ask_local({name: url for name in ("ollama", "vllm", "lmstudio", "llamacpp")})
+        gc.collect()
+    assert not [str(it.message) for it in warned]

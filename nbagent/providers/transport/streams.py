@@ -7,6 +7,7 @@ more.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 import socket
 import ssl
@@ -132,8 +133,9 @@ class NetworkBackend(httpcore2.AsyncNetworkBackend):
         self, host: str, port: int, timeout: float | None = None, *_: Any, **__: Any
     ) -> Stream:
         """Connect to the first address that answers. Raises OSError and ConnectTimeout."""
+        delay_s = _HAPPY_EYEBALLS_DELAY_S if _has_slow_addresses(host) else None
         connecting = asyncio.get_running_loop().create_connection(
-            Stream, host, port, happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY_S
+            Stream, host, port, happy_eyeballs_delay=delay_s
         )
         try:
             async with asyncio.timeout(timeout):
@@ -146,3 +148,19 @@ class NetworkBackend(httpcore2.AsyncNetworkBackend):
             if hasattr(socket, name):  # Some systems lack some of them.
                 raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return stream
+
+
+def _has_slow_addresses(host: str) -> bool:
+    """True if one address of the host may be silent while another one answers.
+
+    asyncio's race of addresses loses an open socket if it is cancelled in the moment in which one
+    connects: a probe of a server of this machine ends so. Loopback accepts or refuses at once, and
+    a literal address has no other beside it, so neither needs a race.
+    """
+    if host == "localhost":
+        return False
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    return False
