@@ -18,6 +18,7 @@ from nbagent.contracts import secrets
 from nbagent.providers import default_model
 from nbagent.testing import fresh_process
 
+pytest_plugins = ["run_order"]
 _KEYS = ("LLM_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "DEEPSEEK_", "AZURE_", "NBAGENT_")
 _LOOPBACK = ("127.", "::1", "localhost")
 
