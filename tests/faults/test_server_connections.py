@@ -164,7 +164,7 @@ STOPPED: dict[str, tuple[Fault, type[events.Event], str, Dialect]] = {
     "no reply": (waits(), events.TurnStarted, "", CHAT),
     "headers drip": (drips(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), events.TurnStarted, "", CHAT),
     "pings": (drips(part_of(CHAT), chunked(CHAT.blank)), events.TextDelta, "part ", CHAT),
-    "told to wait": (kept(refused("429 X", "Retry-After: 30")), events.Retrying, "", CHAT),
+    "told to wait": (kept(refused("429 X", "Retry-After: 2")), events.Retrying, "", CHAT),
     "backing off": (kept(refused("500 X")), events.Retrying, "", CHAT),
     **{w.name: (waits(part_of(w)), events.TextDelta, "part ", w) for w in DIALECTS},
 }

@@ -117,7 +117,18 @@ def test_last_error_is_the_exception_of_a_cell_with_the_lines_that_led_to_it(
         named.cell("1 +")
     assert "SyntaxError: invalid syntax" in named.agent("--quiet", "{{ _error }}").record.prompt
     with pytest.raises(RecursionError):
-        named.cell("def f(n):", "    return f('x' * 5000)", "f(1)")
+        # IPython formats each frame in 20 ms; a hundred are as long a traceback as a thousand.
+        named.cell(
+            "import sys",
+            "def f(n):",
+            "    return f('x' * 5000)",
+            "most = sys.getrecursionlimit()",
+            "sys.setrecursionlimit(len(__import__('inspect').stack(0)) + 100)",
+            "try:",
+            "    f(1)",
+            "finally:",
+            "    sys.setrecursionlimit(most)",
+        )
     assert len(named.agent("--quiet", "{{ _error }}").record.prompt) < 4_100
 
 

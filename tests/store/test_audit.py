@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.records import ToolRun
 from nbagent.contracts.secrets import register_secret
 from nbagent.providers.offline import ScriptedAnswer, call, script
+from nbagent.store import audit
 from nbagent.store.audit import AuditLog, AuditSink, Head, verify_audit
 from nbagent.store.file_lock import locked
 
@@ -98,9 +100,13 @@ def test_a_log_that_was_moved_away_is_begun_anew_and_both_are_in_order(
     assert verify_audit(tmp_path / "copy.of-march.jsonl").lines == N_LINES + 1
 
 
-def test_a_process_that_holds_the_lock_for_ever_is_not_waited_for(home: Path) -> None:
+def test_a_process_that_holds_the_lock_for_ever_is_not_waited_for(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = log_in(home)
     with (home / "audit.head").open("r+b") as held, locked(held.fileno()):
+        # It waits for ten seconds; here no longer than it takes to see that it waits.
+        monkeypatch.setattr(audit, "locked", partial(locked, wait_s=0.1))
         with pytest.raises(StoreError, match="another process has held the lock"):
             log.append(CALL)
         assert verify_audit(home)  # checked all the same

@@ -46,14 +46,17 @@ WIRES: tuple[WireSetup, ...] = (
 )
 ODD: list[Any] = [None, True, -1, 1e308, 10**30, "x", "", [], [None], ["x"], [{}], {}, {"text": 3}]
 """What a value is replaced by; NaN and a lone surrogate beside it, in `noise`."""
+_PROOF = pytest.mark.proof
 
 
-def cases(kind: str, only: Callable[[Any], bool] = lambda _: True) -> Any:
+def cases(
+    kind: str, only: Callable[[Any], bool] = lambda _: True, *, once: bool = False
+) -> Any:
+    """Rows of all wires; with `once` all but the first one of each wire are proofs."""
     rows = [
-        pytest.param(wire, case, id=f"{wire.name}: {case.id}")
+        pytest.param(wire, case, id=f"{wire.name}: {case.id}", marks=_PROOF if once and n else ())
         for wire in WIRES
-        for case in getattr(wire, kind)
-        if only(case)
+        for n, case in enumerate(filter(only, getattr(wire, kind)))
     ]
     return pytest.mark.parametrize(("wire", "case"), rows)
 
@@ -87,7 +90,7 @@ def test_an_answer_is_what_the_server_said_whole_and_in_any_pieces(
             check(case, outcome)
 
 
-@cases("answers", lambda case: case.thorough)
+@cases("answers", lambda case: case.thorough, once=True)
 def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
     world: World, wire: WireSetup, case: AnswerCase
 ) -> None:
@@ -113,7 +116,7 @@ def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
         assert result.code == "LLM_BAD_RESPONSE"
 
 
-@cases("answers", lambda case: case.thorough)
+@cases("answers", lambda case: case.thorough, once=True)
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_any_value_in_any_place_is_an_answer_or_one_clear_error(
     world: World, wire: WireSetup, case: AnswerCase, stream: bool

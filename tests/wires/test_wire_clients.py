@@ -26,6 +26,7 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Part
 from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ProviderConfig
 from nbagent.contracts.secrets import SecretKey
+from nbagent.providers import client as client_module
 from nbagent.providers.catalogue import find_provider
 from nbagent.providers.default_model import choose_default_model, local_servers
 from nbagent.providers.transport.streams import NetworkBackend, StaleConnection
@@ -59,7 +60,10 @@ def test_a_flood_of_blank_lines_is_read_in_linear_time(world: World, begin: str)
     assert time.process_time() - start < 8
 
 
-def test_silence_behind_the_finish_reason_ends_only_what_was_ended(world: World) -> None:
+def test_silence_behind_the_finish_reason_ends_only_what_was_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_AFTER_FINISH_S", 1.0)
     ended = sse(calls(LOOK), chunk({}, "tool_calls"), end=b"")
     late = {b"": True, sse(calls(call(index=1, id="c2")), end=b""): False, b'data: {"er': False}
 

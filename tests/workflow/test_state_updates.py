@@ -48,7 +48,8 @@ class Room:
             one.mkdir()
         self.package = load_package(make_package(folder / "flow", ways, **more))
         self.file = self.state / "workflow.md"
-        self.file.write_text(new_document(self.package, "0" * 16, "@project/flow"))
+        self.new_text = new_document(self.package, "0" * 16, "@project/flow")
+        self.file.write_text(self.new_text)
         mounts = Mounts([Mount("@project", self.project, "rw"), Mount("@state", self.state, "rw")])
         guard = StateGuard(self.package.graph, self.file)
         order = HostConfig(names=("fs",), project=self.project, mounts=mounts, guard=guard)
@@ -83,8 +84,8 @@ class Room:
 
     def at(self, completed: list[str], current: str) -> None:
         """Put the document into a state, as its text."""
-        text = new_document(self.package, "0" * 16, "@project/flow")
-        text = text.replace("stepsCompleted: []", f"stepsCompleted: {json.dumps(completed)}")
+        steps = f"stepsCompleted: {json.dumps(completed)}"
+        text = self.new_text.replace("stepsCompleted: []", steps)
         entry = self.package.graph.entry
         self.file.write_text(text.replace(f"currentNodeId: {entry}", f"currentNodeId: {current}"))
 

@@ -297,7 +297,7 @@ def test_going_on_from_an_earlier_run_has_the_state_as_it_stood_at_its_end() -> 
 
 
 def test_a_branch_from_a_stopped_run_keeps_the_move_that_it_had_made() -> None:
-    begun = threading.Event()
+    begun, stopped = threading.Event(), threading.Event()
 
     @nbagent.tool
     def wait() -> str:
@@ -305,7 +305,7 @@ def test_a_branch_from_a_stopped_run_keeps_the_move_that_it_had_made() -> None:
         while "currentNodeId: check" not in next(store_home().glob("state/*/*.md")).read_text():
             time.sleep(0.01)
         begun.set()
-        time.sleep(20)
+        assert stopped.wait(20)
         return "late"
 
     both = offline.calls([move("draft", "check"), offline.call("wait")])
@@ -313,7 +313,7 @@ def test_a_branch_from_a_stopped_run_keeps_the_move_that_it_had_made() -> None:
     agent = nbagent.Agent(model=model, tools=[wait], workflow="flow", on_approval=allow)
     file = package(Path("flow2"), agents={"mira": MIRA, "otto": OTTO.replace("[fs]", "[fs, wait]")})
     run = agent.start(workflow=str(file))
-    stopper = threading.Thread(target=lambda: (begun.wait(20), run.stop()))
+    stopper = threading.Thread(target=lambda: (begun.wait(20), run.stop(), stopped.set()))
     stopper.start()
     run.wait()
     assert run.stop_reason == "stopped"
