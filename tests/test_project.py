@@ -1,4 +1,7 @@
-"""The tree as a whole: linted, formatted, typed; top level as the user fixed it."""
+"""The tree as a whole: linted, formatted, typed; top level as the user fixed it.
+
+The tools take 40 s, so they are proofs; `.ci/run` runs them before the tests.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,17 @@ def run_tool(module: str, *arguments: str) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
+@pytest.mark.proof
 def test_ruff_finds_nothing() -> None:
     run_tool("ruff", "check", "nbagent", "tests")
 
 
+@pytest.mark.proof
 def test_the_tree_is_formatted() -> None:
     run_tool("ruff", "format", "--check", "nbagent", "tests")
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(600)
 def test_pyright_strict_finds_nothing() -> None:
     run_tool("pyright", "--pythonpath", sys.executable)

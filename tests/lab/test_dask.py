@@ -1,4 +1,7 @@
-"""A batch on a cluster of two worker processes: what comes home, what is lost, what is refused."""
+"""A batch on a cluster of two worker processes: what comes home, what is lost, what is refused.
+
+Nine tests stand for the file by default; the others are proofs (`pytest -m proof`).
+"""
 
 # dask and pandas say little about their types.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -143,6 +146,7 @@ def test_rows_run_on_all_workers_and_their_traces_come_home(client: Any, server:
     assert (again.progress.reused, len(server.bodies)) == (48, 96)
 
 
+@pytest.mark.proof
 def test_nothing_of_a_batch_that_is_over_stays_on_the_cluster(
     cluster: Any, client: Any, server: Server
 ) -> None:
@@ -155,6 +159,7 @@ def test_nothing_of_a_batch_that_is_over_stays_on_the_cluster(
     until(lambda: not cluster.scheduler.tasks)
 
 
+@pytest.mark.proof
 def test_more_runs_are_at_work_than_the_workers_have_threads(client: Any, server: Server) -> None:
     server.pause_s = 1.0
     batch = map_on(client, talker(server))
@@ -214,6 +219,7 @@ def test_scripts_types_approvals_and_the_notebooks_tools_are_sent(client: Any) -
     assert model.requests == []  # They went to its copies on the workers.
 
 
+@pytest.mark.proof
 def test_a_tool_is_loaded_once_in_a_workers_process(client: Any, server: Server) -> None:
     calls: list[str] = []
 
@@ -261,6 +267,7 @@ def test_an_interrupt_of_the_process_group_ends_no_worker(client: Any, server: S
     assert set(client.run(os.getpid).values()) == pids
 
 
+@pytest.mark.proof
 def test_a_case_that_kills_its_workers_fails_alone(client: Any, server: Server) -> None:
     @nbagent.tool
     def where(text: str) -> str:
@@ -277,6 +284,7 @@ def test_a_case_that_kills_its_workers_fails_alone(client: Any, server: Server) 
     assert failure.why.startswith("ENGINE_INTERRUPTED: 2 workers died while they made this run")
 
 
+@pytest.mark.proof
 def test_a_cluster_that_is_gone_ends_the_batch_and_the_same_call_goes_on(
     client: Any, server: Server
 ) -> None:
@@ -315,10 +323,8 @@ def test_a_stop_reaches_all_workers_and_the_same_call_goes_on(
     wait.touch()
     batch = map_on(client, agent(server, where), concurrency=8)
     until(lambda: len(finished()) == 4 and len(server.bodies) >= 4 * 2 + 8)
-    began = time.monotonic()
     batch.stop()
-    batch.wait()
-    assert time.monotonic() - began < 5
+    batch.wait(timeout=30)  # The tools would never end.
     assert (batch.progress.state, batch.progress.failed) == ("Stopped", 0)
     runs: Any = nbagent.runs(batch="b")
     assert Counter(runs["stop_reason"]) == {"answered": 4, "stopped": 8}
@@ -331,6 +337,7 @@ def test_a_stop_reaches_all_workers_and_the_same_call_goes_on(
     assert set(after["parent_id"].dropna()) == set(stopped["run_id"])
 
 
+@pytest.mark.proof
 def test_a_stop_cancels_what_has_not_begun(server: Server) -> None:
     make: Any = LocalCluster
     how: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": ":0"}
@@ -367,6 +374,7 @@ def test_the_budget_is_that_of_the_whole_batch(client: Any, server: Server) -> N
     assert len(server.bodies) == 10
 
 
+@pytest.mark.proof
 def test_what_one_worker_learns_of_a_servers_limits_holds_for_all(
     client: Any, server: Server
 ) -> None:
@@ -444,7 +452,9 @@ REFUSED: dict[str, tuple[Callable[[Open], dict[str, Any]], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(it, marks=() if it == "secret" else pytest.mark.proof) for it in REFUSED]
+)
 def test_what_cannot_be_sent_is_refused_before_anything_is(
     name: str, client: Any, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,6 +500,7 @@ def test_keys_are_those_of_the_workers_and_none_is_sent(
         assert key not in str(server.bodies)
 
 
+@pytest.mark.proof
 def test_a_key_that_a_worker_has_not_is_named(client: Any, server: Server) -> None:
     batch = map_on(client, talker(server, key_variable="NO_SUCH_KEY"), TABLE.head(2)).wait()
     why = batch.progress.failures[0].why
@@ -498,6 +509,7 @@ def test_a_key_that_a_worker_has_not_is_named(client: Any, server: Server) -> No
     assert server.bodies == []
 
 
+@pytest.mark.proof
 def test_headers_of_the_workers_environment_are_sent_and_must_be_there(
     client: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -518,6 +530,7 @@ def test_headers_of_the_workers_environment_are_sent_and_must_be_there(
     assert {it.headers["x-team"] for it in server.requests} == {"workers"}
 
 
+@pytest.mark.proof
 def test_a_module_that_the_workers_lack_is_named(
     client: Any, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -534,6 +547,7 @@ def test_a_module_that_the_workers_lack_is_named(
     assert map_on(client, agent(server, where), TABLE.head(2)).wait().progress.ok == 2
 
 
+@pytest.mark.proof
 def test_a_client_that_is_closed_is_refused(cluster: Any, server: Server) -> None:
     with Client(cluster, set_as_default=False) as closed:
         pass

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +29,49 @@ def shown(notebook: Any) -> str:
     return "\n".join(texts)
 
 
-def checked(home: Path, *arguments: str) -> None:
-    """`pytest --nbval` with the options of pyproject.toml and the store in `home` passes."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--nbval", *arguments],
+def checked(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`pytest --nbval` with the options of pyproject.toml and the store in `home`."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "--nbval", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT,
         env=clean_environment(home),
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def check(home: Path, *arguments: str) -> None:
+    """The same, and all cells pass."""
+    done = checked(home, *arguments)
     assert done.returncode == 0, f"{REMAKE}\n{done.stdout[-8000:]}\n{done.stderr[-2000:]}"
     assert " passed" in done.stdout
 
 
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Counter[tuple[str, bool]]:
+    """By notebook and whether they passed, how many cells; all notebooks in one process."""
+    home = tmp_path_factory.mktemp("home")
+    done = checked(home, "notebooks", "-n", "0", "-v")
+    print(done.stdout, done.stderr, sep="\n")
+    ended = re.findall(r"([\w-]+)::ipynb::Cell \d+ +(\w+)", done.stdout)
+    return Counter((name, end == "PASSED") for name, end in ended)
+
+
 @pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)
-def test_notebook_shows_what_it_was_saved_with(notebook: Path, tmp_path: Path) -> None:
-    checked(tmp_path, str(notebook), "-n", "0", "-p", "no:cacheprovider")
+def test_notebook_shows_what_it_was_saved_with(
+    notebook: Path, cells: Counter[tuple[str, bool]]
+) -> None:
+    assert not cells[notebook.stem, False], REMAKE
+    made = json.loads(notebook.read_text("utf-8"))["cells"]
+    assert cells[notebook.stem, True] == sum(cell["cell_type"] == "code" for cell in made)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(600)
 def test_all_notebooks_pass_in_one_go_in_any_order_and_beside_older_runs(tmp_path: Path) -> None:
-    checked(tmp_path, "notebooks")
-    checked(tmp_path, *map(str, sorted(NOTEBOOKS.glob("*.ipynb"), reverse=True)))
+    check(tmp_path, "notebooks")
+    check(tmp_path, *map(str, sorted(NOTEBOOKS.glob("*.ipynb"), reverse=True)))
 
 
 @pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)
