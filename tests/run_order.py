@@ -6,6 +6,7 @@ process that has opened a browser keeps playwright's event loop in its main thre
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import tempfile
@@ -94,6 +95,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if given.get("workerid") == "gw0":
         listed = Path(given["timed_folder"]) / "timed.json"
         listed.write_text(json.dumps([it.nodeid for it in items if _is_timed(it)]), "utf-8")
+
+
+def pytest_collection_finish() -> None:
+    """Keep what collecting made out of the collections of garbage that tests ask for."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -82,6 +82,7 @@ def test_async_tool_that_never_waits_ends_alone(held: Any, end: str) -> None:
     assert [run.text for run in ended] == ["went on" if end == "timeout" else "", *["done"] * 3]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("within", ["a cell", "a tool"])
 def test_a_wait_serves_all_runs_that_were_started_in_its_place(within: str) -> None:
     threads: list[int] = []

@@ -163,7 +163,7 @@ def test_a_client_that_swallows_its_cancellation_is_left_behind_at_a_stop() -> N
             await asyncio.sleep(0)
 
     asyncio.run(main())
-    assert moments[0] < 5
+    assert moments[0] < 15  # it would last 20 s
 
 
 class Raises:

@@ -24,7 +24,7 @@ from nbagent.contracts.events import (
 from nbagent.providers.offline import call, calls, script, step
 from nbagent.run import Run
 
-MOST_S = 8.0
+MOST_S = 20.0
 """Far below what the tools would take; a busy machine may need some of it."""
 
 

@@ -69,7 +69,7 @@ class quickly:
         self.start = time.monotonic()
     def __exit__(self, *exc):
         took = time.monotonic() - self.start
-        assert took < 4, took
+        assert took < 8, took  # the sleeps are of ten seconds and more
 """
 
 

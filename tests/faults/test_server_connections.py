@@ -151,7 +151,9 @@ def test_an_idle_connection_that_died_costs_nothing(
     run = ask(server, fault, wire, on_event=seen.append)
     assert run.text == "fine"
     assert not [event for event in seen if isinstance(event, events.Retrying)]
-    assert run.turns[0].model_ms < 400, "no pause"
+    response = run.turns[0].response
+    assert response
+    assert response.meta.retry_wait_ms == 0, "no pause"
     assert server.asked("it") == asked
 
 
@@ -202,7 +204,7 @@ def unreachable(address: str, code: str = "LLM_HTTP_ERROR", timeout_s: float = 1
     agent = nbagent.Agent(model="openai:m", tools="none", base_url=address, timeout_s=timeout_s)
     began = time.monotonic()
     run = agent.run("hi")
-    assert time.monotonic() - began < timeout_s + 0.5
+    assert time.monotonic() - began < timeout_s + 5
     assert run.error
     assert run.error.code == code
     return run
@@ -291,7 +293,6 @@ def test_a_wait_is_seen_in_every_view_until_the_answer_comes(server: HostileServ
     shown: dict[str, str] = {}
     out = io.StringIO()
     printer = PlainPrinter(out.write)
-    at: dict[str, float] = {}
 
     def see(event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
@@ -299,18 +300,14 @@ def test_a_wait_is_seen_in_every_view_until_the_answer_comes(server: HostileServ
         ops = pictures[0].apply(event)
         shown[type(event).__name__] = text_of(pictures[0].picture())
         printer.handle(event)
-        if "again in 0.3 s: LLM_RATE_LIMITED" in out.getvalue():
-            at.setdefault("said", time.monotonic())
         if isinstance(event, events.Retrying):
             assert [op for op in ops if op[1] == "head"], "the front end is told"
-        if isinstance(event, events.TextDelta):
-            at["answered"] = time.monotonic()
+            assert "again in 0.3 s: LLM_RATE_LIMITED" in out.getvalue(), "printed while it lasts"
 
     run = ask(server, then_fine(refusal), on_event=see)
     assert "again in 0.3 s · attempt 1 failed · LLM_RATE_LIMITED" in shown["Retrying"]
     assert "slow down" in shown["Retrying"]
     assert "attempt 1" not in shown["TextDelta"], "over, it is not said any more"
-    assert at["answered"] - at["said"] > 0.2, "printed while it lasts"
     saved = html(picture(run.record))
     assert "note: 1 retry, waited 30" in saved
     assert "retries, waits, failures 30" in saved

@@ -191,8 +191,8 @@ def test_a_fault_has_its_code_and_leaves_the_next_run_fine(
         assert len(message) < 1_000
         assert _ADVICE.search(re.split(r"[.;:(…]\s", message.rstrip(".?"))[-1]), message
     if name in _SILENT:
-        # Half a second past the deadline on a machine of its own; these run many at a time.
-        assert met.took_s < case.timeout_s + 2.0
+        # Without a deadline it would never end; these run many at a time, on any machine.
+        assert met.took_s < case.timeout_s + 10
 
 
 def test_every_run_keeps_the_laws(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

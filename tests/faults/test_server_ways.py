@@ -125,7 +125,7 @@ def test_a_handshake_that_fails_is_named_in_time(
         timeout_s = 0.5 if open_s else 10
         run = ask(f"https://127.0.0.1:{server.port}/v1", timeout_s=timeout_s)
     assert says in message(run, code)
-    assert not open_s or run.record.duration_ms < 1_000
+    assert not open_s or run.record.duration_ms < 4_000
 
 
 # Proxies.
@@ -205,7 +205,7 @@ def test_a_proxy_that_refuses_or_misbehaves_gets_no_key(
     said = message(run, "LLM_TIMEOUT" if silent else "LLM_HTTP_ERROR")
     assert re.search(says, said)
     assert "s3cret" not in said
-    assert not silent or run.record.duration_ms < 1_000
+    assert not silent or run.record.duration_ms < 4_000
     assert all(KEY not in visit.head for visits in proxy.visits.values() for visit in visits)
 
 

@@ -207,7 +207,7 @@ def test_an_interrupt_in_a_synchronous_tool_stops_the_batch_and_wait_returns_it(
         if n == 5:
             main = threading.get_ident()
             threading.Timer(0.05, signal.pthread_kill, [main, signal.SIGINT]).start()
-            time.sleep(10)
+            time.sleep(30)
         return n
 
     def calls(request: ChatRequest) -> StepLike:
@@ -219,7 +219,7 @@ def test_an_interrupt_in_a_synchronous_tool_stops_the_batch_and_wait_returns_it(
         TABLE, TEMPLATE, key="id", name="b", concurrency=2
     )
     assert batch.wait() is batch
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 20
     assert batch.progress.state == "Stopped"
     assert 0 < batch.progress.ok < 12
     assert nbagent.tool_runs(batch="b")["error_code"].dropna().tolist()[0] == "E_INTERRUPTED"

@@ -200,6 +200,8 @@ def test_a_share_of_all_never_stops_and_a_number_does_at_the_next(most: float, f
 # Interrupts and stops
 
 
+# An interrupt that comes in a callback of C code is reported and goes no further.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_while_it_starts_leaves_nothing_at_work_that_nobody_holds() -> None:
     gate, main, lasts_s = threading.Event(), threading.get_ident(), 0.0
     is_starting, hits = False, list[bool]()
@@ -231,8 +233,8 @@ def test_an_interrupt_while_it_starts_leaves_nothing_at_work_that_nobody_holds()
             alarm.join()
         if batch is not None:
             batch.stop()
-        until(lambda: not active_batches(), within_s=3)
-        until(lambda: "Running" not in set(nbagent.runs()["phase"]), within_s=3)
+        until(lambda: not active_batches(), within_s=30)
+        until(lambda: "Running" not in set(nbagent.runs()["phase"]), within_s=30)
         gate.set()
         assert made.map(TABLE, "{{ n }}", name=name).wait().progress.ok == 12
     assert len(hits) == MOMENTS

@@ -24,7 +24,8 @@ from nbagent.notebook.kernel import run_nested
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 OTHERS = [path for path in os.environ.get("NBAGENT_TEST_KERNELS", "").split(os.pathsep) if path]
-SOON_S = 2.0
+SOON_S = 10.0
+"""What is stopped would last 20 s."""
 
 SETUP = f"""
 import asyncio, sys, threading, time

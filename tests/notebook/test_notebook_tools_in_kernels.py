@@ -161,7 +161,7 @@ def test_an_interrupt_stops_the_code_and_the_notebook_goes_on(
     start = time.monotonic()
     kernel.manager.interrupt_kernel()
     kernel.finish(sent)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 30
     assert kernel.value("t.result.error.code") == "E_INTERRUPTED"
     assert kernel.value("SEEN == (sys.stdout, sys.stderr)")
     assert kernel.run("print('fine')").printed == "fine\n"

@@ -48,14 +48,15 @@ def ten_a_second(served: deque[float], *, told: bool) -> list[Step]:
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["limits are told", "only Retry-After"])
-def test_32_runs_at_once_against_ten_requests_a_second_all_end_well(told: bool) -> None:
+@pytest.mark.parametrize("runs", [16, pytest.param(32, marks=pytest.mark.proof)])
+def test_runs_at_once_against_ten_requests_a_second_all_end_well(runs: int, told: bool) -> None:
     notices: list[ClientNotice] = []
 
     async def run(client: ChatClient) -> list[ChatResponse]:
         return [await client.chat(ASKED, notify=notices.append) for _ in range(2)]
 
     async def all_runs(url: str) -> list[list[ChatResponse]]:
-        clients = [find_provider("openai").open(ProviderConfig(base_url=url)) for _ in range(32)]
+        clients = [find_provider("openai").open(ProviderConfig(base_url=url)) for _ in range(runs)]
         try:
             return await asyncio.gather(*map(run, clients))
         finally:
@@ -67,7 +68,7 @@ def test_32_runs_at_once_against_ten_requests_a_second_all_end_well(told: bool) 
     assert {one.message.text for one in answers} == {"fine"}
     assert sum(one.meta.attempts > 2 for one in answers) <= 2, "a herd is refused once, then spread"
     assert max(one.meta.retry_wait_ms for one in answers) > 1_000
-    assert Counter(notice.kind for notice in notices)["wait"] >= 20
+    assert Counter(notice.kind for notice in notices)["wait"] >= runs - 12
     assert all(notice.wait_s >= 0.1 for notice in notices if notice.kind == "wait")
 
 
@@ -100,6 +101,7 @@ TOLD = {
 }  # fmt: skip
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(("headers", "sent", "waits"), TOLD.values(), ids=TOLD)
 def test_what_is_left_is_read_in_every_dialect(
     headers: Callable[[], dict[str, str]], sent: int, waits: tuple[float, float]
@@ -148,7 +150,7 @@ def test_a_wait_of_more_than_a_minute_fails_all_that_wait_at_once() -> None:
         limiter.update(busy[1], 429, {}, 3600)
         for each in (waiting, waited(RequestSlot(limiter, 1))):
             with pytest.raises(ModelError, match=r"3,600 s.*Try again later") as caught:
-                await asyncio.wait_for(each, 0.5)
+                await asyncio.wait_for(each, 10)
             assert (caught.value.code, caught.value.retryable) == ("LLM_RATE_LIMITED", False)
         limiter = Limiter()
         with RequestSlot(limiter, 1) as place:
@@ -185,13 +187,13 @@ def test_a_cancelled_request_frees_its_slot_and_a_cancelled_waiter_its_place() -
         await asyncio.sleep(0.05)
         assert not any(one.is_set() for one in went[1:])
         holding[0].cancel()  # The slot goes to the first in line.
-        await asyncio.wait_for(went[1].wait(), 1)
+        await asyncio.wait_for(went[1].wait(), 10)
         holding[2].cancel()
         holding[3].cancel()
         await asyncio.sleep(0.2)
         assert not went[4].is_set()
         holding[1].cancel()
-        await asyncio.wait_for(went[4].wait(), 1)
+        await asyncio.wait_for(went[4].wait(), 10)
         assert [one.is_set() for one in went] == [True, True, False, False, True]
         holding[4].cancel()
         await asyncio.gather(*holding, return_exceptions=True)

@@ -7,6 +7,7 @@ Owns connections and requests; what is answered is its subclasses': `ModelServer
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import ssl
@@ -142,6 +143,8 @@ class Loopback:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        # A socket that a test left open is reported in this test, not in a later one.
+        gc.collect()
 
     def _serve(self, ready: threading.Event) -> None:
         with asyncio.Runner() as runner:

@@ -113,7 +113,8 @@ def test_time_waited_is_kept_apart_from_the_tools_own() -> None:
         return True
 
     run, _ = ran(call("delete", path="a"), answer=slow)
-    assert (only(run).waited_ms >= 290, only(run).duration_ms < 250, done) == (True, True, ["a"])
+    assert only(run).duration_ms < only(run).waited_ms >= 290
+    assert done == ["a"]
     row = cast("Any", nbagent.tool_runs()).iloc[-1]
     assert (row["approval"], row["approved_by"]) == ("allowed", "callback")
     assert row["waited_ms"] >= 290
@@ -152,7 +153,10 @@ def test_allowed_for_the_session_binds_to_the_very_call_and_its_definition() -> 
 
 
 SCOPES: dict[str, tuple[CallPreview, list[str]]] = {
-    "a whole tool": (CallPreview(ruling="ask", session_scope="every call"), ["every call of shift"]),
+    "a whole tool": (
+        CallPreview(ruling="ask", session_scope="every call"),
+        ["every call of shift"],
+    ),
     "every time": (CallPreview(ruling="ask", session_scope="none"), ["", "", ""]),
 }
 
