@@ -63,7 +63,7 @@ def test_a_flood_of_blank_lines_is_read_in_linear_time(world: World, begin: str)
 def test_silence_behind_the_finish_reason_ends_only_what_was_ended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_AFTER_FINISH_S", 1.0)
+    monkeypatch.setattr(client_module, "_USAGE_WAIT_S", 1.0)
     ended = sse(calls(LOOK), chunk({}, "tool_calls"), end=b"")
     late = {b"": True, sse(calls(call(index=1, id="c2")), end=b""): False, b'data: {"er': False}
 
