@@ -71,13 +71,13 @@ def test_async_tool_that_never_waits_ends_alone(held: Any, end: str) -> None:
     time.sleep(0.1)
     began = time.monotonic()
     others = [
-        Agent(model=script([call("waits"), "done"]), tools=[waits], timeout_s=5).start("Go.")
+        Agent(model=script([call("waits"), "done"]), tools=[waits], timeout_s=30).start("Go.")
         for _ in range(3)
     ]
     if end == "stop":
         first.stop()
     ended = [run.wait() for run in (first, *others)]
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     assert codes(first) == ["E_TIMEOUT" if end == "timeout" else "E_INTERRUPTED"]
     assert [run.text for run in ended] == ["went on" if end == "timeout" else "", *["done"] * 3]
 
@@ -93,7 +93,7 @@ def test_a_wait_serves_all_runs_that_were_started_in_its_place(within: str) -> N
         return "seen"
 
     def slow() -> Any:
-        return script([step(calls=[call("look")], wait_ms=300), step(text="Done.", wait_ms=300)])
+        return script([step(calls=[call("look")], wait_ms=600), step(text="Done.", wait_ms=600)])
 
     Agent(model=slow(), tools=[look]).run("Warm up.")
     took: list[float] = []
@@ -110,7 +110,7 @@ def test_a_wait_serves_all_runs_that_were_started_in_its_place(within: str) -> N
         assert five() == "Done. Done. Done. Done. Done."
     else:
         Agent(model=script([call("five"), "Done."]), tools=[five]).run("Go.")
-    assert took[0] < 1.1  # 0.6 for one, and 0.3 more for each if one by one
+    assert took[0] < 3.0  # 1.2 for one, and 0.6 more for each if one by one
     assert threads == [threading.get_ident()] * 6
 
 

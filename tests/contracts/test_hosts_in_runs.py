@@ -138,7 +138,7 @@ def test_a_stop_ends_a_call_at_once(case: HostCase) -> None:
     took = time.monotonic() - began[0]
     (it,) = run.turns[0].tool_runs
     assert run.stop_reason == "stopped"
-    assert (code_of(it), took < 3) == ("E_INTERRUPTED", True)
+    assert (code_of(it), took < 15) == ("E_INTERRUPTED", True)
 
 
 @pytest.mark.parametrize("kind", ["deny", "deny some calls", "ask nobody"])

@@ -73,9 +73,9 @@ def test_times_are_those_of_the_last_attempt_and_waits_are_counted_apart(stream:
     store.add(record)
     (turn,) = record.turns
     assert turn.attempts == 3
-    assert turn.retry_wait_ms == pytest.approx(500, abs=5)
-    assert turn.ttft_ms == pytest.approx(165, abs=20)
-    assert 295 <= turn.model_ms < 400
+    assert 495 <= turn.retry_wait_ms < 700
+    assert 145 <= turn.ttft_ms < 290
+    assert 295 <= turn.model_ms < 600
     assert turn.duration_ms >= 795
     assert store.load(record.id) == record
     frame: Any = dataframes.read_frame([store], "turns", {})
@@ -106,6 +106,6 @@ def test_a_rate_limit_is_told_while_it_lasts_and_not_counted_as_the_models_time(
     assert (events.Waiting, True) in seen, "told before the answer comes"
     assert (events.TextDelta, False) in seen
     assert turn.attempts == 1
-    assert turn.retry_wait_ms == pytest.approx(200, abs=30)
-    assert turn.ttft_ms == pytest.approx(50, abs=49)
+    assert 170 <= turn.retry_wait_ms < 400
+    assert 0 < turn.ttft_ms < 190
     assert [piece.kind for piece in time_bar((turn,))] == ["bad", "model"]

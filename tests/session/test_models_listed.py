@@ -98,7 +98,7 @@ def test_servers_that_do_not_answer_keep_nobody_waiting(monkeypatch: pytest.Monk
         took = time.monotonic() - began
     assert slow.visits.keys() == faults.keys()
     assert found["ollama:little"]["reachable"] is True
-    assert took < 0.3 + 0.2, "0.2 s for a busy machine"
+    assert took < 0.3 + 1.0, "a second for a busy machine"
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"data": [{"name": 1}]}', b"[1]", b""])

@@ -292,9 +292,9 @@ ROOTS: dict[str, Any] = {
 @pytest.mark.timed
 @pytest.mark.parametrize("schema", ROOTS.values(), ids=ROOTS)
 def test_root_becomes_an_object_in_no_time(schema: Any) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert with_schema(schema)["type"] == "object"
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_large_schema_keeps_its_names_before_its_details() -> None:

@@ -98,7 +98,7 @@ def test_server_that_cannot_start_again_fails_its_calls_not_the_run(tmp_path: Pa
 @pytest.mark.timed
 def test_servers_start_side_by_side_within_their_timeout_and_the_run_says_so() -> None:
     names = ["one", "two"]
-    tools = [mcp(name, command=hand("--silent"), start_timeout=0.8) for name in names]
+    tools = [mcp(name, command=hand("--silent"), start_timeout=1.5) for name in names]
     waits: list[str] = []
 
     def see(event: nbagent.events.Event) -> None:
@@ -108,8 +108,8 @@ def test_servers_start_side_by_side_within_their_timeout_and_the_run_says_so() -
     began = time.monotonic()
     run = run_of([*tools], on_event=see)
     assert run.error is not None
-    assert "within 0.8 s" in run.error.message
-    assert 0.8 <= time.monotonic() - began < 1.6
+    assert "within 1.5 s" in run.error.message
+    assert 1.5 <= time.monotonic() - began < 3.0
     assert waits[1:] == ["the MCP server 'one' starts; the MCP server 'two' starts", ""]
 
 
@@ -122,7 +122,7 @@ def test_stop_does_not_wait_for_a_server_that_starts() -> None:
     run.stop()
     run.wait()
     assert run.stop_reason == "stopped"
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     life = connection_of(made).session
     assert life is not None
     assert until(life.task.done), "its process has ended"

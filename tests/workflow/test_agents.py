@@ -108,9 +108,9 @@ def test_marks_are_filled_in_and_an_unknown_one_is_an_error_in_a_path_alone() ->
 @pytest.mark.timed
 @pytest.mark.parametrize("text", ["{" * 200_000, "{{a " * 50_000])
 def test_prose_full_of_braces_is_read_in_moments(text: str) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     assert MARKS.fill_text(text) == (text, ())
-    assert time.monotonic() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def test_a_line_is_what_a_person_sees_whole_and_a_value_is_one() -> None:
@@ -206,11 +206,11 @@ def test_each_fault_is_named_with_its_line(lines: str, faults: list[str]) -> Non
     ],
 )
 def test_a_file_that_cannot_be_used_is_explained(text: str, file: str, why: str) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     spec, faults = read(text, file)
     assert spec is None
     assert why in " ".join(map(str, faults))
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 @pytest.fixture

@@ -435,9 +435,9 @@ def zeros(file: Path, size: int, claimed: int | None = None) -> Path:
 @pytest.mark.parametrize("claimed", [None, 10], ids=["1 GB", "1 GB that says 10 bytes"])
 def test_a_zip_of_zeros_is_refused_in_moments(claimed: int | None, tmp_path: Path) -> None:
     file = zeros(tmp_path / "bomb.zip", 1 << 30, claimed)
-    began = time.monotonic()
+    began = time.process_time()
     faults = faults_of(file, tmp_path / "cache")
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
     assert "more than 64 MB" in faults[0].text or "damaged" in faults[0].text
     assert not (tmp_path / "cache").exists()
 
