@@ -189,7 +189,7 @@ def test_a_probe_that_ends_while_it_connects_leaves_no_open_socket(
             # One of them ends in the moment in which a connection is made, on any machine.
             monkeypatch.setattr(default_model, "_PROBE_S", 0.0002 * n)
             default_model.list_local_models(
-                {name: url for name in ("ollama", "vllm", "lmstudio", "llamacpp")}
+                dict.fromkeys(("ollama", "vllm", "lmstudio", "llamacpp"), url)
             )
         gc.collect()
     assert not [str(it.message) for it in warned]
