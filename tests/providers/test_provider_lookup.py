@@ -188,6 +188,8 @@ def test_a_probe_that_ends_while_it_connects_leaves_no_open_socket(
         for n in range(40):
             # One of them ends in the moment in which a connection is made, on any machine.
             monkeypatch.setattr(default_model, "_PROBE_S", 0.0002 * n)
-            default_model.ask_local({name: url for name in ("ollama", "vllm", "lmstudio", "llamacpp")})
+            default_model.list_local_models(
+                dict.fromkeys(("ollama", "vllm", "lmstudio", "llamacpp"), url)
+            )
         gc.collect()
     assert not [str(it.message) for it in warned]
