@@ -9,7 +9,7 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import RunCode
 from nbagent.runtime import RunTask
-from nbagent.session.frontend import InputPrompt, Cell, Frontend
+from nbagent.session.frontend import Cell, Frontend, InputPrompt
 from nbagent.settings.options import RunOptions
 
 

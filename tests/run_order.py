@@ -10,7 +10,7 @@ import gc
 import json
 import shutil
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, cast
@@ -86,7 +86,7 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    return TimedFirst(config, log) if config.getvalue("dist") == "loadfile" else None
+    return TimedFirst(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)
@@ -116,12 +116,12 @@ def pytest_runtest_teardown(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    seconds = Counter[str]()
+    seconds: dict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 seconds[report.nodeid.partition("::")[0]] += report.duration
     if len(seconds) > _LISTED_FILES:
         terminalreporter.section(f"slowest {_LISTED_FILES} files")
-        for name, lasted_s in seconds.most_common(_LISTED_FILES):
+        for name, lasted_s in sorted(seconds.items(), key=lambda row: -row[1])[:_LISTED_FILES]:
             terminalreporter.write_line(f"{lasted_s:7.1f} s  {name}")

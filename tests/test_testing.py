@@ -16,13 +16,7 @@ from session.approval_stage import Asked, delete
 import nbagent
 from nbagent.providers.offline import call, calls, delay, error, script, text
 from nbagent.settings.sources import current_settings
-from nbagent.testing import (
-    AgentMaker,
-    assert_called,
-    assert_no_errors,
-    fresh_agent,
-    fresh_process,
-)
+from nbagent.testing import AgentMaker, assert_called, assert_no_errors, fresh_agent, fresh_process
 
 __all__ = ["fresh_agent"]
 

@@ -12,9 +12,7 @@ from typing import Any, Protocol
 
 from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.messages import ImagePart
-from nbagent.contracts.model import (
-    ToolSpec,
-)
+from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.records import RanIn, ToolResult
 
 

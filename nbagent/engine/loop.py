@@ -6,13 +6,7 @@ Owns the order of commits. One turn is in `turn`.
 from __future__ import annotations
 
 from nbagent.contracts.canonical import monotonic_ms, utc_now
-from nbagent.contracts.events import (
-    MessagesAdded,
-    Notice,
-    RunFinished,
-    RunStarted,
-    TurnFinished,
-)
+from nbagent.contracts.events import MessagesAdded, Notice, RunFinished, RunStarted, TurnFinished
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ToolSpec, Usage
 from nbagent.contracts.ports import EventPort

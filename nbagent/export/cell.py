@@ -9,9 +9,9 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.records import RunRecord
 from nbagent.settings.options import RunOptions
 
-_SPECIAL = re.compile(r"[\s'\"\\\u2018-\u201f\u00ab\u00bb]")
+_NEEDS_QUOTES = re.compile(r"[\s'\"\\\u2018-\u201f\u00ab\u00bb]")
 """A line has quotes of many kinds: typed on a phone, pasted from a text."""
-_LONG = 400
+_MAX_VALUE_CHARS = 400
 """A value of more characters, or of several lines, cannot stand on the line: it is left out."""
 
 
@@ -38,7 +38,7 @@ def _flag(flag: str, value: Any, *, is_repeated: bool) -> list[str]:
     texts = [value if isinstance(value, str) else dump_json(value).decode() for value in values]
     if not is_repeated:
         texts = [",".join(texts)]
-    if any(len(text) > _LONG or len(text.splitlines()) > 1 for text in texts):
+    if any(len(text) > _MAX_VALUE_CHARS or len(text.splitlines()) > 1 for text in texts):
         return []
     return [word for text in texts for word in (flag, quoted(text))]
 
@@ -50,7 +50,7 @@ def quoted(text: str, quote: str = "") -> str:
         text: on one line.
         quote: the one that it is to begin with, if it can.
     """
-    if text and not quote and not _SPECIAL.search(text):
+    if text and not quote and not _NEEDS_QUOTES.search(text):
         return text
     if quote != '"' and "'" not in text:
         return f"'{text}'"

@@ -14,7 +14,7 @@ from nbagent.view.picture import page, picture
 from nbagent.view.words import sanitize_value
 
 # No script, no request: also not where a text would get out of its place.
-_HEAD = (
+_HTML_HEAD = (
     '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta http-equiv="Content-Security-Policy" '
     "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
@@ -22,19 +22,19 @@ _HEAD = (
     "<style>:root{{color-scheme:light dark}}body{{font:14px/1.5 system-ui,sans-serif;"
     "margin:24px auto;max-width:860px;padding:0 12px}}</style>\n</head>\n<body>\n"
 )
-_LEFT_OUT = ("button", "i", "progress", "input", "textarea", "select")
+_OMITTED_TAGS = ("button", "i", "progress", "input", "textarea", "select")
 _INLINE = INLINE | {"br", "img", "ins", "del", "kbd", "label"}
-_MARK = re.compile(r"[`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_MARKUP_CHARS = re.compile(r"[`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _LINE_START = re.compile(r"(?=[-+#=])|\d{1,9}(?=[.)])")
 _NO_CODE = re.compile(r"[`<>|&]|://")
 _NO_MATH = re.compile(r"[<>&`\[\]|!:\n]")
-_MARKS = {"em": "*", "strong": "**", "b": "**", "s": "~~", "del": "~~", "ins": "**"}
+_MARKUP = {"em": "*", "strong": "**", "b": "**", "s": "~~", "del": "~~", "ins": "**"}
 
 
 def html_document(run: RunRecord) -> str:
     """One file that shows the run without a network and without a script."""
     title = escape(f"run {run.id[:8]} · {sanitize_value(run.model)}")
-    return f"{_HEAD.format(title=title)}{page(picture(run, actions=False))}\n</body>\n</html>\n"
+    return f"{_HTML_HEAD.format(title=title)}{page(picture(run, actions=False))}\n</body>\n</html>\n"
 
 
 def markdown_document(run: RunRecord) -> str:
@@ -49,17 +49,17 @@ def markdown(node: Node) -> str:
 
 def _blocks(nodes: Sequence[Node]) -> str:
     """Blocks with an empty line between them; what stands inline becomes a paragraph."""
-    made: list[str] = []
+    blocks: list[str] = []
     for inline, group in groupby(nodes, lambda node: isinstance(node, str) or node[0] in _INLINE):
-        several = list(group)
-        made += [_inline(several)] if inline else map(_block, several)
-    return "\n\n".join(filter(None, made))
+        members = list(group)
+        blocks += [_inline(members)] if inline else map(_block, members)
+    return "\n\n".join(filter(None, blocks))
 
 
 def _block(node: Node) -> str:
-    tag, attributes, children = _parts(node)
+    tag, attributes, children = _split_node(node)
     match tag:
-        case _ if tag in _LEFT_OUT:
+        case _ if tag in _OMITTED_TAGS:
             return ""
         case "details":
             return _details(children)
@@ -87,7 +87,7 @@ def _block(node: Node) -> str:
             return _blocks(children)
 
 
-def _parts(node: Node) -> tuple[str, dict[str, str], list[Node]]:
+def _split_node(node: Node) -> tuple[str, dict[str, str], list[Node]]:
     return ("span", {}, [node]) if isinstance(node, str) else (node[0], node[1], node[2:])
 
 
@@ -118,14 +118,14 @@ def _rows(node: Node) -> list[Node]:
 
 
 def _inline(nodes: Sequence[Node]) -> str:
-    return re.sub(r"  +", " ", "".join(map(_words, nodes))).strip(" ")
+    return re.sub(r"  +", " ", "".join(map(_inline_text, nodes))).strip(" ")
 
 
-def _words(node: Node) -> str:
+def _inline_text(node: Node) -> str:
     if isinstance(node, str):
         return _escaped(node)
-    tag, attributes, children = _parts(node)
-    inner = "" if tag in _LEFT_OUT else "".join(map(_words, children))
+    tag, attributes, children = _split_node(node)
+    inner = "" if tag in _OMITTED_TAGS else "".join(map(_inline_text, children))
     if tag == "br":
         return "\\\n"
     if tag == "img":
@@ -139,8 +139,8 @@ def _words(node: Node) -> str:
         return f"`{' '.join(text.split())}`"
     if "nba-math" in attributes.get("class", "") and not _NO_MATH.search(text):
         return text
-    if tag in _MARKS and inner.strip():
-        around = _MARKS[tag]
+    if tag in _MARKUP and inner.strip():
+        around = _MARKUP[tag]
         return inner.replace(inner.strip(" "), f"{around}{inner.strip(' ')}{around}")
     return inner
 
@@ -151,5 +151,5 @@ def _escaped(text: str) -> str:
     line = escape(" ".join(text.split()), quote=False).replace("\\", "&#92;")
     if start := _LINE_START.match(line):  # of a paragraph, it would make a list or a heading
         line = f"{start[0]}\\{line[start.end() :]}"
-    marked = _MARK.sub(lambda it: f"\\{it[0]}", line)
+    marked = _MARKUP_CHARS.sub(lambda it: f"\\{it[0]}", line)
     return f"{lead}{marked.replace('://', ':&#8203;//')}{tail}" if line else lead

@@ -69,11 +69,11 @@ def timeline(run: RunRecord) -> Figure:
             )
     _name_rows(axes, rows)
     axes.set_xlim(left=0)
-    return _finished(figure, axes)
+    return _with_legend(figure, axes)
 
 
 def _pieces(run: RunRecord, turn: EngineTurn, *, one_row: bool) -> Iterable[Piece]:
-    start, row = _since(run, turn.started_at), turn.id
+    start, row = _seconds_since_start(run, turn.started_at), turn.id
     lost, model = turn.retry_wait_ms / 1000, turn.model_ms / 1000
     if lost:
         yield Piece(row, "retries, failures", start, lost)
@@ -81,18 +81,18 @@ def _pieces(run: RunRecord, turn: EngineTurn, *, one_row: bool) -> Iterable[Piec
     for tool in turn.tool_runs:
         name = row if one_row else f"{turn.id} {tool.tool_name}"
         if tool.waited_ms:
-            asked_at = _since(run, tool.queued_at or turn.started_at)
+            asked_at = _seconds_since_start(run, tool.queued_at or turn.started_at)
             yield Piece(name, "waiting for you", asked_at, tool.waited_ms / 1000)
         if tool.started_at:
             kind = "retries, failures" if _failed(tool) else "tools"
-            yield Piece(name, kind, _since(run, tool.started_at), tool.duration_ms / 1000)
+            yield Piece(name, kind, _seconds_since_start(run, tool.started_at), tool.duration_ms / 1000)
 
 
 def _failed(tool: ToolRun) -> bool:
     return tool.result is not None and not tool.result.ok
 
 
-def _since(run: RunRecord, moment: datetime) -> float:
+def _seconds_since_start(run: RunRecord, moment: datetime) -> float:
     return max(0.0, (moment - run.started_at).total_seconds())
 
 
@@ -115,7 +115,7 @@ def over_time(
     for start, model, value in sorted(rows, key=lambda row: row[0]):
         total = by_model[model][-1][1] if summed and by_model[model] else 0.0
         by_model[model].append((start, total + value))
-    for model in _common(row[1] for row in rows):
+    for model in _most_common(row[1] for row in rows):
         starts, values = zip(*by_model[model], strict=True)
         if summed:
             axes.step(starts, values, where="post", marker="o", markersize=3, label=_label(model))
@@ -124,7 +124,7 @@ def over_time(
     axes.set_ylim(bottom=0)
     if rows:
         figure.autofmt_xdate()
-    return _finished(figure, axes)
+    return _with_legend(figure, axes)
 
 
 def outcomes(rows: Sequence[tuple[str, str]]) -> Figure:
@@ -142,7 +142,7 @@ def failures(rows: Sequence[tuple[str, str]]) -> Figure:
     Args:
         rows: of each failed call the tool and the error code.
     """
-    colours = {code: f"C{n % 10}" for n, code in enumerate(_common(code for _, code in rows))}
+    colours = {code: f"C{n % 10}" for n, code in enumerate(_most_common(code for _, code in rows))}
     return _counts("failed calls by tool and error code", "failed calls", rows, colours)
 
 
@@ -150,7 +150,7 @@ def _counts(
     title: str, unit: str, rows: Sequence[tuple[str, str]], colours: Mapping[str, str]
 ) -> Figure:
     """How many rows of each name are of each kind; a kind has a colour."""
-    names = _common(name for name, _ in rows)
+    names = _most_common(name for name, _ in rows)
     figure, axes = _axes(title, unit, "", height=0.3 * len(names))
     counts = Counter(rows)
     left = [0] * len(names)
@@ -162,7 +162,7 @@ def _counts(
         left = [before + width for before, width in zip(left, widths, strict=True)]
     _name_rows(axes, names)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    return _finished(figure, axes)
+    return _with_legend(figure, axes)
 
 
 def durations(rows: Sequence[tuple[str, float]]) -> Figure:
@@ -172,12 +172,12 @@ def durations(rows: Sequence[tuple[str, float]]) -> Figure:
         rows: of each turn the model and its time in seconds.
     """
     figure, axes = _axes("time of turns", "time of a turn (s)", "turns")
-    names = _common(model for model, _ in rows)
+    names = _most_common(model for model, _ in rows)
     if names:
         values = [[time for model, time in rows if model == name] for name in names]
         axes.hist(values, bins=20, stacked=True, label=[_label(name) for name in names])
         axes.yaxis.get_major_locator().set_params(integer=True)
-    return _finished(figure, axes)
+    return _with_legend(figure, axes)
 
 
 # Many variants
@@ -199,13 +199,13 @@ def means(
     labels = list(dict.fromkeys(row[1] for row in rows))
     figure, axes = _axes(title, unit, "", height=0.34 * len(groups) * len(labels))
     for n, label in enumerate(labels):
-        mine = [row for row in rows if row[1] == label]
+        label_rows = [row for row in rows if row[1] == label]
         shift = (n - (len(labels) - 1) / 2) * 0.8 / len(labels)
-        places = [groups.index(row[0]) + shift for row in mine]
-        values = [row[2] for row in mine]
-        errors = _errors([row[2:5] for row in mine])
+        places = [groups.index(row[0]) + shift for row in label_rows]
+        values = [row[2] for row in label_rows]
+        errors = _errors([row[2:5] for row in label_rows])
         axes.errorbar(values, places, xerr=errors, fmt="o", capsize=3, label=_label(label))
-        for (_, _, mean, _, _, verdict), position in zip(mine, places, strict=True):
+        for (_, _, mean, _, _, verdict), position in zip(label_rows, places, strict=True):
             axes.annotate(
                 verdict,
                 (mean, position),
@@ -219,7 +219,7 @@ def means(
     axes.set_ylim(max(len(groups), 1) - 0.4, -0.6)
     if all(0 <= row[2] <= 1 for row in rows):
         axes.set_xlim(-0.03, 1.03)
-    return _finished(figure, axes)
+    return _with_legend(figure, axes)
 
 
 def cost_quality(
@@ -239,7 +239,7 @@ def cost_quality(
     axes.set_xlim(left=0)
     if all(0 <= row[2] <= 1 for row in rows):
         axes.set_ylim(-0.03, 1.03)
-    return _finished(figure, axes)
+    return _with_legend(figure, axes)
 
 
 def _errors(rows: Sequence[tuple[float, float | None, float | None]]) -> list[list[float]]:
@@ -249,7 +249,7 @@ def _errors(rows: Sequence[tuple[float, float | None, float | None]]) -> list[li
     return [below, above]
 
 
-def _common(names: Iterable[str]) -> list[str]:
+def _most_common(names: Iterable[str]) -> list[str]:
     """The most frequent names."""
     return [name for name, _ in Counter(names).most_common(_MAX_NAMES)]
 
@@ -272,7 +272,7 @@ def _name_rows(axes: Any, names: Sequence[str]) -> None:
     axes.set_ylim(max(len(names), 3) - 0.5, -0.5)
 
 
-def _finished(figure: Figure, axes: Any) -> Figure:
+def _with_legend(figure: Figure, axes: Any) -> Figure:
     handles, _ = axes.get_legend_handles_labels()
     if handles:
         axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))

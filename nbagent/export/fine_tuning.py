@@ -24,15 +24,15 @@ def training_line(messages: Sequence[Message], system: str, tools: Sequence[Tool
     """
     wire, names = Chat(PROFILES["openai"]), WireNames(tool.name for tool in tools)
     context = EncodingContext(origin="", model="", names=names, has_tools=bool(tools))
-    made: list[Any] = [{"role": "system", "content": system}] if system else []
+    encoded: list[Any] = [{"role": "system", "content": system}] if system else []
     for group in wire.group_messages(messages, frozenset()):
-        made += wire.encode_group(group, context)
-    while made and made[-1]["role"] != "assistant":
-        made.pop()
-    if not made:
+        encoded += wire.encode_group(group, context)
+    while encoded and encoded[-1]["role"] != "assistant":
+        encoded.pop()
+    if not encoded:
         raise UsageError(
             "the run has no answer to train on; export another format, such as 'jsonl'"
         )
     wire_tools = [wire.encode_tool(tool, names.to_wire(tool.name)) for tool in tools]
-    example = {"messages": made, **({"tools": wire_tools} if wire_tools else {})}
+    example = {"messages": encoded, **({"tools": wire_tools} if wire_tools else {})}
     return f"{dump_json(example).decode()}\n"

@@ -11,7 +11,7 @@ from typing import Any
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.records import RunRecord
 
-_PARTS = ("messages", "turns", "system_prompts", "toolsets")
+_SEPARATE_LINES = ("messages", "turns", "system_prompts", "toolsets")
 
 
 def json_lines(run: RunRecord) -> str:
@@ -28,7 +28,7 @@ def json_lines(run: RunRecord) -> str:
 
 
 def _lines(run: RunRecord) -> Iterator[dict[str, Any]]:
-    yield {"type": "run", **run.model_dump(exclude={*_PARTS})}
+    yield {"type": "run", **run.model_dump(exclude={*_SEPARATE_LINES})}
     for sha, text in run.system_prompts.items():
         yield {"type": "system_prompt", "sha": sha, "text": text}
     for sha, tools in run.toolsets.items():

@@ -14,7 +14,7 @@ from nbagent.contracts.model import Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.store.rows import to_us
 
-_PROVIDERS = {
+_PROVIDER_NAMES = {
     "gemini": "gcp.gemini",
     "google": "gcp.gemini",
     "azure": "azure.ai.openai",
@@ -25,19 +25,19 @@ _PROVIDERS = {
 """Where the conventions call a provider by another name."""
 
 
-_REQUEST = {
+_REQUEST_ATTRIBUTES = {
     **{name: name for name in ("temperature", "top_p", "max_tokens", "stop_sequences")},
     "reasoning": "reasoning.level",
 }
 
 
-_INTERNAL = 1
+_KIND_INTERNAL = 1
 
 
-_CLIENT = 3
+_KIND_CLIENT = 3
 
 
-_ERROR = 2
+_STATUS_ERROR = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ def spans_of(run: RunRecord, conversation: Sequence[Message] | None) -> list[Spa
         "gen_ai.usage.output_tokens": run.usage.completion_tokens,
     }
     error = run.error.code if run.error and run.phase == "Failed" else ""
-    root, title = _id(run.id), f"{operation} {name}" if name else operation
+    root, title = _span_id(run.id), f"{operation} {name}" if name else operation
     # `duration_ms` is without what was prepared before the first turn.
     ended = run.ended_at or run.started_at + timedelta(milliseconds=run.duration_ms)
     ms = (ended - run.started_at) / timedelta(milliseconds=1)
-    spans = [Span(root, "", title, _INTERNAL, run.started_at, ms, _set(attributes), error)]
+    spans = [Span(root, "", title, _KIND_INTERNAL, run.started_at, ms, _without_empty(attributes), error)]
     for turn in run.turns:
         spans.append(_chat(run, turn, root, common, conversation))
         spans += [
@@ -116,7 +116,7 @@ def _chat(
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": request.model,
         **common,
-        **{f"gen_ai.request.{to}": request.params.get(name) for name, to in _REQUEST.items()},
+        **{f"gen_ai.request.{to}": request.params.get(name) for name, to in _REQUEST_ATTRIBUTES.items()},
     }
     if turn.ttft_ms is not None:
         attributes["gen_ai.response.time_to_first_chunk"] = turn.ttft_ms / 1000
@@ -139,9 +139,9 @@ def _chat(
             attributes["gen_ai.output.messages"] = _json([_message(response.message)])
     failed = turn.error.code if turn.error else ""
     ms = turn.model_ms + turn.retry_wait_ms
-    span_id = _id(run.id, turn.id)
+    span_id = _span_id(run.id, turn.id)
     name = f"chat {request.model}"
-    return Span(span_id, root, name, _CLIENT, turn.started_at, ms, _set(attributes), failed)
+    return Span(span_id, root, name, _KIND_CLIENT, turn.started_at, ms, _without_empty(attributes), failed)
 
 
 def _tool(run: RunRecord, turn: EngineTurn, tool: ToolRun, root: str, content: bool) -> Span:
@@ -157,18 +157,18 @@ def _tool(run: RunRecord, turn: EngineTurn, tool: ToolRun, root: str, content: b
         attributes["gen_ai.tool.call.result"] = _json(tool.result.body if tool.result else {})
     failed = tool.result.error.code if tool.result and tool.result.error else ""
     start = tool.started_at or turn.started_at
-    span_id, name = _id(run.id, turn.id, tool.tool_call_id), f"execute_tool {tool.tool_name}"
-    return Span(span_id, root, name, _INTERNAL, start, tool.duration_ms, _set(attributes), failed)
+    span_id, name = _span_id(run.id, turn.id, tool.tool_call_id), f"execute_tool {tool.tool_name}"
+    return Span(span_id, root, name, _KIND_INTERNAL, start, tool.duration_ms, _without_empty(attributes), failed)
 
 
-def _id(*words: str) -> str:
+def _span_id(*words: str) -> str:
     """Of a span: the same each time that the run is exported."""
     return sha256_hex("/".join(words))[:16]
 
 
 def _provider(run: RunRecord) -> str:
     name = run.model.partition(":")[0]
-    return _PROVIDERS.get(name, name)
+    return _PROVIDER_NAMES.get(name, name)
 
 
 def _server(base_url: str | None) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _usage(usage: Usage) -> dict[str, int]:
     }
 
 
-def _set(attributes: dict[str, Any]) -> dict[str, Any]:
+def _without_empty(attributes: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value not in (None, "", "[]")}
 
 
@@ -229,9 +229,9 @@ def otlp_json(run: RunRecord, spans: Sequence[Span]) -> str:
     """Spans as an OTLP/JSON document: what a collector takes at `/v1/traces`, and in files."""
     trace = sha256_hex(run.id)[:32]
     scope = {"name": "nbagent", "version": run.nbagent_version}
-    made = [_otlp_span(trace, span) for span in spans]
+    otlp_spans = [_otlp_span(trace, span) for span in spans]
     service = {"attributes": _otlp_attributes({"service.name": "nbagent"})}
-    group = {"resource": service, "scopeSpans": [{"scope": scope, "spans": made}]}
+    group = {"resource": service, "scopeSpans": [{"scope": scope, "spans": otlp_spans}]}
     return f"{dump_json({'resourceSpans': [group]}).decode()}\n"
 
 
@@ -247,7 +247,7 @@ def _otlp_span(trace: str, span: Span) -> dict[str, Any]:
         "startTimeUnixNano": str(start),
         "endTimeUnixNano": str(end),
         "attributes": _otlp_attributes(span.attributes | failed),
-        "status": {"code": _ERROR} if span.error else {},
+        "status": {"code": _STATUS_ERROR} if span.error else {},
     }
 
 
@@ -280,10 +280,10 @@ def send(spans: Sequence[Span], provider: Any = None) -> None:
     from opentelemetry import trace
 
     tracer = (provider or trace.get_tracer_provider()).get_tracer("nbagent")
-    kinds = {_INTERNAL: trace.SpanKind.INTERNAL, _CLIENT: trace.SpanKind.CLIENT}
-    made: dict[str, Any] = {}
+    kinds = {_KIND_INTERNAL: trace.SpanKind.INTERNAL, _KIND_CLIENT: trace.SpanKind.CLIENT}
+    started: dict[str, Any] = {}
     for span in spans:
-        context = trace.set_span_in_context(made[span.parent]) if span.parent else None
+        context = trace.set_span_in_context(started[span.parent]) if span.parent else None
         started_span = tracer.start_span(
             span.name,
             context=context,
@@ -293,6 +293,6 @@ def send(spans: Sequence[Span], provider: Any = None) -> None:
         )
         if span.error:
             started_span.set_status(trace.Status(trace.StatusCode.ERROR))
-        made[span.id] = started_span
+        started[span.id] = started_span
     for span in reversed(spans):
-        made[span.id].end(end_time=span.nanoseconds[1])
+        started[span.id].end(end_time=span.nanoseconds[1])

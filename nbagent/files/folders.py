@@ -28,7 +28,7 @@ MAX_BYTES = 64 << 20
 _MAX_FILES = 5_000
 _MAX_DEPTH = 32
 _CHUNK_BYTES = 1 << 16
-_LEFT_OUT = re.compile(
+_IGNORED_NAMES = re.compile(
     r"__pycache__|__MACOSX|\.git|\.DS_Store|\.ipynb_checkpoints|.*(?:\.swp|~)", re.DOTALL
 )
 """What programs put beside the files of others."""
@@ -36,7 +36,7 @@ _TOO_MANY = f"it has more than {_MAX_FILES:,} files; take out what is not needed
 TOO_LARGE = f"it has more than {MAX_BYTES >> 20} MB; take out what is not needed"
 
 
-def _refused(*problems: tuple[str, str]) -> UsageError:
+def _folder_error(*problems: tuple[str, str]) -> UsageError:
     """The error; `details["problems"]` holds pairs of a file, or an empty text, and the problem."""
     text = "; ".join(f"{name}: {why}" if name else why for name, why in problems)
     return UsageError(text, details={"problems": [[*problem] for problem in problems]})
@@ -60,10 +60,10 @@ def read_folder(root: Path) -> tuple[dict[str, bytes], frozenset[str]]:
                 files[name] = data
                 left -= len(data)
                 if left < 0 or len(files) > _MAX_FILES:
-                    raise _refused(("", TOO_LARGE if left < 0 else _TOO_MANY))
+                    raise _folder_error(("", TOO_LARGE if left < 0 else _TOO_MANY))
     except OSError as error:
         why = f"it cannot be read ({error.strerror}); let this user read its files"
-        raise _refused(("", why)) from None
+        raise _folder_error(("", why)) from None
     return files, frozenset(links)
 
 
@@ -73,7 +73,7 @@ def _walk(folder: Folder, above: str) -> Iterator[tuple[str, bytes | None]]:
         raise OSError(errno.ELOOP, "its folders are too deep")
     for entry in folder.scan():
         name = above + entry.name
-        if _LEFT_OUT.fullmatch(entry.name):
+        if _IGNORED_NAMES.fullmatch(entry.name):
             continue
         if entry.is_dir(follow_symlinks=False):
             with closing(folder.folder((entry.name,))) as below:
@@ -81,7 +81,7 @@ def _walk(folder: Folder, above: str) -> Iterator[tuple[str, bytes | None]]:
         elif entry.is_file(follow_symlinks=False):
             descriptor = folder.open_file((entry.name,))
             try:
-                yield name, read_bytes(descriptor, most=MAX_BYTES + 1)
+                yield name, read_bytes(descriptor, max_bytes=MAX_BYTES + 1)
             finally:
                 os.close(descriptor)
         else:
@@ -98,23 +98,23 @@ def read_zip(data: bytes) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
-            problems = _problems_of(entries[: 2 * _MAX_FILES])
+            problems = _find_problems(entries[: 2 * _MAX_FILES])
             if problems:
-                raise _refused(*problems)
+                raise _folder_error(*problems)
             wanted = {
                 name: entry
                 for entry in entries[: 2 * _MAX_FILES]
                 if not entry.is_dir()
-                and not any(map(_LEFT_OUT.fullmatch, (name := _name(entry)).split("/")))
+                and not any(map(_IGNORED_NAMES.fullmatch, (name := _name(entry)).split("/")))
             }
             if len(wanted) > _MAX_FILES or len(entries) > 2 * _MAX_FILES:
-                raise _refused(("", _TOO_MANY))
-            return _unzipped(archive, wanted)
+                raise _folder_error(("", _TOO_MANY))
+            return _read_entries(archive, wanted)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
-        raise _refused(("", f"the zip is damaged ({visible(str(error))}); pack it anew")) from None
+        raise _folder_error(("", f"the zip is damaged ({visible(str(error))}); pack it anew")) from None
 
 
-def _unzipped(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]) -> dict[str, bytes]:
+def _read_entries(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]) -> dict[str, bytes]:
     """Read an entry; bytes are counted while reading, whatever the headers claim."""
     files: dict[str, bytes] = {}
     left = MAX_BYTES
@@ -125,7 +125,7 @@ def _unzipped(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]) 
                 content += chunk
                 left -= len(chunk)
                 if left < 0:
-                    raise _refused((name, TOO_LARGE))
+                    raise _folder_error((name, TOO_LARGE))
         files[name] = bytes(content)
     return files
 
@@ -134,12 +134,12 @@ def _name(entry: zipfile.ZipInfo) -> str:
     return "/".join(path_parts(entry.orig_filename))
 
 
-def _problems_of(entries: list[zipfile.ZipInfo]) -> list[tuple[str, str]]:
+def _find_problems(entries: list[zipfile.ZipInfo]) -> list[tuple[str, str]]:
     """Entries that could be written elsewhere, are no files, or collide; nothing is read yet."""
     problems: list[tuple[str, str]] = []
     spellings: dict[str, tuple[str, bool]] = {}
     for entry in entries:
-        why = _why_not(entry)
+        why = _refusal_reason(entry)
         parts = () if why else path_parts(entry.orig_filename)
         for number in range(1, len(parts) + 1):
             spelled = "/".join(parts[:number])
@@ -153,7 +153,7 @@ def _problems_of(entries: list[zipfile.ZipInfo]) -> list[tuple[str, str]]:
     return problems
 
 
-def _why_not(entry: zipfile.ZipInfo) -> str:
+def _refusal_reason(entry: zipfile.ZipInfo) -> str:
     try:
         parts = path_parts(entry.orig_filename)
     except ToolError as error:
@@ -174,7 +174,7 @@ def unpack(files: Mapping[str, bytes], folder: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    if _holds(folder, files):
+    if _has_same_files(folder, files):
         return
     fresh, old = (folder.with_name(f".{kind}-{new_id()}") for kind in ("new", "old"))
     try:
@@ -187,14 +187,14 @@ def unpack(files: Mapping[str, bytes], folder: Path) -> None:
         try:
             fresh.rename(folder)
         except OSError:  # Another process was faster.
-            if not _holds(folder, files):
+            if not _has_same_files(folder, files):
                 raise
     finally:
         for rest in (fresh, old):
             shutil.rmtree(rest, ignore_errors=True)
 
 
-def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:
+def _has_same_files(folder: Path, files: Mapping[str, bytes]) -> bool:
     if not folder.is_dir() or folder.is_symlink():
         return False
     try:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _BLOCK = re.compile(
     r"\ufeff?\s*---[ \t]*(?P<eol>\r?\n)(?P<yaml>(?:.*\n)*?)(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)"
 )
-_OPENED = re.compile(r"\ufeff?\s*---[ \t]*\r?\n(?=[A-Za-z_][\w-]*:)")
+_UNCLOSED_BLOCK = re.compile(r"\ufeff?\s*---[ \t]*\r?\n(?=[A-Za-z_][\w-]*:)")
 _MAX_CHARS = 100_000
 _MAX_MARKS = 8_000
 """Line ends, commas, colons and brackets: reading so many takes the library about a second."""
@@ -103,7 +103,7 @@ def _read(source: str, body: str, first_line: int, *, strict: bool) -> FrontMatt
         return front_matter(source)
     except ToolError as first:
         try:
-            return front_matter(_quoted(source, strict=strict), first.message)
+            return front_matter(_quote_values(source, strict=strict), first.message)
         except ToolError as second:
             # What could be put in quotes is no problem of strict reading.
             raise (second if strict else first) from None
@@ -140,10 +140,10 @@ def edit_frontmatter(text: str, edit: Callable[[Any], None]) -> str:
     if block is None:
         eol = "\r\n" if "\r\n" in text else "\n"
         mark = "\ufeff" if text.startswith("\ufeff") else ""
-        made = _edited("", edit).replace("\n", eol)
+        made = _apply_edit("", edit).replace("\n", eol)
         return f"{mark}---{eol}{made}---{eol}{text.removeprefix(mark)}" if made else text
     start, end = block.span("yaml")
-    new = _edited(block["yaml"].replace("\r\n", "\n"), edit)
+    new = _apply_edit(block["yaml"].replace("\r\n", "\n"), edit)
     return text[:start] + new.replace("\n", block["eol"]) + text[end:]
 
 
@@ -159,7 +159,7 @@ def settable(value: Any) -> Any:
     )
 
 
-def _edited(source: str, edit: Callable[[Any], None]) -> str:
+def _apply_edit(source: str, edit: Callable[[Any], None]) -> str:
     """The YAML after the edit; comments, order and quotes of the rest stay."""
     wanted = _mapping(source)
     edit(wanted)
@@ -178,7 +178,7 @@ def _edited(source: str, edit: Callable[[Any], None]) -> str:
         yaml.dump(there, out)
         return out.getvalue() if there else ""
 
-    new = _guarded(change)
+    new = _call_yaml(change)
     _check_size(new)
     if _mapping(new) != wanted:
         _fail((None, "it has a form in which it cannot be changed so; write its lines"))
@@ -188,7 +188,7 @@ def _edited(source: str, edit: Callable[[Any], None]) -> str:
 def _block(text: str) -> re.Match[str] | None:
     block = _BLOCK.match(text[: 2 * _MAX_CHARS])
     if block is None:
-        if _OPENED.match(text):
+        if _UNCLOSED_BLOCK.match(text):
             _fail((None, "the line --- that ends it is missing, or is too far away"))
         return None
     _check_size(block["yaml"])
@@ -220,7 +220,7 @@ def _mapping(source: str, first_line: int = 2) -> dict[str, Any]:
         there = yaml.load(source)
         return json.loads(json.dumps({} if there is None else there, default=_plain))
 
-    mapping = _guarded(load, first_line)
+    mapping = _call_yaml(load, first_line)
     if not isinstance(mapping, dict):
         _fail((None, "it is no list of 'key: value' lines"))
     return cast("dict[str, Any]", mapping)
@@ -236,7 +236,7 @@ def _plain(value: object) -> object:
 def _events(source: str, first_line: int = 2) -> list[Any]:
     """Parse events of the YAML; no value is built yet."""
     yaml: Any = YAML(typ="safe", pure=True)
-    return _guarded(lambda: list(yaml.parse(source)), first_line)
+    return _call_yaml(lambda: list(yaml.parse(source)), first_line)
 
 
 def _has_anchor(event: Any) -> bool:
@@ -252,31 +252,31 @@ def _key_lines(source: str, first_line: int) -> dict[str, int]:
     lines: dict[str, int] = {}
 
     def walk() -> None:
-        for path, line in _places(yaml.compose(source), ""):
+        for path, line in _key_positions(yaml.compose(source), ""):
             if path in lines:
                 problems.append((line, f"the key {path!r} stands here a second time"))
             lines.setdefault(path, line + first_line)
 
     if not problems:
-        _guarded(walk, first_line)
+        _call_yaml(walk, first_line)
     if problems:
         _fail(*((line + first_line, why) for line, why in problems))
     return lines
 
 
-def _places(node: Any, above: str) -> Iterator[tuple[str, int]]:
+def _key_positions(node: Any, above: str) -> Iterator[tuple[str, int]]:
     if isinstance(node, MappingNode):
         for key, value in cast("list[tuple[Any, Any]]", node.value):  # pyright: ignore[reportUnknownMemberType]
             path = f"{above}{key.value}"
             yield path, key.start_mark.line
-            yield from _places(value, f"{path}.")
+            yield from _key_positions(value, f"{path}.")
     elif isinstance(node, SequenceNode):
         for number, value in enumerate(cast("list[Any]", node.value)):  # pyright: ignore[reportUnknownMemberType]
             yield f"{above}{number}", value.start_mark.line
-            yield from _places(value, f"{above}{number}.")
+            yield from _key_positions(value, f"{above}{number}.")
 
 
-def _guarded(work: Callable[[], T], first_line: int = 2) -> T:
+def _call_yaml(work: Callable[[], T], first_line: int = 2) -> T:
     """Call the YAML library; every exception of it becomes a problem of the text."""
     try:
         return work()
@@ -305,7 +305,7 @@ def _fail(*problems: tuple[int | None, str]) -> NoReturn:
     )
 
 
-def _quoted(source: str, *, strict: bool) -> str:
+def _quote_values(source: str, *, strict: bool) -> str:
     """Put values of single lines in quotes where they are not valid YAML without."""
     lines: list[str] = []
     text_indent: int | None = None  # Of a block of text, which stays as it is.

@@ -19,7 +19,7 @@ from typing import Literal, cast
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.files.names import Parts, path_parts, refused, visible
+from nbagent.files.names import Parts, path_parts, path_error, visible
 from nbagent.files.opening import Folder, failure, identity_of, open_root
 
 Mode = Literal["ro", "rw"]
@@ -152,7 +152,7 @@ class Mounts(dict[str, Mount]):
             )
         host = mount.root.joinpath(*parts)
         if any(_is_within(host, c) and not _is_within(mount.root, c) for c in self._closed):
-            raise refused(
+            raise path_error(
                 _written(mount, parts), "it is kept by nbagent itself; use another folder"
             )
         root = self._root(mount)
@@ -187,8 +187,7 @@ class Mounts(dict[str, Mount]):
         return "/".join((self.canonical_path(self[name], plain), *pieces[len(plain) :]))
 
     def _around(self, host: Path) -> list[Mount]:
-        """Mounts that contain a path, the widest first; for two of the same folder the named one.
-        """
+        """Mounts that contain a path, the widest first; of two equal ones the named one."""
         around = (mount for mount in self.values() if _is_within(host, mount.root))
         return sorted(around, key=lambda mount: len(mount.root.parts))
 
@@ -199,9 +198,9 @@ class Mounts(dict[str, Mount]):
         Of two nested mounts the inner one decides.
         """
         if not path.parts:
-            raise refused(path.text, "it is a mount; name a file in it")
+            raise path_error(path.text, "it is a mount; name a file in it")
         if any(part.casefold() == ".git" for part in path.parts):
-            raise refused(path.text, "git keeps its own files; ask the person to change them")
+            raise path_error(path.text, "git keeps its own files; ask the person to change them")
         depth = len(path.mount.root.parts)
         around = self._around(path.mount.root.joinpath(*path.parts))
         below = [mount for mount in around if len(mount.root.parts) > depth]
@@ -209,7 +208,7 @@ class Mounts(dict[str, Mount]):
         for mount in (path.mount, *below[-1:], *package):
             if mount.mode == "ro":
                 why = f"{mount.name} is read only; write elsewhere, or ask the person to mount it"
-                raise refused(path.text, f"{why} with :rw")
+                raise path_error(path.text, f"{why} with :rw")
 
     @property
     def reserved_paths(self) -> frozenset[str]:

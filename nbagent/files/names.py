@@ -24,7 +24,7 @@ _RESERVED = re.compile(
     r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])\s*(\..*)?", re.IGNORECASE
 )
 _NOT_ON_WINDOWS = re.compile(r"~\d|[*?\"<>|]")
-_HIDDEN_KINDS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 SECRET_NAMES = (
     # The environment of programs.
@@ -62,15 +62,15 @@ SECRET_NAMES = (
 
 With a slash at its end a folder, and all that is in it.
 """
-_FILES = re.compile("|".join(translate(name) for name in SECRET_NAMES if "/" not in name))
-_PLACES = re.compile(
+_SECRET_FILES = re.compile("|".join(translate(name) for name in SECRET_NAMES if "/" not in name))
+_SECRET_FOLDERS = re.compile(
     "/(?:"
     + "|".join(
         re.escape(name.rstrip("/")).replace(r"\*", "[^/]*") for name in SECRET_NAMES if "/" in name
     )
     + ")/"
 )
-_HARMLESS = re.compile(
+_HARMLESS_FILES = re.compile(
     r".*\.(example|sample|template|tmpl|dist|md|rst|html?|css|svg|tex"
     r"|pyi?|ipynb|r|jl|[jt]sx?|vue|[ch]|cc|[ch]pp|cs|java|kt|go|rs|rb|swift|scala|sql)"
     r"|(example|sample|template|dist)\.env"
@@ -82,19 +82,19 @@ _HARMLESS = re.compile(
 def path_parts(path: str) -> Parts:
     """Parts of a path; E_SANDBOX_VIOLATION if it could mean something else than it says."""
     if len(path) > _MAX_CHARS:
-        raise refused(path[:60] + "…", f"it is longer than {_MAX_CHARS} characters")
+        raise path_error(path[:60] + "…", f"it is longer than {_MAX_CHARS} characters")
     if path.startswith("/"):
-        raise refused(path, "it is absolute; name it below a mount, such as @project/notes.md")
+        raise path_error(path, "it is absolute; name it below a mount, such as @project/notes.md")
     parts = tuple(piece for piece in path.split("/") if piece not in ("", "."))
     if len(parts) > _MAX_PARTS:
-        raise refused(path[:60] + "…", f"it is deeper than {_MAX_PARTS} folders")
+        raise path_error(path[:60] + "…", f"it is deeper than {_MAX_PARTS} folders")
     for piece in parts:
-        if why := _why_not(piece):
-            raise refused(path, why)
+        if why := _refusal_reason(piece):
+            raise path_error(path, why)
     return parts
 
 
-def _why_not(piece: str) -> str:
+def _refusal_reason(piece: str) -> str:
     """The reason to refuse a name; empty if it is valid."""
     if piece == "..":
         return "'..' leads out of its folder; write the path from the mount down"
@@ -114,16 +114,16 @@ def _why_not(piece: str) -> str:
 
 
 def _has_hidden(text: str) -> bool:
-    return not text.isprintable() and any(category(char) in _HIDDEN_KINDS for char in text)
+    return not text.isprintable() and any(category(char) in _HIDDEN_CATEGORIES for char in text)
 
 
 @lru_cache(maxsize=4_096)
 def is_nameable(name: str) -> bool:
     """True if a file of this name can be written in a path."""
-    return not _why_not(name)
+    return not _refusal_reason(name)
 
 
-def refused(path: str, why: str) -> ToolError:
+def path_error(path: str, why: str) -> ToolError:
     """The error for a refused path."""
     return ToolError(f"the path {visible(path)} is refused: {why}", code="E_SANDBOX_VIOLATION")
 
@@ -132,7 +132,7 @@ def visible(path: str) -> str:
     """A path as one line of plain text, whatever is in it."""
     text = path if len(path) <= 300 else path[:300] + "…"
     return "".join(
-        f"⟦U+{ord(char):04X}⟧" if category(char) in _HIDDEN_KINDS else char for char in text
+        f"⟦U+{ord(char):04X}⟧" if category(char) in _HIDDEN_CATEGORIES else char for char in text
     )
 
 
@@ -146,9 +146,9 @@ def looks_secret(path: str) -> bool:
     folded = path if path.isascii() else normalize("NFKC", path)
     folded = folded.casefold()
     last = folded.rpartition("/")[2]
-    if _FILES.match(last) and not _HARMLESS.fullmatch(last):
+    if _SECRET_FILES.match(last) and not _HARMLESS_FILES.fullmatch(last):
         return True
-    return _PLACES.search(f"/{folded}/") is not None
+    return _SECRET_FOLDERS.search(f"/{folded}/") is not None
 
 
 def names_secret(glob: str) -> bool:

@@ -22,14 +22,14 @@ from nbagent.contracts.errors import ErrorCode, ToolError
 from nbagent.files.names import visible
 
 HAS_DIR_FD = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW") and sys.platform != "win32"
-_ALWAYS: int = (
+_COMMON_FLAGS: int = (
     getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 )
-_FILE: int = os.O_RDONLY | _ALWAYS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
-_FOLDER: int = os.O_RDONLY | _ALWAYS | getattr(os, "O_DIRECTORY", 0)
-_STEP: int = _FOLDER & ~os.O_RDONLY | getattr(os, "O_PATH", getattr(os, "O_SEARCH", 0))
+_FILE_FLAGS: int = os.O_RDONLY | _COMMON_FLAGS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_FOLDER_FLAGS: int = os.O_RDONLY | _COMMON_FLAGS | getattr(os, "O_DIRECTORY", 0)
+_TRAVERSE_FLAGS: int = _FOLDER_FLAGS & ~os.O_RDONLY | getattr(os, "O_PATH", getattr(os, "O_SEARCH", 0))
 """For folders on the way: they need not be readable."""
-_NEW: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ALWAYS
+_CREATE_FLAGS: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _COMMON_FLAGS
 
 
 class NotRegular(OSError):
@@ -65,13 +65,13 @@ class Folder:
 
     def open_file(self, parts: Sequence[str]) -> int:
         """Open a regular file below it for reading; NotRegular for anything else."""
-        return _regular(self._open(parts or (".",), _FILE))
+        return _require_regular(self._open(parts or (".",), _FILE_FLAGS))
 
     def folder(self, parts: Sequence[str], *, create: bool = False) -> Folder:
         """Open a folder below it, with its parents created if allowed; without parts a new handle
         of itself."""
         # Not `dup`: two copies of one description would share a lock and a place in a listing.
-        return Folder(self._open(parts or (".",), _FOLDER, create=create))
+        return Folder(self._open(parts or (".",), _FOLDER_FLAGS, create=create))
 
     def _open(self, parts: Sequence[str], flags: int, *, create: bool = False) -> int:
         opened = [self._fd]
@@ -80,7 +80,7 @@ class Folder:
                 if create:
                     with suppress(FileExistsError):  # Mostly it is there.
                         os.mkdir(name, 0o777, dir_fd=opened[-1])
-                opened.append(_open_in(opened[-1], name, flags if number == len(parts) else _STEP))
+                opened.append(_open_in(opened[-1], name, flags if number == len(parts) else _TRAVERSE_FLAGS))
             return opened.pop()
         finally:
             for descriptor in opened[1:]:
@@ -100,7 +100,7 @@ class Folder:
 
     def new_file(self, name: str, mode: int) -> int:
         """Create a new file for writing."""
-        return os.open(self._at(name), _NEW, mode, dir_fd=self.descriptor)
+        return os.open(self._at(name), _CREATE_FLAGS, mode, dir_fd=self.descriptor)
 
     def replace(self, old: str, new: str) -> None:
         """Rename within it; an entry with the new name is replaced."""
@@ -154,16 +154,16 @@ class PathFolder(Folder):
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
             raise NotRegular(status.st_mode)
-        fd = _regular(os.open(path, _FILE))
-        if not os.path.samestat(os.fstat(fd), status) or not _is_real(path):
+        fd = _require_regular(os.open(path, _FILE_FLAGS))
+        if not os.path.samestat(os.fstat(fd), status) or not _is_without_links(path):
             os.close(fd)
-            raise _a_link()
+            raise _link_error()
         return fd
 
     def folder(self, parts: Sequence[str], *, create: bool = False) -> PathFolder:
         path = self._below(parts, create=create)
-        if not _is_real(path):
-            raise _a_link()
+        if not _is_without_links(path):
+            raise _link_error()
         return PathFolder(path)
 
     def _below(self, parts: Sequence[str], *, create: bool = False) -> Path:
@@ -176,7 +176,7 @@ class PathFolder(Folder):
             status = here.lstat()
             reparse_point = getattr(status, "st_file_attributes", 0) & 0x400
             if stat.S_ISLNK(status.st_mode) or reparse_point:
-                raise _a_link()
+                raise _link_error()
         return here
 
     def _at(self, name: str) -> Path:
@@ -193,11 +193,11 @@ def _open_in(here: int, name: str, flags: int) -> int:
     except NotADirectoryError:
         # O_DIRECTORY speaks before O_NOFOLLOW does.
         if stat.S_ISLNK(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
-            raise _a_link() from None
+            raise _link_error() from None
         raise
 
 
-def _regular(fd: int) -> int:
+def _require_regular(fd: int) -> int:
     try:
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):
@@ -208,11 +208,11 @@ def _regular(fd: int) -> int:
     return fd
 
 
-def _is_real(path: Path) -> bool:
+def _is_without_links(path: Path) -> bool:
     return os.path.normcase(os.path.realpath(path)) == os.path.normcase(path)
 
 
-def _a_link() -> OSError:
+def _link_error() -> OSError:
     return OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
@@ -220,22 +220,22 @@ def open_root(root: Path) -> Folder:
     """Open the folder of a mount; refuse it if it was swapped for a link since then."""
     if not HAS_DIR_FD:
         return PathFolder(root)
-    with closing(Folder(os.open(root.anchor, _STEP))) as top:
+    with closing(Folder(os.open(root.anchor, _TRAVERSE_FLAGS))) as top:
         return top.folder(root.parts[1:])
 
 
-_LINK = "links are not followed; use the path of what it points to, or ask the person to mount it"
+_LINK_HINT = "links are not followed; use the path of what it points to, or ask the person to mount it"
 _ERRORS: dict[int, tuple[ErrorCode, str]] = {
     errno.ENOENT: ("ENOENT", "there is no {path}; look with fs.list"),
     errno.ENOTDIR: ("ENOENT", "there is no {path}: a part of it is no folder; look with fs.list"),
-    errno.ELOOP: ("E_SANDBOX_VIOLATION", f"{{path}} is a link or lies behind one; {_LINK}"),
+    errno.ELOOP: ("E_SANDBOX_VIOLATION", f"{{path}} is a link or lies behind one; {_LINK_HINT}"),
     errno.EISDIR: ("E_PRECONDITION_FAILED", "{path} is a folder; name a file in it (fs.list)"),
     errno.ENXIO: ("E_SANDBOX_VIOLATION", "{path} is no regular file (a FIFO, socket or device)"),
     errno.ENAMETOOLONG: ("E_SANDBOX_VIOLATION", "{path} is too long a name; use a shorter one"),
     errno.EACCES: ("E_DENIED", "the system does not let {path} be used; ask the person"),
     errno.EROFS: ("E_DENIED", "{path} is on a read-only file system; write elsewhere"),
 }
-_ALIKE = {errno.EMLINK: errno.ELOOP, errno.ENODEV: errno.ENXIO, errno.EPERM: errno.EACCES}
+_EQUIVALENT_ERRNOS = {errno.EMLINK: errno.ELOOP, errno.ENODEV: errno.ENXIO, errno.EPERM: errno.EACCES}
 
 
 def failure(error: OSError, path: str) -> ToolError:
@@ -246,5 +246,5 @@ def failure(error: OSError, path: str) -> ToolError:
         number = errno.ELOOP if stat.S_ISLNK(error.mode) else number
     why = os.strerror(number) if number else type(error).__name__
     unknown: tuple[ErrorCode, str] = ("E_TOOL_FAILED", f"{{path}} cannot be used: {why}; try again")
-    code, message = _ERRORS.get(_ALIKE.get(number, number), unknown)
+    code, message = _ERRORS.get(_EQUIVALENT_ERRNOS.get(number, number), unknown)
     return ToolError(message.replace("{path}", visible(path)), code=code)

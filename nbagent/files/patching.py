@@ -95,7 +95,7 @@ def apply_diff(text: str | None, diff: str) -> str:
     out: list[str] = []
     done = 0
     for hunk in hunks:
-        at = _where(hunk, have, done)
+        at = _find_hunk(hunk, have, done)
         out += rows[done:at]
         done = at
         for kind, line in hunk.lines:
@@ -124,7 +124,7 @@ def _read_diff(diff: str) -> list[_Hunk]:
         if row.startswith("--- ") and after.startswith("+++ "):
             names += 1
             if after[4:].strip() == "/dev/null":
-                _no_diff("it deletes the file, which fs tools do not do")
+                _invalid_diff("it deletes the file, which fs tools do not do")
         elif row.startswith("+++ ") and before.startswith("--- "):
             pass
         elif match is not None:
@@ -133,9 +133,9 @@ def _read_diff(diff: str) -> list[_Hunk]:
         elif hunks and not row.startswith(("diff --git ", "index ", "*** ")):
             _add_row(hunks[-1], row)
     if names > 1:
-        _no_diff("it is of several files; make one call for each")
+        _invalid_diff("it is of several files; make one call for each")
     if not any(kind != " " for hunk in hunks for kind, _ in hunk.lines):
-        _no_diff("it has no hunk that changes a line")
+        _invalid_diff("it has no hunk that changes a line")
     return hunks
 
 
@@ -147,10 +147,10 @@ def _add_row(hunk: _Hunk, row: str) -> None:
     elif kind in " +-":
         hunk.lines.append((kind, f"{text}\n" if kind == "+" else text))
     else:
-        _no_diff(f"a line of hunk {hunk.number} begins with none of ' ', '+', '-': {row[:80]!r}")
+        _invalid_diff(f"a line of hunk {hunk.number} begins with none of ' ', '+', '-': {row[:80]!r}")
 
 
-def _no_diff(why: str) -> NoReturn:
+def _invalid_diff(why: str) -> NoReturn:
     raise ToolError(
         f"this is no unified diff of one file: {why}; write hunks that begin with "
         "'@@ -LINE,COUNT +LINE,COUNT @@'",
@@ -158,22 +158,22 @@ def _no_diff(why: str) -> NoReturn:
     )
 
 
-def _where(hunk: _Hunk, have: list[str], done: int) -> int:
+def _find_hunk(hunk: _Hunk, lines_of_file: list[str], done: int) -> int:
     """Index of the first line of the hunk: after the previous hunk, and at one position only."""
     wanted, size = hunk.old, len(hunk.old)
     if not wanted:
-        if hunk.start is None and have:
+        if hunk.start is None and lines_of_file:
             _fail(f"hunk {hunk.number} only adds lines; give a line of context before or after")
         # `@@ -5,0 +6 @@` adds behind line 5.
-        return min(max(hunk.start or 0, done), len(have))
+        return min(max(hunk.start or 0, done), len(lines_of_file))
     claimed = None if hunk.start is None else max(hunk.start - 1, done)
-    if claimed is not None and have[claimed : claimed + size] == wanted:
+    if claimed is not None and lines_of_file[claimed : claimed + size] == wanted:
         return claimed
-    if size * (len(have) - done) > _MAX_STEPS:
+    if size * (len(lines_of_file) - done) > _MAX_STEPS:
         _fail("the file and the diff are too long to be compared; give smaller hunks")
-    fits = [at for at in range(done, len(have)) if have[at : at + size] == wanted]
+    fits = [at for at in range(done, len(lines_of_file)) if lines_of_file[at : at + size] == wanted]
     if not fits:
-        there = set(have)
+        there = set(lines_of_file)
         missing = next((text for text in wanted if text not in there), None)
         why = "its lines have another order" if missing is None else f"no line {missing[:120]!r}"
         _fail(f"hunk {hunk.number} does not fit: {why}; read the file again")

@@ -82,7 +82,7 @@ class SearchResult:
     why_cut: str = ""
 
 
-def _pattern(query: str, *, regex: bool) -> Any:
+def _compile_query(query: str, *, regex: bool) -> Any:
     """Compile a query for bytes; ToolError if it is not valid."""
     if not query or "\n" in query or "\r" in query:
         why = "give the words of one line; matches do not go over line ends"
@@ -109,13 +109,13 @@ def _pattern(query: str, *, regex: bool) -> Any:
     raise ToolError(f"this query cannot be searched for: {why}", code="E_INVALID_ARGUMENTS")
 
 
-def search(path: MountedPath, order: SearchQuery) -> SearchResult:
+def search(path: MountedPath, query: SearchQuery) -> SearchResult:
     """Search a file, or all files below a folder that are text and not ignored.
 
     Raises:
         ToolError: the query is not valid, or the path cannot be opened.
     """
-    running = _Search(path, order)
+    running = _Search(path, query)
     try:
         running.run()
     except OSError as error:
@@ -124,29 +124,29 @@ def search(path: MountedPath, order: SearchQuery) -> SearchResult:
 
 
 class _Search:
-    def __init__(self, path: MountedPath, order: SearchQuery) -> None:
+    def __init__(self, path: MountedPath, query: SearchQuery) -> None:
         self._place = path
-        self._order = order
-        self._find = _pattern(order.query, regex=order.regex).search
-        self._globs = Globs(order.glob) if order.glob else None
-        self._until_s = time.monotonic() + order.timeout_s
-        self._left_chars = _MAX_TEXT_CHARS
+        self._query = query
+        self._find = _compile_query(query.query, regex=query.regex).search
+        self._globs = Globs(query.glob) if query.glob else None
+        self._until_s = time.monotonic() + query.timeout_s
+        self._remaining_chars = _MAX_TEXT_CHARS
         self.result = SearchResult()
 
     def run(self) -> None:
         root = self._place
         with suppress(NotRegular):  # It is a folder, or the walk says that it is none.
-            self._file(root.root, root.parts, root.text)
+            self._search_file(root.root, root.parts, root.text)
             return
-        for level in walk(root, hides=self._order.hides):
+        for level in walk(root, hides=self._query.hides):
             for name, path in self._files(level):
                 if self._is_over():
                     return
-                if not self._order.allows(path):
+                if not self._query.allows(path):
                     self.result.files_skipped += 1
                     continue
                 try:
-                    self._file(level.folder, (name,), path)
+                    self._search_file(level.folder, (name,), path)
                 except OSError:
                     self.result.files_skipped += 1
 
@@ -157,21 +157,21 @@ class _Search:
         for name, kind, ignored in level.entries:
             if kind != "file" or ignored:
                 continue
-            if self._globs is None or self._globs.fit(below + name):
+            if self._globs is None or self._globs.matches(below + name):
                 yield name, prefix + name
 
     def _is_over(self) -> bool:
         result = self.result
-        if self._order.stopped():
+        if self._query.stopped():
             result.why_cut = "it was stopped"
         elif not result.why_cut and time.monotonic() > self._until_s:
             result.why_cut = (
-                f"{self._order.timeout_s:g} s were up after {result.files_scanned:,} files; narrow "
+                f"{self._query.timeout_s:g} s were up after {result.files_scanned:,} files; narrow "
                 "the path or the glob"
             )
         return bool(result.why_cut)
 
-    def _file(self, folder: Folder, parts: Parts, path: str) -> None:
+    def _search_file(self, folder: Folder, parts: Parts, path: str) -> None:
         descriptor = folder.open_file(parts)
         try:
             if os.fstat(descriptor).st_size > _MAX_BYTES:
@@ -181,13 +181,13 @@ class _Search:
             if b"\0" in data[:_PROBE_BYTES]:
                 return
             if len(data) == _WINDOW_BYTES:
-                data += read_bytes(descriptor, most=_MAX_BYTES)
+                data += read_bytes(descriptor, max_bytes=_MAX_BYTES)
         finally:
             os.close(descriptor)
         self.result.files_scanned += 1
-        self._lines(data, path)
+        self._search_data(data, path)
 
-    def _lines(self, data: bytes, path: str) -> None:
+    def _search_data(self, data: bytes, path: str) -> None:
         counted, line = 0, 1
         for begin, end in _windows(data):
             start = begin
@@ -199,17 +199,17 @@ class _Search:
                 line_start = data.rfind(b"\n", 0, at) + 1
                 line += data.count(b"\n", counted, line_start)
                 counted = line_start
-                self._take(data, path, line, at)
+                self._add_match(data, path, line, at)
                 if self._is_over():
                     return
                 start = data.find(b"\n", at) + 1 or end
             if end < len(data) and self._is_over():
                 return
 
-    def _take(self, data: bytes, path: str, line: int, at: int) -> None:
-        result, order = self.result, self._order
+    def _add_match(self, data: bytes, path: str, line: int, at: int) -> None:
+        result, query = self.result, self._query
         result.matches_found += 1
-        if len(result.matches) >= order.max_matches or self._left_chars <= 0:
+        if len(result.matches) >= query.max_matches or self._remaining_chars <= 0:
             shown = f"the first {len(result.matches):,} matches are shown; "
             result.why_cut = shown + "narrow the query, the path or the glob"
             return
@@ -217,9 +217,9 @@ class _Search:
         end = data.find(b"\n", at)
         end = len(data) if end < 0 else end
         column = len(data[start:at].decode("utf-8", "replace")) + 1
-        before, after = _around(data, start, end, order.context)
-        match = Match(path, line, column, _shown(data[start:end], column - 1), before, after)
-        self._left_chars -= sum(map(len, (path, match.text, *before, *after)))
+        before, after = _context_lines(data, start, end, query.context)
+        match = Match(path, line, column, _shorten_line(data[start:end], column - 1), before, after)
+        self._remaining_chars -= sum(map(len, (path, match.text, *before, *after)))
         result.matches.append(match)
 
 
@@ -234,7 +234,7 @@ def _windows(data: bytes) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _around(
+def _context_lines(
     data: bytes, start: int, end: int, count: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Context lines before and after the one from `start` to `end`."""
@@ -243,10 +243,10 @@ def _around(
     above = data[max(0, start - _WINDOW_BYTES) : start].split(b"\n")[:-1][-count:]
     rest = data[end + 1 : end + _WINDOW_BYTES]
     below = rest.removesuffix(b"\n").split(b"\n")[:count] if rest else []
-    return tuple(map(_shown, above)), tuple(map(_shown, below))
+    return tuple(map(_shorten_line, above)), tuple(map(_shorten_line, below))
 
 
-def _shown(line: bytes, at: int = 0) -> str:
+def _shorten_line(line: bytes, at: int = 0) -> str:
     """A line as text; of a long line the part around a position."""
     text = line.decode("utf-8", "replace").rstrip("\r")
     if len(text) <= _SHOWN_CHARS:

@@ -65,7 +65,7 @@ class Globs:
 
     def __init__(self, pattern: str) -> None:
         lines = [line.strip() for line in pattern.split(",")]
-        spec = None if "{" in pattern else _spec(lines)
+        spec = None if "{" in pattern else _compile_patterns(lines)
         if spec is None:
             raise ToolError(
                 f"{pattern[:200]!r} is no glob; use one such as 'src/**/*.md', or several with "
@@ -75,20 +75,20 @@ class Globs:
         self._spec = spec
         self._only_negative = all(line.startswith("!") for line in lines)
 
-    def fit(self, path: str) -> bool:
+    def matches(self, path: str) -> bool:
         """True if the patterns match a path below the folder."""
         included = self._spec.check_file(path).include
         return self._only_negative if included is None else bool(included)
 
 
-def _spec(lines: list[str]) -> Any:
+def _compile_patterns(lines: list[str]) -> Any:
     """Compile patterns together; None if none is valid."""
     lines = [line for line in lines if line.strip() and not line.startswith("#")]
     try:
         return pathspec.GitIgnoreSpec.from_lines(lines) if lines else None
     except ValueError:
         # One that is wrong does not undo the others; git leaves it out, too.
-        return _spec([line for line in lines if _spec([line])]) if len(lines) > 1 else None
+        return _compile_patterns([line for line in lines if _compile_patterns([line])]) if len(lines) > 1 else None
 
 
 def walk(
@@ -101,7 +101,7 @@ def walk(
     Raises:
         OSError: the first folder cannot be opened.
     """
-    rules = _rules_above(path)
+    rules = _rules_of_parents(path)
     waiting = [path.parts]
     while waiting:
         parts = waiting.pop()
@@ -119,7 +119,7 @@ def walk(
 
 
 def _entries(folder: Folder, parts: Parts, rules: _Rules, hides: Hides) -> list[Entry]:
-    _take_rules(rules, folder, parts)
+    _load_gitignore(rules, folder, parts)
     entries: list[Entry] = []
     for entry in folder.scan():
         name = entry.name
@@ -143,17 +143,17 @@ _Rules = dict[Parts, Any]
 """What the .gitignore files say, by the folder in which they lie."""
 
 
-def _take_rules(rules: _Rules, folder: Folder, parts: Parts) -> None:
+def _load_gitignore(rules: _Rules, folder: Folder, parts: Parts) -> None:
     try:
         descriptor = folder.open_file((".gitignore",))
     except OSError:
         return
     try:
-        data = read_bytes(descriptor, most=_MAX_IGNORE_FILE_BYTES)
+        data = read_bytes(descriptor, max_bytes=_MAX_IGNORE_FILE_BYTES)
     finally:
         os.close(descriptor)
     lines = data.decode("utf-8", "replace").removeprefix("\ufeff").splitlines()
-    if (spec := _spec(lines)) is not None:
+    if (spec := _compile_patterns(lines)) is not None:
         rules[parts] = spec
 
 
@@ -167,12 +167,12 @@ def _is_ignored(rules: _Rules, parts: Parts, name: str) -> bool:
     return False
 
 
-def _rules_above(path: MountedPath) -> _Rules:
+def _rules_of_parents(path: MountedPath) -> _Rules:
     rules: _Rules = {}
     for size, name in enumerate(path.parts):
         above = path.parts[:size]
         with closing(path.root.folder(above)) as folder:
-            _take_rules(rules, folder, above)
+            _load_gitignore(rules, folder, above)
         if _is_ignored(rules, above, f"{name}/"):
             # Who names an ignored folder wants to see what is in it.
             return {}

@@ -36,9 +36,9 @@ MAX_CHANGED_BYTES = 64_000_000
 """A larger file is not replaced: hashing it would take longer than a stop may wait."""
 _LOCK_WAIT_S = 5.0
 _MAX_TRIES = 20
-_NAP_S = 0.002
-_TAKEN = frozenset({errno.EAGAIN, errno.EACCES, errno.EDEADLK})
-_UNABLE = frozenset({errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EOPNOTSUPP})
+_RETRY_PAUSE_S = 0.002
+_LOCKED_ERRNOS = frozenset({errno.EAGAIN, errno.EACCES, errno.EDEADLK})
+_UNSUPPORTED_ERRNOS = frozenset({errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EOPNOTSUPP})
 
 
 class FileState(NamedTuple):
@@ -56,10 +56,10 @@ def sha_of_bytes(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def read_bytes(descriptor: int, *, most: int) -> bytes:
+def read_bytes(descriptor: int, *, max_bytes: int) -> bytes:
     """Read an open file from its position, with a limit of bytes."""
     with open(descriptor, "rb", closefd=False) as file:
-        return file.read(most)
+        return file.read(max_bytes)
 
 
 def read_state(path: MountedPath) -> FileState:
@@ -77,7 +77,7 @@ def _state(folder: Folder, parts: tuple[str, ...], path: MountedPath) -> FileSta
         return ABSENT
     try:
         size = os.fstat(descriptor).st_size
-        data = read_bytes(descriptor, most=min(size, MAX_CHANGED_BYTES) + 1)
+        data = read_bytes(descriptor, max_bytes=min(size, MAX_CHANGED_BYTES) + 1)
     finally:
         os.close(descriptor)
     if max(size, len(data)) > MAX_CHANGED_BYTES:
@@ -109,10 +109,10 @@ def replace(path: MountedPath, make: Callable[[FileState], bytes]) -> tuple[File
             folder = path.root.folder(above, create=True)
         with closing(folder), locked(folder):
             for _ in range(_MAX_TRIES):
-                old = _look(folder, name, path)
+                old = _check_replaceable(folder, name, path)
                 before = _state(folder, (name,), path)
                 data = make(before)
-                if _swap_in(folder, name, data, old):
+                if _write_and_rename(folder, name, data, old):
                     return before, data
     except OSError as error:
         raise failure(error, path.text) from None
@@ -129,21 +129,21 @@ def _stat(folder: Folder, name: str) -> os.stat_result | None:
         return None
 
 
-def _look(folder: Folder, name: str, path: MountedPath) -> os.stat_result | None:
-    there = _stat(folder, name)
-    if there is None:
+def _check_replaceable(folder: Folder, name: str, path: MountedPath) -> os.stat_result | None:
+    status = _stat(folder, name)
+    if status is None:
         return None
-    if not stat.S_ISREG(there.st_mode):
-        raise NotRegular(there.st_mode)
-    if not there.st_mode & 0o222:
+    if not stat.S_ISREG(status.st_mode):
+        raise NotRegular(status.st_mode)
+    if not status.st_mode & 0o222:
         raise ToolError(
             f"{visible(path.text)} is marked read only; ask the person to change that",
             code="E_DENIED",
         )
-    return there
+    return status
 
 
-def _swap_in(folder: Folder, name: str, data: bytes, old: os.stat_result | None) -> bool:
+def _write_and_rename(folder: Folder, name: str, data: bytes, old: os.stat_result | None) -> bool:
     """Write a new file and rename it over the old one; False if that was changed meanwhile."""
     # One name for each file: what a killed writer left is taken away by the next one.
     temporary = TEMPORARY + hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -199,7 +199,7 @@ def locked(folder: Folder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
         ToolError: `E_TIMEOUT`, another writer holds the lock for too long.
     """
     until_s = time.monotonic() + wait_s
-    if folder.descriptor is not None and _taken(folder.descriptor, until_s):
+    if folder.descriptor is not None and _acquire_lock(folder.descriptor, until_s):
         try:
             yield
         finally:
@@ -208,13 +208,13 @@ def locked(folder: Folder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
         return
     elsewhere = os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        _taken(elsewhere, until_s)
+        _acquire_lock(elsewhere, until_s)
         yield
     finally:
         os.close(elsewhere)
 
 
-def _taken(descriptor: int, until_s: float) -> bool:
+def _acquire_lock(descriptor: int, until_s: float) -> bool:
     """Wait for the lock; False if it cannot be locked."""
     while True:
         try:
@@ -224,16 +224,16 @@ def _taken(descriptor: int, until_s: float) -> bool:
                 _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError as error:
-            if error.errno in _UNABLE:
+            if error.errno in _UNSUPPORTED_ERRNOS:
                 return False
-            if error.errno not in _TAKEN:
+            if error.errno not in _LOCKED_ERRNOS:
                 raise
         if time.monotonic() > until_s:
             raise ToolError(
                 "another writer has held this folder for too long; try again in a moment",
                 code="E_TIMEOUT",
             )
-        time.sleep(_NAP_S * random.random())
+        time.sleep(_RETRY_PAUSE_S * random.random())
 
 
 def _flock(descriptor: int, operation: int) -> None:

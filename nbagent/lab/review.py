@@ -9,13 +9,7 @@ from nbagent.contracts.canonical import sha256_hex, utc_now
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import ScoreRecord
 from nbagent.contracts.secrets import redact
-from nbagent.lab.scorers import (
-    TEXT_CHARS,
-    checked_name,
-    checked_version,
-    plain_value,
-    shown_row,
-)
+from nbagent.lab.scorers import TEXT_CHARS, checked_name, checked_version, plain_value, shown_row
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.output import answer_text

@@ -22,12 +22,7 @@ from nbagent.notebook.batch_cell import create_batch, is_batch
 from nbagent.notebook.frontend import show_again, was_shown_here
 from nbagent.notebook.help import help_of
 from nbagent.notebook.interrupt import Interrupt, Stopped
-from nbagent.notebook.line import (
-    Line,
-    join_continued_lines,
-    parse,
-    parse_command,
-)
+from nbagent.notebook.line import Line, join_continued_lines, parse, parse_command
 from nbagent.notebook.panel import panel
 from nbagent.notebook.prompt_names import evaluate
 from nbagent.providers.local import SUGGESTED, pull

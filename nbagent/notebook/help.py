@@ -25,8 +25,10 @@ class _Topic:
 
 _BASICS = _Topic(
     "%%agent [options]: ask a model; the prompt is on the next lines",
-    ("model", "tools", "system", "continue_run", "into", "output", "max_turns", "max_cost_usd")
-    + ("dry_run", "help"),
+    (
+        *("model", "tools", "system", "continue_run", "into", "output", "max_turns"),
+        *("max_cost_usd", "dry_run", "help"),
+    ),
     ("tools", "models", "show", "resume", "stop", "config", "doctor", "help"),
 )
 """What everybody needs."""
@@ -39,8 +41,10 @@ _SPECIAL = {
     "batches": _Topic("Many rows: a prompt for each row of a DataFrame", ("over", *BATCH_OPTIONS)),
     "models": _Topic(
         "Models and servers",
-        ("model", "base_url", "key_variable", "timeout_s", "temperature", "top_p", "max_tokens")
-        + ("stop_sequences", "reasoning", "stream", "cache", "cassette"),
+        (
+            *("model", "base_url", "key_variable", "timeout_s", "temperature", "top_p"),
+            *("max_tokens", "stop_sequences", "reasoning", "stream", "cache", "cassette"),
+        ),
         ("models", "pull"),
     ),
     "workflow": _Topic(

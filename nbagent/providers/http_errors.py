@@ -64,8 +64,9 @@ _OVERFLOW_TEXT = re.compile(
     r"|(?:longer|greater) than the (?:model'?s )?context length|tokens \+ `max_new_tokens`",
     re.I | re.S,
 )
-"""Wordings of OpenAI, Azure, Anthropic, Gemini, Mistral, xAI, Cohere, Moonshot, Bedrock, OpenRouter,
-vLLM, SGLang, TGI, llama.cpp, LM Studio and Ollama, from their documentation and issues. Only the
+"""Wordings of OpenAI, Azure, Anthropic, Gemini, Mistral, xAI, Cohere, Moonshot, Bedrock,
+OpenRouter, vLLM, SGLang, TGI, llama.cpp, LM Studio and Ollama, from their documentation and
+issues. Only the
 text tells an overflow: most of them send 400 without a code for it."""
 _NUMBER = r"\(?(\d[\d,]{0,10})(?!\d)"
 _PROMPT_TOKENS = re.compile(
@@ -156,7 +157,9 @@ def response_error(
     elif status == 404 and url:
         advice = f"The request went to {url}; check the model's name and the base URL."
     if signin_url := fault.get("signin_url"):
-        advice = f"Sign in at {safe_line(_text(signin_url))}"  # Ollama sends this for its cloud models.
+        advice = (
+            f"Sign in at {safe_line(_text(signin_url))}"  # Ollama sends this for its cloud models.
+        )
     server_text = _text(fault.get("message") or fault.get("type") or fault.get("code") or "")
     raw = (json_object(fault.get("metadata")) or {}).get("raw")
     # OpenRouter says only "Provider returned error"; metadata.raw holds the provider's own text.
@@ -207,7 +210,9 @@ def error_fields(body: Any) -> dict[str, Any]:
     if isinstance(error, str):
         return {**outer, "message": error}  # Ollama, sometimes with `signin_url`.
     fault = {"content_filters": outer.get("content_filters"), **(json_object(error) or outer)}
-    holder = json_object(fault.get("message")) or fault  # Mistral puts FastAPI's form into `message`.
+    holder = (
+        json_object(fault.get("message")) or fault
+    )  # Mistral puts FastAPI's form into `message`.
     if holder.get("detail") is not None:
         fault.update(_fastapi_fields(holder["detail"]))
     if not fault.get("param") and (match := _UNKNOWN_NAME.search(_text(fault.get("message")))):

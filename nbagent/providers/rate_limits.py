@@ -53,7 +53,8 @@ def backoff_s(error: ModelError, attempt: int, retries: int) -> float | None:
     """Seconds to wait after this many failed attempts; None if the error is final.
 
     Without a wait from the server: 0.5 s, doubled each time, at most 8 s, minus up to a quarter at
-    random, as in OpenAI's and Anthropic's clients. The random part spreads runs that failed together.
+    random, as in OpenAI's and Anthropic's clients. The random part spreads runs that failed
+    together.
     """
     if not error.retryable or attempt > retries:
         return None

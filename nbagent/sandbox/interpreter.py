@@ -21,7 +21,7 @@ from nbagent.contracts.errors import ToolError
 Grant = tuple[str, str]
 """A path and a key of `confinement.RIGHTS`."""
 
-_SYSTEM = (
+_SYSTEM_PATHS = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/ld-musl-x86_64.path"),
     *("/etc/alternatives", "/etc/localtime", "/etc/timezone", "/etc/passwd", "/etc/group"),
@@ -35,7 +35,7 @@ _SYSTEM = (
     *("/sys/kernel/mm/transparent_hugepage", "/dev/urandom", "/dev/random"),
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
-_OF_A_PREFIX = ("bin", "lib", "lib32", "lib64", "libexec", "include", "share", "ssl", "pyvenv.cfg")
+_PREFIX_FOLDERS = ("bin", "lib", "lib32", "lib64", "libexec", "include", "share", "ssl", "pyvenv.cfg")
 """Not the folder itself: a prefix may be a home folder, or hold a pip.conf with a password."""
 _PACKAGES = ("site-packages", "dist-packages")
 _CODE = (".py", ".so", ".pyd")
@@ -98,7 +98,7 @@ class Interpreter:
     site_folders: tuple[str, ...]
     """The same, with .pth files of their own."""
     grants: tuple[Grant, ...]
-    places: tuple[tuple[str, str], ...]
+    path_names: tuple[tuple[str, str], ...]
     """Folders that tracebacks may name, and what to call them."""
 
     def command(
@@ -143,11 +143,11 @@ def interpreter() -> Interpreter:
     Raises:
         ToolError: it cannot be started.
     """
-    return _look(sys.executable or "", os.environ.get("PYTHONPATH", ""))
+    return _inspect_python(sys.executable or "", os.environ.get("PYTHONPATH", ""))
 
 
 @lru_cache(maxsize=4)
-def _look(executable: str, python_path: str) -> Interpreter:
+def _inspect_python(executable: str, python_path: str) -> Interpreter:
     try:
         process = subprocess.run(
             [executable, "-I", "-c", _PROBE],
@@ -168,9 +168,9 @@ def _look(executable: str, python_path: str) -> Interpreter:
     sites = (user,) if user in sys.path and os.path.isdir(user) else ()
     extra = tuple(p for p in python_path.split(os.pathsep) if os.path.isabs(p) and os.path.isdir(p))
     prefixes = tuple(dict.fromkeys(facts["prefixes"]))
-    of_prefixes = [f"{prefix}/{name}" for prefix in prefixes for name in _OF_A_PREFIX]
+    of_prefixes = [f"{prefix}/{name}" for prefix in prefixes for name in _PREFIX_FOLDERS]
     libraries = os.environ.get(LOADER[0], "").split(os.pathsep)
-    trees = [*_SYSTEM, *of_prefixes, *sites, *filter(os.path.isabs, libraries), *facts["mapped"]]
+    trees = [*_SYSTEM_PATHS, *of_prefixes, *sites, *filter(os.path.isabs, libraries), *facts["mapped"]]
     grants = [*((path, "tree") for path in trees), *((path, "device") for path in _DEVICES)]
     for path in (*facts["path"], *extra):
         if not any(f"{path}/".startswith(f"{folder}/") for folder in of_prefixes):

@@ -41,10 +41,10 @@ _GRACE_S = 0.25
 _DRAIN_S = 0.1
 """How long pipes are read after the end, where something unseen holds them open."""
 _EXIT_S = 0.4
-_PLAIN_TICK_S = 0.02
+_POLL_S = 0.02
 _MARK = "NBAGENT_SCRIPT"
 """In the environment of a script and of what it starts."""
-_SWEEPS = 20
+_MAX_KILL_ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,30 +92,30 @@ class ProcessResult:
     stderr: Output
     returncode: int | None = None
     ended_by: LimitHit = ""
-    trouble: str = ""
+    setup_error: str = ""
     """Why it was not run."""
 
 
 def run_at(
-    order: ScriptJob, level: LevelName, workspace: Path, python: Interpreter, stop: CancelToken
+    job: ScriptJob, level: LevelName, workspace: Path, python: Interpreter, stop: CancelToken
 ) -> ProcessResult:
     """Run a script in its own workspace, at this isolation level and never at a weaker one."""
     source = workspace / "script.py"
-    text = order.text
+    text = job.text
     source.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
-    name = order.file or source
-    folders = (order.cwd,) if name.parent in (order.cwd, workspace) else (name.parent, order.cwd)
-    command = python.command(source, name, folders, order.args)
+    name = job.file or source
+    folders = (job.cwd,) if name.parent in (job.cwd, workspace) else (name.parent, job.cwd)
+    command = python.command(source, name, folders, job.args)
     mark = secrets.token_hex(16)
-    env = {**python.environment(workspace, order.cwd), _MARK: mark}
+    env = {**python.environment(workspace, job.cwd), _MARK: mark}
     if os.name != "posix":
-        return run_unsupervised(order, command, env, workspace, stop)
-    _save_plan(order, level, workspace, python.grants, command, env)
-    return _run_supervised(order, workspace / "plan", mark, stop)
+        return run_unsupervised(job, command, env, workspace, stop)
+    _save_plan(job, level, workspace, python.grants, command, env)
+    return _run_supervised(job, workspace / "plan", mark, stop)
 
 
 def _save_plan(
-    order: ScriptJob,
+    job: ScriptJob,
     level: LevelName,
     workspace: Path,
     grants: Iterable[Grant],
@@ -126,9 +126,9 @@ def _save_plan(
     from nbagent.sandbox import confinement  # only where there is fork
 
     write = [str(workspace / "out"), str(workspace / "tmp")]
-    read = [os.path.realpath(order.cwd), str(workspace / "script.py")]
+    read = [os.path.realpath(job.cwd), str(workspace / "script.py")]
     plan: dict[str, Any] = {
-        **asdict(order.limits),
+        **asdict(job.limits),
         "argv": command,
         "env": env,
         "cwd": read[0],
@@ -150,9 +150,8 @@ main({report!r}, {plan!r})
 """The package's own __init__ is left out: every script waits for what is imported here."""
 
 
-def _run_supervised(order: ScriptJob, plan: Path, mark: str, stop: CancelToken) -> ProcessResult:
-    """Start the supervisor and read its pipes to the end; then no process of the script is alive.
-    """
+def _run_supervised(job: ScriptJob, plan: Path, mark: str, stop: CancelToken) -> ProcessResult:
+    """Start the supervisor and read its pipes to the end: then the script is dead."""
     report_reader, report = os.pipe()
     folder = str(Path(__file__).parents[1])
     launch = _LAUNCH.format(folder=folder, report=report, plan=str(plan))
@@ -172,25 +171,25 @@ def _run_supervised(order: ScriptJob, plan: Path, mark: str, stop: CancelToken) 
         finally:
             os.close(report)
         with process:
-            return _Watched(order, process, reports, mark).wait(stop)
+            return _RunningScript(job, process, reports, mark).wait(stop)
 
 
-class _Watched:
+class _RunningScript:
     """A running supervisor and its script."""
 
     def __init__(
-        self, order: ScriptJob, process: subprocess.Popen[bytes], reports: IO[bytes], mark: str
+        self, job: ScriptJob, process: subprocess.Popen[bytes], reports: IO[bytes], mark: str
     ) -> None:
-        limits = order.limits
-        self._ending = ProcessResult(Output(limits.output_bytes), Output(limits.output_bytes))
-        self._order = order
+        limits = job.limits
+        self._result = ProcessResult(Output(limits.output_bytes), Output(limits.output_bytes))
+        self._job = job
         self._process = process
         self._reports = reports
         self._mark = mark
-        self._said = b""
-        self._asked: LimitHit = ""
+        self._report = b""
+        self._requested_end: LimitHit = ""
         """Why this process ended it."""
-        self._latest = time.monotonic() + _SETUP_S
+        self._read_until = time.monotonic() + _SETUP_S
         self._deadline = math.inf
 
     def wait(self, stop: CancelToken) -> ProcessResult:
@@ -200,43 +199,43 @@ class _Watched:
         finally:
             self._end("stopped")
             self._finish()
-        return self._ending
+        return self._result
 
     def _end(self, why: LimitHit) -> None:
         """Tell the supervisor to end the script. Any thread."""
-        self._asked = self._asked or why
+        self._requested_end = self._requested_end or why
         cast("IO[bytes]", self._process.stdin).close()
 
     def _read_pipes(self) -> None:
-        takers: dict[Any, Callable[[bytes], object]] = {
-            self._process.stdout: partial(self._take, self._ending.stdout),
-            self._process.stderr: partial(self._take, self._ending.stderr),
-            self._reports: self._hear,
+        readers: dict[Any, Callable[[bytes], object]] = {
+            self._process.stdout: partial(self._add_output, self._result.stdout),
+            self._process.stderr: partial(self._add_output, self._result.stderr),
+            self._reports: self._read_report,
         }
         with selectors.DefaultSelector() as selector:
-            for pipe in takers:
+            for pipe in readers:
                 selector.register(pipe, selectors.EVENT_READ)
-            while selector.get_map() and (left := self._latest - time.monotonic()) > 0:
+            while selector.get_map() and (left := self._read_until - time.monotonic()) > 0:
                 for key, _ in selector.select(left):
                     data = os.read(key.fd, 65536)
-                    takers[key.fileobj](data)
+                    readers[key.fileobj](data)
                     if not data:
                         selector.unregister(key.fileobj)
 
-    def _hear(self, data: bytes) -> None:
+    def _read_report(self, data: bytes) -> None:
         now = time.monotonic()
-        self._said = (self._said + data)[-4096:]
-        if self._deadline == math.inf and b"started\n" in self._said:
-            self._deadline = now + self._order.limits.timeout_s
-            self._latest = self._deadline + _GRACE_S
+        self._report = (self._report + data)[-4096:]
+        if self._deadline == math.inf and b"started\n" in self._report:
+            self._deadline = now + self._job.limits.timeout_s
+            self._read_until = self._deadline + _GRACE_S
         if not data:
             # The supervisor is gone, with or without a last word.
-            self._latest = min(self._latest, now + _DRAIN_S)
+            self._read_until = min(self._read_until, now + _DRAIN_S)
 
-    def _take(self, output: Output, data: bytes) -> None:
+    def _add_output(self, output: Output, data: bytes) -> None:
         output.add(data)
-        total = self._ending.stdout.total_bytes + self._ending.stderr.total_bytes
-        if total > self._order.limits.flood_bytes:
+        total = self._result.stdout.total_bytes + self._result.stderr.total_bytes
+        if total > self._job.limits.flood_bytes:
             self._end("output")
 
     def _finish(self) -> None:
@@ -247,28 +246,28 @@ class _Watched:
         except subprocess.TimeoutExpired:
             code = None
             self._process.kill()
-        ending = self._ending
-        ended = re.search(rb"\nended (\w*) (\d+)\n\Z", self._said)
+        result = self._result
+        ended = re.search(rb"\nended (\w*) (\d+)\n\Z", self._report)
         if code == 0 and ended:
-            ending.returncode = os.waitstatus_to_exitcode(int(ended[2]))
+            result.returncode = os.waitstatus_to_exitcode(int(ended[2]))
             reason = cast("LimitHit", ended[1].decode())
-            ending.ended_by = self._asked if reason == "stopped" else reason
+            result.ended_by = self._requested_end if reason == "stopped" else reason
             return
         if self._deadline == math.inf:
-            why = re.search(rb"\nsetup (.*)\n", self._said)
-            last = why[1].decode("utf-8", "replace") if why else ending.stderr.text.rstrip()
-            ending.trouble = last.rpartition("\n")[2][:300] or "its supervisor did not start"
-        ending.ended_by = "deadline" if time.monotonic() >= self._deadline else "lost"
+            why = re.search(rb"\nsetup (.*)\n", self._report)
+            last = why[1].decode("utf-8", "replace") if why else result.stderr.text.rstrip()
+            result.setup_error = last.rpartition("\n")[2][:300] or "its supervisor did not start"
+        result.ended_by = "deadline" if time.monotonic() >= self._deadline else "lost"
         with suppress(OSError):
-            _sweep(self._mark, self._process.pid)
+            _kill_leftovers(self._mark, self._process.pid)
 
 
-def _sweep(mark: str, supervisor_pid: int) -> None:
+def _kill_leftovers(mark: str, supervisor_pid: int) -> None:
     """Kill the rest of a script whose supervisor is gone: it has a mark, or its own user."""
     from nbagent.sandbox.supervisor import uid_of  # only where there is fork
 
     text, uid = f"{_MARK}={mark}".encode(), uid_of(supervisor_pid)
-    for _ in range(_SWEEPS):
+    for _ in range(_MAX_KILL_ROUNDS):
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         left = [pid for pid in pids if _is_marked(pid, text, uid)]
         if not left:
@@ -288,36 +287,36 @@ def _is_marked(pid: int, mark: bytes, uid: int) -> bool:
 
 
 def run_unsupervised(
-    order: ScriptJob, command: list[str], env: dict[str, str], workspace: Path, stop: CancelToken
+    job: ScriptJob, command: list[str], env: dict[str, str], workspace: Path, stop: CancelToken
 ) -> ProcessResult:
     """Run a script without fork (Windows): a process, a timeout, and files for its output.
 
     Its child processes are killed as far as `taskkill` finds them. Limits of memory, processes and
     disk do not apply; the level is `process`, and every call needs approval.
     """
-    limits = order.limits
-    ending = ProcessResult(Output(limits.output_bytes), Output(limits.output_bytes))
+    limits = job.limits
+    result = ProcessResult(Output(limits.output_bytes), Output(limits.output_bytes))
     deadline = time.monotonic() + limits.timeout_s
     with open(workspace / "stdout", "w+b") as stdout, open(workspace / "stderr", "w+b") as stderr:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env, cwd=order.cwd
+            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env, cwd=job.cwd
         )
-        while process.poll() is None and not ending.ended_by:
+        while process.poll() is None and not result.ended_by:
             written = sum(os.fstat(file.fileno()).st_size for file in (stdout, stderr))
             if stop.is_set:
-                ending.ended_by = "stopped"
+                result.ended_by = "stopped"
             elif time.monotonic() >= deadline:
-                ending.ended_by = "deadline"
+                result.ended_by = "deadline"
             elif written > limits.flood_bytes:
-                ending.ended_by = "output"
-            time.sleep(_PLAIN_TICK_S)
+                result.ended_by = "output"
+            time.sleep(_POLL_S)
         with suppress(OSError, subprocess.SubprocessError):
             kill = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
             subprocess.run(kill, capture_output=True, timeout=5, check=False)
         process.kill()
-        ending.returncode = process.wait()
-        for file, output in ((stdout, ending.stdout), (stderr, ending.stderr)):
+        result.returncode = process.wait()
+        for file, output in ((stdout, result.stdout), (stderr, result.stderr)):
             file.seek(0)
             for data in iter(partial(file.read, 65536), b""):
                 output.add(data)
-    return ending
+    return result

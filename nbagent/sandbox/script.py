@@ -30,12 +30,12 @@ from nbagent.sandbox.process import (
 )
 from nbagent.sandbox.script_output import ScriptFile, collect, workspace
 
-_CLOSED = (
+_ISOLATED = (
     "it reads nothing but its folder, Python with its packages and the system's programs, writes "
     "only to folders of its own, has no network, reaches no other process, and sees nothing of the "
     "notebook's environment; it can still learn whether a file exists and how large it is"
 )
-_OPEN = (
+_NOT_ISOLATED = (
     "it is a process of its own with limits and a clean environment, but it can read and write "
     "your files and use the network"
 )
@@ -95,13 +95,13 @@ def isolation_level(wanted: Isolation = "auto") -> ActiveIsolation:
     """
     missing = landlock_problem() if wanted != "process" else ""
     if wanted != "process" and not missing:
-        return ActiveIsolation("landlock", _CLOSED)
+        return ActiveIsolation("landlock", _ISOLATED)
     if wanted == "landlock":
         raise ToolError(
             f"the isolation 'landlock' does not work here: {missing}; choose 'auto' or 'process'",
             code="E_PRECONDITION_FAILED",
         )
-    return ActiveIsolation("process", f"{_OPEN} (landlock: {missing})" if missing else _OPEN)
+    return ActiveIsolation("process", f"{_NOT_ISOLATED} (landlock: {missing})" if missing else _NOT_ISOLATED)
 
 
 @lru_cache(maxsize=1)
@@ -119,16 +119,16 @@ def landlock_problem() -> str:
         outside.touch()
         inside.mkdir()
         limits = ScriptLimits(timeout_s=10.0)
-        order = ScriptJob(text=_PROBE, args=(str(outside),), cwd=inside, limits=limits)
+        job = ScriptJob(text=_PROBE, args=(str(outside),), cwd=inside, limits=limits)
         try:
-            result = _run_at(order, "landlock")
+            result = _run_at(job, "landlock")
         except NbagentError as error:
             return error.message
     output = " ".join(result.stdout.split() or [result.stderr[-200:]])
     return "" if output == "tried" else f"a script that tried to get out says {output!r}"
 
 
-def run_script(order: ScriptJob, *, stop: CancelToken | None = None) -> ScriptResult:
+def run_script(job: ScriptJob, *, stop: CancelToken | None = None) -> ScriptResult:
     """Run a script in isolation and wait for it; call this in a worker thread.
 
     Whatever the script does, there is a result. Afterwards no process that it started is alive, on
@@ -139,41 +139,41 @@ def run_script(order: ScriptJob, *, stop: CancelToken | None = None) -> ScriptRe
             start, or the machine has no space left.
     """
     try:
-        return _run_at(order, isolation_level(order.isolation).name, stop)
+        return _run_at(job, isolation_level(job.isolation).name, stop)
     except OSError as error:
         why = error.strerror or type(error).__name__  # Without the path of this machine.
         raise ToolError(f"the script was not run: {why}", code="E_PRECONDITION_FAILED") from error
 
 
-def _run_at(order: ScriptJob, level: LevelName, stop: CancelToken | None = None) -> ScriptResult:
-    python, limits = interpreter(), order.limits
+def _run_at(job: ScriptJob, level: LevelName, stop: CancelToken | None = None) -> ScriptResult:
+    python, limits = interpreter(), job.limits
     with workspace() as folder:
         began = time.monotonic()
-        ending = run_at(order, level, folder, python, stop or CancelToken())
+        process_result = run_at(job, level, folder, python, stop or CancelToken())
         duration_ms = round((time.monotonic() - began) * 1000, 1)
-        if ending.trouble:
+        if process_result.setup_error:
             raise ToolError(
                 f"the script was not run: its isolation ({level}) could not be set up: "
-                f"{ending.trouble}",
+                f"{process_result.setup_error}",
                 code="E_PRECONDITION_FAILED",
             )
         files, left_out = collect(
             folder / "out",
-            keep_to=order.keep_to,
-            most_files=limits.collected_files,
-            most_bytes=limits.disk_bytes,
+            keep_to=job.keep_to,
+            max_files=limits.collected_files,
+            max_bytes=limits.disk_bytes,
         )
-    ended = ending.ended_by or _limit_met(ending)
+    ended = process_result.ended_by or _limit_met(process_result)
     cut = [
         f"{output.cut_bytes:,} bytes were cut from the middle of {name}"
-        for name, output in (("stdout", ending.stdout), ("stderr", ending.stderr))
+        for name, output in (("stdout", process_result.stdout), ("stderr", process_result.stderr))
         if output.cut_bytes
     ]
-    places = _places(order.cwd, folder, python)
+    path_names = _path_names(job.cwd, folder, python)
     return ScriptResult(
-        stdout=_without_places(ending.stdout.text, places),
-        stderr=_without_places(ending.stderr.text, places),
-        returncode=ending.returncode,
+        stdout=_replace_paths(process_result.stdout.text, path_names),
+        stderr=_replace_paths(process_result.stderr.text, path_names),
+        returncode=process_result.returncode,
         timed_out=ended == "deadline",
         duration_ms=duration_ms,
         isolation=level,
@@ -190,18 +190,18 @@ _LIMIT_ERRORS: tuple[tuple[str, LimitHit], ...] = (
 )
 
 
-def _limit_met(ending: ProcessResult) -> LimitHit:
+def _limit_met(result: ProcessResult) -> LimitHit:
     """The limit that a failed script exceeded, recognised by its last line."""
-    if ending.returncode == -getattr(signal, "SIGXFSZ", 25):
+    if result.returncode == -getattr(signal, "SIGXFSZ", 25):
         return "files"
-    last = ending.stderr.text.rstrip().rpartition("\n")[2]
+    last = result.stderr.text.rstrip().rpartition("\n")[2]
     for pattern, ended in _LIMIT_ERRORS:
-        if ending.returncode and re.match(pattern, last):
+        if result.returncode and re.match(pattern, last):
             return ended
     return ""
 
 
-def _places(cwd: Path, workspace: Path, python: Interpreter) -> dict[str, str]:
+def _path_names(cwd: Path, workspace: Path, python: Interpreter) -> dict[str, str]:
     """Folders of this machine, with the names that the script's output shows instead.
 
     Folders directly below the root have common names (`/tmp`, `/opt`) and are not replaced.
@@ -209,7 +209,7 @@ def _places(cwd: Path, workspace: Path, python: Interpreter) -> dict[str, str]:
     above = enumerate(cwd.parents, 1)
     return {
         **{str(folder): "/".join([".."] * n) for n, folder in above if len(folder.parts) > 2},
-        **dict(python.places),
+        **dict(python.path_names),
         str(workspace): "<script>",
         str(workspace / "out"): "$OUTPUT_DIR",
         str(workspace / "tmp"): "$TMPDIR",
@@ -217,7 +217,7 @@ def _places(cwd: Path, workspace: Path, python: Interpreter) -> dict[str, str]:
     }
 
 
-def _without_places(text: str, places: Mapping[str, str]) -> str:
-    inner_first = sorted((path for path in places if len(path) > 1), key=len, reverse=True)
+def _replace_paths(text: str, path_names: Mapping[str, str]) -> str:
+    inner_first = sorted((path for path in path_names if len(path) > 1), key=len, reverse=True)
     whole = rf"(?<!\w)({'|'.join(map(re.escape, inner_first))})(?![\w-])"
-    return re.sub(whole, lambda match: places[match[1]], text)
+    return re.sub(whole, lambda match: path_names[match[1]], text)

@@ -73,7 +73,7 @@ def workspace() -> Generator[Path]:
 
 
 def collect(
-    folder: Path, *, keep_to: Path | None, most_files: int, most_bytes: int
+    folder: Path, *, keep_to: Path | None, max_files: int, max_bytes: int
 ) -> tuple[tuple[ScriptFile, ...], tuple[str, ...]]:
     """Regular files below a folder, nearest first and by name, and a note about omitted ones.
 
@@ -86,7 +86,7 @@ def collect(
         is_own = state is not None and stat.S_ISREG(state.st_mode) and state.st_nlink == 1
         size = state.st_size if state is not None else 0
         try:
-            if not is_own or len(files) >= most_files or size_bytes + size > most_bytes:
+            if not is_own or len(files) >= max_files or size_bytes + size > max_bytes:
                 raise OSError
             if keep_to is not None:
                 _copy(path, keep_to / name)
@@ -97,8 +97,8 @@ def collect(
             files.append(ScriptFile(name, size))
     if not left_out:
         return tuple(files), ()
-    most = f"{most_files} files or {most_bytes:,} bytes"
-    why = f"no regular files of their own, there already, or more than {most}"
+    limits = f"{max_files} files or {max_bytes:,} bytes"
+    why = f"no regular files of their own, there already, or more than {limits}"
     return tuple(files), (f"{left_out} outputs were left out: {why}",)
 
 

@@ -52,23 +52,23 @@ def main(report: int, path: str) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
-    family = ProcessTree(script)
+    processes = ProcessTree(script)
     with open(errors, "rb") as file:
-        trouble = file.read()
-    if trouble:
-        family.end()
-        _say(report, b"setup " + trouble.replace(b"\n", b" "))
+        setup_error = file.read()
+    if setup_error:
+        processes.end()
+        _report(report, b"setup " + setup_error.replace(b"\n", b" "))
     else:
-        _say(report, b"started")
-        reason = _watch(family, plan)
-        family.end()
-        status = 9 if family.status is None else family.status
-        _say(report, b"ended %s %d" % (reason.encode(), status))
+        _report(report, b"started")
+        reason = _watch(processes, plan)
+        processes.end()
+        status = 9 if processes.status is None else processes.status
+        _report(report, b"ended %s %d" % (reason.encode(), status))
     # Taking the interpreter down in order would only keep the script's result waiting.
     os._exit(0)
 
 
-def _say(report: int, line: bytes) -> None:
+def _report(report: int, line: bytes) -> None:
     with suppress(OSError):
         os.write(report, b"\n%s\n" % line)
 
@@ -77,8 +77,7 @@ def _say(report: int, line: bytes) -> None:
 
 
 def _become_script(plan: Plan, errors: int) -> None:
-    """Become the script, or report the reason; never returns. Without confinement it does not run.
-    """
+    """Become the script, or report the reason; never returns. Unconfined it does not run."""
     try:
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -120,9 +119,9 @@ def _confine(plan: Plan) -> None:
     # When the machine runs out of memory, the kernel takes the script and not the notebook.
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(b"1000")
-    alone = plan.leave_root and confinement.leave_root(uid_of(os.getppid()))
+    has_own_user = plan.leave_root and confinement.leave_root(uid_of(os.getppid()))
     # Counted for the user, all threads of all programs: as many as there are, and some more.
-    others = 0 if alone else int(_read("/proc/loadavg").split()[3].partition(b"/")[2])
+    others = 0 if has_own_user else int(_read("/proc/loadavg").split()[3].partition(b"/")[2])
     _set_limit("NPROC", plan.processes * _THREADS_EACH + others)
     # After the change of user, which takes it back.
     confinement.prctl(confinement.PARENT_DEATH, 9)
@@ -224,8 +223,7 @@ def _watch(family: ProcessTree, plan: Plan) -> str:
 
 
 def _memory_bytes(pids: list[int], limit_bytes: int) -> int:
-    """Memory of the processes together; measured exactly only if a rough figure is over the limit.
-    """
+    """Memory of the processes together; measured exactly if a rough figure exceeds the limit."""
     page = resource.getpagesize()
     rough = {pid: _pages(pid) * page for pid in pids}
     if sum(rough.values()) <= limit_bytes:

@@ -38,7 +38,7 @@ def read_file(
         descriptor = location.root.open_file(location.parts)
         try:
             # One byte more shows whether this is the whole file, even if the file grows meanwhile.
-            data = read_bytes(descriptor, most=max_bytes + 1)
+            data = read_bytes(descriptor, max_bytes=max_bytes + 1)
             size = max(os.fstat(descriptor).st_size, len(data))
         finally:
             os.close(descriptor)
@@ -152,7 +152,7 @@ def list_folder(
             below = "".join(f"{part}/" for part in level.parts[len(location.parts) :])
             for entry in level.entries:
                 name = visible(f"{below}{entry.name}{'/' if entry.kind == 'folder' else ''}")
-                if globs is not None and not globs.fit(name):
+                if globs is not None and not globs.matches(name):
                     continue
                 left_chars -= len(name)
                 if len(entries) >= _MAX_ENTRIES or left_chars < 0:

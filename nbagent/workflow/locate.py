@@ -24,13 +24,7 @@ from nbagent.workflow.document import Document, forget_documents, open_document,
 from nbagent.workflow.graph import Package
 from nbagent.workflow.package import load_package
 from nbagent.workflow.prompts import DirectiveKind
-from nbagent.workflow.state import (
-    State,
-    new_document,
-    read_origin,
-    read_state,
-    with_package,
-)
+from nbagent.workflow.state import State, new_document, read_origin, read_state, with_package
 
 PROJECT_PREFIX = "@project/"
 _HOME = "$NBAGENT_HOME"

@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jupyter_apps import (
-    OTHER_KERNELS,
-    App,
-    Notebook,
-    OpenNotebook,
-    Server,
-    opened,
-    opened_in_lab,
-)
+from jupyter_apps import OTHER_KERNELS, App, Notebook, OpenNotebook, Server, opened, opened_in_lab
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 _ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]

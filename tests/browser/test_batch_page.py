@@ -12,13 +12,7 @@ from playwright.sync_api import Page, expect
 from stage import CONTRAST, OVERFLOWS, load_views
 
 from nbagent.notebook.review_widget import review_node
-from nbagent.view.batch import (
-    BatchProgress,
-    FailedCase,
-    VariantSummary,
-    batch_node,
-    batch_parts,
-)
+from nbagent.view.batch import BatchProgress, FailedCase, VariantSummary, batch_node, batch_parts
 from nbagent.view.node import Node
 from nbagent.view.picture import page as page_of
 
@@ -64,7 +58,7 @@ STOPPED = replace(RUNNING, state="Stopped", why="max_cost_usd=2 is used up", at_
 class Review:
     """One answer to label."""
 
-    title, place, total, scale = "How good is this answer, from 1 (bad) to 5 (good)?", 2, 3, 5
+    title, position, total, scale = "How good is this answer, from 1 (bad) to 5 (good)?", 2, 3, 5
 
     def shown(self) -> tuple[tuple[str, str], ...]:
         return (("question", LONG), ("answer", "<b>Forty-two</b>"))

@@ -74,6 +74,7 @@ def test_times_are_those_of_the_last_attempt_and_waits_are_counted_apart(stream:
     (turn,) = record.turns
     assert turn.attempts == 3
     assert 495 <= turn.retry_wait_ms < 700
+    assert turn.ttft_ms is not None
     assert 145 <= turn.ttft_ms < 290
     assert 295 <= turn.model_ms < 600
     assert turn.duration_ms >= 795
@@ -107,5 +108,6 @@ def test_a_rate_limit_is_told_while_it_lasts_and_not_counted_as_the_models_time(
     assert (events.TextDelta, False) in seen
     assert turn.attempts == 1
     assert 170 <= turn.retry_wait_ms < 400
+    assert turn.ttft_ms is not None
     assert 0 < turn.ttft_ms < 190
     assert [piece.kind for piece in time_bar((turn,))] == ["bad", "model"]

@@ -177,7 +177,7 @@ def test_a_folder_swapped_for_a_link_is_never_followed(race: tuple[Path, Path], 
         except (OSError, ToolError):
             found[b"refused"] += 1
             continue
-        found[read_bytes(descriptor, most=100)] += 1
+        found[read_bytes(descriptor, max_bytes=100)] += 1
         os.close(descriptor)
     assert found.keys() == {b"inside", b"refused"}
 

@@ -27,7 +27,7 @@ import pytest
 from script_attacks import ATTACKS, Attack, script_of
 
 from nbagent.sandbox import confinement
-from nbagent.sandbox.process import LevelName, ScriptLimits, ScriptJob
+from nbagent.sandbox.process import LevelName, ScriptJob, ScriptLimits
 from nbagent.sandbox.script import ScriptResult, isolation_level, run_script
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacks are Linux's")

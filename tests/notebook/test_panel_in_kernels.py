@@ -153,9 +153,7 @@ def test_the_second_call_shows_the_same_panel_and_without_a_person_a_display_say
     assert nobody.kinds == ["display_data"]
     (output,) = nobody.of("display_data")
     assert [*output["data"]] == ["text/html", "text/plain"]
-    assert output["data"]["text/plain"].startswith(
-        "nbagent panel. This cell ran without a person"
-    )
+    assert output["data"]["text/plain"].startswith("nbagent panel. This cell ran without a person")
 
 
 def test_a_terminal_is_told_what_to_write_instead(shell: MagicShell) -> None:

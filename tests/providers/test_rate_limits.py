@@ -121,7 +121,11 @@ def test_what_is_left_is_read_in_every_dialect(
 def test_one_server_and_key_have_one_limiter() -> None:
     key = SecretKey("a key of a test")
     assert Limiter.shared("u", key) is Limiter.shared("u", SecretKey("a key of a test"))
-    others = [Limiter.shared("v", key), Limiter.shared("u", None), Limiter.shared("u", SecretKey("another"))]
+    others = [
+        Limiter.shared("v", key),
+        Limiter.shared("u", None),
+        Limiter.shared("u", SecretKey("another")),
+    ]
     assert Limiter.shared("u", key) not in others
 
 

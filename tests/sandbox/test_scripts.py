@@ -17,7 +17,7 @@ import pytest
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ToolError
 from nbagent.sandbox import confinement, script, syscalls
-from nbagent.sandbox.process import LevelName, ScriptLimits, ScriptJob, run_unsupervised
+from nbagent.sandbox.process import LevelName, ScriptJob, ScriptLimits, run_unsupervised
 from nbagent.sandbox.script import ScriptResult, isolation_level, run_script
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")

@@ -67,7 +67,11 @@ def test_on_approval_decides_with_what_it_returns(given: str) -> None:
     it = only(run)
     assert (it.approval, it.approved_by, tuple(done)) == (approval, "callback", ran_with)
     (asked,) = answer.questions
-    assert (asked.tool, asked.arguments, asked.scope) == ("delete", {"path": "a"}, "this exact call")
+    assert (asked.tool, asked.arguments, asked.scope) == (
+        "delete",
+        {"path": "a"},
+        "this exact call",
+    )
     assert (asked.summary, asked.why) == ("Delete a file.", "")
     result = model.requests[1].messages[-1].text
     assert ("E_DENIED" in result, said in result) == (approval == "denied", True)
@@ -350,5 +354,7 @@ def test_a_display_name_stands_in_the_question_the_events_and_the_record() -> No
 def test_on_approval_that_is_no_function_and_an_answer_that_is_none_are_refused(given: Any) -> None:
     with pytest.raises(nbagent.UsageError, match="on_approval"):
         nbagent.Agent(tools=[delete], on_approval=given)
-    with pytest.raises(nbagent.UsageError, match="is not an answer; write 'once', 'session' or 'deny'"):
+    with pytest.raises(
+        nbagent.UsageError, match="is not an answer; write 'once', 'session' or 'deny'"
+    ):
         PersonAnswer(choice=given)

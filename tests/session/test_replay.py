@@ -104,7 +104,10 @@ def test_cassette_has_a_readable_line_for_each_exchange_and_streams_words(file: 
 
 
 PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda _: None, "there is no file answers.jsonl, and no model was asked; check its"),
+    "missing": (
+        lambda _: None,
+        "there is no file answers.jsonl, and no model was asked; check its",
+    ),
     "empty": (Path.touch, "answers.jsonl has no answer to this request\nno model was asked"),
     "a folder": (Path.mkdir, "answers.jsonl is not a file"),
     "a name too long": (lambda file: file.symlink_to("a" * 300), "cannot be read: File name too"),
@@ -231,7 +234,11 @@ def test_no_secret_is_recorded(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 ODD: dict[str, tuple[str, str, str]] = {
-    "prose": ("^.*", "my notes", "line 1 of answers.jsonl is not a recorded answer (it does not be"),
+    "prose": (
+        "^.*",
+        "my notes",
+        "line 1 of answers.jsonl is not a recorded answer (it does not be",
+    ),
     "no answer": ('"response":', '"other":', "response Field required)"),
     "torn": ('"usage":.*', "", "(Expecting property name"),
     "nested": ('"usage":', f'"a":{"[" * 200}{"]" * 200},"usage":', "(nested too deeply"),

@@ -136,7 +136,12 @@ def test_values_of_headers_and_extra_fields_are_shown_and_kept_nowhere(
     assert run.record.options["extra_body"] == {"seed": "***", "user": "***"}
     dry = agent.dry_run("Go.")
     assert dry.body["user"] == "***"
-    shown = [run.record.model_dump_json(), repr(agent.options), repr(current_settings()), repr(setting_origins())]
+    shown = [
+        run.record.model_dump_json(),
+        repr(agent.options),
+        repr(current_settings()),
+        repr(setting_origins()),
+    ]
     frames: list[Any] = [nbagent.runs(), nbagent.turns()]
     shown += [str(dry), repr(dry), *(frame.to_csv() for frame in frames)]
     for text in shown:

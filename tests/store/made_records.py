@@ -16,19 +16,10 @@ from stories import Assembly, answer_with
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.events import (
-    Event,
-    RunFinished,
-    ToolCallFinished,
-)
+from nbagent.contracts.events import Event, RunFinished, ToolCallFinished
 from nbagent.contracts.messages import Message, Part, ToolCall, Value
 from nbagent.contracts.model import ChatResponse, ToolSpec, Usage
-from nbagent.contracts.records import (
-    EngineTurn,
-    RunRecord,
-    ToolResult,
-    ToolRun,
-)
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
 from nbagent.store.writer import Store
 
 START = datetime(2026, 3, 4, 5, 6, 7, 891011, tzinfo=UTC)

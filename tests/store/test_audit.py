@@ -255,7 +255,9 @@ ASKED, EDITED = {"path": "a.md", "content": CANARY}, {"path": "b.md", "content":
 WRITE = call("fs.write", ASKED)
 
 
-def audited(*calls: ScriptedAnswer, rule: str = "", **options: Any) -> tuple[nbagent.Run, list[Any]]:
+def audited(
+    *calls: ScriptedAnswer, rule: str = "", **options: Any
+) -> tuple[nbagent.Run, list[Any]]:
     """A run that makes these calls, one a turn, and the lines that it leaves."""
     if rule:
         nbagent.configure(deny=[rule])

@@ -32,9 +32,8 @@ def test_a_damaged_lease_is_nobodys(home: Path, store: Store) -> None:
 
 _BEGUN = """
 import asyncio, os, sys; from datetime import timedelta; from pathlib import Path
-from nbagent.archive import store as room
+from nbagent.store import writer as room
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.model import ChatResponse, Message
 from nbagent.contracts.events import RunStarted
 from nbagent.contracts.records import RunRecord
 clock = [utc_now()]

@@ -42,7 +42,10 @@ def test_new_store_ignores_itself_in_git_and_keeps_a_write_ahead_log(tmp_path: P
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (f"PRAGMA user_version = {VERSION + 1}", rf"is {VERSION + 1}.*pip install -U nbagent"),
+        (
+            f"PRAGMA user_version = {VERSION + 1}",
+            rf"is {VERSION + 1}.*reads up to {VERSION}. Upgrade nbagent",
+        ),
         ("PRAGMA application_id = 7", "another program"),
     ],
     ids=["newer", "foreign"],

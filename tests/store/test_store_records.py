@@ -20,7 +20,7 @@ from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord
 from nbagent.store import dataframes
-from nbagent.store.rows import to_notebook_json, from_notebook_json
+from nbagent.store.rows import from_notebook_json, to_notebook_json
 from nbagent.store.writer import Store
 
 

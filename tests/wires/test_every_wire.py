@@ -49,14 +49,16 @@ ODD: list[Any] = [None, True, -1, 1e308, 10**30, "x", "", [], [None], ["x"], [{}
 _PROOF = pytest.mark.proof
 
 
-def cases(
-    kind: str, only: Callable[[Any], bool] = lambda _: True, *, once: bool = False
-) -> Any:
+def _all_of_them(case: Any) -> bool:
+    return True
+
+
+def cases(kind: str, only: Callable[[Any], bool] = _all_of_them, *, once: bool = False) -> Any:
     """Rows of all wires; with `once` all but the first one of each wire are proofs."""
-    rows = [
+    rows: Any = [
         pytest.param(wire, case, id=f"{wire.name}: {case.id}", marks=_PROOF if once and n else ())
         for wire in WIRES
-        for n, case in enumerate(filter(only, getattr(wire, kind)))
+        for n, case in enumerate(cast("list[Any]", [*filter(only, getattr(wire, kind))]))
     ]
     return pytest.mark.parametrize(("wire", "case"), rows)
 

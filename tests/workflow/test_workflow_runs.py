@@ -302,7 +302,9 @@ def test_a_branch_from_a_stopped_run_keeps_the_move_that_it_had_made() -> None:
     @nbagent.tool
     def wait() -> str:
         "Wait."
-        while "currentNodeId: check" not in next(store_home().glob("state/*/workflow.md")).read_text():
+        while (
+            "currentNodeId: check" not in next(store_home().glob("state/*/workflow.md")).read_text()
+        ):
             time.sleep(0.01)
         begun.set()
         assert stopped.wait(20)

@@ -14,7 +14,8 @@ from nbagent.providers.wires.base import Parser
 _KEEP_ALIVE_EVENTS = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})
 _BOM = b"\xef\xbb\xbf"
 NO_CALLS = "no_calls"
-"""Code of an answer that announces tool calls and has none; the client repeats such a request once."""
+"""Code of an answer that announces tool calls and has none; the client repeats such a request once.
+"""
 
 
 class AnswerReader:
@@ -84,7 +85,8 @@ class AnswerReader:
         try:
             value = load_wire(body)
         except ModelError:
-            # Frames without `data:`, or an error object before the events. One line is invalid JSON.
+            # Frames without `data:`, or an error object before the events. One line is invalid
+            # JSON.
             if b"\n" not in body.strip():
                 raise
             self._read_frames(self._splitter.feed(body))
@@ -100,7 +102,8 @@ class AnswerReader:
             if builder.ended and not done:
                 break
             if data.startswith(b"[DONE]"):
-                # On a wire with another last event, a gateway added it, perhaps after half an answer.
+                # On a wire with another last event, a gateway added it, perhaps after half an
+                # answer.
                 if parser.ends_with_done:
                     done = builder.ended = self._saw_frame = True
                 continue

@@ -110,7 +110,8 @@ class ToolCallAssembler:
                 # the same id.
                 is_other = id != draft.id or second_object
             else:
-                # Without an id: a name with no index, another name, or a second whole object begins a
+                # Without an id: a name with no index, another name, or a second whole object begins
+                # a
                 # new call. A repeated name alone does not: some servers send it in each fragment.
                 is_other = bool(name) and (key is None or name != draft.name or second_object)
             draft = None if is_other else draft

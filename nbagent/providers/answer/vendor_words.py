@@ -26,7 +26,8 @@ _FINISH_WORDS: dict[FinishReason, str] = {
     # Gemini's, in capitals only: gateways say `other` in small letters for an unknown reason.
     r"|too_many_tool_calls|(?-i:\w*(?:LANGUAGE|OTHER|NO_IMAGE)\w*)",
 }
-# By their names: `promptTokenCount` (Gemini), `prompt_eval_count` (Ollama), `input_tokens` (Anthropic,
+# By their names: `promptTokenCount` (Gemini), `prompt_eval_count` (Ollama), `input_tokens`
+# (Anthropic,
 # Responses). Where a server counts cached tokens or thoughts apart, its wire adds them up before.
 _COUNTS = {
     "prompt": ("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_eval_count"),
@@ -122,7 +123,9 @@ def add_call(
 def read_model_list(body: Any) -> list[ModelInfo]:
     """Read a list of models in any shape that servers use. Raises ValueError."""
     listing = json_object({"data": body} if isinstance(body, list) else body) or {}
-    listed: Any = listing.get("data") or listing.get("models") or []  # Some write null for an empty list.
+    listed: Any = (
+        listing.get("data") or listing.get("models") or []
+    )  # Some write null for an empty list.
     if not isinstance(listed, list) or not {"data", "models"} & listing.keys():
         raise ValueError("no list of models")
     texts = [item for item in cast("list[Any]", listed) if isinstance(item, str)]
@@ -167,7 +170,9 @@ def _capabilities(model: dict[str, Any]) -> tuple[str, ...]:
             names |= {item for item in cast("list[Any]", value) if isinstance(item, str)}
         for name, able in (json_object(value) or {}).items():
             details = json_object(able) or {}
-            if "supported" in details:  # Anthropic: all its models take tools, but no field says so.
+            if (
+                "supported" in details
+            ):  # Anthropic: all its models take tools, but no field says so.
                 names.add("tools")
             if details.get("supported", able):
                 names.add(name)

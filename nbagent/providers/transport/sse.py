@@ -44,8 +44,12 @@ def make_inflater(encoding: str) -> Callable[[bytes], Iterable[bytes]]:
     if encoding in ("", "identity"):
         return lambda data: (data,)
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise bad_response(f"it is compressed as {safe_line(encoding, 40)!r}, which was not requested")
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # | 32: gzip or zlib, detected by the header.
+        raise bad_response(
+            f"it is compressed as {safe_line(encoding, 40)!r}, which was not requested"
+        )
+    unpacker = zlib.decompressobj(
+        zlib.MAX_WBITS | 32
+    )  # | 32: gzip or zlib, detected by the header.
 
     def inflate(data: bytes) -> Iterator[bytes]:
         try:
@@ -120,7 +124,8 @@ class Sse(Splitter):
     end = b"\n\n"
 
     def _frames(self, block: bytes) -> Iterator[tuple[bytes, bytes]]:
-        # Fast path: nearly all events look like this, and reading by lines costs several times more.
+        # Fast path: nearly all events look like this, and reading by lines costs several times
+        # more.
         if usual := _USUAL_EVENT.fullmatch(block):
             yield usual[1] or b"", usual[2]
             return

@@ -20,8 +20,8 @@ _READ_AHEAD_BYTES = 256 * 1024
 _HAPPY_EYEBALLS_DELAY_S = 0.25
 """Start the next address this long after the one before (Happy Eyeballs, RFC 8305)."""
 _KEEPALIVE_OPTIONS = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_USER_TIMEOUT": 60_000}
-"""Give up a silent peer after about a minute, for example after a laptop slept: the system's default
-is a quarter of an hour."""
+"""Give up a silent peer after about a minute, for example after a laptop slept: the system's
+default is a quarter of an hour."""
 
 
 class StaleConnection(ConnectionResetError):

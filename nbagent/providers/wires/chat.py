@@ -70,25 +70,25 @@ class Profile:
     effort_style: Literal["effort", "openrouter", "deepseek", "mistral", "template"] = "effort"
     """Form of the reasoning option, see `_effort_params`."""
     return_reasoning: Literal["never", "tools", "deepseek"] = "tools"
-    """When reasoning is sent back: never, in requests with tools, or by DeepSeek's rule. OpenAI returns
-    none, Groq and Mistral refuse or ignore it, vLLM and llama.cpp use it in tool loops."""
+    """When reasoning is sent back: never, in requests with tools, or by DeepSeek's rule. OpenAI
+    returns none, Groq and Mistral refuse or ignore it, vLLM and llama.cpp use it in tool loops."""
     omit_tools_for_none: bool = False
-    """Send no tools instead of `tool_choice: none`: Ollama ignores it, Groq fails if the model calls
-    one, Mistral's answer gets garbled."""
+    """Send no tools instead of `tool_choice: none`: Ollama ignores it, Groq fails if the model
+    calls one, Mistral's answer gets garbled."""
     call_id_pattern: re.Pattern[str] = _ANY_ID
     plain_schema: bool = False
     """The server refuses some keywords in a schema (Mistral)."""
     follows_refs: bool = False
     """The models follow `$ref` in a schema."""
     accepts_schema: bool = True
-    """The answer's schema is a parameter. DeepSeek refuses `json_schema` ("This response_format type
-    is unavailable now") and gets it in words."""
+    """The answer's schema is a parameter. DeepSeek refuses `json_schema` ("This response_format
+    type is unavailable now") and gets it in words."""
     schema_mode: Literal["with tools", "alone", "never"] = "alone"
     """When the server forces an answer into its schema. With the grammars of local servers a model
     cannot call tools."""
     null_content: bool = False
-    """Send content null in a message that has only calls. Null breaks chat templates of llama.cpp and
-    some of vLLM, which get ''."""
+    """Send content null in a message that has only calls. Null breaks chat templates of llama.cpp
+    and some of vLLM, which get ''."""
     names_tool_results: bool = False
     """Send the tool's name in a tool message."""
     think_tags: bool = True
@@ -144,7 +144,9 @@ PROFILES: dict[str, Profile] = {
         call_id_pattern=_MISTRAL_ID,
         plain_schema=True,
     ),
-    "google": replace(_HOSTED, host="googleapis.com", default_path="/v1beta/openai", null_content=True),
+    "google": replace(
+        _HOSTED, host="googleapis.com", default_path="/v1beta/openai", null_content=True
+    ),
     "anthropic": Profile(
         host="anthropic.com",
         return_reasoning="never",
@@ -283,7 +285,9 @@ class Chat(Wire):
     ) -> Workaround | None:
         """Some chat templates need alternating roles, some models another endpoint."""
         if self._profile.has_responses and needs_responses_api(error):
-            text = f"{request.model} is asked at /v1/responses: it accepts such a request only there"
+            text = (
+                f"{request.model} is asked at /v1/responses: it accepts such a request only there"
+            )
             return Workaround("responses", text)
         if _ALTERNATION_REFUSED.search(error.server_text or error.message):
             text = "a short answer was put between messages: this model needs alternating roles"
@@ -375,7 +379,9 @@ def _effort_params(request: ChatRequest, profile: Profile) -> dict[str, Any]:
     effort = request.reasoning
     forced = request.tools and request.tool_choice not in (None, "auto", "none")
     if profile.effort_style == "deepseek" and forced:
-        effort = effort or "none"  # DeepSeek thinks by default and refuses a forced tool then (400).
+        effort = (
+            effort or "none"
+        )  # DeepSeek thinks by default and refuses a forced tool then (400).
     if effort is None:
         return {}
     word = effort_level(effort)

@@ -38,7 +38,8 @@ class MessageEncoder:
         self._wire = wire
         self._context = context
         self._cache: dict[tuple[int, ...], tuple[tuple[Message, ...], bytes]] = {}
-        """Groups with their bytes. The messages are kept so that Python does not reuse their `id`s."""
+        """Groups with their bytes. The messages are kept so that Python does not reuse their `id`s.
+        """
 
     def body(self, request: ChatRequest, tools: bytes, params: dict[str, Any]) -> bytes:
         """Encode the body of a request; `tools` is their encoded array."""
@@ -167,7 +168,7 @@ def attachments(message: Message) -> list[ImagePart | FilePart]:
 def unsupported_file(part: FilePart, provider: str) -> ModelError:
     """Build the error for a file that the provider does not accept."""
     return ModelError(
-        f"{provider} does not accept the file {part.name!r} ({part.media_type}); give its text, or choose"
-        " another provider.",
+        f"{provider} does not accept the file {part.name!r} ({part.media_type}); give its text, or "
+        "choose another provider.",
         code="LLM_HTTP_ERROR",
     )

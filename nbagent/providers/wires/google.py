@@ -75,7 +75,9 @@ class GoogleParser(Parser):
             builder.keep_raw(block_reason=str(blocked)[:200])
             builder.finish("content_filter", str(blocked))
         for candidate in objects_in(chunk.get("candidates")):
-            if not candidate.get("index"):  # Further ones only with `candidateCount` in `extra_body`.
+            if not candidate.get(
+                "index"
+            ):  # Further ones only with `candidateCount` in `extra_body`.
                 self._read_candidate(candidate)
         if builder.finished:
             self._keep_parts()  # A signature may come after the finish reason.
@@ -112,8 +114,8 @@ class GoogleParser(Parser):
         if word in _BROKEN_CALLS:
             detail = fix_surrogates(text_or_empty(candidate.get("finishMessage")))[:600] or word
             raise ModelError(
-                f"the model wrote a call that the server cannot read: {detail}; try again, or choose"
-                " another model.",
+                f"the model wrote a call that the server cannot read: {detail}; try again, or "
+                "choose another model.",
                 code="LLM_BAD_RESPONSE",
                 details={"code": "tool_use_failed"},
                 server_text=detail,
@@ -130,7 +132,9 @@ class GoogleParser(Parser):
         builder, text, thought = self._builder, part.get("text"), _thought_kind(part)
         if thought is not None and self._parts and self._parts[-1][0] is thought:
             self._parts[-1][2].append(part["text"])
-        elif part and is_storable_json(part):  # A record cannot store one that is nested too deeply.
+        elif part and is_storable_json(
+            part
+        ):  # A record cannot store one that is nested too deeply.
             self._parts.append((thought, part, []))
             if len(self._parts) > _MAX_PARTS:
                 raise bad_response(f"more than {_MAX_PARTS:,} parts are in it")
@@ -233,8 +237,8 @@ class Google(Wire):
     def encode_group(self, group: tuple[Message, ...], context: EncodingContext) -> list[Any]:
         """Encode a group. Roles are only `user` and `model`.
 
-        All results of a turn go in one content, in the order of the calls, directly after them. Other
-        parts go in a content after it: in a mixed one they are read as the model's own.
+        All results of a turn go in one content, in the order of the calls, directly after them.
+        Other parts go in a content after it: in a mixed one they are read as the model's own.
         """
         if group[0].role == "tool":
             group = (Message(role="assistant"), *group)

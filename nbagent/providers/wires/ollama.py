@@ -147,7 +147,7 @@ class Ollama(Wire):
         super().merge_extra_body(params, {**beside, "options": options} if options else beside)
 
     def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
-        """Encode a function with resolved references: Ollama silently drops most schema keywords."""
+        """Encode a function with resolved references: Ollama drops most schema keywords."""
         parameters = wire_schema(spec.parameters, inline=True)
         return {
             "type": "function",

@@ -96,7 +96,8 @@ class ResponsesParser(Parser):
                 item = json_object(event.get("item")) or {}
                 self._finish_item(self._position(event, item), item)
             case _:
-                pass  # Progress and unknown events, also after the last one (`rate_limits.updated`).
+                # Progress and unknown events, also after the last one (`rate_limits.updated`).
+                pass
 
     def _position(self, event: dict[str, Any], item: dict[str, Any] | None = None) -> int:
         """Position of an event's item in the output; llama.cpp sends only its id."""
@@ -233,8 +234,8 @@ class Responses(Wire):
         return True
 
     def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
-        """Encode a flat function. `strict: false` is explicit: the server may take a missing one for
-        true."""
+        """Encode a flat function. `strict: false` is explicit: the server may take a missing one
+        for true."""
         parameters = wire_schema(spec.parameters)
         known = {"type": "function", **name_and_description(spec, name)}
         return {**known, "parameters": parameters, "strict": False}

@@ -28,8 +28,8 @@ _ANTHROPIC_REFUSES = (
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems"),
 )
-"""Keywords that Anthropic refuses in a schema for an answer. They go into the description, as in its
-own client."""
+"""Keywords that Anthropic refuses in a schema for an answer. They go into the description, as in
+its own client."""
 _DEFINITION_KEYWORDS = ("$defs", "definitions")
 Schema = dict[str, Any]
 
@@ -127,7 +127,7 @@ def _without(node: Schema, *names: str) -> Schema:
 
 
 def _inline_references(schema: Schema) -> Schema:
-    """Replace references by their targets, unless they are recursive or the schema grows too much."""
+    """Replace references by their targets, unless they are recursive or grow too much."""
     known = {
         f"#/{keyword}/{name}": target
         for keyword in _DEFINITION_KEYWORDS
@@ -141,7 +141,8 @@ def _inline_references(schema: Schema) -> Schema:
         nodes += 1
         target = node.get("$ref")
         if not isinstance(target, str):
-            # A discriminator names definitions that are gone; the constants in the variants suffice.
+            # A discriminator names definitions that are gone; the constants in the variants
+            # suffice.
             return _without(node, "discriminator")
         if target in open_references or target not in known or nodes > _MAX_NODES:
             is_whole = False

@@ -11,9 +11,7 @@ from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.tools import PreparedCall, ToolContext
 from nbagent.shown.texts import VALUE_ERRORS
-from nbagent.tools.functions.arguments import (
-    CheckedArguments,
-)
+from nbagent.tools.functions.arguments import CheckedArguments
 from nbagent.tools.functions.definition import (
     FunctionTool,
     as_tool,

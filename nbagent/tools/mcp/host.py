@@ -16,13 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nbagent.contracts.approval import CallPreview, PreviewPiece
-from nbagent.contracts.canonical import (
-    dump_json,
-    json_object,
-    monotonic_ms,
-    sha256_hex,
-    sha_of,
-)
+from nbagent.contracts.canonical import dump_json, json_object, monotonic_ms, sha256_hex, sha_of
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.model import ToolSpec, ToolTraits

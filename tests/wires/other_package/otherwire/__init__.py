@@ -62,7 +62,9 @@ class OtherParser(Parser):
         if "say" in data:
             self._builder.add_text(data["say"])
         if "over" in data:
-            self._builder.set_usage(Usage(completion_tokens=data["over"], total_tokens=data["over"]))
+            self._builder.set_usage(
+                Usage(completion_tokens=data["over"], total_tokens=data["over"])
+            )
             self._builder.finish("stop")
             self._builder.end()
 
