@@ -16,7 +16,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
 from nbagent.contracts.messages import Message
 from nbagent.run import Run, as_tuple, with_options
-from nbagent.session.active import OnEvent
+from nbagent.session.active_run import OnEvent
 from nbagent.session.approval import OnApproval
 from nbagent.session.dry_run import dry_run
 from nbagent.session.request import RunRequest

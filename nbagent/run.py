@@ -21,13 +21,13 @@ from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
 from nbagent.export.formats import FORMATS, ExportSource
 from nbagent.providers.offline import test_source
 from nbagent.run_tree import RetryResult
-from nbagent.session.active import ActiveRun, OnEvent, active_runs
+from nbagent.session.active_run import ActiveRun, OnEvent, active_runs
 from nbagent.session.approval import ANSWER_FORMS
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.inherit import output_type_of, turn_of
-from nbagent.session.output import OutputType, answer_text
 from nbagent.session.request import Kind, RunRequest
 from nbagent.session.stores import cache_file, current_store, find_run, set_last_run
+from nbagent.session.typed_answer import OutputType, answer_text
 from nbagent.settings.sources import to_path
 from nbagent.store.dataframes import frame_of
 from nbagent.store.writer import Store

@@ -22,7 +22,7 @@ from nbagent.providers.offline import Script, script
 from nbagent.providers.rate_limits import forget_limits
 from nbagent.providers.workarounds import forget_unsupported_params
 from nbagent.run import Run
-from nbagent.session.active import active_runs
+from nbagent.session.active_run import active_runs
 from nbagent.session.approval import session_grants
 from nbagent.session.frontend import use_frontend
 from nbagent.session.inherit import unrecorded_options

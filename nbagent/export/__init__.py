@@ -1,1 +1,1 @@
-"""A run as a file for people and other programs. Takes records, never `Run`."""
+"""Exports a run as a file for people and other programs. Takes records, never `Run`."""

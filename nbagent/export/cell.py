@@ -1,4 +1,4 @@
-"""A run as the text of a ready `%%agent` cell."""
+"""Exports a run as the text of a `%%agent` cell that repeats it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from nbagent.contracts.records import RunRecord
 from nbagent.settings.options import RunOptions
 
 _NEEDS_QUOTES = re.compile(r"[\s'\"\\\u2018-\u201f\u00ab\u00bb]")
-"""A line has quotes of many kinds: typed on a phone, pasted from a text."""
+"""Space, backslash, and quotes of all kinds: phones and word processors insert typographic ones."""
 _MAX_VALUE_CHARS = 400
-"""A value of more characters, or of several lines, cannot stand on the line: it is left out."""
+"""A longer value, or one of several lines, does not fit on the line and is left out."""
 
 
 def cell_text(run: RunRecord, *, is_own: bool = True) -> str:
-    """The cell that asks what this run was asked, with its options.
+    """Write the cell that repeats this run, with its options.
 
-    Of a run that is not of this store, as of a colleague's notebook, the words only: its server,
-    its mounts and its expressions are not the person's.
+    For a run of another store, such as a colleague's notebook, the cell has the prompt only: a
+    stranger's text must not choose the server, mounts or expressions that this person runs.
     """
     options = {**run.options, "model": run.model} if is_own else {}
     line_words = ["%%agent"]
     for name, row in RunOptions.rows().items():
         if row.flags and not row.secret and options.get(name) not in (None, False):
             line_words += _flag(row.flags[-1], options[name], is_repeated=row.repeatable)
-    # Braces that were typed as such must not become an expression.
+    # Literal braces of the prompt must not become an expression when the cell runs.
     prompt = (is_own and run.template) or run.prompt.replace("{{", "{{ '{{' }}")
     return f"{' '.join(line_words)}\n{prompt}\n"
 
@@ -44,11 +44,11 @@ def _flag(flag: str, value: Any, *, is_repeated: bool) -> list[str]:
 
 
 def quoted(text: str, quote: str = "") -> str:
-    """The text as one word of a line: as it is, or in quotes where it needs them.
+    """Quote a text as one word of a line, if it needs quotes.
 
     Args:
-        text: on one line.
-        quote: the one that it is to begin with, if it can.
+        text: a text without line ends.
+        quote: preferred quote.
     """
     if text and not quote and not _NEEDS_QUOTES.search(text):
         return text

@@ -1,4 +1,4 @@
-"""A picture as a document of its own: a page of HTML, and Markdown in which text stays text."""
+"""Exports a run as a document: an HTML page, or Markdown in which text stays text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from nbagent.view.node import Node, is_allowed, text_of
 from nbagent.view.picture import page, picture
 from nbagent.view.words import sanitize_value
 
-# No script, no request: also not where a text would get out of its place.
+# The policy forbids scripts and requests, so that even a mistake in escaping could not run or load
+# anything.
 _HTML_HEAD = (
     '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta http-equiv="Content-Security-Policy" '
@@ -32,23 +33,25 @@ _MARKUP = {"em": "*", "strong": "**", "b": "**", "s": "~~", "del": "~~", "ins": 
 
 
 def html_document(run: RunRecord) -> str:
-    """One file that shows the run without a network and without a script."""
+    """Write one HTML file that needs no network and no script."""
     title = escape(f"run {run.id[:8]} · {sanitize_value(run.model)}")
-    return f"{_HTML_HEAD.format(title=title)}{page(picture(run, actions=False))}\n</body>\n</html>\n"
+    return (
+        f"{_HTML_HEAD.format(title=title)}{page(picture(run, actions=False))}\n</body>\n</html>\n"
+    )
 
 
 def markdown_document(run: RunRecord) -> str:
-    """The run as Markdown: what unfolds is `<details>`, and all else is text, tables, code."""
+    """Write the run as Markdown: `<details>` for folded parts, else text, tables and code."""
     return f"{markdown(picture(run, actions=False))}\n"
 
 
 def markdown(node: Node) -> str:
-    """A tree as Markdown."""
+    """Convert a tree of nodes to Markdown."""
     return _blocks([node])
 
 
 def _blocks(nodes: Sequence[Node]) -> str:
-    """Blocks with an empty line between them; what stands inline becomes a paragraph."""
+    """Join blocks with empty lines; neighbouring inline nodes become one paragraph."""
     blocks: list[str] = []
     for inline, group in groupby(nodes, lambda node: isinstance(node, str) or node[0] in _INLINE):
         members = list(group)
@@ -132,7 +135,8 @@ def _inline_text(node: Node) -> str:
         source = attributes.get("src", "")
         return f"![{_escaped(attributes.get('alt', ''))}]({source})" * is_allowed("src", source)
     if tag == "a" and attributes.get("href"):
-        # The address is shown, not linked: one that runs a command looks like any other.
+        # The address is shown as text: a link of a model may run a command of JupyterLab, and a
+        # reader cannot tell.
         return f"{inner} ({_escaped(attributes['href'])})"
     text = text_of(node)
     if tag == "code" and text.strip() and not _NO_CODE.search(text):
@@ -146,10 +150,10 @@ def _inline_text(node: Node) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that stays text: no HTML, no mark-up, no link, no formula, on one line."""
+    """Escape text on one line: no HTML, mark-up, link or formula remains active."""
     lead, tail = " " * text[:1].isspace(), " " * text[-1:].isspace()
     line = escape(" ".join(text.split()), quote=False).replace("\\", "&#92;")
-    if start := _LINE_START.match(line):  # of a paragraph, it would make a list or a heading
+    if start := _LINE_START.match(line):  # would start a list or a heading
         line = f"{start[0]}\\{line[start.end() :]}"
     marked = _MARKUP_CHARS.sub(lambda it: f"\\{it[0]}", line)
     return f"{lead}{marked.replace('://', ':&#8203;//')}{tail}" if line else lead

@@ -1,4 +1,7 @@
-"""Figures of runs. The one place that knows matplotlib; no pyplot, so no state and no display."""
+"""Figures of runs. The only module that imports matplotlib.
+
+It does not use pyplot, which has global state and may display figures by itself.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ _COLOURS = {
 _OUTCOMES = {"ok": "#2b8a57", "failed": "#c8372d", "denied": "#c9ced6"}
 _HATCH = {"waiting for you": "///", "denied": "///"}
 _MARKERS = "os^Dv"
-"""There are ten colours; the eleventh point has another form."""
+"""Matplotlib has ten colours; from the eleventh point on the marker changes."""
 _MAX_ROWS = 40
-"""More tool runs do not get rows of their own, and of more rows only some are named."""
+"""With more tool runs each turn is one row, and only some of more rows get a label."""
 _MAX_NAMES = 20
 _LABEL_CHARS = 40
 
 
 class Plot(Figure):
-    """A figure that shows itself as a picture, also where pyplot was never imported."""
+    """A figure that IPython can display although pyplot was never imported."""
 
     def _repr_png_(self) -> bytes:
         out, figure = BytesIO(), cast("Any", self)  # half of its types are unknown
@@ -85,7 +88,9 @@ def _pieces(run: RunRecord, turn: EngineTurn, *, one_row: bool) -> Iterable[Piec
             yield Piece(name, "waiting for you", asked_at, tool.waited_ms / 1000)
         if tool.started_at:
             kind = "retries, failures" if _failed(tool) else "tools"
-            yield Piece(name, kind, _seconds_since_start(run, tool.started_at), tool.duration_ms / 1000)
+            yield Piece(
+                name, kind, _seconds_since_start(run, tool.started_at), tool.duration_ms / 1000
+            )
 
 
 def _failed(tool: ToolRun) -> bool:
@@ -128,19 +133,19 @@ def over_time(
 
 
 def outcomes(rows: Sequence[tuple[str, str]]) -> Figure:
-    """How often each tool was called, and how the calls ended.
+    """Bar chart of calls by tool and outcome.
 
     Args:
-        rows: of each call the tool, and `ok`, `failed` or `denied`.
+        rows: for each call the tool, and `ok`, `failed` or `denied`.
     """
     return _counts("calls by tool", "calls", rows, _OUTCOMES)
 
 
 def failures(rows: Sequence[tuple[str, str]]) -> Figure:
-    """Which tools failed, and with what.
+    """Bar chart of failed calls by tool and error code.
 
     Args:
-        rows: of each failed call the tool and the error code.
+        rows: for each failed call the tool and the error code.
     """
     colours = {code: f"C{n % 10}" for n, code in enumerate(_most_common(code for _, code in rows))}
     return _counts("failed calls by tool and error code", "failed calls", rows, colours)
@@ -149,7 +154,7 @@ def failures(rows: Sequence[tuple[str, str]]) -> Figure:
 def _counts(
     title: str, unit: str, rows: Sequence[tuple[str, str]], colours: Mapping[str, str]
 ) -> Figure:
-    """How many rows of each name are of each kind; a kind has a colour."""
+    """Stacked bars: the number of rows by name, with one colour for each kind."""
     names = _most_common(name for name, _ in rows)
     figure, axes = _axes(title, unit, "", height=0.3 * len(names))
     counts = Counter(rows)
@@ -166,10 +171,10 @@ def _counts(
 
 
 def durations(rows: Sequence[tuple[str, float]]) -> Figure:
-    """How long turns took, as a histogram by model.
+    """Histogram of the duration of turns, by model.
 
     Args:
-        rows: of each turn the model and its time in seconds.
+        rows: for each turn the model and its time in seconds.
     """
     figure, axes = _axes("time of turns", "time of a turn (s)", "turns")
     names = _most_common(model for model, _ in rows)
@@ -243,7 +248,7 @@ def cost_quality(
 
 
 def _errors(rows: Sequence[tuple[float, float | None, float | None]]) -> list[list[float]]:
-    """The lengths of the intervals to both sides of their means; 0 where there is none."""
+    """Lengths of the intervals below and above their means; 0 without an interval."""
     below = [max(0.0, mean - (mean if lo is None else lo)) for mean, lo, _ in rows]
     above = [max(0.0, (mean if hi is None else hi) - mean) for mean, _, hi in rows]
     return [below, above]
@@ -265,8 +270,8 @@ def _axes(title: str, x: str, y: str, *, height: float = 3.0) -> tuple[Figure, A
 
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:
-    """Say what the rows are, the first one on top."""
-    step = -(-len(names) // _MAX_ROWS) or 1  # more names would lie upon one another
+    """Label the rows, the first one on top."""
+    step = -(-len(names) // _MAX_ROWS) or 1  # more labels would overlap
     ticks = range(0, len(names), step)
     axes.set_yticks(ticks, [_label(names[tick]) for tick in ticks], fontsize=8)
     axes.set_ylim(max(len(names), 3) - 0.5, -0.5)
@@ -282,7 +287,7 @@ def _with_legend(figure: Figure, axes: Any) -> Figure:
 
 
 def _label(text: str, limit: int = _LABEL_CHARS) -> str:
-    """A name as matplotlib shows it: no formula, no control character, never a hidden label."""
+    """Make a text safe for matplotlib: `$` would start a formula, a leading `_` hides a label."""
     shown_text = "".join(char if char.isprintable() else "?" for char in text)
     shown_text = shown_text if len(shown_text) <= limit else f"{shown_text[: limit - 1]}…"
     plain = shown_text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""A conversation as an example to train a model on, in OpenAI's format of fine-tuning files."""
+"""Exports a conversation as a training example, in OpenAI's format of fine-tuning files."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ToolSpec
 from nbagent.providers.wires.base import EncodingContext
-from nbagent.providers.wires.chat import PROFILES, Chat
+from nbagent.providers.wires.chat import Chat
+from nbagent.providers.wires.chat_profiles import PROFILES
 from nbagent.providers.wires.tool_names import WireNames
 
 
 def training_line(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec]) -> str:
-    """One line of a file: `{"messages": […], "tools": […]}`, up to the last answer.
+    """Write one line of a file: `{"messages": […], "tools": […]}`, up to the last answer.
 
-    Names of tools and ids of calls are those that OpenAI's API takes.
+    Tool names and call ids are encoded for OpenAI's API.
 
     Raises:
-        UsageError: the model answered nothing.
+        UsageError: the conversation has no answer of the model.
     """
     wire, names = Chat(PROFILES["openai"]), WireNames(tool.name for tool in tools)
     context = EncodingContext(origin="", model="", names=names, has_tools=bool(tools))

@@ -1,6 +1,6 @@
-"""A run for other programs: JSON Lines, and OpenTelemetry spans of the GenAI conventions. Pure.
+"""Exports a run as JSON Lines for other programs. Pure.
 
-What is given was kept, so its secrets are hidden already; `Run.export` hides the newest, too.
+Records have no secrets: the store and `Run.export` remove them before.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _SEPARATE_LINES = ("messages", "turns", "system_prompts", "toolsets")
 
 
 def json_lines(run: RunRecord) -> str:
-    """One JSON object a line. `type` says which:
+    """Write one JSON object per line, with its `type`:
 
-    - `run`: all of the record that is not in the other lines
-    - `system_prompt` (`sha`, `text`), `toolset` (`sha`, `tools`): what its turns refer to
-    - `message`: one of the run's own, with its `position` in the whole conversation
-    - `turn`: as in `run.turns`, without its tool runs; the answer's message, which is among the
-      messages unless the turn failed, is in it
+    - `run`: the fields of the record that are not in the other lines
+    - `system_prompt` (`sha`, `text`), `toolset` (`sha`, `tools`): texts that turns refer to
+    - `message`: a message of this run, with its `position` in the whole conversation
+    - `turn`: as in `run.turns`, without its tool runs. It has the message of its response, which is
+      also a `message` unless the turn failed
     - `tool_run`: as in `run.turns[n].tool_runs`, with its `turn_id`
     """
     return "".join(f"{dump_json(line).decode()}\n" for line in _lines(run))
@@ -39,6 +39,3 @@ def _lines(run: RunRecord) -> Iterator[dict[str, Any]]:
         yield {"type": "turn", **turn.model_dump(exclude={"tool_runs"})}
         for tool in turn.tool_runs:
             yield {"type": "tool_run", "turn_id": turn.id, **tool.model_dump()}
-
-
-# OpenTelemetry: https://github.com/open-telemetry/semantic-conventions-genai (v0.1.0)

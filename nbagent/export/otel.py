@@ -1,4 +1,8 @@
-"""A run as OpenTelemetry spans of the GenAI conventions, and as OTLP JSON."""
+"""Exports a run as OpenTelemetry spans, and as OTLP JSON.
+
+Names follow the GenAI conventions v0.1.0:
+https://github.com/open-telemetry/semantic-conventions-genai
+"""
 
 from __future__ import annotations
 
@@ -22,42 +26,36 @@ _PROVIDER_NAMES = {
     "xai": "x_ai",
     "moonshot": "moonshot_ai",
 }
-"""Where the conventions call a provider by another name."""
-
-
+"""Our names of providers to the names of the conventions, where they differ."""
 _REQUEST_ATTRIBUTES = {
     **{name: name for name in ("temperature", "top_p", "max_tokens", "stop_sequences")},
     "reasoning": "reasoning.level",
 }
 
 
-_KIND_INTERNAL = 1
-
-
-_KIND_CLIENT = 3
-
-
+# Numbers of OTLP: SpanKind and StatusCode.
+_KIND_INTERNAL, _KIND_CLIENT = 1, 3
 _STATUS_ERROR = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One operation, by the names of the conventions."""
+    """One operation, with attributes named by the conventions."""
 
     id: str
     parent: str
-    """Empty for the run's own."""
+    """Id of the parent span; empty for the run."""
     name: str
     kind: int
     start: datetime
     ms: float
     attributes: dict[str, Any] = field(repr=False)
     error: str = ""
-    """The code of what went wrong."""
+    """Error code; empty if it succeeded."""
 
     @property
     def nanoseconds(self) -> tuple[int, int]:
-        """From when to when, since 1970."""
+        """Start and end, in nanoseconds since 1970."""
         return (
             to_us(self.start) * 1000,
             to_us(self.start + timedelta(milliseconds=self.ms)) * 1000,
@@ -65,12 +63,12 @@ class Span:
 
 
 def spans_of(run: RunRecord, conversation: Sequence[Message] | None) -> list[Span]:
-    """The run, its model requests and its tool runs, as spans.
+    """Build spans of the run, its model requests and its tool runs.
 
     Args:
-        run: which run.
-        conversation: all messages up to its end, to put what was said, called and given back into
-            the spans; None leaves all content out.
+        run: the run.
+        conversation: all messages up to its end, for spans with messages, arguments and results;
+            None leaves all content out.
     """
     operation = "invoke_workflow" if run.workflow else "invoke_agent"
     name = run.workflow or run.agent
@@ -84,16 +82,18 @@ def spans_of(run: RunRecord, conversation: Sequence[Message] | None) -> list[Spa
         "gen_ai.operation.name": operation,
         "gen_ai.request.model": run.model.partition(":")[2],
         "gen_ai.conversation.id": run.session,
-        "gen_ai.agent.name": name,  # of a workflow, too
+        "gen_ai.agent.name": name,  # the conventions have no attribute for a workflow's name
         "gen_ai.usage.input_tokens": run.usage.prompt_tokens,
         "gen_ai.usage.output_tokens": run.usage.completion_tokens,
     }
     error = run.error.code if run.error and run.phase == "Failed" else ""
     root, title = _span_id(run.id), f"{operation} {name}" if name else operation
-    # `duration_ms` is without what was prepared before the first turn.
+    # `duration_ms` does not include the preparation before the first turn; the span does.
     ended = run.ended_at or run.started_at + timedelta(milliseconds=run.duration_ms)
     ms = (ended - run.started_at) / timedelta(milliseconds=1)
-    spans = [Span(root, "", title, _KIND_INTERNAL, run.started_at, ms, _without_empty(attributes), error)]
+    spans = [
+        Span(root, "", title, _KIND_INTERNAL, run.started_at, ms, _without_empty(attributes), error)
+    ]
     for turn in run.turns:
         spans.append(_chat(run, turn, root, common, conversation))
         spans += [
@@ -116,7 +116,10 @@ def _chat(
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": request.model,
         **common,
-        **{f"gen_ai.request.{to}": request.params.get(name) for name, to in _REQUEST_ATTRIBUTES.items()},
+        **{
+            f"gen_ai.request.{to}": request.params.get(name)
+            for name, to in _REQUEST_ATTRIBUTES.items()
+        },
     }
     if turn.ttft_ms is not None:
         attributes["gen_ai.response.time_to_first_chunk"] = turn.ttft_ms / 1000
@@ -141,7 +144,9 @@ def _chat(
     ms = turn.model_ms + turn.retry_wait_ms
     span_id = _span_id(run.id, turn.id)
     name = f"chat {request.model}"
-    return Span(span_id, root, name, _KIND_CLIENT, turn.started_at, ms, _without_empty(attributes), failed)
+    return Span(
+        span_id, root, name, _KIND_CLIENT, turn.started_at, ms, _without_empty(attributes), failed
+    )
 
 
 def _tool(run: RunRecord, turn: EngineTurn, tool: ToolRun, root: str, content: bool) -> Span:
@@ -158,11 +163,20 @@ def _tool(run: RunRecord, turn: EngineTurn, tool: ToolRun, root: str, content: b
     failed = tool.result.error.code if tool.result and tool.result.error else ""
     start = tool.started_at or turn.started_at
     span_id, name = _span_id(run.id, turn.id, tool.tool_call_id), f"execute_tool {tool.tool_name}"
-    return Span(span_id, root, name, _KIND_INTERNAL, start, tool.duration_ms, _without_empty(attributes), failed)
+    return Span(
+        span_id,
+        root,
+        name,
+        _KIND_INTERNAL,
+        start,
+        tool.duration_ms,
+        _without_empty(attributes),
+        failed,
+    )
 
 
 def _span_id(*words: str) -> str:
-    """Of a span: the same each time that the run is exported."""
+    """Id of a span, derived from the run, so that repeated exports have equal ids."""
     return sha256_hex("/".join(words))[:16]
 
 
@@ -226,7 +240,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def otlp_json(run: RunRecord, spans: Sequence[Span]) -> str:
-    """Spans as an OTLP/JSON document: what a collector takes at `/v1/traces`, and in files."""
+    """Encode spans as an OTLP/JSON document, which collectors read at `/v1/traces` and in files."""
     trace = sha256_hex(run.id)[:32]
     scope = {"name": "nbagent", "version": run.nbagent_version}
     otlp_spans = [_otlp_span(trace, span) for span in spans]
@@ -271,12 +285,12 @@ def _otlp_value(value: Any) -> dict[str, Any]:
 
 
 def send(spans: Sequence[Span], provider: Any = None) -> None:
-    """Give spans to a tracer provider of OpenTelemetry's package; without one, to the global one.
+    """Send spans to a tracer provider of the `opentelemetry` package (default: the global one).
 
     Raises:
         ImportError: the package is not installed.
     """
-    # Late: the package is an extra.
+    # Imported late, because the package is an extra.
     from opentelemetry import trace
 
     tracer = (provider or trace.get_tracer_provider()).get_tracer("nbagent")

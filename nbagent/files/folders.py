@@ -31,7 +31,7 @@ _CHUNK_BYTES = 1 << 16
 _IGNORED_NAMES = re.compile(
     r"__pycache__|__MACOSX|\.git|\.DS_Store|\.ipynb_checkpoints|.*(?:\.swp|~)", re.DOTALL
 )
-"""What programs put beside the files of others."""
+"""Files that programs leave in the folders of others."""
 _TOO_MANY = f"it has more than {_MAX_FILES:,} files; take out what is not needed"
 TOO_LARGE = f"it has more than {MAX_BYTES >> 20} MB; take out what is not needed"
 
@@ -111,10 +111,14 @@ def read_zip(data: bytes) -> dict[str, bytes]:
                 raise _folder_error(("", _TOO_MANY))
             return _read_entries(archive, wanted)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
-        raise _folder_error(("", f"the zip is damaged ({visible(str(error))}); pack it anew")) from None
+        raise _folder_error(
+            ("", f"the zip is damaged ({visible(str(error))}); pack it anew")
+        ) from None
 
 
-def _read_entries(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]) -> dict[str, bytes]:
+def _read_entries(
+    archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo]
+) -> dict[str, bytes]:
     """Read an entry; bytes are counted while reading, whatever the headers claim."""
     files: dict[str, bytes] = {}
     left = MAX_BYTES
@@ -186,7 +190,7 @@ def unpack(files: Mapping[str, bytes], folder: Path) -> None:
             folder.rename(old)
         try:
             fresh.rename(folder)
-        except OSError:  # Another process was faster.
+        except OSError:  # another process unpacked the same files first
             if not _has_same_files(folder, files):
                 raise
     finally:

@@ -19,15 +19,15 @@ from typing import Literal, cast
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.files.names import Parts, path_parts, path_error, visible
+from nbagent.files.names import Parts, path_error, path_parts, visible
 from nbagent.files.opening import Folder, failure, identity_of, open_root
 
 Mode = Literal["ro", "rw"]
 PROJECT, PACKAGE, STATE = "@project", "@pkg", "@state"
-_OWN = (PROJECT, PACKAGE, STATE)
+_BUILT_IN_NAMES = (PROJECT, PACKAGE, STATE)
 _NAME = re.compile(r"@[A-Za-z][A-Za-z0-9_-]{0,31}")
 _LINE = re.compile(r"\s*@?(?P<name>[^=]+?)\s*=\s*(?P<folder>.+?)(?::(?P<mode>ro|rw))?\s*")
-_WILD = frozenset("*?[")
+_WILDCARDS = frozenset("*?[")
 _USAGE = "write --mount NAME=FOLDER:ro or NAME=FOLDER:rw"
 
 
@@ -36,9 +36,9 @@ class Mount:
     """One folder of the host under a name."""
 
     name: str
-    """With its `@`."""
+    """Starts with `@`."""
     root: Path
-    """Absolute, links resolved when the mount was made."""
+    """Absolute path; links are resolved once, here, and refused in every later open."""
     mode: Mode = "ro"
 
     def __post_init__(self) -> None:
@@ -59,14 +59,14 @@ class MountedPath:
     mount: Mount
     parts: Parts
     root: Folder = field(compare=False, repr=False)
-    """Of the mount; not to be closed."""
+    """Open root of the mount, which owns it: do not close it."""
     identity: str = field(default="", repr=False)
-    """Hash of which folder the mount is: its path, and what the system knows it by."""
+    """Hash of the mount's path, device and inode. Approvals are bound to it."""
 
     @property
     def text(self) -> str:
         """The path as named: `@project/a/b.txt`."""
-        return _written(self.mount, self.parts)
+        return _join(self.mount, self.parts)
 
 
 def parse_mount(text: str, *, base: Path | None = None) -> Mount:
@@ -81,7 +81,7 @@ def parse_mount(text: str, *, base: Path | None = None) -> Mount:
     if line is None:
         raise UsageError(f"{text[:200]!r} is no mount; {_USAGE}")
     name = f"@{line['name']}"
-    if name in _OWN:
+    if name in _BUILT_IN_NAMES:
         raise UsageError(f"the name {name} belongs to nbagent; choose another and {_USAGE}")
     # A name that is too long, a folder closed to this user, `~nobody`.
     with suppress(OSError, RuntimeError, ValueError):
@@ -105,12 +105,14 @@ class Mounts(dict[str, Mount]):
     def __init__(self, mounts: Iterable[Mount], *, closed: Sequence[Path] = ()) -> None:
         super().__init__()
         self._closed = tuple(Path(os.path.realpath(path)) for path in closed)
-        self._held: dict[str, Folder] = {}
+        self._open_roots: dict[str, Folder] = {}
         self._lock = threading.Lock()
         for mount in mounts:
             if mount.name in self:
                 raise UsageError(f"two mounts have the name {mount.name}; rename one of them")
-            if mount.name not in _OWN and any(_is_within(mount.root, c) for c in self._closed):
+            if mount.name not in _BUILT_IN_NAMES and any(
+                _is_within(mount.root, c) for c in self._closed
+            ):
                 raise UsageError(
                     f"the folder of the mount {mount.name} is kept by nbagent itself (its store); "
                     "mount another one, and use @state for what should be kept"
@@ -153,19 +155,19 @@ class Mounts(dict[str, Mount]):
         host = mount.root.joinpath(*parts)
         if any(_is_within(host, c) and not _is_within(mount.root, c) for c in self._closed):
             raise path_error(
-                _written(mount, parts), "it is kept by nbagent itself; use another folder"
+                _join(mount, parts), "it is kept by nbagent itself; use another folder"
             )
-        root = self._root(mount)
+        root = self._open_root(mount)
         identity = sha_of([os.fsencode(mount.root).hex(), root.identity])
         return MountedPath(mount, parts, root, identity)
 
     def canonical_path(self, mount: Mount, parts: Parts) -> str:
         """Path for rules, people and records: its name in the widest mount that contains it."""
-        return self._form(mount.root.joinpath(*parts))
+        return self._widest_path(mount.root.joinpath(*parts))
 
-    def _form(self, host: Path) -> str:
-        widest = self._around(host)[0]
-        return _written(widest, host.parts[len(widest.root.parts) :])
+    def _widest_path(self, host: Path) -> str:
+        widest = self._containing(host)[0]
+        return _join(widest, host.parts[len(widest.root.parts) :])
 
     def resolve(self, glob: str) -> tuple[str, ...]:
         """Canonical forms of a rule's glob, to compare with canonical paths.
@@ -173,7 +175,7 @@ class Mounts(dict[str, Mount]):
         Without a mount it is below `@project`, unless it starts with a wildcard.
         """
         first, _, rest = glob.partition("/")
-        if not first or first[0] in _WILD:
+        if not first or first[0] in _WILDCARDS:
             return (glob,)
         if not first.startswith("@"):
             return (self._resolved(PROJECT, glob),)
@@ -183,10 +185,10 @@ class Mounts(dict[str, Mount]):
 
     def _resolved(self, name: str, glob: str) -> str:
         pieces = without_dots(glob).split("/")
-        plain = tuple(takewhile(lambda piece: not set(piece) & _WILD, pieces))
+        plain = tuple(takewhile(lambda piece: not set(piece) & _WILDCARDS, pieces))
         return "/".join((self.canonical_path(self[name], plain), *pieces[len(plain) :]))
 
-    def _around(self, host: Path) -> list[Mount]:
+    def _containing(self, host: Path) -> list[Mount]:
         """Mounts that contain a path, the widest first; of two equal ones the named one."""
         around = (mount for mount in self.values() if _is_within(host, mount.root))
         return sorted(around, key=lambda mount: len(mount.root.parts))
@@ -202,7 +204,7 @@ class Mounts(dict[str, Mount]):
         if any(part.casefold() == ".git" for part in path.parts):
             raise path_error(path.text, "git keeps its own files; ask the person to change them")
         depth = len(path.mount.root.parts)
-        around = self._around(path.mount.root.joinpath(*path.parts))
+        around = self._containing(path.mount.root.joinpath(*path.parts))
         below = [mount for mount in around if len(mount.root.parts) > depth]
         package = [mount for mount in around if mount.name == PACKAGE]
         for mount in (path.mount, *below[-1:], *package):
@@ -213,19 +215,20 @@ class Mounts(dict[str, Mount]):
     @property
     def reserved_paths(self) -> frozenset[str]:
         """Paths that a walk leaves out: closed folders within a mount, in lower case."""
-        inside = (path for path in self._closed if self._around(path))
-        return frozenset(self._form(path).casefold() for path in inside)
+        inside = (path for path in self._closed if self._containing(path))
+        return frozenset(self._widest_path(path).casefold() for path in inside)
 
-    def _root(self, mount: Mount) -> Folder:
+    def _open_root(self, mount: Mount) -> Folder:
         try:
             if mount.name == STATE:
                 mount.root.mkdir(parents=True, exist_ok=True)
-            there = identity_of(os.stat(mount.root))
+            identity = identity_of(os.stat(mount.root))
             with self._lock:
-                root = self._held.get(mount.name)
-                if root is None or root.identity != there:
-                    # The old one is closed when the last who uses it lets go.
-                    root = self._held[mount.name] = open_root(mount.root)
+                root = self._open_roots.get(mount.name)
+                if root is None or root.identity != identity:
+                    # Not closed here: a call may still use the old one. It is closed when its
+                    # last reference ends.
+                    root = self._open_roots[mount.name] = open_root(mount.root)
                 return root
         except (FileNotFoundError, NotADirectoryError):
             raise ToolError(
@@ -241,7 +244,7 @@ def without_dots(path: str) -> str:
     return "/".join(piece for piece in path.strip().split("/") if piece not in ("", "."))
 
 
-def _written(mount: Mount, parts: Parts) -> str:
+def _join(mount: Mount, parts: Parts) -> str:
     return "/".join((mount.name, *parts))
 
 

@@ -17,7 +17,7 @@ Parts = tuple[str, ...]
 """A path below a mount, in pieces; the empty tuple is the mount itself."""
 
 _MAX_BYTES = 255
-"""Of one name, on all common file systems."""
+"""Longest name on all common file systems."""
 _MAX_PARTS = 64
 _MAX_CHARS = 4_096
 _RESERVED = re.compile(
@@ -27,13 +27,13 @@ _NOT_ON_WINDOWS = re.compile(r"~\d|[*?\"<>|]")
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 SECRET_NAMES = (
-    # The environment of programs.
+    # Environments of programs.
     *(".env", ".env[._-]*", "*.env", ".envrc", "*.tfvars", "*.tfvars.json", "*.tfstate*"),
-    # Private keys, and what many of them are kept in.
+    # Private keys and key stores.
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.p8", "*.ppk", "*.jks", "*.keystore", "*.bks"),
     *("*.kdb", "*.kdbx", "*.agekey", "*.ovpn", "id_*", "*_rsa", "*_ed25519", "*_ecdsa"),
     *(".gnupg/", ".ssh/", ".password-store/", "keyrings/", "*.keychain*", "secring.*"),
-    # What says by its name that it is one.
+    # Names that say secret, password, token or key.
     *("secret", "secret.*", "secrets", "secrets.*", "secrets[_-]*", "*[._-]secret", ".secret*"),
     *("*[._-]secrets", "*[_-]secret.*", "*[_-]secrets.*", "client[_-]secret*", ".vault*"),
     *("secrets/", ".secrets/", "*password", "*passwords", "password.*", "passwords.*"),
@@ -45,13 +45,13 @@ SECRET_NAMES = (
     *("auth.json", "auth.toml", "oauth*.json", "service[_-]account*", "serviceaccount*"),
     *("*firebase-adminsdk*", "*keyfile*.json", "access_tokens.db", "wallet.dat", ".renviron"),
     *("key.txt", "keys.txt", "key.json", "keys.json", "*token.txt", "*tokens.txt", "*tokens.csv"),
-    # What programs log in with.
+    # Logins of programs.
     *(".netrc*", "_netrc", ".npmrc", ".yarnrc*", ".pypirc", ".pgpass", "pgpass.conf", ".my.cnf"),
     *(".mylogin.cnf", ".git-credentials", ".s3cfg", ".boto", ".dockercfg", ".dockerconfigjson"),
     *(".terraformrc", "terraform.rc", "*kubeconfig*", ".databrickscfg", ".cdsapirc", "kaggle.json"),
     *(".docker/config.json", ".kube/", ".aws/", ".azure/", ".config/gcloud/", ".config/gh/"),
     *(".m2/settings*.xml", "wp-config.php"),
-    # What browsers and mail programs keep, and what was typed.
+    # Data of browsers and mail programs, and histories of typed commands.
     *("login data*", "web data*", "cookies", "cookies.txt", "cookies.json", "cookies.sqlite*"),
     *("key[34].db", "cert[89].db", "logins*.json", "signons.sqlite", ".mozilla/", ".thunderbird/"),
     *("google-chrome*/", "bravesoftware/", ".config/chromium/", "firefox/profiles/"),
@@ -142,7 +142,7 @@ def looks_secret(path: str) -> bool:
 
     With a slash at the end: True if all files of that folder do.
     """
-    # Two names that a file system may take for one have one answer.
+    # File systems may treat two spellings (case, Unicode form) as one name: both need one answer.
     folded = path if path.isascii() else normalize("NFKC", path)
     folded = folded.casefold()
     last = folded.rpartition("/")[2]

@@ -25,10 +25,14 @@ HAS_DIR_FD = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW") and sys
 _COMMON_FLAGS: int = (
     getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 )
-_FILE_FLAGS: int = os.O_RDONLY | _COMMON_FLAGS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+_FILE_FLAGS: int = (
+    os.O_RDONLY | _COMMON_FLAGS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+)
 _FOLDER_FLAGS: int = os.O_RDONLY | _COMMON_FLAGS | getattr(os, "O_DIRECTORY", 0)
-_TRAVERSE_FLAGS: int = _FOLDER_FLAGS & ~os.O_RDONLY | getattr(os, "O_PATH", getattr(os, "O_SEARCH", 0))
-"""For folders on the way: they need not be readable."""
+_TRAVERSE_FLAGS: int = _FOLDER_FLAGS & ~os.O_RDONLY | getattr(
+    os, "O_PATH", getattr(os, "O_SEARCH", 0)
+)
+"""Flags for folders on the path, which need not be readable."""
 _CREATE_FLAGS: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _COMMON_FLAGS
 
 
@@ -70,7 +74,7 @@ class Folder:
     def folder(self, parts: Sequence[str], *, create: bool = False) -> Folder:
         """Open a folder below it, with its parents created if allowed; without parts a new handle
         of itself."""
-        # Not `dup`: two copies of one description would share a lock and a place in a listing.
+        # Not `dup`: duplicated descriptors share their lock and their position in a listing.
         return Folder(self._open(parts or (".",), _FOLDER_FLAGS, create=create))
 
     def _open(self, parts: Sequence[str], flags: int, *, create: bool = False) -> int:
@@ -78,9 +82,11 @@ class Folder:
         try:
             for number, name in enumerate(parts, 1):
                 if create:
-                    with suppress(FileExistsError):  # Mostly it is there.
+                    with suppress(FileExistsError):  # the usual case; cheaper than a check
                         os.mkdir(name, 0o777, dir_fd=opened[-1])
-                opened.append(_open_in(opened[-1], name, flags if number == len(parts) else _TRAVERSE_FLAGS))
+                opened.append(
+                    _open_in(opened[-1], name, flags if number == len(parts) else _TRAVERSE_FLAGS)
+                )
             return opened.pop()
         finally:
             for descriptor in opened[1:]:
@@ -191,7 +197,7 @@ def _open_in(here: int, name: str, flags: int) -> int:
     try:
         return os.open(name, flags, dir_fd=here)
     except NotADirectoryError:
-        # O_DIRECTORY speaks before O_NOFOLLOW does.
+        # With O_DIRECTORY and O_NOFOLLOW Linux reports a link as ENOTDIR, not as ELOOP.
         if stat.S_ISLNK(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
             raise _link_error() from None
         raise
@@ -224,7 +230,9 @@ def open_root(root: Path) -> Folder:
         return top.folder(root.parts[1:])
 
 
-_LINK_HINT = "links are not followed; use the path of what it points to, or ask the person to mount it"
+_LINK_HINT = (
+    "links are not followed; use the path of what it points to, or ask the person to mount it"
+)
 _ERRORS: dict[int, tuple[ErrorCode, str]] = {
     errno.ENOENT: ("ENOENT", "there is no {path}; look with fs.list"),
     errno.ENOTDIR: ("ENOENT", "there is no {path}: a part of it is no folder; look with fs.list"),
@@ -235,7 +243,11 @@ _ERRORS: dict[int, tuple[ErrorCode, str]] = {
     errno.EACCES: ("E_DENIED", "the system does not let {path} be used; ask the person"),
     errno.EROFS: ("E_DENIED", "{path} is on a read-only file system; write elsewhere"),
 }
-_EQUIVALENT_ERRNOS = {errno.EMLINK: errno.ELOOP, errno.ENODEV: errno.ENXIO, errno.EPERM: errno.EACCES}
+_EQUIVALENT_ERRNOS = {
+    errno.EMLINK: errno.ELOOP,
+    errno.ENODEV: errno.ENXIO,
+    errno.EPERM: errno.EACCES,
+}
 
 
 def failure(error: OSError, path: str) -> ToolError:

@@ -147,7 +147,9 @@ def _add_row(hunk: _Hunk, row: str) -> None:
     elif kind in " +-":
         hunk.lines.append((kind, f"{text}\n" if kind == "+" else text))
     else:
-        _invalid_diff(f"a line of hunk {hunk.number} begins with none of ' ', '+', '-': {row[:80]!r}")
+        _invalid_diff(
+            f"a line of hunk {hunk.number} begins with none of ' ', '+', '-': {row[:80]!r}"
+        )
 
 
 def _invalid_diff(why: str) -> NoReturn:

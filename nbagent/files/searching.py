@@ -24,19 +24,19 @@ from nbagent.files.walking import Globs, Hides, Level, walk
 from nbagent.files.writing import read_bytes
 
 _MAX_BYTES = 64_000_000
-"""Of one file; a larger one is skipped and counted."""
+"""Largest file that is searched; larger ones are skipped and counted."""
 _PROBE_BYTES = 8_192
-"""A zero byte among the first so many means binary."""
+"""A zero byte within the first 8 KiB marks a binary file, as for git."""
 _WINDOW_BYTES = 1 << 17
-"""What the regular expression is given at once: between two of them a stop is seen."""
+"""Bytes per call of the regular expression: a stop is noticed between two calls."""
 _SHOWN_CHARS = 400
-"""Of one line."""
+"""Longest shown part of a line."""
 _MAX_TEXT_CHARS = 40_000
-"""Of all lines of an answer."""
+"""Characters of all lines of an answer."""
 _MAX_PATTERN_CHARS = 1_000
 
 _RE2: Any = re2
-"""It comes without types."""
+"""Any, because the package has no type annotations."""
 
 
 class Match(NamedTuple):
@@ -64,9 +64,9 @@ class SearchQuery:
     max_matches: int = 100
     timeout_s: float = 10.0
     stopped: Callable[[], bool] = lambda: False
-    """Asked again and again; True ends the search."""
+    """Checked repeatedly; True ends the search."""
     allows: Callable[[str], bool] = lambda path: not looks_secret(path)
-    """Whether a file may be looked into, by its path."""
+    """True if the file of a path may be read."""
     hides: Hides = lambda parts, name: False
 
 
@@ -77,7 +77,7 @@ class SearchResult:
     matches: list[Match] = field(default_factory=list[Match])
     files_scanned: int = 0
     files_skipped: int = 0
-    """Too large, or not to be read. Binary and ignored files are not counted."""
+    """Files that are too large or not readable. Binary and ignored files are not counted."""
     matches_found: int = 0
     why_cut: str = ""
 
@@ -94,11 +94,11 @@ def _compile_query(query: str, *, regex: bool) -> Any:
         options.literal = not regex
         options.never_nl = regex
         options.max_mem = 16 << 20
-        # Multi-line: ^ and $ are the ends of lines, of which a window has many.
+        # Multi-line mode: a window has many lines, and ^ and $ must match at each of them.
         source = f"(?m){query}" if regex else query
         try:
             return _RE2.compile(source.encode("utf-8"), options)
-        except Exception as error:  # Its own class, which has no type.
+        except Exception as error:  # re2.error is untyped
             reason: object = error.args[0] if error.args else ""
             text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
             why = (
@@ -135,7 +135,7 @@ class _Search:
 
     def run(self) -> None:
         root = self._place
-        with suppress(NotRegular):  # It is a folder, or the walk says that it is none.
+        with suppress(NotRegular):  # a folder; anything else makes the walk raise
             self._search_file(root.root, root.parts, root.text)
             return
         for level in walk(root, hides=self._query.hides):
@@ -191,7 +191,7 @@ class _Search:
         counted, line = 0, 1
         for begin, end in _windows(data):
             start = begin
-            # An empty match may stand behind the last line, which is none.
+            # An empty match after the final line end belongs to no line.
             while start < end and (match := self._find(data, start, end)):
                 at = match.start()
                 if at >= end:
@@ -228,7 +228,7 @@ def _windows(data: bytes) -> Iterator[tuple[int, int]]:
     begin, size = 0, len(data)
     while begin < size:
         end = begin + _WINDOW_BYTES
-        # With its newline, and not in the middle of a line that fits.
+        # End after a newline; only a line longer than a window is cut.
         end = size if end >= size else data.rfind(b"\n", begin, end) + 1 or end
         yield begin, end
         begin = end

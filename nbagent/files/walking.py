@@ -19,24 +19,16 @@ from nbagent.files.opening import Folder
 from nbagent.files.writing import TEMPORARY, read_bytes
 
 Kind = Literal["file", "folder", "link", "other"]
-
-
 Hides = Callable[[Parts, str], bool]
-"""A folder, as pieces below the mount, and a name in it → whether it is as if it were not there."""
-
-
+"""Takes a folder (path parts below the mount) and a name in it; True leaves the name out."""
 _NOT_ENTERED = frozenset(
     (
         *(".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints"),
         *(".venv", "venv", "site-packages"),
     )
 )
-"""Made by programs; gone into only when they are named."""
-
-
+"""Folders that programs generate; a walk enters them only if it starts there."""
 _MAX_IGNORE_FILE_BYTES = 500_000
-
-
 _MAX_DEPTH = 60
 
 
@@ -46,7 +38,8 @@ class Entry(NamedTuple):
     name: str
     kind: Kind
     ignored: bool
-    """By a .gitignore, made by programs, full of secrets, or with a name that none can write."""
+    """True if a .gitignore matches, programs generated it, it holds secrets, or its name is not
+    allowed in a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +80,12 @@ def _compile_patterns(lines: list[str]) -> Any:
     try:
         return pathspec.GitIgnoreSpec.from_lines(lines) if lines else None
     except ValueError:
-        # One that is wrong does not undo the others; git leaves it out, too.
-        return _compile_patterns([line for line in lines if _compile_patterns([line])]) if len(lines) > 1 else None
+        # Skip invalid patterns one by one, as git does.
+        return (
+            _compile_patterns([line for line in lines if _compile_patterns([line])])
+            if len(lines) > 1
+            else None
+        )
 
 
 def walk(
@@ -140,7 +137,7 @@ def _entries(folder: Folder, parts: Parts, rules: _Rules, hides: Hides) -> list[
 
 
 _Rules = dict[Parts, Any]
-"""What the .gitignore files say, by the folder in which they lie."""
+"""Patterns of the .gitignore files by their folders."""
 
 
 def _load_gitignore(rules: _Rules, folder: Folder, parts: Parts) -> None:
@@ -174,6 +171,6 @@ def _rules_of_parents(path: MountedPath) -> _Rules:
         with closing(path.root.folder(above)) as folder:
             _load_gitignore(rules, folder, above)
         if _is_ignored(rules, above, f"{name}/"):
-            # Who names an ignored folder wants to see what is in it.
+            # A caller that names an ignored folder wants to see its files.
             return {}
     return rules

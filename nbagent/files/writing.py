@@ -31,21 +31,23 @@ else:
     import fcntl
 
 TEMPORARY = ".nbagent-tmp-"
-"""How a half-written file is named; listings leave it out."""
+"""Prefix of unfinished files; listings leave them out."""
 MAX_CHANGED_BYTES = 64_000_000
 """A larger file is not replaced: hashing it would take longer than a stop may wait."""
 _LOCK_WAIT_S = 5.0
 _MAX_TRIES = 20
 _RETRY_PAUSE_S = 0.002
 _LOCKED_ERRNOS = frozenset({errno.EAGAIN, errno.EACCES, errno.EDEADLK})
-_UNSUPPORTED_ERRNOS = frozenset({errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EOPNOTSUPP})
+_UNSUPPORTED_ERRNOS = frozenset(
+    {errno.EBADF, errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EOPNOTSUPP}
+)
 
 
 class FileState(NamedTuple):
     """The state of a file."""
 
     data: bytes | None
-    """None: there is no such file."""
+    """None if the file does not exist."""
     sha: str | None
 
 
@@ -104,7 +106,7 @@ def replace(path: MountedPath, make: Callable[[FileState], bytes]) -> tuple[File
         try:
             folder = path.root.folder(above)
         except FileNotFoundError:
-            # Nothing is made for a change that would be refused.
+            # Ask `make` first, so that a refused change creates no folders.
             make(ABSENT)
             folder = path.root.folder(above, create=True)
         with closing(folder), locked(folder):
@@ -145,10 +147,10 @@ def _check_replaceable(folder: Folder, name: str, path: MountedPath) -> os.stat_
 
 def _write_and_rename(folder: Folder, name: str, data: bytes, old: os.stat_result | None) -> bool:
     """Write a new file and rename it over the old one; False if that was changed meanwhile."""
-    # One name for each file: what a killed writer left is taken away by the next one.
+    # The name depends on the file only, so that the next writer removes the rest of a killed one.
     temporary = TEMPORARY + hashlib.sha256(name.encode()).hexdigest()[:16]
     with suppress(FileNotFoundError):
-        folder.remove(temporary)  # The lock is held: nobody writes it now.
+        folder.remove(temporary)  # safe under the lock: no other writer uses it
     try:
         mode = 0o666 if old is None else 0o600
         descriptor = folder.new_file(temporary, mode)
@@ -166,11 +168,11 @@ def _write_and_rename(folder: Folder, name: str, data: bytes, old: os.stat_resul
             return False
         folder.replace(temporary, name)
     except BaseException:
-        # Also when the person's interrupt came: nothing half-written stays.
+        # BaseException: an interrupt must not leave an unfinished file either.
         with suppress(OSError):
             folder.remove(temporary)
         raise
-    with suppress(OSError):  # Some file systems know no sync of a folder.
+    with suppress(OSError):  # some file systems cannot sync a folder
         folder.sync()
     return True
 
@@ -181,7 +183,7 @@ def _version(status: os.stat_result | None) -> tuple[int, ...]:
 
 def copy_owner(descriptor: int, old: os.stat_result) -> None:
     """Copy owner and mode of the old file, as far as the system allows."""
-    with suppress(OSError, AttributeError):  # Windows has neither.
+    with suppress(OSError, AttributeError):  # Windows has neither function
         os.fchown(descriptor, old.st_uid, old.st_gid)
     with suppress(OSError, AttributeError):
         os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & 0o777)

@@ -12,8 +12,8 @@ from nbagent.contracts.model import Usage
 from nbagent.contracts.records import ScoreRecord
 from nbagent.lab.case_state import CaseState, current_scores, versions_of
 from nbagent.lab.plan import Table, Variant
-from nbagent.session.active import ActiveRun
-from nbagent.session.output import OutputType
+from nbagent.session.active_run import ActiveRun
+from nbagent.session.typed_answer import OutputType
 from nbagent.store import dataframes
 from nbagent.store.batches import recorded_usd, scores_of
 from nbagent.store.columns import Dtype

@@ -22,8 +22,8 @@ from nbagent.lab.scorers import (
     shown_row,
 )
 from nbagent.run import Run, with_options
-from nbagent.session.output import OutputType, answer_text
 from nbagent.session.request import RunRequest
+from nbagent.session.typed_answer import OutputType, answer_text
 from nbagent.shown.texts import cut_middle, safe_repr
 
 _MAX_CHARS = 40_000

@@ -12,8 +12,8 @@ from nbagent.contracts.secrets import redact
 from nbagent.lab.scorers import TEXT_CHARS, checked_name, checked_version, plain_value, shown_row
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
-from nbagent.session.output import answer_text
 from nbagent.session.stores import current_store, find_run
+from nbagent.session.typed_answer import answer_text
 from nbagent.shown.texts import clean, readable, safe_repr
 from nbagent.shown.values import to_text
 from nbagent.store.batches import save_scores, scores_of

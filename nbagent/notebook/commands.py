@@ -28,7 +28,7 @@ from nbagent.notebook.prompt_names import evaluate
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run, tools_passed_to
 from nbagent.run_tree import session_tree
-from nbagent.session.active import active_runs
+from nbagent.session.active_run import active_runs
 from nbagent.session.approval import session_grants
 from nbagent.session.dry_run import dry_run
 from nbagent.session.frontend import frontend

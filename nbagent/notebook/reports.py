@@ -25,7 +25,7 @@ from nbagent.providers.catalogue import find_provider, provider_names
 from nbagent.providers.default_model import choose_default_model, with_provider
 from nbagent.runtime import RunTask, engine_loop
 from nbagent.sandbox.script import isolation_level
-from nbagent.session.active import active_runs
+from nbagent.session.active_run import active_runs
 from nbagent.session.approval import PolicyRules, session_grants
 from nbagent.session.frontend import frontend
 from nbagent.session.models import list_models

@@ -19,7 +19,8 @@ from nbagent.contracts.ports import ChatClient
 from nbagent.providers.provider import Provider, Wires
 from nbagent.providers.wires.anthropic import Anthropic
 from nbagent.providers.wires.base import Wire
-from nbagent.providers.wires.chat import AZURE_HOSTS, PROFILES, Chat, azure_wires, profile_of
+from nbagent.providers.wires.chat import Chat, azure_wires
+from nbagent.providers.wires.chat_profiles import AZURE_HOSTS, PROFILES, profile_of
 from nbagent.providers.wires.google import Google
 from nbagent.providers.wires.ollama import Ollama, ollama_url
 from nbagent.providers.wires.responses import Responses

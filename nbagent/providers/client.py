@@ -25,7 +25,7 @@ from nbagent.contracts.model import (
 )
 from nbagent.providers.address import normalize_base_url, origin
 from nbagent.providers.answer.builder import ResponseBuilder
-from nbagent.providers.answer.reader import NO_CALLS, AnswerReader
+from nbagent.providers.answer.stream_reader import NO_CALLS, AnswerReader
 from nbagent.providers.provider import collect_stream
 from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
 from nbagent.providers.transport.http import (

@@ -18,7 +18,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelCode, ModelError
-from nbagent.providers.answer.fields import objects_in
+from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.rate_limits import MAX_WAIT_S, parse_reset_s, retry_after_s
 from nbagent.providers.transport.sse import safe_line
 

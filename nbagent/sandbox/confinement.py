@@ -15,8 +15,8 @@ _EXECUTE, _WRITE, _READ, _LIST = 1, 2, 4, 8
 _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _FILE_RIGHTS = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 _ALL = (1 << 16) - 1
-# In its own folders a script makes files and folders: no devices, sockets, pipes or symlinks, and
-# nothing there can be executed.
+# A script may create only files and folders in its own folders: a device, socket, pipe or symlink
+# could trick the process that later reads them. Nothing there can be executed.
 _MAKE_SPECIAL = 1 << 6 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
 RIGHTS = {
     "tree": _EXECUTE | _READ | _LIST,
@@ -25,7 +25,7 @@ RIGHTS = {
     "write": _ALL & ~(_MAKE_SPECIAL | _EXECUTE | _IOCTL),
 }
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-"""The same numbers on every machine."""
+"""Numbers of Landlock's system calls, equal on all architectures."""
 PARENT_DEATH, SUBREAPER, NO_NEW_PRIVILEGES = 1, 36, 38
 """Options of `prctl`: the signal when the parent ends; orphans of descendants become children; no
 setuid program gives more than there is."""
@@ -124,7 +124,7 @@ def leave_root(uid: int) -> bool:
     try:
         os.setresuid(uid, uid, uid)
     except OSError:
-        # A user namespace that does not know the number.
+        # This user namespace does not map the id (rootless containers).
         return False
     _set_capabilities(permitted, permitted)
     os.setgroups([])
@@ -149,8 +149,3 @@ def _set_capabilities(effective: int, inheritable: int) -> None:
     low_kept, high_kept = inheritable & 0xFFFFFFFF, inheritable >> 32
     data = struct.pack("=6I", low, low, low_kept, high, high, high_kept)
     _checked(_libc.capset(header, data), "capset")
-
-
-# --- the filter of calls ------------------------------------------------------------------------
-# Closes what Landlock leaves open: sockets, chmod, signals before ABI 6, kernel interfaces. Numbers
-# are those of the kernel's headers: asm/unistd_64.h (x86_64), asm-generic/unistd.h (aarch64).

@@ -35,8 +35,18 @@ _SYSTEM_PATHS = (
     *("/sys/kernel/mm/transparent_hugepage", "/dev/urandom", "/dev/random"),
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full")
-_PREFIX_FOLDERS = ("bin", "lib", "lib32", "lib64", "libexec", "include", "share", "ssl", "pyvenv.cfg")
-"""Not the folder itself: a prefix may be a home folder, or hold a pip.conf with a password."""
+_PREFIX_FOLDERS = (
+    "bin",
+    "lib",
+    "lib32",
+    "lib64",
+    "libexec",
+    "include",
+    "share",
+    "ssl",
+    "pyvenv.cfg",
+)
+"""Only these folders of a prefix: it may be a home folder, or hold a pip.conf with a password."""
 _PACKAGES = ("site-packages", "dist-packages")
 _CODE = (".py", ".so", ".pyd")
 _MAX_ENTRIES = 2000
@@ -96,10 +106,10 @@ class Interpreter:
     extra_path: tuple[str, ...]
     """Folders that the running kernel imports from and that `-I` leaves out."""
     site_folders: tuple[str, ...]
-    """The same, with .pth files of their own."""
+    """Such folders with .pth files."""
     grants: tuple[Grant, ...]
     path_names: tuple[tuple[str, str], ...]
-    """Folders that tracebacks may name, and what to call them."""
+    """Folders in tracebacks, with the names to show instead."""
 
     def command(
         self, source: Path, name: Path, folders: Iterable[Path], args: Iterable[str]
@@ -163,14 +173,21 @@ def _inspect_python(executable: str, python_path: str) -> Interpreter:
             f"({type(error).__name__})",
             code="E_PRECONDITION_FAILED",
         ) from error
-    # What this process imports from in spite of `-I`.
+    # `-I` removes the user's packages and PYTHONPATH, but the notebook imports from them, and a
+    # script should have the same packages.
     user = site.getusersitepackages() if site.ENABLE_USER_SITE else ""
     sites = (user,) if user in sys.path and os.path.isdir(user) else ()
     extra = tuple(p for p in python_path.split(os.pathsep) if os.path.isabs(p) and os.path.isdir(p))
     prefixes = tuple(dict.fromkeys(facts["prefixes"]))
     of_prefixes = [f"{prefix}/{name}" for prefix in prefixes for name in _PREFIX_FOLDERS]
     libraries = os.environ.get(LOADER[0], "").split(os.pathsep)
-    trees = [*_SYSTEM_PATHS, *of_prefixes, *sites, *filter(os.path.isabs, libraries), *facts["mapped"]]
+    trees = [
+        *_SYSTEM_PATHS,
+        *of_prefixes,
+        *sites,
+        *filter(os.path.isabs, libraries),
+        *facts["mapped"],
+    ]
     grants = [*((path, "tree") for path in trees), *((path, "device") for path in _DEVICES)]
     for path in (*facts["path"], *extra):
         if not any(f"{path}/".startswith(f"{folder}/") for folder in of_prefixes):

@@ -30,20 +30,20 @@ from nbagent.sandbox.script_output import Output
 
 LevelName = Literal["landlock", "process"]
 LimitHit = Literal["", "deadline", "stopped", "output", "memory", "processes", "files", "lost"]
-"""What ended a script beside itself. `files`: file size, disk space or number of files; `lost`: the
-script ended the process that watched it."""
+"""Limit that ended a script; empty if it ended by itself. `files`: file size, disk space or number
+of files; `lost`: the script ended its supervisor."""
 
 _MIB = 1024 * 1024
 _SETUP_S = 15.0
-"""How long a loaded machine may take to start the supervisor."""
+"""Time for starting the supervisor on a loaded machine."""
 _GRACE_S = 0.25
-"""How much later than the supervisor this process ends a script itself."""
+"""After the deadline the supervisor has this time to end the script; then this process does."""
 _DRAIN_S = 0.1
-"""How long pipes are read after the end, where something unseen holds them open."""
+"""Time for reading pipes after the end, if an unknown process keeps them open."""
 _EXIT_S = 0.4
 _POLL_S = 0.02
 _MARK = "NBAGENT_SCRIPT"
-"""In the environment of a script and of what it starts."""
+"""Variable in the environment of a script and its children, to find them without a supervisor."""
 _MAX_KILL_ROUNDS = 20
 
 
@@ -53,18 +53,18 @@ class ScriptLimits:
 
     timeout_s: float = 120.0
     memory_bytes: int = 2_000_000_000
-    """Of all its processes together."""
+    """Of all processes of the script together."""
     processes: int = 64
-    """Alive at one time."""
+    """Alive at the same time."""
     open_files: int = 512
     disk_bytes: int = 100 * _MIB
-    """All that lies in its output and temporary folders, and the largest file it can write."""
+    """Size of its output and temporary folders together, and of the largest file."""
     disk_entries: int = 10_000
-    """Files and folders in them."""
+    """Files and folders in these."""
     output_bytes: int = 200_000
-    """Of stdout and of stderr each; what is more is cut from the middle."""
+    """Of stdout and stderr each; the middle of a longer output is cut."""
     flood_bytes: int = 16 * _MIB
-    """Of stdout and stderr together; there the script is ended."""
+    """Of stdout and stderr together; more ends the script."""
     collected_files: int = 100
 
 
@@ -74,12 +74,12 @@ class ScriptJob:
 
     text: str | bytes
     file: Path | None = None
-    """The file that it passes for: its name and folder."""
+    """Path to show as the script's own file."""
     args: tuple[str, ...] = ()
     cwd: Path
-    """Where it runs; readable, not writable where it is kept apart."""
+    """Working folder; readable, and not writable in isolation."""
     keep_to: Path | None = None
-    """A folder for the files that it wrote; None throws them away."""
+    """Folder for the script's files; None discards them."""
     limits: ScriptLimits = ScriptLimits()
     isolation: Isolation = "auto"
 
@@ -93,7 +93,7 @@ class ProcessResult:
     returncode: int | None = None
     ended_by: LimitHit = ""
     setup_error: str = ""
-    """Why it was not run."""
+    """Reason why it was not run; empty if it ran."""
 
 
 def run_at(
@@ -132,10 +132,10 @@ def _save_plan(
         "argv": command,
         "env": env,
         "cwd": read[0],
-        "folders": write,  # The script's own: what it fills counts.
+        "folders": write,  # their size counts for the limit of disk space
         "landlock_abi": confinement.landlock_abi() if level == "landlock" else 0,
         "grants": [*grants, *((p, "tree") for p in read), *((p, "write") for p in write)],
-        "leave_root": os.getuid() == 0,  # It becomes the user of `supervisor.uid_of`.
+        "leave_root": os.getuid() == 0,  # the script becomes the user `supervisor.uid_of`
     }
     (workspace / "plan").write_bytes(marshal.dumps(plan))
 
@@ -147,7 +147,7 @@ package.__path__ = [{folder!r}]
 from nbagent.sandbox.supervisor import main
 main({report!r}, {plan!r})
 """
-"""The package's own __init__ is left out: every script waits for what is imported here."""
+"""Skips the package's own __init__, because every script waits for these imports."""
 
 
 def _run_supervised(job: ScriptJob, plan: Path, mark: str, stop: CancelToken) -> ProcessResult:
@@ -188,7 +188,7 @@ class _RunningScript:
         self._mark = mark
         self._report = b""
         self._requested_end: LimitHit = ""
-        """Why this process ended it."""
+        """Reason why this process ended the script; empty if it did not."""
         self._read_until = time.monotonic() + _SETUP_S
         self._deadline = math.inf
 
@@ -229,7 +229,7 @@ class _RunningScript:
             self._deadline = now + self._job.limits.timeout_s
             self._read_until = self._deadline + _GRACE_S
         if not data:
-            # The supervisor is gone, with or without a last word.
+            # The supervisor has ended, with or without a last report.
             self._read_until = min(self._read_until, now + _DRAIN_S)
 
     def _add_output(self, output: Output, data: bytes) -> None:

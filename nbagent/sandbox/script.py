@@ -57,17 +57,17 @@ class ScriptResult:
     """The result of a script: its exit code, output and files."""
 
     stdout: str
-    """Folders of this machine are named by what they are for the script."""
+    """Host paths are replaced by names such as `$OUTPUT_DIR`."""
     stderr: str
     returncode: int | None
-    """Negative: ended by that signal. None: it was never known."""
+    """Negative for a signal; None if unknown."""
     timed_out: bool
     duration_ms: float
     isolation: LevelName
     ended_by: LimitHit = ""
     files: tuple[ScriptFile, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was cut or left out, each in one sentence."""
+    """One sentence for each cut output and for omitted files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ActiveIsolation:
 
     name: LevelName
     why: str
-    """What it stops and, where it is not the strongest, what is missing here."""
+    """Protection of this level, and what a stronger level lacks on this machine."""
 
     @property
     def is_isolated(self) -> bool:
@@ -101,7 +101,9 @@ def isolation_level(wanted: Isolation = "auto") -> ActiveIsolation:
             f"the isolation 'landlock' does not work here: {missing}; choose 'auto' or 'process'",
             code="E_PRECONDITION_FAILED",
         )
-    return ActiveIsolation("process", f"{_NOT_ISOLATED} (landlock: {missing})" if missing else _NOT_ISOLATED)
+    return ActiveIsolation(
+        "process", f"{_NOT_ISOLATED} (landlock: {missing})" if missing else _NOT_ISOLATED
+    )
 
 
 @lru_cache(maxsize=1)
@@ -141,7 +143,7 @@ def run_script(job: ScriptJob, *, stop: CancelToken | None = None) -> ScriptResu
     try:
         return _run_at(job, isolation_level(job.isolation).name, stop)
     except OSError as error:
-        why = error.strerror or type(error).__name__  # Without the path of this machine.
+        why = error.strerror or type(error).__name__  # the error's text has a host path
         raise ToolError(f"the script was not run: {why}", code="E_PRECONDITION_FAILED") from error
 
 

@@ -21,14 +21,16 @@ from nbagent.sandbox import confinement
 
 LINUX = sys.platform == "linux"
 TELLS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
-"""Whether the kernel says which processes a process started. Others can be ended by group only."""
+"""True if the kernel lists the children of a process. Without the list only the script's process
+group can be ended."""
 _TICK_S = 0.02
 _DISK_EVERY = 5
-"""Ticks between two looks at the disk."""
+"""Ticks between two checks of the disk."""
 _KILL_S = 0.4
-"""How long ended processes are waited for; longer only hangs in the kernel (a dead file server)."""
+"""Time to wait for killed processes; one that takes longer hangs in the kernel (a file server that
+does not answer)."""
 _THREADS_EACH = 4
-"""The limit counts threads too; libraries start some."""
+"""RLIMIT_NPROC counts threads too, and libraries start some."""
 
 
 def uid_of(supervisor: int) -> int:
@@ -40,7 +42,7 @@ def main(report: int, path: str) -> None:
     """Run one script."""
     os.set_inheritable(report, False)
     with open(path, "rb") as file:
-        plan = Plan(**marshal.load(file))  # What is in it: `running._save_plan`.
+        plan = Plan(**marshal.load(file))  # written by `process._save_plan`
     if LINUX:
         confinement.prctl(confinement.SUBREAPER, 1)
     errors, child_errors = os.pipe()
@@ -48,7 +50,7 @@ def main(report: int, path: str) -> None:
     if script == 0:
         _become_script(plan, child_errors)
     os.close(child_errors)
-    # Only the script and its children hold its pipes now.
+    # Close this process's copies of the script's pipes, so that their end is the script's end.
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)
     os.dup2(nothing, 2)
@@ -64,7 +66,7 @@ def main(report: int, path: str) -> None:
         processes.end()
         status = 9 if processes.status is None else processes.status
         _report(report, b"ended %s %d" % (reason.encode(), status))
-    # Taking the interpreter down in order would only keep the script's result waiting.
+    # Not sys.exit: an orderly shutdown of the interpreter would only delay the result.
     os._exit(0)
 
 
@@ -87,7 +89,8 @@ def _become_script(plan: Plan, errors: int) -> None:
         _set_limit("FSIZE", plan.disk_bytes)
         _set_limit("NOFILE", plan.open_files)
         _set_limit("DATA", plan.memory_bytes)
-        # Address space is not memory: threads and libraries reserve much that they never use.
+        # Address space is not memory: threads and libraries reserve far more than they use, so
+        # this limit is wide, and `_watch` measures the real memory.
         _set_limit("AS", 4 * plan.memory_bytes + (2 << 30))
         _set_limit("MSGQUEUE", 0)
         _set_limit("CPU", (int(plan.timeout_s) + 1) * (os.cpu_count() or 1) + 5)
@@ -110,20 +113,21 @@ def _set_limit(name: str, value: int) -> None:
     try:
         resource.setrlimit(number, (value, value))
     except (OSError, ValueError):
-        # macOS knows limits that it does not let be set.
+        # macOS defines limits that cannot be set.
         if LINUX:
             raise
 
 
 def _confine(plan: Plan) -> None:
-    # When the machine runs out of memory, the kernel takes the script and not the notebook.
+    # If the machine runs out of memory, the kernel shall kill the script, not the notebook.
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(b"1000")
     has_own_user = plan.leave_root and confinement.leave_root(uid_of(os.getppid()))
-    # Counted for the user, all threads of all programs: as many as there are, and some more.
+    # RLIMIT_NPROC counts all threads of the user in all programs: without a user of its own, the
+    # script gets the present number on top.
     others = 0 if has_own_user else int(_read("/proc/loadavg").split()[3].partition(b"/")[2])
     _set_limit("NPROC", plan.processes * _THREADS_EACH + others)
-    # After the change of user, which takes it back.
+    # After the change of user, because that clears the signal.
     confinement.prctl(confinement.PARENT_DEATH, 9)
     confinement.prctl(confinement.NO_NEW_PRIVILEGES, 1)
     if plan.landlock_abi:
@@ -146,7 +150,7 @@ class ProcessTree:
     def __init__(self, script: int) -> None:
         self.script = script
         self.status: int | None = None
-        """How the script itself ended."""
+        """Wait status of the script itself; None while it runs."""
 
     def is_alive(self) -> bool:
         """Collect ended processes; True if any is left."""
@@ -192,33 +196,33 @@ def _signal(pids: set[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _watch(family: ProcessTree, plan: Plan) -> str:
+def _watch(processes: ProcessTree, plan: Plan) -> str:
     """Wait for the end of the script or for a limit; return the limit, or an empty text."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     if LINUX:
-        # Before Linux 5.3 its end is seen at the next tick.
+        # pidfd needs Linux 5.3; before, the script's end is noticed at the next tick.
         with suppress(OSError, AttributeError):
-            poll.register(os.pidfd_open(family.script), select.POLLIN)
+            poll.register(os.pidfd_open(processes.script), select.POLLIN)
     deadline = time.monotonic() + plan.timeout_s
     for tick in count(1):
         left = max(0.0, deadline - time.monotonic())
         events = poll.poll(min(left, _TICK_S) * 1000)
-        family.is_alive()
-        if family.status is not None:
+        processes.is_alive()
+        if processes.status is not None:
             break
         if any(fd == 0 for fd, _ in events):
             return "stopped"
         if left <= 0:
             return "deadline"
-        pids = family.members()
+        pids = processes.members()
         if len(pids) > plan.processes:
             return "processes"
         if _memory_bytes(pids, plan.memory_bytes) > plan.memory_bytes:
             return "memory"
         if tick % _DISK_EVERY == 0 and _fills_disk(pids, plan):
             return "files"
-    # What ended by itself was not stopped.
+    # The script ended by itself: no limit, even if one was exceeded at the same time.
     return ""
 
 
@@ -236,11 +240,11 @@ def _pages(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
-def _own_share_bytes(pid: int, otherwise: int) -> int:
-    # What forked children share with their parent counts once.
+def _own_share_bytes(pid: int, fallback: int) -> int:
+    # Proportional shares: memory that forked children share with their parent counts once.
     lines = _read(f"/proc/{pid}/smaps_rollup").splitlines()
     wanted = [line for line in lines if line.startswith((b"Pss_Anon:", b"Pss_Shmem:"))]
-    return sum(int(line.split()[1]) * 1024 for line in wanted) if wanted else otherwise
+    return sum(int(line.split()[1]) * 1024 for line in wanted) if wanted else fallback
 
 
 def _fills_disk(pids: list[int], plan: Plan) -> bool:

@@ -1,4 +1,8 @@
-"""The seccomp filter: a table of system calls, and the BPF program made of it. Data."""
+"""The seccomp filter: a table of system calls, and the BPF program that is built from it.
+
+It closes what Landlock leaves open: sockets, chmod, signals before ABI 6, kernel interfaces.
+Numbers are from the kernel headers asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ def _load(offset: int) -> bytes:
 
 
 def _argument(number: int) -> bytes:
-    # The low half: every argument looked at here is a 32-bit one.
+    # Only the low half: every argument that is checked here has 32 bits.
     return _load(16 + 8 * number)
 
 
@@ -23,17 +27,13 @@ def _mask(value: int) -> bytes:
     return _instruction(0x54, value)
 
 
-def _answer(error: int) -> bytes:
+def _return_error(error: int) -> bytes:
     return _instruction(0x06, 0x00050000 | error)
 
 
 _ALLOW = _instruction(0x06, 0x7FFF0000)
-
-
 _KILL = _instruction(0x06, 0x80000000)
-
-
-_REFUSE = _answer(errno.EPERM)
+_REFUSE = _return_error(errno.EPERM)
 
 
 def _among(argument: int, values: tuple[int, ...], yes: bytes, no: bytes) -> list[bytes]:
@@ -43,8 +43,6 @@ def _among(argument: int, values: tuple[int, ...], yes: bytes, no: bytes) -> lis
 
 
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-
-
 _NEWEST = 462
 """The last number that was looked at (mseal); what came later is answered with ENOSYS."""
 
@@ -125,9 +123,7 @@ _REFUSED = {
     "fanotify_init": (300, 262),
     "inotify_add_watch": (254, 27),
 }
-
-
-# Answered as a kernel without them would: libraries fall back.
+# Refused with ENOSYS, like a kernel without these calls: libraries then use an older call.
 _UNKNOWN = {
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
@@ -136,10 +132,8 @@ _UNKNOWN = {
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
 }
-
-
-# Landlock knows nothing of these. They do nothing and say that they did: copying files asks for
-# them all the time.
+# Landlock does not restrict these. They do nothing and report success, because copying files calls
+# them all the time and would fail otherwise.
 _PRETENDED = {
     "chmod": (90, None),
     "fchmod": (91, 52),
@@ -154,8 +148,6 @@ _PRETENDED = {
     "futimesat": (261, None),
     "utimensat": (280, 88),
 }
-
-
 _ATTRIBUTES = {
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
@@ -164,8 +156,6 @@ _ATTRIBUTES = {
     "lremovexattr": (198, 15),
     "fremovexattr": (199, 16),
 }
-
-
 _ONLY_ITSELF = {
     "prlimit64": (302, 261),
     "sched_setaffinity": (203, 122),
@@ -173,18 +163,12 @@ _ONLY_ITSELF = {
     "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118),
 }
-
-
 _SIGNALS = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131)}
-
-
 _QUEUED_SIGNALS = {
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
-
-
 _NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
 
@@ -197,8 +181,6 @@ _CONTROLS = (
     0x401C5820,  # FS_IOC_FSSETXATTR
     0x8901,  # FIOSETOWN
 )
-
-
 _Rule = tuple[tuple[int | None, int | None], list[bytes]]
 """The numbers of a call, and the code that answers it: every branch of it ends the filter."""
 
@@ -222,7 +204,7 @@ def _by_their_arguments() -> list[_Rule]:
         ((53, 199), pair),
         ((56, 220), [_argument(0), _instruction(0x45, _NAMESPACES, 0, 1), _REFUSE, _ALLOW]),
         ((16, 29), _among(1, _CONTROLS, _REFUSE, _ALLOW)),
-        # F_SETOWN and F_SETOWN_EX let the kernel send signals in the script's name.
+        # F_SETOWN and F_SETOWN_EX make the kernel send signals to other processes.
         ((72, 25), _among(1, (8, 15), _REFUSE, _ALLOW)),
         # PR_SET_DUMPABLE would hide a process from its supervisor.
         ((157, 167), _among(0, (4,), _REFUSE, _ALLOW)),
@@ -243,7 +225,7 @@ def _without_truncate() -> list[_Rule]:
         test = [_argument(argument), _mask(0x203), _instruction(0x15, 0x200, 0, 1)]
         return [*test, _REFUSE, _ALLOW]
 
-    openat2 = [_answer(errno.ENOSYS)]
+    openat2 = [_return_error(errno.ENOSYS)]
     return [
         ((76, 45), [_REFUSE]),
         ((2, None), flags(1)),
@@ -259,13 +241,17 @@ def program(machine: str, *, landlock_abi: int, pid: int) -> bytes:
     """
     code = [_load(4), _instruction(0x15, ARCHES[machine], 1, 0), _KILL, _load(0)]
     if machine == "x86_64":
-        # The x32 table has the same calls under other numbers.
+        # The x32 ABI has the same calls with other numbers, which would pass the rules below.
         code += [_instruction(0x35, 0x40000000, 0, 1), _REFUSE]
-    code += [_instruction(0x35, _NEWEST + 1, 0, 1), _answer(errno.ENOSYS)]
+    code += [_instruction(0x35, _NEWEST + 1, 0, 1), _return_error(errno.ENOSYS)]
     tables = ((_REFUSED, errno.EPERM), (_UNKNOWN, errno.ENOSYS), (_ATTRIBUTES, errno.ENOTSUP))
     rules: list[_Rule] = [
-        *((numbers, [_answer(error)]) for table, error in tables for numbers in table.values()),
-        *((numbers, [_answer(0)]) for numbers in _PRETENDED.values()),
+        *(
+            (numbers, [_return_error(error)])
+            for table, error in tables
+            for numbers in table.values()
+        ),
+        *((numbers, [_return_error(0)]) for numbers in _PRETENDED.values()),
         *_by_their_arguments(),
         *(_without_scopes(pid) if landlock_abi < 6 else ()),
         *(_without_truncate() if landlock_abi < 3 else ()),

@@ -15,7 +15,7 @@ from nbagent.contracts.messages import FINAL_ANSWER, Message
 from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.ports import Composition, TurnDecision
 from nbagent.contracts.records import EngineTurn
-from nbagent.session.output import FINAL_ANSWER_PROMPT, MAX_CORRECTIONS, OutputType
+from nbagent.session.typed_answer import FINAL_ANSWER_PROMPT, MAX_CORRECTIONS, OutputType
 
 TOOL_POLICY = """\
 You can call tools. Call one when it brings you closer to the answer, several at once when they \

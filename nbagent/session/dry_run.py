@@ -17,7 +17,7 @@ from nbagent.contracts.secrets import redact_json
 from nbagent.engine import first_request
 from nbagent.providers.catalogue import find_provider
 from nbagent.runtime import engine_loop, on_engine_thread
-from nbagent.session.active import ActiveRun
+from nbagent.session.active_run import ActiveRun
 from nbagent.session.frontend import Frontend
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import HIDDEN

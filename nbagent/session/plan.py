@@ -32,10 +32,10 @@ from nbagent.session.inherit import (
     unrecorded_options,
 )
 from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings, same_server
-from nbagent.session.output import FinalAnswerHosts, OutputType
 from nbagent.session.replay import DeferredTools, RecordedHost, ReplayedAnswer, open_recording
 from nbagent.session.request import RunRequest
 from nbagent.session.tool_hosts import open_run_tools
+from nbagent.session.typed_answer import FinalAnswerHosts, OutputType
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import check_limits, current_settings, without_secrets
 from nbagent.store.writer import Store

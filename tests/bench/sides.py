@@ -23,7 +23,7 @@ import httpx2
 from nbagent import Agent, runtime, tool
 from nbagent.contracts.events import Event
 from nbagent.contracts.records import RunRecord
-from nbagent.session.active import ActiveRun
+from nbagent.session.active_run import ActiveRun
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions
 from nbagent.store.writer import Store

@@ -23,7 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 from nbagent import Agent, offline
 from nbagent.contracts.errors import NbagentError
-from nbagent.session.active import at_work
+from nbagent.session.active_run import at_work
 from nbagent.session.stores import current_store
 
 ROOM = os.path.dirname(nbagent.__file__)

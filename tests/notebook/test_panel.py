@@ -250,7 +250,7 @@ def test_a_run_that_breaks_before_it_begins_loses_no_words(
             await asyncio.to_thread(began.wait)
         raise StoreError("the disk is gone; mend it")
 
-    monkeypatch.setattr("nbagent.session.active.run_engine", broken)
+    monkeypatch.setattr("nbagent.session.active_run.run_engine", broken)
     stage.ask("Hello?")
     began.set()
     until(lambda: stage.state["error"])

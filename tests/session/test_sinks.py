@@ -33,7 +33,7 @@ from nbagent.contracts.events import (
     Waiting,
 )
 from nbagent.providers.offline import call, calls, delay, script, step
-from nbagent.session import active
+from nbagent.session import active_run
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores, current_store
 from nbagent.store import database
@@ -103,7 +103,7 @@ def test_events_are_seen_only_after_they_are_committed_and_deltas_are_never_stor
 def test_the_lease_of_the_store_is_kept_alive_while_a_run_is_at_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(active, "_HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(active_run, "_HEARTBEAT_S", 0.05)
     beats: list[Store] = []
     heartbeat = Store.heartbeat
 

@@ -55,11 +55,12 @@ def _all_of_them(case: Any) -> bool:
 
 def cases(kind: str, only: Callable[[Any], bool] = _all_of_them, *, once: bool = False) -> Any:
     """Rows of all wires; with `once` all but the first one of each wire are proofs."""
-    rows: Any = [
-        pytest.param(wire, case, id=f"{wire.name}: {case.id}", marks=_PROOF if once and n else ())
-        for wire in WIRES
-        for n, case in enumerate(cast("list[Any]", [*filter(only, getattr(wire, kind))]))
-    ]
+    rows: list[Any] = []
+    for wire in WIRES:
+        chosen: list[Any] = [case for case in getattr(wire, kind) if only(case)]
+        for n, case in enumerate(chosen):
+            marks = _PROOF if once and n else ()
+            rows.append(pytest.param(wire, case, id=f"{wire.name}: {case.id}", marks=marks))
     return pytest.mark.parametrize(("wire", "case"), rows)
 
 

@@ -11,7 +11,8 @@ from nbagent.contracts.model import ChatRequest, ProviderConfig, ToolSpec
 from nbagent.providers.client import WireClient, WireRequest
 from nbagent.providers.wires.anthropic import Anthropic
 from nbagent.providers.wires.base import Wire
-from nbagent.providers.wires.chat import PROFILES, Chat
+from nbagent.providers.wires.chat import Chat
+from nbagent.providers.wires.chat_profiles import PROFILES
 from nbagent.providers.wires.google import Google
 from nbagent.providers.wires.ollama import Ollama
 from nbagent.providers.wires.responses import Responses

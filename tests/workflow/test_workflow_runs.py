@@ -18,7 +18,7 @@ import nbagent
 from nbagent import offline
 from nbagent.contracts.errors import UsageError
 from nbagent.run import with_options
-from nbagent.session.active import ActiveRun, active_runs
+from nbagent.session.active_run import ActiveRun, active_runs
 from nbagent.session.request import RunRequest
 from nbagent.settings.sources import fresh_settings, store_home
 

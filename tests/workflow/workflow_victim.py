@@ -71,7 +71,7 @@ def document_in(home: Path) -> Path | None:
 
 def main() -> None:
     """Fork a victim for each line; say how it ended: a negative signal, or an exit code."""
-    for name in ("nbagent.session.workflow_setup", "nbagent.providers.offline.walk"):
+    for name in ("nbagent.session.workflow_setup", "nbagent.providers.offline.workflow_walk"):
         import_module(name)
     for line in sys.stdin:
         project, home, way, kill = line.rstrip("\n").split("\t")

@@ -12,7 +12,12 @@ from typing import Any, cast
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.model import FinishReason, ModelInfo, Usage
 from nbagent.providers.answer.builder import ResponseBuilder
-from nbagent.providers.answer.fields import arguments_json, objects_in, text_or_empty, token_count
+from nbagent.providers.answer.json_fields import (
+    arguments_json,
+    objects_in,
+    text_or_empty,
+    token_count,
+)
 from nbagent.providers.http_errors import stream_error
 from nbagent.providers.transport.sse import bad_response, fix_surrogates
 

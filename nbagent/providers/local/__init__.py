@@ -41,7 +41,8 @@ from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey, register_secret
 from nbagent.providers.provider import Provider, collect_stream
 from nbagent.providers.transport.sse import safe_line
-from nbagent.providers.wires.chat import PROFILES, Chat
+from nbagent.providers.wires.chat import Chat
+from nbagent.providers.wires.chat_profiles import PROFILES
 
 HUB = "hf:"
 _PART = r"\w[\w.-]*"

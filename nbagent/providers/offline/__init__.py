@@ -22,7 +22,7 @@ from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.demo import demo_answer
 from nbagent.providers.offline.stream import OfflineModel, ScriptedAnswer, call
-from nbagent.providers.offline.walk import is_workflow, workflow_answer
+from nbagent.providers.offline.workflow_walk import is_workflow, workflow_answer
 from nbagent.providers.provider import Provider
 
 __all__ = [

@@ -1,7 +1,7 @@
 """`offline:demo`: a model made of rules. It chooses tools by words and fills arguments by type.
 
-The same request always gives the same answer. Chooses calls and writes texts; `filling` finds the
-values.
+The same request always gives the same answer. Chooses calls and writes texts; `argument_values`
+finds values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from nbagent.contracts.canonical import canonical_json, dump_json, json_object, load_json
 from nbagent.contracts.messages import CONTINUE_PROMPT, FINAL_ANSWER, Message, TextPart, ToolCall
 from nbagent.contracts.model import ChatRequest, ToolSpec
-from nbagent.providers.offline.filling import (
+from nbagent.providers.offline.argument_values import (
     compose,
     fill,
     items,

@@ -17,7 +17,12 @@ from nbagent.contracts.messages import ImagePart, Message, Part, parse_arguments
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.address import normalize_base_url
 from nbagent.providers.answer.builder import ResponseBuilder
-from nbagent.providers.answer.fields import arguments_json, objects_in, text_or_empty, token_count
+from nbagent.providers.answer.json_fields import (
+    arguments_json,
+    objects_in,
+    text_or_empty,
+    token_count,
+)
 from nbagent.providers.answer.vendor_words import (
     finish_reason,
     frame_object,

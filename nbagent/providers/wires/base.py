@@ -17,7 +17,7 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ModelInfo, ToolSpec
 from nbagent.providers.answer.builder import ResponseBuilder
-from nbagent.providers.answer.fields import text_or_empty
+from nbagent.providers.answer.json_fields import text_or_empty
 from nbagent.providers.answer.vendor_words import read_model_list
 from nbagent.providers.transport.sse import Splitter, Sse
 from nbagent.providers.wires.tool_names import WireNames

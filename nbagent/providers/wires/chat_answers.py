@@ -12,7 +12,7 @@ from typing import Any, cast
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.model import ChatRequest
 from nbagent.providers.answer.builder import ResponseBuilder
-from nbagent.providers.answer.fields import objects_in
+from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.answer.vendor_words import (
     add_call,
     finish_reason,

@@ -16,7 +16,7 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part, is_storable_json
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.answer.builder import ResponseBuilder
-from nbagent.providers.answer.fields import objects_in, text_or_empty, token_count
+from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
 from nbagent.providers.answer.vendor_words import add_call, finish_reason, frame_object, read_usage
 from nbagent.providers.transport.sse import bad_response, fix_surrogates
 from nbagent.providers.wires.base import (

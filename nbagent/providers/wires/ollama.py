@@ -15,7 +15,7 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Message
 from nbagent.contracts.model import ChatRequest, ToolSpec
-from nbagent.providers.answer.fields import objects_in, text_or_empty, token_count
+from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
 from nbagent.providers.answer.vendor_words import add_call, finish_reason, frame_object, read_usage
 from nbagent.providers.transport.sse import Ndjson, bad_response
 from nbagent.providers.wires.base import (

@@ -13,7 +13,7 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.messages import ImagePart, Message, Part
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.answer.builder import ResponseBuilder
-from nbagent.providers.answer.fields import arguments_json, objects_in, text_or_empty
+from nbagent.providers.answer.json_fields import arguments_json, objects_in, text_or_empty
 from nbagent.providers.answer.vendor_words import parse_index, read_usage
 from nbagent.providers.http_errors import stream_error
 from nbagent.providers.transport.sse import bad_response

@@ -18,8 +18,8 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest
+from nbagent.providers.offline.argument_values import items, literal
 from nbagent.providers.offline.demo import PlannedCall, call_with_result, cell_text
-from nbagent.providers.offline.filling import items, literal
 from nbagent.providers.offline.stream import ScriptedAnswer, call
 
 _READ, _WRITE, _PATCH = "fs.read", "fs.write", "fs.apply_patch"
