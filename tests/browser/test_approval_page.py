@@ -191,7 +191,11 @@ def test_all_that_stand_in_the_page_are_allowed_together(page: Page) -> None:
 
 
 _KEEPS_TYPING = """
-() => setInterval(() => document.dispatchEvent(new KeyboardEvent("keydown", { key: "a" })), 50)
+() => {
+  const type = () => document.dispatchEvent(new KeyboardEvent("keydown", { key: "a" }));
+  type();
+  setInterval(type, 50);
+}
 """
 
 

@@ -135,7 +135,7 @@ def test_a_kernel_that_ends_is_said_with_what_to_do(page: Page) -> None:
         "The kernel is gone: run the cell again; only the missing cases are run"
     )
     assert page.locator(".nba-batch :is([data-do=stop], [data-do=pause])").count() == 0
-    expect(page.locator(".nba-review")).to_contain_text("the labels are kept")
+    expect(page.locator(".nba-review")).to_contain_text("your labels are kept")
     assert page.locator(".nba-review button:enabled").count() == 0
 
 

@@ -17,7 +17,7 @@ SETUP = """
 %load_ext nbagent
 import os, time, nbagent
 
-os.environ["NBAGENT_OFFLINE_DELAY_MS"] = "DELAY"
+os.environ["NBAGENT_OFFLINE_DELAY_MS"] = "MS_A_PIECE"
 
 @nbagent.tool
 def nap(seconds: int) -> str:
@@ -96,7 +96,7 @@ def test_a_stop_ends_a_run_soon_and_the_notebook_goes_on(
     major = int(_version(place.kernel).split(".")[0])
     if way == "button" and work != "model" and major < 7:
         pytest.skip("with ipykernel 6 a click waits for the end of a synchronous tool")
-    setup = SETUP.replace("DELAY", "30" if work == "model" else "0")
+    setup = SETUP.replace("MS_A_PIECE", "30" if work == "model" else "0")
     cells = [setup, WORK[work], NEXT, "%agent resume"]
     notebook = open_notebook(cells, place.app, kernel=place.kernel)
     notebook.run(0)

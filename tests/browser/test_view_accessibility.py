@@ -156,7 +156,7 @@ def test_no_meaning_is_in_a_colour_alone(page: Page) -> None:
     stage = Stage(page, rich())
     said = (
         *("Failed", "✕ E_TOOL_FAILED", "✕ LLM_RATE_LIMITED: too many requests", "model 2.7 s"),
-        *("wait a little, then %agent resume", "arguments edited by you after 4.2 s"),
+        *("wait a little, then continue with %agent resume", "arguments edited by you after 4.2 s"),
         *("the result was shortened", "note: the disk is full", "a plot"),
     )
     for form in ("live", "static"):
