@@ -217,7 +217,11 @@ def test_a_stream_is_not_read_out_piece_by_piece(page: Page) -> None:
     expect(page.locator(".nba-activity b")).not_to_have_text("9.0 s")  # it counts down
     stage.play([events.TextDelta("C01", "and on")])
     stage.finish()
-    assert page.get_by_role("status").inner_text() == "Answered"
+    announcer = page.get_by_role("status")
+    assert announcer.inner_text() == "Answered"
+    box = announcer.bounding_box()
+    assert box is not None
+    assert (box["width"], box["height"]) == (1, 1), "what is read out is not seen"
 
 
 def test_nothing_moves_where_motion_is_not_wanted(page: Page) -> None:
