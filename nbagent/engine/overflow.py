@@ -119,8 +119,8 @@ class Overflow:
             )
         none_left = "There is no tool result left to shorten. " if self._plan.trim else ""
         return (
-            f"{none_left}Nothing is lost: run.resume(model=…) uses a model with a larger context, "
-            "run.fork(TURN, …) repeats an earlier turn."
+            f"{none_left}Nothing is lost: choose a model with a larger context with "
+            "run.resume(model=…), or repeat an earlier turn with run.fork(TURN, …)."
         )
 
 

@@ -73,7 +73,7 @@ def help_of(topic: str = "") -> Listing:
         UsageError: there is no such topic, command or option; the message names the nearest one.
     """
     topic = topic.strip().removeprefix("%agent ").strip()
-    if topic in ("", "%%agent", "%agent", "agent"):
+    if topic in ("", "%%agent", "%agent"):
         return _basics()
     if topic == "all":
         return _everything()
@@ -130,8 +130,8 @@ def _basics() -> Listing:
         rows=_option_rows(_BASICS),
         parts=[
             Listing(title=_COMMANDS_TITLE, rows=_command_rows(_BASICS.commands)),
-            Listing(title="Examples", notes=[_EXAMPLES]),
             Listing(title="More", notes=[f"%agent help TOPIC, of {', '.join(TOPICS)}; or all"]),
+            Listing(title="Examples", notes=[_EXAMPLES]),
         ],
     )
 

@@ -23,7 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 from nbagent import Agent, offline
 from nbagent.contracts.errors import NbagentError
-from nbagent.session.active_run import at_work
+from nbagent.session.active_run import active_runs
 from nbagent.session.stores import current_store
 
 ROOM = os.path.dirname(nbagent.__file__)
@@ -142,7 +142,7 @@ def pressed(door, n, since):
     finally:
         text = sys.stdout.getvalue() + sys.stderr.getvalue()
         sys.stdout, sys.stderr = printed
-    left = at_work()
+    left = active_runs()
     if door in WAITING:
         assert not left, (door, n, at.where, raised)
     for live in left:

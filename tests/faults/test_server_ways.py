@@ -271,9 +271,9 @@ def test_this_machine_and_a_host_in_no_proxy_are_asked_directly(
 
 
 UNUSABLE: dict[str, tuple[str, str, str]] = {
-    "no proxy for HTTP": ("HTTPS_PROXY", "socks5://127.0.0.1:1080", "only HTTP proxies"),
-    "a port in words": ("HTTPS_PROXY", "http://127.0.0.1:port", "cannot be read"),
-    "a broken host": ("HTTPS_PROXY", "http://me:s3cret-pass@[::1:80", "cannot be read"),
+    "no proxy for HTTP": ("HTTPS_PROXY", "socks5://127.0.0.1:1080", "not an HTTP proxy"),
+    "a port in words": ("HTTPS_PROXY", "http://127.0.0.1:port", "address is not valid"),
+    "a broken host": ("HTTPS_PROXY", "http://me:s3cret-pass@[::1:80", "address is not valid"),
     "no file": ("SSL_CERT_FILE", "/nowhere/certificates.pem", "/nowhere/certificates.pem"),
     "no certificate": ("SSL_CERT_FILE", __file__, __file__),
 }

@@ -580,7 +580,7 @@ def test_a_forgotten_run_takes_its_scores_and_its_judges_with_it() -> None:
     left = set(judges["run_id"]) - of_first
     assert set(nbagent.runs()["run_id"]) == {second.id, *left}
     child = second.resume("And 5?", model=script(["Ten."]))
-    with pytest.raises(UsageError, match=f"would lose the beginning: {child.id[:8]};"):
+    with pytest.raises(UsageError, match=f"would lose their beginning: {child.id[:8]};"):
         nbagent.forget(second)
     assert {*nbagent.forget(second, children=True)} == {second.id, child.id, *left}
     assert nbagent.runs().empty

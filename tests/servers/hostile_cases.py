@@ -125,7 +125,7 @@ def statuses(wire: Dialect) -> dict[str, Case]:
         "400 body without end": Case(drips(endless, chunked(b"x" * 60_000), 0.001), _WRONG),
         "status out of range": Case(sends(whole({}, "999 X")), _WRONG, asked=3),
         "429 for 61 s": one("429 X", _LIMITED, "Retry-After: 61", says="61"),
-        "429 for ever": one("429 X", _LIMITED, "Retry-After: inf", says="for ever"),
+        "429 for ever": one("429 X", _LIMITED, "Retry-After: inf", says="without end"),
         "429 until tomorrow": one("429 X", _LIMITED, f"Retry-After: {tomorrow}", says=r"86,\d\d\d"),
     } | {
         f"{status} to another host": refuses(

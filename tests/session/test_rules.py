@@ -114,7 +114,7 @@ def test_the_listing_says_what_happens_at_a_call_and_why() -> None:
     assert "asks first: ask='look'" in line_of("look(path: string)", said)
     delete_line = line_of("delete(path: string)", said)
     assert "asks first; some calls: deny=delete(path=/etc/*)" in delete_line
-    assert "Rules that hold: " in said
+    assert "Rules: " in said
 
 
 HOLD: list[tuple[str, dict[str, Any]]] = [

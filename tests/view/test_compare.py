@@ -170,7 +170,7 @@ def test_history_finds_a_text_in_prompts_answers_and_results() -> None:
     assert nbagent.history(sort="total_tokens", limit=1)[0].id == most.id
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"sort": "beauty"}, "is not a column"),
-        ({"search": "a" * 100_000}, "up to 1,000 characters"),
+        ({"search": "a" * 100_000}, "at most 1,000 characters"),
         ({"search": "\ud800"}, "whole ones"),
         ({"limit": "5"}, "does not fit"),
         ({"limit": True}, "does not fit"),

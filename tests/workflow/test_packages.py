@@ -286,7 +286,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
             (A, 4, "fs.apply_patch"),
             (A, 6, "no file voice.md"),
             (J, 3, "no file steps/plan.md"),
-            (J, 8, "second time"),
+            (J, 8, "used twice"),
             (J, 15, "no node 'stop'"),
             (W, 2, "no node 'begin'"),
         ],
