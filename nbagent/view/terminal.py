@@ -15,7 +15,7 @@ import shutil
 import unicodedata
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import assert_never
+from typing import Any, assert_never
 
 from nbagent.contracts import events
 from nbagent.contracts.canonical import utc_now
@@ -215,12 +215,12 @@ class PlainPrinter:
             self._line(f"{turn.id}  {sanitize_prose(turn.text)}")
             return
         # Late: rich may be missing, and only a terminal needs it.
-        from rich.console import Console
-        from rich.markdown import Markdown
+        from rich.console import Console  # pyright: ignore
+        from rich.markdown import Markdown  # pyright: ignore
 
-        console = Console()
+        console: Any = Console()
         with console.capture() as captured:
-            rendered = Markdown(sanitize_prose(turn.text), hyperlinks=False)
+            rendered: Any = Markdown(sanitize_prose(turn.text), hyperlinks=False)
             console.print(rendered)
         self._line(f"{turn.id}\n{captured.get().rstrip()}")
 

@@ -73,7 +73,7 @@ def test_without_a_view_it_is_asked_by_input(kernel: Asking, case: str) -> None:
     assert prompts[0] == "Allow? [y]es once, for the [s]ession, [e]dit, [n]o: "
     assert "? keep" in shown.printed
     assert ("Type y, s, e or n." in shown.printed) == ("maybe" in lines)
-    assert ("this is not JSON" in shown.printed) == ("{text}" in lines)
+    assert ("not valid JSON" in shown.printed) == ("{text}" in lines)
     assert "a⟦U+202E⟧b" in shown.printed
     assert shown.printed.endswith("Done.\n")
     assert kernel.last_call() == decided

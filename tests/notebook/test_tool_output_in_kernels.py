@@ -78,8 +78,9 @@ def test_output_of_a_tool_stands_in_its_run_and_not_in_the_cell(
     assert streamed_or_shown(kernel, f"t = tool_run(tool({body!r}))") == in_cell
     assert kernel.value("(t.printed, len(t.shown), plt.get_fignums())") == (printed, shown, [])
     assert kernel.value("SEEN == (sys.stdout, sys.stderr, get_ipython().display_pub.publish)")
-    kernel.run("from nbagent.store.rows import packed, unpacked")
-    kept = "(nbagent.open_run(run.id).record == run.record == unpacked(packed(run.record)))"
+    kernel.run("from nbagent.store.rows import from_notebook_json, to_notebook_json")
+    kernel.run("saved = from_notebook_json(to_notebook_json(run.record))")
+    kept = "nbagent.open_run(run.id).record == run.record == saved"
     assert kernel.value(kept), "in the store and in a saved notebook"
 
 

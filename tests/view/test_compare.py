@@ -171,9 +171,9 @@ def test_history_finds_a_text_in_prompts_answers_and_results() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"sort": "beauty"}, "is not a column"),
         ({"search": "a" * 100_000}, "at most 1,000 characters"),
-        ({"search": "\ud800"}, "whole ones"),
-        ({"limit": "5"}, "does not fit"),
-        ({"limit": True}, "does not fit"),
+        ({"search": "\ud800"}, "without half a character"),
+        ({"limit": "5"}, "is not valid"),
+        ({"limit": True}, "is not valid"),
     ]
     for options, said in wrong:
         with pytest.raises(nbagent.UsageError, match=said):
