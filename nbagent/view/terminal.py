@@ -15,7 +15,7 @@ import shutil
 import unicodedata
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from nbagent.contracts import events
 from nbagent.contracts.canonical import utc_now
@@ -218,9 +218,9 @@ class PlainPrinter:
         from rich.console import Console  # pyright: ignore
         from rich.markdown import Markdown  # pyright: ignore
 
-        console: Any = Console()
+        console, render = cast("Any", Console)(), cast("Any", Markdown)
         with console.capture() as captured:
-            rendered: Any = Markdown(sanitize_prose(turn.text), hyperlinks=False)
+            rendered = render(sanitize_prose(turn.text), hyperlinks=False)
             console.print(rendered)
         self._line(f"{turn.id}\n{captured.get().rstrip()}")
 
