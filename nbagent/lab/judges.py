@@ -46,7 +46,8 @@ The rubric:
 
 
 class Judgement(BaseModel):
-    """Answer type of a judge, unless `output` gives another."""
+    # Sent to the model with the schema, so a part of recorded requests: keep its words.
+    """What a judge answers where no other type is asked for."""
 
     reason: str = Field(description="One to three sentences: what in the answer decides.")
     ok: bool = Field(description="Whether the answer fulfils the rubric.")
