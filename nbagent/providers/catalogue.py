@@ -1,7 +1,7 @@
 """The built-in providers, one row each, and look-up of providers by name.
 
 A row names wires, address, key variables and default model. A server with a known wire needs a
-row here; a server that differs from its wire also needs a profile in `wires/chat.py`.
+row here; a server that differs from its wire also needs a profile in `wires/chat_profiles.py`.
 """
 
 from __future__ import annotations
