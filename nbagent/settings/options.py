@@ -1,8 +1,8 @@
 """The table of options. Each option is declared here once; everything else reads its row.
 
 Readers of the table: the line of a cell, `%agent config`, completion, help, the panel, environment
-variables, files, and inheritance by child runs. To add an option, add a row and use the value; one that is sent to
-the model also needs a field of `ChatRequest` and a line in each wire.
+variables, files, and inheritance by child runs. To add an option, add a row and use the value;
+one that is sent to the model also needs a field of `ChatRequest` and a line in each wire.
 """
 
 from __future__ import annotations
