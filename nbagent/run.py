@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import reprlib
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -396,8 +396,7 @@ class Run:
     def __dir__(self) -> list[str]:
         """Public names only, for Tab: methods for other modules of nbagent are left out."""
         internal = {"starting", "await_end", "passed_tools"}
-        public = (name for name in super().__dir__() if name[:1] != "_" or name[:2] == "__")
-        return [name for name in public if name not in internal]
+        return public_names(super().__dir__(), internal)
 
     def __str__(self) -> str:
         return self.text
@@ -430,6 +429,12 @@ def tools_passed_to(run_id: str | None, names: Mapping[str, Any]) -> tuple[objec
     """
     last = names.get("_run")
     return last.passed_tools if isinstance(last, Run) and last.id == run_id else None
+
+
+def public_names(names: Iterable[str], internal: Collection[str]) -> list[str]:
+    """Names that Tab offers of a handle: no private ones, and none for other modules of nbagent."""
+    public = (name for name in names if name[:1] != "_" or name[:2] == "__")
+    return [name for name in public if name not in internal]
 
 
 def open_run(ref: str) -> Run:

@@ -38,7 +38,7 @@ from nbagent.lab.plan import (
 )
 from nbagent.lab.runner import Runner
 from nbagent.lab.scorers import as_scorers
-from nbagent.run import Run, open_run
+from nbagent.run import Run, open_run, public_names
 from nbagent.session.dry_run import plan_first_request
 from nbagent.session.frontend import BatchView, frontend
 from nbagent.session.request import RunRequest
@@ -473,8 +473,7 @@ class Batch:
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        public = (name for name in super().__dir__() if name[:1] != "_" or name[:2] == "__")
-        return [name for name in public if name != "await_end"]
+        return public_names(super().__dir__(), {"await_end"})
 
     def __repr__(self) -> str:
         progress = self.progress

@@ -368,10 +368,12 @@ def record_from_rows(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
             tool_runs = tuple(finished.get(other.tool_call_id, other) for other in turn.tool_runs)
             turns.append(turn.model_copy(update={"tool_runs": tool_runs}))
             messages[max(messages, default=-1) + 1] = turn.response.message
+    doc: Row = run.get("doc", {})
     fields: Row = {
         **_record_fields(run),
         "id": run["run_id"],
         "base_url": run.get("server"),
+        **{name: _with_current_names(doc[name]) for name in ("options", "limits") if name in doc},
         "case": {**run, "sha": run["case_sha"]} if "batch" in run else None,
         "usage": _usage(run) or Usage(),
         "messages": tuple(messages[position] for position in sorted(messages) if position >= 0),
@@ -444,11 +446,7 @@ def _record_fields(row: Row) -> Row:
     if "error_code" in row:
         details = _with_current_names(doc.get("error_details", {}))
         error = {"code": row["error_code"], "message": row["error"], "details": details}
-    # Options and limits of a run stand in its `doc`.
-    renamed = {
-        name: _with_current_names(doc[name]) for name in ("options", "limits") if doc.get(name)
-    }
-    return {**row, **doc, **renamed, **times, "error": error}
+    return {**row, **doc, **times, "error": error}
 
 
 def _with_stored_names(values: Mapping[str, Any]) -> Row:

@@ -9,11 +9,7 @@ from typing import Literal
 from nbagent.providers.address import host_of, origin
 
 _ANY_ID = re.compile(r"[\x21-\x7e]{1,64}")
-
-
 _OPENAI_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
-
-
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
