@@ -18,7 +18,7 @@ from nbagent.session.stores import current_store
 from nbagent.store.dataframes import frame_of
 from nbagent.view.compare import LETTERS, compare_node, compare_text, differences
 from nbagent.view.node import Node
-from nbagent.view.picture import page
+from nbagent.view.run_picture import page
 from nbagent.view.run_rows import history_node
 from nbagent.view.value_nodes import runs_text
 

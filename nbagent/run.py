@@ -17,7 +17,8 @@ from nbagent import runtime
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, error_from_info
 from nbagent.contracts.messages import Message, redacted
 from nbagent.contracts.model import ChatRequest, Usage
-from nbagent.contracts.records import EngineTurn, Phase, RunRecord, StopReason
+from nbagent.contracts.records import EngineTurn, Phase, RunRecord
+from nbagent.contracts.stop_reasons import StopReason
 from nbagent.export.formats import FORMATS, ExportSource
 from nbagent.providers.offline import test_source
 from nbagent.run_tree import RetryResult

@@ -93,7 +93,7 @@ class RetryResult(Sequence[R], Generic[R]):
         return str(self._listing())
 
     def _repr_html_(self) -> str:
-        from nbagent.view.picture import ROOT_CLASS
+        from nbagent.view.run_picture import ROOT_CLASS
 
         return _page(h("div", ROOT_CLASS, self._listing().node()))
 
@@ -110,7 +110,7 @@ class SessionTree:
 
     def node(self, kernel: str = "") -> Node:
         """Build the drawing; each run can be opened, and with a kernel it is shown below."""
-        from nbagent.view.picture import ROOT_CLASS
+        from nbagent.view.run_picture import ROOT_CLASS
 
         tree = tree_node(self.branches, current=self.current)
         return h("div", ROOT_CLASS, tree, data_kernel=kernel or None)
@@ -127,7 +127,7 @@ class SessionTree:
 
 
 def _page(node: Node) -> str:
-    from nbagent.view.picture import page
+    from nbagent.view.run_picture import page
 
     return page(node)
 

@@ -23,7 +23,8 @@ from nbagent.contracts.model import (
     ModelInfo,
     ToolSpec,
 )
-from nbagent.contracts.records import EngineTurn, StopReason
+from nbagent.contracts.records import EngineTurn
+from nbagent.contracts.stop_reasons import StopReason
 from nbagent.contracts.tools import PreparedCall, ToolContext
 
 

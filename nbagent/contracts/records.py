@@ -15,19 +15,9 @@ from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.limits import Limits
 from nbagent.contracts.messages import ImagePart, Message, Part, TextPart, Value, parse_arguments
 from nbagent.contracts.model import ChatResponse, ToolSpec, Usage
+from nbagent.contracts.stop_reasons import StopReason
 
 Phase = Literal["Running", "WaitingUser", "Completed", "Failed"]
-StopReason = Literal[
-    "answered",
-    "workflow_complete",
-    "max_turns",
-    "loop_detected",
-    "budget",
-    "length",
-    "content_filter",
-    "stopped",
-    "error",
-]
 RanIn = Literal["main thread", "waiting thread", "worker thread", "tool loop", "notebook loop"]
 
 

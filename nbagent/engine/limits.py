@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.model import ChatRequest, Usage
 from nbagent.contracts.ports import Cost
-from nbagent.contracts.records import EngineTurn, Phase, StopReason
+from nbagent.contracts.records import EngineTurn, Phase
+from nbagent.contracts.stop_reasons import StopReason
 from nbagent.engine.overflow import CHARS_PER_TOKEN, request_chars
 from nbagent.engine.plan import EnginePlan
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from nbagent.contracts.records import RunRecord
 from nbagent.view.markdown import INLINE
 from nbagent.view.node import Node, is_allowed, text_of
-from nbagent.view.picture import page, picture
+from nbagent.view.run_picture import page, picture
 from nbagent.view.words import sanitize_value
 
 # The policy forbids scripts and requests, so that even a mistake in escaping could not run or load

@@ -29,7 +29,7 @@ from nbagent.view.batch import (
 )
 from nbagent.view.live import Op
 from nbagent.view.node import Node
-from nbagent.view.picture import page
+from nbagent.view.run_picture import page
 
 INTERVAL_S = 0.25
 _SAVE_MS = 10_000

@@ -1,6 +1,6 @@
 """Chooses the view of each run: live in a front end, one display without, lines in a terminal.
 
-The live view is in `run_widget`, the buttons below a run in `actions`.
+The live view is in `run_widget`, the buttons below a run in `button_actions`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nbagent.contracts.events import Event, RunFinished
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import Capture, RunCode
-from nbagent.notebook import actions, comms, kernel
+from nbagent.notebook import button_actions, comms, kernel
 from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
 from nbagent.notebook.capture import capture
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
@@ -39,10 +39,10 @@ from nbagent.session.frontend import (
     RunList,
 )
 from nbagent.settings.options import RunOptions
-from nbagent.view import labels
+from nbagent.view import run_status
 from nbagent.view.batch import BatchProgress, is_active
-from nbagent.view.picture import page
 from nbagent.view.question import ask_by_input
+from nbagent.view.run_picture import page
 
 _shown: dict[str, str | None] = {}
 """Runs that the last cell executions started or showed, so that none is shown twice."""
@@ -125,7 +125,7 @@ class NotebookFrontend(Frontend):
         if kernel.is_headless():
             return HeadlessSink()
         try:
-            actions.enable_buttons()
+            button_actions.enable_buttons()
             return LiveOutput(Output()).open(run, controls)
         except Exception:
             # Without working widgets, show the picture at the end. A run must not fail because of
@@ -147,7 +147,7 @@ class NotebookFrontend(Frontend):
         if kernel.is_headless():
             return FinalBatch()
         try:
-            actions.enable_buttons()
+            button_actions.enable_buttons()
             return LiveBatch(progress, controls)
         except Exception:
             logging.getLogger("nbagent").debug("no live view", exc_info=True)
@@ -175,7 +175,7 @@ class NotebookFrontend(Frontend):
         if kernel.is_headless():
             display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
         else:
-            actions.enable_buttons()
+            button_actions.enable_buttons()
             ListOutput(search).show(runs)
         return True
 
@@ -206,7 +206,7 @@ class RawSink(NoticePrinter):
             if event.run.text:
                 print(event.run.text)
             if event.run.stop_reason not in ("answered", "workflow_complete"):
-                self.print_line(f"({labels.status_of(event.run).word})")
+                self.print_line(f"({run_status.status_of(event.run).word})")
 
 
 class HeadlessSink:
@@ -232,7 +232,7 @@ def show_again(run: RunRecord) -> None:
     if kernel.is_headless():
         display_final(run)
         return
-    actions.enable_buttons()
+    button_actions.enable_buttons()
     output = Output()
     output.add(run.id)
     output.show_saved(run)

@@ -62,7 +62,7 @@ def to_html(value: Any) -> str | None:
             return None
         value = [item.record for item in value]
     # Late: these modules take longer to import than loading the extension may take.
-    from nbagent.view.picture import page
+    from nbagent.view.run_picture import page
     from nbagent.view.value_nodes import value_node
 
     node = value_node(value)

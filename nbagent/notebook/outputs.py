@@ -28,7 +28,7 @@ from nbagent.store.rows import to_notebook_json
 from nbagent.store.writer import Store
 from nbagent.view.compare import compare_node, compare_text
 from nbagent.view.node import Node, h, html
-from nbagent.view.picture import ROOT_CLASS, page, picture
+from nbagent.view.run_picture import ROOT_CLASS, page, picture
 from nbagent.view.run_tree import answers_listing
 from nbagent.view.terminal import run_text
 

@@ -1,8 +1,8 @@
 """The panel: a prompt box, a form and a conversation beside the cells. `panel()` opens it.
 
-One per kernel, even if it is shown several times. It is an output like others: `actions` handles
-the buttons below its runs. Typed text arrives as messages and is never stored in a trait, because
-a notebook may be saved with its traits. The kernel's main thread starts a run when it is free.
+One per kernel, even if it is shown several times. `button_actions` handles the buttons below its
+runs, as in other outputs. Typed text arrives as messages and is never stored in a trait, because a
+notebook may be saved with its traits. The kernel's main thread starts a run when it is free.
 """
 
 # ipywidgets and anywidget have no types.
@@ -30,7 +30,7 @@ from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.formats import FORMATS
-from nbagent.notebook import actions, kernel, panel_lists
+from nbagent.notebook import button_actions, kernel, panel_lists
 from nbagent.notebook.clicks import run_in_thread, run_on_main_loop, start_by_click
 from nbagent.notebook.outputs import Output, ViewOpener
 from nbagent.notebook.panel_form import Form, without_keys
@@ -44,8 +44,8 @@ from nbagent.session.stores import current_store
 from nbagent.session.template import render
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings
-from nbagent.view.labels import is_unfinished
 from nbagent.view.node import Node
+from nbagent.view.run_status import is_unfinished
 from nbagent.view.words import sanitize_value
 
 PageMessage = dict[str, Any]
@@ -436,7 +436,7 @@ def panel(*, show: bool = True) -> PanelWidget | None:
             "Notebook 7; in a script write nbagent.Agent(model=…).run('…'), in a terminal %%agent"
         )
     register_environment()
-    actions.enable_buttons()
+    button_actions.enable_buttons()
     if not show:
         panel_of_this_kernel().refresh()
         return panel_of_this_kernel().widget

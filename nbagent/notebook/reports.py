@@ -37,7 +37,7 @@ from nbagent.settings.types import Tools
 from nbagent.store.audit import FILE_NAME as AUDIT_FILE
 from nbagent.store.audit import verify_audit
 from nbagent.tools.hosts import HostSet, host_names
-from nbagent.view import labels
+from nbagent.view import run_status
 from nbagent.view.listing import Listing
 from nbagent.view.words import format_start, one_line, pluralize, sanitize_value
 from nbagent.workflow.summary import workflow_text
@@ -254,7 +254,7 @@ def runs(limit: int) -> Listing:
             run.id[:8],
             one_line(run.name or "", 24),
             format_start(run.started_at),
-            labels.status_of(run).word,
+            run_status.status_of(run).word,
             run.model,
             one_line(run.prompt, 48),
         )

@@ -16,7 +16,7 @@ from nbagent.notebook.outputs import Output
 from nbagent.notebook.run_widget import RunWidget, comm_id, listen
 from nbagent.session.frontend import PersonReview
 from nbagent.view.node import Node, h, line
-from nbagent.view.picture import ROOT_CLASS, page
+from nbagent.view.run_picture import ROOT_CLASS, page
 from nbagent.view.words import one_line, sanitize_prose, sanitize_value, truncate
 
 REVIEW_KEY = "review"

@@ -26,7 +26,6 @@ from nbagent.notebook import comms
 from nbagent.notebook.outputs import Output, Part
 from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.node import Node, h
-from nbagent.view.picture import PAUSING, STOPPING, live_stylesheet, page, picture
 from nbagent.view.question import (
     answer_error_node,
     preview_node,
@@ -34,6 +33,7 @@ from nbagent.view.question import (
     read_fields,
     why_node,
 )
+from nbagent.view.run_picture import PAUSING, STOPPING, live_stylesheet, page, picture
 
 INTERVAL_S = 0.05
 """20 messages per second: 10,000 deltas then cost 0.3 MB instead of 200 MB."""

@@ -13,7 +13,8 @@ from nbagent.contracts.approval import Approval
 from nbagent.contracts.errors import ErrorCode
 from nbagent.contracts.messages import Role
 from nbagent.contracts.model import FinishReason
-from nbagent.contracts.records import Phase, RanIn, StopReason
+from nbagent.contracts.records import Phase, RanIn
+from nbagent.contracts.stop_reasons import StopReason
 
 APPLICATION_ID = 0x6E626167
 """`nbag` in ASCII: marks our file among SQLite databases."""

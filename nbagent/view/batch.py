@@ -12,10 +12,12 @@ from datetime import datetime
 from math import ceil
 from typing import Literal, NamedTuple, TypeVar
 
-from nbagent.view.labels import Status, offline_model_text
+from nbagent.view.buttons import action_button
+from nbagent.view.labels import offline_model_text
 from nbagent.view.markdown import table_cell
 from nbagent.view.node import Node, h, html, line
-from nbagent.view.picture import ROOT_CLASS, action_button, head_row
+from nbagent.view.run_picture import ROOT_CLASS, head_row
+from nbagent.view.run_status import Status
 from nbagent.view.words import (
     format_cost,
     format_count,

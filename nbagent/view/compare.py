@@ -19,8 +19,8 @@ from nbagent.contracts.messages import parse_arguments
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
 from nbagent.view import words
 from nbagent.view.node import Node, h, text_of
-from nbagent.view.picture import ROOT_CLASS
 from nbagent.view.result_tables import table_of
+from nbagent.view.run_picture import ROOT_CLASS
 
 LETTERS = "ABCDEFGH"
 """Names of the compared runs; a comparison takes at most this many."""

@@ -16,9 +16,9 @@ from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import RunRecord
 from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
 from nbagent.view.images import part_text, render_parts
-from nbagent.view.labels import Status
 from nbagent.view.node import Node, h, line, text_of
-from nbagent.view.picture import ROOT_CLASS, head_row, page, summary_row
+from nbagent.view.run_picture import ROOT_CLASS, head_row, page, summary_row
+from nbagent.view.run_status import Status
 from nbagent.view.words import (
     map_strings,
     one_line,

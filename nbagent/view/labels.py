@@ -1,17 +1,18 @@
 """A run's record → texts: state, numbers, outcome of a call, decisions, errors.
 
-`picture` decides what is shown; this module words it. Pure functions.
+`run_picture` decides what is shown; this module words it. Pure functions.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.model import Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, TurnRequest
 from nbagent.view.markdown import markdown_nodes, prose_text
+from nbagent.view.run_status import error_text
 from nbagent.view.words import (
     format_cost,
     format_duration,
@@ -22,11 +23,8 @@ from nbagent.view.words import (
     summarize_value,
 )
 
-Tone = Literal["ok", "live", "waits", "bad"]
-
 NAME_CHARS = 160
 _NOTE_CHARS = 1_000
-_ERROR_CHARS = 600
 _REASON_CHARS = 300
 _DECIDED_BY = {
     "person": "you",
@@ -34,27 +32,6 @@ _DECIDED_BY = {
     "session": "your earlier answer for the session",
     "policy": "the policy",
 }
-_ERROR_HELP: dict[str, str] = {
-    "LLM_AUTH_FAILED": "%agent doctor shows which key was found for this model, and where",
-    "LLM_TIMEOUT": "%agent resume tries again; --timeout SECONDS gives it more time",
-    "LLM_RATE_LIMITED": "wait a little, then continue with %agent resume",
-    "LLM_QUOTA_EXCEEDED": "the account needs credit; --model NAME uses another model",
-    "LLM_CONTEXT_OVERFLOW": "%agent resume --trim tool-results shortens old results; "
-    "--model NAME uses a model with a larger context",
-    "LLM_HTTP_ERROR": "%agent doctor shows the settings; %agent resume tries again",
-    "LLM_BAD_RESPONSE": "%agent resume tries again; --model NAME uses another model",
-    "UNKNOWN": "%agent resume tries again; %agent doctor shows the settings",
-    "ENGINE_INTERRUPTED": "continue with %agent resume",
-    "ENGINE_ABORTED": "continue with %agent resume",
-}
-
-
-class Status(NamedTuple):
-    """State of a run in one word. The mark says the same without colour."""
-
-    word: str
-    tone: Tone
-    mark: str
 
 
 class Fact(NamedTuple):
@@ -73,42 +50,6 @@ class Outcome(NamedTuple):
 
 
 # The run
-
-_ANSWERED = Status("Answered", "ok", "✓")
-
-
-def status_of(run: RunRecord) -> Status:
-    """Return the state of a run in words."""
-    code, reason, limits = run.error.code if run.error else "", run.stop_reason, run.limits
-    if run.phase == "Running":
-        return Status("Running", "live", "…")
-    if run.phase == "Completed":
-        return Status("Completed", "ok", "✓")
-    if run.phase == "Failed":
-        if reason == "stopped":
-            return Status("Stopped", "waits", "■")
-        if code == "ENGINE_INTERRUPTED":
-            return Status("Interrupted", "bad", "✕")
-        limit = f": {limits.max_requests} requests" if reason == "max_turns" else ""
-        return Status(f"Failed{limit}", "bad", "✕")
-    if reason in ("answered", None):
-        return Status("Waiting for you", "waits", "‖") if run.workflow else _ANSWERED
-    too_long = code == "LLM_CONTEXT_OVERFLOW"
-    why = {
-        "max_turns": f": {pluralize(limits.max_turns, 'turn')}",
-        "loop_detected": ": repeated calls",
-        "budget": ": budget used up",
-        "length": ": the request is too long" if too_long else ": answer cut at its length",
-        "content_filter": ": content filter",
-    }
-    return Status(f"Paused{why.get(reason, '')}", "waits", "‖")
-
-
-def is_unfinished(run: RunRecord) -> bool:
-    """True if the run ended without an answer, by a stop, a limit or an error."""
-    if run.phase == "WaitingUser":
-        return run.stop_reason not in ("answered", None)
-    return run.phase == "Failed"
 
 
 def offline_model_text(model: str) -> str:
@@ -201,36 +142,10 @@ def origin_text(run: RunRecord) -> str:
     return f"{how.get(run.kind, 'after')} {(run.parent_id or '')[:8]}{at}"
 
 
-def next_step(run: RunRecord) -> str:
-    """Command that continues a run, for outputs without buttons."""
-    if run.phase in ("Running", "Completed"):
-        return ""
-    return f"continue with {'%agent resume' if is_unfinished(run) else '%%agent --continue'}"
-
-
 def answering_turn(run: RunRecord) -> EngineTurn | None:
     """Return the turn whose text is the answer; None if there is none."""
     last = run.turns[-1] if run.turns and run.phase != "Running" else None
     return last if last and last.text.strip() and not last.tool_runs else None
-
-
-def answer_note(run: RunRecord) -> str:
-    """Note that the answer is incomplete; else empty."""
-    is_part = run.phase == "Failed" or run.stop_reason in ("length", "content_filter")
-    return "incomplete answer" if is_part else ""
-
-
-def ending_text(run: RunRecord) -> str:
-    """One line: why the run ended without an answer and what to do next; else empty."""
-    status = status_of(run)
-    if run.error is None:
-        return ""
-    if status.word == "Stopped":
-        return f"■ Stopped. {_ERROR_HELP['ENGINE_ABORTED']}"
-    text = f"{'✕' if status.tone == 'bad' else status.mark} {error_text(run.error)}"
-    help_words = error_help(run.error)
-    period = "" if text.endswith((".", "!", "?")) else "."
-    return f"{text}{period} {help_words}" if help_words else text
 
 
 # Errors and notes
@@ -239,22 +154,6 @@ def ending_text(run: RunRecord) -> str:
 def note_text(text: str) -> str:
     """Shorten a note to its limit."""
     return one_line(sanitize_value(text), _NOTE_CHARS)
-
-
-def error_text(error: ErrorInfo | None) -> str:
-    """Return `CODE: message`, empty without an error. A message of a server is one line."""
-    if error is None:
-        return ""
-    text = sanitize_value(f"{error.code}: {error.message}")
-    is_from_server = error.code in _ERROR_HELP and error.code != "LLM_CONTEXT_OVERFLOW"
-    return one_line(text, _ERROR_CHARS) if is_from_server else text
-
-
-def error_help(error: ErrorInfo) -> str:
-    """Advice on an error; empty if the message has its own."""
-    # Codes of the engine only: a server's message may contain any text, also "%agent".
-    own = "%agent " if error.code.startswith("ENGINE_") else "Nothing is lost: "
-    return "" if own in error.message else _ERROR_HELP.get(error.code, "")
 
 
 def turn_failure(turn: EngineTurn) -> str:

@@ -1,7 +1,7 @@
 """Events → ops: small messages that change the picture of a running run.
 
-The state is the record so far, the streaming texts and the open questions. `picture` draws every
-part from it, so the last live picture equals the picture of the stored record.
+The state is the record so far, the streaming texts and the open questions. `run_picture` draws
+every part from it, so the last live picture equals the picture of the stored record.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatResponse, Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.view import labels, timing
+from nbagent.view import labels, run_status, timing
 from nbagent.view.graph import run_graph_node
 from nbagent.view.live_text import Op, TurnDraft, progress_node
 from nbagent.view.node import Node
-from nbagent.view.picture import (
+from nbagent.view.question import open_questions_node
+from nbagent.view.run_picture import (
     LiveState,
     card,
     card_key,
@@ -31,7 +32,6 @@ from nbagent.view.picture import (
     turn_line_node,
     turn_node,
 )
-from nbagent.view.question import open_questions_node
 from nbagent.view.words import one_line, sanitize_value
 
 
@@ -177,7 +177,7 @@ class LivePicture:
             case events.ToolCallFinished(turn_id=turn_id, tool_run=run):
                 return self._call_changed(turn_id, run, "tool" if event.pending else "model")
             case events.Retrying(error=error):
-                why = one_line(labels.error_text(error) or sanitize_value(event.text), 200)
+                why = one_line(run_status.error_text(error) or sanitize_value(event.text), 200)
                 again_ms = self._state_with_time().elapsed_ms + event.wait_s * 1000
                 self._set_activity("bad", f"attempt {event.attempt} failed · {why}", again_ms)
                 return [self._head_op()]

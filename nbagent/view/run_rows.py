@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nbagent.contracts.records import RunRecord
-from nbagent.view import labels
+from nbagent.view import run_status
+from nbagent.view.buttons import action_button
 from nbagent.view.markdown import table_cell
 from nbagent.view.node import Node, h
-from nbagent.view.picture import ROOT_CLASS, action_button
+from nbagent.view.run_picture import ROOT_CLASS
 from nbagent.view.value_nodes import sparkline
 from nbagent.view.words import (
     format_cost,
@@ -65,7 +66,7 @@ def _sorter(name: str, kernel: str) -> list[Node]:
 
 def _row(run: RunRecord, kernel: str) -> Node:
     """Draw a run as a row. Cells whose text does not sort correctly have a `value` to sort by."""
-    status, usage, cost = labels.status_of(run), run.usage.total_tokens, run.cost_usd or 0
+    status, usage, cost = run_status.status_of(run), run.usage.total_tokens, run.cost_usd or 0
     n, time = len(run.turns), run.duration_ms
     shown: dict[str, tuple[str, float | str | None]] = {
         "run": (sanitize_value(run.name or run.id[:8]), None),

@@ -21,11 +21,11 @@ from nbagent.contracts import events
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
-from nbagent.view import labels
+from nbagent.view import labels, run_status
 from nbagent.view.batch import BatchProgress, batch_line, batch_text, end_text
 from nbagent.view.node import text_of
-from nbagent.view.picture import call_node, turn_summary_nodes
 from nbagent.view.question import question_text
+from nbagent.view.run_picture import call_node, turn_summary_nodes
 from nbagent.view.words import one_line, sanitize_prose, sanitize_value, value_text
 
 _REASON_CHARS = 300
@@ -45,20 +45,20 @@ def run_text(run: RunRecord) -> str:
     lines += [f"note: {note}" for note in labels.run_notes(run)]
     lines = [text for text in lines if text]
     if answer := labels.answering_turn(run):
-        note = labels.answer_note(run)
+        note = run_status.answer_note(run)
         lines += ["", *([f"({note})"] if note else []), sanitize_prose(answer.text).rstrip(), ""]
     return "\n".join([*lines, *_end(run)])
 
 
 def _state(run: RunRecord, model: str = "") -> str:
-    status = labels.status_of(run)
+    status = run_status.status_of(run)
     return f"{status.mark} {status.word} · {model}{labels.facts_line(run)}"
 
 
 def _end(run: RunRecord) -> list[str]:
     """Lines on the end of a run: the reason, its identity and the next step."""
-    ending = labels.ending_text(run)
-    step = "" if "%agent resume" in ending else labels.next_step(run)
+    ending = run_status.ending_text(run)
+    step = "" if "%agent resume" in ending else run_status.next_step(run)
     return [*filter(None, [ending]), " · ".join(filter(None, (labels.run_identity(run), step)))]
 
 
@@ -126,7 +126,7 @@ class PlainPrinter:
             case events.ApprovalRequested(question=question) if not self._asked_by_input:
                 self._line(f"{event.turn_id}  {question_text(question)}")
             case events.Retrying():
-                why = labels.error_text(event.error) or sanitize_value(event.text)
+                why = run_status.error_text(event.error) or sanitize_value(event.text)
                 self._line(f"     again in {event.wait_s:.1f} s: {why}")
             case events.Waiting(text=text) if text:
                 self._line(f"     {sanitize_value(text)}")

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 from nbagent.contracts.messages import ImagePart, Message
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.view import labels
+from nbagent.view import labels, run_status
 from nbagent.view.images import figures_of, insert_figures, render_parts
 from nbagent.view.markdown import markdown_nodes
 from nbagent.view.node import Node, h
-from nbagent.view.picture import ROOT_CLASS, card_node, page, picture, summary_row, turn_node
+from nbagent.view.run_picture import ROOT_CLASS, card_node, page, picture, summary_row, turn_node
 from nbagent.view.turn_request import message_nodes
 from nbagent.view.words import format_start, one_line, sanitize_prose
 
@@ -72,7 +72,7 @@ def runs_node(runs: Sequence[RunRecord]) -> Node:
     """Draw runs as lines; each of the first twenty unfolds into its picture."""
     rows: list[Node] = []
     for index, run in enumerate(runs):
-        summary = f"{labels.status_of(run).mark} {one_line(sanitize_prose(run.prompt), 90)}"
+        summary = f"{run_status.status_of(run).mark} {one_line(sanitize_prose(run.prompt), 90)}"
         row = summary_row(
             run.id[:8], [summary], f"{sparkline(run)} {labels.facts_line(run)}".strip()
         )
@@ -85,7 +85,7 @@ def runs_text(runs: Sequence[RunRecord]) -> str:
     """Print runs as lines of text."""
     lines: list[str] = []
     for run in runs:
-        mark = labels.status_of(run).mark
+        mark = run_status.status_of(run).mark
         when = format_start(run.started_at)
         text = f"{run.id[:8]}  {when}  {mark} {one_line(sanitize_prose(run.prompt), 60)}"
         lines.append(f"{text}  {sparkline(run)}  {labels.facts_line(run)}".rstrip())

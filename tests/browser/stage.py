@@ -14,7 +14,7 @@ from nbagent.contracts import events
 from nbagent.contracts.approval import PreviewPiece
 from nbagent.notebook.run_widget import script, stylesheet
 from nbagent.view.live import LivePicture, Op, merge_op
-from nbagent.view.picture import picture
+from nbagent.view.run_picture import picture
 
 _VIEWS = """
 async ([source, css]) => {

@@ -14,7 +14,7 @@ from stage import CONTRAST, OVERFLOWS, load_views
 from nbagent.notebook.review_widget import review_node
 from nbagent.view.batch import BatchProgress, FailedCase, VariantSummary, batch_node, batch_parts
 from nbagent.view.node import Node
-from nbagent.view.picture import page as page_of
+from nbagent.view.run_picture import page as page_of
 
 _BEGIN = """
 pictures => {

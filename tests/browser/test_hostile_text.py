@@ -20,8 +20,8 @@ from nbagent.session.models import ProviderModels
 from nbagent.session.stores import current_store
 from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.node import Node, html
-from nbagent.view.picture import page as page_of
-from nbagent.view.picture import picture
+from nbagent.view.run_picture import page as page_of
+from nbagent.view.run_picture import picture
 from nbagent.view.terminal import run_text
 from nbagent.view.value_nodes import answer_node, value_node
 

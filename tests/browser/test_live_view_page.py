@@ -11,10 +11,10 @@ from stage import Stage, load_views, until
 from stories import ANSWER, Story, drawn
 
 from nbagent.contracts import events
-from nbagent.notebook.actions import Click, form_node
+from nbagent.notebook.button_actions import Click, form_node
 from nbagent.notebook.run_widget import script
 from nbagent.view import node
-from nbagent.view.picture import picture
+from nbagent.view.run_picture import picture
 
 _TREE = "n => n.outerHTML.replace(/ style=.*?>/g, '>').replaceAll('><', '>\\n<').split('\\n')"
 

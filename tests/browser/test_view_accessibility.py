@@ -17,8 +17,8 @@ from nbagent.contracts import events
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.records import ToolResult
-from nbagent.view.picture import page as page_of
-from nbagent.view.picture import picture
+from nbagent.view.run_picture import page as page_of
+from nbagent.view.run_picture import picture
 
 _PNG = (
     b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x06\x00\x00\x00\x1f"
@@ -156,7 +156,7 @@ def test_no_meaning_is_in_a_colour_alone(page: Page) -> None:
     stage = Stage(page, rich())
     said = (
         *("Failed", "✕ E_TOOL_FAILED", "✕ LLM_RATE_LIMITED: too many requests", "model 2.7 s"),
-        *("wait a little, then continue with %agent resume", "arguments edited by you after 4.2 s"),
+        *("Wait a little, then continue with %agent resume", "arguments edited by you after 4.2 s"),
         *("the result was shortened", "note: the disk is full", "a plot"),
     )
     for form in ("live", "static"):

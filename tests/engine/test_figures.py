@@ -14,7 +14,7 @@ from nbagent.contracts.records import ToolResult
 from nbagent.run import Run
 from nbagent.view.images import card_figures, figures_of, insert_figures
 from nbagent.view.node import Node, h, html, text_of
-from nbagent.view.picture import picture
+from nbagent.view.run_picture import picture
 
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"

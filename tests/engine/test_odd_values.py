@@ -18,7 +18,7 @@ from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.offline import call, calls, script, step
 from nbagent.store.rows import from_notebook_json, to_notebook_json
-from nbagent.view.picture import page, picture
+from nbagent.view.run_picture import page, picture
 
 
 def deep_json(depth: int) -> str:

@@ -24,7 +24,7 @@ import nbagent
 from nbagent.contracts import events
 from nbagent.view.live import LivePicture
 from nbagent.view.node import html, text_of
-from nbagent.view.picture import picture
+from nbagent.view.run_picture import picture
 from nbagent.view.terminal import PlainPrinter
 
 _POISON = whole(completion("poisoned"))

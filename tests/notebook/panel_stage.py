@@ -17,7 +17,7 @@ from frontends import StandIn
 from nbagent import tool
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook import actions
+from nbagent.notebook import button_actions
 from nbagent.notebook import panel as room
 from nbagent.notebook.outputs import forget_runs
 from nbagent.notebook.panel import Panel
@@ -80,7 +80,7 @@ class Stage:
         self.namespace: dict[str, Any] = {"population": population, "nap": nap}
         monkeypatch.setattr(comm, "create_comm", wire.open)
         monkeypatch.setattr(room, "display", self._display)
-        monkeypatch.setattr(actions, "_actions", None)
+        monkeypatch.setattr(button_actions, "_actions", None)
         names = {"user_ns": self.namespace, "user_global_ns": self.namespace}
         shell = SimpleNamespace(events=SimpleNamespace(register=_no_cells), **names)
         monkeypatch.setattr(room, "get_ipython", lambda: shell)
@@ -128,7 +128,9 @@ class Stage:
 
     def click(self, do: str, run: RunRecord, **more: Any) -> None:
         """A button below a run of the panel."""
-        actions.on_message({"kind": "act", "do": do, "run": run.id, "at": self.panel.id, **more})
+        button_actions.on_message(
+            {"kind": "act", "do": do, "run": run.id, "at": self.panel.id, **more}
+        )
 
     def forget(self, run: RunRecord, *, children: bool = False) -> None:
         forget_runs(self.store.forget(run.id, children=children))

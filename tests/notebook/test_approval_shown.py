@@ -12,7 +12,6 @@ from nbagent.contracts.approval import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import ToolRun
 from nbagent.view.node import html, text_of
-from nbagent.view.picture import card_node, page, picture
 from nbagent.view.question import (
     field_text,
     open_questions_node,
@@ -21,6 +20,7 @@ from nbagent.view.question import (
     read_answer,
     read_fields,
 )
+from nbagent.view.run_picture import card_node, page, picture
 from nbagent.view.terminal import PlainPrinter, run_text
 
 ODD = {

@@ -16,7 +16,7 @@ from nbagent.contracts.ports import ShowPieces
 from nbagent.notebook.run_widget import LiveRun, OpBatcher
 from nbagent.view.live import Op
 from nbagent.view.node import text_of
-from nbagent.view.picture import picture
+from nbagent.view.run_picture import picture
 
 STORY = drawn()
 RUN = STORY.run.id

@@ -12,7 +12,7 @@ from panel_stage import Wire, until
 import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.export.cell import cell_text
-from nbagent.notebook import actions
+from nbagent.notebook import button_actions
 from nbagent.notebook.outputs import Output, find_output
 from nbagent.session.frontend import Cell, use_frontend
 from nbagent.session.request import RunRequest
@@ -36,7 +36,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     """A front end with widgets, whose messages are kept."""
     made = Wire()
     monkeypatch.setattr(comm, "create_comm", made.open)
-    monkeypatch.setattr(actions, "_actions", None)
+    monkeypatch.setattr(button_actions, "_actions", None)
     return made
 
 
@@ -58,14 +58,14 @@ def test_a_message_that_is_not_whole_does_nothing(
     def note(work: object, **_: object) -> None:
         done.append(work)
 
-    monkeypatch.setattr(actions, "start_by_click", note)
-    monkeypatch.setattr(actions, "run_in_thread", note)
+    monkeypatch.setattr(button_actions, "start_by_click", note)
+    monkeypatch.setattr(button_actions, "run_in_thread", note)
     fine: dict[str, Any] = {"do": "retry", "at": output.id, "run": output.run_ids[0]}
     fine |= {"kind": "act", "fields": {"n": "3"}}
-    actions.on_message({**fine, **change})
-    actions.on_message([fine])
+    button_actions.on_message({**fine, **change})
+    button_actions.on_message([fine])
     assert done == []
-    actions.on_message(fine)
+    button_actions.on_message(fine)
     assert len(done) == 1
 
 
@@ -79,7 +79,7 @@ def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Outp
     run = output.load(output.run_ids[0])
 
     def ask(do: str, turn: str = "", **fields: str) -> RunRequest:
-        return actions.to_request(actions.Click(do, run.id, turn, fields), output)
+        return button_actions.to_request(button_actions.Click(do, run.id, turn, fields), output)
 
     retry = ask("retry", n="3")
     assert (retry.kind, retry.fork_turn, retry.prompt) == ("fork", "C01", None)
@@ -108,7 +108,7 @@ def test_answers_that_cannot_begin_are_not_waited_for(output: Output, begun: int
     use_frontend(StandIn(cell=cell, set_last=handles.append))
     (asked,) = output.run_ids
     click = {"kind": "act", "do": "retry", "at": output.id, "run": asked, "fields": {"n": "4"}}
-    actions.on_message(click)
+    button_actions.on_message(click)
     for handle in handles:
         handle.wait(20)
     until(lambda: not output.running_id)
@@ -120,18 +120,18 @@ def test_answers_that_cannot_begin_are_not_waited_for(output: Output, begun: int
 def test_buttons_of_a_page_that_was_loaded_anew_start_nothing_and_say_what_to_do(
     output: Output, wire: Wire
 ) -> None:
-    actions.enable_buttons()
+    button_actions.enable_buttons()
 
     def said(at: Output, do: str, **more: Any) -> str:
         before = len(wire.replies)
         told = {"kind": "act", "do": do, "at": at.id, "run": at.run_ids[0], **more}
-        actions.on_message(told)
+        button_actions.on_message(told)
         until(lambda: len(wire.replies) > before)
         return wire.replies[-1].get("said", "")
 
-    actions.on_message({"kind": "ready"})
+    button_actions.on_message({"kind": "ready"})
     assert said(output, "retry") == ""
-    actions.on_message({"kind": "ready"})
+    button_actions.on_message({"kind": "ready"})
     advice = f"%agent show {output.run_ids[0][:8]} in a cell"
     for do in ("retry", "fork", "continue", "compare"):
         assert advice in said(output, do)
@@ -153,7 +153,7 @@ TIMES = {
 
 @pytest.mark.parametrize(("said", "n"), TIMES.values(), ids=TIMES)
 def test_a_page_asks_for_five_answers_at_most(said: str, n: int) -> None:
-    click = actions.read_click({"do": "retry", "run": "a", "fields": {"n": said}})
+    click = button_actions.read_click({"do": "retry", "run": "a", "fields": {"n": said}})
     assert click is not None
     assert click.n == n
 
@@ -171,8 +171,8 @@ def test_comparing_offers_the_run_before_then_the_session_then_the_last_ones() -
     }
     for run_id, others in expected.items():
         run = nbagent.open_run(run_id).record
-        assert [it.id for it in actions.comparable_runs(run)] == [it.id for it in others]
-        form = actions.form_node(actions.Click("compare", run.id), run)
+        assert [it.id for it in button_actions.comparable_runs(run)] == [it.id for it in others]
+        form = button_actions.form_node(button_actions.Click("compare", run.id), run)
         assert form is not None
         words = node.text_of(form)
         assert f"{others[0].id[:8]} · {others[0].record.prompt}" in words

@@ -19,7 +19,7 @@ from nbagent.view.batch import (
     batch_text,
 )
 from nbagent.view.node import Node, html, text_of
-from nbagent.view.picture import page
+from nbagent.view.run_picture import page
 from nbagent.view.terminal import BatchPrinter
 
 NAMES = [f"v{n} · openai:gpt-5.4{small}" for n in (1, 2, 3) for small in ("", "-mini")]

@@ -22,12 +22,12 @@ from nbagent.contracts.errors import ErrorInfo, ModelCode
 from nbagent.contracts.messages import ImagePart, Message
 from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, error, script
-from nbagent.view import labels
+from nbagent.view import labels, run_status
 from nbagent.view.images import render_parts as drawn_images
 from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.markdown import markdown_nodes
 from nbagent.view.node import STYLES, html, text_of
-from nbagent.view.picture import head, live_stylesheet, page, picture, saved_stylesheet
+from nbagent.view.run_picture import head, live_stylesheet, page, picture, saved_stylesheet
 from nbagent.view.terminal import PlainPrinter, run_text
 from nbagent.view.value_nodes import answer_node, value_node
 
@@ -224,7 +224,7 @@ def test_the_head_says_workflow_step_and_agent_and_turns_say_the_moves() -> None
         assert places[-1] in form
         assert "select → draft (next)" in form
         assert "refused: select → close: " in form
-    assert labels.status_of(story.run).word == "Waiting for you"
+    assert run_status.status_of(story.run).word == "Waiting for you"
 
 
 KILLED = ErrorInfo("ENGINE_INTERRUPTED", "the kernel died")
@@ -245,7 +245,7 @@ ENDS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_every_end_has_its_word_its_next_step_and_its_buttons(word: str) -> None:
     tone, fields = ENDS[word]
     run = Story().turn("so far").end(**fields).run
-    status = labels.status_of(run)
+    status = run_status.status_of(run)
     assert (status.word, status.tone) == (word, tone)
     assert words(run).count(word) <= (2 if word == "Stopped" else 1)
     ends_early = tone in ("waits", "bad")
@@ -265,7 +265,7 @@ def test_a_stop_is_no_failure_and_is_said_in_one_line() -> None:
 def test_what_to_do_about_an_error_is_said_also_where_a_server_speaks_of_commands() -> None:
     fault = ErrorInfo("LLM_HTTP_ERROR", "the server said: run %agent stop")
     run = Story().end(phase="Failed", error=fault).run
-    assert "run %agent stop. %agent doctor shows the settings" in labels.ending_text(run)
+    assert "run %agent stop. %agent doctor shows the settings" in run_status.ending_text(run)
 
 
 @pytest.mark.parametrize("code", get_args(ModelCode))
@@ -274,7 +274,7 @@ def test_a_failure_of_the_model_is_one_line_and_says_what_to_do(code: ModelCode)
     run = Story().turn("so far").end(phase="Failed", error=fault).run
     for form in forms(run):
         assert form.count(f"{code}: the provider said") == 1
-    ending = labels.ending_text(run)
+    ending = run_status.ending_text(run)
     assert "%agent" in ending or "--model" in ending
     if code != "LLM_CONTEXT_OVERFLOW":
         assert "\n" not in ending

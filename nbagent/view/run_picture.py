@@ -16,15 +16,16 @@ from typing import Any
 from nbagent.contracts.approval import Question
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.view import labels, timing
+from nbagent.view import labels, run_status, timing
+from nbagent.view.buttons import fork_button, run_buttons
 from nbagent.view.graph import run_graph_node
 from nbagent.view.images import card_figures, figures_of, insert_figures, prompt_attachments
-from nbagent.view.labels import Status
 from nbagent.view.live_text import ARGUMENTS_CHARS, TurnDraft, progress_node, reasoning_node
 from nbagent.view.markdown import MAX_CHARS, markdown_nodes
 from nbagent.view.node import STYLES, Node, h, html, line
 from nbagent.view.question import open_questions_node, question_node
 from nbagent.view.result_tables import table_of
+from nbagent.view.run_status import Status
 from nbagent.view.turn_request import (
     label_node,
     labelled_nodes,
@@ -115,8 +116,8 @@ def picture(
         notices_node(run),
         *answer,
         line(
-            "nba-end" if labels.status_of(run).tone != "bad" else "nba-error",
-            labels.ending_text(run),
+            "nba-end" if run_status.status_of(run).tone != "bad" else "nba-error",
+            run_status.ending_text(run),
         ),
         None if live else footer(run, has_actions),
         role="group",
@@ -156,7 +157,7 @@ def page(node: Node) -> str:
 
 def head(run: RunRecord, live: LiveState | None) -> Node:
     """Draw state, model, numbers, time bar, current wait, Stop and Pause."""
-    status = labels.status_of(run)
+    status = run_status.status_of(run)
     if live and live.open_questions:
         status = Status("Waiting for you", "waits", "?")
     clock = f"{live.elapsed_ms:.0f}" if live else None
@@ -274,7 +275,7 @@ def turn_node(
         *(line("nba-note", f"note: {note}") for note in labels.turn_notes(turn)),
         line("nba-error", failure and f"✕ {failure}"),
         request_node(run, turn, is_open=f"{key}/request" in unfolded),
-        action_button("fork", "Fork", turn=key) if fork else None,
+        fork_button(key) if fork else None,
     ]
     return h(
         "details",
@@ -528,22 +529,13 @@ def _answer_nodes(run: RunRecord) -> tuple[list[Node], Collection[int]]:
     has_all = f"run.turns[{turn_position(run, turn)}].text"
     shown, note = truncate(sanitize_prose(turn.text), MAX_CHARS, has_all=has_all)
     blocks, answer_figures = insert_figures(markdown_nodes(shown), figures_of(run))
-    parts = [line("nba-note", labels.answer_note(run)), *blocks, line("nba-note", note)]
+    parts = [line("nba-note", run_status.answer_note(run)), *blocks, line("nba-note", note)]
     return [h("hr", "nba-sep"), h("div", "nba-answer", *parts)], answer_figures
-
-
-def action_button(verb: str, title: str, *, turn: str | None = None) -> Node:
-    """Return a button of a finished run. It is hidden unless the kernel's page actions run."""
-    return h("button", "nba-do", data_do=verb, title=title, data_turn=turn)
 
 
 def footer(run: RunRecord, actions: bool) -> Node:
     """Draw buttons, the identity of the run, and its time by kind."""
-    verbs = {"continue": "Continue"} if labels.is_unfinished(run) else {}
-    verbs |= {"retry": "Retry", "compare": "Compare"}
-    verbs |= {"copy": "Copy answer"} if labels.answering_turn(run) else {}
-    verbs |= {"cell": "To cell"}
-    buttons = [action_button(verb, title) for verb, title in verbs.items()] if actions else []
+    buttons = run_buttons(run) if actions else []
     pieces = timing.time_bar(run.turns)
     text = " · ".join(filter(None, (labels.run_identity(run), timing.bar_text(pieces))))
     about: Node = h("small", "", text)

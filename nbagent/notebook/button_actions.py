@@ -32,6 +32,7 @@ from nbagent.session.frontend import frontend
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
+from nbagent.view.buttons import FORM_TITLES
 from nbagent.view.node import Node, h
 from nbagent.view.words import format_start, one_line, sanitize_prose, sanitize_value
 
@@ -44,8 +45,6 @@ _PROMPT_CHARS = 60
 _RETRY_COUNTS = ("1", "2", "3", "4", "5")
 _RUN_STARTING = ("continue", "retry", "fork")
 _PROMPT_LABEL = "Further instructions for the model (optional)"
-_TITLES = {"continue": "Continue", "retry": "Retry", "fork": "Fork", "compare": "Compare"}
-"""Actions with a form, and the label of the form's button."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def form_node(click: Click, run: RunRecord) -> Node | None:
         "div",
         "nba-words",
         question,
-        h("button", "nba-go", _TITLES[click.do], type="button", data_do="go"),
+        h("button", "nba-go", FORM_TITLES[click.do], type="button", data_do="go"),
         h("button", "", "Cancel", type="button", data_do="cancel"),
         data_do=click.do,
         data_turn=click.turn_id or None,
@@ -203,7 +202,7 @@ def on_message(message: object) -> None:
     if isinstance(output, ListOutput):
         do, is_known = partial(_do_in_list, output), click.do in ("show", "search")
     else:
-        do, is_known = partial(_act, output), click.do in (*_TITLES, "cell")
+        do, is_known = partial(_act, output), click.do in (*FORM_TITLES, "cell")
         is_known = is_known and click.run_id in output.run_ids
     failed, context = partial(_failed, reply), output.context
     if is_known and click.do in _RUN_STARTING and click.has_form:
@@ -243,7 +242,7 @@ def _act(output: Output, click: Click, reply: Callable[..., None]) -> None:
     run = output.load(click.run_id)
     if click.do == "cell":
         reply(said="Copied: paste it into a cell", text=cell_text(run))
-    elif click.do in _TITLES and not click.has_form:
+    elif click.do in FORM_TITLES and not click.has_form:
         _check_updates(output, run.id)
         reply(form=form_node(click, run))
     elif click.do == "compare":

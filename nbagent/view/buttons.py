@@ -1,0 +1,29 @@
+"""Buttons of finished runs, in live and saved pictures. `notebook/button_actions` handles them."""
+
+from __future__ import annotations
+
+from nbagent.contracts.records import RunRecord
+from nbagent.view import labels, run_status
+from nbagent.view.node import Node, h
+
+# Actions that ask in a form first. The button and the form's button have the same words.
+FORM_TITLES = {"continue": "Continue", "retry": "Retry", "fork": "Fork", "compare": "Compare"}
+
+
+def action_button(verb: str, title: str, *, turn: str | None = None) -> Node:
+    """Return a button of a finished run. It is hidden unless the kernel's page actions run."""
+    return h("button", "nba-do", data_do=verb, title=title, data_turn=turn)
+
+
+def fork_button(turn_key: str) -> Node:
+    """Return the button that repeats a turn with a different prompt."""
+    return action_button("fork", FORM_TITLES["fork"], turn=turn_key)
+
+
+def run_buttons(run: RunRecord) -> list[Node]:
+    """Return the buttons below a finished run."""
+    verbs = ["continue"] if run_status.is_unfinished(run) else []
+    titles = {verb: FORM_TITLES[verb] for verb in [*verbs, "retry", "compare"]}
+    titles |= {"copy": "Copy answer"} if labels.answering_turn(run) else {}
+    titles |= {"cell": "To cell"}
+    return [action_button(verb, title) for verb, title in titles.items()]

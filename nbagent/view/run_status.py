@@ -1,0 +1,117 @@
+"""How a run stands and why it ended, in words: status, error, advice. Pure functions."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.records import RunRecord
+from nbagent.view.words import (
+    one_line,
+    pluralize,
+    sanitize_value,
+)
+
+Tone = Literal["ok", "live", "waits", "bad"]
+
+_ERROR_CHARS = 600
+_ERROR_HELP: dict[str, str] = {
+    "LLM_AUTH_FAILED": "%agent doctor shows which key was found for this model, and where",
+    "LLM_TIMEOUT": "%agent resume tries again; --timeout SECONDS gives it more time",
+    "LLM_RATE_LIMITED": "Wait a little, then continue with %agent resume",
+    "LLM_QUOTA_EXCEEDED": "The account needs credit; --model NAME uses another model",
+    "LLM_CONTEXT_OVERFLOW": "%agent resume --trim tool-results shortens old results; "
+    "--model NAME uses a model with a larger context",
+    "LLM_HTTP_ERROR": "%agent doctor shows the settings; %agent resume tries again",
+    "LLM_BAD_RESPONSE": "%agent resume tries again; --model NAME uses another model",
+    "UNKNOWN": "%agent resume tries again; %agent doctor shows the settings",
+    "ENGINE_INTERRUPTED": "Continue with %agent resume",
+    "ENGINE_ABORTED": "Continue with %agent resume",
+}
+
+
+class Status(NamedTuple):
+    """State of a run in one word. The mark says the same without colour."""
+
+    word: str
+    tone: Tone
+    mark: str
+
+
+_ANSWERED = Status("Answered", "ok", "✓")
+
+
+def status_of(run: RunRecord) -> Status:
+    """Return the state of a run in words."""
+    code, reason, limits = run.error.code if run.error else "", run.stop_reason, run.limits
+    if run.phase == "Running":
+        return Status("Running", "live", "…")
+    if run.phase == "Completed":
+        return Status("Completed", "ok", "✓")
+    if run.phase == "Failed":
+        if reason == "stopped":
+            return Status("Stopped", "waits", "■")
+        if code == "ENGINE_INTERRUPTED":
+            return Status("Interrupted", "bad", "✕")
+        limit = f": {limits.max_requests} requests" if reason == "max_turns" else ""
+        return Status(f"Failed{limit}", "bad", "✕")
+    if reason in ("answered", None):
+        return Status("Waiting for you", "waits", "‖") if run.workflow else _ANSWERED
+    too_long = code == "LLM_CONTEXT_OVERFLOW"
+    why = {
+        "max_turns": f": {pluralize(limits.max_turns, 'turn')}",
+        "loop_detected": ": repeated calls",
+        "budget": ": budget used up",
+        "length": ": the request is too long" if too_long else ": answer cut at its length",
+        "content_filter": ": content filter",
+    }
+    return Status(f"Paused{why.get(reason, '')}", "waits", "‖")
+
+
+def is_unfinished(run: RunRecord) -> bool:
+    """True if the run ended without an answer, by a stop, a limit or an error."""
+    if run.phase == "WaitingUser":
+        return run.stop_reason not in ("answered", None)
+    return run.phase == "Failed"
+
+
+def next_step(run: RunRecord) -> str:
+    """Command that continues a run, for outputs without buttons."""
+    if run.phase in ("Running", "Completed"):
+        return ""
+    return f"continue with {'%agent resume' if is_unfinished(run) else '%%agent --continue'}"
+
+
+def answer_note(run: RunRecord) -> str:
+    """Note that the answer is incomplete; else empty."""
+    is_part = run.phase == "Failed" or run.stop_reason in ("length", "content_filter")
+    return "incomplete answer" if is_part else ""
+
+
+def ending_text(run: RunRecord) -> str:
+    """One line: why the run ended without an answer and what to do next; else empty."""
+    status = status_of(run)
+    if run.error is None:
+        return ""
+    if status.word == "Stopped":
+        return f"■ Stopped. {_ERROR_HELP['ENGINE_ABORTED']}"
+    text = f"{'✕' if status.tone == 'bad' else status.mark} {error_text(run.error)}"
+    help_words = error_help(run.error)
+    period = "" if text.endswith((".", "!", "?")) else "."
+    return f"{text}{period} {help_words}" if help_words else text
+
+
+def error_text(error: ErrorInfo | None) -> str:
+    """Return `CODE: message`, empty without an error. A message of a server is one line."""
+    if error is None:
+        return ""
+    text = sanitize_value(f"{error.code}: {error.message}")
+    is_from_server = error.code in _ERROR_HELP and error.code != "LLM_CONTEXT_OVERFLOW"
+    return one_line(text, _ERROR_CHARS) if is_from_server else text
+
+
+def error_help(error: ErrorInfo) -> str:
+    """Advice on an error; empty if the message has its own."""
+    # Codes of the engine only: a server's message may contain any text, also "%agent".
+    own = "%agent " if error.code.startswith("ENGINE_") else "Nothing is lost: "
+    return "" if own in error.message else _ERROR_HELP.get(error.code, "")
