@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _log = logging.getLogger("nbagent")
+# By store too: another NBAGENT_HOME may have a batch of the same name.
 _active_batches: dict[tuple[Store, str], Batch] = {}
 _lock = threading.Lock()
 
@@ -101,11 +102,14 @@ class Batch:
         self.name = how.name or _name_of(rows, ready, how.repeat)
         """A later call with the same name and data continues this batch."""
         before = batch_doc(self._store, self.name) or {}
+        # Hashes of other columns cannot be compared with these.
         known: dict[str, str] = before["rows"] if before.get("columns") == used else {}
         if how.stale is None:
             refuse_other_data(self.name, known, rows)
+        # Rows of earlier calls stay, so that a later call with them is still checked.
         self._doc = {"columns": used, "rows": {**known, **rows}}
         self._planned = cases_of(table, ready, how.repeat, self.name, names)
+        # A store that falls back to memory would lose all further runs with the kernel.
         self._was_on_disk = self._store.path is not None
         self._find_done()
         self._run_task: runtime.RunTask | None = None
@@ -132,6 +136,7 @@ class Batch:
         except NbagentError as error:
             raise option_error(variant, error) from None
         resolved, rules = active.prepared.resolved, active.prepared.rules
+        # Without the messages: the prompt is a part of each case's own hash.
         params = chat_request.model_dump(
             mode="json", exclude={"messages", "tools", "system_prompt", "model"}, exclude_none=True
         )
@@ -166,6 +171,7 @@ class Batch:
         assign_earlier_runs(
             self._entries, self._earlier_runs(), keep=self._map_options.stale == "keep"
         )
+        # The budget is for all starts together, so earlier judges count.
         judges = runs_of_batch(self._store, self.name + JUDGE_SUFFIX)
         self._judged_usd = sum(item.run.cost_usd or 0.0 for item in judges)
 
@@ -217,12 +223,14 @@ class Batch:
         with runtime.InterruptGuard(run_task.cancel):
             self._claim(run_task)
             try:
+                # After the claim: now no other process can add runs.
                 if n_runs(self._store, self.name) != self._n_known_runs:
                     self._find_done()  # another handle or process continued it
                 runner = self._runner = self._new_runner(asks=asks)
                 runner.state = "Running"
                 self._view = None if self._is_quiet else _open_view(runner.progress(), self)
                 loop = runtime.engine_loop()
+                # A stop comes from any thread; the runner belongs to the engine's.
                 run_task.cancel.on_set(lambda: loop.call_soon_threadsafe(runner.stop))
                 run_task.start(lambda: self._run_to_end(runner))
             except BaseException:
@@ -336,6 +344,7 @@ class Batch:
         self._scorers = (*(scorer for scorer in before if scorer.name not in names), *new_scorers)
         try:
             return self.start(asks=False).wait()
+        # A refused start must not change the scorers of the next one.
         except NbagentError:
             self._scorers = before
             raise
@@ -446,9 +455,8 @@ class Batch:
 
     def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
         """Let a person label the answers from 1 to `scale`, without seeing the variant."""
-        there = {
-            case_run.run.id for case_run in runs_of_batch(self._store, self.name)
-        }  # forgotten ones are left out
+        # Deleted runs (`%agent forget`) are left out.
+        there = {case_run.run.id for case_run in runs_of_batch(self._store, self.name)}
         cases = [
             (entry.planned.row, entry.run_id)
             for entry in self._entries
@@ -504,6 +512,7 @@ def _open_view(progress: BatchProgress, batch: Batch) -> BatchView | None:
 def _executor_of(executor: Any, store: Store, here: Unattended) -> Executor:
     if executor is None:
         return Local(store, here)
+    # By the module's name: importing `distributed` for an isinstance takes the extra and time.
     if type(executor).__module__.partition(".")[0] == "distributed":
         # Late: distributed is an extra.
         from nbagent.lab.remote import DaskExecutor

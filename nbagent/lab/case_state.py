@@ -53,10 +53,12 @@ def status_of(run: RunRecord) -> tuple[CaseStatus, str]:
     """Return the status of a case with this last run, and the reason if it has no answer."""
     if run.stop_reason in ("answered", "workflow_complete"):
         return "ok", ""
+    # Checked first: its stop reason is only "stopped", and a resumed run would see the denial.
     tool_name = run.turns and unasked_call(run.turns[-1])
     if tool_name:
         return "failed", f"E_DENIED: {tool_name} needs approval; allow it, or give on_approval=…"
     why = f"{run.error.code}: {run.error.message}" if run.error else f"ended: {run.stop_reason}"
+    # A dead process is no failed answer: the run is resumed, so finished turns are not paid twice.
     was_cut = run.error is not None and run.error.code == "ENGINE_INTERRUPTED"
     if run.stop_reason == "stopped" or run.phase == "Running" or was_cut:
         return "unfinished", why
@@ -134,6 +136,7 @@ def is_scored(scores: Iterable[ScoreRecord], name: str, version: int, row: dict[
     return any(
         score.error is None
         and (scorer_name(score), score.version) == (name, version)
+        # A person's label has no row; it does not count as this scorer's.
         and score.row is not None
         and all(row.get(column, mark) == mark for column, mark in score.row.items())
         for score in scores

@@ -62,15 +62,16 @@ class Judge(Scorer):
         rubric_text: Any = rubric
         if not isinstance(rubric_text, str) or not rubric_text.strip():
             raise UsageError(
-                f"{safe_repr(rubric_text, 100)} is no rubric; write what a good answer has as text"
+                f"{safe_repr(rubric_text, 100)} is no rubric; it must be text that describes a "
+                "good answer"
             )
         if "system" in options:
-            raise UsageError("judge: the rubric is its system prompt; write into it what it needs")
+            raise UsageError("judge: the rubric is its system prompt; put all instructions into it")
         kind = Judgement if output is None else output
         self._output = OutputType(kind)
-        super().__init__(
-            name, version, "a judge"
-        )  # only a new version makes it judge again: asking costs
+        # A constant in place of code: only a new version judges again, because asking costs.
+        super().__init__(name, version, "a judge")
+        # No tools unless given: the material is untrusted and may try to have one called.
         own = {"tools": "none", "output": kind, "system": _RULES + rubric_text.strip()}
         self._base = with_options(RunRequest(), {**own, **options})
         self.by = self._base.options.model or "judge"

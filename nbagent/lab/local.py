@@ -29,6 +29,7 @@ class Unattended(Frontend):
 
     def __init__(self, here: Frontend) -> None:
         """Copy the offers of `here`, in the thread that makes the batch."""
+        # Read now: the engine's thread, which starts the runs, is in no cell.
         self._frontend, self._cell = here, here.cell()
         self._namespace, self._run_code = here.namespace(), here.run_code()
         self.wait_reason = here.wait_reason

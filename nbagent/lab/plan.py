@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PROMPT = "prompt"
 """Axis whose values are templates."""
 _NOT_VARIED = ("name", "session", "raw", "quiet", "echo", "document", "max_cost_usd")
+"""Options that change no answer, or that belong to one run or to the whole batch."""
 _CACHE_KEY_OPTIONS = (
     *("extra_body", "headers", "tool_choice", "trim", "policy", "mounts", "skills", "variables"),
     *("workflow", "agent", "autopilot"),
@@ -43,6 +44,7 @@ _SHA_CHARS = 32
 _MAX_COUNT = 10_000
 _MAX_CASES = 1_000_000
 _NAME_PATTERN = re.compile(rf"(?=.*\S)(?!.*{JUDGE_SUFFIX}$).{{1,200}}")
+"""Not `…/judge`: that is the batch of the judges' runs."""
 _EXPECTED = {
     **dict.fromkeys(("repeat", "concurrency"), f"a whole number from 1 to {_MAX_COUNT:,}"),
     **dict.fromkeys(("max_cost_usd", "max_failed"), "a number above 0"),
@@ -83,6 +85,7 @@ class MapOptions:
 
 
 def _is_count(value: Any) -> bool:
+    # Not isinstance: True is an int, too.
     return type(value) is int and 1 <= value <= _MAX_COUNT
 
 
@@ -104,6 +107,7 @@ class Row(Mapping[str, Any]):
         return self._cells[column]
 
     def __getattr__(self, column: str) -> Any:
+        # `copy` and `pickle` look up names before `_cells` exists; a plain access would recurse.
         if column.startswith("__") or column not in self.__dict__.get("_cells", ()):
             raise AttributeError(f"the row has no column {column!r}")
         return self._cells[column]
@@ -188,8 +192,10 @@ def table_of(data: Any, key: str | None) -> Table:
             f"{_key_text_source(key)} has {', '.join(map(repr, doubles))} more than once; "
             "name a column whose values differ (key=…), or use df.reset_index(drop=True)"
         )
+    # By position: a column may be named by a number.
     cells = zip(*(data.iloc[:, i].tolist() for i in range(len(columns))), strict=True)
     rows = tuple(Row(dict(zip(columns, row_cells, strict=True))) for row_cells in cells)
+    # `zip` yields no rows for a table that has only an index.
     return Table(data, columns, keys, rows or tuple(Row({}) for _ in keys))
 
 
@@ -257,6 +263,7 @@ def _axis_values(axis: str, listed: Any) -> dict[str, Any]:
     elif isinstance(listed, list | tuple):
         several = cast("Sequence[Any]", listed)
         named = enumerate(several, 1)
+        # Labels are stored and shown, so values that may hold keys are only numbered.
         values = {str(i) if is_secret else _label(value): value for i, value in named}
         n = len(several)
     else:
@@ -286,6 +293,7 @@ def columns_used(variants: Iterable[Variant], columns: Sequence[str]) -> list[st
     """Return the columns that the templates use; all of them if one uses `row`."""
     used: set[str] = set()
     for text in {expression for variant in variants for expression in variant.template.expressions}:
+        # The line end closes a comment at the end of the expression.
         used |= {
             node.id for node in ast.walk(ast.parse(f"({text}\n)")) if isinstance(node, ast.Name)
         }
@@ -375,6 +383,7 @@ def _json_cell(cell: Any) -> Any:
     if cell is None or type(cell) in (str, int, bool):
         return cell
     if type(cell) is float:
+        # JSON has no NaN, and 1.0 must differ from 1.
         return repr(cell)
     return [part.model_dump(mode="json") for part in to_prompt_parts(cell)]
 
@@ -391,7 +400,7 @@ def refuse_other_data(batch: str, before: Mapping[str, str], now: Mapping[str, s
     if changed:
         raise UsageError(
             f"batch {batch!r} was made with other data: {pluralize(len(changed), 'row')} of the "
-            f"same key changed (first: {changed[0]}); give this table another name=…, or say "
+            f"same key changed (first: {changed[0]}); give this table another name=…, or pass "
             "stale='run' to ask the changed rows again, stale='keep' to keep their answers"
         )
 

@@ -40,6 +40,7 @@ _WRITE_DELAY_S = 0.1
 _STOP_INTERVAL_S = 0.5
 """Interval at which a stop is repeated, for workers that were just starting."""
 _COUNT_INTERVAL_S = 2.0
+"""Interval at which workers are counted: they join and leave."""
 
 
 class DaskExecutor:
@@ -75,6 +76,7 @@ class DaskExecutor:
         """Run on a worker, and write the record here. There are no events before its end."""
         shared, task = self._serializer.shared_context(ask), new_id()
         client = await self._connect()
+        # A server's limit is for all workers together: each gets a share, and reports of its share.
         limits = {
             name: snapshot.divided_by(self._n_workers) for name, snapshot in export_limits().items()
         }
@@ -97,6 +99,7 @@ class DaskExecutor:
         if reply["run"] is None:
             raise NoMoreRuns("stopped before it began")
         record = from_notebook_json(reply["run"])
+        # No record holds the type; a resumed run needs it.
         if "output" in ask.options.explicit:
             unrecorded_options[record.id] = {"output": ask.options.output}
         await self._write(record)
@@ -114,10 +117,12 @@ class DaskExecutor:
             async with self._sharing_lock:
                 if sha not in self._shared_hashes:
                     arguments = (self._batch, sha, shared, os.getpid())
+                    # A worker that misses it asks for it by "no kit".
                     await client.run(share_with_worker, *arguments, on_error="ignore")
                     self._shared_hashes.add(sha)
             if self._stopping is not None:
                 raise NoMoreRuns("stopped before it began")
+            # A key of its own: Dask makes calls with equal arguments only once.
             key = f"nbagent-{new_id()}"
             self._futures[task] = client.submit(
                 run_on_worker, __version__, sha, pickled_task, key=key
@@ -141,6 +146,7 @@ class DaskExecutor:
         try:
             if self._is_gone:
                 raise OSError
+            # Several runs wait for it: cancelling one must not cancel it for all.
             client = await asyncio.shield(connecting)
             if loop.time() - self._counted_at > _COUNT_INTERVAL_S:
                 self._counted_at = loop.time()
@@ -159,6 +165,7 @@ class DaskExecutor:
                 "logs (out of memory?), then start the same cell again",
                 code="ENGINE_INTERRUPTED",
             )
+        # Dask cancels futures with the reason "scheduler-connection-lost".
         if isinstance(error, OSError) or "connection-lost" in getattr(error, "reason", ""):
             self._is_gone = True
             return NoMoreRuns(
@@ -235,6 +242,7 @@ def share_with_worker(batch: str, sha: str, shared: bytes, made_by: int) -> None
     if os.getppid() == made_by:
         # Ctrl-C and ■ reach all processes of a group, so a LocalCluster's worker would die with all
         # of its runs. The process that made the batch stops it.
+        # ValueError: only a process's main thread can set a handler.
         with suppress(ValueError):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -245,6 +253,7 @@ def run_on_worker(version: str, sha: str, pickled_task: bytes) -> bytes:
     distributed.secede()
     reply: dict[str, Any] = {}
     try:
+        # Before unpickling, which could fail with a confusing error for another version.
         if version != __version__:
             raise UsageError(f"nbagent {__version__} is here, {version} where the batch was made")
         task: RemoteTask = pickle.loads(pickled_task)

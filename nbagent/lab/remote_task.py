@@ -101,6 +101,7 @@ def _pickle_for_worker(label: str, value: Any) -> bytes:
             "connections inside the function, or run without executor="
         ) from None
     register_environment()
+    # Pickle stores texts as plain UTF-8, so a secret can be found in the bytes.
     text = file.getvalue().decode("utf-8", "replace")
     if redact(text) != text:
         raise UsageError(
@@ -169,15 +170,17 @@ class Serializer:
         script = scripts.get(model.removeprefix("offline:"))
         names = self._tool_names(ask)
         shared = SharedContext(ask.tools, {}, ask.on_approval, output, script)
+        # The cached contexts keep these objects alive, so an id is not used again.
         key = (ask.tools and tuple(map(id, ask.tools)), names, *map(id, shared[2:]))
         if key not in self._pickled:
             shared = shared._replace(names=self._notebook_values(ask.tools, names))
+            # One by one first, so that an error names the value that cannot be sent.
             for tool in ask.tools or ():
                 _pickle_for_worker(f"the tool {_name(tool)}", tool)
             for name, value in shared.names.items():
                 _pickle_for_worker(f"{name!r} of the notebook", value)
             _pickle_for_worker("on_approval", ask.on_approval)
-            self._pickled[key] = shared, _pickle_for_worker("what the runs share", shared)
+            self._pickled[key] = shared, _pickle_for_worker("the shared context", shared)
         return self._pickled[key][1]
 
     def _notebook_values(
@@ -228,10 +231,12 @@ class Serializer:
             parts=tuple(redacted(part) for part in ask.parts),
             messages=tuple(redacted(part) for part in ask.messages),
             edits=redact_json(ask.edits),
+            # These are in the shared context, once for all runs.
             options=options.with_changes(output=None),
             tools=None,
             on_approval=None,
         )
+        # Headers and the like are meant for the configured server, not for another one.
         names = self._secret_names if stays else {}
         remote_task = RemoteTask(batch, task, ask, settings, names, lineage, limits, self._cell)
         return _pickle_for_worker(
@@ -286,6 +291,7 @@ class WorkerBatch:
         local = Local(store, Unattended(_RemoteFrontend(task.cell, shared.names)))
 
         async def make() -> RunRecord | None:
+            # On the engine's loop, as `stop` is: no run can start after a stop.
             if self._stopped:
                 return None
             self._begun_tasks.add(task.task)
@@ -302,6 +308,7 @@ class WorkerBatch:
         finally:
             store.close()
         if record is not None:
+            # Nobody resumes a run here, and a worker may live for weeks.
             unrecorded_options.pop(record.id, None)
         return record
 

@@ -78,7 +78,7 @@ def _refuse_others(there: Sequence[ScoreRecord], name: str, version: int, by: st
         if (record.scorer, record.version) == (name, version) and record.by != by:
             raise UsageError(
                 f"score {name!r} of run {record.run_id[:8]} is by {record.by!r} and would be lost; "
-                "take another name"
+                "choose another name"
             )
 
 
@@ -196,6 +196,7 @@ class Review:
     def _handle_input(self, word: str) -> bool:
         """Carry out the typed word; False if it is unknown."""
         if word in ("q", "quit"):
+            # Leaves the loop as the end of the input does.
             raise EOFError
         if word in ("s", "skip"):
             self.skip()

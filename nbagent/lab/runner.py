@@ -120,8 +120,7 @@ class Runner:
         self._case_ended = asyncio.Event()
         self._cost_sums: dict[str, tuple[float, int]] = {}
         """USD of ended cases with their judges, and their number, by variant."""
-        # A case with a judge costs more than its answer: what earlier answers cost says nothing
-        # then.
+        # A case with a judge costs more than its answer, so earlier answers are no estimate for it.
         is_free = not any(scorer.costs for scorer in scorers)
         for entry in entries if asks and is_free else ():
             if entry.cost_usd is not None:
@@ -134,6 +133,7 @@ class Runner:
             NbagentError: the store failed, or nbagent did; finished cases are stored.
         """
         try:
+            # In a thread: reading many scores would block the engine.
             await asyncio.to_thread(self._read_scores)
             self._unscored = len(self._fingerprints)
             queue = deque(
@@ -150,11 +150,13 @@ class Runner:
             raise
         finally:
             self._ended_s = time.monotonic() - self._began
+            # Also after a stop or at a limit: with nothing left, the batch is finished.
             if not (self._counts["missing"] or self._counts["unfinished"] or self._unscored):
                 self.state, self.why = "Finished", ""
             elif self.state == "Running":  # it was only scored
                 self.state, self.why = "Paused", "some cases were not asked yet"
             for made in (self._executor, self._judges):
+                # An executor that cannot close must not hide how the batch ended.
                 with suppress(Exception):
                     await made.close()
 
@@ -187,6 +189,7 @@ class Runner:
                 await self._run_case(index, self.entries[index])
             finally:
                 del self._at_work[index]
+                # Wakes all workers that wait for the budget; later ones wait for the next case.
                 self._case_ended.set()
                 self._case_ended = asyncio.Event()
             self._check_limits()
@@ -238,6 +241,7 @@ class Runner:
         before, entry_cost, record = entry.status, entry.cost_usd or 0.0, None
         try:
             record = await self._executor.run(self._request_of(entry), on_event)
+        # Without its store no further case could be kept, so the batch ends.
         except StoreError:
             raise
         except NoMoreRuns as error:
@@ -247,6 +251,7 @@ class Runner:
         else:
             entry.add_run(record)
         self._spent_usd += (entry.cost_usd or 0.0) - entry_cost
+        # Its cost is in `_spent_usd` now, although the case is still scored.
         self._at_work[index] = 0.0
         self._counts.subtract([before])
         self._counts.update([entry.status])
@@ -258,6 +263,7 @@ class Runner:
         """Build the request of a case: a first one, or one that continues its last run."""
         planned, most = entry.planned, self._how.max_cost_usd
         spent = self._spent_usd + self._judged_usd
+        # A limit must be above 0. This one ends the run at its first turn.
         left = None if most is None else max(most - spent, 1e-9)
         ask = request_of_case(planned, left_usd=left, session=self._session)
         if not entry.run_id:
@@ -282,11 +288,13 @@ class Runner:
                 # Running turns are paid already, so they may end.
                 self._executor.stop(after_turn=True)
         if how.max_failed is not None:
+            # 1.0 is a share, 1 is a number of cases.
             is_share = isinstance(how.max_failed, float) and how.max_failed <= 1
             most = how.max_failed * (len(self.entries) if is_share else 1)
             if failed > most:
                 why = f"{pluralize(failed, 'case')} failed (max_failed={how.max_failed:g})"
                 self.end("Stopped", why)
+        # The store left the disk: further runs would be lost with the kernel.
         if self._store.warning and self._store.path is None and not self._was_in_memory:
             self.end("Stopped", self._store.warning)
 

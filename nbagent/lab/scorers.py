@@ -160,6 +160,7 @@ class FunctionScorer(Scorer):
         except TypeError as error:
             raise UsageError(f"scorer {own!r} has to take a row and its run: {error}") from None
         self._function = function
+        # Without its `__dict__`, whose names could replace attributes of this object.
         functools.update_wrapper(self, function, updated=())
 
     @property
@@ -289,6 +290,7 @@ def plain_value(returned: Any) -> bool | float | str | None:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
+        # `float()` raises OverflowError for a larger int.
         number = float(value) if abs(value) < 1e308 else math.inf
         if math.isfinite(number):
             return number

@@ -35,6 +35,7 @@ _DTYPES = {
     **dict.fromkeys(("cost_usd", "cost_per_right"), "Float64"),
 }
 _MAX_DRAWN = 1_000_000
+"""Values drawn at once: about 12 MB, for any number of samples."""
 _DECIMALS = 12
 """Smaller differences are rounding errors of floats: 0.1 + 0.2 is no better than 0.3."""
 _ONLY_AXIS = "variant"
@@ -190,7 +191,7 @@ def _axis_with_labels(frame: Any, axes: Sequence[str], a: str, b: str, over: str
         return matches[0]
     if matches:
         raise UsageError(
-            f"{a!r} and {b!r} are labels of {', '.join(matches)}; say which with over="
+            f"{a!r} and {b!r} are labels of {', '.join(matches)}; choose one with over="
         )
     there = "; ".join(f"{name}: {', '.join(axis_labels)}" for name, axis_labels in labels.items())
     raise UsageError(f"no axis has both {a!r} and {b!r}; the labels are {there or 'none'}")
@@ -307,6 +308,7 @@ def _interval(
     step = max(1, _MAX_DRAWN // n)
     for start in range(0, samples, step):
         size = (min(step, samples - start), n)
+        # uint32: half the memory of the default.
         drawn = random.integers(0, n, size, dtype=np.uint32)
         means[start : start + step] = values[drawn].mean(axis=1)
     tail = _tail(n)

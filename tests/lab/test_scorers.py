@@ -288,7 +288,7 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a judge without a rubric": (
         lambda: nbagent.judge("  "),
-        "is no rubric; write what a good answer has",
+        "is no rubric; it must be text",
     ),
     "a judge's system prompt": (lambda: nbagent.judge("Short?", system="x"), "the rubric is its"),
     "a judge's option": (lambda: nbagent.judge("Short?", temprature=1), "did you mean 'temper"),

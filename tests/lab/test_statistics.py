@@ -337,7 +337,7 @@ TWICE = CELLS.assign(model=CELLS["system"])
         (lambda: flips(CELLS, AXES, "v1", "small"), "no axis has both .* model: small"),
         (lambda: flips(CELLS, AXES, "v1", "v1"), "'v1' is compared with itself"),
         (lambda: flips(CELLS, [], "v1", "v2"), "the labels are none"),
-        (lambda: flips(TWICE, AXES, "v1", "v2"), "labels of system, model; say which with over="),
+        (lambda: flips(TWICE, AXES, "v1", "v2"), "labels of system, model; choose one with over="),
         (lambda: flips(CELLS, AXES, "v1", "v2", over="x"), "no axis 'x'"),
         (lambda: flips(CELLS, AXES, "v1", "v2", only="flip"), "changed, better"),  # pyright: ignore
         (lambda: flips(WORDS, AXES, "v1", "v2", only="better"), "labels, like 'yes'"),
