@@ -80,6 +80,7 @@ def _literal(text: str) -> Any:
         return text
 
 
+# For texts of rules only: they are few and compared with every call, values of calls are not.
 _rule_literal = lru_cache(maxsize=512)(_literal)
 
 

@@ -33,8 +33,9 @@ class CancelToken:
                 return
             self.is_set = True
             callbacks, self._callbacks = self._callbacks, []
+        # Outside the lock, which a callback may need for on_set.
         for callback in callbacks:
-            with suppress(Exception):
+            with suppress(Exception):  # the others must still stop their work
                 callback()
 
     def on_set(self, callback: Callable[[], object]) -> None:

@@ -120,6 +120,7 @@ class Message(Value):
 
 def is_storable_json(value: Any) -> bool:
     """True if a record can store it: JSON, only finite numbers, at most MAX_DEPTH levels."""
+    # No recursion: a hostile value may be deeper than Python's own limit.
     stack: list[tuple[Any, int]] = [(value, 1)]
     while stack:
         item, depth = stack.pop()
@@ -135,6 +136,7 @@ def is_storable_json(value: Any) -> bool:
             return False
         if depth > MAX_DEPTH:
             return False
+        # Most items are texts and integers, which are always valid.
         stack.extend((child, depth + 1) for child in inner if child.__class__ not in (str, int))
     return True
 

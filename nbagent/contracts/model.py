@@ -197,7 +197,8 @@ class ProviderConfig:
     project_id: str | None = None
     default_model: str | None = None
     timeout_s: float = 600.0
-    """Total deadline of one request, including retries and waits."""
+    """Total deadline of one request, including retries and waits. The SDKs of OpenAI and Anthropic
+    have the same defaults for it and for `retries`."""
     retries: int = 2
     """Maximum number of attempts after the first one."""
     headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)

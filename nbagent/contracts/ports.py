@@ -47,7 +47,7 @@ class ChatClient(Protocol):
 
 @runtime_checkable
 class SchemaClient(Protocol):
-    """A client that knows if its provider can bind the answer to a request to a schema."""
+    """A client that knows if its provider can enforce a schema for the answer to a request."""
 
     def has_schema_mode(self, request: ChatRequest) -> bool: ...
 

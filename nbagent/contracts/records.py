@@ -329,6 +329,7 @@ class RunRecord(Value):
         """Indexes in `messages` of a turn's answer and tool results; empty if it added none."""
         start = turn.request.n_messages - self.shared_messages
         answer = turn.response and turn.response.message
+        # An answer without text and calls was not added to the conversation.
         if answer is None or self.messages[start : start + 1] != (answer,):
             return range(start, start)
         return range(start, start + 1 + len(answer.tool_calls))

@@ -33,6 +33,7 @@ _SECRET_PARTS = (
     *("privatekey", "signingkey", "keyring", "keystore", "keychain", "keypair", "keyfile"),
     *("authorization", "bearer"),
 )
+# Whole words only: `otp` is also a part of `footprint`.
 _SECRET_WORDS = frozenset({"pwd", "jwt", "cookie", "cookies", "otp"})
 _KEY_ENDINGS = ("key", "keys", "token", "tokens")
 _ORDINARY_WORDS = re.compile(r"(?:mon|tur|don|joc|hoc|whis|hot)keys?")
@@ -110,6 +111,7 @@ class _SecretFinder:
         return piece
 
 
+# Built again only after a secret was added: `_forms` is another set then.
 _finder = lru_cache(maxsize=1)(_SecretFinder)
 _lock = threading.Lock()
 _forms: frozenset[str] = frozenset()
@@ -153,6 +155,7 @@ def register_secret(text: str) -> None:
             coded = encode(b"\0" * shift + raw).decode()
             coded = coded[-(-shift * 8 // bits) : (shift + len(raw)) * 8 // bits]
             forms |= {coded, coded.translate(_URL_SAFE) if bits == 6 else coded.lower()}
+    # For writers only: the set is replaced, never changed, so readers need no lock.
     with _lock:
         _forms |= forms
 
@@ -179,6 +182,7 @@ def register_environment() -> None:
     named = dict(os.environ)
     register_named_secrets(named)
     for variable, text in named.items():
+        # Whatever it looks like: this name is certain, and some keys have no digits.
         if variable.upper().endswith("_API_KEY"):
             register_secret(text)
         for password in _URL_PASSWORD.findall(text):
@@ -203,12 +207,13 @@ def is_secret_name(name: object) -> bool:
     """True if a variable, key or column of this name probably holds a secret."""
     if isinstance(name, tuple):
         return any(map(is_secret_name, cast("tuple[object, ...]", name)))
+    # By type, not isinstance(): names may be any object, whose `__class__` or `__str__` may raise.
     return issubclass(type(name), str) and _is_secret_name(str.__str__(cast("str", name))[:200])
 
 
 @lru_cache(maxsize=4_096)
 def _is_secret_name(name: str) -> bool:
-    if name.endswith("Error"):
+    if name.endswith("Error"):  # an exception class, such as KeyError
         return False
     if min_secret_chars(name) == _MIN_SECRET_CHARS:
         return True
@@ -230,6 +235,7 @@ def min_secret_chars(name: str) -> int:
     certain = any(part in joined for part in _SECRET_PARTS) or not _SECRET_WORDS.isdisjoint(
         name_words
     )
+    # PAT is a personal access token, as variables of the environment name it (GITHUB_PAT).
     return _MIN_SECRET_CHARS if certain or "PAT" in name.split("_") else _MIN_SECRET_CHARS * 2
 
 

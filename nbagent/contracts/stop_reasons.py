@@ -1,10 +1,10 @@
-"""Reasons why a run stopped. `view/run_status` says them to a person."""
+"""Reasons why a run stopped. Their texts for people are in `view/run_status`."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-# A reason that is added needs its words in `view/run_status`; stored runs keep the old ones.
+# A new reason needs a text in `view/run_status`. Stored runs have the old ones, so all must stay.
 StopReason = Literal[
     # The model answered. The phase is WaitingUser: the conversation can be continued.
     "answered",

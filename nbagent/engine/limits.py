@@ -29,7 +29,7 @@ def price(plan: EnginePlan, usage: Usage, model: str) -> Cost | None:
     """Compute the cost of a response; None if unknown, also if the price list raises."""
     try:
         return plan.price(usage, model)
-    except Exception:
+    except Exception:  # a faulty price list must not lose an answer
         return None
 
 
@@ -64,6 +64,7 @@ def over_budget(
 def state_after_calls(plan: EnginePlan, n_turns: int) -> StopState:
     """Decide how the run continues after `n_turns` turns, if the calls of the last are answered."""
     limits, requests = plan.run.limits, plan.requests_before + n_turns
+    # Before max_turns: at this limit a resume without a prompt is refused, so it is no pause.
     if requests >= limits.max_requests:
         text = f"{requests} requests since your last prompt; say what to do next to continue"
         error = ErrorInfo("ENGINE_MAX_TURNS", text, {"max_requests": limits.max_requests})

@@ -59,6 +59,7 @@ class _EngineRun(RunState):
         if isinstance(turn, StopState):
             self.stop_state = turn
             return
+        # Only now: the turn has counted its new messages against the old value.
         self.n_sent = len(self.history)
         directives: tuple[Message, ...] = ()
         try:
@@ -97,6 +98,8 @@ class _EngineRun(RunState):
     async def _consult_composer(self, turn: Turn) -> tuple[Message, ...]:
         """Ask the composer after an answer or calls; return messages to add. May end the run."""
         is_answer = turn.stop_state.stop_reason == "answered"
+        # A pause after the turn (WaitingUser, stopped) is no failure: its calls may have been the
+        # answer, or the end of a workflow.
         has_failed = (
             turn.stop_state.stop_reason in ("stopped", "error")
             and turn.stop_state.phase == "Failed"
@@ -115,6 +118,7 @@ class _EngineRun(RunState):
             turn.finish(StopState("WaitingUser", "answered"))
         elif is_answer and decision.new_messages:
             turn.finish(turn.next_state())
+        # After calls, their results already tell the model what was wrong.
         return decision.new_messages if is_answer else ()
 
     async def _commit_turn(self, turn: Turn) -> None:

@@ -45,11 +45,12 @@ class RepeatDetector:
         return self._call_counts[key]
 
     def was_denied_repeatedly(self, call: ToolCall) -> bool:
-        """True if a call was denied so often that the person must not be asked again.
+        """True if a call was denied too often to ask the person again.
 
         One below the limit of failures: the refusal without a question is the failure that
         reaches the limit.
         """
+        # Most runs deny nothing: they need not encode the arguments.
         key = _key(call) if self._denied else ""
         return (
             key in self._denied

@@ -222,7 +222,7 @@ class ModelCall:
         else:
             reason = "the client cancelled its own request"
             if not task.cancelled():
-                reason = "the stream ended without an end"
+                reason = "the stream ended without its last chunk"
             self.error = ErrorInfo("LLM_BAD_RESPONSE", reason)
 
     def build_partial(self, model: str) -> None:
@@ -246,6 +246,7 @@ class ModelCall:
             tool_calls=tuple(calls),
             reasoning=reasoning or None,
         )
+        # `error`: calls of an unfinished answer are never run, as their arguments may be cut.
         response = ChatResponse(message=message, model=model, finish_reason="error")
         self.response = redacted(_storable(response))
 

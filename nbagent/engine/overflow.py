@@ -37,6 +37,7 @@ class Overflow:
         """Trimmed messages by index. Reused as objects, so that comparing requests is cheap."""
         # A child run keeps its parent's trimmed results: its requests then extend the parent's.
         for index in plan.previous_turn.request.trimmed if plan.previous_turn and plan.trim else ():
+            # A fork with edits or without some turns shares less than that turn had sent.
             if index < len(plan.history):
                 self._trimmed_messages[index] = trim_result(plan.history[index])
 
@@ -153,6 +154,6 @@ def _chars_by_piece(request: ChatRequest) -> Counter[str]:
         if message.role == "tool":
             label = f"results of {message.name}"
         else:
-            label = "the model's answers" if message.role == "assistant" else "your words"
+            label = "the model's answers" if message.role == "assistant" else "your messages"
         pieces[label] += message_chars(message)
-    return +pieces
+    return +pieces  # unary plus drops the kinds without characters

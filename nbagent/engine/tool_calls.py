@@ -36,7 +36,8 @@ from nbagent.engine.loop_detection import RepeatDetector
 from nbagent.engine.plan import EnginePlan
 
 _GRACE_S = 1.0
-"""Time for an interruptible tool to end after a stop. Then the run continues without it."""
+"""Time for an interruptible tool to end after a stop. Then the run continues without it. Longer
+than the thread waits for an interrupted job (0.2 s), so that its result can still arrive."""
 Rejection = tuple[ErrorCode, str]
 """Code and message of the error with which a call is answered instead of being executed."""
 
@@ -61,6 +62,7 @@ def pending_tool_runs(
     )
 
 
+# The notes in the conversation are all that a child run knows of the figures before it.
 _FIGURES = re.compile(r"the person sees figures? (?:\d+ to )?(\d{1,6}); write \[figure ")
 
 
@@ -135,6 +137,7 @@ class ToolCalls:
     async def run(self, calls: Sequence[ToolCall]) -> tuple[ToolRun, ...]:
         """Execute calls concurrently; return their tool runs in the order of the calls."""
         works = [_CallTask(self, call, self.repeats.count_call(call)) for call in calls]
+        # One call is the usual case; a second task around it would only cost time.
         if len(works) == 1:
             return (await self._commit(works[0], await works[0].run(), 0),)
         tasks = [asyncio.ensure_future(work.run()) for work in works]
@@ -256,10 +259,12 @@ class _CallTask:
         returned = {getattr(part, "data", None) for part in result.attachments}
         began_ms = outcome.started_at_ms
         cut = result.error is not None and result.error.code == "E_INTERRUPTED"
+        # Some hosts report no start; a call that was rejected has none.
         if began_ms is None and (outcome.ran_in is not None or cut):
             began_ms = self.began_ms
         started_at, lasted_ms = None, 0.0
         if began_ms is not None:
+            # A start is on the monotonic clock, so only its difference to another is a time.
             started_at = self.queued_at + timedelta(milliseconds=began_ms - self.queued_ms)
             lasted_ms = max(0.0, monotonic_ms() - began_ms)
         named = (spec for spec in self.calls.tools if spec.name == call.name)

@@ -87,6 +87,7 @@ class Turn:
     def _params(self) -> dict[str, Any]:
         params = dict(self.plan.params)
         choice = params.pop("tool_choice", None)
+        # Without tools it is left out: OpenAI refuses a tool_choice without tools.
         if self.tools:
             _check_tool_choice(choice, self.tools)
             # A forced choice holds for the first request only: else the loop could never answer.
@@ -209,6 +210,7 @@ class Turn:
         self.stop_state = end
         self.finished = self._record(self.runs)
         response = self.model_call.response
+        # An answer of reasoning alone is not added: Mistral and others refuse an empty message.
         if response is not None and (response.message.content or response.message.tool_calls):
             self.messages = (response.message, *(run.as_message() for run in self.runs))
 
