@@ -52,6 +52,7 @@ def quoted(text: str, quote: str = "") -> str:
     """
     if text and not quote and not _NEEDS_QUOTES.search(text):
         return text
+    # The parser of the line reads a text in single quotes unchanged, backslashes included.
     if quote != '"' and "'" not in text:
         return f"'{text}'"
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

@@ -24,12 +24,15 @@ _HTML_HEAD = (
     "margin:24px auto;max-width:860px;padding:0 12px}}</style>\n</head>\n<body>\n"
 )
 _OMITTED_TAGS = ("button", "i", "progress", "input", "textarea", "select")
+"""Tags without text of a run. `i` is a segment of a bar."""
 _INLINE = INLINE | {"br", "img", "ins", "del", "kbd", "label"}
 _MARKUP_CHARS = re.compile(r"[`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _LINE_START = re.compile(r"(?=[-+#=])|\d{1,9}(?=[.)])")
+# Code and formulas cannot contain escapes. If they have such a character, they are written as text.
 _NO_CODE = re.compile(r"[`<>|&]|://")
 _NO_MATH = re.compile(r"[<>&`\[\]|!:\n]")
 _MARKUP = {"em": "*", "strong": "**", "b": "**", "s": "~~", "del": "~~", "ins": "**"}
+"""Tags to Markdown, which has no mark for inserted text."""
 
 
 def html_document(run: RunRecord) -> str:
@@ -97,6 +100,7 @@ def _split_node(node: Node) -> tuple[str, dict[str, str], list[Node]]:
 def _details(children: Sequence[Node]) -> str:
     summary = next((text_of(child) for child in children if child[0] == "summary"), "")
     body = _blocks([child for child in children if child[0] != "summary"])
+    # HTML, not Markdown: `<summary>` starts a block in which Markdown is not parsed.
     title = escape(" ".join(summary.split())).replace("://", ":&#8203;//")
     return f"<details>\n<summary>{title}</summary>\n\n{body}\n\n</details>" if body else title
 
@@ -152,8 +156,10 @@ def _inline_text(node: Node) -> str:
 def _escaped(text: str) -> str:
     """Escape text on one line: no HTML, mark-up, link or formula remains active."""
     lead, tail = " " * text[:1].isspace(), " " * text[-1:].isspace()
+    # As an entity: a backslash would undo the next escape, and `\(` starts a formula in Jupyter.
     line = escape(" ".join(text.split()), quote=False).replace("\\", "&#92;")
     if start := _LINE_START.match(line):  # would start a list or a heading
         line = f"{start[0]}\\{line[start.end() :]}"
     marked = _MARKUP_CHARS.sub(lambda it: f"\\{it[0]}", line)
+    # A zero-width space: many renderers turn a plain address into a link.
     return f"{lead}{marked.replace('://', ':&#8203;//')}{tail}" if line else lead

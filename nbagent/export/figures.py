@@ -78,7 +78,7 @@ def timeline(run: RunRecord) -> Figure:
 def _pieces(run: RunRecord, turn: EngineTurn, *, one_row: bool) -> Iterable[Piece]:
     start, row = _seconds_since_start(run, turn.started_at), turn.id
     lost, model = turn.retry_wait_ms / 1000, turn.model_ms / 1000
-    if lost:
+    if lost:  # failed attempts and waits come before the response
         yield Piece(row, "retries, failures", start, lost)
     yield Piece(row, "retries, failures" if turn.error else "model", start + lost, model)
     for tool in turn.tool_runs:
@@ -274,6 +274,7 @@ def _name_rows(axes: Any, names: Sequence[str]) -> None:
     step = -(-len(names) // _MAX_ROWS) or 1  # more labels would overlap
     ticks = range(0, len(names), step)
     axes.set_yticks(ticks, [_label(names[tick]) for tick in ticks], fontsize=8)
+    # At least three rows: a single bar would fill the figure.
     axes.set_ylim(max(len(names), 3) - 0.5, -0.5)
 
 

@@ -23,11 +23,13 @@ def training_line(messages: Sequence[Message], system: str, tools: Sequence[Tool
     Raises:
         UsageError: the conversation has no answer of the model.
     """
+    # Not the wire of the run: the file is OpenAI's, whichever provider answered.
     wire, names = Chat(PROFILES["openai"]), WireNames(tool.name for tool in tools)
     context = EncodingContext(origin="", model="", names=names, has_tools=bool(tools))
     encoded: list[Any] = [{"role": "system", "content": system}] if system else []
     for group in wire.group_messages(messages, frozenset()):
         encoded += wire.encode_group(group, context)
+    # Training learns the assistant's messages; a stopped run ends with others.
     while encoded and encoded[-1]["role"] != "assistant":
         encoded.pop()
     if not encoded:

@@ -62,6 +62,7 @@ def _fine_tuning(source: ExportSource) -> str:
     from nbagent.export.fine_tuning import training_line
 
     record = source.record
+    # The last turn has the prompt and tools under which the last answer was given.
     request = record.turns[-1].request if record.turns else None
     system = record.system_prompts.get(request.system_sha, "") if request else ""
     tools = record.toolsets.get(request.toolset_sha, ()) if request else ()

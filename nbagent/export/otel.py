@@ -56,6 +56,7 @@ class Span:
     @property
     def nanoseconds(self) -> tuple[int, int]:
         """Start and end, in nanoseconds since 1970."""
+        # Integers: a float of today's time is exact to about 200 nanoseconds only.
         return (
             to_us(self.start) * 1000,
             to_us(self.start + timedelta(milliseconds=self.ms)) * 1000,
@@ -99,7 +100,7 @@ def spans_of(run: RunRecord, conversation: Sequence[Message] | None) -> list[Spa
         spans += [
             _tool(run, turn, tool, root, conversation is not None)
             for tool in turn.tool_runs
-            if tool.started_at
+            if tool.started_at  # a denied call executed nothing, so it is no operation
         ]
     return spans
 
@@ -190,7 +191,7 @@ def _server(base_url: str | None) -> dict[str, Any]:
         parts = urlsplit(base_url or "")
         usual = {"https": 443, "http": 80}.get(parts.scheme)
         return {"server.address": parts.hostname, "server.port": parts.port or usual}
-    except ValueError:
+    except ValueError:  # an address in a record may have any port
         return {}
 
 
@@ -250,6 +251,7 @@ def otlp_json(run: RunRecord, spans: Sequence[Span]) -> str:
 
 
 def _otlp_span(trace: str, span: Span) -> dict[str, Any]:
+    # OTLP/JSON: ids are hexadecimal, and 64-bit integers are strings, as in protobuf's JSON.
     start, end = span.nanoseconds
     failed = {"error.type": span.error} if span.error else {}
     return {
@@ -271,7 +273,7 @@ def _otlp_attributes(attributes: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _otlp_value(value: Any) -> dict[str, Any]:
     match value:
-        case bool():
+        case bool():  # before int, of which bool is a subclass
             return {"boolValue": value}
         case int():
             return {"intValue": str(value)}
@@ -308,5 +310,6 @@ def send(spans: Sequence[Span], provider: Any = None) -> None:
         if span.error:
             started_span.set_status(trace.Status(trace.StatusCode.ERROR))
         started[span.id] = started_span
+    # Children end before their parents, as in a program that is traced while it runs.
     for span in reversed(spans):
         started[span.id].end(end_time=span.nanoseconds[1])

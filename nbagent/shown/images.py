@@ -66,6 +66,7 @@ def encoded_image(
     try:
         return _picture_part(pil.open(BytesIO(data)), alt, max_bytes)
     except VALUE_ERRORS:
+        # Damaged data, or one of the huge pictures that Pillow refuses: shown as other bytes.
         return None
 
 
@@ -112,6 +113,7 @@ def _root_of(artist: Any) -> Any:
 def _figure_part(artist: Any) -> ImagePart | str | None:
     root = _root_of(artist)
     inches = [float(side) for side in root.get_size_inches()]
+    # Drawn at the final size: drawing a poster and scaling it down would take much longer.
     dpi = min(root.dpi, _SIDES_PX[0] / max(inches))
     out = BytesIO()
     root.savefig(out, format="png", dpi=dpi)
@@ -133,6 +135,7 @@ def _picture_part(picture: Any, alt: str, max_bytes: int = IMAGE_BYTES) -> Image
         if small.mode not in ("L", "LA", "RGB", "RGBA"):
             transparent = small.mode == "PA" or "transparency" in small.info
             small = small.convert("RGBA" if transparent else "RGB")
+        # JPEG, the smaller one for photos, has no transparency.
         for kind in ("PNG", "JPEG") if small.mode in ("RGB", "L") else ("PNG",):
             out = BytesIO()
             # Empty EXIF: the location and owner of a photo must not be sent.

@@ -59,14 +59,17 @@ def _frame_text(frame: Any, budget: int, cell: _Cell, kind: str) -> str:
     def part(start: int, end: int) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Return column names and the cells of some rows."""
         some = frame.iloc[start:end, shown_columns]
+        # An index may have the name of a column.
         some = some if counts_only else some.reset_index(allow_duplicates=True)
         names = [_name(name, cell) for name in some.columns]
+        # Column by column: pandas converts a whole row to one type, such as integers to floats.
         return names, list(zip(*(list(some.iloc[:, i]) for i in range(len(names))), strict=True))
 
     # No line is shorter than its bars, so more rows cannot fit.
     max_rows = budget // (3 * len(shown_columns) + 2) + 1
     names, first = part(0, max_rows)
     title += f"{_line(names)}\n{_line(['---'] * len(names))}\n"
+    # The longest form of the mark, since the number of omitted rows is not known yet.
     mark = f"… {rows:,} of {rows:,} rows{OMITTED} …\n"
     room = max(budget - len(title) - len(mark), 0)
     head = _lines_within(first, room * 2 // 3, cell) or [_line(map(cell, row)) for row in first[:1]]

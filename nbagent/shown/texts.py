@@ -20,6 +20,8 @@ VALUE_ERRORS = (Exception, SystemExit, GeneratorExit)
 """Errors that a value's own code may raise while it is shown. Not KeyboardInterrupt: it is the
 person's."""
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]{4,16}\b| id='\d{6,20}'")
+"""An address in a `repr`, or the id in that of a mock. It differs in each process, and with it the
+request, so caches and cassettes would miss."""
 _MARGIN_CHARS = 10_000
 """Text read around a cut, so that a secret or address that crosses the cut is recognised. No key is
 longer."""
@@ -71,7 +73,7 @@ def cut_middle(text: str, budget_chars: int) -> str:
 
 def clean(text: str) -> str:
     """Make a text encodable: replace lone surrogates, join pairs of them."""
-    plain = str.__str__(text)
+    plain = str.__str__(text)  # a subclass may override any method
     if plain.isascii():
         return plain
     try:
@@ -87,9 +89,10 @@ def without_folders(text: str) -> str:
         return text
     folders = {os.path.expanduser("~"): "~"}
     with suppress(OSError):  # The working folder may be deleted.
+        # First, because it is usually inside the home folder.
         folders = {os.getcwd(): ".", **folders}
     for folder, replacement in folders.items():
-        if len(folder) > 1:
+        if len(folder) > 1:  # every path starts with `/`, the home of some containers
             pattern = rf"(?<![\w.~/\\-]){re.escape(folder)}(?=[\\/'\"\s:,)\]>]|$)"
             text = re.sub(pattern, replacement, text)
     return text

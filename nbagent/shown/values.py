@@ -84,6 +84,7 @@ class JsonBudget:
         try:
             return self._convert(value, type(value))
         except VALUE_ERRORS as error:
+            # RecursionError ends the outermost value: down here the stack is too full for a `repr`.
             if isinstance(error, RecursionError) if self._open_ids else is_iterator(value):
                 raise
             return self.text(safe_repr(value, 200 if self._open_ids else self.budget_chars))
@@ -139,7 +140,7 @@ class JsonBudget:
             bits = int.bit_length(value)
             if bits > _MAX_INT_BITS:
                 return self.text(f"[an integer of {bits:,} bits]")
-            self._chars_left -= 2 + bits // 3
+            self._chars_left -= 2 + bits // 3  # a digit has 3.3 bits
             return value
         if not math.isfinite(value):
             return self.text("NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity")
@@ -166,6 +167,7 @@ class JsonBudget:
         if len(text) > room:
             text, self.cut = cut_middle(text, max(room, 0)), True
         text = clean(text)
+        # As in JSON: two quotes, a comma, and a backslash before some characters.
         self._chars_left -= len(text) + 3 + sum(map(text.count, '"\\\n\t'))
         return text
 
@@ -186,7 +188,8 @@ class JsonBudget:
         if issubclass(kind, list | tuple | Sequence | Set | ValuesView) or is_iterator(value):
             return self._list(cast("Iterable[Any]", value))
         if issubclass(kind, BaseModel):
-            # `model_dump` of a RootModel returns its root value: any type.
+            # `model_dump` of a RootModel returns its root value: any type. A value that does not
+            # fit its field is shown all the same, without a warning in the person's cell.
             return self.json(value.model_dump(warnings=False))
         if dataclasses.is_dataclass(kind):
             names = [field.name for field in dataclasses.fields(kind)]
@@ -314,6 +317,7 @@ def to_json_within(
     Raises only errors of an iterator that is read. `kind` may convert some values differently.
     """
     share = 1.0
+    # The budget is an estimate (control characters take six in JSON), so it may need a smaller one.
     while True:
         budget = kind(int(budget_chars * share), with_images=with_images)
         data = budget.json(value)

@@ -405,6 +405,7 @@ def _bar_text(progress: BatchProgress) -> str:
     for piece in bar_segments(progress):
         done += piece.n_cases
         until = round(_TEXT_BAR_CHARS * done / progress.total)
+        # At least one character: a few failed cases of many must not disappear.
         bar += marks[piece.kind] * max(1, until - len(bar))
     return f"[{bar[:_TEXT_BAR_CHARS]}]"
 

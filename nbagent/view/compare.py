@@ -107,6 +107,7 @@ def _turn_with_edits(turn: EngineTurn, run: RunRecord) -> EngineTurn | None:
     answer = next(
         (message for message in copies if message.role == "assistant"), turn.response.message
     )
+    # Turns before the first edit are shared with the parent; later ones exist only as copies.
     if not copies and turn.request.n_messages >= run.shared_messages:
         return None
     calls = {call.id for call in answer.tool_calls}
@@ -167,6 +168,7 @@ def _similarity(a: Item[T], b: Item[T]) -> float:
     """Similarity of two items; 0 if they must not be aligned."""
     if a.kind != b.kind:
         return 0
+    # Any pair is better than a gap, and an equal one than two similar ones (at most 3 each).
     return (
         1
         + 2 * len(a.tokens & b.tokens) / (len(a.tokens | b.tokens) or 1)
@@ -263,6 +265,7 @@ def _best_pairs(a: Sequence[Item[T]], b: Sequence[Item[T]]) -> list[tuple[int, i
     pairs: list[tuple[int, int]] = []
     i = j = 0
     while i < len(a) and j < len(b):
+        # Floats may be compared exactly: it is the sum that was computed above.
         if similarity[i][j] and best[i][j] == best[i + 1][j + 1] + similarity[i][j]:
             pairs.append((i, j))
             i, j = i + 1, j + 1
@@ -290,6 +293,7 @@ def text_diff(
         if sum(counts[token] for token in a) > _MAX_EQUAL_PAIRS:
             continue
         diff: DiffPieces = []
+        # By default difflib ignores frequent words of long texts, so equal parts look different.
         for op, i, k, j, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
             old, new = "".join(a[i:k]), "".join(b[j:m])
             if op == "replace" and pattern is _SENTENCE:

@@ -139,6 +139,7 @@ def _facts(dry: DryRun) -> list[tuple[str, str]]:
     )
     tokens = _size_text(request_chars(request), sum(map(_n_images, request.messages)))
     sent = {k: v for k, v in dry.body.items() if k not in ("messages", "tools", "system_prompt")}
+    # Gemini's body does not say it: its address asks for a stream.
     sent.setdefault("stream", dry.stream)
     params = ", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in sent.items())
     limits = run.limits.model_dump(exclude_none=True).items()

@@ -19,6 +19,7 @@ from nbagent.view.node import Node, h
 from nbagent.view.words import format_size, one_line, sanitize_value
 
 _IMAGE_CHARS = 300_000
+"""In base64: the images of tools that `notebook.capture` keeps (220,000 bytes) are below it."""
 _MAX_PIXELS = 40_000_000
 """A few kB of a compressed image can unpack to gigabytes in the page."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
@@ -153,7 +154,7 @@ def insert_figures(
             if _figure_number(match) not in placed
         }
         if len(placed) + len(captions) > _MAX_FIGURES:
-            captions = {}
+            captions = {}  # the cards of the tools still show these figures
         is_name = len(references) == 1 and references[0][0] == prose.strip()
         if not (captions and is_name):
             blocks.append(_plain_references(block, figures) if references else block)
@@ -216,6 +217,7 @@ def _jpeg_size(content: bytes) -> tuple[int, int] | None:
     at = 2
     while at + 9 <= len(content) and content[at] == 0xFF:
         kind = content[at + 1]
+        # These three are no frames: Huffman tables, a reserved code, arithmetic coding.
         if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
             height = int.from_bytes(content[at + 5 : at + 7], "big")
             return int.from_bytes(content[at + 7 : at + 9], "big"), height
@@ -234,7 +236,7 @@ def _webp_size(content: bytes) -> tuple[int, int] | None:
     if kind == b"VP8L":
         bits = int.from_bytes(content[21:25], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"VP8 ":
+    if kind == b"VP8 ":  # the two highest bits of each number are a scale
         width = int.from_bytes(content[26:28], "little") & 0x3FFF
         return width, int.from_bytes(content[28:30], "little") & 0x3FFF
     return None

@@ -69,7 +69,7 @@ class LivePicture:
 
     def __init__(self, run: RunRecord, clock: Callable[[], float] = monotonic_ms) -> None:
         self._clock = clock
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # reentrant: `apply` reads the open questions too
         self._run = run
         self._state, self._start_ms, self._n_asked = LiveState(), clock(), 0
 
@@ -168,6 +168,7 @@ class LivePicture:
                 return self._question_asked(event)
             case events.ToolCallStarted(turn_id=turn_id):
                 known = self._tool_run(turn_id, event.tool_call_id, event.tool_name)
+                # Any time says "it runs"; the event of its end brings the real one.
                 started = known.started_at or self._run.started_at
                 fields = {"args": event.args, "display_name": event.display_name}
                 known = known.model_copy(update={"started_at": started})
@@ -223,6 +224,8 @@ class LivePicture:
 
     def _turn_started(self, event: events.TurnStarted) -> list[Op]:
         run, request = self._run, event.request
+        # Placed by number, not appended: the event is repeated if the request is sent again, and
+        # messages of the parent are not in this record.
         end = request.n_messages - run.shared_messages
         own = min(request.n_new, end, len(event.messages))
         if own > 0:
@@ -236,7 +239,7 @@ class LivePicture:
             run_id=run.id,
             index=int(event.turn_id[1:]) if event.turn_id[1:].isdecimal() else 0,
             request=request,
-            started_at=run.started_at,
+            started_at=run.started_at,  # until the turn's own record arrives with its end
         )
         self._state.drafts[turn.id] = TurnDraft(turn.id)
         self._set_activity("model")
@@ -260,6 +263,7 @@ class LivePicture:
 
     def _question_asked(self, event: events.ApprovalRequested) -> list[Op]:
         turn_id, question = event.turn_id, event.question
+        # The same call may be asked about again; a late answer must not answer the new question.
         self._n_asked += 1
         question_id = f"{turn_id}/{event.tool_call_id}/{self._n_asked}"
         self._state.open_questions[card_key(turn_id, event.tool_call_id)] = (question_id, question)

@@ -103,6 +103,7 @@ class TurnDraft:
 
     def add_call(self, index: int, name: str, text: str) -> list[Op]:
         """Add to a call: its name or a piece of its arguments."""
+        # The index comes from the client of a model, which may be of another package.
         if not 0 <= index <= min(len(self._calls), _MAX_CALLS):
             return []
         begins = index == len(self._calls)

@@ -64,6 +64,7 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": 24})
     parser.enable(["table", "strikethrough"])
     parser.validateLink = _is_link  # pyright: ignore[reportAttributeAccessIssue]
+    # Before escapes, which would take the backslash of `\(`.
     parser.inline.ruler.before("escape", "math", _math_rule)
     return parser
 
@@ -71,7 +72,7 @@ def _parser() -> MarkdownIt:
 def _is_link(address: str) -> bool:
     try:
         return urlsplit(address).scheme.lower() in ("http", "https", "mailto")
-    except ValueError:
+    except ValueError:  # such as `http://[`
         return False
 
 
@@ -88,7 +89,7 @@ def _nodes(token: SyntaxTreeNode) -> list[Node]:
         return [h("span", "nba-math mathjax_process tex2jax_process", token.content)]
     if token.type in ("fence", "code_block"):
         return [code_node(token.content, token.info.split()[0] if token.info.strip() else "")]
-    if token.type == "image":
+    if token.type == "image":  # as text: an image would be loaded from a server
         return [f"[image: {token.content} — {token.attrs.get('src', '')}]"]
     if token.type == "table":
         _align_numbers(token)
@@ -163,6 +164,7 @@ def _math_rule(state: StateInline, silent: bool) -> bool:
     if match is None:
         return False
     is_formula = is_tex(match[match.lastindex or 0])
+    # Other dollars are ordinary text. `\(` stays as it is: Markdown would drop its backslash.
     if not is_formula and match[0].startswith("$"):
         return False
     if not silent:

@@ -71,7 +71,7 @@ def html(node: Node) -> str:
     if isinstance(node, str):
         return _escape(node)
     tag, attributes, *children = node
-    if tag not in TAGS:
+    if tag not in TAGS:  # tags are written in the code, so this is a mistake in it
         raise ValueError(f"{tag!r} is not in view.node.TAGS")
     attrs = dict(attributes)
     style = STYLES.get(str(attrs.get("class", "")).partition(" ")[0], "")

@@ -233,6 +233,7 @@ def read_answer(message: Mapping[str, Any], question: Question) -> PersonAnswer 
     """
     choice: Any = message.get("choice")
     reason = message.get("reason", "")
+    # A page could send a choice that it was not offered.
     offered = ("once", "session", "deny") if question.scope else ("once", "deny")
     if choice not in offered or not isinstance(reason, str):
         return None
@@ -253,6 +254,7 @@ def read_fields(fields: object, question: Question) -> dict[str, Any] | str | No
     Returns:
         The arguments; a text if they are wrong; None if the message is not valid.
     """
+    # By the shown names: the page knows only these.
     edited, names = json_object(fields), {sanitize_exact(name): name for name in question.arguments}
     if edited is None:
         return None
@@ -261,6 +263,7 @@ def read_fields(fields: object, question: Question) -> dict[str, Any] | str | No
         if field not in names or not isinstance(text, str):
             return None
         before = arguments[names[field]]
+        # An untouched field keeps its value: its text may have a secret hidden.
         if text != field_text(before):
             try:
                 arguments[names[field]] = text if _is_raw(before) else _read_json(text)

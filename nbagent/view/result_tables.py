@@ -61,7 +61,7 @@ def _frame_rows(text: str) -> tuple[list[list[str]], int]:
         return [], 0
     lines = [row for row in text.split("\n") if row.startswith("| ") and row.endswith(" |")]
     rows = [[c.strip().replace("\\|", "|") for c in _BAR.split(row[1:-1])] for row in lines]
-    rows = [row for i, row in enumerate(rows) if i != 1][: _ROWS + 1]
+    rows = [row for i, row in enumerate(rows) if i != 1][: _ROWS + 1]  # 1: the line of dashes
     total = int(title[1].replace(",", "") or 0)
     return rows, total - (len(rows) - 1)
 

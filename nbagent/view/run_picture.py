@@ -143,6 +143,7 @@ def _minified(name: str) -> str:
 @cache
 def live_stylesheet() -> str:
     """Return the style sheet of live pictures, which have no inline styles and may ask."""
+    # `nba-do` hides buttons that nobody answers; in a live picture they are answered.
     rules = [f".{cls}{{{style}}}" for cls, style in STYLES.items() if cls != "nba-do"]
     return "".join(rules) + saved_stylesheet() + _minified("question.css")
 
@@ -220,6 +221,7 @@ def _stop_buttons(live: LiveState) -> list[Node]:
 def _time_bar(run: RunRecord, live: LiveState | None) -> Node:
     pieces = timing.time_bar(run.turns)
     times = timing.bar_text(pieces)
+    # At least 1: without the style sheet a segment of 0 has no width.
     parts = [h("i", f"nba-i-{p.kind}", style=f"flex-grow:{max(1, round(p.ms))}") for p in pieces]
     if live:
         rest = max(1, round(live.elapsed_ms - sum(piece.ms for piece in pieces)))
@@ -299,6 +301,7 @@ def _response_nodes(
         "div", "nba-text", *markdown_nodes(shown), line("nba-note", note), data_key=f"{key}/text"
     )
     if turn is labels.answering_turn(run):
+        # Not twice: the answer is drawn below the turns, where it is not folded.
         text = line("nba-lab", "text · the answer below")
     cards = [
         card(run, turn, i, live=live, answer_figures=answer_figures)
@@ -497,12 +500,14 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
 
 
 def _error_nodes(run: ToolRun, expression: str) -> list[Node]:
+    # The card's line on the decision says it already.
     is_plain_denial = run.approval == "denied" and run.approved_by == "person" and not run.reason
     error = run.result.error if run.result and not is_plain_denial else None
     message = sanitize_value(
         error.message if error and error.code == "E_DENIED" else str(error or "")
     )
     detail = sanitize_value(run.error_detail or "")
+    # The last line of a traceback repeats the message.
     message = "" if detail and (message.partition(": ")[2] or message) in detail else message
     shown = labelled_nodes("error", message, _RESULT_CHARS, f"{expression}.result.error")
     label = "where it failed" if message else "error"

@@ -82,6 +82,7 @@ def _row(run: RunRecord, kernel: str) -> Node:
     }
     cells: list[Node] = []
     for name, (text, value) in shown.items():
+        # Without a kernel nothing sorts, so a saved table does not carry the values.
         attributes = {"value": None if value is None or not kernel else str(value)}
         side = "nba-r" if name in _NUMBERS else "nba-l"
         opens = action_button("show", "Open") if kernel and name == "run" else None

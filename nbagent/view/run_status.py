@@ -1,4 +1,4 @@
-"""How a run stands and why it ended, in words: status, error, advice. Pure functions."""
+"""State of a run and the reason of its end, in words: status, error, advice. Pure functions."""
 
 from __future__ import annotations
 
@@ -106,6 +106,7 @@ def error_text(error: ErrorInfo | None) -> str:
     if error is None:
         return ""
     text = sanitize_value(f"{error.code}: {error.message}")
+    # The message of an overflow has our own lines on what takes the room.
     is_from_server = error.code in _ERROR_HELP and error.code != "LLM_CONTEXT_OVERFLOW"
     return one_line(text, _ERROR_CHARS) if is_from_server else text
 

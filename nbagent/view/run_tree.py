@@ -53,6 +53,7 @@ def _items(branches: Sequence[RunNode], current: str | None, level: int) -> Iter
 def _main_line(branch: RunNode | None) -> Iterator[tuple[RunNode, list[RunNode]]]:
     """Yield a run and the runs that continue it one after the other, each with its branches."""
     while branch is not None:
+        # Not nested, however long: a conversation of a hundred runs would leave the page.
         main = next((child for child in branch.children if child.run.kind != "fork"), None)
         yield branch, [child for child in branch.children if child is not main]
         branch = main

@@ -58,6 +58,7 @@ def _state(run: RunRecord, model: str = "") -> str:
 def _end(run: RunRecord) -> list[str]:
     """Lines on the end of a run: the reason, its identity and the next step."""
     ending = run_status.ending_text(run)
+    # Most endings name the command themselves.
     step = "" if "%agent resume" in ending else run_status.next_step(run)
     return [*filter(None, [ending]), " · ".join(filter(None, (labels.run_identity(run), step)))]
 
@@ -220,6 +221,7 @@ class PlainPrinter:
 
         console, render = cast("Any", Console)(), cast("Any", Markdown)
         with console.capture() as captured:
+            # Without hyperlinks rich prints the address of a link, so a person can check it.
             rendered = render(sanitize_prose(turn.text), hyperlinks=False)
             console.print(rendered)
         self._line(f"{turn.id}\n{captured.get().rstrip()}")
@@ -235,7 +237,7 @@ class BatchPrinter:
     Without a terminal it prints only the end of a batch with missing or failed cases.
     """
 
-    only_while_waited = True
+    only_while_waited = True  # else it would overwrite what the person types meanwhile
 
     def __init__(self, write: Callable[[str], object], *, is_terminal: bool) -> None:
         """Print by `write`, for example `sys.stderr.write`."""
@@ -244,6 +246,7 @@ class BatchPrinter:
     def update(self, progress: BatchProgress) -> None:
         """Overwrite the line."""
         if self._is_terminal:
+            # One less: some terminals wrap as soon as the last column is written.
             columns = shutil.get_terminal_size().columns - 1
             self._write(f"\r{_fit_columns(batch_line(progress), columns)}\x1b[K")
 

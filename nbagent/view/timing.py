@@ -40,6 +40,7 @@ def turn_segments(turn: EngineTurn) -> list[Segment]:
     # All calls of a turn start together, so their waits overlap: the longest one counts.
     waits = [run.waited_ms for run in runs if run.waited_ms and run.approved_by != "nobody"]
     waited = min(max(waits, default=0.0), rest)
+    # By the attempts: a retry may have waited 0 ms, and the set of segments must not depend on it.
     retried = turn.attempts > 1 or turn.retry_wait_ms
     pieces = [Segment("bad", turn.retry_wait_ms)] if retried else []
     pieces.append(Segment("bad" if is_failure(turn.error) else "model", model))
@@ -66,6 +67,7 @@ def time_bar(turns: Sequence[EngineTurn]) -> list[Segment]:
     size = -(-len(pieces) // _MAX_PIECES)
     if size < 2:
         return pieces
+    # Twice the size, as a merged part mostly becomes two segments: model and tools.
     parts = [pieces[i : i + size * 2] for i in range(0, len(pieces), size * 2)]
     return [
         Segment(kind, round(ms, 1)) for part in parts for kind, ms in totals_by_kind(part).items()

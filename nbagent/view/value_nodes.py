@@ -32,6 +32,7 @@ class Answer(str):
         return page(answer_node(self, self.figures))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        # IPython would print the `repr` of the string, with quotes and `\\n`.
         printer.text(str(self))
 
 

@@ -43,6 +43,7 @@ def sanitize_value(text: str) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """Shorten a text to one line of whole words, with ` …` if something is cut."""
+    # Cut before the spaces are joined: a result can have megabytes.
     line = _SPACES.sub(" ", text[: limit * 4]).strip()
     if len(line) <= limit and len(text) <= limit * 4:
         return line
@@ -67,6 +68,7 @@ def value_text(value: Any, *, enough: int) -> str:
     """
     if isinstance(value, str):
         return sanitize_value(value)
+    # Before JSON, which writes an escape character as `\u001b`.
     return sanitize_value(json_text(map_strings(value, without_codes), enough=enough))
 
 
@@ -192,6 +194,7 @@ def format_count(number: int) -> str:
 
 def format_duration(ms: float) -> str:
     """Format a duration: `12 ms`, `2.8 s`, `125 s`, `12 min 5 s`."""
+    # Limits are half a step below: rounding must not print `1000 ms` or `100.0 s`.
     if ms < 999.5:
         return f"{ms:.0f} ms" if ms >= 1 else "<1 ms"
     if ms >= 600_000:
