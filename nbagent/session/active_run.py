@@ -42,6 +42,7 @@ from nbagent.store.writer import Store
 
 OnEvent = Callable[[Event], object]
 
+# `store/leases` takes a process on another machine for dead after 30 s without one.
 _HEARTBEAT_S = 10.0
 _LOCKED_NOTICE = (
     "another process is writing to the store of runs; this run continues (or stops) when it is "
@@ -96,6 +97,7 @@ class ActiveRun:
             callback=ask.on_approval,
             buttons_ready=self._buttons_ready,
             input_prompt=self._frontend.input_prompt(),
+            # Before `start` opens a view: the audit log gets each event first.
             audit=self._audit(),
             pause_if_unanswered=ask.case is not None,
         )
@@ -150,6 +152,7 @@ class ActiveRun:
             await run_engine(self.plan, self)
         except BaseException as error:
             self._end_with_error(error)
+            # Before RunStarted is on disk there is no run whose record could tell the error.
             if not self._is_started or not isinstance(error, Exception):
                 raise
         finally:
@@ -189,10 +192,12 @@ class ActiveRun:
     def emit(self, event: Event) -> None:
         """Pass an event to the sinks without storing it. On the engine's loop."""
         if isinstance(event, TurnStarted):
+            # The tools were listed a moment ago, so hosts know their problems now.
             self.warn_about_tools()
         elif isinstance(event, RunFinished):
             self._show_host_wait("")
         self._dispatch(event)
+        # Not sent by `warn` itself: a sink that is detached warns in the middle of an event.
         while self._pending_notices:
             self._dispatch(self._pending_notices.pop(0))
 
@@ -229,6 +234,7 @@ class ActiveRun:
         self._pending_notices.append(Notice("warning", text))
 
     def _warn_all(self, text: str) -> None:
+        # The store can no longer save, which concerns every run in it.
         for run in active_runs():
             if run.store is self.store:
                 run.warn(text)

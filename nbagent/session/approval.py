@@ -42,7 +42,8 @@ from nbagent.store.audit import AuditSink
 OnApproval = Callable[[Question], Any]
 ANSWER_FORMS = "give True, 'session', False, a reason, or a dict of other arguments"
 BUTTONS_READY_S = 2.0
-"""Seconds that a view with buttons has to report that its front end is connected."""
+"""Seconds that a view with buttons has to report that its front end is connected. JupyterLab
+needs 0.07 s; a front end without anywidget never reports."""
 _POLL_S = 0.05
 _NOBODY_CAN_ANSWER = (
     "it has to be approved, and nobody is here who could: in a program give on_approval=…"
@@ -207,7 +208,7 @@ class SessionApprover:
             prepared = await self.host.prepare(call, context)
             hit = self._decide(call, prepared)
             if _approval_hash(call, prepared) != bound:
-                changed = "what it would do changed while it was decided; "
+                changed = "its effect changed while the question was open; "
                 continue
             by, used = decision_source, _with_arguments(call, answer.arguments)
             if hit.ruling != "deny" and used.arguments != call.arguments:
@@ -358,6 +359,7 @@ def _approval_hash(call: ToolCall, prepared: PreparedCall) -> str:
     """Key of an approval: the tool's definition, and the arguments unless the whole tool is
     allowed."""
     spec, preview = prepared.spec, prepared.preview
+    # The whole definition: if a server changes what a tool says it does, the person is asked again.
     whole = [spec.traits.host, spec.name, spec.traits.sha, spec.description, spec.parameters]
     arguments = None if preview.session_scope == "every call" else call.arguments
     return sha_of([*whole, preview.approval_key, arguments])

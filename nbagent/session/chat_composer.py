@@ -78,6 +78,7 @@ class ChatComposer:
             why = errors[-1].message
         else:
             try:
+                # In a thread: validators of the person's class may be slow.
                 await asyncio.to_thread(self._output.read, turn.text)
                 return TurnDecision()
             except ToolError as error:

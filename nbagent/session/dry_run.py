@@ -45,13 +45,14 @@ def plan_first_request(
 
 
 def dry_run(ask: RunRequest) -> DryRun:
-    """The first request of the run; only a missing key is no error."""
+    """Build the first request of the run. A missing key is no error; all others are raised."""
     active, request, wire = plan_first_request(ask)
     # Late: it imports all of the drawing code.
     from nbagent.view.dry_run import DryRun
 
     plan, chosen = active.plan, active.prepared.resolved
     body = json_object(load_json(wire.body)) or {}
+    # Extra fields may hold a secret that nobody knows as one: only their names are shown.
     body |= dict.fromkeys(body.keys() & chosen.extra_body.keys(), HIDDEN)
     body, url = redact_json((body, wire.url))
     return DryRun(

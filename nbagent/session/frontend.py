@@ -100,7 +100,7 @@ class Frontend:
     """The frontend of a script: plain lines if wanted, and questions if somebody can type."""
 
     wait_reason = "a free thread: run.wait() runs it here"
-    """What a tool is said to wait for when nobody waits for its run."""
+    """Shown as the reason why a tool waits if nobody waits for its run."""
 
     def namespace(self) -> Mapping[str, Any]:
         """The names a person can use; its `@nbagent.tool` functions are offered by default."""
@@ -244,8 +244,8 @@ def frontend() -> Frontend:
 def _installed_frontend() -> Frontend:
     """Load the frontend of an installed package; nbagent's own one comes last.
 
-    An entry point finds it, so that this room imports nothing above itself and runs show themselves
-    without `%load_ext`, too. An entry point may return None where it does not apply.
+    It is found by an entry point, so that this package imports nothing above itself, and runs are
+    shown without `%load_ext`, too. An entry point may return None if it does not apply.
     """
     # Another package's frontend is asked first: it was installed for its own kind of notebook.
     entries = sorted(
@@ -254,7 +254,7 @@ def _installed_frontend() -> Frontend:
     for entry in entries:
         try:
             loaded: object = entry.load()()
-        except Exception as error:
+        except Exception as error:  # another package must not keep runs from starting
             warn = f"the frontend {entry.name!r} cannot be loaded ({type(error).__name__}: {error})"
             print(f"nbagent: {warn}; repair or uninstall its package", file=sys.stderr)
             continue

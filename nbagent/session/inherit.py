@@ -44,6 +44,7 @@ def conversation_of(parent: RunRecord | None, ask: RunRequest, store: Store) -> 
     requests = store.requests_since_user_message(parent.id)
     if ask.fork_turn is None:
         run = parent
+        # A run that was stopped before its first request has no turn; its parent's is the last.
         while not run.turns and run.parent_id is not None:
             run = store.load(run.parent_id)
         last = run.turns[-1] if run.turns else None
@@ -52,6 +53,7 @@ def conversation_of(parent: RunRecord | None, ask: RunRequest, store: Store) -> 
             tuple(m for m, _ in items), first_index=index, requests=requests, turn=last
         )
     turn = turn_of(parent, ask.fork_turn)
+    # The turns that the fork leaves out do not use up its limit.
     requests -= sum(t.index >= turn.index for t in parent.turns)
     items = items[: turn.request.n_messages]
     changed = edit_conversation(items, ask.edits, ask.drop, turn.id)
@@ -81,6 +83,7 @@ def deferred_turn(ask: RunRequest, parent: RunRecord | None) -> EngineTurn | Non
     if parent is None or ask.kind != "resume" or ask.prompt or ask.messages:
         return None
     paused = (parent.phase, parent.stop_reason) == ("WaitingUser", "stopped")
+    # `holds_calls` is the name in stored records.
     return parent.turns[-1] if paused and parent.options.get("holds_calls") else None
 
 
@@ -101,7 +104,7 @@ def check_tool_results(messages: Sequence[Message]) -> None:
 
 
 unrecorded_options: dict[str, dict[str, Any]] = {}
-"""By id of a run of this process: answer type and secret values, which no record holds."""
+"""Answer type and secret values by run id, for runs of this process: no record has them."""
 
 
 def output_type_of(run_id: str) -> Any:

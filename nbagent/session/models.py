@@ -31,7 +31,8 @@ from nbagent.settings.sources import current_settings, provider_of
 
 KeyStatus = Literal["sent", "none", "missing"]
 _LIST_TIMEOUT_S = 10.0
-"""A provider has so many seconds to list its models, unless said otherwise."""
+"""Deadline for a list of models if no timeout is set. Shorter than that of an answer: a person
+waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +45,9 @@ class ResolvedModel:
     base_url: str | None
     client: ChatClient
     why: str | None
-    """Why this model, when nobody named one."""
+    """Reason for this model; None if it was named."""
     key: KeyStatus
-    """Whether a key goes along; `missing` where the server answers only with one."""
+    """`sent` with requests, `none`, or `missing` although the server requires one."""
     extra_body: dict[str, Any] = field(repr=False)
 
     def price(self, usage: Usage, model: str) -> Cost | None:
@@ -86,9 +87,10 @@ def resolve_model(settings: Settings, *, need_key: bool = True) -> ResolvedModel
         extra_body=settings.extra_body or {},
     )
     config = provider.resolve(overrides, os.environ)
-    if settings.key_variable:  # no other key than the named one is meant
+    if settings.key_variable:  # only the key in that variable may be sent
         config = replace(config, api_key=overrides.api_key)
-    # A server of the environment (OPENAI_BASE_URL) is kept in the record as one of the person's is.
+    # An address from the environment (OPENAI_BASE_URL) is stored in the record too, and may hold a
+    # password, so it is checked like an option.
     checked_value("base_url", config.base_url)
     missing = _missing_key_variables(provider, config, settings.key_variable)
     if missing and need_key:
@@ -113,6 +115,7 @@ def _missing_key_variables(
     provider: Provider, config: ProviderConfig, key_variable: str | None = None
 ) -> str:
     """Variables that may hold the missing key; empty if no key is missing."""
+    # A server at another address (a gateway, vLLM) often needs no key.
     own_server = config.base_url == provider.default_base_url
     needed = key_variable is not None or (provider.needs_key and own_server)
     if config.api_key is not None or not needed:
@@ -123,7 +126,9 @@ def _missing_key_variables(
 def _client(name: str, config: ProviderConfig) -> ChatClient:
     secret = config.api_key.reveal() if config.api_key else ""
     plain = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "api_key"}
+    # The hash of the secret: a dict with keys in clear text would be one more place to leak.
     key = (name, sha_of(plain), hash(secret))
+    # Kept: a new client would have to open its connections again.
     if key not in _clients:
         _clients[key] = find_provider(name).open(config)
     return _clients[key]
@@ -152,7 +157,7 @@ def resolve_settings(options: RunOptions, settings: Settings) -> Settings:
     )
 
 
-# What can be asked
+# Lists of models
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +168,11 @@ class ProviderModels:
     models: tuple[ModelInfo, ...] = ()
     reachable: bool = True
     why: str = ""
-    """What keeps it from being asked, or how to see more of it."""
+    """Reason why it was not asked, or how to list more models."""
 
 
 listed_models: dict[str, list[str]] = {}
-"""By provider, the models that it listed when it was last asked: for completion."""
+"""Models that each provider listed last, for completion."""
 
 
 def list_models(
@@ -205,20 +210,20 @@ def _provider_models(name: str, models: tuple[ModelInfo, ...]) -> ProviderModels
 def _unasked_provider(name: str) -> ProviderModels:
     """State of a remote provider without contacting it: its key is set or missing."""
     settings = current_settings()
-    # A server that is set is one of the provider whose model is set.
+    # A configured address belongs to the provider of the configured model.
     mine = name == provider_of(with_provider(settings.model or ""))
     try:
         provider = find_provider(name)
         overrides = ProviderConfig(base_url=settings.base_url if mine else None)
         config = provider.resolve(overrides, os.environ)
-    except NbagentError as error:  # an installed package, or a server that has to be named
+    except NbagentError as error:  # a plug-in, or a provider without a usual address
         return ProviderModels(name, reachable=False, why=error.message)
     at_home = config.base_url == provider.default_base_url
     models = (ModelInfo(id=provider.default_model),) if provider.default_model and at_home else ()
     if variables := _missing_key_variables(provider, config):
         why = f"no key; set {variables} in the environment before the kernel starts"
         return ProviderModels(name, models, reachable=False, why=why)
-    return ProviderModels(name, models, why=f"%agent models {name} asks it for all")
+    return ProviderModels(name, models, why=f"%agent models {name} lists all of them")
 
 
 def _ask_provider(name: str, options: RunOptions) -> ProviderModels:
@@ -242,7 +247,7 @@ async def _list_with_timeout(chosen: ResolvedModel, wait_s: float) -> tuple[Mode
         raise ModelError(problem, code="LLM_TIMEOUT") from None
     except (NbagentError, asyncio.CancelledError):
         raise
-    except BaseException as error:  # of another package; SystemExit would end the engine
+    except BaseException as error:  # a plug-in's; SystemExit would end the engine
         problem = f"provider {name!r} cannot list its models: {describe_error(error)}"
         raise ModelError(f"{problem}; repair its package", code="LLM_BAD_RESPONSE") from error
     return tuple(model for model in models if model.id)

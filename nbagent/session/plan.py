@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from nbagent.workflow.composer import WorkflowRun
 
 DEFERRED_NOTICE = (
-    "Asked again: tools that this answer calls run when you choose it (Continue, run.resume())."
+    "Asked again. Tool calls of this answer do not run yet; Continue or run.resume() runs them."
 )
 
 
@@ -71,12 +71,13 @@ def prepare_run(
     waiting: Callable[[str], None],
 ) -> PreparedRun:
     """Check and resolve a request; UsageError if it cannot be carried out."""
-    # First: it finds the keys of the environment, and what is read from here on is kept and sent.
+    # First: it registers the secrets of the environment. All that is read later is stored or sent.
     call_options = without_secrets(request.options)
     settings = current_settings()
     parent = store.load(request.parent_id) if request.parent_id else None
     deferred = deferred_turn(request, parent)
     if deferred is not None:
+        # The turn is repeated with its stored answer, so that only its calls are new.
         request = replace(request, kind="fork", fork_turn=deferred.id)
     options = inherited_options(call_options, parent, request.not_inherited, settings)
     run_settings = without_secrets(resolve_settings(options, settings))
@@ -88,19 +89,23 @@ def prepare_run(
     prompt_messages = _prompt_messages(
         request, parent, conversation, limits.max_requests, workflow_run
     )
+    # Both send no request.
     need_key = not request.dry_run and run_settings.cache != "replay"
     resolved = resolve_model(run_settings, need_key=need_key)
+    # Again: the model of an agent's file counts only for the provider that the person uses.
     if (
         agent_setup
         and run_settings.model is None
         and (model := agent_setup.model_on(resolved.provider))
     ):
         resolved = resolve_model(run_settings.with_changes(model=model), need_key=need_key)
+    # A limit of cost that can never be reached would be a false promise.
     one_token = Usage(prompt_tokens=1, total_tokens=1)
     if limits.max_cost_usd is not None and resolved.price(one_token, resolved.model) is None:
         raise UsageError(f"no price is known for {resolved.model_id}; limit max_total_tokens")
     output = None if options.output in (None, str) else OutputType(options.output)
     recording = open_recording(run_settings, store, run_id)
+    # Functions that a call passes replace the tools of the settings.
     names = run_settings.tools if request.tools is None else request.options.tools
     namespace = frontend.namespace
     folders = agent_setup.folders if agent_setup else None
@@ -116,7 +121,7 @@ def prepare_run(
         hosts = [cast("Any", RecordedHost(host, recording)) for host in hosts]
     if request.defer_calls:
         hosts = [cast("Any", DeferredTools(host)) for host in hosts]
-        run_task.cancel.after_turn = True
+        run_task.cancel.after_turn = True  # one answer only
     hides = agent_setup.tool_filter(policy_rules) if agent_setup else policy_rules.hidden_reason
     host = HostSet(hosts, hidden_reason=hides)
     if output is not None:
@@ -142,6 +147,7 @@ def prepare_run(
         )
         agent_id = agent_setup.agent_id if agent_setup else None
         composer = ChatComposer(system, opening=opening, output=output, agent=agent_id)
+    # On another model a run no longer answers the case: the model is part of its variant.
     is_same = parent and request.kind == "resume" and parent.model == resolved.model_id
     resumed = parent if is_same else None
     record = redacted(
@@ -200,6 +206,7 @@ def prepare_run(
     unrecorded = {n: v for n, v in options.explicit.items() if rows[n].secret or n == "output"}
     if unrecorded and not request.dry_run:
         unrecorded_options[run_id] = unrecorded
+    # Results were trimmed for one model's context; another one may take them whole.
     same_model = parent and (parent.model, parent.base_url) == (record.model, record.base_url)
     client = resolved.client
     if recording and not request.dry_run:
@@ -292,6 +299,7 @@ def _limits(options: RunOptions, settings: Settings) -> Limits:
 
 
 def _params(options: RunOptions, settings: Settings) -> dict[str, Any]:
+    # These two mean something else in settings: a full id, and names.
     fields = ChatRequest.model_fields.keys() - {"model", "tools"}
     names = [name for name in Settings.rows() if name in fields]
     params = {n: value for n in names if (value := getattr(settings, n)) is not None}
@@ -310,6 +318,7 @@ def _agent_setup(
     """The workflow or the agent of a run; None without one."""
     if not (options.workflow or options.document or options.agent):
         return None
+    # Late: most runs have no workflow.
     from nbagent.session.workflow_setup import AgentSetup, single_agent
     from nbagent.workflow.locate import open_workflow_run
 
@@ -348,6 +357,7 @@ def _recorded_options(
     recorded["model"] = chosen.model_id
     if chosen.base_url:
         recorded["base_url"] = chosen.base_url
+    # Lists, as JSON has them: the record must equal the one that is read back.
     return {
         k: list(cast("Sequence[Any]", v)) if isinstance(v, tuple) else v
         for k, v in recorded.items()
@@ -361,6 +371,7 @@ def _default_model_notice(chosen: ResolvedModel) -> str:
 
 def _fork_fields(ask: RunRequest) -> dict[str, Any]:
     """Entries of a fork in the record's options; a later run does not inherit them."""
+    # The names are those of stored records.
     marks = {"edits": [*ask.edits], "drop": [*ask.drop], "holds_calls": ask.defer_calls}
     return {name: value for name, value in marks.items() if value}
 
@@ -401,6 +412,6 @@ def _change_notices(
     kind = parent.options.get("output")
     if kind and options.output is None:
         notices.append(
-            f"The type {kind} is not known here, so the answer is text; output=… gives it."
+            f"The type {kind} is not known here, so the answer is text; give it with output=…."
         )
     return notices

@@ -45,7 +45,7 @@ class Recording:
         """
         if chosen.provider == "offline":
             return chosen.client
-        # The port of a local server is another one each time.
+        # A local server gets another port at each start; with it no answer would be found again.
         server = "" if chosen.provider == "local" else origin(chosen.base_url) or ""
         return ReplayClient(
             chosen.client,
@@ -79,7 +79,8 @@ class RecordedHost:
         self._cassette, self._mode = recording.cassette, recording.mode
         self._specs: dict[str, ToolSpec] = {}
         self._calls: dict[str, dict[tuple[str, str], int]] = {}
-        """By key, the number of each call so far; one that is asked about is prepared twice."""
+        """Numbers of the calls by key. A call that needs approval is prepared twice and keeps
+        its number."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -123,6 +124,7 @@ class RecordedHost:
         try:
             prepared = await self._inner.prepare(call, context)
         except ToolError as error:
+            # Recorded too: in a replay the model must get the same result.
             failed = ToolOutcome(result=ToolResult.failure(error.info))
             await self._record(key, n, call, failed, CallOutput())
             raise
@@ -172,10 +174,10 @@ class DeferredTools:
 
 
 class ReplayedAnswer:
-    """Client whose first answer is given; the next ones come from the inner client."""
+    """Client that returns a given answer first; the next ones come from the inner client."""
 
     def __init__(self, response: ChatResponse, inner: ChatClient) -> None:
-        # It was paid when it was asked for.
+        # `replay`, so that it costs nothing: it was paid for in the run that received it.
         meta = response.meta.model_copy(update={"source": "replay"})
         self._answers = [response.model_copy(update={"meta": meta})]
         self._inner: Any = inner

@@ -35,7 +35,8 @@ def store_at(path: str | os.PathLike[str]) -> Store:
 
 
 def _open_once(home: Path) -> Store:
-    home = Path(os.path.realpath(home))  # by its one name, however it is reached
+    # One store per folder, also if a link leads to it: two would not know each other's runs.
+    home = Path(os.path.realpath(home))
     with _lock:
         if home not in _stores:
             _stores[home] = Store.open(home)
@@ -56,7 +57,7 @@ def close_stores() -> None:
     _last_run_ids.clear()
 
 
-# What is still at work then reads as interrupted.
+# Runs that are still active then are read as interrupted.
 atexit.register(close_stores)
 
 
@@ -74,7 +75,7 @@ def find_run(ref: str, *, session: str | None = None) -> str:
         return store.find(ref)
     here = _last_run_ids.get(store) if session is None else None
     if here is not None:
-        return store.find(here)  # it may have been deleted, and then no other one is meant
+        return store.find(here)  # raises if it was deleted: no other run is meant
     notebook = frontend().cell().notebook if session is None else None
     run_id = store.last_run(session, notebook)
     if run_id is None:
@@ -89,6 +90,7 @@ def set_last_run(run_id: str, store: Store) -> None:
 
 
 def _before_fork() -> None:
+    # A forked child cannot use an open SQLite connection, nor a lock that another thread has taken.
     _lock.acquire()
     for store in _stores.values():
         store.database.pause()

@@ -18,10 +18,11 @@ from nbagent.contracts.errors import UsageError, describe_error
 from nbagent.contracts.messages import Part, TextPart
 from nbagent.contracts.secrets import redact_truncated
 
+# A lookahead: in `{{ {1}}}` the expression ends at the second of two overlapping `}}`.
 _OPEN, _CLOSINGS = "{{", re.compile("(?=}})")
 _AWAIT_ADVICE = "await it in a cell above, and use the result's name here."
 _MAX_CLOSINGS = 64
-"""How many `}}` are tried as the end of one expression. Keeps a long LaTeX text from being slow."""
+"""Most `}}` that are tried as the end of one expression: a long LaTeX text must not be slow."""
 _BRACES_ADVICE = "To write two literal braces, type {{ '{{' }}."
 
 
@@ -109,10 +110,11 @@ def _compilable(typed: str) -> str:
 
 def _compiles(source: str, mode: str, flags: int = 0) -> bool:
     with warnings.catch_warnings():
-        # Python says what it thinks of odd escapes when the expression is evaluated.
+        # Python warns of odd escapes when the expression is evaluated; once is enough.
         warnings.simplefilter("ignore")
         try:
             compile(source, "<prompt>", mode, flags)
+        # Of deep nesting `compile` makes a MemoryError or a RecursionError.
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
             return False
     return True
@@ -148,13 +150,13 @@ def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Pa
     if issubclass(kind, Awaitable | AsyncGeneratorType):
         called = isinstance(ast.parse(_compilable(expression), mode="eval").body, ast.Call)
         if called and isinstance(value, CoroutineType):
-            # Nobody else has it: without this Python warns of it later, out of place.
+            # Else Python warns later, in another cell, that it was never awaited.
             cast("CoroutineType[Any, Any, Any]", value).close()
         raise UsageError(
             f"{name} gives a value of type {kind.__name__!r}, which has to be awaited; "
             f"{_AWAIT_ADVICE} Nothing was sent."
         )
-    # Only a prompt with values needs this room; most have none.
+    # Late: only a prompt with values needs it, and most have none.
     from nbagent.shown.values import to_prompt_parts
 
     return to_prompt_parts(value)

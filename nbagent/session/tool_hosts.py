@@ -53,10 +53,10 @@ def open_run_tools(
     """
     rules = PolicyRules(tighten_policy(settings.policy, options.policy))
     names, host_names = _split_names(tools, objects is not None, namespace())
-    if tools == "all":  # no server is started for nothing
+    if tools == "all":  # a server whose tools are all denied is not started
         host_names = [word for word in host_names if not rules.deny_rule("", word)]
     if tools != "none":
-        # Who gives a folder wants it used.
+        # A folder of --mount or --skills is of use only with the tools for it.
         named_hosts = {host_module(word) for word in host_names}
         host_names += ["fs"] if options.mounts and "filesystem" not in named_hosts else []
         host_names += ["skills"] if options.skills and "skills" not in named_hosts else []
@@ -112,6 +112,7 @@ def _split_names(
     for name in (tools,) if isinstance(tools, str) else tools:
         if name == FUNCTION_HOST and name not in marked:
             own += marked
+        # A function of the notebook wins over a host of the same name.
         elif name in marked or type(namespace.get(name)) is FunctionType or not host_module(name):
             own.append(name)
         else:
@@ -144,7 +145,7 @@ def run_mounts(options: RunOptions, settings: Settings, folders: WorkflowFolders
         project=project,
         state=folders.state if folders else _state_folder(options.session or settings.session),
         extra=[*package, *(parse_mount(text, base=project) for text in mount_texts)],
-        closed=[store_home()],
+        closed=[store_home()],  # a tool must neither read nor change stored runs
     )
 
 
@@ -166,6 +167,6 @@ def _state_folder(session: str) -> Path:
     if is_run_id(safe):  # such a folder is a workflow's
         safe = f"session-{safe}"
     if safe != session or os.path.normcase("Aa") == os.path.normcase("aa"):
-        # Two names may not share a folder.
+        # Another name may give the same text, or differ only in case where that does not count.
         safe = f"{safe}-{sha256_hex(session)[:8]}"
     return store_home() / "state" / safe

@@ -22,15 +22,11 @@ from nbagent.tools.functions.arguments import adapt_hint, type_name
 from nbagent.tools.hosts import HostSet
 
 MAX_CORRECTIONS = 2
-
-
 _WRAPPER_FIELD = "answer"
-"""The one field of the object that holds an answer which is no object itself."""
-
-
+"""Field for an answer that is not an object itself: the schemas of answers and of tools must be
+objects."""
+# Some models put JSON into a code fence, although nobody asks for it.
 _CODE_FENCE = re.compile(r"\s*```\w*\n(.*)\n```\s*", re.DOTALL)
-
-
 FINAL_ANSWER_PROMPT = (
     f"When you know the answer, give it by calling {FINAL_ANSWER}: only that counts."
 )
@@ -75,7 +71,7 @@ class OutputType:
                 for error_item in error.errors(include_url=False, include_input=False)[:10]
             ]
             raise _invalid_answer("; ".join(problems)) from None
-        except Exception as error:  # of a validator of the person's
+        except Exception as error:  # a validator of the person's class may raise anything
             raise _invalid_answer(describe_error(error)) from None
 
     def rows(self, value: Any) -> list[dict[str, Any]]:
@@ -133,7 +129,7 @@ class FinalAnswerHosts(HostSet):
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         if call.name != FINAL_ANSWER:
             return await super().prepare(call, context)
-        # Validators of the person's may take their time.
+        # In a thread: validators of the person's class may be slow.
         await asyncio.to_thread(self._output.value_of, call.arguments)
 
         async def accept(context: ToolContext) -> ToolOutcome:

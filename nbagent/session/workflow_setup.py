@@ -70,7 +70,7 @@ class AgentSetup:
         """Function that says why a tool is hidden from the model: a rule, or the current agent."""
         if self.workflow_run is not None:
             if rule := rules.deny_rule("fs.apply_patch", "fs"):
-                raise UsageError(f"{rule} denies fs.apply_patch, by which a workflow moves")
+                raise UsageError(f"{rule} denies fs.apply_patch, which every step needs")
             self.workflow_run.read_file = _file_reader(self, rules)
         return lambda spec: rules.hidden_reason(spec) or missing_tool_reason(self.agent, spec)
 
@@ -88,7 +88,7 @@ class AgentSetup:
         where = f"The state of this workflow is {self.workflow_run.shown_path}."
         if self.workflow_run.fork_source is not None:
             was = display_path(self.workflow_run.fork_source[0].path)
-            where += f" It is a copy of {was} as it stood then; @project is as it is now."
+            where += f" It is a copy of {was} as it was at that turn; @project is as it is now."
         if parent is not None:
             here = [where] if self.workflow_run.fork_source else []
             return [*here, *(_interrupted_moves(last, self.workflow_run) if last else ())]

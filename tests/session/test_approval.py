@@ -179,7 +179,7 @@ def test_what_changed_while_it_was_decided_is_asked_about_again() -> None:
     answer = Asked(True)
     run, _ = ran(call("shift"), tools=[host], answer=answer)
     _, second = answer.questions
-    assert "changed while it was decided" in second.why
+    assert "changed while the question was open" in second.why
     assert (host.approved, only(run).approval) == (["two"], "allowed")
     host = Shifting(["one", *["two"] * 5], CallPreview(ruling="ask"))
 
