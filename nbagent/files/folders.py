@@ -37,7 +37,7 @@ TOO_LARGE = f"it has more than {MAX_BYTES >> 20} MB; take out what is not needed
 
 
 def _folder_error(*problems: tuple[str, str]) -> UsageError:
-    """The error; `details["problems"]` holds pairs of a file, or an empty text, and the problem."""
+    """Build the error; `details["problems"]` holds pairs of a file name (or "") and a problem."""
     text = "; ".join(f"{name}: {why}" if name else why for name, why in problems)
     return UsageError(text, details={"problems": [[*problem] for problem in problems]})
 
@@ -98,6 +98,7 @@ def read_zip(data: bytes) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
+            # Twice as many: folders and ignored files are entries, too.
             problems = _find_problems(entries[: 2 * _MAX_FILES])
             if problems:
                 raise _folder_error(*problems)
@@ -112,7 +113,7 @@ def read_zip(data: bytes) -> dict[str, bytes]:
             return _read_entries(archive, wanted)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
         raise _folder_error(
-            ("", f"the zip is damaged ({visible(str(error))}); pack it anew")
+            ("", f"the zip is damaged ({visible(str(error))}); pack it again")
         ) from None
 
 
@@ -135,6 +136,7 @@ def _read_entries(
 
 
 def _name(entry: zipfile.ZipInfo) -> str:
+    # Not `filename`: zipfile cuts it at a zero byte and changes separators.
     return "/".join(path_parts(entry.orig_filename))
 
 
@@ -162,6 +164,7 @@ def _refusal_reason(entry: zipfile.ZipInfo) -> str:
         parts = path_parts(entry.orig_filename)
     except ToolError as error:
         return error.message
+    # The upper half is the mode on Unix, 0 if another system packed it.
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if not parts or kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         return "it is no file and no folder (a link or a device); pack the file itself"

@@ -30,12 +30,12 @@ _BLOCK = re.compile(
 _UNCLOSED_BLOCK = re.compile(r"\ufeff?\s*---[ \t]*\r?\n(?=[A-Za-z_][\w-]*:)")
 _MAX_CHARS = 100_000
 _MAX_MARKS = 8_000
-"""Line ends, commas, colons and brackets: reading so many takes the library about a second."""
+"""Line ends, commas, colons and brackets: the library reads this number in about a second."""
 _MAX_DEPTH = 50
 """Brackets within brackets: the library takes seconds for thousands of them."""
 _DEEP_LIST = re.compile(rf"(?:[-?][ \t]+){{{_MAX_DEPTH + 1}}}")
 _MAX_LINE_CHARS = 2_000
-"""Of the lines that are tried again in quotes."""
+"""A longer line is not tried again in quotes."""
 _MAX_ALIASES = 20
 """With many of them a small text is a huge value."""
 _ALIAS = re.compile(r"\*\w")
@@ -45,11 +45,11 @@ _LINE = re.compile(
 )
 """`key: value`, `- value`, `- key: value`."""
 _ODD_VALUE = re.compile(r"[@`{\[%&*!'\"|>\d]|.*:(?:[ \t]|$)")
-"""What may be no YAML without quotes."""
+"""Values that may be invalid YAML without quotes."""
 _MEANT_AS_TEXT = re.compile(r"[@%`*]|\{[^{}]*\}|\{\{[^{}]*\}\}|[^\"'\[{].*:(?:[ \t]|$)")
-"""What strict reading puts in quotes as well; a quote or bracket that is not closed is an error."""
+"""Values that strict reading puts in quotes, too; an unclosed quote or bracket is an error."""
 _OPENED_VALUE = re.compile("quoted scalar|flow")
-"""What the library says it was reading when such an end was missing."""
+"""Words in the library's error about an unclosed quote or bracket."""
 _BLOCK_TEXT = re.compile(r".*(?:[:-]|^)[ \t]+[|>][+-]?\d?[+-]?[ \t]*(?:#.*)?\r?")
 
 
@@ -61,8 +61,8 @@ class FrontMatter(NamedTuple):
     body: str
     warnings: tuple[str, ...] = ()
     lines: Mapping[str, int] = MappingProxyType({})
-    """Of strict reading: the line in the file, from 1, of each key and each entry of a list, as
-    `tools` and `critical_actions.0.load`."""
+    """Line in the file, from 1, of each key and list entry, such as `critical_actions.0.load`; of
+    strict reading only."""
 
 
 def read_frontmatter(text: str, *, strict: bool = False) -> FrontMatter:
@@ -105,7 +105,7 @@ def _read(source: str, body: str, first_line: int, *, strict: bool) -> FrontMatt
         try:
             return front_matter(_quote_values(source, strict=strict), first.message)
         except ToolError as second:
-            # What could be put in quotes is no problem of strict reading.
+            # Strict reading reports only problems that quotes do not repair.
             raise (second if strict else first) from None
 
 
@@ -164,7 +164,7 @@ def _apply_edit(source: str, edit: Callable[[Any], None]) -> str:
     wanted = _mapping(source)
     edit(wanted)
     yaml: Any = YAML()
-    yaml.width = 1 << 16  # Lines are not wrapped anew.
+    yaml.width = 1 << 16  # Keep long lines as they are.
     yaml.preserve_quotes = True
     # Lists are indented as in the text.
     dash = re.search(r"^[\w\"'][^\n]*:[ \t]*\n(?P<dash> *)- ", source, re.MULTILINE)
@@ -285,7 +285,7 @@ def _call_yaml(work: Callable[[], T], first_line: int = 2) -> T:
         problem = str(getattr(error, "problem", "") or "").split("\n")[0]
         context = str(getattr(error, "context", "") or "")
         if _OPENED_VALUE.search(context):
-            # It begins there; the end is missed lines later.
+            # Name the line of its start; the library notices the missing end many lines later.
             mark = getattr(error, "context_mark", None)
             problem = (
                 f"what begins here with a quote or bracket has no end, or an odd one: {problem}"
@@ -308,7 +308,7 @@ def _fail(*problems: tuple[int | None, str]) -> NoReturn:
 def _quote_values(source: str, *, strict: bool) -> str:
     """Put values of single lines in quotes where they are not valid YAML without."""
     lines: list[str] = []
-    text_indent: int | None = None  # Of a block of text, which stays as it is.
+    text_indent: int | None = None  # Indent of a block of text, which stays as it is.
     for line in source.split("\n"):
         indent = len(line) - len(line.lstrip())
         if text_indent is not None and line.strip() and indent <= text_indent:

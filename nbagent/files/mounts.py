@@ -114,8 +114,8 @@ class Mounts(dict[str, Mount]):
                 _is_within(mount.root, c) for c in self._closed
             ):
                 raise UsageError(
-                    f"the folder of the mount {mount.name} is kept by nbagent itself (its store); "
-                    "mount another one, and use @state for what should be kept"
+                    f"the folder of the mount {mount.name} belongs to nbagent itself (its store); "
+                    "mount another one, and use @state for files to keep"
                 )
             self[mount.name] = mount
 
@@ -201,6 +201,7 @@ class Mounts(dict[str, Mount]):
         """
         if not path.parts:
             raise path_error(path.text, "it is a mount; name a file in it")
+        # Its hooks and configuration can run commands.
         if any(part.casefold() == ".git" for part in path.parts):
             raise path_error(path.text, "git keeps its own files; ask the person to change them")
         depth = len(path.mount.root.parts)

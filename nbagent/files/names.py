@@ -23,7 +23,9 @@ _MAX_CHARS = 4_096
 _RESERVED = re.compile(
     r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])\s*(\..*)?", re.IGNORECASE
 )
+"""Devices of Windows: https://learn.microsoft.com/windows/win32/fileio/naming-a-file"""
 _NOT_ON_WINDOWS = re.compile(r"~\d|[*?\"<>|]")
+"""Short forms of names (`PROGRA~1`), and characters that names cannot have there."""
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 SECRET_NAMES = (
@@ -98,10 +100,12 @@ def _refusal_reason(piece: str) -> str:
     """The reason to refuse a name; empty if it is valid."""
     if piece == "..":
         return "'..' leads out of its folder; write the path from the mount down"
+    # On Windows `:` also opens another stream of the same file.
     if "\\" in piece or ":" in piece:
         return "'\\' and ':' mean something on other systems; separate folders with '/'"
     if _has_hidden(piece):
         return "it holds a control or invisible character; write the name without it"
+    # Windows drops them, so two names would be one file.
     if piece != piece.strip() or piece.endswith("."):
         return "a name ends in a dot or begins or ends in a space; write it without"
     if _RESERVED.fullmatch(piece):

@@ -128,6 +128,7 @@ class Folder:
         if fd >= 0:
             os.close(fd)
 
+    # A mount's old root is closed with its last reference (see `mounts`).
     def __del__(self) -> None:
         self.close()
 
@@ -180,6 +181,7 @@ class PathFolder(Folder):
                 with suppress(FileExistsError):
                     here.mkdir()
             status = here.lstat()
+            # FILE_ATTRIBUTE_REPARSE_POINT: a junction is no link for `S_ISLNK`.
             reparse_point = getattr(status, "st_file_attributes", 0) & 0x400
             if stat.S_ISLNK(status.st_mode) or reparse_point:
                 raise _link_error()
@@ -244,6 +246,7 @@ _ERRORS: dict[int, tuple[ErrorCode, str]] = {
     errno.EROFS: ("E_DENIED", "{path} is on a read-only file system; write elsewhere"),
 }
 _EQUIVALENT_ERRNOS = {
+    # FreeBSD's answer for a link with O_NOFOLLOW.
     errno.EMLINK: errno.ELOOP,
     errno.ENODEV: errno.ENXIO,
     errno.EPERM: errno.EACCES,

@@ -15,9 +15,9 @@ from nbagent.contracts.errors import ToolError
 
 _HUNK = re.compile(r"@@+(?: -(?P<start>\d+)(?:,\d+)? \+\d+(?:,\d+)?)?(?: @@+.*|\s*)")
 _MAX_COMPARED_LINES = 4_000
-"""Of a text that is compared line by line for a person."""
+"""Longer texts are not compared line by line: that could take minutes."""
 _MAX_STEPS = 50_000_000
-"""Lines of the file times lines of a hunk, when its place is looked for: nobody can stop that."""
+"""Limit of lines of the file times lines of a hunk: a stop cannot end that comparison."""
 
 
 def to_text(data: bytes) -> str:
@@ -69,7 +69,7 @@ class _Hunk:
     start: int | None
     """The line it claims, from 1."""
     lines: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """What each begins with (` `, `-`, `+`), and its text; what is added with its line end."""
+    """First character (` `, `-`, `+`) and text of each line; added lines have their line end."""
 
     @property
     def old(self) -> list[str]:
@@ -91,6 +91,7 @@ def apply_diff(text: str | None, diff: str) -> str:
         )
     rows = _rows(text or "")
     have = [row.removesuffix("\n").removesuffix("\r") for row in rows]
+    # The line end of most lines, so that a patch does not mix two kinds.
     eol = "\r\n" if 2 * sum(row.endswith("\r\n") for row in rows) > len(rows) else "\n"
     out: list[str] = []
     done = 0
@@ -121,6 +122,7 @@ def _read_diff(diff: str) -> list[_Hunk]:
     rows = [row.removesuffix("\r") for row in diff.rstrip("\r\n").split("\n")]
     for before, row, after in zip(["", *rows], rows, [*rows[1:], ""], strict=False):
         match = _HUNK.fullmatch(row)
+        # Only the pair is a header: `--- ` alone may delete a line that begins with `-- `.
         if row.startswith("--- ") and after.startswith("+++ "):
             names += 1
             if after[4:].strip() == "/dev/null":
@@ -140,7 +142,7 @@ def _read_diff(diff: str) -> list[_Hunk]:
 
 
 def _add_row(hunk: _Hunk, row: str) -> None:
-    kind, text = row[:1] or " ", row[1:]  # Of an empty line the space was trimmed.
+    kind, text = row[:1] or " ", row[1:]  # The space of an empty line is often trimmed.
     if kind == "\\":
         if hunk.lines:
             hunk.lines[-1] = (hunk.lines[-1][0], hunk.lines[-1][1].removesuffix("\n"))

@@ -92,6 +92,7 @@ def _compile_query(query: str, *, regex: bool) -> Any:
         options: Any = _RE2.Options()
         options.log_errors = False
         options.literal = not regex
+        # A match must not cross a line end, as `\s` or `[^a]` would.
         options.never_nl = regex
         options.max_mem = 16 << 20
         # Multi-line mode: a window has many lines, and ^ and $ must match at each of them.

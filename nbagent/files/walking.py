@@ -112,6 +112,7 @@ def walk(
             continue
         if len(parts) - len(path.parts) + 1 < min(depth, _MAX_DEPTH):
             below = [(*parts, e.name) for e in entries if e.kind == "folder" and not e.ignored]
+            # A stack: reversed, so that folders come in the order of their names.
             waiting += reversed(below)
 
 

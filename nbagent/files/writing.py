@@ -152,6 +152,7 @@ def _write_and_rename(folder: Folder, name: str, data: bytes, old: os.stat_resul
     with suppress(FileNotFoundError):
         folder.remove(temporary)  # safe under the lock: no other writer uses it
     try:
+        # Private until `copy_owner` sets the old mode: nobody else may read it meanwhile.
         mode = 0o666 if old is None else 0o600
         descriptor = folder.new_file(temporary, mode)
         try:
@@ -183,6 +184,7 @@ def _version(status: os.stat_result | None) -> tuple[int, ...]:
 
 def copy_owner(descriptor: int, old: os.stat_result) -> None:
     """Copy owner and mode of the old file, as far as the system allows."""
+    # Owner first: changing it may clear bits of the mode.
     with suppress(OSError, AttributeError):  # Windows has neither function
         os.fchown(descriptor, old.st_uid, old.st_gid)
     with suppress(OSError, AttributeError):
@@ -210,6 +212,7 @@ def locked(folder: Folder, *, wait_s: float = _LOCK_WAIT_S) -> Generator[None]:
         return
     elsewhere = os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT, 0o666)
     try:
+        # Without any lock, the check before the rename still notices most other writers.
         _acquire_lock(elsewhere, until_s)
         yield
     finally:
@@ -235,6 +238,7 @@ def _acquire_lock(descriptor: int, until_s: float) -> bool:
                 "another writer has held this folder for too long; try again in a moment",
                 code="E_TIMEOUT",
             )
+        # Random, so that waiting writers do not retry at the same moments.
         time.sleep(_RETRY_PAUSE_S * random.random())
 
 

@@ -67,6 +67,8 @@ def restrict_files(grants: list[tuple[str, str]], abi: int) -> None:
     handled = (1 << 13) - 1
     for version, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL)):
         handled |= right if abi >= version else 0
+    # Second: TCP bind and connect (ABI 4). Third: abstract sockets and signals (ABI 6).
+    # https://docs.kernel.org/userspace-api/landlock.html
     attributes = struct.pack("<QQQ", handled, 3, 3)[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
     size = ctypes.c_size_t(len(attributes))
     rules = _checked(_libc.syscall(_CREATE, attributes, size, ctypes.c_uint32(0)), "landlock")
@@ -120,6 +122,7 @@ def leave_root(uid: int) -> bool:
     needed = 1 << 1 | _KILL_CAP | _SETGID_CAP | _SETUID_CAP | _SETPCAP
     if permitted & needed != needed:
         return False
+    # Otherwise the change of user would clear the capabilities that the next steps need.
     prctl(_KEEP_CAPS, 1)
     try:
         os.setresuid(uid, uid, uid)
@@ -134,16 +137,19 @@ def leave_root(uid: int) -> bool:
         if not keep >> number & 1:
             try:
                 prctl(_BOUNDING_DROP, number)
+            # The kernel knows no capability of this number, and none above it.
             except OSError:
                 break
     _set_capabilities(keep, keep)
     for number in (1, 2):
         if keep >> number & 1:
+            # PR_CAP_AMBIENT_RAISE: no others survive the exec of an ordinary program.
             prctl(_AMBIENT, 2, number)
     return True
 
 
 def _set_capabilities(effective: int, inheritable: int) -> None:
+    # _LINUX_CAPABILITY_VERSION_3: two words of 32 bits for each set.
     header = struct.pack("=Ii", 0x20080522, 0)
     low, high = effective & 0xFFFFFFFF, effective >> 32
     low_kept, high_kept = inheritable & 0xFFFFFFFF, inheritable >> 32

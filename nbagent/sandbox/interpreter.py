@@ -122,6 +122,7 @@ class Interpreter:
         late = list(map(str, folders))
         arguments = (str(source), str(name), self.site_folders, self.extra_path, late)
         boot = f"{_BOOT}_boot(*{arguments!r})\n"
+        # -I: nothing of the environment or folder; -u: no output is lost in a buffer at a kill.
         return [self.executable, "-I", "-B", "-u", "-X", "utf8", "-c", boot, *args]
 
     def environment(self, workspace: Path, folder: Path) -> dict[str, str]:

@@ -166,6 +166,7 @@ def _run_supervised(job: ScriptJob, plan: Path, mark: str, stop: CancelToken) ->
                 pass_fds=(report,),
                 env={name: os.environ[name] for name in LOADER if name in os.environ},
                 cwd="/",
+                # Ctrl-C reaches a whole process group; the supervisor must live to end the script.
                 start_new_session=True,
             )
         finally:
@@ -204,6 +205,7 @@ class _RunningScript:
     def _end(self, why: LimitHit) -> None:
         """Tell the supervisor to end the script. Any thread."""
         self._requested_end = self._requested_end or why
+        # The end of its stdin is the message (see `supervisor`).
         cast("IO[bytes]", self._process.stdin).close()
 
     def _read_pipes(self) -> None:

@@ -83,6 +83,7 @@ def collect(
     left_out = size_bytes = 0
     for name, path in _below(folder):
         state = os.lstat(path) if name.isprintable() and not {"\\", ":"} & set(name) else None
+        # A second name may be a hard link to a file outside.
         is_own = state is not None and stat.S_ISREG(state.st_mode) and state.st_nlink == 1
         size = state.st_size if state is not None else 0
         try:

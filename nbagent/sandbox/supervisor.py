@@ -64,6 +64,7 @@ def main(report: int, path: str) -> None:
         _report(report, b"started")
         reason = _watch(processes, plan)
         processes.end()
+        # Killed, and its status is not there yet.
         status = 9 if processes.status is None else processes.status
         _report(report, b"ended %s %d" % (reason.encode(), status))
     # Not sys.exit: an orderly shutdown of the interpreter would only delay the result.
@@ -93,6 +94,7 @@ def _become_script(plan: Plan, errors: int) -> None:
         # this limit is wide, and `_watch` measures the real memory.
         _set_limit("AS", 4 * plan.memory_bytes + (2 << 30))
         _set_limit("MSGQUEUE", 0)
+        # Only if the supervisor fails: more than all cores can use before the deadline.
         _set_limit("CPU", (int(plan.timeout_s) + 1) * (os.cpu_count() or 1) + 5)
         if LINUX:
             _confine(plan)

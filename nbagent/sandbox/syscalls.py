@@ -10,6 +10,8 @@ import errno
 import struct
 
 
+# Codes of classic BPF: 0x20 loads, 0x54 masks, 0x06 returns; jumps if 0x15 equal, 0x35 at least,
+# 0x45 a common bit. https://docs.kernel.org/userspace-api/seccomp_filter.html
 def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("<HBBI", code, yes, no, value)
 
@@ -125,9 +127,11 @@ _REFUSED = {
 }
 # Refused with ENOSYS, like a kernel without these calls: libraries then use an older call.
 _UNKNOWN = {
+    # A filter does not see the operations of io_uring.
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
+    # Its flags are behind a pointer, which a filter cannot read; `clone` has them in a register.
     "clone3": (435, 435),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
@@ -225,6 +229,7 @@ def _without_truncate() -> list[_Rule]:
         test = [_argument(argument), _mask(0x203), _instruction(0x15, 0x200, 0, 1)]
         return [*test, _REFUSE, _ALLOW]
 
+    # Its flags are behind a pointer, too.
     openat2 = [_return_error(errno.ENOSYS)]
     return [
         ((76, 45), [_REFUSE]),
@@ -239,6 +244,8 @@ def program(machine: str, *, landlock_abi: int, pid: int) -> bytes:
 
     Before version 6, the process `pid` of the filter may signal only itself.
     """
+    # struct seccomp_data: the call's number at 0, the architecture at 4, arguments from 16.
+    # Kill at another architecture: a 32-bit call has other numbers.
     code = [_load(4), _instruction(0x15, ARCHES[machine], 1, 0), _KILL, _load(0)]
     if machine == "x86_64":
         # The x32 ABI has the same calls with other numbers, which would pass the rules below.

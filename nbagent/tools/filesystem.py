@@ -81,10 +81,11 @@ class FileHost(MethodHost):
         write_tools = {"fs.write": self.write, "fs.apply_patch": self.apply_patch}
         tools = [method_tool(plan, name=name, host=HOST) for name, plan in read_tools.items()]
         tools += [
+            # Not interruptible: a stop waits for a write, so that its effect is known.
             method_tool(plan, name=name, host=HOST, ruling="ask", interruptible=False)
             for name, plan in write_tools.items()
         ]
-        # The model learns the names of the mounts from this description only.
+        # The model learns the names of the mounts from this description of fs.list only.
         mode_texts = {"ro": "read only", "rw": "read and write"}
         mounts = ", ".join(
             f"{mount.name} ({mode_texts[mount.mode]})" for mount in self._mounts.values()
@@ -272,6 +273,7 @@ class FileHost(MethodHost):
         location, guard = self._locate(tool, path), self._guard
         self._mounts.check_writable(location)
         guarded = guard is not None and guard.guards(location.mount.root.joinpath(*location.parts))
+        # casefold: some file systems ignore case in names.
         if any(part.casefold().startswith(writing.TEMPORARY) for part in location.parts):
             raise _refusal(location, "has a name that is reserved for temporary files", "E_DENIED")
         details: dict[str, Any] = {}
@@ -283,6 +285,7 @@ class FileHost(MethodHost):
                 raise _refusal(location, why, "E_PRECONDITION_FAILED", sha256=state.sha)
             if guard is not None and guarded:
                 data, new_details = guard.change(state.data, update, self._file_exists)
+                # `writing.replace` may call this again, with newer content.
                 details.clear()
                 details.update(new_details)
             else:
@@ -320,8 +323,10 @@ class FileHost(MethodHost):
 
         verb = "change" if state.sha else "create"
         preview = CallPreview(
+            # `@state` belongs to nbagent, so a change there needs no question.
             ruling="allow" if location.mount.name == STATE else "ask",
             why=f"{verb} {visible(location.text)} ({len(new):,} bytes)",
+            # The person saw a diff from this content: a yes is for no other one.
             approval_key=sha256_hex(f"{location.identity} {state.sha or 'absent'}"),
             pieces=(_change_preview(location, state, new),),
         )
@@ -353,6 +358,7 @@ class FileHost(MethodHost):
         for text in self._policy.allow:
             pattern = call_pattern(text)
             paths = [as_glob(text) for name, text in pattern.conditions if name == "path"]
+            # A rule such as `path=*` is not meant for files with keys.
             globs = filter(names_secret, paths)
             allowed_globs = [resolved for glob in globs for resolved in self._mounts.resolve(glob)]
             if pattern.matches_tool(tool, HOST) and any(
@@ -372,6 +378,7 @@ class FileHost(MethodHost):
             ToolError: a rule denies the start itself.
         """
         reserved = self._mounts.reserved_paths
+        # A walk asks for all names of one folder before it goes to the next.
         canonical = lru_cache(maxsize=1)(partial(self._mounts.canonical_path, location.mount))
 
         def forbidden(path: str) -> bool:
@@ -425,6 +432,7 @@ def _change_preview(location: MountedPath, state: FileState, new: bytes) -> Prev
     """Show a change to the person: the new file, the diff, or sizes and hashes of binary data."""
     old = state.data or b""
     try:
+        # UnicodeDecodeError is a ValueError, too: both mean binary data.
         if b"\0" in old:
             raise ValueError
         text = new.decode("utf-8")

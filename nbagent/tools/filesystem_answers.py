@@ -24,10 +24,11 @@ from nbagent.files.writing import read_bytes, sha_of_bytes
 from nbagent.shown.images import encoded_image, load_pillow
 
 _MAX_READ_CHARS = 40_000
-"""Of one answer; a longer one is cut at the end of a line, with a hint."""
+"""Limit of one answer; a longer one is cut at the end of a line, with a hint."""
 _PREVIEW_CHARS = 20_000
 _MAX_ENTRIES, _MAX_ENTRY_CHARS = 500, 40_000
 _PROBE_BYTES = 8_192
+"""A zero byte within the first 8 KiB marks a binary file, as for git."""
 _IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
 
 
@@ -50,6 +51,7 @@ def read_file(
     if offset is None and limit is None:
         if not is_complete:
             raise _too_large(location, size, max_bytes)
+        # WebP begins with RIFF and four bytes of size.
         if data.startswith(_IMAGE_SIGNATURES) or data[8:12] == b"WEBP":
             return _image_result(data, facts)
     if encoding == "utf-8" and data.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -179,6 +179,7 @@ def is_host_source(value: object) -> bool:
 def open_source_hosts(source: McpServer | HostSource, config: HostConfig) -> Sequence[ToolHost]:
     """Open the hosts of an object among `tools=`: an MCP server, or a `HostSource`."""
     if isinstance(source, McpServer):
+        # Late, as in `_load_opener`.
         from nbagent.tools.mcp.host import McpHost
 
         return [McpHost(source)]
@@ -212,6 +213,7 @@ def _installed_opener(module: str) -> Callable[[HostConfig], Sequence[ToolHost]]
     return opener
 
 
+# Cached: `entry_points` reads the metadata of every installed package.
 @cache
 def _installed_hosts() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}

@@ -75,6 +75,7 @@ def sanitize_text(text: str, budget_chars: int) -> str:
 
     Invisible characters could hide instructions to the model from the person who approves a call.
     """
+    # Cut before cleaning: an untrusted text may have megabytes.
     text = without_codes(clean(text[: 4 * budget_chars + 1_000]))
     # Category C: control, format (directions, zero width, tags), surrogate, private, unassigned.
     hidden = {c for c in set(text) - {"\n", "\t"} if unicodedata.category(c)[0] == "C"}

@@ -60,6 +60,7 @@ class NotebookHost(MethodHost):
 
     def __init__(self, config: HostConfig) -> None:
         self._keep_bytes = config.policy.limits.script_output_bytes
+        # In the waiting thread: values of a notebook may belong to it, such as SQLite connections.
         tool = partial(method_tool, host=HOST, threaded=False)
         tools = (
             tool(self.variables, name="nb.variables", timeout_s=_LOOK_TIMEOUT_S),
@@ -167,6 +168,7 @@ def _run_preview(code: str) -> CallPreview:
     """Show the code; raise ToolError if it is not valid Python or would end the kernel."""
     try:
         tree = ast.parse(code)
+        # `compile` finds errors that `parse` does not, such as `return` outside of a function.
         compile(tree, "<code>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise ToolError(
@@ -253,5 +255,6 @@ def _set_preview(name: str, value: Any, names: Mapping[str, Any]) -> CallPreview
             PreviewPiece("now", old_text),
             PreviewPiece("then", redact(new_text), replaced_arguments=("value",)),
         ),
+        # The person saw this old value: a yes is for no other one.
         approval_key=sha_of([qualified_type_name(names.get(name)), old_text]),
     )

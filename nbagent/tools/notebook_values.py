@@ -37,6 +37,7 @@ from nbagent.shown.values import Excerpt, JsonBudget, is_iterator, to_json_withi
 HIDDEN = "[not shown: the name looks like a secret]"
 _IPYTHON_NAMES = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 """Names that IPython puts into the namespace; its `open` refuses the kernel's descriptors."""
+# Bounded repeats keep the search fast on long untrusted text.
 _QUOTED_VALUE = re.compile(
     r"""(?<!\w)(?P<name>\w{1,100})(?P<between>["']?\s{0,5}[:=]\s{0,5}[bruf]{0,2})"""
     r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\n\\])+)(?P=quote)"""
@@ -159,9 +160,11 @@ def value_facts(value: Any) -> dict[str, Any]:
         (sized_type for sized_type in _SIZED_TYPES if issubclass(kind, sized_type)), None
     )
     if plain is not None:
+        # Methods of the plain type: those of a subclass may run any code.
         facts |= {"length": plain.__len__(value), "bytes": plain.__sizeof__(value)}
     elif _package(value) in _CHEAP_SHAPE_PACKAGES:
         facts |= _array_facts(value)
+    # `repr` of a huge int takes long, and fails beyond 4,300 digits.
     long = kind is int and value.bit_length() > 200
     if kind in _SCALARS and not long and facts.get("length", 0) <= _LINE_CHARS:
         facts["value"] = clean(repr(value))
@@ -202,6 +205,7 @@ def preview_text(value: Any) -> str:
 def list_variables(names: Mapping[str, Any], pattern: str, limit: int) -> dict[str, Any]:
     """List the notebook's variables in alphabetical order, each with facts about its value."""
     pattern = pattern.lower() if set(pattern) & set("*?[") else f"*{pattern.lower()}*"
+    # A copy: another thread may assign variables meanwhile.
     own = {n: v for n, v in list(names.items()) if type(n) is str and not is_internal_name(n)}
     matching = [n for n in sorted(own, key=str.lower) if fnmatchcase(n.lower(), pattern)]
     rows: list[dict[str, Any]] = []
@@ -269,6 +273,7 @@ def _kind_details(value: Any) -> dict[str, Any]:
         described = _or_none(lambda: to_text(table.describe(), _TABLE_CHARS))
         return {"describe": described} if described else {}
     if of_class(value, "numpy", "ndarray") and value.dtype.kind in "biuf" and value.size:
+        # Loaded already: the value is one of its arrays.
         numpy: Any = sys.modules["numpy"]
         measures = {name: getattr(numpy, f"nan{name}")(value) for name in ("min", "max", "mean")}
         return {name: to_json_within(number.item(), 100).data for name, number in measures.items()}

@@ -20,12 +20,15 @@ from nbagent.files.writing import read_state
 from nbagent.shown.texts import without_folders
 
 FOLDERS = (".agents/skills", ".claude/skills", ".nbagent/skills")
+"""The folders that clients of Agent Skills share, Claude Code's, and nbagent's own."""
 _SKILL_FILE = "SKILL.md"
+# Other clients of Agent Skills search 4 to 6 levels and at most 2,000 folders.
 _MAX_DEPTH = 6
 _MAX_FOLDERS = 2_000
 _MAX_LISTED_FILES = 500
 _MAX_FINGERPRINTED = 1_000
 _MAX_SKILL_BYTES = 2_000_000
+# The format allows 64 and 1,024; some published skills have a longer description.
 _NAME_CHARS, _DESCRIPTION_CHARS = 64, 2_000
 _SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
 
@@ -137,11 +140,13 @@ def _skill_folders(
                 f"{os.path.basename(here)!r} links out of the folder that it was found in and is "
                 "skipped; name its target with --skills"
             )
+        # `visited` also ends loops of links.
         elif real not in visited:
             visited.add(real)
             if _SKILL_FILE in names:
                 yield real
             else:
+                # `os.walk` enters the folders in this list; a skill in a skill is not searched for.
                 folders += below
 
 

@@ -74,6 +74,7 @@ class SkillHost(MethodHost):
             method_tool(self.run_python_script, name=_RUN_TOOL, host=HOST, ruling=ruling),
         ]
         super().__init__(HOST, tools, config.names, (HOST,))
+        # Only after the check of names: a misspelt one is an error without skills, too.
         self._tools = self._tools if self._skills else {}
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
@@ -188,7 +189,7 @@ class _ScriptCall:
         code = source.decode("utf-8", "replace")
         pieces = [PreviewPiece(label, code, "code", ("skill_name", "script"))]
         pieces.append(PreviewPiece("isolation", f"{self.level.name}: {self.level.why}"))
-        how = "kept apart" if apart else "NOT kept apart from your files"
+        how = "isolated" if apart else "NOT isolated from your files"
         return CallPreview(
             ruling="allow" if apart else "ask",
             minimum=not apart,
@@ -209,6 +210,7 @@ class _ScriptCall:
                 raise ToolError(why, code="E_PRECONDITION_FAILED")
             return run_script(self.job, stop=stop)
 
+        # Not interruptible, and shielded: a stop goes to the script, whose end is waited for.
         work = asyncio.ensure_future(
             context.runner.run(run, where="worker thread", interruptible=False, label=_RUN_TOOL)
         )
@@ -302,6 +304,7 @@ def _is_installed(need: Requirement) -> bool:
     if need.marker is not None and not need.marker.evaluate({"extra": ""}):
         return True
     try:
+        # An installed pre-release counts: the person chose it.
         return need.specifier.contains(metadata.version(need.name), prereleases=True)
     except metadata.PackageNotFoundError:
         return False

@@ -111,7 +111,7 @@ def test_no_mount_is_the_store_or_has_the_name_of_another(project: Path, below: 
         (store / name).mkdir(parents=True)
     (project / "link").symlink_to(store / below)
     for root in (store / below, project / "link"):
-        with pytest.raises(UsageError, match="kept by nbagent itself"):
+        with pytest.raises(UsageError, match="belongs to nbagent itself"):
             Mounts.of(project, extra=[Mount("@d", root, "ro")], closed=[store])
     with pytest.raises(UsageError, match="two mounts"):
         Mounts([Mount("@a", project), Mount("@a", store)])

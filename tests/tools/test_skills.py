@@ -247,7 +247,7 @@ def test_without_isolation_a_person_is_always_asked(
     seen = stage.script("pass").preview
     assert (seen.ruling, seen.minimum) == ("ask", True), "no setting does without the question"
     assert stage.specs[RUN].traits.ruling == "ask"
-    assert "NOT kept apart" in seen.why
+    assert "NOT isolated" in seen.why
     assert "can read and write your files" in seen.pieces[-1].text
     assert seen.approval_key != apart.approval_key or not APART
     stage.policy = ToolPolicy(isolation="landlock")

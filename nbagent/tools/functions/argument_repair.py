@@ -1,6 +1,6 @@
 """Repair typical mistakes of models in arguments if the meaning is clear.
 
-Such are JSON inside a string, one value instead of a list, `null` for a default, all arguments
+Examples are JSON inside a string, one value instead of a list, `null` for a default, all arguments
 under `"arguments"`, or a choice in another case. Owns the repairs, the notes about them and the
 error text for the rest. Values that pydantic coerces itself and strings for `str` do not change.
 """
@@ -16,6 +16,7 @@ from nbagent.contracts.canonical import json_object, load_json
 from nbagent.shown.texts import cut_middle, safe_repr
 from nbagent.tools.tool_names import name_list, nearest_name
 
+# Error types: https://docs.pydantic.dev/latest/errors/validation_errors/
 _WANTS_LIST = frozenset(
     ("list_type", "tuple_type", "set_type", "frozen_set_type", "sequence_str", "is_instance_of")
 )

@@ -45,6 +45,7 @@ from nbagent.tools.functions.argument_repair import ArgumentRepair
 from nbagent.tools.json_schema import JsonSchema, portable_schema
 
 _MAX_REPAIRS = 8
+"""A repair can reveal the next mistake, such as JSON inside JSON."""
 _PLAIN_TYPES = (str, int, float, bool, types.NoneType)
 _POSITIONAL_KINDS = (Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL)
 _READ_AS_LIST = (collections.abc.Iterable, collections.abc.Collection)
@@ -74,6 +75,7 @@ class UndefinedHintError(UsageError):
 class _ArgumentModel(BaseModel):
     """Base of the models: unknown keys are errors."""
 
+    # Models write numbers for texts of digits, such as postal codes.
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
 

@@ -267,6 +267,7 @@ def cached_definition(
         return _define(obj, options, host, namespace)
     # A wrapper made by functools.wraps inherits the dict of what it wraps, and autoreload puts
     # new code into an old function: only the same function with the same code counts.
+    # By id: defaults may not be hashable.
     state = (owner.__code__, id(owner.__defaults__), id(owner.__kwdefaults__), owner.__doc__)
     cache_key = (id(owner), *state, options, host, owner is obj)
     entry: _CacheEntry = owner.__dict__.get(_CACHE_ATTRIBUTE, _CacheEntry())

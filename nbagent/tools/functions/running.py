@@ -68,6 +68,7 @@ class FunctionCall:
         self._began_ms: float | None = None
         self._ran_in: RanIn | None = None
         self._budget_chars = options.max_result_chars or MAX_RESULT_CHARS
+        # A timeout interrupts, too; a tool that must not be interrupted has none.
         self._limit_s = options.timeout_s if options.interruptible else None
 
     async def run(self) -> ToolOutcome:

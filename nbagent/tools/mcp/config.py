@@ -207,6 +207,7 @@ def _fill_variables(value: Any) -> Any:
 
 
 def _variable_value(match: re.Match[str]) -> str:
+    # An empty variable counts as missing, as `:-` of a shell treats it.
     value = os.environ.get(match[1]) or match[2]
     if value is None:
         raise UsageError(

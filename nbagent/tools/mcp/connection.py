@@ -59,6 +59,7 @@ _HTTP_TIMEOUT_S = 30.0
 _MAX_TIMEOUTS = 10
 """Each progress message restarts the timeout of a call, up to 10 timeouts in all."""
 _MAX_PAGES = 50
+"""A server may send cursors for ever."""
 _MAX_EVENT_BYTES = 32_000_000
 """Limit of an event over HTTP. Lines of stdout have none: they come from a local program."""
 _LOG_LINES = 50
@@ -178,6 +179,7 @@ class Connection:
                 await session.ready.wait()
         except TimeoutError:
             session.failure = f"no answer within {seconds:g} s (start_timeout=… allows more)"
+            # The task may still wait for a server that never answers.
             session.start_closing()
         except asyncio.CancelledError:
             session.start_closing()
@@ -233,6 +235,7 @@ class ServerSession:
         self.client = Client(
             self._streams(),
             mode=mode,
+            # `Definitions` keeps the last listing; a cached one would hide changes.
             cache=None,
             client_info=types.Implementation(name="nbagent", version=__version__),
         )
@@ -368,6 +371,7 @@ class ServerSession:
         # follows none to another host.
         http = httpx2.AsyncClient(
             headers=reveal_values(server.headers),
+            # Longer than the timeout of a call, which then ends it with the better error.
             timeout=httpx2.Timeout(_HTTP_TIMEOUT_S, read=server.timeout_s + _HTTP_TIMEOUT_S),
             trust_env=not is_loopback(server.url),
             event_hooks={"response": [note_status]},

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MAX_NAME_CHARS = 64
 _DESCRIPTION_CHARS = 4_000
 _MAX_DEFINITION_CHARS = 200_000
-"""Of all definitions of one server together: they are sent with each request."""
+"""Limit for all definitions of one server together: they are sent with each request."""
 _MAX_NAMED = 20
 
 

@@ -28,9 +28,10 @@ from nbagent.runtime import engine_loop, on_engine_thread
 TIMEOUT_S = 120.0
 START_TIMEOUT_S = 60.0
 MAX_TOOLS = 500
-"""Of one server."""
+"""Limit for one server."""
 _CLOSE_TIMEOUT_S = 8.0
 """Time for the `mcp` package to ask a server to end, and then to kill it."""
+# Without `__`, which separates server and tool in `server__tool`.
 _NAME = re.compile(r"(?!.*__)[^\W_][\w.-]{0,39}")
 _PLAIN_HEADERS = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 _FLAG = re.compile(r"--?[\w-]+")
@@ -192,6 +193,7 @@ def _with_hidden_keys(
         )
     values: dict[str, SecretOrText] = dict(texts)
     for key, text in texts.items():
+        # A header of any name may hold a key.
         is_secret = key.lower() not in _PLAIN_HEADERS if label == "headers" else is_secret_name(key)
         if is_secret:
             values[key] = SecretKey(text)
