@@ -54,6 +54,7 @@ def create_batch(options: Line, run_options: RunOptions, template: str, shell: A
         UsageError: an option is not valid.
     """
     names = {**shell.user_global_ns, **shell.user_ns}
+    # These two name and limit the whole batch, not each of its runs.
     shared = {k: v for k, v in run_options.explicit.items() if k not in ("name", "max_cost_usd")}
     return Agent(**shared).map(
         _variable(names, options.over or "", "--over"),

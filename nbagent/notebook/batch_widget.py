@@ -123,7 +123,7 @@ class LiveBatch:
         return batch_node(self._progress, kernel=kernel, buttons=True, stopping=stopping)
 
     def _full_picture_op(self) -> Op:
-        return ["done", self._picture()[2]]
+        return ["done", self._picture()[2]]  # the child with `data-run`, which the page replaces
 
     def _send(self, ops: list[Op], **to: Any) -> None:
         # The batch continues even if no page can show it.

@@ -146,7 +146,7 @@ def to_request(click: Click, output: Output) -> RunRequest:
     Raises:
         UsageError: the run has no such turn, or another run is running in the output.
     """
-    register_environment()
+    register_environment()  # the typed prompt may contain a key that a cell has set since
     run = _load_idle(output, click.run_id)
     turns = [turn.id for turn in run.turns]
     if click.turn_id and click.turn_id not in turns:
@@ -192,7 +192,7 @@ def on_message(message: object) -> None:
     """Handle a click. Any thread: the work itself is queued or done in a thread of its own."""
     content = json_object(message) or {}
     if content.get("kind") == "ready" and _actions is not None:
-        if _actions.was_ready:
+        if _actions.was_ready:  # each page says so once when it has loaded
             on_reload()
         _actions.was_ready = True
     output, click = find_output(content.get("at")), read_click(content)
@@ -247,6 +247,7 @@ def _act(output: Output, click: Click, reply: Callable[..., None]) -> None:
         reply(form=form_node(click, run))
     elif click.do == "compare":
         _load_idle(output, run.id)
+        # The older run first: a comparison shows what the later one changed.
         both = [current_store().load(click.fields.get("other", "")), run]
         output.add(*(record.id for record in sorted(both, key=lambda record: record.started_at)))
         output.show_saved()

@@ -42,6 +42,7 @@ stay below the view."""
 
 
 _OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")
+"""Text that a later one on the same line replaces, as progress bars do."""
 
 
 _LINE_CHARS = 300

@@ -46,6 +46,7 @@ class ClickFrontend(Frontend):
 
     def capture(self, options: RunOptions) -> Capture | None:
         """Capture output of tools for their cards."""
+        # Not by `options`: a run continued from a `--quiet` cell has a view here all the same.
         return self._process.capture(RunOptions())
 
     def cell(self) -> Cell:
@@ -72,7 +73,7 @@ def _run_guarded(work: Callable[[], object], on_error: OnError) -> None:
     try:
         work()
     except Exception as error:
-        _log.debug("what a click asked for failed", exc_info=True)
+        _log.debug("the action of a click failed", exc_info=True)
         on_error(error)
 
 
@@ -128,7 +129,7 @@ def start_by_click(
         try:
             for _ in range(n):
                 with Run.starting(request, front_end=ClickFrontend(show)):
-                    pass
+                    pass  # waiting here would block the kernel until the run has ended
         except Exception:
             on_fewer()
             raise

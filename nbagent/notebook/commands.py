@@ -163,6 +163,7 @@ class Commands:
         run.raise_for_error()
         if options.to is not None:
             code = "\n".join(match["code"] for match in _CODE_BLOCK.finditer(run.text))
+            # Hidden characters become visible: the person must read what the new cell would run.
             if code.strip():
                 self._shell.set_next_input(sanitize_value(code.rstrip()))
             else:
@@ -317,6 +318,7 @@ class Commands:
         elif later:
             print(f"{stopped} will pause after the current turn")
         else:
+            # Waited for: the message below must not appear while one of them is still stopping.
             for batch in batches:
                 batch.wait()
             for run in runs:
@@ -353,6 +355,7 @@ class Commands:
 
 def _number(command: str, args: list[str], maximum: int) -> int:
     text = " ".join(args)
+    # Nine digits exceed every maximum, and `int` itself refuses thousands of them.
     if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= maximum):
         raise UsageError(f"%agent {command} takes a number from 1 to {maximum}, not {text!r}")
     return int(text)

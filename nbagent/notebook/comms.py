@@ -23,7 +23,7 @@ Delivery = Literal["tap", "pump", "none"]
 
 _log = logging.getLogger("nbagent")
 _COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
-_POLLIN = 1  # zmq.POLLIN
+_POLLIN = 1  # zmq.POLLIN; pyzmq is ipykernel's dependency, not ours
 _INSTALL_TIMEOUT_S = 1.0
 _TAP_ATTRIBUTE = "_nbagent_tap"
 
@@ -236,6 +236,8 @@ def _handle_own_message(kernel: Any, frames: Any) -> bool:
     """Handle a message for one of nbagent's comms; return False for other messages."""
     try:
         _, rest = kernel.session.feed_identities(frames, copy=False)
+        # Only a peek: with the content the signature is recorded, and the kernel, which gets the
+        # messages that are not ours, would refuse them as duplicates.
         peeked = kernel.session.deserialize(rest, content=False, copy=False)
         if peeked["msg_type"] != "comm_msg":
             return False
@@ -266,11 +268,13 @@ def _deliver(kernel: Any, frames: Any) -> None:
         _log.debug("an invalid comm message", exc_info=True)
         return
     with _busy_status(kernel, message):
+        # Restored below: otherwise later output of the running cell would belong to this message.
         parent, ident = kernel.get_parent("shell"), kernel._parent_ident["shell"]
         kernel.set_parent(idents, message, channel="shell")
         try:
             result = kernel.shell_handlers[message["msg_type"]](None, idents, message)
             if inspect.isawaitable(result):
+                # The loop holds tasks only weakly.
                 _handler_tasks.add(task := asyncio.ensure_future(result))
                 task.add_done_callback(_handler_tasks.discard)
         except Exception:

@@ -409,6 +409,7 @@ def _recent_runs() -> list[Any]:
 
 _VALUES: dict[str, Callable[[Namespace], Iterable[Completion]]] = {
     "model": _models,
+    # The usual ports of Ollama and of vLLM.
     "base_url": lambda names: [(f"http://localhost:{port}/v1", "server") for port in (11434, 8000)],
     "key_variable": lambda names: (
         (variable, "variable")

@@ -81,6 +81,7 @@ class NotebookFrontend(Frontend):
         return partial(run_code, get_ipython())
 
     def capture(self, options: RunOptions) -> Capture | None:
+        # Without cards to put it into, output stays in the cell.
         if options.quiet or options.raw or not kernel.in_kernel():
             return None
         return partial(capture, get_ipython())

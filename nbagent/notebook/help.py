@@ -1,4 +1,4 @@
-"""What `%agent help` says: the options and commands that `line` declares, and examples."""
+"""Output of `%agent help`: the options and commands that `line` declares, and examples."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _option_help(option: Option[Any]) -> Listing:
     takers = [None, *COMMANDS.values()] if option.name != "help" else [None]
     of = [f"%agent {c.name}" if c else "%%agent" for c in takers if option in options_of(c)]
     notes = [option.help]
-    notes += ["It may stand several times."] if option.repeatable and of else []
+    notes += ["You can use it several times."] if option.repeatable and of else []
     notes += [f"Also with {', '.join(of[1:])}."] if of[1:] else []
     if option.name in Settings.rows():
         notes.append(f"For all runs: %agent config {option.name}=…, or {option.variables[-1]}")

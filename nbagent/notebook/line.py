@@ -388,6 +388,8 @@ def parse_command(line: str) -> tuple[str, list[str], Line]:
 
 def _question(line: str, word: str, rest: str) -> str:
     """Return a line without a command if it is a sentence; else raise UsageError."""
+    # A misspelt command must not be sent to a model, so a single word is no question, except in a
+    # script without spaces, such as Chinese.
     near = get_close_matches(word.lower(), COMMANDS, 1)
     ends = line.strip().endswith(("?", "!", ".", "…", "？", "！", "。"))
     is_sentence = (ends and bool(rest or not word.isascii())) or (not near and " " in rest)
@@ -446,11 +448,11 @@ def _option(flag: str, command: Command | None) -> Option[Any]:
     if option is not None and option.flags[-1] in known:
         return option
     if option is None:
-        reject_key(flag)
+        reject_key(flag)  # a more useful error than the nearest name
     if command is not None and (option is not None or not known):
         takes = f"it takes {', '.join(known)}" if known else "it takes no options"
         raise UsageError(f"%agent {command.name} does not take {flag}; {takes}.")
-    near = get_close_matches(flag.replace("_", "-"), known, 1, 0.0)[0]
+    near = get_close_matches(flag.replace("_", "-"), known, 1, 0.0)[0]  # 0.0: always names one
     raise UsageError(f"unknown option {flag!r}; the nearest is {near!r}. All of them: %agent help")
 
 

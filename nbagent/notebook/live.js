@@ -27,8 +27,10 @@ const VALUES = {
 const ARMED_MS = 300;
 // After a person scrolled or typed, the page does not scroll by itself for this long.
 const BUSY_MS = 1500;
+// A preview asks the kernel to prepare the call again, so not at each key.
 const PREVIEW_MS = 300;
 const MOVING_MS = 50;
+// Where a person wants no motion, seconds tick and tenths do not.
 const TICK_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 100;
 /** @type {Record<string, string>} */
 const SENT = { once: "Allowed once", session: "Allowed for the session", deny: "Denied" };
@@ -187,6 +189,7 @@ function sortRows(head) {
     const cell = row.cells[head.cellIndex];
     return cell.getAttribute("value") ?? cell.textContent;
   };
+  // The difference of texts is NaN, which is falsy: they are compared as texts.
   const rows = [...body.rows].sort((a, b) => of(a) - of(b) || of(a).localeCompare(of(b)));
   body.append(...(isDown ? rows.reverse() : rows));
 }
@@ -237,7 +240,8 @@ function createView(shared, el) {
   }
 
   /** True if an op may be applied now. While a question is open, only its own card may change:
-   * otherwise the buttons could move under the mouse. @param {any[]} op */
+   * otherwise the buttons could move under the mouse. One that is not armed yet may move: it takes
+   * no click. @param {any[]} op */
   function canApply([kind, key]) {
     const open = openQuestions();
     return kind === "done" || !open.length || open.some(({ dataset }) =>
@@ -300,6 +304,7 @@ function createView(shared, el) {
         setSent(ask, true);
         continue;
       }
+      // No scrolling away from another question that the person may be reading.
       if (!openQuestions().length && performance.now() - lastInputAt > BUSY_MS) {
         ask.querySelector(".nba-row")?.scrollIntoView({ block: "nearest" });
         ask.firstElementChild.scrollIntoView({ block: "nearest" });
@@ -455,7 +460,7 @@ function createView(shared, el) {
   });
   place.addEventListener("keydown", onKeyDown);
   place.addEventListener("focusin", ({ target }) => { focused = target; });
-  // A lastInputAt element loses the focus. Keep it for a moment, so that `move` can restore it.
+  // A moved element loses the focus. Keep it for a moment, so that `move` can restore it.
   place.addEventListener("focusout", () => setTimeout(() => {
     if (/** @type {any} */ (place.getRootNode()).activeElement !== focused) focused = null;
   }, MOVING_MS));
@@ -525,6 +530,7 @@ function runWidget() {
       }
       const send = (/** @type {any} */ message) => model.send(message);
       const view = createView({ send, pictures: () => model.get("pictures") }, el);
+      // Unique in all tabs and after a reload: a picture for one view must reach no other.
       const page = Date.now() * 1000 + ++nth;
       pages.set(page, { view, el });
       // Ask for the whole picture: ops sent before this view existed are missing from it.

@@ -109,6 +109,7 @@ class AgentLine(EscapedCommand):
         for line in tokens_by_line:
             texts = [text for token in line if (text := token.string.strip())]
             is_asked = texts[:2] == ["%", "agent"] and texts[-1].endswith("?")
+            # `%agent?` alone is a request for the help of the magic, which IPython answers.
             if is_asked and not texts[2].startswith("?"):
                 return cls(next(token.start for token in line if token.string.strip()))
         return None

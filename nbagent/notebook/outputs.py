@@ -110,6 +110,7 @@ class Output:
 
     def show_live(self, model_id: str, saved: str = "") -> None:
         """Show a widget that holds all pictures; `saved` is the HTML for a file saved now."""
+        # 2.0 is the version of the MIME type, not of a package.
         view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
         made = {_WIDGET: view, "text/plain": "nbagent run view"}
         self._display({**made, "text/html": saved} if saved else made)
@@ -121,7 +122,7 @@ class Output:
             self._display({"text/plain": f"Run {self.parts[0][0][:8]} was deleted."})
             return
         drawn = "".join(html(self._node(records)) for records in parts)
-        drawn = page("") + drawn if drawn else ""
+        drawn = page("") + drawn if drawn else ""  # one style sheet for all parts
         made = {"text/html": drawn, "text/plain": "\n\n".join(map(_parts_text, parts))}
         self._display(made, records_metadata(*(part[0] for part in parts if len(part) == 1)))
 
@@ -138,7 +139,7 @@ class Output:
         known = {run.id: run for run in at_hand}
         loaded: list[list[RunRecord]] = []
         for part in parts:
-            with suppress(NbagentError):
+            with suppress(NbagentError):  # deleted, or failed before it was stored
                 loaded.append([known.get(i) or self.load(i) for i in part])
         return loaded
 

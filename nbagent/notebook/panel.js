@@ -9,6 +9,7 @@
 
 const DRAFT_MS = 400;
 const FIND_MS = 200;
+// A free kernel takes a prompt sooner; after this time it is probably busy.
 const LATE_MS = 700;
 const SILENT_MS = 4000;
 const LOOK_MS = 500;
@@ -104,6 +105,7 @@ function createPanel(shared, el) {
   function begin(pictures) {
     view?.close();
     view = createView({ pictures: () => pictures, send }, thread);
+    // The style sheet reverses the list, so 0 is its end.
     thread.scrollTop = 0;
   }
 
@@ -248,6 +250,7 @@ function createPanel(shared, el) {
 
   const handlers = { click: onClick, change: onChange, input: onInput, keydown: onKeyDown,
     paste: onFiles, drop: onFiles,
+    // Without it the browser opens a dropped file in place of the notebook.
     dragover: (/** @type {Event} */ event) => event.preventDefault() };
   for (const [name, handler] of Object.entries(handlers)) {
     root.addEventListener(name, handler);
@@ -315,13 +318,14 @@ function createShared(model) {
       since = performance.now();
       shared.isClearing = kind === "send";
       shared.waiting = Math.random().toString(36).slice(2);
+      // Text that was typed meanwhile is not meant for a Continue.
       const text = shared.isClearing ? shared.draft : "";
       shared.send({ kind, id: shared.waiting, prompt: text });
     },
     attach(/** @type {any} */ files) {
       for (const file of files) {
         const isLarge = file.size > FILE_BYTES;
-        shared.error = isLarge ? `${file.name} is larger than 7 MB; attach less of it` : "";
+        shared.error = isLarge ? `${file.name} is larger than 7 MB; attach a smaller file` : "";
         shared.patch();
         if (shared.error) return;
         const reader = new FileReader();
@@ -346,6 +350,7 @@ function onKernelMessage(shared, message) {
   if (kind === "thread") {
     shared.state = message.state;
     shared.more = message.more;
+    // Text typed while the page was loading wins over the kernel's copy.
     shared.draft ||= message.draft;
     for (const panel of panels) panel.begin(message.pictures);
   } else if (kind === "taken") {
@@ -365,6 +370,7 @@ function onKernelMessage(shared, message) {
     link.href = URL.createObjectURL(blob);
     link.download = message.name;
     link.click();
+    // Later: the browser reads the address after the click.
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   } else if (message.ops) {
     for (const { view } of panels) view.applyOps(message);

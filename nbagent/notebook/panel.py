@@ -75,7 +75,7 @@ class Panel(Output):
     def __init__(self) -> None:
         """Start with an empty conversation and a form filled from the settings."""
         super().__init__()
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # reentrant: `_open` and `_ended` push the state inside it
         self._form = Form()
         self._records: dict[str, RunRecord] = {}
         """Records of the conversation in memory, by run id."""
@@ -237,6 +237,7 @@ class Panel(Output):
 
     def _submit(self, message_id: str, prompt: str, *, is_send: bool) -> None:
         self._unsent_prompts[message_id] = prompt
+        # If Stop withdraws the prompt first, the look-up fails and `_on_start_error` ignores it.
         start_by_click(
             lambda: self._request(self._unsent_prompts[message_id], is_send=is_send),
             show=partial(self._open, message_id, prompt, 1),

@@ -88,6 +88,7 @@ class Form:
         elif name == "tools":
             ticked = tuple(tool for tool in self._offered if tool in text.split(","))
             usual = current_settings().tools
+            # Equal ticks follow the settings: a tool defined later is then ticked too.
             self._tools = usual if ticked == self._ticked(usual) else ticked or "none"
 
     def attach(self, name: str, data: str) -> None:
@@ -97,7 +98,7 @@ class Form:
             UsageError: it is too large or not valid.
         """
         name = without_keys(name[:200]) or "file"
-        if len(data) * 3 // 4 > MAX_FILE_BYTES:
+        if len(data) * 3 // 4 > MAX_FILE_BYTES:  # before decoding, which would copy it
             raise UsageError(
                 f"{name} is larger than {MAX_FILE_BYTES:,} bytes; attach a smaller file"
             )
@@ -136,8 +137,10 @@ class Form:
             ):
                 continue
             value = RunOptions.row(name).checked(text, label(name)) if text.strip() else None
+            # A value that equals the setting is no choice for this run: the setting applies.
             if value is not None and value != getattr(settings, name, None):
                 values[name] = value
+        # An empty system prompt is a choice; the other fields mean "as in the settings" then.
         if not self._values["system"] and settings.system:
             values["system"] = ""
         if self._tools != settings.tools:

@@ -87,7 +87,7 @@ def _models_row(offer: ProviderModels) -> Node:
         _set_button("model", f"{offer.provider}:{model_id}", sanitize_value(model_id))
         for model_id in ids
     ]
-    if len(ids) < 2:
+    if len(ids) < 2:  # mostly the default model of a server that was not asked yet
         attributes = {"type": "button", "data_do": "list", "data_field": "models"}
         shown.append(h("button", "", "List all", value=offer.provider, **attributes))
     return h("div", "", h("strong", "", offer.provider), " ", *shown)
@@ -136,6 +136,7 @@ def lineage(run_id: str) -> list[RunRecord]:
     """Load a run and the runs that it continues, oldest first. A fork starts a new line."""
     store = current_store()
     runs = [store.load(run_id)]
+    # Limited: in a stranger's store the ids of parents may form a cycle.
     while len(runs) < _MAX_LINEAGE and runs[0].parent_id is not None and runs[0].kind != "fork":
         runs.insert(0, store.load(runs[0].parent_id))
     return runs

@@ -41,6 +41,7 @@ def own_names(shell: Any, text: str) -> dict[str, object]:
     """Return the names of prompts that a text uses; a notebook's variable of that name wins."""
     names = set(re.findall(r"\b_(?:error|cells)\b", text)) - set(shell.user_ns)
     if names:
+        # Source and output of a cell may contain a key that is in a variable only.
         register_named_secrets(shell.user_ns)
     return {name: error_text(shell) if name == "_error" else Cells(shell) for name in names}
 
@@ -56,6 +57,7 @@ def note_error(error: BaseException) -> None:
 
 def error_text(shell: Any) -> str:
     """Print the last exception of a cell: type, message, and its traceback's lines of cells."""
+    # Python's own: a cell may have failed before the extension was loaded.
     error = _last_error or getattr(sys, "last_value", None)
     if error is None:
         raise LookupError("no cell of this notebook has failed yet")
@@ -79,6 +81,7 @@ class Cells:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._history = shell.history_manager
+        # Input 0 is empty in IPython, and the last one is the cell that runs now.
         self._numbers = range(1, len(self._history.input_hist_raw) - 1)
 
     def __len__(self) -> int:
@@ -121,6 +124,7 @@ def _redacted(text: str, budget_chars: int) -> str:
     home = Path(os.path.expanduser("~"))
     named += [(home, "~")] if len(home.parts) > 1 else []
     text = re.sub(r"\bfile:/+(?=\w)", "/", text)
+    # The longest first: a mount inside the project has a name of its own.
     for root, name in sorted(named, key=lambda one: len(str(one[0])), reverse=True):
         text = re.sub(rf"(?<![\w/]){re.escape(str(root))}(?![\w.-])", name, text)
     text = _FOLDERS.sub("…/", text)

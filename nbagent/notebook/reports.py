@@ -172,6 +172,7 @@ def tools(names: Tools | None = None, run_options: RunOptions | None = None) -> 
     )
     host = HostSet(hosts, hidden_reason=rules.hidden_reason)
     listing = host.tools(ToolContext(run_id="", session="", runner=RunTask()))
+    # On the engine's loop, to which the connections of MCP servers belong.
     specs = asyncio.run_coroutine_threadsafe(listing, engine_loop()).result()
     rows = [_tool_row(spec, rules) for spec in specs]
     for spec in host.all_specs:

@@ -37,6 +37,7 @@ def run_code(
     work = _run(shell, code, keep_bytes, _async_code_lock if awaits else nullcontext())
     if awaits:
         return work
+    # Without an await it never suspends, so it needs no event loop; the thread's own one is busy.
     try:
         work.send(None)
     except StopIteration as end:
@@ -84,6 +85,7 @@ async def _run(shell: Any, code: str, keep_bytes: int, turn: Any) -> CodeOutcome
 
 def _show_picture(shell: Any, value: object) -> None:
     """Display a value that has an image."""
+    # A `repr` method that fails must not make the code fail, which has ended.
     with suppress(Exception):
         data, metadata = shell.display_formatter.format(value, include=IMAGE_TYPES)
         if data:

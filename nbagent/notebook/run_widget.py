@@ -171,7 +171,8 @@ class LiveRun:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = False
         self._failure: Exception | None = None
-        """Failure of the view; raised when the run has ended."""
+        """Failure of the view; raised when the run has ended. A sink that raises is detached, and
+        this one must still see the end."""
 
     def picture(self) -> Node:
         """Draw the present picture. Any thread."""
@@ -197,6 +198,7 @@ class LiveRun:
                 ops = self._live.apply(event)
                 if isinstance(event, RunFinished):
                     self._batcher.drop()
+                    # Instead of the op of `apply`, which knows neither folds nor buttons.
                     ops = [["done", self.picture()]]
                 self._batcher.add(ops)
             except Exception as error:
@@ -363,6 +365,7 @@ class LiveOutput:
         self.widget.send(message)
         if message["ops"][0][0] != "done":
             self._unsaved += len(str(message["ops"]))
+            # Only when it has doubled: all saved pictures together then stay linear in size.
             if self._unsaved > self._saved and not is_asking and self._output.running_id:
                 self._save(2 * self._saved)
 
@@ -415,6 +418,7 @@ def retire(output: Output, widget: RunWidget) -> None:
     comms.unregister(comm_id(widget))
     # Keep the model open for a while: a reloaded page asks for it.
     _replaced.append(_ReplacedView(output, widget))
+    # In other outputs no saved picture arrives: the page keeps showing the widget.
     spare = [one for one in _replaced if one.output.takes_updates]
     for view in spare[:-_MAX_KEPT_VIEWS]:
         _replaced.remove(view)
