@@ -28,6 +28,7 @@ HIDDEN = "***"
 _LIMITS = ToolLimits()
 _POSITIVE_INT = types.number(1, whole=True)
 _NO_DEFAULT: Any = None
+# Not `max_tokens` or `key_variable`: only names that could be meant for the key itself.
 _KEY_LIKE = re.compile(
     r"(?:\w*(?:_|api))?(?:key|secret|password)s?|(?:(?:api|auth|access|bearer)_?)?token", re.I
 )
@@ -310,8 +311,8 @@ class _Shared(Values):
 class RunOptions(_Shared):
     """Options of one run. None means: take the value of the settings.
 
-    The magic, the panel and Python all make these options and use the same call, so that no door
-    has checks of its own.
+    The magic, the panel and Python all make these options and use the same call, so that none of
+    them has checks of its own.
     """
 
     __slots__ = ()

@@ -24,6 +24,7 @@ from nbagent.settings.options import Option, RunOptions, Settings, checked_value
 V = TypeVar("V", RunOptions, Settings)
 _PROJECT = "pyproject.toml"
 _PROGRAM_STARTERS = {
+    # `all` includes the configured servers, and `SERVER__TOOL` names a tool of one.
     "tools": re.compile(r"all$|mcp(:|$)|.*__", re.DOTALL),
     "model": re.compile(r"local(:|$)"),
 }
@@ -53,7 +54,7 @@ def configure(**values: Any) -> None:
     now = before | {name: checked_value(name, value) for name, value in values.items()}
     _configured = {name: value for name, value in now.items() if value is not None}
     try:
-        current_settings()  # two values may not go together; say so now
+        current_settings()  # two valid values may exclude each other; better now than at a run
     except UsageError:
         _configured = before
         raise
@@ -67,7 +68,8 @@ def current_settings() -> Settings:
     sources = setting_origins()
     values = {name: origin.value for name, origin in sources.items()}
     if sources["max_turns"].source == "default" or _PROJECT in sources["max_requests"].source:
-        # If only max_requests was lowered, lower max_turns to it.
+        # If only max_requests was lowered, lower max_turns to it. A project that lowers it must not
+        # make every run an error for a person whose own max_turns is larger.
         values["max_turns"] = min(values["max_turns"], values["max_requests"])
     check_limits(values["max_turns"], values["max_requests"])
     return Settings(**values)
@@ -164,7 +166,7 @@ def to_path(value: Any, name: str) -> Path:
     """Convert a value to a path. Raises UsageError if it is not one."""
     try:
         return Path(value).expanduser()
-    except (TypeError, RuntimeError) as error:  # a number; the home of nobody
+    except (TypeError, RuntimeError) as error:  # no text or path; `~name` of an unknown user
         raise UsageError(
             f"{name}={value!r} is not a path ({error}); give a folder or file"
         ) from None

@@ -34,6 +34,8 @@ _ADDRESS = re.compile(
 )
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+# Beginnings that vendors give their keys: `sk-` OpenAI and Anthropic, `gsk_` Groq, `hf_` Hugging
+# Face, `ghp_` GitHub, `AIza` Google, … Names of variables may begin so, but in capitals only.
 _KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
 _MIN_KEY_CHARS = 12
 """Words of this length with letters and digits, in a header or in extra fields, may be a key."""
@@ -241,6 +243,7 @@ def headers(value: Any) -> dict[str, str]:
                 f"{', '.join(_RESERVED_HEADERS)}, which are set for each request"
             )
         if name.lower() not in _PLAIN_HEADERS:
+            # The key alone: an error of the server may quote it without the word before it.
             register_secret(content.removeprefix("Bearer "))
     return fields
 

@@ -53,7 +53,7 @@ def read_agent(
     Args:
         text: None if it could not be read; the problem is reported already.
         file: its ending determines its form.
-        marks: what marks stand for.
+        placeholders: values of placeholders.
         problems: receives all problems, with their lines.
         source: the package of the agent; None for an agent alone.
     """
@@ -186,6 +186,7 @@ def _agent_files(project: Path) -> Iterator[tuple[str, Path]]:
         for path in (folder / name for name in names):
             stem = path.stem if path.suffix in _ENDINGS else path.name
             file = Path(os.path.realpath(path / _SKILL if os.path.isdir(path) else path))
+            # Checked after links are resolved: the target decides.
             is_agent = (
                 file.suffix in _ENDINGS and os.path.isfile(file) and file.is_relative_to(folder)
             )

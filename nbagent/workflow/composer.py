@@ -119,7 +119,7 @@ class WorkflowRun:
         if data != self._data:
             self._state = read_state(data, self.package.graph)
             self._data = data
-            if self._is_begun:
+            if self._is_begun:  # to look at a document must leave no files
                 self.document.save_version(data)
         assert self._state is not None
         return self._state
@@ -239,6 +239,7 @@ def _continue_hint(state: State) -> str:
 
 def directive(workflow_run: WorkflowRun, kind: DirectiveKind) -> str:
     """Format RUN_DIRECTIVE for the model."""
+    # The keys and their order are those of the `bmad-micro` protocol.
     package, agent = workflow_run.package, workflow_run.agent()
     graph = f"@pkg/{package.graph_file}" if package.graph_file else "none"
     return "\n".join(

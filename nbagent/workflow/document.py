@@ -23,6 +23,7 @@ from nbagent.store.file_lock import locked
 from nbagent.workflow.state import FILE, PATH, read_origin
 
 _LOCK_WAIT_S = 0.3
+"""Short: the run that has the lock may take hours, so the person is told at once."""
 _CLOCK_TOLERANCE_S = 0.05
 """Tolerance between a file's time and the clock: the kernel takes file times from its last tick."""
 _SCRIPT_FOLDER = "scripts/"

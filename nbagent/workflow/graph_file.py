@@ -26,6 +26,7 @@ _MOUNTS = ("@project", "@pkg", "@state")
 _NODE_KEYS = ("id", "stepFile", "agentId", "inputs", "outputsMap", "terminal")
 _EDGE_KEYS = ("from", "to", "label", "condition")
 _LABEL_CHARS, _CONDITION_CHARS = 80, 500
+# Commas and colons are skipped like blanks: the text was checked to be JSON before.
 _GAP = re.compile(r"[\s,:]*")
 
 
@@ -190,8 +191,9 @@ def _outputs(fields: Fields, placeholders: Placeholders) -> tuple[tuple[str, str
         why = ""
         if path and not path.startswith("@project/"):
             why = "leaves @project/; write it below it"
+        # The file tools refuse these names, so a step with such an output could never end.
         elif ".git" in parts or parts[1:2] == [".nbagent"] or f"/{TEMPORARY}" in path:
-            why = "could not be written, as its name is kept for others; choose another one"
+            why = "has a reserved name and could not be written; choose another one"
         if why:
             fields.add_problem("outputsMap", f"the output {visible(path)} {why}")
         outputs.append((name, path))
@@ -226,7 +228,7 @@ def check_graph(
     if entry:
         reached = _reachable([entry], adjacency)
         for node_id in (node for node in locations if node not in reached):
-            why = f"no way leads from {entry!r} to {node_id!r}; add an edge, or take it out"
+            why = f"{node_id!r} cannot be reached from {entry!r}; add an edge, or remove the node"
             problems.append(Problem(*locations[node_id], why))
     _check_ends(by_id, adjacency, locations, problems)
     if entry is None:
@@ -265,14 +267,14 @@ def _find_entry(
     targets = set(chain.from_iterable(adjacency.values()))
     first = [node_id for node_id in adjacency if node_id not in targets]
     if requested is not None:
-        why = f"there is no node {requested!r} to begin with; name one as entry"
+        why = f"there is no node {requested!r}; name an existing one as entry"
     elif not adjacency:
         location, why = Location(GRAPH_FILE, 1), "it has no node; write at least one"
     elif len(first) == 1:
         return first[0]
     else:
         candidates = f"{len(first)} nodes ({', '.join(first[:10])})" if first else "no node"
-        why = f"{candidates} could be the one to begin with; name it in the front matter: entry: ID"
+        why = f"{candidates} could be the entry; name it in the front matter: entry: ID"
     problems.append(Problem(*location, why))
     return None
 
@@ -289,16 +291,17 @@ def _check_ends(
         for target in targets:
             sources_by_target[target].append(node_id)
         if nodes[node_id].terminal and targets:
-            why = f"{node_id!r} is terminal and has edges that lead on; take one of both away"
+            why = f"{node_id!r} is terminal and has edges to others; remove the edges or 'terminal'"
             problems.append(Problem(*locations[node_id], why))
         elif not nodes[node_id].terminal and not targets:
             why = f"nothing follows {node_id!r} (a dead end); add an edge, or make it terminal"
             problems.append(Problem(*locations[node_id], why))
+    # Dead ends count as ends: they are reported already, and not once more as cycles.
     ends = [node_id for node_id in nodes if nodes[node_id].terminal or not adjacency[node_id]]
     trapped = nodes.keys() - _reachable(ends, sources_by_target)
     closed = [node_id for node_id in nodes if node_id in trapped]
     if closed:
-        why = f"no way leads out of the cycle {', '.join(closed[:20])}; add an edge to a way out"
+        why = f"no edge leads out of the cycle {', '.join(closed[:20])}; add one to another node"
         problems.append(Problem(*locations[closed[0]], why))
 
 

@@ -75,6 +75,7 @@ def open_workflow_run(
             fresh = new_document(package, run_id, _package_reference(package)).encode()
         else:
             fresh = _adapt_document(data, package, call_options, document.run_id)
+            # A document from outside the store is written into it, also unchanged.
             fresh = data if fresh is None and on_disk is None else fresh
         workflow_run = WorkflowRun(
             package=package,
@@ -155,6 +156,7 @@ def _find_package(
 ) -> Package:
     """Load the package that the options name, else the one that the document names."""
     package_path = options.workflow
+    # An inherited path may be gone; a path that this call names must exist.
     if data is not None and (
         package_path is None or not (call_options.workflow or _to_path(package_path).exists())
     ):
@@ -184,7 +186,7 @@ def _package_path_of(data: bytes, store: Store) -> str:
     """Find the package of a document: by the path in it, or by the record of its first run."""
     run_id, path, _ = read_origin(data)
     below = path.removeprefix(PROJECT_PREFIX)
-    with suppress(ToolError):  # a path that leads elsewhere
+    with suppress(ToolError):  # the document may name a path that leaves the project
         package_path = (
             "/".join(path_parts(below)) if below != path else _recorded_package(run_id, store)
         )
@@ -235,7 +237,7 @@ def _adapt_document(
             "the changes, then accept them by naming the package: --workflow "
             f"{_package_reference(package).removeprefix(PROJECT_PREFIX)}"
         )
-    # Bytes that are not UTF-8 come through unchanged.
+    # A document may hold bytes that are not UTF-8: they are written back unchanged.
     text = data.decode("utf-8", "surrogateescape")
     changed = with_package(text, package, _package_reference(package), run_id)
     return changed.encode("utf-8", "surrogateescape")

@@ -26,6 +26,7 @@ _CONFIG = "config.yaml"
 _KEYS = ("id", "name", "agents", "agent", "entry", "variables", "config")
 _MIN_SIMILARITY = 0.72
 """`entrie` must match `entry`; `main_config`, a key of BMAD, must not match `config`."""
+# A README in the folder describes the agents and is none.
 _AGENT = re.compile(r"agents/([^/]+/SKILL\.md|(?!(?i:readme)\.)[^/]+\.(md|yaml|yml))")
 _FIXED_PLACEHOLDERS = ("project-root", "bundle-root", "skill-root", "date", "user_name")
 

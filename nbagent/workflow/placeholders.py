@@ -22,8 +22,9 @@ _PLACEHOLDER = re.compile(
     r"|\{\{ *(?P<double>[^\W\d][\w:. -]{0,79})\}\})(?!\})"
 )
 _NAME = re.compile(r"[^\W\d][\w.-]{0,79}")
+# A person who reads the text would not see them, but the model would.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# Some scripts need them within words, and emoji.
+# Some scripts need them within words, and emoji between their parts.
 _JOINERS = frozenset("\u200c\u200d")
 _VALUE_CHARS = 1_000
 

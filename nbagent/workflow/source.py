@@ -94,7 +94,7 @@ def read_source(path: Path, cache: Path) -> Source:
     """
     real = Path(os.path.realpath(path))
     if real.is_dir():
-        # Checked first: somebody may name a whole home folder, which would be read completely.
+        # Checked first: if a person names a home folder by mistake, it is not read completely.
         _check_main_file(path, [name for name in MAIN_FILES if os.path.lexists(real / name)])
         files, links = _with_package_error(path, lambda: read_folder(real))
         return Source(path=path, root=real, name=real.name, files=files, links=links)
@@ -136,6 +136,7 @@ def _read_zip_source(path: Path, real: Path, cache: Path) -> Source:
         )
     packed_files = _with_package_error(path, lambda: read_zip(data))
     top = {name.partition("/")[0] for name in packed_files}
+    # Programs that pack a folder usually put the folder itself into the zip.
     only = (
         top.pop() if len(top) == 1 and not any(name in packed_files for name in MAIN_FILES) else ""
     )
@@ -143,6 +144,7 @@ def _read_zip_source(path: Path, real: Path, cache: Path) -> Source:
     _check_main_file(path, files)
     try:
         cache.mkdir(parents=True, exist_ok=True)
+        # By its content: a changed zip never meets files of its earlier version.
         folder = Path(os.path.realpath(cache)) / sha256_hex(data)
         unpack(packed_files, folder)
     except OSError as error:

@@ -55,10 +55,11 @@ def graph_of_steps(
         file, following = queue.popleft()
         for other in links[file]:
             if other in numbers:
-                continue
+                continue  # the order of numbered steps is that of their numbers
             edge_labels[file][other] = "see"
             if other not in edge_labels:
                 queue.append((other, following))
+            # Without a link back it leads to the next step: else it would be a dead end.
             targets = [target for target in links[other] if target in numbers] or [following]
             edge_labels.setdefault(other, {}).update(dict.fromkeys(targets, "next"))
     reached = [*main_path, *(file for file in files if file in edge_labels and file not in numbers)]

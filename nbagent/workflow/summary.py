@@ -34,7 +34,7 @@ def workflow_text(
     head = [_line(*dict.fromkeys((package.id, package.name)))]
     head += [f"  note: {_truncate(note)}" for note in package.notes]
     if unfilled := _unfilled(package):
-        head.append(f"  left as written, nothing gives a value: {', '.join(unfilled)}")
+        head.append(f"  placeholders without a value, left as written: {', '.join(unfilled)}")
     parts = [head]
     if package.agents:
         parts.append(["Agents", *_agents(package)])

@@ -82,18 +82,19 @@ class StateGuard:
                 front[key] += settable(_items(update, key))
             for name, value in update.get("variables.set", {}).items():
                 front["variables"][name] = settable(value)
-                if value is None:
+                if value is None:  # after it was set: it may be missing, which is no error
                     del front["variables"][name]
             front["currentNodeId"] = update.get("currentNodeId.set", state.node)
             front["updatedAt"] = update.get("updatedAt.set", now)
 
-        now = timestamp()
+        now = timestamp()  # once: edit_frontmatter calls `edit` twice and compares the results
         is_full = "the document is full; keep long texts in files of @project/ and delete variables"
         try:
             after = to_bytes(edit_frontmatter(to_text(before), edit))
             # Read back: values that are valid JSON may still not survive as YAML.
             read_state(after, self.graph)
         except ToolError as error:
+            # If the document itself is damaged, the model must not be told to shorten its values.
             _check_editable(before)
             why = "the document cannot hold these values; write them as short plain texts"
             _raise_schema_error(is_full if "too long" in error.message else why)

@@ -147,18 +147,18 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     ),
     "unreachable": (
         graph((TO_STOP, "")) | head("entry: plan"),
-        [(J, 8, "no way leads from 'plan' to 'stop'")],
+        [(J, 8, "'stop' cannot be reached from 'plan'")],
     ),
     "none to begin with": (
         graph(('"label": "good"}', '"label": "good"}, {"from": "check", "to": "plan"}')),
-        [(W, None, "no node could be the one to begin with")],
+        [(W, None, "no node could be the entry")],
     ),
     "two entries": (head("entry: [plan, stop]"), [(W, 2, "2 entries (plan, stop)")]),
     "unknown entry": (head("name: x\nentry: begin"), [(W, 3, "no node 'begin'")]),
     "cycle without an exit": (
         graph((',\n    {"from": "check", "to": "done", "label": "good"}', ""))
         | head("entry: plan"),
-        [(J, 4, "out of the cycle write, check"), (J, 7, "no way leads from 'plan' to 'done'")],
+        [(J, 4, "out of the cycle write, check"), (J, 7, "'done' cannot be reached from 'plan'")],
     ),
     "on from a terminal node": (
         graph(('"label": "good"}', '"label": "good"}, {"from": "done", "to": "check"}')),
@@ -215,7 +215,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "no objects": (
         graph(('{"from": "plan", "to": "stop", "label": "nothing to do"}', "1"))
         | head("entry: plan"),
-        [(J, 8, "no way leads"), (J, 15, "this entry of edges is no JSON object")],
+        [(J, 8, "cannot be reached"), (J, 15, "this entry of edges is no JSON object")],
     ),
     "forged lines": (
         graph(
@@ -238,7 +238,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "output is the mount": (output("@project/"), [(J, 4, "write a path below a mount")]),
     "output with a mark": (output("{planning}/x.md"), [(J, 4, "a value for {planning}")]),
     "output is a number": (graph(('"out/draft.md"', "1")), [(J, 4, "1 is not a path")]),
-    "output in the store": (output("@project/.nbagent/x.md"), [(J, 4, "its name is kept")]),
+    "output in the store": (output("@project/.nbagent/x.md"), [(J, 4, "has a reserved name")]),
     "input of no mount": (needs("@data/x.md"), [(J, 4, "another mount than @project")]),
     "input not in the package": (needs("@pkg/x.md"), [(J, 4, "no file x.md in the package")]),
 }

@@ -57,7 +57,7 @@ def package(tmp_path: Path) -> Package:
 WHOLE = """\
 story-flow · Test flow
   note: workflow.md:6: unknown key 'entrie'; did you mean 'entry'?
-  left as written, nothing gives a value: {{story}}, {planning_artifacts}
+  placeholders without a value, left as written: {{story}}, {planning_artifacts}
 
 Agents
   mira · Mira · Writer · model offline:demo · tools fs.read, fs.apply_patch
