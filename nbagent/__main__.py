@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(sanitize_value(str(error)), file=sys.stderr)
         return 1
     except BrokenPipeError:  # `… | head`
+        # Python writes the rest at exit, which would fail once more, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if text:
@@ -88,6 +89,7 @@ def _export(options: Namespace) -> str | None:
     text = _run(options.run).export(options.format)
     if options.output is None:
         text = text.removesuffix("\n")
+        # Only a terminal obeys control characters in a model's text; a file gets the exact text.
         return sanitize_value(text) if sys.stdout.isatty() else text
     _write(Path(options.output), text)
     return None
@@ -116,6 +118,8 @@ def strip_notebook(name: str) -> str:
     Raises:
         UsageError: it cannot be read or written, or is no notebook.
     """
+    # The target of a link: os.replace would put a file in the place of the link. And it asks only
+    # for rights on the folder, so it would replace a read-only file, too.
     file = Path(os.path.realpath(name))
     if file.exists() and not (file.is_file() and file.stat().st_mode & stat.S_IWUSR):
         raise UsageError(f"{name} is not a writable file; nothing was changed")
@@ -145,7 +149,7 @@ def _write(file: Path, text: str) -> None:
             if file.exists():
                 shutil.copymode(file, temporary)
             else:
-                os.chmod(temporary, 0o644)
+                os.chmod(temporary, 0o644)  # mkstemp makes it private
             os.replace(temporary, file)
         except BaseException:
             with suppress(OSError):

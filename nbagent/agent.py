@@ -207,5 +207,5 @@ class Agent:
             "messages", messages, "[nbagent.Message.of('user', 'Hi')]"
         )
         if not all(isinstance(message, Message) for message in earlier):
-            raise UsageError("messages: one of them is no nbagent.Message")
+            raise UsageError("messages has an item that is not an nbagent.Message")
         return with_options(replace(self._base, prompt=prompt, messages=earlier), options)

@@ -140,6 +140,7 @@ def history(
         raise UsageError("history reads this store; nbagent.runs(store=…) reads others")
     store = current_store()
     filters.setdefault("batch", None)
+    # Only here the newest rows are the result; another order, or a search, needs all of them.
     if sort == "started_at" and not search:
         filters.setdefault("limit", limit)
     rows: Any = runs(**filters)

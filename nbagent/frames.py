@@ -1,9 +1,8 @@
 """The history of runs as DataFrames: from the current store, others, or a saved notebook.
 
-`store.dataframes` builds the frames. Times are UTC in every frame; `since` and `until` take a
-datetime or a text, which is UTC where it names no zone, `"today"` (from midnight on, in this
-machine's zone), and
-`"7d"`, `"12h"`, `"30m"`, `"2w"` (that long ago).
+`store.dataframes` builds the frames. Times are UTC in every frame. `since` and `until` take a
+datetime, a text (UTC if it names no zone), `"today"` (its midnight in this machine's zone), or an
+age: `"7d"`, `"12h"`, `"30m"`, `"2w"`.
 """
 
 from __future__ import annotations
@@ -119,6 +118,7 @@ class SavedNotebook(History):
 
     def __init__(self, path: Path, records: list[RunRecord]) -> None:
         store = self._saved = Store.memory()
+        # `session.stores` does not know this store, so nothing else closes it.
         weakref.finalize(store, store.database.close)
         for record in records:
             store.add(record)
@@ -203,4 +203,5 @@ def models(provider: str | None = None, **options: Any) -> DataFrame:
         for model in listing.models or (None,)
     ]
     frame: Any = dataframes.frame_of(rows)
+    # Fixed types: pandas would choose them by the rows, other ones for a column without values.
     return frame.astype(_MODEL_DTYPES)

@@ -102,6 +102,7 @@ class Run:
         active = ActiveRun(request, store=store, here=front_end)
         with runtime.InterruptGuard(active.plan.cancel):  # from before its view opens
             active.start(on_event)
+            # The handle is bound now, not at the end: an interrupted cell leaves it in `_run`.
             run = cls(active.record, active.store, active)
             if not runtime.inside_a_tool():
                 # A run that a tool starts must not become the run that the person continues.
@@ -222,6 +223,7 @@ class Run:
         text = row.render(source).encode("utf-8", "replace").decode()
         if path is not None:
             try:
+                # newline="": Windows would change the line ends inside of code and results.
                 to_path(path, "path").write_text(text, "utf-8", newline="")
             except OSError as error:
                 raise UsageError(f"{path} cannot be written ({error.strerror})") from None
@@ -444,6 +446,7 @@ def open_run(ref: str) -> Run:
     `"last"` is the last run started in this process; in a fresh one, the last of this notebook.
     """
     run_id = find_run(ref)
+    # The handle of a run that is active here can wait for it and stop it; that of a record cannot.
     for active in active_runs():
         if active.record.id == run_id:
             return Run(active.record, active.store, active)

@@ -56,6 +56,7 @@ def fresh_process(home: Path | None = None) -> Generator[Path]:
         try:
             yield folder
         finally:
+            # Not imported for this: without the module there is no batch.
             lab: Any = sys.modules.get("nbagent.lab.batch")
             # Batches first: a running batch would start further runs.
             for batch in lab.active_batches() if lab else ():

@@ -91,5 +91,5 @@ class ChatComposer:
         again = (Message.of("user", f"{why}. {how}"),)
         if self._n_invalid <= MAX_CORRECTIONS:
             return TurnDecision(new_messages=again)
-        text = f"{self._n_invalid} answers were no {self._output.name}: {why}"
+        text = f"{self._n_invalid} answers were not valid as {self._output.name}: {why}"
         return TurnDecision(error=ErrorInfo("E_SCHEMA_VALIDATION", text), new_messages=again)

@@ -42,7 +42,7 @@ class OutputType:
             schema = self._adapter.json_schema()
         except Exception as error:
             why = " ".join(describe_error(error).split())[:200]
-            raise UsageError(f"output={self.name} is no type for an answer: {why}") from None
+            raise UsageError(f"output={self.name} cannot be the type of an answer: {why}") from None
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:
             box: dict[str, Any] = {_WRAPPER_FIELD: (adapt_hint(kind), ...)}

@@ -294,7 +294,7 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
     "a judge's option": (lambda: nbagent.judge("Short?", temprature=1), "did you mean 'temper"),
     "a judge's output": (
         lambda: nbagent.judge("Short?", output=Callable[[], int]),
-        "is no type for an answer",
+        "cannot be the type of an answer",
     ),
 }
 
@@ -461,7 +461,7 @@ def test_a_judge_that_failed_is_an_error_with_the_code_and_is_asked_again() -> N
     model.assert_complete()
     batch, _ = judged(*["no JSON"] * 3)
     (one,) = scores_of(batch)
-    assert one.error.startswith("E_SCHEMA_VALIDATION: 3 answers were no Judgement")
+    assert one.error.startswith("E_SCHEMA_VALIDATION: 3 answers were not valid as Judgement")
     (one,) = scored(nbagent.judge("Short?", model="openai:gpt-5.4"))
     assert one.error.startswith("LLM_AUTH_FAILED: openai needs a key: set OPENAI_API_KEY")
     assert (one.by, one.judge_run_id) == ("openai:gpt-5.4", None)

@@ -155,7 +155,7 @@ def test_the_type_goes_on_with_the_conversation_until_another_is_given() -> None
 )
 def test_what_is_no_type_is_refused_before_anything_is_asked(given: Any) -> None:
     model = script(["Hello."])
-    with pytest.raises(nbagent.UsageError, match="is no type for an answer"):
+    with pytest.raises(nbagent.UsageError, match="cannot be the type of an answer"):
         nbagent.Agent(model=model, tools=[], output=given).run("Hello?")
     assert not model.requests
 
