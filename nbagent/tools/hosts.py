@@ -1,8 +1,8 @@
 """Open the tool hosts of a run and join them: find a host by its name, route calls by tool name.
 
-Owns no tool. To add a host, write a module here with `open_hosts` and add it to `BUILT_IN_HOSTS`
-and `_load_opener`, or publish an entry point in the group `nbagent.tools`. Only the modules of
-hosts that a run uses are imported.
+Owns no tool. To add a host, write a module here with `open_hosts` and add it to `BuiltInHost`, or
+publish an entry point in the group `nbagent.tools`. Only the modules of hosts that a run uses are
+imported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, assert_never
 
 from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.errors import ErrorInfo, UsageError
@@ -26,6 +26,7 @@ from nbagent.tools.mcp.server import McpServer
 from nbagent.tools.tool_names import (
     BUILT_IN_HOSTS,
     SKILL_TOOLS,
+    BuiltInHost,
     check_tool_name,
     unknown_call_error,
 )
@@ -165,7 +166,7 @@ def open_hosts(names: Iterable[str], config: HostConfig) -> list[ToolHost]:
         names_by_module.setdefault(module, []).append(name)
     hosts: list[ToolHost] = []
     for module, module_names in names_by_module.items():
-        hosts += _load_opener(module)(replace(config, names=tuple(module_names)))
+        hosts += _opener(module)(replace(config, names=tuple(module_names)))
     return hosts
 
 
@@ -179,26 +180,32 @@ def is_host_source(value: object) -> bool:
 def open_source_hosts(source: McpServer | HostSource, config: HostConfig) -> Sequence[ToolHost]:
     """Open the hosts of an object among `tools=`: an MCP server, or a `HostSource`."""
     if isinstance(source, McpServer):
-        # Late, as in `_load_opener`.
+        # Late, as in `_built_in_opener`.
         from nbagent.tools.mcp.host import McpHost
 
         return [McpHost(source)]
     return source.open_hosts(config)
 
 
-def _load_opener(module: str) -> Callable[[HostConfig], Sequence[ToolHost]]:
+def _built_in_opener(host: BuiltInHost) -> Callable[[HostConfig], Sequence[ToolHost]]:
     # Imported late, one by one: each host has dependencies that most runs do not need.
-    if module == "filesystem":
-        from nbagent.tools.filesystem import open_hosts as opener
-    elif module == "skills":
-        from nbagent.tools.skills import open_hosts as opener
-    elif module == "notebook":
-        from nbagent.tools.notebook import open_hosts as opener
-    elif module == "mcp":
-        from nbagent.tools.mcp.host import open_hosts as opener
-    else:
-        return _installed_opener(module)
+    match host:
+        case "filesystem":
+            from nbagent.tools.filesystem import open_hosts as opener
+        case "skills":
+            from nbagent.tools.skills import open_hosts as opener
+        case "notebook":
+            from nbagent.tools.notebook import open_hosts as opener
+        case "mcp":
+            from nbagent.tools.mcp.host import open_hosts as opener
+        case _:
+            assert_never(host)
     return opener
+
+
+def _opener(module: str) -> Callable[[HostConfig], Sequence[ToolHost]]:
+    built_in = BUILT_IN_HOSTS.get(module)
+    return _installed_opener(module) if built_in is None else _built_in_opener(built_in)
 
 
 def _installed_opener(module: str) -> Callable[[HostConfig], Sequence[ToolHost]]:

@@ -6,10 +6,13 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from nbagent.contracts.errors import ToolError, UsageError
 
-BUILT_IN_HOSTS = {
+BuiltInHost = Literal["filesystem", "skills", "notebook", "mcp"]
+
+BUILT_IN_HOSTS: dict[str, BuiltInHost] = {
     "fs": "filesystem",
     "filesystem": "filesystem",
     "skills": "skills",
@@ -17,7 +20,7 @@ BUILT_IN_HOSTS = {
     "nb": "notebook",
     "notebook": "notebook",
 }
-"""Module of each built-in host by the names that select it; the module has `open_hosts`."""
+"""Built-in host by the names that select it. `hosts._built_in_opener` imports its module."""
 SKILL_TOOLS = ("list_skills", "get_skill", "run_python_script")
 """Built-in tools whose names do not begin with the name of their host."""
 FUNCTION_HOST = "functions"

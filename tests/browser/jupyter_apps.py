@@ -54,6 +54,20 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     # A saved notebook is what a test saved.
     "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
 }
+# Otherwise a server starts two processes of node and npm for each page, and six as it starts: it
+# looks for extensions to build and for language servers.
+_SERVER_CONFIG = {
+    "jupyter_server_config.d/nbagent.json": {
+        "ServerApp": {"jpserver_extensions": {"jupyter_lsp": False}}
+    },
+    "labconfig/page_config.json": {
+        "buildCheck": False,
+        "disabledExtensions": {
+            "@jupyterlab/extensionmanager-extension": True,
+            "@jupyterlab/lsp-extension": True,
+        },
+    },
+}
 # `current` finds the notebook in both apps; `stops` notes when what ends after a click has ended.
 _PAGE = r"""
 window.nbt = {
@@ -180,6 +194,10 @@ class Server:
         self._settings = Path(environ["JUPYTERLAB_SETTINGS_DIR"])
         for plugin, values in _SETTINGS.items():
             self.setting(plugin, values)
+        for file, values in _SERVER_CONFIG.items():
+            config = self._home / "config_dir" / file
+            config.parent.mkdir(parents=True)
+            config.write_text(json.dumps(values))
         for name, python in (kernels or {}).items():
             self._add_kernel(name, python)
         self._log = (self._home / "server.log").open("wb")

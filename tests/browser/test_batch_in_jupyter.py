@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from jupyter_apps import IN_BOTH, IN_LAB, App, Notebook, OpenNotebook, Server, opened
+from jupyter_apps import IN_LAB, App, Notebook, OpenNotebook, Server, opened
 from playwright.sync_api import Browser, Locator, expect
 
 SOON_MS = 2_000
@@ -82,7 +82,7 @@ def width(output: Locator, kind: str) -> float:
     return output.evaluate(measure, f".nba-i-{kind}")
 
 
-@IN_BOTH
+@IN_LAB
 @pytest.mark.timed
 def test_the_bar_moves_stop_ends_it_soon_and_the_cell_again_goes_on(
     notebook: Notebook, figures: list[str]

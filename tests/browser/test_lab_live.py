@@ -301,7 +301,7 @@ def test_a_view_whose_kernel_was_killed_says_so_and_buttons_go(notebook: Noteboo
     expect(run.locator(".nba-plain")).to_contain_text("word9")
     os.kill(int(notebook.text(PID)), signal.SIGKILL)
     expect(run.locator(".nba-phase")).to_have_text("Interrupted")
-    assert "Continue with %agent resume" in run.inner_text()
+    assert "continue with %agent resume" in run.inner_text()
     assert run.locator("[data-do]").count() == 0
     # What had arrived is still there to read.
     assert "word9" in run.locator(".nba-plain").inner_text()

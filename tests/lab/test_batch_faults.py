@@ -201,7 +201,9 @@ def test_a_share_of_all_never_stops_and_a_number_does_at_the_next(most: float, f
 
 
 # An interrupt that comes in a callback of C code is reported and goes no further.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    r"ignore:(?s).*\nKeyboardInterrupt\s*$:pytest.PytestUnraisableExceptionWarning"
+)
 def test_an_interrupt_while_it_starts_leaves_nothing_at_work_that_nobody_holds() -> None:
     gate, main, lasts_s = threading.Event(), threading.get_ident(), 0.0
     is_starting, hits = False, list[bool]()
