@@ -1,4 +1,4 @@
-"""What goes wrong around a batch: limits, interrupts and stops, scores of others."""
+"""Trouble around a batch: limits, interrupts and stops, scores of others."""
 
 # pandas says little about the types of its own values.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -54,7 +54,7 @@ def nothing_asked() -> None:
 
 @pytest.fixture
 def prices(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """What a request costs (USD), by model; other models are free."""
+    """Price of a request (USD), by model; other models are free."""
     by_model: dict[str, float] = {}
 
     def cost_of(provider: str, model: str, usage: object, **rest: object) -> Cost:
@@ -202,7 +202,7 @@ def test_a_share_of_all_never_stops_and_a_number_does_at_the_next(most: float, f
 
 # An interrupt that comes in a callback of C code is reported and goes no further.
 @pytest.mark.filterwarnings(
-    r"ignore:(?s).*\nKeyboardInterrupt\s*$:pytest.PytestUnraisableExceptionWarning"
+    r"ignore:(?s).*\nKeyboardInterrupt:pytest.PytestUnraisableExceptionWarning"
 )
 def test_an_interrupt_while_it_starts_leaves_nothing_at_work_that_nobody_holds() -> None:
     gate, main, lasts_s = threading.Event(), threading.get_ident(), 0.0
