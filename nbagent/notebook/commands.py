@@ -80,7 +80,7 @@ class Commands:
             error.message = _one_line(error.message)
             error.args = (error.message,)
             raise
-        except Interrupt:
+        except Interrupt:  # a KeyboardInterrupt too, but it has its message already
             raise
         except KeyboardInterrupt as interrupt:
             reason = _one_line(str(interrupt))
@@ -155,6 +155,7 @@ class Commands:
             return
         with Run.starting(ask) as run:
             self._run = run
+            # Before the wait: the variable must hold the run after an error or an interrupt too.
             if options.into is not None:
                 self._shell.user_ns[options.into] = run
             run.wait()

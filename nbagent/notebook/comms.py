@@ -78,6 +78,7 @@ def install_tap() -> bool:
         installed.set()
 
     try:
+        # In the receiver's thread: a zmq stream may be used by one thread only.
         loop.add_callback(install)
     except Exception:
         _log.debug("no tap", exc_info=True)

@@ -55,6 +55,7 @@ def was_shown_here(run_id: str) -> bool:
 
 def _note_shown(run_id: str) -> None:
     execution = kernel.execution_id()
+    # Another cell: what earlier ones showed does not matter any more.
     if execution not in _shown.values():
         _shown.clear()
     _shown[run_id] = execution

@@ -352,6 +352,7 @@ function createView(shared, el) {
     for (const field of form.querySelectorAll("[data-field]")) field.value = field.defaultValue;
     form.open = false;
     form.querySelector("summary").focus();
+    // The card still shows the preview of the edited arguments.
     if (form.matches(".nba-edit")) preview(form);
   }
 
@@ -517,6 +518,7 @@ function runWidget() {
     /** @param {{ model: any, el: HTMLElement }} context */
     render({ model, el }) {
       const close = (/** @type {number} */ page) => () => {
+        // The view has moved to another element: the end of its old one must not close it.
         if (pages.get(page)?.el !== el) return;
         pages.get(page)?.view.close();
         pages.delete(page);

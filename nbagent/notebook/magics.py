@@ -27,7 +27,7 @@ _SHOWN_TYPES: tuple[Any, ...] = (
 
 def register(ipython: Any) -> None:
     """Register everything; called by `%load_ext nbagent`."""
-    unregister(ipython)
+    unregister(ipython)  # `%reload_ext` would register everything twice
     ipython.register_magics(AgentMagics)
     ipython.input_transformers_cleanup.append(normalize_cell)
     ipython.input_transformer_manager.token_transformers.append(AgentLine)
@@ -49,6 +49,7 @@ def unregister(ipython: Any) -> None:
     manager = ipython.input_transformer_manager
     callbacks = ipython.events.callbacks["post_run_cell"]
     for hooks in (manager.cleanup_transforms, manager.token_transformers, callbacks):
+        # In place: IPython holds these lists.
         hooks[:] = [hook for hook in hooks if getattr(hook, "__module__", "") != __name__]
     for kind in ("line", "cell"):
         ipython.magics_manager.magics[kind].pop("agent", None)

@@ -314,6 +314,7 @@ function createShared(model) {
     ask(/** @type {string} */ kind) {
       const [panel] = shared.panels;
       if (shared.waiting || panel.root.querySelector(`[data-do="${kind}"]`).disabled) return;
+      // A draft sent after the prompt would put it back into the box of a reloaded page.
       clearTimeout(typing);
       since = performance.now();
       shared.isClearing = kind === "send";
@@ -355,6 +356,7 @@ function onKernelMessage(shared, message) {
     for (const panel of panels) panel.begin(message.pictures);
   } else if (kind === "taken") {
     const isSame = shared.draft.trim() === message.prompt.trim();
+    // Sent by another page: clear only the same text, not a prompt that is being written here.
     if (isOurs ? shared.isClearing : isSame) shared.draft = "";
     shared.stopping = shared.error = "";
     for (const panel of panels) panel.follow();

@@ -132,6 +132,7 @@ class OpBatcher:
         """Send the waiting ops now."""
         ops = self._pending
         self.drop()
+        # Without ops the timer is not renewed, so the next op is sent at once.
         if ops:
             self._send(ops)
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.flush)
@@ -219,6 +220,7 @@ class LiveRun:
             self._ended(run)
 
     def _fail(self, error: Exception) -> None:
+        # Nobody can answer in a broken view: a question there would wait without end.
         self._failure, self.can_answer = error, False
 
     # Messages of the pages: any thread, untrusted

@@ -208,6 +208,7 @@ def _transition_text(run: ToolRun) -> str:
 
 def text_preview(text: str) -> str:
     """Start of a turn's text on one line, up to the first table or block of code."""
+    # Only the start: parsing an answer of 60,000 characters for one line would be slow.
     nodes = markdown_nodes(sanitize_prose(text[:4_000]))
     wide = (i for i, n in enumerate(nodes) if not isinstance(n, str) and n[0] in ("table", "div"))
     return one_line(prose_text(nodes[: next(wide, None) or len(nodes)]), 110)

@@ -49,7 +49,7 @@ def merge_op(pending: list[Op], op: Op) -> None:
         if last and last[0] == "add":
             last[2] += op[2]
         else:
-            pending.append(list(op))
+            pending.append(list(op))  # a copy, as later pieces are appended to its text
         return
     child_prefix = f"{key}/"
     index = next((i for i, other in enumerate(pending) if other[1] == key), None)

@@ -130,6 +130,7 @@ def table_cell(tag: str, children: Sequence[Node], *, right: bool = False) -> No
 
 # Formulas
 
+# Lengths are limited: a dollar without its partner would be searched to the end of the text.
 _MATH = re.compile(
     r"\\\((.{1,600}?)\\\)|\\\[(.{1,600}?)\\\]|\$\$([^$]{1,600})\$\$"
     # One dollar: no space inside it and no digit after it, so that prices stay prices.
@@ -230,6 +231,7 @@ def highlight(text: str, language: str) -> list[Node]:
 
     untyped: Any = lexers
     runs: list[list[str]] = []
+    # By default Pygments drops empty lines at both ends.
     for kind, piece in untyped.get_lexer_by_name(name, stripnl=False).get_tokens(text):
         kinds = str(kind).removeprefix("Token.")
         look = next(
