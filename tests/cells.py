@@ -1,4 +1,4 @@
-"""What runs in a cell without an engine: a body of jobs and waits under the runtime alone.
+"""Cell without an engine: a body of jobs and waits under the runtime alone.
 
 For the children and the kernels of tests that stop and interrupt it.
 """

@@ -1,4 +1,4 @@
-"""What runs code over a plain dict of names, as a notebook does: an IPython of the test's own.
+"""IPython of the test's own: runs code over a plain dict of names, as a notebook does.
 
 It is not the IPython of the process, so that runs are not shown as in a notebook.
 """

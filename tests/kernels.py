@@ -42,7 +42,7 @@ def clean_environment(folder: Path, **more: str) -> dict[str, str]:
 
 @dataclass
 class Cell:
-    """What one execution of a cell showed."""
+    """Output of one execution of a cell."""
 
     messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list[Any])
     """Type and content of each iopub message, in order, without the status ones."""
@@ -58,7 +58,7 @@ class Cell:
 
     @property
     def printed(self) -> str:
-        """What was printed, stderr included."""
+        """Printed text, stderr included."""
         return "".join(str(content["text"]) for content in self.of("stream"))
 
     @property
@@ -113,7 +113,7 @@ class LiveKernel:
                 cell.messages.append((kind, content))
 
     def reply_to(self, msg_id: str) -> dict[str, Any]:
-        """What the kernel answered: `status`, and `ename`, `evalue` of an error."""
+        """Reply of the kernel: `status`, and `ename`, `evalue` of an error."""
         while True:
             message = self.client.get_shell_msg(timeout=20)
             if message["parent_header"].get("msg_id") == msg_id:
@@ -133,7 +133,7 @@ class LiveKernel:
         return eval(self.run(f"print(repr({expression}))").printed)
 
     def say(self, comm: str, subshell: str | None = None, **content: Any) -> None:
-        """What a widget's page sends."""
+        """Send a message to a widget, as its page does."""
         data = {"comm_id": comm, "data": {"method": "custom", "content": content}}
         message = self.client.session.msg("comm_msg", data)
         if subshell is not None:

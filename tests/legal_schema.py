@@ -1,4 +1,9 @@
-"""Whether a tool's schema and name are legal on every wire (`reference/providers.md` 2.6, 2.7)."""
+"""Check that a tool's schema and name are legal on every wire.
+
+OpenAI and Anthropic take names of letters, digits, `_` and `-`, at most 64; Gemini's start with a
+letter or `_`. Schemas: https://platform.openai.com/docs/guides/structured-outputs and
+https://ai.google.dev/api/caching#Schema.
+"""
 
 from __future__ import annotations
 

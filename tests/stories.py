@@ -53,7 +53,7 @@ def tool_run(key: str, name: str, args: dict[str, Any], value: Any, ms: float = 
 
 
 def answer_with(text: str, runs: Sequence[ToolRun]) -> Message:
-    """What a model says with the calls of these runs."""
+    """Assistant message with the calls of these runs."""
     calls = tuple(
         ToolCall(id=r.tool_call_id, name=r.tool_name, arguments=r.args, arguments_raw="{}")
         for r in runs
@@ -133,11 +133,11 @@ class Assembly:
         )
 
     def deltas(self, turn: EngineTurn) -> Iterable[events.Event]:
-        """What is seen of the answer before it is whole."""
+        """Events of an answer before it is whole."""
         return ()
 
     def beginning(self, turn: EngineTurn, run: ToolRun) -> Iterable[events.Event]:
-        """What is seen of a call before its end."""
+        """Events of a call before its end."""
         return ()
 
     def end(self, **fields: Any) -> Self:

@@ -58,12 +58,12 @@ def test_what_is_no_list_no_text_and_no_reference_is_one_clear_line() -> None:
     agent: Any = nbagent.Agent(model=script(["Never."]))
     open_run: Any = nbagent.open_run
     refused: list[tuple[Any, str]] = [
-        (lambda: agent.run("Go.", tools=look), r"tools=.* is no list; write tools=\[look, count\]"),
-        (lambda: agent.run("Go.", messages=None), r"messages=None is no list; write messages=\["),
+        (lambda: agent.run("Go.", tools=look), r"tools=.* is not a list; write tools=\[look"),
+        (lambda: agent.run("Go.", messages=None), r"messages=None is not a list; write messages="),
         (lambda: agent.run("Go.", messages=[{"role": "user"}]), r"is not an nbagent\.Message"),
         (lambda: agent.run("Go.", on_event=later), "plain function"),
         (lambda: agent.run(5), "the prompt is a int; write it as text"),
-        (lambda: open_run(b"last"), "b'last' is no run; give \"last\", its name"),
+        (lambda: open_run(b"last"), "b'last' is not a run; give \"last\", its name"),
         (lambda: open_run("\ud800"), "no run is called"),
     ]
     for door, said in refused:

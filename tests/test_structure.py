@@ -162,7 +162,7 @@ def imports_of(module: str) -> tuple[Import, ...]:
 
 
 def ours(module: str) -> Iterator[Import]:
-    """What a module imports of nbagent, by names relative to the package."""
+    """Imports of nbagent in a module, by names relative to the package."""
     for one in imports_of(module):
         if one.target == "nbagent" or one.target.startswith("nbagent."):
             yield Import(one.target[len("nbagent.") :], one.kind, one.line)

@@ -127,7 +127,7 @@ async def _lateness(work: Callable[[], Awaitable[object]]) -> list[float]:
 
 
 async def _busy(seconds: float) -> None:
-    """What any Python thread does to a loop, so also to this one."""
+    """Keep a Python thread busy, to see how late that alone makes a loop."""
     end = time.perf_counter() + seconds
 
     def work() -> None:

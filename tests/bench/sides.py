@@ -107,7 +107,7 @@ class BareLoop:
 
 
 class ThreadedBareLoop(BareLoop):
-    """The same with its tools in threads."""
+    """Bare loop with its tools in threads."""
 
     async def _call(self, call: dict[str, Any]) -> Any:
         return await asyncio.to_thread(self.tool, **json.loads(call["function"]["arguments"]))

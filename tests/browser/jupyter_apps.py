@@ -401,7 +401,7 @@ class Notebook:
         return self.cell(n).locator(".jp-Cell-outputArea").first
 
     def text(self, n: int) -> str:
-        """What a person reads below a code cell."""
+        """Text that a person reads below a code cell."""
         return self.output(n).inner_text() if self.output(n).count() else ""
 
     def outputs(self, n: int) -> list[dict[str, Any]]:
@@ -409,7 +409,7 @@ class Notebook:
         return self.page.evaluate("n => nbt.cells()[n].model.outputs.toJSON()", n)
 
     def error(self, n: int) -> str:
-        """What a cell raised: `Name: text`, or nothing."""
+        """Error of a cell: `Name: text`, or nothing."""
         raised = [o for o in self.outputs(n) if o["output_type"] == "error"]
         return "".join(f"{one['ename']}: {one['evalue']}" for one in raised)
 

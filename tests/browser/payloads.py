@@ -155,7 +155,7 @@ _LISTS = {
     "STYLES": [*STYLES.values()],
 }
 AUDIT = re.sub("TAGS|NAMES|STYLES", lambda found: json.dumps(_LISTS[found[0]]), _AUDIT)
-"""What is in the runs of a page, and around them, that nobody put there: facts; tests judge."""
+"""Collects elements and attributes in and around a page's runs that nbagent never makes."""
 
 
 def story_of(text: str) -> Story:
@@ -187,7 +187,7 @@ def story_of(text: str) -> Story:
 
 
 def _told(story: Story, text: str) -> Story:
-    """What passes by and is not kept."""
+    """Add events that are shown for a moment and not stored."""
     error = ErrorInfo("LLM_RATE_LIMITED", text)
     args: dict[str, Any] = {text: text}
     started = next(i for i, e in enumerate(story.events) if isinstance(e, events.TurnStarted))

@@ -93,7 +93,7 @@ OVERFLOWS = """
   node.getBoundingClientRect().right > root.getBoundingClientRect().right + 1)
   .map((node) => node.className || node.tagName)
 """
-"""What reaches over the right edge."""
+"""Lists the nodes that reach over the right edge."""
 
 PIECES = (
     PreviewPiece(
@@ -149,7 +149,7 @@ class Stage:
 
     @property
     def sent(self) -> list[Any]:
-        """What the person has sent to the kernel."""
+        """Messages that the page has sent to the kernel."""
         sent = self.page.evaluate("stub.model.sent")
         return [message for message in sent if message["kind"] != "ready"]
 
@@ -179,7 +179,7 @@ def until(story: Story, kind: type[events.Event], nth: int = 0) -> int:
 
 
 def asked_by(page: Page) -> list[str]:
-    """What a page asks or opens from now on."""
+    """Collect dialogs and windows that the page opens from now on."""
     asked: list[str] = []
 
     def note(dialog: Dialog) -> None:

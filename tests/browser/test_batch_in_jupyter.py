@@ -32,7 +32,7 @@ offline.script(quick * 500, name="quick")
 offline.script(slow * 500, name="slow")
 """
 REST = "offline.script(quick * 500, name='moves')"
-"""What is left of a batch is done at once."""
+"""The remaining cases of a batch end at once."""
 BATCH = (
     "%%agent -m offline:{name} -t none --over df --vary system=V1,V2 --row-key key "
     "--score exact --concurrency 1 --name {name} --into batch\nSay {{{{ n }}}}"

@@ -85,7 +85,7 @@ def show(page: Page, *pictures: Node, ground: str = "#fff") -> None:
 
 
 def sent(page: Page) -> list[Any]:
-    """What the person has sent to the kernel."""
+    """Messages that the page has sent to the kernel."""
     told: Sequence[Any] = page.evaluate("stub.model.sent")
     return [message for message in told if message["kind"] != "ready"]
 

@@ -207,7 +207,7 @@ def test_the_panel_shows_it_as_text(
 
 @pytest.mark.proof
 def test_the_plain_text_has_no_codes(bundles: dict[str, dict[str, str]]) -> None:
-    """What a notebook server sends to a page as text; a terminal gets the same."""
+    """A notebook server sends this text to a page; a terminal prints it."""
     for forms in bundles.values():
         codes = {"\x1b", "\x07", "\x9b", "\x00", "\r", "\u202e", "\x7f"}
         assert not set(forms["text/plain"]) & codes
@@ -256,7 +256,7 @@ def _begun(story: Story) -> Node:
 
 
 def _batches(story: Story) -> list[list[Op]]:
-    """What a front end is told until the run's end, in a few batches."""
+    """Changes that a front end gets until the run's end, in a few batches."""
     live = _live(story)
     ops = [op for event in story.events[:-1] for op in live.apply(event)]
     batches: list[list[Op]] = []

@@ -1,4 +1,4 @@
-"""What a notebook keeps of its runs: saved, opened again in three ways, exported, and hostile."""
+"""Saved notebooks show their runs: opened again in three ways, exported, and hostile."""
 
 from __future__ import annotations
 

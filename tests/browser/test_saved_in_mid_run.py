@@ -46,7 +46,7 @@ SEEN = """
 
 
 def saved_html(notebook: Notebook) -> str:
-    """What the file keeps of the run."""
+    """HTML of the run in the saved file."""
     output = notebook.save()["cells"][1]["outputs"][0]
     return "".join(output["data"].get("text/html", ""))
 

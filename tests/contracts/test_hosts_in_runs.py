@@ -1,4 +1,4 @@
-"""What holds for every tool host in a run: schemas, JSON results, typed errors, stops, policy.
+"""Every tool host in a run: schemas, JSON results, typed errors, stops, policy.
 
 Parametrised over every host that `tools.base` can find, and the notebook's functions.
 """

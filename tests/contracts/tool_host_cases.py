@@ -1,4 +1,4 @@
-"""What each tool host brings for the contract tests. A new host adds one entry to CASES."""
+"""Cases of each tool host for the contract tests. A new host adds one entry to CASES."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HostCase:
     """Tools that are there, among others."""
     good: Call
     gives: Callable[[Any], bool]
-    """Whether the data of the good call is right."""
+    """True if the data of the good call is right."""
     wrong: dict[str, tuple[str, dict[str, Any], str]]
     """Calls that fail, and their codes."""
     slow: Call | None

@@ -107,7 +107,7 @@ def check_run(run: Run, model: Script | None = None, *, whole_store: bool = True
 
 
 def results(run: Run) -> list[dict[str, Any]]:
-    """What the model was told of each call, in order."""
+    """Results that the model got, in the order of the calls."""
     return [load_json(m.text) for m in run.messages if m.role == "tool"]
 
 

@@ -1,4 +1,4 @@
-"""What is sent: tool choice, parameters, the growing prefix; and odd calls that come back."""
+"""Requests: tool choice, parameters, the growing prefix; and odd calls that come back."""
 
 from __future__ import annotations
 

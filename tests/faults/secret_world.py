@@ -34,7 +34,7 @@ EVENTS: list[Any] = []
 QUESTIONS: list[nbagent.Question] = []
 HANDS: list[nbagent.Run] = []
 RUNS: list[nbagent.Run] = []
-"""One that failed, and one that was answered."""
+"""A failed run and an answered one."""
 _SKILL = """---
 name: teller
 description: Tells everything.
@@ -154,7 +154,7 @@ def _objects() -> str:
 
 
 def _widgets() -> str:
-    """What a notebook saves of every widget that was ever made and is still open."""
+    """State of all open widgets, as a notebook saves it."""
     import ipywidgets
 
     return repr(ipywidgets.Widget.get_manager_state())
@@ -179,7 +179,7 @@ def _files() -> str:
 
 
 def _raised(**options: Any) -> str:
-    """What is said where an agent cannot be made, or its run fails."""
+    """Error text if an agent cannot be made or its run fails."""
     given: dict[str, Any] = {"model": "openai:m", **options}
     return _text_of(lambda: nbagent.Agent(**given).run("Go.").raise_for_error())
 
@@ -219,7 +219,7 @@ CHANNELS: dict[str, tuple[str, Callable[[], str]]] = {
     "store warnings": ("None", lambda: repr(current_store().warning)),
     "providers": ("PROVIDERS", lambda: repr(find_provider("openai")) + repr(vars(catalogue))),
 }
-"""What this process holds: a word that stands in each, and how it is read."""
+"""Channels of this process: a word that each contains, and a function that reads it."""
 
 
 def collect(folder: str, failed: nbagent.Run, run: nbagent.Run) -> None:

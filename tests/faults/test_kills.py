@@ -56,7 +56,7 @@ def executioner() -> Iterator[Executioner]:
 
 
 def check_dead(run: nbagent.Run, folder: Path) -> None:
-    """What is found after the kill: intact, whole, and all that was acknowledged."""
+    """Check the store after the kill: intact, whole, and with all that was acknowledged."""
     check_file(current_store())
     record = run.record
     check_record(record)

@@ -50,14 +50,14 @@ LIMITS = ScriptLimits(
 
 @dataclass
 class World:
-    """What there is to attack."""
+    """Files, processes and servers that a script may attack."""
 
     folder: Path
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     older: set[str] = field(default_factory=set[str])
     """Processes that were there before."""
     taken: list[str] = field(default_factory=list[str])
-    """What listeners got."""
+    """Data that listeners received."""
 
     def make_files(self) -> None:
         """The files, anew."""
@@ -192,7 +192,7 @@ def world(stage: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worl
 
 
 def limits_of(attack: Attack) -> ScriptLimits:
-    """What meets its deadline meets it soon; what meets another limit has time to."""
+    """Limits of an attack: a short deadline if it is to meet that, else time for another limit."""
     if attack.ended == ("deadline",):
         return replace(LIMITS, timeout_s=0.3)
     waits = "deadline" in attack.ended or "sleep(30)" in attack.code
@@ -288,7 +288,7 @@ OLDER = (
     *("connect to an abstract socket", "a datagram out of a pair", "rename a file outside"),
     "move a file to the outputs",
 )
-"""What only newer versions of Landlock know."""
+"""Attacks that only newer versions of Landlock stop."""
 
 
 @pytest.mark.parametrize("name", OLDER)

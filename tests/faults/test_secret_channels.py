@@ -183,7 +183,7 @@ def in_a_script(server: ModelServer, folder: Path) -> str:
 
 
 def seen_by(requests: list[Visit]) -> dict[str, str]:
-    """What the server gets, without the one header that the key belongs into."""
+    """Text that the server got, without the one header for the key."""
     assert all(leaks(request.headers["authorization"]) for request in requests)
     bare = [
         (request.method, request.path, {**request.headers, "authorization": ""})

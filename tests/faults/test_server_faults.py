@@ -51,7 +51,7 @@ Row = tuple[str, str]
 
 @dataclass
 class Met:
-    """What came of a case."""
+    """Outcome of a case."""
 
     run: nbagent.Run
     took_s: float

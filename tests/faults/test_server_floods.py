@@ -66,7 +66,7 @@ def events(*made: object) -> bytes:
 
 
 def tiny(count: int) -> Fault:
-    """So many events of one letter, and a good end."""
+    """Serve this number of events of one letter, and a good end."""
     one = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 
     async def serve(visit: Visit) -> None:
@@ -122,7 +122,7 @@ _ARGUMENTS = {"chat": 1, "responses": 2, "anthropic": 3, "google": 0, "ollama": 
 
 
 def floods_of(wire: Dialect) -> dict[str, tuple[Fault, str, str]]:
-    """What a wire's own parser takes in: text, reasoning, lines, frames, a whole answer."""
+    """Floods for a wire's own parser: text, reasoning, lines, frames, a whole answer."""
     part = wire.stream(*wire.part("part "), end=b"")
     text = wire.stream(wire.part("x" * 9_000)[-1], end=b"")
     thought = wire.stream(wire.reasoning("x" * 9_000), end=b"")

@@ -24,7 +24,7 @@ NAME = "models.example.org"
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One that names this machine and a made-up host, and one that names another host."""
+    """A certificate for this machine and a made-up host, and one for another host."""
     folder = tmp_path_factory.mktemp("certificates")
     made = {
         "right": certificate(folder, NAME, "127.0.0.1"),
@@ -132,7 +132,7 @@ def test_a_handshake_that_fails_is_named_in_time(
 
 
 def tunnel_to(server: HostileServer) -> Fault:
-    """What a proxy does when it is asked for a host: it passes bytes on."""
+    """Pass bytes on, as a proxy does after CONNECT."""
 
     async def serve(visit: Visit) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -109,7 +109,7 @@ def lines(file: Path) -> list[str]:
 
 
 def answer(request: ChatRequest) -> ScriptedAnswer:
-    """What the model says: three turns of two calls each, then the answer."""
+    """Answer for the model: three turns of two calls each, then the text."""
     turn = sum(
         message.role == "assistant" and bool(message.tool_calls) for message in request.messages
     )
@@ -144,7 +144,7 @@ def options_of(folder: Path, point: str = "") -> dict[str, Any]:
 
 
 def acknowledged(event: Event) -> str | None:
-    """What a person has seen and may rely on."""
+    """Line for an event that a person has seen and may rely on."""
     if isinstance(event, RunStarted):
         return f"run {event.run.id}"
     if isinstance(event, TurnFinished):

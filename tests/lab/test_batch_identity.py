@@ -1,4 +1,4 @@
-"""What a batch is known by: its table, options and store, here and in other processes."""
+"""Identity of a batch: its table, options and store, here and in other processes."""
 
 # pandas says little about the types of its own values.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false

@@ -408,7 +408,7 @@ def closes_over(value: Any) -> Any:
 
 
 class Holds:
-    """One that holds a thing."""
+    """Object that holds a value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

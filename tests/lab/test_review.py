@@ -51,7 +51,7 @@ def review(batch: Any, **options: Any) -> PersonReview:
 
 
 def answers_in_order(one: PersonReview) -> list[str]:
-    """What is shown, case by case, without a label."""
+    """Shown answers, case by case, without labels."""
     said: list[str] = []
     while shown := one.shown():
         said.append(shown[-1][1])
@@ -69,7 +69,7 @@ Terminal = StandIn(ask=lambda question: PersonAnswer(choice="deny"))
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str | type[BaseException]]]:
-    """What a person types, line by line; when nothing is left, the end of the input."""
+    """Lines that a person types; after the last one, the input ends."""
     lines: list[str | type[BaseException]] = []
 
     def type_next(prompt: str = "") -> str:

@@ -1,4 +1,4 @@
-"""What scorers may return and what becomes of the rest; judges, labels of a person, their frame."""
+"""Scores: valid and invalid return values, judges, labels of a person, their frame."""
 
 # pandas says little about the types of its own values.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -43,7 +43,7 @@ def double(*says: Any, rows: Any = None, **options: Any) -> Any:
 
 
 def scores_of(batch: Any) -> list[Any]:
-    """What the store has; a missing cell is None, a value is of the kind that was given."""
+    """Stored scores; a missing cell is None, and each value has its original type."""
     made: list[Any] = []
     for row in nbagent.scores(batch=batch.name).to_dict("records"):
         cells: dict[Any, Any] = row
@@ -242,7 +242,7 @@ def test_a_secret_is_in_no_label_no_reason_and_no_error() -> None:
 def test_a_scorer_is_given_the_row_and_the_run_and_is_still_the_function() -> None:
     @nbagent.scorer
     def right(row: Any, run: Any) -> bool:
-        """Whether it is right."""
+        """True if it is right."""
         return f"{row['n'] * 2}" in run.text
 
     batch = double("It is 6.", "It is 9.", rows=[{"n": 3}, {"n": 4}], score=right).wait()
@@ -250,7 +250,7 @@ def test_a_scorer_is_given_the_row_and_the_run_and_is_still_the_function() -> No
     assert right({"n": 3}, batch.open_run(0)) is True
     assert (right.name, right.version, right.by, right.__doc__) == (
         *("right", 1, "function"),
-        "Whether it is right.",
+        "True if it is right.",
     )
 
     async def soon(row: Any, run: Any) -> Score:

@@ -1,4 +1,4 @@
-"""What the scores of a batch tell: hand-made tables whose means, pairs and verdicts are known."""
+"""Statistics of scores: hand-made tables with known means, pairs and verdicts."""
 
 # pandas says little about the types of its own values.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

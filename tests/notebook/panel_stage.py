@@ -65,7 +65,7 @@ class Wire:
 
     @property
     def replies(self) -> list[Message]:
-        """What was answered to the buttons below runs."""
+        """Replies to the buttons below runs."""
         found = [sent["content"] for sent in self.sent if sent.get("method") == "custom"]
         return [one for one in found if "at" in one]
 
@@ -113,7 +113,7 @@ class Stage:
 
     @property
     def told(self) -> list[Message]:
-        """What became of the prompts that were sent."""
+        """Replies to the prompts that were sent: taken or refused."""
         return self.wire.of("taken", "refused")
 
     @property
@@ -148,7 +148,7 @@ class Stage:
         return {name: on for name, on in found.items() if hosts or name in self.namespace}
 
     def listed(self, key: str, text: str = "") -> Any:
-        """What there is to choose from."""
+        """Choices that the panel lists."""
         n = len(self.wire.of("list"))
         self.say("list", name=key, value=text)
         until(lambda: len(self.wire.of("list")) > n or self.state["error"])

@@ -85,7 +85,7 @@ class Stage:
 
     @property
     def words(self) -> str:
-        """What the page shows."""
+        """Text that the page shows."""
         told = self.wire.of()
         return text_of(told[-1]["ops"][0][1]) if told else ""
 

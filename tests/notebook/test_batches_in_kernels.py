@@ -85,7 +85,7 @@ class Watched:
         self.comm: str = self.first["data"][VIEW]["model_id"]
 
     def ops(self, messages: list[Any]) -> list[list[Any]]:
-        """What the page was told to change."""
+        """Changes that the page got."""
         ours = [it["content"] for it in messages if it["content"].get("comm_id") == self.comm]
         told = [it["data"].get("content", {}) for it in ours]
         return [one["ops"] for one in told if "ops" in one]
@@ -94,7 +94,7 @@ class Watched:
         self.kernel.heard(lambda message: "of 12" in str(self.ops([message])))
 
     def is_over(self, message: Any) -> bool:
-        """Whether this message is the last one of the cell."""
+        """True if this message is the last one of the cell."""
         is_idle = message["content"].get("execution_state") == "idle"
         return is_idle and message["parent_header"].get("msg_id") == self.request
 

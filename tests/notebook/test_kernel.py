@@ -25,7 +25,7 @@ from nbagent.notebook.kernel import run_nested
 
 OTHERS = [path for path in os.environ.get("NBAGENT_TEST_KERNELS", "").split(os.pathsep) if path]
 SOON_S = 10.0
-"""What is stopped would last 20 s."""
+"""Work that is stopped would last 20 s."""
 
 SETUP = f"""
 import asyncio, sys, threading, time
@@ -82,7 +82,7 @@ class Kernel(LiveKernel):
                 return cell
 
     def end(self, msg_id: str) -> str:
-        """What a queued cell printed; an error of it is an error here."""
+        """Printed text of a queued cell; its error is raised here."""
         cell = self.finish(msg_id)
         if cell.error:
             raise AssertionError("\n".join(cell.error["traceback"]))
@@ -97,7 +97,7 @@ class Kernel(LiveKernel):
         self.client.shell_channel.send(self.client.session.msg("comm_msg", data))
 
     def stop(self, *, subshell: bool = False) -> None:
-        """What the view sends when its Stop button is pressed, also to a subshell of its own."""
+        """Press the view's Stop button, also in a subshell of its own."""
         found: str | None = None
         if subshell:
             message = self.client.session.msg("create_subshell_request", {})
@@ -106,7 +106,7 @@ class Kernel(LiveKernel):
         self.say(self.click, found, kind="stop")
 
     def works(self) -> bool:
-        """Whether the next cell runs as if nothing had been."""
+        """True if the next cell runs normally."""
         code = "print(Cell().run(lambda c: c.call(lambda: 'next')))"
         return self.printed(code) == "['next', 'answered']"
 

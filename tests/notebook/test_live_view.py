@@ -23,7 +23,7 @@ RUN = STORY.run.id
 
 
 class Controls:
-    """What a view does to its run."""
+    """Controls of a run that record each use."""
 
     def __init__(self) -> None:
         self.stops: list[bool] = []

@@ -178,7 +178,7 @@ class Pair:
 
 
 def is_swap(message: dict[str, Any]) -> bool:
-    """Whether an output is drawn as it is saved."""
+    """True if the message replaces an output by its saved form."""
     update = message["msg_type"] == "update_display_data"
     return update and not any("widget" in kind for kind in message["content"]["data"])
 

@@ -38,7 +38,7 @@ CELLS = (
 )
 CALLS = (("Oslo", "call_1"), ("Bergen", "call_2"))
 OPAQUE = "T1BBUVVF"
-"""What only the provider can read."""
+"""Reasoning that only the provider can read."""
 CANARY = "sk-canary-0123456789abcdef"
 FIRST, SECOND = "Oslo is larger.", "A red square."
 
@@ -89,7 +89,7 @@ IN_CONTENT = chat("reasoning_content")
 
 @dataclass(frozen=True)
 class Told:
-    """What a wire's server streams: first the calls, then texts; and what has to come back."""
+    """Streams of a wire's server: first the calls, then texts; and the data it needs back."""
 
     model: str
     wire: str = "chat"

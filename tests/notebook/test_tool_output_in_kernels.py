@@ -1,4 +1,4 @@
-"""What a tool prints and draws in a real kernel: in its card, not in the cell."""
+"""Output of a tool in a real kernel: in its card, not in the cell."""
 
 from __future__ import annotations
 

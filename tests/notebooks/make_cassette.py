@@ -37,7 +37,7 @@ def by_hand() -> Callable[[str, ChatRequest], ChatResponse]:
 
 
 def by_program() -> Callable[[str, ChatRequest], ChatResponse]:
-    """What the models of lab.ipynb would say."""
+    """Answers for the models of lab.ipynb."""
     import refund_model
 
     return lambda provider, request: refund_model.answer(request)

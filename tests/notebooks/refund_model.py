@@ -44,7 +44,7 @@ _MISREAD = {
     "m53": 59,
     "m56": 14,
 }
-"""What a careless reader takes for the amount, in the currency of the message."""
+"""Amounts that a careless reader finds, in the currency of the message."""
 _CALLS = {"v1": (0.4, 0.6), "v2": (0.5, 0.75), "v3": (0.97, 1.0)}
 """How often the small and the large model call the tool for another currency."""
 _MISREADS = {"v1": (0.35, 0.15), "v2": (0.35, 0.12), "v3": (0.28, 0.08)}
@@ -60,7 +60,7 @@ _BLOCKED = "m41"
 
 
 def answer(request: ChatRequest) -> ChatResponse:
-    """What the model says to a request."""
+    """Answer a request as the model."""
     system, prompt = request.system_prompt, _text(request, "user")
     if "careful judge" in system:
         return _made(request, _judged(prompt))

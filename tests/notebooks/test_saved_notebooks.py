@@ -42,7 +42,7 @@ def checked(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def check(home: Path, *arguments: str) -> None:
-    """The same, and all cells pass."""
+    """Run `checked`; all cells must pass."""
     done = checked(home, *arguments)
     assert done.returncode == 0, f"{REMAKE}\n{done.stdout[-8000:]}\n{done.stderr[-2000:]}"
     assert " passed" in done.stdout

@@ -1,4 +1,4 @@
-"""What a response costs."""
+"""Cost of a response."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ print(json.dumps([errors, str(reports.models()), str(reports.doctor())]))
 
 
 def with_other_package(code: str, argument: str = "", **variables: str) -> list[str]:
-    """What a Python prints in which the example package is installed."""
+    """Lines printed by a Python in which the example package is installed."""
     path = os.pathsep.join([str(OTHER_PACKAGE), *sys.path])
     environ = {**os.environ, **variables, "PYTHONPATH": path}
     command = [sys.executable, "-c", code, argument]

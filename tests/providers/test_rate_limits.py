@@ -73,7 +73,7 @@ def test_runs_at_once_against_ten_requests_a_second_all_end_well(runs: int, told
 
 
 def openai(kind: str, *texts: str, form: str = "x-ratelimit-{1}-{0}") -> dict[str, str]:
-    """What remains, when it is renewed, and the limit, as headers; empty texts are left out."""
+    """Headers of a limit: remaining, reset, limit; empty texts are left out."""
     named = zip(("remaining", "reset", "limit"), texts, strict=False)
     return {form.format(kind, name): text for name, text in named if text}
 

@@ -10,7 +10,7 @@ from nbagent.sandbox.syscalls import program
 
 
 def decided(code: bytes, arch: int, number: int, *args: int) -> int:
-    """What the filter answers: a small machine for the instructions that it uses."""
+    """Run the filter on a small machine for the instructions that it uses."""
     data = struct.pack("<IIQ6Q", number, arch, 0, *(*args, *[0] * (6 - len(args))))
     at, value = 0, 0
     while True:

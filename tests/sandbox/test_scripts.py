@@ -266,7 +266,7 @@ def sleeping(nap: str) -> bool:
     ids=["ends", "sleeps", "floods"],
 )
 def test_without_a_supervisor_it_still_ends(tmp_path: Path, text: str, ended: str) -> None:
-    """What Windows gets, tried here."""
+    """The way of Windows, tried here."""
     limits = ScriptLimits(timeout_s=0.5, flood_bytes=100_000)
     order = ScriptJob(text=text, cwd=tmp_path, limits=limits)
     command, began = [sys.executable, "-c", text], time.monotonic()

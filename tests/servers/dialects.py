@@ -34,7 +34,7 @@ class Called:
 
 
 def halves(text: str) -> tuple[str, ...]:
-    """What is long comes in two pieces."""
+    """Split a long text into two pieces."""
     return (text,) if len(text) < 6 else (text[:3], text[3:])
 
 
@@ -55,7 +55,7 @@ class Dialect:
     is_named = False
     """Events have their type as their name."""
     end = b""
-    """What follows the event that ends an answer."""
+    """Bytes after the event that ends an answer."""
 
     def frame(self, event: Any) -> bytes:
         """One event; bytes are its text."""
@@ -75,7 +75,7 @@ class Dialect:
         return ("\r\n".join(line for line in lines if line) + "\r\n\r\n").encode("latin-1")
 
     def asks_for_stream(self, path: str, body: JSON) -> bool:
-        """Whether a request asks for a stream."""
+        """True if a request asks for a stream."""
         return bool(body.get("stream"))
 
     def part(self, text: str) -> list[Any]:

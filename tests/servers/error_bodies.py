@@ -1,6 +1,7 @@
 """How providers write their errors: status, body → code, and whether another attempt makes sense.
 
-Facts: the documentation of each provider (providers.md 2.5, 3.8, 5.8, 6.8, 7.8, 8.8).
+Facts: https://platform.openai.com/docs/guides/error-codes, https://docs.claude.com/en/api/errors,
+https://ai.google.dev/gemini-api/docs/troubleshooting, and Ollama's docs/api.md.
 """
 
 from __future__ import annotations

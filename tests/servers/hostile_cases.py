@@ -361,7 +361,7 @@ _FORMS: dict[str, dict[str, tuple[Any, str]]] = {
     },
     "ollama": {"object": ({"error": {"code": 503, "message": "m"}}, _WRONG)},
 }
-"""What an error inside a stream looks like besides."""
+"""Further forms of an error inside a stream."""
 
 
 def own_errors(wire: Dialect) -> dict[str, Case]:

@@ -109,7 +109,7 @@ class Loopback:
         raise NotImplementedError
 
     async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """What becomes of a connection: requests are answered, one after another."""
+        """Answer the requests of a connection, one after another."""
         number, keep = self.connections, True
         while keep:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").removesuffix("\r\n\r\n")

@@ -9,5 +9,5 @@ HAND = Path(__file__).with_name("mcp_hand.py")
 
 
 def hand(*flags: str) -> list[str]:
-    """What starts the server, with ways to misbehave."""
+    """Command that starts the server, with ways to misbehave."""
     return [sys.executable, "-I", str(HAND), *flags]

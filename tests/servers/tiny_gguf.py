@@ -114,7 +114,7 @@ def _add_weights(writer: gguf.GGUFWriter, words: list[str], width: int) -> None:
 
 
 def _table(words: list[str]) -> npt.NDArray[np.float32]:
-    """What may follow: a row for each next word, a column for each last one."""
+    """Scores of next words: a row for each next word, a column for each last one."""
     table = np.random.default_rng(SEED).standard_normal((len(words),) * 2, dtype=np.float32)
     for row, word in enumerate(words):
         if not (len(word) == 1 and (word.isalnum() or word == _SPACE)):

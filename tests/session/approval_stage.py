@@ -47,14 +47,14 @@ def ran(
 
 
 class UnsayableExit(BaseException):
-    """What somebody's code raises, and no message can be made of."""
+    """Exception of a person's code whose message cannot be read."""
 
     def __str__(self) -> str:
         raise RuntimeError("no message")
 
 
 class Unsayable(UnsayableExit, Exception):
-    """One that `except Exception` takes."""
+    """Such an exception that `except Exception` catches."""
 
 
 class Asked:

@@ -38,11 +38,11 @@ def install(monkeypatch: pytest.MonkeyPatch, *entries: Entry) -> None:
 
 
 class Own(Frontend):
-    """What nbagent's own entry point makes."""
+    """Frontend of nbagent's own entry point."""
 
 
 class Other(Frontend):
-    """What another package makes."""
+    """Frontend of another package."""
 
 
 def broken() -> Frontend:

@@ -1,4 +1,4 @@
-"""What a value looks like in a prompt and as a tool's result: never an error, never too much."""
+"""Every value in a prompt and as a tool's result: never an error, never too much."""
 
 # pyright: reportUnknownLambdaType=false
 

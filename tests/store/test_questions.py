@@ -1,4 +1,4 @@
-"""What analysts ask of their runs: one line of pandas each, over a history whose truth is known."""
+"""Questions of analysts: one line of pandas each, over a history with known answers."""
 
 # pandas says little about the types of its own values.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -40,7 +40,7 @@ def call(tool: str, args: dict[str, Any], value: Any, at_ms: float = 0, **fields
 
 
 def turn(text: str, *calls: ToolRun, tokens: int = 100, **fields: Any) -> dict[str, Any]:
-    """What `Assembly.add_turn` takes: an answer with calls, and what it cost."""
+    """Arguments for `Assembly.add_turn`: an answer with calls, and its cost."""
     usage = Usage.of(tokens, 10, cached=tokens // 2)
     base = {"model_ms": 500.0, "cost_usd": 0.5, "saved_usd": 0.125}
     return {

@@ -1,4 +1,4 @@
-"""What is written is what is read: records, conversations, requests, the search for a run."""
+"""Records are read as they were written: conversations, requests, the search for a run."""
 
 # pandas says little about the types of its own values.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def refused(outcome: ToolOutcome) -> ErrorInfo:
-    """What the model is told; fails where the call went well."""
+    """Error that the model gets; fails if the call went well."""
     error = outcome.result.error
     assert error is not None, outcome.result
     return error
@@ -41,7 +41,7 @@ class HostDoor:
     """A host, and what a run gives it: a courier, the notebook's names, a stop."""
 
     prefix = ""
-    """What the names of its tools begin with."""
+    """Start of its tools' names."""
 
     def __init__(self, host: ToolHost | None = None) -> None:
         self.host: Any = host or FunctionHost()
@@ -51,7 +51,7 @@ class HostDoor:
         self._courier = RunTask(self.cancel)
 
     def context(self, approved: bool = False) -> ToolContext:
-        """What the host is told of the run."""
+        """Context of a call in a run."""
         return ToolContext(
             run_id="0" * 16,
             session="test",
@@ -65,7 +65,7 @@ class HostDoor:
 
     @property
     def specs(self) -> dict[str, ToolSpec]:
-        """What the model is shown, by name."""
+        """Specs that the model is shown, by name."""
         listed = self.on_engine(lambda: self.host.tools(self.context()))
         return {spec.name: spec for spec in listed}
 
@@ -110,7 +110,7 @@ class HostDoor:
         return self.on_engine(lambda: self.acall(name, arguments))
 
     def data(self, name: str, /, **arguments: Any) -> Any:
-        """What the model gets of a call that goes well."""
+        """Data that the model gets from a successful call."""
         outcome = self.call(name, **arguments)
         assert outcome.result.ok, outcome.result.error
         return json.loads(outcome.result.to_json())["data"]
@@ -120,7 +120,7 @@ class HostDoor:
         return refused(self.call(name, **arguments))
 
     def preview(self, name: str, /, **arguments: Any) -> CallPreview:
-        """What a person would be shown; of a call that fails at once, why."""
+        """Preview for a person; for a call that fails at once, the reason."""
         try:
             return self.on_engine(lambda: self.aprepare(name, **arguments)).preview
         except ToolError as error:

@@ -18,7 +18,7 @@ from nbagent.tools.mcp.server import McpServer
 
 
 def order(*words: str, project: Path | None = None) -> HostConfig:
-    """What a run wants."""
+    """Configuration of a run's hosts."""
     return HostConfig(names=words, project=project or Path.cwd())
 
 
@@ -53,7 +53,7 @@ Start = Callable[..., Door]
 
 
 def until(condition: Any, *, within_s: float = 5.0) -> bool:
-    """Whether something becomes true in time."""
+    """True if the condition becomes true in time."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:

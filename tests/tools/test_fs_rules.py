@@ -1,4 +1,4 @@
-"""What rules and the names of secrets keep from every call, by whatever name a file is named."""
+"""Rules and secret names hide files from every call, under each of their paths."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _hidden() -> int:
 
 
 def cell(n: int = 1) -> dict[str, Any]:
-    """What a notebook holds after a cell ran."""
+    """Names of a notebook after a cell ran."""
     names: dict[str, Any] = {"tool": tool, "__name__": "__main__", "_": None, "x": 1}
     exec(CELL.format(n=n), names)
     return names

@@ -299,7 +299,7 @@ def started(said: Path, *words: str) -> Generator[str]:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the server said."""
+    """File with the server's output."""
     return tmp_path_factory.mktemp("web") / "said"
 
 

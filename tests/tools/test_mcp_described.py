@@ -161,7 +161,7 @@ from servers.mcp_door import hand
 
 
 def said_by(code: str) -> str:
-    """What a process prints that goes on from the beginning; its errors fail here."""
+    """Output of a process that continues after BEGIN; it must print no errors."""
     command = [sys.executable, "-W", "ignore", "-c", BEGIN + code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert not done.stderr, done.stderr

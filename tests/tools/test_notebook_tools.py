@@ -64,7 +64,7 @@ class Notebook(HostDoor):
     def in_run(
         self, name: str, asked: Callable[[Question], object] = lambda _: True, /, **arguments: Any
     ) -> ToolRun:
-        """What a run has of a call: as the model and the records get it."""
+        """Call in a run, as the model and the records get it."""
         use_frontend(StandIn(self.names, run_code=runs_code(self.names)))
         try:
             agent = nbagent.Agent(

@@ -58,7 +58,7 @@ class Stage(HostDoor):
         return super().call(name, **arguments)
 
     def ran(self, script: str, **more: Any) -> dict[str, Any]:
-        """What a script of the skill that ran well gave."""
+        """Result of a script of the skill that ran well."""
         return self.data(RUN, skill_name="report", script=script, **more)
 
     def failed(self, script: str, **more: Any) -> ErrorInfo:
@@ -66,7 +66,7 @@ class Stage(HostDoor):
         return self.error(RUN, skill_name="report", script=script, **more)
 
     def script(self, script: str, **more: Any) -> PreparedCall:
-        """One that was read and is ready to run."""
+        """Script that was read and is ready to run."""
         self.open()
         return self.prepared(RUN, skill_name="report", script=script, **more)
 

@@ -1,4 +1,4 @@
-"""What may be a tool: decorated functions, every callable, names, versions; as a model calls it."""
+"""Objects that may be tools: decorated functions, every callable, names, versions."""
 
 # No `from __future__ import annotations`: the hints of the tools are local.
 

@@ -1,6 +1,7 @@
-"""What Messages servers answer and are sent: Anthropic's own, and others that speak it.
+"""Answers and requests of Messages servers: Anthropic's own, and others that speak it.
 
-`#n` in an id is the n-th line of the list of quirks (providers.md 10).
+`#n` in an id is the number of a quirk that the rest of the id names; `WIRE.quirks` lists them.
+https://docs.claude.com/en/api/messages
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ BACK: dict[str, tuple[list[JSON], JSON, list[Any]]] = {
 
 
 def going_back() -> Iterator[AnswerCase]:
-    """What Anthropic needs back, byte for byte, and what others must not get."""
+    """Parts that Anthropic needs back byte for byte, and that others must not get."""
     for id, (content, given, sent) in BACK.items():
         expect: JSON = {
             "text": "".join(block.get("text", "") for block in content).lstrip(),

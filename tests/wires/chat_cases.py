@@ -1,6 +1,7 @@
-"""What Chat Completions servers answer, and what that comes to. Requests are in `chat_requests`.
+"""Answers of Chat Completions servers and their results. Requests are in `chat_requests`.
 
-`#n` in an id is the n-th line of the list of quirks (providers.md 10).
+`#n` in an id is the number of a quirk that the rest of the id names; `WIRE.quirks` lists them.
+https://platform.openai.com/docs/api-reference/chat; quirks of other servers are in their docs.
 """
 
 from __future__ import annotations
@@ -514,7 +515,7 @@ LATE: dict[str, Stream] = {
 
 
 def late() -> Iterator[AnswerCase]:
-    """What comes behind a finish reason: errors, breaks, more calls."""
+    """Streams that continue after a finish reason: errors, breaks, more calls."""
     table = {f"behind calls: {id}": row for id, row in LATE.items()}
     yield from streams(table, error="LLM_RATE_LIMITED")
     announced = said("I look.", "tool_calls")

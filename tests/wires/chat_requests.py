@@ -1,4 +1,4 @@
-"""What Chat Completions servers are sent: parameters, history, images, schemas; and what goes back.
+"""Requests to Chat Completions servers: parameters, history, images, schemas, data sent back.
 
 A server is known by its address; `SERVERS` names one of each kind.
 """
@@ -123,7 +123,7 @@ def parameters() -> Iterator[RequestCase]:
 
 
 def by_server(name: str) -> Iterator[RequestCase]:
-    """What differs from server to server, and what must not."""
+    """Fields that differ from server to server, and fields that must not."""
 
     def row(rule: str, request: Any, expect: JSON, **more: Any) -> RequestCase:
         return RequestCase(f"{name}: {rule}", request, expect, server=name, **more)
@@ -161,7 +161,7 @@ def by_server(name: str) -> Iterator[RequestCase]:
 
 
 def label(id: str) -> JSON:
-    """What stands before the images of a result."""
+    """Text before the images of a result."""
     return {"type": "text", "text": f"Given back by fs__read (call {id}):"}
 
 
@@ -297,7 +297,7 @@ BACK: list[tuple[str, JSON, JSON]] = [
 
 
 def going_back() -> Iterator[AnswerCase]:
-    """What a server needs back with its own answer, and what others must not get."""
+    """Fields that a server needs back with its own answer, and that others must not get."""
     for server, field in REASONING_BACK.items():
         gone = {"reasoning": ABSENT, "reasoning_content": ABSENT}
         yield back_case(f"{server}: reasoning", server, {}, {**gone, "reasoning": field})

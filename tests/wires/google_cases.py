@@ -1,6 +1,7 @@
-"""What Gemini answers, what that comes to, and what it needs back; see `google_requests`.
+"""Answers of Gemini, their results, and the parts it needs back. See `google_requests`.
 
-`#n` in an id is the n-th line of the list of quirks (providers.md 10). Bytes after providers.md 7.
+`#n` in an id is the number of a quirk that the rest of the id names; `WIRE.quirks` lists them.
+Bytes after https://ai.google.dev/api/generate-content.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
 chunk, sse = GOOGLE.chunk, GOOGLE.stream
 SIGNED: JSON = {"thoughtSignature": "QUJD"}
 NOTHING: JSON = {"text": "", **SIGNED}
-"""What a last chunk may hold alone."""
+"""Content that a last chunk may hold alone."""
 
 
 def call(name: str = "b", id: str | None = None, args: Any = None, **more: Any) -> JSON:
@@ -264,7 +265,7 @@ END = chunk(end="STOP")
 
 
 def ends() -> Iterator[AnswerCase]:
-    """What comes behind the reason to finish: there is no other last word."""
+    """Streams that continue after a finish reason: Gemini sends no other end."""
     back = next_contents(model(text("x"), NOTHING))
     last: JSON = {"usage": USED, "text": "x", "back": back}
     yield streamed("a signature and counts behind the end #36", X, END, LATE, **last)
@@ -283,7 +284,7 @@ def ends() -> Iterator[AnswerCase]:
 
 
 def back_cases() -> Iterator[AnswerCase]:
-    """What goes back to the same model family of the same server only."""
+    """Signatures go back only to the same model family of the same server."""
     body = json.dumps(chunk(text("So.", **SIGNED), LOOK, SECOND, end="STOP")).encode()
     same = next_contents(model(text("So.", **SIGNED), LOOK, SECOND), ...)
     first = call("fs__look", "fc1", {"at": "a"})

@@ -1,4 +1,4 @@
-"""What Gemini is sent: parameters, thinking, history, schemas."""
+"""Requests to Gemini: parameters, thinking, history, schemas."""
 
 from __future__ import annotations
 

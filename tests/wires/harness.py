@@ -101,7 +101,7 @@ def everything(**changed: Any) -> ChatRequest:
 
 @dataclass(frozen=True)
 class AnswerCase:
-    """What a server answers, and what that is. Either form may be missing.
+    """Answer of a server, and its result. Either form may be missing.
 
     A body without a stream is also what a streamed request gets: it must be read all the same.
     """
@@ -127,7 +127,7 @@ class AnswerCase:
     thorough: bool = False
     """Cut at every byte, sent byte by byte, wrong values in every place. Needs both forms."""
     whole_pieces: bool = False
-    """What comes behind the end counts only when it came with it."""
+    """Bytes after the end count only if they came with it."""
     shown_reasoning: bool = True
     """The reasoning that was streamed is the response's."""
     # What the answer comes to; with `error` it is a ModelError, else a response.
@@ -152,7 +152,7 @@ class AnswerCase:
     notes: Sequence[str] = ()
     """Words of the notices that stay with the answer, one each."""
     asked: int = 1
-    """So many requests were made."""
+    """Number of requests that were made."""
 
     def play(self, *, stream: bool, body: bytes | None = None, **how: Any) -> Play:
         """The answer in one of its forms, or a changed one; `how`: fields of Play."""
@@ -166,7 +166,7 @@ class AnswerCase:
 
 @dataclass(frozen=True)
 class RequestCase:
-    """What a request is on the wire, at one of the setup's servers. Nothing is sent."""
+    """Request as it is on the wire, at one of the setup's servers. Nothing is sent."""
 
     id: str
     request: ChatRequest
@@ -199,7 +199,7 @@ class WireSetup:
     name: str
     provider: str
     quirks: Sequence[int] = ()
-    """Of providers.md 10: each stands as `#n` in the id of a case."""
+    """Numbers of documented quirks of its servers: each is `#n` in the id of at least one case."""
     ended: re.Pattern[bytes]
     """The marker by which a stream says that its answer is complete, to the end of its line."""
     path: str = "/v1"
@@ -213,7 +213,7 @@ class WireSetup:
     )
     """Messages, and how they are sent."""
     urls: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What a person gives as the base URL, and where a chat is asked then."""
+    """Base URLs that a person gives, and the URL of a chat for each."""
     models: Sequence[ModelsCase] = ()
 
     @property
@@ -279,7 +279,7 @@ class World:
     def answers(
         self, wire: WireSetup, case: AnswerCase, plays: Iterable[Play], *, stream: bool
     ) -> list[Outcome]:
-        """What the case's request gets when each of these is played, by one client."""
+        """Outcomes of the case's request when each of these is played to one client."""
 
         async def go() -> list[Outcome]:
             retries = 2 if case.then else 0

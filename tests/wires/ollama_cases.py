@@ -1,6 +1,7 @@
-"""What an Ollama server answers, what that comes to, and what it is sent (providers.md 6).
+"""Answers of an Ollama server, their results, and the requests that it gets.
 
-`#n` in an id is the n-th line of the list of quirks (providers.md 10).
+`#n` in an id is the number of a quirk that the rest of the id names; `WIRE.quirks` lists them.
+https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What servers of the Responses wire are sent and answer, and what that comes to.
+"""Requests to and answers of servers of the Responses wire, and their results.
 
 Bytes as in OpenAI's reference and types, and as llama.cpp's own server writes them (no index).
 """
@@ -216,7 +216,7 @@ BACK: dict[str, tuple[list[JSON], JSON, list[Any]]] = {
 
 
 def going_back() -> Iterator[AnswerCase]:
-    """What a server needs back with its own answer, and what others must not get."""
+    """Items that a server needs back with its own answer, and that others must not get."""
     for id, (output, given, sent) in BACK.items():
         body = json.dumps(answer_of(*output, **(INCOMPLETE if "finish" in given else {}))).encode()
         calls = [item for item in output if item["type"] == "function_call"]

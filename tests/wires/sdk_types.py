@@ -1,4 +1,4 @@
-"""Whether a request is of the types of a provider's own package: nothing missing, nothing more."""
+"""Check a request with the types of a provider's own package: nothing missing, nothing more."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def strict(base: type[BaseModel], **fields: Any) -> Any:
     )
 
 
-# The server knows `index`, `id`, `tool_call_id` and `min_p`, too (providers.md 6.2, 6.3).
+# The server knows `index`, `id`, `tool_call_id` and `min_p`, too (ollama/ollama, api/types.go).
 Function = strict(ollama.Message.ToolCall.Function, index=int | None)
 Call = strict(ollama.Message.ToolCall, id=str | None, function=Function)
 Said = strict(
@@ -118,4 +118,4 @@ OFFICIAL: dict[str, Callable[[JSON], str]] = {
     "ollama": lambda body: _refusal(Request, body),
     "responses": lambda body: problem({**body, "stream": True}, ResponseCreateParamsStreaming),
 }
-"""What is wrong with a body, by the wire's name; empty where nothing is."""
+"""Functions that name the problem of a body, or return an empty text; by the wire's name."""

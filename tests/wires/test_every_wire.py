@@ -1,4 +1,4 @@
-"""What holds for the client of every wire: pieces do not matter, a cut is no answer, and more.
+"""Every wire's client: pieces do not matter, a cut is no answer, and more.
 
 A wire brings its tables in a module of its own (`chat_cases.WIRE`) and one entry of WIRES.
 """
@@ -45,7 +45,7 @@ WIRES: tuple[WireSetup, ...] = (
     ollama_cases.WIRE,
 )
 ODD: list[Any] = [None, True, -1, 1e308, 10**30, "x", "", [], [None], ["x"], [{}], {}, {"text": 3}]
-"""What a value is replaced by; NaN and a lone surrogate beside it, in `noise`."""
+"""Values that replace another one; `noise` adds NaN and a lone surrogate."""
 _PROOF = pytest.mark.proof
 
 
@@ -247,7 +247,7 @@ def test_leaving_a_stream_closes_its_connection(world: World, wire: WireSetup, l
 
 
 def usable(outcome: Outcome) -> bool:
-    """Whether it is a response that can be kept, and not one clear error."""
+    """True for a response that can be stored; False for one clear error."""
     chunks, result = outcome
     if isinstance(result, ModelError):
         assert result.code in CODES - {"UNKNOWN"}, str(result)

@@ -196,7 +196,7 @@ LOW: JSON = {"reasoning": "low"}
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is asked, what the server says against each attempt, and what becomes of it."""
+    """Request, the server's refusal of each attempt, and the outcome."""
 
     wire: WireSetup
     given: JSON
@@ -207,7 +207,7 @@ class Lesson:
     words: str = "was left out: the server refuses it"
     model: str = "m"
     param: str | None = None
-    """What the server names as the culprit."""
+    """Parameter that the server names in `param`."""
     other: tuple[JSON, JSON] = ({}, {})
     """Another request to the same model, and its body."""
 
@@ -265,7 +265,7 @@ LESSONS = {
 
 
 def at(body: Any, path: str) -> Any:
-    """What stands in a body under a name, or under one inside another."""
+    """Value in a body under a name, or under a path of names."""
     for key in path.split("."):
         body = body.get(key, {})
     return body

@@ -1,4 +1,4 @@
-"""What one row of bytes cannot hold, wire by wire: keys, silence, what is learnt, routes, pages."""
+"""Tests that need a live client, wire by wire: keys, silence, workarounds, routes, pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHAT, MESSAGES, NATIVE = chat_cases.WIRE, anthropic_cases.WIRE, ollama_cases.WIR
 
 
 def fault(world: World, base_url: str = "", **config: Any) -> ModelError:
-    """What a plain question fails with."""
+    """Error of a plain question."""
     with pytest.raises(ModelError) as caught:
         world.chat(CHAT, ask(), base_url, **config)
     return caught.value

@@ -1,4 +1,4 @@
-"""What is told to the model, byte for byte: each intent, and packages without a graph or agents."""
+"""Directives for the model, byte for byte: each kind, and packages without a graph or agents."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ DEMO = PROVIDER.open(ProviderConfig())
 
 
 def asked(*messages: Message) -> ChatResponse:
-    """What the demo answers to a request of one's own."""
+    """Answer of the demo to a request without a workflow."""
     return asyncio.run(DEMO.chat(ChatRequest(model="demo", messages=messages)))
 
 

@@ -183,7 +183,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "no JSON": (graph(('"mira"}', '"mira"')), [(J, 4, "it is not JSON that can be read")]),
     "too deep": ({J: "[" * 100_000}, [(J, 1, "it is not JSON that can be read")]),
     "too large": ({J: " " * 1_100_000}, [(J, None, "more than 200,000 bytes")]),
-    "no object": ({J: "[]"}, [(J, 1, "no JSON object")]),
+    "no object": ({J: "[]"}, [(J, 1, "not a JSON object")]),
     "no nodes": ({J: '{"nodes": [], "edges": []}'}, [(J, 1, "it has no node")]),
     "key twice": (
         graph(('"agentId": "mira"', '"id": "plan", "agentId": "mira"')),
@@ -215,7 +215,7 @@ BAD_GRAPHS: dict[str, tuple[dict[str, Any], Expected]] = {
     "no objects": (
         graph(('{"from": "plan", "to": "stop", "label": "nothing to do"}', "1"))
         | head("entry: plan"),
-        [(J, 8, "cannot be reached"), (J, 15, "this entry of edges is no JSON object")],
+        [(J, 8, "cannot be reached"), (J, 15, "this entry of edges is not a JSON object")],
     ),
     "forged lines": (
         graph(
@@ -253,7 +253,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], Expected]] = {
     "name is a number": (head("name: 12"), [(W, 2, "in quotes")]),
     "config": (
         head("config:\n  a: [1]\n  b: 'x'\n  c: \"1\\n2\"\n  'd e': 1"),
-        [(W, 3, "'a' is not one"), (W, 5, "'c' is not one"), (W, 6, "'d e' is no name")],
+        [(W, 3, "'a' is not one"), (W, 5, "'c' is not one"), (W, 6, "'d e' cannot name a value")],
     ),
     "variables are a text": (
         head("variables: x"),

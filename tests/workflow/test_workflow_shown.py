@@ -101,7 +101,7 @@ PATHS: dict[str, tuple[str, tuple[str, ...]]] = {
     "▶ select": ("select", ()),
     "select → draft → review → ▶ draft": ("draft", ("select", "draft", "review")),
     "review → close\n  complete": ("close", ("review", "close")),
-    "select → ▶ gone\n  gone is no step of this package": ("gone", ("select",)),
+    "select → ▶ gone\n  gone is not a step of this package": ("gone", ("select",)),
 }
 
 
