@@ -116,7 +116,7 @@ def strip_notebook(name: str) -> str:
     """Drop the records of runs from a saved notebook; return a summary of the changes.
 
     Raises:
-        UsageError: it cannot be read or written, or is no notebook.
+        UsageError: it cannot be read or written, or is not a notebook.
     """
     # The target of a link: os.replace would put a file in the place of the link. And it asks only
     # for rights on the folder, so it would replace a read-only file, too.

@@ -145,7 +145,7 @@ class Agent:
         Args:
             data: the table. Its columns can be used in the template by name.
             template: the prompt, with `{{ column }}` for that row's value; `{{ row["a column"] }}`
-                for columns that are no Python names.
+                for a column whose name is not a Python name.
             key: column of unique row ids; default: the index.
             vary: values to try, by option of a run or `prompt`: a list, or a dict by label; all
                 combinations are asked.

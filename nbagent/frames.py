@@ -152,7 +152,7 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     """Read the runs saved in a notebook: `read_notebook("x.ipynb").turns()`.
 
     Raises:
-        UsageError: it cannot be read, is no notebook, or holds a broken record.
+        UsageError: it cannot be read, is not a notebook, or holds a broken record.
     """
     file = to_path(path, "path")
     try:

@@ -497,9 +497,9 @@ def with_options(base: RunRequest, changes: dict[str, Any]) -> RunRequest:
 
 
 def as_tuple(name: str, value: Any, example: str) -> tuple[Any, ...]:
-    """Convert a list argument to a tuple; raise UsageError with the example if it is no list."""
+    """Convert a list argument to a tuple; raise UsageError with the example if it is not one."""
     try:
         return tuple(value)
     except TypeError:
-        problem = f"{name}={reprlib.repr(value)} is no list; write {name}={example}"
+        problem = f"{name}={reprlib.repr(value)} is not a list; write {name}={example}"
         raise UsageError(problem) from None

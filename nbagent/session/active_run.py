@@ -137,7 +137,7 @@ class ActiveRun:
         try:
             if view := self._frontend.open(self.record, self, self.ask.options):
                 self._sinks.append(view)
-        except Exception as error:
+        except Exception as error:  # a view is no reason not to run
             self.warn(f"the run is not shown: {describe_error(error)}")
         if on_event is not None:
             self._sinks.append(CallbackSink(on_event))
@@ -152,7 +152,7 @@ class ActiveRun:
             await run_engine(self.plan, self)
         except BaseException as error:
             self._end_with_error(error)
-            # Before RunStarted is on disk there is no run whose record could tell the error.
+            # Before RunStarted is on disk there is no stored run that could hold the error.
             if not self._is_started or not isinstance(error, Exception):
                 raise
         finally:

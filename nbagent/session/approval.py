@@ -333,6 +333,7 @@ class SessionApprover:
 
     async def _can_be_answered(self) -> bool:
         until_ms = monotonic_ms() + 1000 * BUTTONS_READY_S
+        # Polled: a view tells that it is ready by an attribute, from another thread.
         while self.buttons_ready() is False and monotonic_ms() < until_ms:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         return bool(self.buttons_ready()) or self.input_prompt is not None

@@ -69,7 +69,7 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     """
     reference: Any = ref
     if not isinstance(reference, str):
-        raise UsageError(f'{ref!r} is no run; give "last", its name or the start of its id')
+        raise UsageError(f'{ref!r} is not a run; give "last", its name or the start of its id')
     store = current_store()
     if ref != "last":
         return store.find(ref)

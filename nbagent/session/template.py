@@ -31,9 +31,9 @@ class Rendered:
     """A template with its expressions replaced by their values."""
 
     prompt: str
-    """As one text; an image stands in it as `[image: …]`."""
+    """The prompt as one text; an image is `[image: …]` in it."""
     parts: tuple[Part, ...]
-    """What a message carries: neighbouring texts joined, images and files at their places."""
+    """Parts for a message: neighbouring texts joined, images and files at their places."""
     expressions: tuple[str, ...]
     """The expressions in order, as typed. Empty when the template had none."""
 

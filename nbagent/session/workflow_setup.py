@@ -63,6 +63,7 @@ class AgentSetup:
         if self.agent is None or not self.agent.model:
             return None
         name = self.agent.model
+        # A package's file must not choose another provider, and with it another server and key.
         model = name if ":" in name else f"{provider}:{name}"
         return model if model.partition(":")[0] == provider else None
 

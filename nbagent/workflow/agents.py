@@ -26,6 +26,7 @@ from nbagent.workflow.graph import Action, AgentSpec, PackageError, Problem
 from nbagent.workflow.placeholders import Placeholders, is_single_line, person_values
 from nbagent.workflow.source import MAX_TEXT_BYTES, Source, decode_text
 
+# nbagent's own folder wins over `.agents`, which other programs for agents read, too.
 FOLDERS = (".nbagent/agents", ".agents/agents")
 _SKILL = "SKILL.md"
 _ENDINGS = (".md", *YAML_ENDINGS)
@@ -37,7 +38,7 @@ _SKILL_KEYS = frozenset({"description", "license", "compatibility", "metadata", 
 https://agentskills.io/specification"""
 _PATCH_TOOL = "fs.apply_patch"
 _MAX_LOADED_CHARS = 120_000
-"""Size of all files together that critical actions load."""
+"""Size of all files together that critical actions load: they are sent with every request."""
 
 
 def read_agent(

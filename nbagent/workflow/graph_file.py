@@ -52,7 +52,7 @@ def read_graph(
     nodes, edges = list[LocatedNode](), list[LocatedEdge]()
     try:
         if not isinstance(json.loads(text), dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         for key, value, line, duplicates in _entries(text):
             location = Location(GRAPH_FILE, line)
             for name in duplicates:
@@ -61,7 +61,7 @@ def read_graph(
             entry = json_object(value)
             if entry is None:
                 problems.append(
-                    Problem(*location, f"this entry of {key} is no JSON object; write one")
+                    Problem(*location, f"this entry of {key} is not a JSON object; write one")
                 )
                 continue
             fields = Fields(GRAPH_FILE, entry, line, problems)

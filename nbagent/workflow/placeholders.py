@@ -58,9 +58,7 @@ def read_values(pairs: Mapping[Any, Any]) -> tuple[dict[str, str], dict[str, str
     for name, value in pairs.items():
         text = str(value).lower() if isinstance(value, bool | int | float) else value
         if not _NAME.fullmatch(str(name)):
-            invalid[name] = (
-                f"{str(name)[:80]!r} is no name for a value; use letters, digits, _ or -"
-            )
+            invalid[name] = f"{str(name)[:80]!r} cannot name a value; use letters, digits, _ or -"
         elif isinstance(text, str) and is_single_line(text):
             values[name] = text
         elif text is not None:

@@ -149,6 +149,6 @@ def _read_zip_source(path: Path, real: Path, cache: Path) -> Source:
         unpack(packed_files, folder)
     except OSError as error:
         where = visible(without_folders(str(cache)))
-        why = f"it cannot be unpacked into {where} ({error.strerror}); make room or rights there"
+        why = f"it cannot be unpacked into {where} ({error.strerror}); free space or rights there"
         raise package_error(path, why) from None
     return Source(path=path, root=folder / only, name=only or path.stem, files=files)

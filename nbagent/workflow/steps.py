@@ -77,7 +77,7 @@ def graph_of_steps(
     notes = [f"there is no {GRAPH_FILE}; the graph was made from the numbers of the steps: {shown}"]
     for file in files:
         if file not in ids:
-            notes.append(f"{file} is no step of the graph: no step before the last links to it")
+            notes.append(f"{file} is not a step of the graph: no step before the last links to it")
     return nodes, edges, tuple(notes)
 
 

@@ -110,7 +110,7 @@ def _progress(graph: Graph, current: str | None, completed: Sequence[str]) -> It
     yield f"  {' → '.join(path)}"
     node = graph.nodes.get(current) if current is not None else None
     if current is not None and node is None:
-        yield f"  {_truncate(current)} is no step of this package"
+        yield f"  {_truncate(current)} is not a step of this package"
     elif ended and node is not None:
         follow = ", ".join(edge.target for edge in graph.edges_from(node.id))
         yield "  complete" if node.terminal else f"  {node.id} has ended; next: {follow}"

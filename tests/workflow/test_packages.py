@@ -570,7 +570,7 @@ def test_a_skill_of_step_files_is_a_package_without_a_conversion() -> None:
     assert (agent.id, agent.name) == ("mira", "Mira")
     assert "You speak English" in agent.persona
     assert "step-01-collect → step-02-sort → step-03-check" in package.notes[0]
-    assert "steps/step-x-old.md is no step" in package.notes[1]
+    assert "steps/step-x-old.md is not a step" in package.notes[1]
     assert len(package.notes) == 2
 
 
