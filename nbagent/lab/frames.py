@@ -269,7 +269,7 @@ def _expected_tokens(
     if done and todo:
         runs: Any = _read_last_runs(store, "runs", done)
         means = [runs[name].mean() for name in ("prompt_tokens", "completion_tokens")]
-        # NaN if the server reported no usage.
+        # No number if the server reported no usage.
         if all(mean == mean and mean is not None for mean in means):
             return round(means[0] * len(todo)), round(means[1] * len(todo))
     around = ahead.first_request_bytes - ahead.first_prompt_chars
