@@ -18,7 +18,7 @@ from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.secrets import register_environment
 from nbagent.export.formats import FORMATS
-from nbagent.view.words import pluralize, sanitize_value
+from nbagent.view.text_format import pluralize, sanitize_value
 
 
 def main(arguments: list[str] | None = None) -> int:

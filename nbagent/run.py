@@ -32,7 +32,7 @@ from nbagent.session.typed_answer import OutputType, answer_text
 from nbagent.settings.sources import to_path
 from nbagent.store.dataframes import frame_of
 from nbagent.store.writer import Store
-from nbagent.view.words import pluralize
+from nbagent.view.text_format import pluralize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

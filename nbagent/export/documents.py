@@ -11,7 +11,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.view.markdown import INLINE
 from nbagent.view.node import Node, is_allowed, text_of
 from nbagent.view.run_picture import page, picture
-from nbagent.view.words import sanitize_value
+from nbagent.view.text_format import sanitize_value
 
 # The policy forbids scripts and requests, so that even a mistake in escaping could not run or load
 # anything.

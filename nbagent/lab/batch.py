@@ -55,7 +55,7 @@ from nbagent.store.batches import (
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, batch_text
 from nbagent.view.listing import Listing
-from nbagent.view.words import pluralize
+from nbagent.view.text_format import pluralize
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -19,7 +19,7 @@ from nbagent.store.batches import recorded_usd, scores_of
 from nbagent.store.columns import Dtype
 from nbagent.store.writer import Store
 from nbagent.view.listing import Listing
-from nbagent.view.words import format_cost
+from nbagent.view.text_format import format_cost
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -26,7 +26,7 @@ from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings
 from nbagent.shown.values import to_prompt_parts
 from nbagent.store.batches import JUDGE_SUFFIX
-from nbagent.view.words import pluralize
+from nbagent.view.text_format import pluralize
 
 if TYPE_CHECKING:
     from pandas import DataFrame

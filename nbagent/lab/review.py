@@ -18,7 +18,7 @@ from nbagent.shown.texts import clean, readable, safe_repr
 from nbagent.shown.values import to_text
 from nbagent.store.batches import save_scores, scores_of
 from nbagent.store.writer import Store
-from nbagent.view.words import pluralize
+from nbagent.view.text_format import pluralize
 
 _PERSON = "person"
 _MAX_SCALE = 5

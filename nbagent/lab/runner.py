@@ -35,7 +35,7 @@ from nbagent.session.request import RunRequest
 from nbagent.store.batches import save_scores, scores_of
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, BatchState
-from nbagent.view.words import pluralize
+from nbagent.view.text_format import pluralize
 
 _SHOW_INTERVAL_S = 0.25
 _CODE_COLUMN = "()"

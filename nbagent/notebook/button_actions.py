@@ -34,7 +34,7 @@ from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
 from nbagent.view.buttons import FORM_TITLES
 from nbagent.view.node import Node, h
-from nbagent.view.words import format_start, one_line, sanitize_prose, sanitize_value
+from nbagent.view.text_format import format_start, one_line, sanitize_prose, sanitize_value
 
 MAX_FIELD_CHARS = 100_000
 _MAX_ID_CHARS = 200

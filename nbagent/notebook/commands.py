@@ -38,7 +38,7 @@ from nbagent.session.template import render
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import configure
 from nbagent.view.listing import Listing
-from nbagent.view.words import pluralize, sanitize_value
+from nbagent.view.text_format import pluralize, sanitize_value
 from nbagent.workflow.graph import PackageError
 
 if TYPE_CHECKING:

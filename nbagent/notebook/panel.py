@@ -46,7 +46,7 @@ from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings
 from nbagent.view.node import Node
 from nbagent.view.run_status import is_unfinished
-from nbagent.view.words import sanitize_value
+from nbagent.view.text_format import sanitize_value
 
 PageMessage = dict[str, Any]
 """Untrusted message of a page; read its texts by `_text_field`."""

@@ -17,7 +17,7 @@ from nbagent.view.run_picture import ROOT_CLASS, page, picture
 from nbagent.view.run_status import status_of
 from nbagent.view.run_tree import tree_node
 from nbagent.view.terminal import run_text
-from nbagent.view.words import (
+from nbagent.view.text_format import (
     format_cost,
     format_count,
     format_duration,

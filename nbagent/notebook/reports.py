@@ -39,7 +39,7 @@ from nbagent.store.audit import verify_audit
 from nbagent.tools.hosts import HostSet, host_names
 from nbagent.view import run_status
 from nbagent.view.listing import Listing
-from nbagent.view.words import format_start, one_line, pluralize, sanitize_value
+from nbagent.view.text_format import format_start, one_line, pluralize, sanitize_value
 from nbagent.workflow.summary import workflow_text
 
 _MIN_FREEABLE_BYTES = 100_000

@@ -17,7 +17,7 @@ from nbagent.notebook.run_widget import RunWidget, comm_id, listen
 from nbagent.session.frontend import PersonReview
 from nbagent.view.node import Node, h, line
 from nbagent.view.run_picture import ROOT_CLASS, page
-from nbagent.view.words import one_line, sanitize_prose, sanitize_value, truncate
+from nbagent.view.text_format import one_line, sanitize_prose, sanitize_value, truncate
 
 REVIEW_KEY = "review"
 _TITLE_CHARS = 200

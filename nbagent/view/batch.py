@@ -18,7 +18,7 @@ from nbagent.view.markdown import table_cell
 from nbagent.view.node import Node, h, html, line
 from nbagent.view.run_picture import ROOT_CLASS, head_row
 from nbagent.view.run_status import Status
-from nbagent.view.words import (
+from nbagent.view.text_format import (
     format_cost,
     format_count,
     format_duration,

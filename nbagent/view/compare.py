@@ -17,7 +17,7 @@ from nbagent.contracts.canonical import canonical_json, json_object
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.messages import parse_arguments
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
-from nbagent.view import words
+from nbagent.view import text_format
 from nbagent.view.node import Node, h, text_of
 from nbagent.view.result_tables import table_of
 from nbagent.view.run_picture import ROOT_CLASS
@@ -35,7 +35,7 @@ _MAX_PICTURE_CHARS = 120_000
 _CONTEXT_CHARS = 160
 """Shown characters of equal text on either side of a difference."""
 _MAX_EQUAL_PAIRS = 1_000_000
-"""Pairs of equal words. `SequenceMatcher` is slow with them: this number takes 0.2 s."""
+"""Pairs of equal text_format. `SequenceMatcher` is slow with them: this number takes 0.2 s."""
 _MAX_TOKENIZED_BYTES = 4_000
 """Bytes of a turn or a call from which its words are taken for the alignment."""
 _WORD = re.compile(r"\w+")
@@ -72,7 +72,7 @@ class Group:
 def differences(records: Sequence[RunRecord]) -> list[Group]:
     """Compare the starts of the runs, then turn by turn."""
     begin = [
-        _difference("prompt", [words.sanitize_prose(run.prompt) for run in records]),
+        _difference("prompt", [text_format.sanitize_prose(run.prompt) for run in records]),
         _difference("system prompt", [_system(run) for run in records]),
         _difference("tools", [_tools(run) for run in records]),
         _difference("parameters", [_parameters(run) for run in records]),
@@ -179,35 +179,39 @@ def _similarity(a: Item[T], b: Item[T]) -> float:
 def _turn_group(row: Sequence[Item[EngineTurn] | None]) -> Group:
     turns = [item and item.value for item in row]
     calls = [list(map(_call_item, turn.tool_runs)) if turn else [] for turn in turns]
-    texts = [turn and words.sanitize_prose(turn.text) for turn in turns]
+    texts = [turn and text_format.sanitize_prose(turn.text) for turn in turns]
     rows = [_difference("text" if any(calls) else "answer", texts)] if any(texts) else []
     for calls_row in align(calls):
         runs = [item and item.value for item in calls_row]
-        name = next(words.sanitize_value(run.tool_name) for run in runs if run)
+        name = next(text_format.sanitize_value(run.tool_name) for run in runs if run)
         rows.append(_difference(name, [run and _value_text(run.args) for run in runs]))
         results = [run and _value_text(_content(run)[-1]) for run in runs]
         rows.append(_difference(f"{name}: result", results))
-    errors = [turn and turn.error and words.sanitize_prose(turn.error.message) for turn in turns]
+    errors = [
+        turn and turn.error and text_format.sanitize_prose(turn.error.message) for turn in turns
+    ]
     rows += [_difference("error", errors)] if any(errors) else []
     return _group([turn.id if turn else "" for turn in turns], rows)
 
 
 def _value_text(value: Any) -> str:
-    return words.value_text(value, enough=_MAX_TEXT_CHARS)
+    return text_format.value_text(value, enough=_MAX_TEXT_CHARS)
 
 
 def _system(run: RunRecord) -> str:
-    return "\n\n".join(map(words.sanitize_prose, run.system_prompts.values()))
+    return "\n\n".join(map(text_format.sanitize_prose, run.system_prompts.values()))
 
 
 def _tools(run: RunRecord) -> str:
     names = {tool.name: "" for tools in run.toolsets.values() for tool in tools}
-    return ", ".join(map(words.sanitize_value, names))
+    return ", ".join(map(text_format.sanitize_value, names))
 
 
 def _parameters(run: RunRecord) -> str:
     params = run.turns[0].request.params if run.turns else {}
-    return ", ".join(f"{n}={words.value_text(value, enough=80)}" for n, value in params.items())
+    return ", ".join(
+        f"{n}={text_format.value_text(value, enough=80)}" for n, value in params.items()
+    )
 
 
 def _difference(part: str, texts: Sequence[str | None]) -> Difference:
@@ -344,14 +348,14 @@ def totals(records: Sequence[RunRecord]) -> list[tuple[str, ...]]:
     facts = [
         {
             "run": run.id[:8],
-            "name": words.one_line(words.sanitize_value(run.name or ""), 40),
-            "model": words.sanitize_value(run.model),
+            "name": text_format.one_line(text_format.sanitize_value(run.name or ""), 40),
+            "model": text_format.sanitize_value(run.model),
             "ended": run.stop_reason or run.phase,
             "turns": f"{len(run.turns):,}",
             "calls": f"{sum(len(turn.tool_runs) for turn in run.turns):,}",
             "tokens": f"{run.usage.total_tokens:,}",
-            "cost": "" if run.cost_usd is None else words.format_cost(run.cost_usd),
-            "time": words.format_duration(run.duration_ms),
+            "cost": "" if run.cost_usd is None else text_format.format_cost(run.cost_usd),
+            "time": text_format.format_duration(run.duration_ms),
         }
         for run in records
     ]
@@ -373,7 +377,7 @@ def _group_nodes(groups: Sequence[Group]) -> Iterator[Node]:
             rows = [node for row in group.rows for node in _row_nodes(row)]
             left -= sum(len(text_of(node)) for node in rows)
             changed = dict.fromkeys(row.part for row in group.rows if row.status != "same")
-            summary = words.one_line(", ".join(changed) or "all", 90)
+            summary = text_format.one_line(", ".join(changed) or "all", 90)
             summary_node = h("summary", "", title, f" {summary} ", status)
             yield h("details", "nba-turn", summary_node, h("div", "nba-body", *rows), open="")
         else:
@@ -421,4 +425,4 @@ def _difference_line(row: Difference) -> str:
         "".join(marks[op].format(text) for op, text in _abbreviated(text_diff(base, other)))
         for other in others
     ]
-    return " / ".join(differences) or f"{row.status}: {words.one_line(base, 200)}"
+    return " / ".join(differences) or f"{row.status}: {text_format.one_line(base, 200)}"

@@ -19,7 +19,7 @@ from nbagent.view.images import part_text, render_parts
 from nbagent.view.node import Node, h, line, text_of
 from nbagent.view.run_picture import ROOT_CLASS, head_row, page, summary_row
 from nbagent.view.run_status import Status
-from nbagent.view.words import (
+from nbagent.view.text_format import (
     map_strings,
     one_line,
     pluralize,

@@ -15,7 +15,7 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.messages import Value
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.node import Node, h
-from nbagent.view.words import one_line, sanitize_value
+from nbagent.view.text_format import one_line, sanitize_value
 
 MAX_STEPS = 120
 """Steps that are stored and drawn."""

@@ -16,7 +16,7 @@ from nbagent.contracts.messages import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord, ToolRun
 from nbagent.view.markdown import prose_text
 from nbagent.view.node import Node, h
-from nbagent.view.words import format_size, one_line, sanitize_value
+from nbagent.view.text_format import format_size, one_line, sanitize_value
 
 _IMAGE_CHARS = 300_000
 """In base64: the images of tools that `notebook.capture` keeps (220,000 bytes) are below it."""

@@ -13,7 +13,7 @@ from nbagent.contracts.model import Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, TurnRequest
 from nbagent.view.markdown import markdown_nodes, prose_text
 from nbagent.view.run_status import error_text
-from nbagent.view.words import (
+from nbagent.view.text_format import (
     format_cost,
     format_duration,
     one_line,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nbagent.view.node import Node, h, html
-from nbagent.view.words import sanitize_value
+from nbagent.view.text_format import sanitize_value
 
 _MAX_COLUMN_CHARS = 24
 """Width of a column; a longer cell is printed on a line of its own."""

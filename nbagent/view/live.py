@@ -32,7 +32,7 @@ from nbagent.view.run_picture import (
     turn_line_node,
     turn_node,
 )
-from nbagent.view.words import one_line, sanitize_value
+from nbagent.view.text_format import one_line, sanitize_value
 
 
 def merge_op(pending: list[Op], op: Op) -> None:

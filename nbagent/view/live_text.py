@@ -11,8 +11,8 @@ from typing import Any
 from nbagent.contracts.secrets import StreamFilter
 from nbagent.view.markdown import MAX_CHARS, BlockSplitter
 from nbagent.view.node import Node, h, line
+from nbagent.view.text_format import sanitize_prose, sanitize_value, truncate
 from nbagent.view.turn_request import label_node
-from nbagent.view.words import sanitize_prose, sanitize_value, truncate
 
 Op = list[Any]
 """`["put", key, node, parent]`, `["add", key, text]` or `["done", node]`."""

@@ -15,7 +15,7 @@ from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.messages import MAX_DEPTH, is_storable_json
 from nbagent.contracts.secrets import redact
 from nbagent.view.node import Node, h, line
-from nbagent.view.words import (
+from nbagent.view.text_format import (
     json_text,
     sanitize_value,
     show_escapes,

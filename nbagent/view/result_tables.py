@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from nbagent.view.markdown import are_numbers, table_cell
 from nbagent.view.node import Node, h, line
-from nbagent.view.words import (
+from nbagent.view.text_format import (
     DATAFRAME_HEADER,
     columns_of,
     one_line,

@@ -26,14 +26,7 @@ from nbagent.view.node import STYLES, Node, h, html, line
 from nbagent.view.question import open_questions_node, question_node
 from nbagent.view.result_tables import table_of
 from nbagent.view.run_status import Status
-from nbagent.view.turn_request import (
-    label_node,
-    labelled_nodes,
-    request_node,
-    turn_position,
-    with_copy_button,
-)
-from nbagent.view.words import (
+from nbagent.view.text_format import (
     format_duration,
     map_strings,
     one_line,
@@ -45,6 +38,13 @@ from nbagent.view.words import (
     tool_title,
     truncate,
     value_text,
+)
+from nbagent.view.turn_request import (
+    label_node,
+    labelled_nodes,
+    request_node,
+    turn_position,
+    with_copy_button,
 )
 
 _RESULT_CHARS = 3_000

@@ -10,8 +10,7 @@ from nbagent.view.buttons import action_button
 from nbagent.view.markdown import table_cell
 from nbagent.view.node import Node, h
 from nbagent.view.run_picture import ROOT_CLASS
-from nbagent.view.value_nodes import sparkline
-from nbagent.view.words import (
+from nbagent.view.text_format import (
     format_cost,
     format_count,
     format_duration,
@@ -21,6 +20,7 @@ from nbagent.view.words import (
     sanitize_prose,
     sanitize_value,
 )
+from nbagent.view.value_nodes import sparkline
 
 _PROMPT_CHARS = 90
 _HEADS = ("run", "began", "state", "prompt", "turns", "tokens", "by turn", "cost", "time", "model")

@@ -9,7 +9,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.store.reader import RunNode
 from nbagent.view.listing import Listing
 from nbagent.view.node import Node, h
-from nbagent.view.words import (
+from nbagent.view.text_format import (
     format_cost,
     format_count,
     format_duration,

@@ -26,7 +26,7 @@ from nbagent.view.batch import BatchProgress, batch_line, batch_text, end_text
 from nbagent.view.node import text_of
 from nbagent.view.question import question_text
 from nbagent.view.run_picture import call_node, turn_summary_nodes
-from nbagent.view.words import one_line, sanitize_prose, sanitize_value, value_text
+from nbagent.view.text_format import one_line, sanitize_prose, sanitize_value, value_text
 
 _REASON_CHARS = 300
 _PROMPT_CHARS = 200

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from nbagent.contracts.records import EngineTurn, ToolRun
 from nbagent.view.labels import is_failure
-from nbagent.view.words import format_duration
+from nbagent.view.text_format import format_duration
 
 Kind = Literal["model", "tool", "wait", "bad"]
 KIND_WORDS: dict[Kind, str] = {

@@ -7,7 +7,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord, TurnRequest
 from nbagent.view import labels
 from nbagent.view.images import part_text
 from nbagent.view.node import Node, h, line
-from nbagent.view.words import (
+from nbagent.view.text_format import (
     one_line,
     sanitize_value,
     summarize_arguments,

@@ -12,8 +12,8 @@ from nbagent.view.images import figures_of, insert_figures, render_parts
 from nbagent.view.markdown import markdown_nodes
 from nbagent.view.node import Node, h
 from nbagent.view.run_picture import ROOT_CLASS, card_node, page, picture, summary_row, turn_node
+from nbagent.view.text_format import format_start, one_line, sanitize_prose
 from nbagent.view.turn_request import message_nodes
-from nbagent.view.words import format_start, one_line, sanitize_prose
 
 
 class Answer(str):

@@ -262,6 +262,15 @@ def test_exception_is_short_for_the_model_and_has_frames_for_the_person(bench: H
     assert os.sep + "tests" not in detail
 
 
+def test_frames_of_nbagent_are_not_shown_to_the_person(bench: HostDoor) -> None:
+    def look_up() -> object:
+        return nbagent.open_run("a run that is not there")
+
+    detail = bench.run(look_up).error_detail or ""
+    files = [line.split(",")[0].strip() for line in detail.splitlines() if ", line " in line]
+    assert files == ["test_tool_calling.py"]
+
+
 def test_tool_error_chooses_its_code(bench: HostDoor) -> None:
     def read(name: str) -> str:
         raise ToolError(f"no file {name!r}", code="ENOENT", details={"name": name})

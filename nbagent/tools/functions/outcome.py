@@ -19,7 +19,7 @@ MAX_RESULT_CHARS = 50_000
 _MESSAGE_CHARS = 1_000
 _DETAIL_CHARS = 6_000
 _MAX_CAUSES = 4
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 _LOOP_MESSAGES = (
