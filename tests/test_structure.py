@@ -248,6 +248,15 @@ def test_every_public_name_resolves_and_only_those_are_offered() -> None:
     for name in nbagent.__all__:
         assert getattr(nbagent, name) is not None
     assert set(dir(nbagent)) == {*nbagent.__all__, "__version__"}
+    stub = ast.parse(Path(nbagent.__file__ or "").with_suffix(".pyi").read_text("utf-8"))
+    declared = {
+        alias.asname
+        for node in stub.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if alias.asname
+    }
+    assert set(nbagent.__all__) == declared
 
 
 def test_every_module_says_what_it_owns() -> None:

@@ -115,3 +115,20 @@ def test_what_a_client_gives_and_no_record_can_hold_is_left_out() -> None:
     assert (kept.arguments, kept.arguments_raw, kept.extra) == (None, odd.arguments_raw, None)
     assert response.usage is None
     assert from_notebook_json(json.loads(json.dumps(to_notebook_json(record)))) == record
+
+
+def test_calls_that_a_client_gives_no_id_or_one_id_get_ids_and_results_of_their_own() -> None:
+    made = [
+        ToolCall(id=id, name="look", arguments={"place": place}, arguments_raw="{}")
+        for id, place in (("", "a"), ("", "b"), ("c", "c"), ("c", "d"))
+    ]
+
+    async def stream(request: ChatRequest) -> AsyncGenerator[Any]:
+        yield whole("Done.") if len(request.messages) > 1 else whole("", *made)
+
+    record = run_plan(plan_of(Client(stream)))
+    assert (record.stop_reason, record.text) == ("answered", "Done.")
+    runs = record.turns[0].tool_runs
+    assert [run.result and run.result.data for run in runs] == [f"seen {it}" for it in "abcd"]
+    assert len({run.tool_call_id for run in runs} - {""}) == 4
+    assert runs[2].tool_call_id == "c", "an id that is there and free is kept"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from engine.laws import check_run, check_sent, codes, look, results
 from servers.model_server import ModelServer
 
 import nbagent
+from nbagent.contracts.events import Event, ToolCallFinished
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.chat_composer import TOOL_POLICY
 
@@ -67,6 +69,23 @@ def test_fifty_calls_in_one_answer_are_run_and_answered_in_order() -> None:
     run = check_run(nbagent.Agent(model=model, tools=[wait_a_little, look]).run("Go."), model)
     assert [r["data"] for r in results(run)] == [n if n % 2 else f"seen {n}" for n in range(50)]
     check_sent(model.requests)
+
+
+def test_results_stand_in_the_order_of_the_calls_whichever_ends_first() -> None:
+    other_ended = threading.Event()
+
+    @nbagent.tool(threaded=True)
+    def end_last() -> bool:
+        """End after the other call."""
+        return other_ended.wait(20)
+
+    def see(event: Event) -> None:
+        if isinstance(event, ToolCallFinished) and event.tool_run.tool_name == "look":
+            other_ended.set()
+
+    model = script([calls([call("end_last"), call("look", place="a")]), "Done."])
+    run = nbagent.Agent(model=model, tools=[end_last, look]).run("Go.", on_event=see)
+    assert [r["data"] for r in results(check_run(run, model))] == [True, "seen a"]
 
 
 @pytest.mark.parametrize(

@@ -333,3 +333,20 @@ def test_a_wait_lasts_as_long_as_was_asked_for_and_one_that_is_too_long_is_none(
     assert run.error
     assert run.error.code == "LLM_RATE_LIMITED"
     assert server.asked("it") == asked + 1
+
+
+def test_a_server_that_asks_for_more_than_a_minute_is_not_waited_for(server: HostileServer) -> None:
+    waits: list[float] = []
+
+    def see(event: events.Event) -> None:
+        if isinstance(event, events.Retrying | events.Waiting):
+            waits.append(event.wait_s)
+            run.stop()  # Else a failing test would last as long as the wait.
+
+    server.faults["it"] = kept(refused("429 X", "Retry-After: 61", message="slow down"))
+    run = agent_at(server).start("hi", on_event=see, timeout_s=600)
+    error = run.wait().error
+    assert waits == []
+    assert error
+    assert error.code == "LLM_RATE_LIMITED"
+    assert server.asked("it") == 1

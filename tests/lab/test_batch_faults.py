@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -101,6 +101,7 @@ def test_a_budget_is_passed_by_one_case_at_most_and_nothing_is_bought_twice(
     n_variants = len(how.get("vary", {}).get("model", "1"))
     spent = (progress.cost_usd or 0.0) + progress.judge_cost_usd
     assert 0 < spent < how["max_cost_usd"] + n_variants * dearest + 1e-6
+    assert spent <= how["max_cost_usd"], "of each variant here, the first case told what one costs"
     answers = [it for it in asked if not it.startswith("jj")]
     assert progress.ok == (runs()["stop_reason"] == "answered").sum() == len(answers)
     more = asking.map(TABLE, "{{ n }}", name="b", **{**how, "max_cost_usd": 5_000}).wait()
@@ -126,10 +127,13 @@ class Paid(Scorer):
         return replace(await self._judge._score(row, run, at), by=self.by)
 
 
-def test_a_scorer_says_itself_that_it_costs(prices: dict[str, float]) -> None:
+@pytest.mark.parametrize("made", [Paid, lambda judge: judge], ids=["a scorer", "a judge"])
+def test_a_scorer_says_itself_that_it_costs(
+    prices: dict[str, float], made: Callable[[Scorer], Scorer]
+) -> None:
     _, how, dearest = _limited(prices, "a dear judge")
     ask(TABLE).wait()
-    batch = ask(TABLE, max_cost_usd=15, score=Paid(how["score"]), start=False)
+    batch = ask(TABLE, max_cost_usd=15, score=made(how["score"]), start=False)
     assert "judges" in str(batch.dry_run())
     assert "judges" not in str(ask(TABLE, start=False).dry_run())
     progress = batch.start().wait().progress

@@ -141,6 +141,9 @@ def test_tab_completes_runs_packages_and_variables(typist: MagicShell, tmp_path:
     assert tab(typist, "%%agent -m offline:comp|") == [f"%%agent -m {model.model_id}"]
     nbagent.Agent(unnamed).run("Go.")
     assert unnamed.model_id not in words(typist, "%%agent -m |")
+    typist.said("%agent models offline")
+    offered = words(typist, "%%agent -m |")
+    assert (model.model_id in offered, unnamed.model_id in offered) == (True, False)
 
 
 def test_expression_in_a_prompt_completes_as_python(typist: MagicShell) -> None:

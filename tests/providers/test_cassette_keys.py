@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nbagent import offline
-from nbagent.contracts.messages import Message
+from nbagent.contracts.messages import ImagePart, Message, TextPart, ToolCall
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.cassette.client import ReplayClient
 from nbagent.providers.cassette.file import Cassette
@@ -61,6 +61,46 @@ def keys(file: Path) -> list[str]:
 def test_every_field_of_a_request_tells_it_from_others(name: str, tmp_path: Path) -> None:
     other = QUESTION.model_copy(update={name: OTHER[name]})
     answers = asked(tmp_path / "answers.jsonl", [QUESTION, other, QUESTION, other])
+    assert answers == ["answer 0", "answer 1", "answer 0", "answer 1"]
+
+
+FIRST, SECOND = (
+    ToolCall(id=id, name="area", arguments={"at": id}, arguments_raw="{}") for id in ("c1", "c2")
+)
+BROKEN = ToolCall(id="c2", name="area", arguments=None, arguments_raw="{a")
+TALK = (
+    Message.of("user", "How large?"),
+    Message.of("assistant", "Let me see.").model_copy(
+        update={"reasoning": "Hm.", "tool_calls": (FIRST, SECOND)}
+    ),
+    Message.of("tool", '{"ok":true}').model_copy(update={"name": "area", "tool_call_id": "c1"}),
+    Message.of("tool", '{"ok":true}').model_copy(update={"name": "area", "tool_call_id": "c2"}),
+)
+CHANGED: dict[str, tuple[int, dict[str, Any]]] = {
+    "the role": (0, {"role": "assistant"}),
+    "the person's words": (0, {"content": (TextPart(text="How small?"),)}),
+    "a picture": (0, {"content": (*TALK[0].content, ImagePart(media_type="image/png", data="AA"))}),
+    "the model's words": (1, {"content": ()}),
+    "its thoughts": (1, {"reasoning": "Ho."}),
+    "no thoughts": (1, {"reasoning": None}),
+    "the tool": (1, {"tool_calls": (FIRST, SECOND.model_copy(update={"name": "place"}))}),
+    "the arguments": (1, {"tool_calls": (FIRST, SECOND.model_copy(update={"arguments": {}}))}),
+    "arguments that are none": (1, {"tool_calls": (FIRST, BROKEN)}),
+    "one call more": (1, {"tool_calls": (FIRST, SECOND, FIRST.model_copy(update={"id": "c3"}))}),
+    "the result": (2, {"content": (TextPart(text='{"ok":false}'),)}),
+    "the result's tool": (2, {"name": "place"}),
+    "the call that a result answers": (3, {"tool_call_id": "c1"}),
+}
+"""By what differs: the number of a message, and its changed fields."""
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_every_part_of_a_conversation_tells_it_from_others(what: str, tmp_path: Path) -> None:
+    number, changes = CHANGED[what]
+    changed = [*TALK]
+    changed[number] = TALK[number].model_copy(update=changes)
+    one, other = (QUESTION.model_copy(update={"messages": (*it,)}) for it in (TALK, changed))
+    answers = asked(tmp_path / "answers.jsonl", [one, other, one, other])
     assert answers == ["answer 0", "answer 1", "answer 0", "answer 1"]
 
 

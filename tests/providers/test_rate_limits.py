@@ -168,6 +168,32 @@ def test_a_wait_of_more_than_a_minute_fails_all_that_wait_at_once() -> None:
     asyncio.run(go())
 
 
+def test_the_answer_to_a_request_of_before_lifts_no_refusal() -> None:
+    async def go() -> None:
+        limiter = Limiter()
+        early, refused = await held(limiter), await held(limiter)
+        limiter.update(refused, 429, {}, 50)
+        limiter.update(early, 200, {})
+        assert limiter.required_wait_s(1, time.monotonic()) > 0
+        for place in (early, refused):
+            limiter.release(place)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(("others", "free"), [(0, True), (1, False)], ids=["alone", "with another"])
+def test_what_is_left_is_less_by_the_requests_without_an_answer_only(
+    others: int, *, free: bool
+) -> None:
+    async def go() -> None:
+        limiter = Limiter()
+        place, *_ = [await held(limiter) for _ in range(1 + others)]
+        limiter.update(place, 200, openai("requests", "1", "50s"))  # Its answer still streams.
+        assert (limiter.required_wait_s(1, time.monotonic()) == 0) == free
+
+    asyncio.run(go())
+
+
 def test_a_cancelled_request_frees_its_slot_and_a_cancelled_waiter_its_place() -> None:
     async def hold(limiter: Limiter, went: asyncio.Event) -> None:
         with RequestSlot(limiter, 1) as place:

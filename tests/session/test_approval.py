@@ -309,6 +309,34 @@ def test_a_stop_while_a_question_is_open_ends_the_run_at_once_and_is_nobodys_dec
     assert only(by_callback).waited_ms > 200
 
 
+async def wipe(path: str) -> str:
+    """Delete a file."""
+    done.append(path)
+    return "deleted"
+
+
+@pytest.mark.parametrize("interruptible", [True, False], ids=["any tool", "a writing tool"])
+def test_a_call_whose_question_a_stop_closed_never_begins(*, interruptible: bool) -> None:
+    async def stop(question: Question) -> bool:
+        run.stop()
+        await asyncio.sleep(60)
+        return True
+
+    begun: list[Event] = []
+    tool = nbagent.tool(ask=True, interruptible=interruptible)(wipe)
+    done.clear()
+    run = nbagent.Agent(model=script([call("wipe", path="a"), "Done."]), tools=[tool]).start(
+        "Go.",
+        on_approval=stop,
+        on_event=lambda event: isinstance(event, ToolCallStarted) and begun.append(event),
+    )
+    stopped = run.wait()
+    assert (stopped.stop_reason, done, begun) == ("stopped", [], [])
+    it = only(stopped)
+    assert (it.approval, it.result.error.code) == (None, "E_INTERRUPTED")
+    assert "before the tool began" in it.result.error.message
+
+
 @pytest.mark.timed
 def test_input_asks_in_the_waiting_thread_where_no_view_gets_ready() -> None:
     threads: list[object] = []

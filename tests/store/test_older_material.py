@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -151,6 +152,23 @@ def with_older_names(line: Any) -> Any:
 def test_older_runs_are_exported_as_they_were(readings: dict[str, Any]) -> None:
     for was, is_now in zip(json_lines(OLDER / "records.jsonl"), readings["records"], strict=True):
         assert with_older_names(is_now) == was
+
+
+def test_older_runs_are_read_with_todays_names_of_limits(readings: dict[str, Any]) -> None:
+    names = [set(keys_of(line)) for line in readings["records"]]
+    assert not set(CURRENT_TO_OLDER.values()) & set().union(*names)
+    assert set(CURRENT_TO_OLDER) <= set().union(*names)
+    errors = [line["error"] for line in readings["records"] if line.get("error")]
+    assert [it["details"] for it in errors if "max_requests" in it.get("details", {})]
+
+
+def keys_of(line: Any) -> Iterator[str]:
+    """The keys of all objects in a line, but not those in texts and results."""
+    if isinstance(line, dict):
+        for name, value in cast("dict[str, Any]", line).items():
+            yield name
+            if name in ("limits", "options", "error", "details"):
+                yield from keys_of(value)
 
 
 @pytest.mark.parametrize("what", [*expected()["continued runs"]])

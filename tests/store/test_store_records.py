@@ -19,6 +19,8 @@ from nbagent.contracts import secrets
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord
+from nbagent.providers.offline import call, script
+from nbagent.session.stores import current_store
 from nbagent.store import dataframes
 from nbagent.store.rows import from_notebook_json, to_notebook_json
 from nbagent.store.writer import Store
@@ -42,6 +44,24 @@ def test_stored_and_saved_records_equal_the_returned_one(tmp_path: Path, in_memo
         assert from_notebook_json(json.loads(json.dumps(saved))) == record
     check_file(store)
     store.close()
+
+
+def test_a_response_is_put_on_the_disk_before_its_tool_begins_and_a_run_at_its_end() -> None:
+    levels: list[int] = []
+
+    def level() -> int:
+        """How SQLite wrote last: 2 is FULL, with an fsync; 1 is NORMAL, without."""
+        store: Any = current_store()
+        return store.database._connection.execute("PRAGMA synchronous").fetchone()[0]
+
+    def act() -> str:
+        """Act on the world."""
+        levels.append(level())
+        return "done"
+
+    model = script([call("act"), call("act"), "Done."])
+    run = nbagent.Agent(model=model, tools=[act]).run("Go.")
+    assert (run.ok, levels, level()) == (True, [2, 2], 2)
 
 
 RUN = "a" * 16

@@ -180,6 +180,22 @@ def test_no_server_outlives_the_process(flags: str, end: str) -> None:
     assert until(lambda: not is_there(pid))
 
 
+@pytest.mark.timed
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_a_forked_child_that_ends_leaves_the_server_to_its_parent_and_waits_for_nothing() -> None:
+    said = said_by("""
+import time
+door = Door(mcp('city', command=hand())).listed()
+pid, began = door.pid, time.monotonic()
+child = os.fork()
+if not child:
+    sys.exit()
+ended = os.waitpid(child, 0)[1]
+print(ended, time.monotonic() - began < 5, pid == door.pid, door.server.is_running)
+""")
+    assert said == "0 True True True\n"
+
+
 SERVER = McpServer("city", command=["serve"])
 
 

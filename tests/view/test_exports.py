@@ -57,6 +57,12 @@ def test_json_lines_hold_the_whole_record(run: Run) -> None:
     assert [it["position"] for it in by_type["message"]] == [0, 1, 2, 3, 4, 5]
 
 
+def test_json_lines_of_a_run_that_goes_on_count_its_messages_in_the_conversation() -> None:
+    child = run_of(call("look_up", place="a needle"), "The end.", "And more.").resume("And now?")
+    lines = [json.loads(it) for it in child.export("jsonl").splitlines()]
+    assert [it["position"] for it in lines if it["type"] == "message"] == [4, 5]
+
+
 def test_a_line_for_fine_tuning_is_of_the_types_of_the_sdk() -> None:
     steps = call("look_up", place="a needle"), call("look_up", place="nowhere"), "The end."
     whole = run_of(*steps, "And the rest.", system="Be brief.").resume("And now?")
@@ -160,6 +166,17 @@ def test_the_cell_of_a_colleagues_run_has_its_words_only(run: Run, tmp_path: Pat
     file.write_text(json.dumps({"cells": [{"outputs": [output]}]}))
     theirs = nbagent.read_notebook(file).open_run("last")
     assert theirs.export("cell") == f"%%agent\n{run.record.prompt}\n"
+
+
+def test_the_title_of_a_page_is_text(run: Run, tmp_path: Path) -> None:
+    record = run.record.model_copy(update={"model": "</title><script>alert(1)</script>"})
+    output = {"metadata": {"nbagent": to_notebook_json(record)}}
+    file = tmp_path / "theirs.ipynb"
+    file.write_text(json.dumps({"cells": [{"outputs": [output]}]}))
+    text = nbagent.read_notebook(file).open_run("last").export("html")
+    assert "&lt;/title&gt;" in text.partition("<body>")[0]
+    assert "<script" not in text
+    assert text.count("</title>") == 1
 
 
 @pytest.mark.parametrize("form", FORMATS)

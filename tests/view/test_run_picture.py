@@ -413,6 +413,28 @@ def test_markdown_becomes_allowed_nodes(source: str, made: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "node",
+    [
+        ["a", {"href": "javascript:alert(1)"}, "x"],
+        ["img", {"src": "https://b.c/x.png", "alt": "x"}],
+        ["img", {"src": "data:image/svg+xml;base64,PHN2Zz4=", "onerror": "alert(1)"}],
+        ["div", {"onclick": "alert(1)", "data-commandlinker-command": "run"}, "x"],
+        ["div", {"style": "flex-grow:1;background:url(https://b.c)"}, "x"],
+    ],
+    ids=["an address", "a picture from afar", "svg", "events and commands", "style"],
+)
+def test_an_attribute_that_could_act_or_load_is_not_printed(node: list[Any]) -> None:
+    shown = html(node)
+    assert not [word for word in ("alert", "//b.c", "svg", "run") if word in shown], shown
+
+
+def test_text_and_values_are_escaped_with_their_line_ends() -> None:
+    hostile = "<b title='\"'>\r\n\n&"
+    inert = "&lt;b title=&#x27;&quot;&#x27;&gt;&#13;&#10;&#10;&amp;"
+    assert html(["div", {"title": hostile}, hostile]) == f'<div title="{inert}">{inert}</div>'
+
+
+@pytest.mark.parametrize(
     "text",
     [
         *("it costs $5 and not $6", "from $ a to b $", "${env:HOME}", "a $x$5", "`$x$`", "\\$x\\$"),

@@ -376,7 +376,8 @@ USAGES: dict[str, tuple[Any, JSON]] = {
          "completion_tokens_details": {"reasoning_tokens": n}},
         counted(10, found, reasoning_tokens=n))
        for where, completion, total, n, found in (
-           ("beside", 5, 115, 100, 105), ("without", 0, 0, 7, 7), ("within", 5, 15, 4, 5))},
+           ("beside", 5, 115, 100, 105), ("without", 0, 0, 7, 7),
+           ("less, beside", 50, 80, 20, 70), ("within", 5, 15, 4, 5))},
 }  # fmt: skip
 
 
