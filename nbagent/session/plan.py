@@ -41,7 +41,7 @@ from nbagent.settings.sources import check_limits, current_settings, without_sec
 from nbagent.store.writer import Store
 from nbagent.tools.hosts import HostSet
 from nbagent.view.graph import Edge, GraphState, Step
-from nbagent.view.labels import offline_model_text
+from nbagent.view.run_facts import offline_model_text
 
 if TYPE_CHECKING:
     from nbagent.session.workflow_setup import AgentSetup

@@ -13,9 +13,9 @@ from math import ceil
 from typing import Literal, NamedTuple, TypeVar
 
 from nbagent.view.buttons import action_button
-from nbagent.view.labels import offline_model_text
 from nbagent.view.markdown import table_cell
 from nbagent.view.node import Node, h, html, line
+from nbagent.view.run_facts import offline_model_text
 from nbagent.view.run_picture import ROOT_CLASS, head_row
 from nbagent.view.run_status import Status
 from nbagent.view.text_format import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nbagent.contracts.records import RunRecord
-from nbagent.view import labels, run_status
+from nbagent.view import run_facts, run_status
 from nbagent.view.node import Node, h
 
 # Actions that ask in a form first. The button and the form's button have the same words.
@@ -24,6 +24,6 @@ def run_buttons(run: RunRecord) -> list[Node]:
     """Return the buttons below a finished run."""
     verbs = ["continue"] if run_status.is_unfinished(run) else []
     titles = {verb: FORM_TITLES[verb] for verb in [*verbs, "retry", "compare"]}
-    titles |= {"copy": "Copy answer"} if labels.answering_turn(run) else {}
+    titles |= {"copy": "Copy answer"} if run_facts.answering_turn(run) else {}
     titles |= {"cell": "To cell"}
     return [action_button(verb, title) for verb, title in titles.items()]

@@ -16,7 +16,7 @@ from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatResponse, Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.view import labels, run_status, timing
+from nbagent.view import run_facts, run_status, timing
 from nbagent.view.graph import run_graph_node
 from nbagent.view.live_text import Op, TurnDraft, progress_node
 from nbagent.view.node import Node
@@ -183,7 +183,7 @@ class LivePicture:
                 self._set_activity("bad", f"attempt {event.attempt} failed · {why}", again_ms)
                 return [self._head_op()]
             case events.Waiting(text=text):
-                self._set_activity("wait" if text else "model", labels.note_text(text))
+                self._set_activity("wait" if text else "model", run_facts.note_text(text))
                 return [self._head_op()]
             case events.Notice(turn_id=turn_id, text=text):
                 return self._notice_added(turn_id, text)

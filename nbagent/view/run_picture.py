@@ -1,6 +1,6 @@
 """A run's record → the tree that the page, the saved notebook and the panel draw. Pure functions.
 
-`labels` words the numbers and outcomes. Parts that may change while the run is running have a
+`run_facts` words the numbers and outcomes. Parts that may change while the run is running have a
 `data-key`: `live` sends only those parts again.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from nbagent.contracts.approval import Question
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.view import labels, run_status, timing
+from nbagent.view import run_facts, run_status, timing
 from nbagent.view.buttons import fork_button, run_buttons
 from nbagent.view.graph import run_graph_node
 from nbagent.view.images import card_figures, figures_of, insert_figures, prompt_attachments
@@ -162,7 +162,7 @@ def head(run: RunRecord, live: LiveState | None) -> Node:
     if live and live.open_questions:
         status = Status("Waiting for you", "waits", "?")
     clock = f"{live.elapsed_ms:.0f}" if live else None
-    *facts, time = labels.run_facts(run, elapsed_ms=live.elapsed_ms if live else None)
+    *facts, time = run_facts.head_facts(run, elapsed_ms=live.elapsed_ms if live else None)
     shown: list[Node] = [node for fact in facts for node in (_fact(fact), " · ")]
     shown.append(_fact(time, clock))
     return h(
@@ -170,7 +170,7 @@ def head(run: RunRecord, live: LiveState | None) -> Node:
         "nba-top",
         head_row(status, run.model, shown, *(_stop_buttons(live) if live else ())),
         _time_bar(run, live),
-        line("nba-wide nba-note", labels.offline_notice(run)),
+        line("nba-wide nba-note", run_facts.offline_notice(run)),
         _activity_node(live) if live else None,
         data_key="head",
         data_since="" if live else None,
@@ -192,7 +192,7 @@ def head_row(status: Status, model: str, facts: Sequence[Node], *buttons: Node) 
     )
 
 
-def _fact(fact: labels.Fact, clock: str | None = None) -> Node:
+def _fact(fact: run_facts.Fact, clock: str | None = None) -> Node:
     aside = h("span", "nba-aside", f" {fact.detail}") if fact.detail else None
     word = f" {fact.word}" if fact.word else ""
     if clock is not None:  # the page keeps counting, and the unit may change
@@ -233,7 +233,7 @@ def _time_bar(run: RunRecord, live: LiveState | None) -> Node:
 def prompt_node(run: RunRecord) -> Node | None:
     """Draw the prompt, or the origin of a run without one."""
     text = sanitize_prose(run.prompt).strip() or (
-        f"({labels.origin_text(run)})" if run.parent_id else ""
+        f"({run_facts.origin_text(run)})" if run.parent_id else ""
     )
     shown, note = truncate(text, _PROMPT_CHARS, has_all="run.record.prompt")
     files = prompt_attachments(run)
@@ -265,16 +265,16 @@ def turn_node(
         answer_figures: numbers of figures that the answer shows; they are not repeated.
         fork: True adds the Fork button.
     """
-    key, failure = turn.id, labels.turn_failure(turn)
+    key, failure = turn.id, run_facts.turn_failure(turn)
     at_work = live is not None and turn is run.turns[-1]
     writing = live.drafts.get(key) if live else None
-    is_bad = labels.is_failure(turn.error) or any(
-        labels.call_outcome(tool).is_bad for tool in turn.tool_runs
+    is_bad = run_facts.is_failure(turn.error) or any(
+        run_facts.call_outcome(tool).is_bad for tool in turn.tool_runs
     )
     body = [
-        line("nba-lab", labels.agent_and_node(turn)),
+        line("nba-lab", run_facts.agent_and_node(turn)),
         *(writing.parts() if writing else _response_nodes(run, turn, live, answer_figures)),
-        *(line("nba-note", f"note: {note}") for note in labels.turn_notes(turn)),
+        *(line("nba-note", f"note: {note}") for note in run_facts.turn_notes(turn)),
         line("nba-error", failure and f"✕ {failure}"),
         request_node(run, turn, is_open=f"{key}/request" in unfolded),
         fork_button(key) if fork else None,
@@ -300,7 +300,7 @@ def _response_nodes(
     text = h(
         "div", "nba-text", *markdown_nodes(shown), line("nba-note", note), data_key=f"{key}/text"
     )
-    if turn is labels.answering_turn(run):
+    if turn is run_facts.answering_turn(run):
         # Not twice: the answer is drawn below the turns, where it is not folded.
         text = line("nba-lab", "text · the answer below")
     cards = [
@@ -318,7 +318,7 @@ def turn_line_node(run: RunRecord, turn: EngineTurn, live: LiveState | None = No
     """Draw the line of a folded turn: its calls or the start of its text, and its numbers."""
     at_work = live is not None and turn is run.turns[-1]
     summary = turn_summary_nodes(run, turn, live) or ["…" if at_work else "no text"]
-    numbers = labels.turn_numbers(turn) if turn.duration_ms > 0 and not at_work else ""
+    numbers = run_facts.turn_numbers(turn) if turn.duration_ms > 0 and not at_work else ""
     return summary_row(turn.id, summary, numbers, data_key=f"{turn.id}/line")
 
 
@@ -348,9 +348,9 @@ def turn_summary_nodes(
         nodes.append(call_node(tool, _pending_text(run, turn, tool, live)))
     if (more := len(turn.tool_runs) - _CALLS_IN_LINE) > 0:
         nodes.append(f" and {more} more")
-    if not nodes and (preview := labels.text_preview(turn.text)):
+    if not nodes and (preview := run_facts.text_preview(turn.text)):
         nodes.append(preview)
-    if failure := one_line(labels.turn_failure(turn), 110):
+    if failure := one_line(run_facts.turn_failure(turn), 110):
         nodes.append(h("b", "nba-err", f" ✕ {failure}"))
     return nodes
 
@@ -371,11 +371,11 @@ def call_node(run: ToolRun, pending: str = "") -> Node:
     is_by_person = run.approved_by in ("person", "callback")
     marks = {"allowed": " ✓ allowed", "edited": " ✎ edited"}
     decided = marks.get(run.approval or "", "") if is_by_person else ""
-    outcome = outcome_node(labels.call_outcome(run, pending=pending))
+    outcome = outcome_node(run_facts.call_outcome(run, pending=pending))
     return h("code", "", h("span", "nba-call", name), f"({arguments}){decided} ", outcome)
 
 
-def outcome_node(end: labels.Outcome) -> Node:
+def outcome_node(end: run_facts.Outcome) -> Node:
     """Draw the outcome of a call."""
     if end.is_bad:
         return h("b", "nba-err", end.text)
@@ -435,8 +435,10 @@ def card_node(
         pending: state of a call without a result.
         answer_figures: numbers of figures that the answer shows; they are not repeated.
     """
-    title = one_line(sanitize_value(tool_title(run.tool_name, run.display_name)), labels.NAME_CHARS)
-    outcome, result = labels.call_outcome(run, pending=pending), run.result
+    title = one_line(
+        sanitize_value(tool_title(run.tool_name, run.display_name)), run_facts.NAME_CHARS
+    )
+    outcome, result = run_facts.call_outcome(run, pending=pending), run.result
     images, other_lines = card_figures(run, answer_figures)
     look = " nba-bad" if outcome.is_bad else "" if result else " nba-busy"
     arguments = _arguments_text(run.args) if run.args else ""
@@ -452,8 +454,10 @@ def card_node(
         h("code", "nba-call", title),
         " ",
         *((outcome_node(outcome), " ") if shows else ()),
-        h("small", "nba-num", labels.execution_text(run)) if labels.execution_text(run) else None,
-        line("nba-note", labels.decision_text(run)),
+        h("small", "nba-num", run_facts.execution_text(run))
+        if run_facts.execution_text(run)
+        else None,
+        line("nba-note", run_facts.decision_text(run)),
         *labelled_nodes("arguments", arguments, ARGUMENTS_CHARS, f"{expression}.args", copies=True),
         *labelled_nodes(
             "arguments that the model had written",
@@ -470,7 +474,7 @@ def card_node(
             else _error_nodes(run, expression)
         ),
         progress_node(key, progress) if progress else None,
-        *(line("nba-note", f"note: {note}") for note in (*labels.tool_notes(run), *other_lines)),
+        *(line("nba-note", f"note: {note}") for note in (*run_facts.tool_notes(run), *other_lines)),
         *images,
         data_key=key,
     )
@@ -519,7 +523,7 @@ def _error_nodes(run: ToolRun, expression: str) -> list[Node]:
 
 def notices_node(run: RunRecord) -> Node | None:
     """Draw the notices of a run; None if there are none."""
-    lines = [h("div", "nba-note", f"note: {note}") for note in labels.run_notes(run)]
+    lines = [h("div", "nba-note", f"note: {note}") for note in run_facts.run_notes(run)]
     return h("div", "nba-end", *lines, data_key="notices") if lines else None
 
 
@@ -528,7 +532,7 @@ def _answer_nodes(run: RunRecord) -> tuple[list[Node], Collection[int]]:
 
     A rule separates it, which is visible without styles too.
     """
-    turn = labels.answering_turn(run)
+    turn = run_facts.answering_turn(run)
     if turn is None:
         return [], ()
     has_all = f"run.turns[{turn_position(run, turn)}].text"
@@ -542,7 +546,7 @@ def footer(run: RunRecord, actions: bool) -> Node:
     """Draw buttons, the identity of the run, and its time by kind."""
     buttons = run_buttons(run) if actions else []
     pieces = timing.time_bar(run.turns)
-    text = " · ".join(filter(None, (labels.run_identity(run), timing.bar_text(pieces))))
+    text = " · ".join(filter(None, (run_facts.run_identity(run), timing.bar_text(pieces))))
     about: Node = h("small", "", text)
     kinds = list(timing.totals_by_kind(pieces))
     if len(run.turns) > 1 and len(kinds) > 1:

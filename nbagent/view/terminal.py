@@ -21,7 +21,7 @@ from nbagent.contracts import events
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter
-from nbagent.view import labels, run_status
+from nbagent.view import run_facts, run_status
 from nbagent.view.batch import BatchProgress, batch_line, batch_text, end_text
 from nbagent.view.node import text_of
 from nbagent.view.question import question_text
@@ -34,17 +34,17 @@ _PROMPT_CHARS = 200
 
 def run_text(run: RunRecord) -> str:
     """Print a run as text: head, prompt, a line for each turn, the answer, the end."""
-    lines = [_state(run, f"{sanitize_value(run.model)} · "), labels.offline_notice(run)]
+    lines = [_state(run, f"{sanitize_value(run.model)} · "), run_facts.offline_notice(run)]
     prompt = one_line(sanitize_prose(run.prompt), _PROMPT_CHARS)
     lines.append(prompt and f"> {prompt}")
     for turn in run.turns:
         summary = "".join(map(text_of, turn_summary_nodes(run, turn))).strip()
-        numbers = f"  ({labels.turn_numbers(turn)})" if turn.duration_ms else ""
+        numbers = f"  ({run_facts.turn_numbers(turn)})" if turn.duration_ms else ""
         lines.append(f"{turn.id}  {summary or 'no text'}{numbers}")
         lines += [f"     {note}" for note in _turn_notes(turn)]
-    lines += [f"note: {note}" for note in labels.run_notes(run)]
+    lines += [f"note: {note}" for note in run_facts.run_notes(run)]
     lines = [text for text in lines if text]
-    if answer := labels.answering_turn(run):
+    if answer := run_facts.answering_turn(run):
         note = run_status.answer_note(run)
         lines += ["", *([f"({note})"] if note else []), sanitize_prose(answer.text).rstrip(), ""]
     return "\n".join([*lines, *_end(run)])
@@ -52,7 +52,7 @@ def run_text(run: RunRecord) -> str:
 
 def _state(run: RunRecord, model: str = "") -> str:
     status = run_status.status_of(run)
-    return f"{status.mark} {status.word} · {model}{labels.facts_line(run)}"
+    return f"{status.mark} {status.word} · {model}{run_facts.facts_line(run)}"
 
 
 def _end(run: RunRecord) -> list[str]:
@@ -60,7 +60,7 @@ def _end(run: RunRecord) -> list[str]:
     ending = run_status.ending_text(run)
     # Most endings name the command themselves.
     step = "" if "%agent resume" in ending else run_status.next_step(run)
-    return [*filter(None, [ending]), " · ".join(filter(None, (labels.run_identity(run), step)))]
+    return [*filter(None, [ending]), " · ".join(filter(None, (run_facts.run_identity(run), step)))]
 
 
 def _turn_notes(turn: EngineTurn) -> Iterator[str]:
@@ -73,13 +73,13 @@ def _turn_notes(turn: EngineTurn) -> Iterator[str]:
             yield text
         if run.printed:
             yield f"printed: {one_line(sanitize_value(run.printed), _REASON_CHARS)}"
-    yield from (f"note: {note}" for note in labels.turn_notes(turn))
+    yield from (f"note: {note}" for note in run_facts.turn_notes(turn))
 
 
 def _decision_line(run: ToolRun) -> str:
     reason = run.reason if run.approval == "denied" else ""
     why = f": {one_line(sanitize_value(reason), _REASON_CHARS)}" if reason else ""
-    return labels.decision_text(run) + why
+    return run_facts.decision_text(run) + why
 
 
 class PlainPrinter:
@@ -157,11 +157,11 @@ class PlainPrinter:
         self._break()
 
     def _begin(self, run: RunRecord) -> None:
-        position = labels.workflow_position(run, None)
+        position = run_facts.workflow_position(run, None)
         self._line(f"… Running · {sanitize_value(run.model)}{f' · {position}' if position else ''}")
-        if notice := labels.offline_notice(run):
+        if notice := run_facts.offline_notice(run):
             self._line(notice)
-        for note in labels.run_notes(run):
+        for note in run_facts.run_notes(run):
             self._line(f"     note: {note}")
 
     def _line(self, text: str) -> None:
@@ -187,7 +187,7 @@ class PlainPrinter:
     def _call(self, turn_id: str, run: ToolRun) -> None:
         self._ended.add((turn_id, run.tool_call_id))
         clock = (run.started_at or utc_now()).astimezone().strftime("%H:%M:%S")
-        where = labels.execution_text(run)
+        where = run_facts.execution_text(run)
         text = text_of(call_node(run))
         self._line(f"{turn_id}  {clock} {text}{f'  ({where})' if where else ''}")
         if run.approval:
@@ -202,14 +202,14 @@ class PlainPrinter:
         for run in turn.tool_runs:
             if (turn.id, run.tool_call_id) not in self._ended:
                 self._call(turn.id, run)  # the response was cut off, so its calls never started
-        if failure := labels.turn_failure(turn):
+        if failure := run_facts.turn_failure(turn):
             self._line(f"{turn.id}  ✕ {failure}")
-        for note in labels.turn_notes(turn):
+        for note in run_facts.turn_notes(turn):
             if note not in map(
-                labels.note_text, turn.notices
+                run_facts.note_text, turn.notices
             ):  # notices were printed when they arrived
                 self._line(f"     note: {note}")
-        self._line(f"     {labels.turn_numbers(turn)}")
+        self._line(f"     {run_facts.turn_numbers(turn)}")
 
     def _text(self, turn: EngineTurn) -> None:
         if not self._renders:

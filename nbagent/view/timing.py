@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from nbagent.contracts.records import EngineTurn, ToolRun
-from nbagent.view.labels import is_failure
+from nbagent.view.run_facts import is_failure
 from nbagent.view.text_format import format_duration
 
 Kind = Literal["model", "tool", "wait", "bad"]

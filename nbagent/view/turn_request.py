@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nbagent.contracts.messages import Message
 from nbagent.contracts.records import EngineTurn, RunRecord, TurnRequest
-from nbagent.view import labels
+from nbagent.view import run_facts
 from nbagent.view.images import part_text
 from nbagent.view.node import Node, h, line
 from nbagent.view.text_format import (
@@ -86,7 +86,7 @@ def request_node(run: RunRecord, turn: EngineTurn, *, is_open: bool = False) -> 
     return h(
         "details",
         "nba-request",
-        h("summary", "", h("small", "", labels.request_text(request))),
+        h("summary", "", h("small", "", run_facts.request_text(request))),
         h("div", "", *rows),
         data_key=f"{turn.id}/request",
         open_="" if is_open else None,
@@ -99,7 +99,7 @@ def _prompt_and_tools(request: TurnRequest) -> tuple[str, str]:
 
 def message_nodes(message: Message) -> list[Node]:
     """Draw the text of a message. Pictures are drawn in the tool's card or with the prompt."""
-    name = one_line(sanitize_value(message.name), labels.NAME_CHARS) if message.name else ""
+    name = one_line(sanitize_value(message.name), run_facts.NAME_CHARS) if message.name else ""
     pieces = [part_text(part) for part in message.content]
     pieces += [
         f"{sanitize_value(c.name)}({summarize_arguments(c.arguments)})" for c in message.tool_calls

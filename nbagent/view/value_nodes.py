@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from nbagent.contracts.messages import ImagePart, Message
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.view import labels, run_status
+from nbagent.view import run_facts, run_status
 from nbagent.view.images import figures_of, insert_figures, render_parts
 from nbagent.view.markdown import markdown_nodes
 from nbagent.view.node import Node, h
@@ -75,7 +75,7 @@ def runs_node(runs: Sequence[RunRecord]) -> Node:
     for index, run in enumerate(runs):
         summary = f"{run_status.status_of(run).mark} {one_line(sanitize_prose(run.prompt), 90)}"
         row = summary_row(
-            run.id[:8], [summary], f"{sparkline(run)} {labels.facts_line(run)}".strip()
+            run.id[:8], [summary], f"{sparkline(run)} {run_facts.facts_line(run)}".strip()
         )
         inner = picture(run, actions=False) if index < 20 else f"%agent show {run.id[:8]}"
         rows.append(h("details", "nba-turn", h("summary", "", row), inner))
@@ -89,7 +89,7 @@ def runs_text(runs: Sequence[RunRecord]) -> str:
         mark = run_status.status_of(run).mark
         when = format_start(run.started_at)
         text = f"{run.id[:8]}  {when}  {mark} {one_line(sanitize_prose(run.prompt), 60)}"
-        lines.append(f"{text}  {sparkline(run)}  {labels.facts_line(run)}".rstrip())
+        lines.append(f"{text}  {sparkline(run)}  {run_facts.facts_line(run)}".rstrip())
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from nbagent.engine.overflow import request_chars
 from nbagent.providers.offline import call, error, script
 from nbagent.session.stores import close_stores
 from nbagent.store.rows import from_notebook_json, to_notebook_json
-from nbagent.view.labels import request_text
+from nbagent.view.run_facts import request_text
 
 REFUSAL = error("LLM_CONTEXT_OVERFLOW", "too long")
 SIZES = {"a": 40_000, "b": 9_000, "c": 300, "d": 20_000, "e": 20_000}

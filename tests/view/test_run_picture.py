@@ -22,7 +22,7 @@ from nbagent.contracts.errors import ErrorInfo, ModelCode
 from nbagent.contracts.messages import ImagePart, Message
 from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, error, script
-from nbagent.view import labels, run_status
+from nbagent.view import run_facts, run_status
 from nbagent.view.images import render_parts as drawn_images
 from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.markdown import markdown_nodes
@@ -217,7 +217,9 @@ def test_the_head_says_workflow_step_and_agent_and_turns_say_the_moves() -> None
     places = ["story-flow · mira"]
     for event in story.events[:-1]:
         live.apply(event)
-        place = labels.workflow_position(live.record(), next(iter(live.record().turns[-1:]), None))
+        place = run_facts.workflow_position(
+            live.record(), next(iter(live.record().turns[-1:]), None)
+        )
         places += [place] if place != places[-1] else []
     assert places[-1] == "story-flow · draft · otto"
     for form in (*forms(story.run), printed(story.events)):

@@ -86,7 +86,7 @@ def _joined_names(*names: str | None) -> str:
     return " · ".join(one_line(sanitize_value(name), NAME_CHARS) for name in names if name)
 
 
-def run_facts(run: RunRecord, *, elapsed_ms: float | None = None) -> list[Fact]:
+def head_facts(run: RunRecord, *, elapsed_ms: float | None = None) -> list[Fact]:
     """Numbers of the head, after the position in a workflow if there is one.
 
     Args:
@@ -116,7 +116,7 @@ def _number_fact(text: str, detail: str = "") -> Fact:
 
 def facts_line(run: RunRecord) -> str:
     """Numbers of the head in one line."""
-    return " · ".join(" ".join(filter(None, fact)) for fact in run_facts(run))
+    return " · ".join(" ".join(filter(None, fact)) for fact in head_facts(run))
 
 
 def _cache_text(usage: Usage) -> str:
