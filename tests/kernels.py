@@ -29,6 +29,8 @@ _KEYS = ("LLM_", "OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_", "DEEPSEEK_", "AZ
 def clean_environment(folder: Path, **more: str) -> dict[str, str]:
     """An environment without keys, with a store and an IPython of its own under `folder`."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(_KEYS)}
+    # Otherwise each process of a test compiles all of nbagent again.
+    plain.pop("PYTHONDONTWRITEBYTECODE", None)
     own = {
         "NBAGENT_HOME": str(folder / "nbagent-home"),
         "NBAGENT_OFFLINE_DELAY_MS": "0",

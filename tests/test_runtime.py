@@ -17,7 +17,6 @@ from nbagent import Agent, tool
 from nbagent.providers.offline import call, calls, script, step
 
 
-@pytest.mark.timed
 def test_process_ends_quietly_while_runs_are_at_work() -> None:
     code = """
 import asyncio
@@ -62,7 +61,6 @@ async def waits() -> str:
     return "waited"
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("held", [holds_its_loop, yields_for_ever])
 @pytest.mark.parametrize("end", ["timeout", "stop"])
 def test_async_tool_that_never_waits_ends_alone(held: Any, end: str) -> None:

@@ -127,7 +127,13 @@ def test_the_end_is_saved_small_and_each_listed_run_opens_below(notebook: Notebo
     assert "Say 0" in json.dumps(notebook.save()["cells"][QUICK]["outputs"])
 
 
-@pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
+@pytest.mark.parametrize(
+    "trusted",
+    [
+        pytest.param(False, id="untrusted"),
+        pytest.param(True, id="trusted", marks=pytest.mark.proof),
+    ],
+)
 @IN_LAB
 def test_opened_again_it_reads_well_without_buttons(
     app: App, trusted: bool, saved: dict[str, Any], chromium: Browser, server: Server

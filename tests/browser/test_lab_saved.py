@@ -125,7 +125,7 @@ def nothing_ran(notebook: Notebook) -> None:
     [
         pytest.param("trusted", marks=pytest.mark.proof),
         "untrusted",
-        "trusted, without a kernel",
+        pytest.param("trusted, without a kernel", marks=pytest.mark.proof),
     ],
 )
 def test_opened_again_it_reads_well_and_runs_nothing(

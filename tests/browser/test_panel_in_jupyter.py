@@ -265,7 +265,7 @@ def test_a_prompt_waits_for_a_busy_kernel_and_says_so(desk: Desk) -> None:
 
 
 @ONLY_IN_LAB
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.proof), "dark"])
 def test_words_have_contrast_and_everything_has_a_name(
     app: App, open_notebook: OpenNotebook, theme: str
 ) -> None:

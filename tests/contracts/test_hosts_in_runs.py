@@ -119,7 +119,6 @@ def test_what_goes_wrong_is_a_typed_error_that_says_something(case: HostCase) ->
         assert (code_of(it), code in CODES) == (code, True), what
 
 
-@pytest.mark.timed
 def test_a_stop_ends_a_call_at_once(case: HostCase) -> None:
     if case.slow is None:
         return

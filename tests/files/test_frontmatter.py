@@ -126,7 +126,6 @@ READ_AS_TEXT = {
 }
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_cannot_be_read_or_would_take_long_is_a_typed_error(name: str) -> None:
     began = time.process_time()

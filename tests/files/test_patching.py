@@ -142,7 +142,6 @@ def test_the_diff_for_a_person_can_be_applied_and_is_whole_also_of_large_texts()
     assert len(middle.splitlines()) < 20
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     "diff",
     [

@@ -323,7 +323,6 @@ def test_a_run_of_a_cell_is_reopened_with_its_options_and_goes_on(stage: Stage) 
     assert run.options["tools"] == ["population"]
 
 
-@pytest.mark.timed
 def test_the_newest_runs_are_drawn_first_and_all_on_demand(stage: Stage) -> None:
     run = stage.run("Say hello")
     for n in range(199):

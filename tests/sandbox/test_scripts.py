@@ -140,7 +140,6 @@ def test_a_traceback_shows_the_script_and_nothing_of_what_started_it(tmp_path: P
         assert "SyntaxError" in broken.stderr
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("after_s", [0.0, 0.4])
 def test_a_stop_ends_it_at_once(tmp_path: Path, level: LevelName, after_s: float) -> None:
     token = CancelToken()
@@ -255,7 +254,6 @@ def sleeping(nap: str) -> bool:
     return False
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     ("text", "ended"),
     [
@@ -284,7 +282,6 @@ ON_THE_SUPERVISOR = {
 }
 
 
-@pytest.mark.timed
 @linux
 @pytest.mark.parametrize("case", ON_THE_SUPERVISOR)
 def test_a_script_that_attacks_its_supervisor_leaves_nothing_alive(

@@ -287,7 +287,6 @@ def test_edited_arguments_are_previewed_and_nothing_runs_meanwhile(
     assert only(run).reason == "for the session (this exact call)"
 
 
-@pytest.mark.timed
 def test_a_stop_while_a_question_is_open_ends_the_run_at_once_and_is_nobodys_decision() -> None:
     async def never(question: Question) -> bool:
         threading.Timer(0.3, run.stop).start()

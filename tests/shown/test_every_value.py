@@ -38,7 +38,6 @@ def no_constant(name: str) -> Any:
     raise AssertionError(f"{name} is no JSON")
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("name", VALUES)
 def test_every_value_is_shown_within_its_budget_and_is_a_result_of_valid_json(name: str) -> None:
     make, words = VALUES[name]
@@ -256,7 +255,6 @@ HUGE: dict[str, Any] = {
 """Cells that take longer to write out than anybody waits."""
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", HUGE)
 def test_huge_cells_of_many_rows_are_not_written_out(kind: str) -> None:
     frame: Any = pd.DataFrame({"a": [HUGE[kind]] * 20_000, "b": range(20_000)})

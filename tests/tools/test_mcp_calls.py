@@ -107,7 +107,6 @@ def test_person_sees_server_and_command_beside_the_call(door: Door) -> None:
     assert "sent as" not in pieces, "the question shows the arguments themselves"
 
 
-@pytest.mark.timed
 def test_stop_cancels_the_call_and_tells_the_server(door: Door) -> None:
     began = time.monotonic()
     stopped = Door(door.server)
@@ -331,7 +330,6 @@ def test_tools_are_listed_and_called_and_show_their_progress(web: Door) -> None:
     assert ("step 3", 1.0) in web.fractions
 
 
-@pytest.mark.timed
 def test_stop_reaches_the_server(web: Door, said: Path) -> None:
     before = said.read_text().count("cancelled sleep")
     began = time.monotonic()

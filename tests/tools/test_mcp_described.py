@@ -305,7 +305,6 @@ ROOTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("schema", ROOTS.values(), ids=ROOTS)
 def test_root_becomes_an_object_in_no_time(schema: Any) -> None:
     began = time.process_time()

@@ -113,7 +113,6 @@ def test_servers_start_side_by_side_within_their_timeout_and_the_run_says_so() -
     assert waits[1:] == ["the MCP server 'one' starts; the MCP server 'two' starts", ""]
 
 
-@pytest.mark.timed
 def test_stop_does_not_wait_for_a_server_that_starts() -> None:
     made = mcp("slow", command=hand("--silent"))
     run = nbagent.Agent(model=offline.script(["Done."]), tools=[made]).start("Go.")

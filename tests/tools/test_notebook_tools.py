@@ -321,11 +321,10 @@ def test_what_has_a_secret_name_inside_a_value_is_not_shown(notebook: Notebook, 
     assert secret not in texts + str(notebook.listed())
 
 
-@pytest.mark.timed
 def test_masking_code_takes_no_time_for_long_words() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     mask_secrets("a" * 200_000 + "=" * 200_000 + "'" + "key='" * 20_000)
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
     assert mask_secrets("db_password = 'x y'; n = 'z'") == f"db_password = '{HIDDEN}'; n = 'z'"
 
 

@@ -109,7 +109,6 @@ def test_a_comparison_takes_two_to_eight_runs(n: int) -> None:
         nbagent.compare(*[run] * n)
 
 
-@pytest.mark.timed
 def test_long_texts_are_compared_by_word_and_in_bounded_time() -> None:
     words = " ".join(f"w{i % 7}" for i in range(40_000))
     began = time.process_time()

@@ -108,7 +108,6 @@ def test_blocks_are_drawn_as_they_close_and_the_open_one_is_text() -> None:
     assert "".join(op[2] for op in ops if op[0] == "add").endswith("ow **open")
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", ["words", "one list", "one fence", "reasoning"])
 def test_ten_thousand_deltas_stay_small_and_cheap(kind: str) -> None:
     piece = {"one list": "- a b\n", "one fence": "x = 1\n"}.get(kind, "word ")
@@ -451,7 +450,6 @@ def test_prices_and_hostile_tex_stay_text(text: str) -> None:
     assert "mathjax_process" not in html(picture(Story().turn(text).end().run))
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     "text",
     [

@@ -83,26 +83,42 @@ def test_an_answer_is_what_the_server_said_whole_and_in_any_pieces(
             assert sum(KEY in text for text in asked.headers.values()) == 1
             assert KEY not in f"{asked.line} {asked.body}"
             assert asked.headers["accept-encoding"] == "identity", "what is packed comes late"
-    for newline in (b"\n", b"\r\n", b"\r") if case.thorough else ():
-        body = case.stream.replace(b"\n", newline)
-        plays = [
-            case.play(stream=True, body=b"\xef\xbb\xbf" + body, pieces=1),
-            case.play(stream=True, body=body, pieces=3, framing="none"),
-        ]
-        for outcome in world.answers(wire, case, plays, stream=True):
-            check(case, outcome)
 
 
 @cases("answers", lambda case: case.thorough, once=True)
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
+def test_line_ends_do_not_matter_byte_by_byte(
+    world: World, wire: WireSetup, case: AnswerCase, newline: bytes
+) -> None:
+    body = case.stream.replace(b"\n", newline)
+    plays = [
+        case.play(stream=True, body=b"\xef\xbb\xbf" + body, pieces=1),
+        case.play(stream=True, body=body, pieces=3, framing="none"),
+    ]
+    for outcome in world.answers(wire, case, plays, stream=True):
+        check(case, outcome)
+
+
+@pytest.mark.parametrize(
+    "every",
+    [
+        pytest.param(7, id="every seventh byte"),
+        pytest.param(1, id="every byte", marks=pytest.mark.proof),
+    ],
+)
+@cases("answers", lambda case: case.thorough, once=True)
 def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
-    world: World, wire: WireSetup, case: AnswerCase
+    world: World, wire: WireSetup, case: AnswerCase, every: int
 ) -> None:
     found = wire.ended.search(case.stream)
     assert found, "the stream has no marker of its end"
-    cuts = [case.play(stream=True, body=case.stream[:end]) for end in range(len(case.stream))]
+    # Around the marker of the end each byte decides.
+    near = range(found.start() - 8, len(case.stream))
+    ends = sorted({*range(0, len(case.stream), every), *near})
+    cuts = [case.play(stream=True, body=case.stream[:end]) for end in ends]
     outcomes = world.answers(wire, case, cuts, stream=True)
     whole = 0
-    for end, (chunks, result) in enumerate(outcomes):
+    for end, (chunks, result) in zip(ends, outcomes, strict=True):
         if isinstance(result, ModelError):
             assert result.code in ("LLM_BAD_RESPONSE", "LLM_HTTP_ERROR")
             assert case.text.startswith("".join(chunk.content for chunk in chunks))
@@ -112,7 +128,7 @@ def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
         check(replace(case, usage=None), (chunks, result))
         whole += 1
     assert whole, "behind its marker an answer is whole"
-    ends = range(len(case.body.rstrip()))
+    ends = [*range(0, len(case.body.rstrip()), every), len(case.body.rstrip()) - 1]
     cuts = [case.play(stream=False, body=case.body[:end]) for end in ends]
     for _, result in world.answers(wire, case, cuts, stream=False):
         assert isinstance(result, ModelError)

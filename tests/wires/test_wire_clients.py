@@ -50,7 +50,6 @@ def test_text_that_arrives_together_is_one_chunk(world: World) -> None:
     assert [item.content for item in chunks if item.content] == ["a" * 9]
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("begin", ["", "<think>", "<think>x"])
 def test_a_flood_of_blank_lines_is_read_in_linear_time(world: World, begin: str) -> None:
     blank = sse(chunk({"content": "\n"}), end=b"") * 30_000

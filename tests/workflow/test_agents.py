@@ -105,7 +105,6 @@ def test_marks_are_filled_in_and_an_unknown_one_is_an_error_in_a_path_alone() ->
     assert marks.fill_text("{bundle-root}") == ("{bundle-root}", ("{bundle-root}",))
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("text", ["{" * 200_000, "{{a " * 50_000])
 def test_prose_full_of_braces_is_read_in_moments(text: str) -> None:
     begun = time.process_time()
@@ -193,7 +192,6 @@ def test_each_fault_is_named_with_its_line(lines: str, faults: list[str]) -> Non
         assert "\n" not in str(fault)
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize(
     ("text", "file", "why"),
     [
