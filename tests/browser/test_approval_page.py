@@ -89,9 +89,15 @@ def test_one_click_is_one_answer(page: Page, choice: str) -> None:
 
 def test_what_comes_up_under_a_finger_is_no_answer(page: Page) -> None:
     stage = unasked(page)
+    page.clock.install(time=0)
+    page.clock.pause_at(1_000)
     stage.play([asked("c1", "fs.write", ARGS, pieces=PIECES)])
+    page.clock.run_for(200)
     button(page, "Allow once").evaluate("node => node.click()")
     assert answers(stage) == []
+    page.clock.run_for(800)
+    button(page, "Allow once").evaluate("node => node.click()")
+    assert [answer["choice"] for answer in answers(stage)] == ["once"]
 
 
 def test_a_denial_takes_a_reason_and_enter_sends_it(page: Page) -> None:
