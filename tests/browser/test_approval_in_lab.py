@@ -103,6 +103,7 @@ def test_a_click_arrives_while_a_tool_holds_the_main_thread(notebook: Notebook) 
     assert notebook.text(4).strip() == "['was woken', 'kept three']"
 
 
+@pytest.mark.proof
 def test_a_docked_panel_is_the_same_panel_and_asks_in_both_of_its_views(
     notebook: Notebook,
 ) -> None:

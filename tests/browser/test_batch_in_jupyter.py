@@ -151,6 +151,7 @@ def test_opened_again_it_reads_well_without_buttons(
         assert width(output, "ok") > 20 * width(output, "bad") > 0
 
 
+@pytest.mark.proof
 @IN_LAB
 def test_a_page_that_is_loaded_anew_shows_the_batch_as_it_is_and_stops_it(
     notebook: Notebook,
@@ -169,6 +170,7 @@ def test_a_page_that_is_loaded_anew_shows_the_batch_as_it_is_and_stops_it(
     notebook.wait_idle()
 
 
+@pytest.mark.proof
 @IN_LAB
 def test_a_person_labels_by_keys_and_buttons_and_the_app_takes_none_of_them(
     notebook: Notebook,

@@ -123,6 +123,7 @@ def test_text_grows_and_folds_stay_as_the_person_left_them(notebook: Notebook) -
     assert notebook.console == []
 
 
+@pytest.mark.proof
 @IN_LAB
 def test_a_pause_ends_the_run_after_its_turn_and_continue_goes_on(notebook: Notebook) -> None:
     notebook.start(PAUSED)
@@ -186,6 +187,7 @@ def test_every_button_of_a_finished_run_works_in_its_cell_and_where_it_is_shown_
     assert notebook.console == []
 
 
+@pytest.mark.proof
 @IN_LAB
 def test_several_answers_are_shown_beside_each_other_and_the_chosen_one_goes_on(
     notebook: Notebook,
@@ -210,6 +212,7 @@ def test_several_answers_are_shown_beside_each_other_and_the_chosen_one_goes_on(
     assert notebook.console == []
 
 
+@pytest.mark.proof
 @IN_LAB
 def test_a_tree_and_a_table_of_runs_open_them_below(notebook: Notebook) -> None:
     notebook.run(SEVERAL, FORK, TREE, TABLE)
@@ -243,6 +246,7 @@ def test_a_tree_and_a_table_of_runs_open_them_below(notebook: Notebook) -> None:
     assert notebook.console == []
 
 
+@pytest.mark.proof
 @IN_LAB
 def test_a_run_stands_in_boxes_and_tabs_of_widgets(notebook: Notebook) -> None:
     notebook.run(BOX)

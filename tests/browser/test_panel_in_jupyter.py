@@ -220,6 +220,7 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     assert desk.notebook.console == []
 
 
+@pytest.mark.proof
 @IN_LAB
 def test_a_person_starts_answers_and_resumes_a_workflow(desk: Desk) -> None:
     packages = desk.fold("packages")
@@ -250,6 +251,7 @@ def test_a_person_starts_answers_and_resumes_a_workflow(desk: Desk) -> None:
     expect(desk.root.locator(".nba-flow").last).to_contain_text("step-01-scope")
 
 
+@pytest.mark.proof
 @ONLY_IN_LAB
 def test_a_prompt_waits_for_a_busy_kernel_and_says_so(desk: Desk) -> None:
     desk.notebook.start(BUSY)
@@ -369,6 +371,7 @@ SENT_DRAFTS = """
 """
 
 
+@pytest.mark.proof
 @IN_LAB
 def test_a_page_loaded_anew_in_mid_run_has_all_and_two_panels_are_in_step(desk: Desk) -> None:
     desk.notebook.run(BOXED)

@@ -51,6 +51,7 @@ def saved_html(notebook: Notebook) -> str:
     return "".join(output["data"].get("text/html", ""))
 
 
+@pytest.mark.proof
 @IN_LAB
 def test_a_file_saved_in_mid_run_has_the_picture_so_far_and_the_view_does_not_move(
     app: App, open_notebook: OpenNotebook

@@ -77,7 +77,8 @@ def stops() -> list[object]:
     """A row for each work, way to stop it and place."""
     rows: list[object] = []
     for work, way, place in product(WORK, ("button", "square"), PLACES):
-        is_default = place.app == "lab" or (work, way, place) == _SMOKE
+        in_lab = place.app == "lab" and work != "computing tool"
+        is_default = in_lab or (work, way, place) == _SMOKE
         marks = () if is_default else pytest.mark.proof
         rows.append(pytest.param(work, way, place, id=f"{work}-{way}-{place}", marks=marks))
     if not OTHER_KERNELS:
