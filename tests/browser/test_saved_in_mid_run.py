@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from jupyter_apps import AREA_TOOL, IN_LAB, App, Notebook, OpenNotebook
 
 SETUP = (
