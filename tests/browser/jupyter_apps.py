@@ -54,18 +54,11 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     # A saved notebook is what a test saved.
     "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
 }
-# Otherwise a server starts two processes of node and npm for each page, and six as it starts: it
-# looks for extensions to build and for language servers.
+# Otherwise a server starts two processes of node for each page: it looks for extensions to build.
 _SERVER_CONFIG = {
-    "jupyter_server_config.d/nbagent.json": {
-        "ServerApp": {"jpserver_extensions": {"jupyter_lsp": False}}
-    },
     "labconfig/page_config.json": {
         "buildCheck": False,
-        "disabledExtensions": {
-            "@jupyterlab/extensionmanager-extension": True,
-            "@jupyterlab/lsp-extension": True,
-        },
+        "disabledExtensions": {"@jupyterlab/extensionmanager-extension": True},
     },
 }
 # `current` finds the notebook in both apps; `stops` notes when what ends after a click has ended.
