@@ -87,7 +87,7 @@ def help_of(topic: str = "") -> Listing:
     if topic in TOPICS:
         parts.append(_topic_help(TOPICS[topic]))
     if not parts:
-        near = get_close_matches(topic, [*COMMANDS, *TOPICS, *OPTION_BY_FLAG], 1, 0.4)
+        near = get_close_matches(topic, [*COMMANDS, *TOPICS, *OPTION_BY_FLAG], 1, 0.6)
         nearest = f"; the nearest is {near[0]!r}" if near else ""
         raise UsageError(f"no command or option {topic!r}{nearest}. All of them: %agent help all")
     return parts[0] if len(parts) == 1 else Listing(parts=parts)
@@ -130,7 +130,10 @@ def _basics() -> Listing:
         rows=_option_rows(_BASICS),
         parts=[
             Listing(title=_COMMANDS_TITLE, rows=_command_rows(_BASICS.commands)),
-            Listing(title="More", notes=[f"%agent help TOPIC, of {', '.join(TOPICS)}; or all"]),
+            Listing(
+                title="More",
+                notes=[f"%agent help TOPIC, where TOPIC is {', '.join(TOPICS)} or all"],
+            ),
             Listing(title="Examples", notes=[_EXAMPLES]),
         ],
     )

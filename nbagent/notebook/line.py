@@ -150,9 +150,9 @@ _RUN_OPTIONS = tuple(o.name for o in OPTIONS if o.name not in (*_CELL_OPTIONS, *
 _COMMANDS = (
     Command(
         "tools [NAMES] [options]",
-        "the tools that a model gets, and the decision on their calls. "
-        "NAMES as after --tools; without them, the tools of a cell without --tools. Rules come "
-        "from %agent config (allow=, ask=, deny=) and from --ask and --deny.",
+        "the tools that a model gets, and whether their calls are allowed. NAMES has the form of "
+        "--tools; without NAMES, the tools of a cell without --tools are listed. Rules come from "
+        "%agent config (allow=, ask=, deny=) and from --ask and --deny.",
         ("%agent tools fs,skills", "%agent config allow='fs.write(path=@project/out/*)'"),
         ("mounts", "skills", "ask", "deny"),
     ),
@@ -232,13 +232,15 @@ _COMMANDS = (
     ),
     Command(
         "workflow [PACKAGE]",
-        "a workflow package: agents, steps, and the path of its last run. PACKAGE is a folder with "
-        "workflow.md or SKILL.md, or a zip of one (.bmad); its problems are listed with file and "
-        "line. A path that ends in .md is the document of a running workflow. Without PACKAGE, the "
-        "packages of this folder are listed.",
+        "a workflow package: agents, steps, and the steps of its last run. PACKAGE is a folder "
+        "with workflow.md or SKILL.md, or a zip of one (.bmad); its problems are listed with file "
+        "and line. A path that ends in .md is the document of a running workflow. Without PACKAGE, "
+        "the packages of this folder are listed.",
         ("%agent workflow story-flow", "%agent workflow .nbagent/state/3fa81c02/workflow.md"),
     ),
-    Command("stop [--after-turn]", "stop the running run or batch.", options=("after_turn",)),
+    Command(
+        "stop [--after-turn]", "stop the run or batch that is running", options=("after_turn",)
+    ),
     Command(
         "config [NAME=VALUE …]",
         "show or set defaults for this notebook. NAME= resets a value. Options on the line of "
@@ -260,8 +262,8 @@ _COMMANDS = (
     ),
     Command(
         "help [TOPIC]",
-        "the options and commands that everybody needs. TOPIC is tools, running, batches, models, "
-        "workflow or all, or the name of a command or an option: %agent help --tools",
+        "show help. TOPIC is tools, running, batches, models, workflow or all, or the name of a "
+        "command or an option: %agent help --tools",
         takes_text=True,
     ),
 )
@@ -452,8 +454,12 @@ def _option(flag: str, command: Command | None) -> Option[Any]:
     if command is not None and (option is not None or not known):
         takes = f"it takes {', '.join(known)}" if known else "it takes no options"
         raise UsageError(f"%agent {command.name} does not take {flag}; {takes}.")
-    near = get_close_matches(flag.replace("_", "-"), known, 1, 0.0)[0]  # 0.0: always names one
-    raise UsageError(f"unknown option {flag!r}; the nearest is {near!r}. All of them: %agent help")
+    name = flag.lstrip("-").replace("-", "_")
+    if name in Settings.rows():
+        raise UsageError(f"{flag!r} is a setting, not an option: use %agent config {name}=VALUE")
+    near = get_close_matches(flag.replace("_", "-"), known, 1, 0.6)
+    nearest = f"; the nearest is {near[0]!r}" if near else ""
+    raise UsageError(f"unknown option {flag!r}{nearest}. All of them: %agent help all")
 
 
 def _value(option: Option[Any], flag: str, text: str | None, rest: deque[str]) -> Any:

@@ -223,7 +223,7 @@ class _Shared(Values):
     )
     cache = Option[str | None](
         "--cache off | auto | replay | refresh",
-        "reuse recorded answers: auto sends the missing ones, replay none",
+        "reuse recorded answers: auto asks for missing ones, replay never",
         choices=("off", "auto", "replay", "refresh"),
     )
     cassette = Option[str | None](
@@ -241,7 +241,9 @@ class _Shared(Values):
         types.tools,
     )
     max_turns = _LimitOption("--max-turns N", "pause after N turns", _POSITIVE_INT, 20)
-    max_requests = _LimitOption("", "end after N requests without a new prompt", _POSITIVE_INT, 50)
+    max_requests = _LimitOption(
+        "", "end the run after N requests since your last prompt", _POSITIVE_INT, 50
+    )
     max_repeated_failures = _LimitOption(
         "", "pause after N identical failing calls", _POSITIVE_INT, 3
     )
@@ -269,7 +271,7 @@ class _Shared(Values):
     )
     trim = _ProjectOption(
         "--trim tool-results | none",
-        "shorten old tool results once a request was too large",
+        "shorten old tool results after a request was too large",
         default="none",
         choices=("tool-results", "none"),
     )

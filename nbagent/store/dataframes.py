@@ -12,6 +12,7 @@ import reprlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
@@ -89,8 +90,10 @@ def _check_filter_names(name: str, filters: dict[str, Any]) -> None:
     known = dict.fromkeys((*FRAMES[name].columns, *general))
     for filter_name in filters:
         if filter_name not in known:
+            near = get_close_matches(filter_name, known, 1)
+            nearest = f"; the nearest is {near[0]!r}" if near else ""
             raise UsageError(
-                f"there is no filter {filter_name!r}; the filters are {', '.join(known)}"
+                f"there is no filter {filter_name!r}{nearest}. The filters are {', '.join(known)}"
             )
     if filters.get("whole") and "run" not in filters:
         raise UsageError('whole=True needs the run: nbagent.messages(run="last", whole=True)')

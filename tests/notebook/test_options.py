@@ -58,7 +58,8 @@ def test_options_of_a_line_are_kept_with_the_run(shell: MagicShell, line: str) -
 
 REFUSED: dict[str, tuple[str, ...]] = {
     "--modle x": ("'--modle'", "'--model'"),
-    "-x": ("'-x'", "nearest"),
+    "-x": ("unknown option '-x'. All of them: %agent help all",),
+    "--max-requests 3": ("'--max-requests' is a setting", "%agent config max_requests="),
     "--model a --model b": ("--model", "twice"),
     "--model --quiet": ("--model needs a value", "--model=--quiet"),
     "--model ''": ("--model=''", "provider:model"),

@@ -381,7 +381,11 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
         ("started_at", 5, "started_at=5 is not a valid filter; give a datetime or a text"),
         ("limit", -1, "limit must be a whole number from 0, not -1"),
         ("turn_id", [*map(str, range(40_000))], "give string, or up to 30,000 of them"),
-        ("runid", "x", "there is no filter 'runid'; the filters are run_id, "),
+        (
+            "runid",
+            "x",
+            "there is no filter 'runid'; the nearest is 'run_id'. The filters are run_id, ",
+        ),
         # A word that is nearly one that rows have.
         ("model", "m-1", "no row has model='m-1'; did you mean 'openai:m-1'?"),
         ("phase_after", ["Failed", "Complete"], "did you mean 'Completed'?"),
