@@ -191,7 +191,7 @@ def test_the_panel_shows_it_as_text(
     }
     watched.open("<!doctype html><body></body>")
     load_views(watched.page, "panel.js")
-    watched.page.evaluate(_PANEL, {"fields": fields, "state": state})
+    watched.page.evaluate(_PANEL, {"fields": fields, "exports": [["html", "HTML"]], "state": state})
     pictures = [picture(run, kernel="k-1") for run in runs]
     told = [{"kind": "thread", "pictures": pictures, "more": 1, "draft": all_of_it, "state": state}]
     for name in ("models", "packages", "runs", "session"):

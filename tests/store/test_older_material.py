@@ -356,5 +356,7 @@ def test_the_earlier_code_opens_and_continues_what_is_written_today(
     earlier, today = read_by(tmp_path, made, code), read_by(tmp_path, made)
     for one in (earlier, today):
         one["read"]["store"] = comparable(one["read"]["store"])
+        # The store keeps the names of limits of before, an export has those of its own code.
+        one["records"] = [with_older_names(line) for line in one["records"]]
     for part in ("read", "records", "continued runs"):
         assert earlier[part] == today[part]
