@@ -13,7 +13,9 @@ quoted in outputs, logs and records. `ErrorInfo` is the frozen form for records.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from nbagent.contracts.secrets import redact, redact_json, redact_truncated, register_environment
@@ -167,6 +169,12 @@ def error_from_info(info: ErrorInfo) -> NbagentError:
     kinds = ((EngineCode, EngineError), (ToolCode, ToolError))
     kind = next((kind for codes, kind in kinds if info.code in get_args(codes)), ModelError)
     return kind(info.message, code=info.code, details=info.details)
+
+
+def nearest_hint(name: str, known: Iterable[str]) -> str:
+    """Suggest the most similar name: `; the nearest is 'model'`, empty if none is similar."""
+    near = get_close_matches(name, list(known), 1)
+    return f"; the nearest is {near[0]!r}" if near else ""
 
 
 def describe_error(error: BaseException) -> str:

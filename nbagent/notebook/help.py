@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from textwrap import wrap
 from typing import Any
 
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import UsageError, nearest_hint
 from nbagent.notebook.line import BATCH_OPTIONS, COMMANDS, OPTION_BY_FLAG, Command, Line, options_of
 from nbagent.settings.options import Option, Settings
 from nbagent.view.listing import Listing
@@ -87,8 +86,7 @@ def help_of(topic: str = "") -> Listing:
     if topic in TOPICS:
         parts.append(_topic_help(TOPICS[topic]))
     if not parts:
-        near = get_close_matches(topic, [*COMMANDS, *TOPICS, *OPTION_BY_FLAG], 1, 0.6)
-        nearest = f"; the nearest is {near[0]!r}" if near else ""
+        nearest = nearest_hint(topic, [*COMMANDS, *TOPICS, *OPTION_BY_FLAG])
         raise UsageError(f"no command or option {topic!r}{nearest}. All of them: %agent help all")
     return parts[0] if len(parts) == 1 else Listing(parts=parts)
 

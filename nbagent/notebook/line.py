@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import UsageError, nearest_hint
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.export.formats import FORMATS
 from nbagent.settings import types
@@ -392,12 +391,11 @@ def _question(line: str, word: str, rest: str) -> str:
     """Return a line without a command if it is a sentence; else raise UsageError."""
     # A misspelt command must not be sent to a model, so a single word is no question, except in a
     # script without spaces, such as Chinese.
-    near = get_close_matches(word.lower(), COMMANDS, 1)
+    nearest = nearest_hint(word.lower(), COMMANDS)
     ends = line.strip().endswith(("?", "!", ".", "…", "？", "！", "。"))
-    is_sentence = (ends and bool(rest or not word.isascii())) or (not near and " " in rest)
+    is_sentence = (ends and bool(rest or not word.isascii())) or (not nearest and " " in rest)
     if is_sentence and not word.startswith("-"):
         return line.strip()
-    nearest = f"; the nearest is {near[0]!r}" if near else ""
     raise UsageError(
         f"%agent has no command {word!r}{nearest} (all: {', '.join(COMMANDS)}). To ask a model, "
         "write a sentence, or %%agent with its options and the prompt on the next line."
@@ -457,8 +455,7 @@ def _option(flag: str, command: Command | None) -> Option[Any]:
     name = flag.lstrip("-").replace("-", "_")
     if name in Settings.rows():
         raise UsageError(f"{flag!r} is a setting, not an option: use %agent config {name}=VALUE")
-    near = get_close_matches(flag.replace("_", "-"), known, 1, 0.6)
-    nearest = f"; the nearest is {near[0]!r}" if near else ""
+    nearest = nearest_hint(flag.replace("_", "-"), known)
     raise UsageError(f"unknown option {flag!r}{nearest}. All of them: %agent help all")
 
 

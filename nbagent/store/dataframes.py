@@ -12,12 +12,11 @@ import reprlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
 from nbagent.contracts.canonical import json_object, load_json, utc_now
-from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.errors import StoreError, UsageError, nearest_hint
 from nbagent.store.columns import (
     CORRUPT_ROW,
     FRAMES,
@@ -90,8 +89,7 @@ def _check_filter_names(name: str, filters: dict[str, Any]) -> None:
     known = dict.fromkeys((*FRAMES[name].columns, *general))
     for filter_name in filters:
         if filter_name not in known:
-            near = get_close_matches(filter_name, known, 1)
-            nearest = f"; the nearest is {near[0]!r}" if near else ""
+            nearest = nearest_hint(filter_name, known)
             raise UsageError(
                 f"there is no filter {filter_name!r}{nearest}. The filters are {', '.join(known)}"
             )

@@ -35,7 +35,7 @@ _MAX_PICTURE_CHARS = 120_000
 _CONTEXT_CHARS = 160
 """Shown characters of equal text on either side of a difference."""
 _MAX_EQUAL_PAIRS = 1_000_000
-"""Pairs of equal text_format. `SequenceMatcher` is slow with them: this number takes 0.2 s."""
+"""Pairs of equal words. `SequenceMatcher` is slow with them: this number takes 0.2 s."""
 _MAX_TOKENIZED_BYTES = 4_000
 """Bytes of a turn or a call from which its words are taken for the alignment."""
 _WORD = re.compile(r"\w+")

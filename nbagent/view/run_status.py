@@ -6,11 +6,7 @@ from typing import Literal, NamedTuple
 
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import RunRecord
-from nbagent.view.text_format import (
-    one_line,
-    pluralize,
-    sanitize_value,
-)
+from nbagent.view.text_format import one_line, pluralize, sanitize_value
 
 Tone = Literal["ok", "live", "waits", "bad"]
 
