@@ -18,8 +18,10 @@ from nbagent.providers.offline import call, calls, script, step
 
 
 def test_process_ends_quietly_while_runs_are_at_work() -> None:
+    # Development mode also reports each callback that took 0.1 s, which a busy machine causes.
     code = """
-import asyncio
+import asyncio, logging
+logging.getLogger("asyncio").setLevel(logging.ERROR)
 from nbagent import Agent, tool
 from nbagent.runtime import RunTask, wait
 run_task = RunTask()
