@@ -1,355 +1,432 @@
-"""Frames and the tables behind them, as data. Imports neither SQLite nor pandas.
+"""The tables of the store as data: each column once, with its dtype, its field and its meaning.
 
-A column of a frame is the table's column of the same name, or an SQL expression; its dtype follows
-from its name. Tables never change within a VERSION: a store of an earlier version is set aside.
+A declaration serves CREATE, ALTER TABLE, writing, reading, frames and their documentation. Fields
+of a record without a column are stored in `doc`, as one JSON document that the model reads.
+
+To add a column, declare it with `since` = VERSION + 1: VERSION follows, and stores of earlier
+versions get the column when they are opened (`migrations`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
-
-from nbagent.contracts.approval import Approval
-from nbagent.contracts.errors import ErrorCode
-from nbagent.contracts.messages import Role
-from nbagent.contracts.model import FinishReason
-from nbagent.contracts.records import Phase, RanIn
-from nbagent.contracts.stop_reasons import StopReason
+from typing import Literal
 
 APPLICATION_ID = 0x6E626167
 """`nbag` in ASCII: marks our file among SQLite databases."""
-VERSION = 6
-"""Version of the tables. Earlier versions of nbagent wrote 1 to 5."""
+OLDEST_VERSION = 6
+"""Oldest version that is migrated. Versions 1 to 5 were never released."""
+OLDEST_READER = 7
+"""Oldest version whose code reads the stores of this version. Added columns do not raise it."""
+OLDEST_SAVED_VERSION = 5
+"""Oldest version of the records in saved notebooks that is read. Version 6 only added columns."""
 CORRUPT_ROW = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """Exceptions of reading a row that was changed from outside or damaged."""
 
 Dtype = Literal["string", "Int64", "Float64", "boolean", "category", "datetime64[us, UTC]"]
 TIMESTAMP: Dtype = "datetime64[us, UTC]"
 """Tables store microseconds since 1970, UTC."""
-TOKEN_COLUMNS = (
-    *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens"),
-    "cache_write_tokens",
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table, of a frame, or of both."""
+
+    name: str
+    dtype: Dtype = "string"
+    doc: str = ""
+    """Meaning of a cell, for the documentation of frames."""
+    path: str = ""
+    """Field of the record that a cell holds (`case.batch`); empty: the field of its name."""
+    sql: str = ""
+    """SQL of a frame's column that is no stored cell of the frame's own table."""
+    since: int = OLDEST_VERSION
+    """Version of the store that has the column first."""
+    is_json: bool = False
+    """A cell holds JSON; NULL for no value."""
+    is_hash: bool = False
+    """A cell is the number of a row in `hashes`. Rows of version 6 hold the hash itself."""
+    in_frame: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table: its columns, and its primary key as the end of CREATE TABLE."""
+
+    columns: tuple[Column, ...]
+    key: str
+    since: int = OLDEST_VERSION
+    by_name: dict[str, Column] = field(init=False)
+
+    def __post_init__(self) -> None:
+        stored = {column.name: column for column in self.columns if not column.sql}
+        object.__setattr__(self, "by_name", stored)
+
+
+def _text(name: str, doc: str = "", *, path: str = "", sql: str = "", since: int = 6) -> Column:
+    return Column(name=name, doc=doc, path=path, sql=sql, since=since)
+
+
+def _json(name: str, doc: str = "", *, path: str = "", sql: str = "") -> Column:
+    return Column(name=name, doc=doc, path=path, sql=sql, is_json=True)
+
+
+def _word(name: str, doc: str = "", *, path: str = "", sql: str = "") -> Column:
+    """Column of a word that many rows share."""
+    return Column(name=name, dtype="category", doc=doc, path=path, sql=sql)
+
+
+def _count(name: str, doc: str = "", *, path: str = "", sql: str = "") -> Column:
+    return Column(name=name, dtype="Int64", doc=doc, path=path, sql=sql)
+
+
+def _number(name: str, doc: str = "", *, path: str = "") -> Column:
+    return Column(name=name, dtype="Float64", doc=doc, path=path)
+
+
+def _flag(name: str, doc: str = "", *, path: str = "", sql: str = "") -> Column:
+    return Column(name=name, dtype="boolean", doc=doc, path=path, sql=sql)
+
+
+def _time(name: str, doc: str = "", *, path: str = "") -> Column:
+    return Column(name=name, dtype=TIMESTAMP, doc=doc, path=path)
+
+
+def _hash(name: str, doc: str = "", *, path: str = "") -> Column:
+    return Column(name=name, dtype="category", doc=doc, path=path, is_hash=True)
+
+
+def _internal(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name=name, in_frame=False) for name in names)
+
+
+COMPUTED = "-"
+"""`path` of a cell that is computed from the record: it is not read back into one."""
+RUN_ID = _text("run_id", "run: 16 hex digits, to join frames", sql="r.run_id")
+SESSION = _word("session", "session of the run", sql="r.session")
+BATCH = _word("batch", "batch of the run; missing for other runs", sql="r.batch")
+TURN_ID = _text(
+    "turn_id",
+    "turn: C01, C02, …, counted in the conversation",
+    sql="CASE WHEN x.turn > 0 THEN printf('C%02d', x.turn) END",
 )
-"""All NULL if the server reported no usage."""
-_BOOLEAN_COLUMNS = frozenset(("ok", "truncated", "edited", "has_image", "accepted"))
-_INTEGER_COLUMNS = frozenset(
-    (
-        *("execution_count", "turns", "turn", "tool_calls", "tool_errors", "n_unpriced"),
-        *("attempts", "n_messages", "n_new", "trimmed", "position", "result_chars"),
-        *("result_tokens_est", "repeat_n", "chars", "runs", "attempt", "version", *TOKEN_COLUMNS),
+PROVIDER = _word(
+    "provider",
+    "part of `model` before the colon",
+    sql="substr(x.model, 1, instr(x.model, ':') - 1)",
+)
+
+
+def _error_columns(of: str) -> tuple[Column, ...]:
+    return (
+        _word("error_code", f"code of the error of the {of}", path="error.code"),
+        _text("error", "its message", path="error.message"),
     )
-)
-_CATEGORY_COLUMNS = frozenset(
-    (
-        *("session", "kind", "notebook", "phase", "phase_before", "phase_after", "stop_reason"),
-        *("finish_reason", "error_code", "agent", "workflow", "node", "provider", "server"),
-        *("model", "served_model", "source", "host", "tool_name", "role", "approval"),
-        *("approved_by", "ran_in", "isolation", "template_sha", "system_sha", "toolset_sha"),
-        *("tool_sha", "nbagent_version", "from_node", "to_node", "label"),
-        *("batch", "scorer", "by"),
+
+
+def _token_columns(path: str) -> tuple[Column, ...]:
+    """Columns of usage; all missing if the server reported none."""
+    return (
+        _count("prompt_tokens", "tokens sent, cached ones included", path=f"{path}.prompt_tokens"),
+        _count(
+            "completion_tokens",
+            "tokens of answers, with reasoning",
+            path=f"{path}.completion_tokens",
+        ),
+        _count("total_tokens", "sum of both", path=f"{path}.total_tokens"),
+        _count(
+            "cached_tokens", "part of prompt_tokens read from a cache", path=f"{path}.cached_tokens"
+        ),
+        _count("reasoning_tokens", "part of completion_tokens", path=f"{path}.reasoning_tokens"),
     )
-)
-KNOWN_VALUES: dict[str, tuple[str, ...]] = {
-    "error_code": get_args(ErrorCode),
-    "finish_reason": get_args(FinishReason),
-    "stop_reason": get_args(StopReason),
-    **dict.fromkeys(("phase", "phase_before", "phase_after"), get_args(Phase)),
-    "approval": get_args(Approval),
-    "ran_in": get_args(RanIn),
-    "role": get_args(Role),
-}
-"""Values that a filter accepts even if no row has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """Definition of a frame as an SQL query. Its own row has the alias `x`, its run's row `r`."""
-
-    columns: tuple[str, ...]
-    source: str
-    order: str
-    time_column: str
-    """SQL of the time for `since` and `until`; never NULL."""
-    run_number: str = "x.run"
-    """SQL of the number of the row's run."""
-    expressions: dict[str, str] = field(default_factory=dict[str, str])
-    """SQL of columns that are not the column of the same name in `x`."""
-    json_columns: tuple[str, ...] = ("doc",)
-    """Columns with JSON; NULL for no value. `doc` has the fields that no frame shows."""
-    internal_columns: tuple[str, ...] = ()
-    """Columns of the table that the frame does not show."""
-
-    @property
-    def table_columns(self) -> tuple[str, ...]:
-        """Columns of its table."""
-        own = (column for column in self.columns if column not in self.expressions)
-        return (*self.internal_columns, *own, "doc")
-
-    def expression(self, name: str) -> str:
-        """SQL expression of a column."""
-        return self.expressions.get(name, f"x.{name}")
-
-    def dtype(self, name: str) -> Dtype:
-        """Dtype of a column, by its name."""
-        if name in self.json_columns:
-            return "string"
-        if name in _INTEGER_COLUMNS:
-            return "Int64"
-        if name in _BOOLEAN_COLUMNS:
-            return "boolean"
-        if name in _CATEGORY_COLUMNS:
-            return "category"
-        if name.endswith(("_ms", "_usd")) or name == "value":
-            return "Float64"
-        return TIMESTAMP if name.endswith(("_at", "_seen")) or name == "at" else "string"
-
-
-_TURN_ID_COLUMN = {"turn_id": "CASE WHEN x.turn > 0 THEN printf('C%02d', x.turn) END"}
-_RUN_COLUMNS = {"run_id": "r.run_id", "session": "r.session", "batch": "r.batch"}
-_CASE_COLUMNS = {name: f"r.{name}" for name in ("batch", "row_key", "variant", "attempt")}
-_PROVIDER_COLUMN = {"provider": "substr(x.model, 1, instr(x.model, ':') - 1)"}
-_LAST_ANSWER = (
-    "(SELECT m.text FROM turns t JOIN messages m ON m.run = t.run AND m.position = t.message_at "
-    "WHERE t.run = x.n AND m.text <> '' ORDER BY t.turn DESC LIMIT 1)"
-)
-_MESSAGES = """(
-    SELECT m.run, m.position + s.shared_messages AS position, m.turn, m.role, m.source,
-        coalesce(m.text, (SELECT c.result FROM tool_runs c
-            WHERE c.run = m.run AND c.turn = m.turn AND c.position = m.call)) AS text,
-        m.reasoning, m.tool_calls, m.tool_call_id, m.tool_name, m.chars, m.has_image, m.at
-    FROM messages m JOIN runs s ON s.n = m.run WHERE m.position >= 0
-    UNION ALL
-    SELECT t.run, -1, min(t.turn), 'system', 'system', s.text, NULL, NULL, NULL, NULL,
-        length(s.text), 0, t.started_at
-    FROM turns t JOIN texts s ON s.sha = t.system_sha GROUP BY t.run, t.system_sha
-) x JOIN runs r ON r.n = x.run"""
-_PROMPTS = """(
-    SELECT template_sha AS sha, 'template' AS kind, coalesce(template, prompt) AS text,
-        min(started_at) AS first_seen, max(started_at) AS last_seen, count(*) AS runs
-    FROM runs WHERE template_sha IS NOT NULL GROUP BY template_sha
-    UNION ALL
-    SELECT s.sha, 'system', s.text, min(t.started_at), max(t.started_at), count(DISTINCT t.run)
-    FROM turns t JOIN texts s ON s.sha = t.system_sha GROUP BY s.sha
-) x"""
-_TARGET_NODE = '."currentNodeId.set"'
-_TRANSITIONS = f"""(
-    SELECT run, turn, position, tool_call_id, ok, error_code, error, workflow, at, agent, node, cut,
-        CAST(CASE WHEN cut THEN args ELSE result END AS TEXT) AS body,
-        CASE WHEN cut THEN '$.update' WHEN ok THEN '$.data.transition'
-            ELSE '$.error.details.transition' END AS place
-    FROM (
-        SELECT c.*, w.workflow, t.node, coalesce(t.agent, w.agent) AS agent,
-            coalesce(c.queued_at, c.started_at, w.started_at) AS at,
-            c.error_code IS 'E_INTERRUPTED' AND c.started_at IS NOT NULL AS cut
-        FROM tool_runs c JOIN runs w ON w.n = c.run
-        LEFT JOIN turns t ON t.run = c.run AND t.turn = c.turn
-        WHERE w.workflow IS NOT NULL AND c.tool_name = 'fs.apply_patch' AND c.host = 'fs'
+def _cache_write(path: str) -> Column:
+    return Column(
+        name="cache_write_tokens",
+        dtype="Int64",
+        path=f"{path}.cache_write_tokens",
+        in_frame=False,
     )
-) x JOIN runs r ON r.n = x.run
-    AND CASE WHEN json_valid(x.body) THEN json_type(x.body, x.place) END = 'object'
-    AND (NOT x.cut OR json_type(x.body, x.place || '{_TARGET_NODE}') = 'text')"""
-"""Patches of documents that moved a workflow to its next step, or tried to. If the kernel died
-during the patch (`cut`), only its arguments are known, so the target is read from them."""
-LINEAGE = """
-    WITH RECURSIVE line(n, parent_id, shared, end) AS (
-        SELECT n, parent_id, shared_messages, 1 << 60 FROM runs WHERE run_id = ?
-        UNION ALL
-        SELECT p.n, p.parent_id, p.shared_messages, min(line.end, line.shared)
-        FROM line JOIN runs p ON p.run_id = line.parent_id
-    ) SELECT n, end FROM line"""
-"""Numbers of a run and its ancestors, newest first, each with the absolute end of its part of the
-conversation."""
 
 
-def _transition_field(key: str) -> str:
-    text = f"CAST(json_extract(x.body, x.place || '{key}') AS TEXT)"
-    # A model may write half a surrogate pair, which SQLite cannot return as text: read it as bytes.
-    return f"CASE WHEN instr(x.body, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
+TOKEN_COLUMNS = (*(column.name for column in _token_columns("usage")), "cache_write_tokens")
+
+# `n`: number in the order of start. `lease_id`: the process at work on it; NULL after its end.
+# `case_sha`: hash of everything that decides the answer of a batch case.
+RUNS = (
+    *_internal("n", "lease_id"),
+    Column(name="shared_messages", in_frame=False),
+    Column(name="case_sha", path="case.sha", in_frame=False),
+    _cache_write("usage"),
+    _text("run_id", "id: 16 hex digits, to join frames", path="id"),
+    _word("session", "tree of runs that it belongs to"),
+    _text("conversation_id", "run that began the conversation", path=COMPUTED),
+    _text("root_id", "run that began the tree of continued and forked runs", path=COMPUTED),
+    _text("parent_id", "run that it continues or forks"),
+    _word("kind", "start, continue, resume or fork"),
+    _text("forked_from", "turn of the parent that a fork repeats"),
+    _text("name", "name given with --name"),
+    _json("tags", "tags, as a JSON array"),
+    _word("notebook", "file name of the notebook, if the front end reports it"),
+    _text("cell_id", "id of the cell"),
+    _count("execution_count", "number of the cell's execution"),
+    _word("batch", "batch that it belongs to; missing for other runs", path="case.batch"),
+    _text("row_key", "row of the batch's table", path="case.row_key"),
+    _json("variant", "labels of the variant, as JSON", path="case.variant"),
+    _count("attempt", "number of the repeat, from 1", path="case.attempt"),
+    _text("template", "text of the cell before {{ expressions }} were evaluated"),
+    _word("template_sha", "hash of the template, or of the prompt without one", path=COMPUTED),
+    _text("prompt", "prompt as it was sent"),
+    _text(
+        "text",
+        "last answer of the model",
+        sql="(SELECT m.text FROM turns t JOIN messages m ON m.run = t.run AND "
+        "m.position = t.message_at WHERE t.run = x.n AND m.text <> '' "
+        "ORDER BY t.turn DESC LIMIT 1)",
+    ),
+    _flag(
+        "ok",
+        "true if it was answered or its workflow is complete; missing while it runs",
+        sql="CASE WHEN x.phase <> 'Running' "
+        "THEN coalesce(x.stop_reason IN ('answered', 'workflow_complete'), 0) END",
+    ),
+    _word("phase", "Running, WaitingUser, Completed or Failed"),
+    _word("stop_reason", "why it ended or paused"),
+    *_error_columns("run"),
+    _word("agent", "agent of the workflow"),
+    _word("workflow", "workflow that it works on"),
+    PROVIDER,
+    _word("server", "address of the model's server, if it was set", path="base_url"),
+    _word("model", "provider:model"),
+    _json("params", "parameters of the first request, as JSON", path=COMPUTED),
+    _hash("system_sha", "system prompt of the last request", path=COMPUTED),
+    _hash("toolset_sha", "toolset of the last request", path=COMPUTED),
+    _count("turns", "number of turns", path=COMPUTED),
+    _count("tool_calls", "number of tool calls", path=COMPUTED),
+    _count("tool_errors", "number of tool calls that failed", path=COMPUTED),
+    *_token_columns("usage"),
+    _count("n_unpriced", "turns whose price is not known"),
+    _number("cost_usd", "cost of the turns whose price is known"),
+    _time("started_at", "start, in UTC"),
+    _time("ended_at", "end, in UTC"),
+    _number("duration_ms", "time from start to end"),
+    _number("model_ms", "time in which the model answered", path=COMPUTED),
+    _number("tools_ms", "time in which tools ran; parallel calls count once", path=COMPUTED),
+    _number("waited_ms", "time waited for a person", path=COMPUTED),
+    _number("retry_wait_ms", "time waited between attempts", path=COMPUTED),
+    _word("nbagent_version", "version of nbagent"),
+)
+# Long texts are stored in `messages`, so that a scan of all turns reads few pages.
+# `message_at`: position of the response; NULL if there was none.
+TURNS = (
+    *_internal("run", "message_at"),
+    _cache_write("response.usage"),
+    RUN_ID,
+    TURN_ID,
+    _count("turn", "number of the turn in its conversation", path="index"),
+    SESSION,
+    BATCH,
+    PROVIDER,
+    _word("server", "address of the model's server, if it was set", sql="r.server"),
+    _word("model", "provider:model that was asked", path=COMPUTED),
+    _word("served_model", "model as the server reports it", path="response.model"),
+    _word("workflow", "workflow of the run", sql="r.workflow"),
+    _word("agent", "agent at work"),
+    _word("node", "step of the workflow"),
+    _flag("ok", "true without an error", sql="x.error_code IS NULL"),
+    _word("phase_before", "phase before the turn"),
+    _word("phase_after", "phase after it"),
+    _word("stop_reason", "why the run ended or paused after it"),
+    _word("finish_reason", "why the model stopped", path="response.finish_reason"),
+    *_error_columns("turn"),
+    _text("text", "answer of the model", sql="m.text"),
+    _text("reasoning", "reasoning of the model, if it was sent", sql="m.reasoning"),
+    _count("attempts", "requests that were sent for it"),
+    _number("retry_wait_ms", "time waited between attempts"),
+    _word(
+        "source", "live, hit (cache), replay (recording) or offline", path="response.meta.source"
+    ),
+    _count("n_messages", "messages in the request", path="request.n_messages"),
+    _count("n_new", "messages that the turn before did not send", path="request.n_new"),
+    _count("tool_calls", "tool calls in the answer", path=COMPUTED),
+    *_token_columns("response.usage"),
+    _number("cost_usd", "cost; missing if the price is not known"),
+    _number("cost_input_usd", "part for prompt tokens that were not cached"),
+    _number("cost_cached_usd", "part for tokens read from or written to a cache"),
+    _number("cost_output_usd", "part for the answer"),
+    _number("saved_usd", "additional cost without the cache or the recording"),
+    _number("ttft_ms", "time to the first token"),
+    _number("model_ms", "time from the request to the end of the answer"),
+    _number("tools_ms", "time in which its tools ran; parallel calls count once", path=COMPUTED),
+    _number("waited_ms", "time waited for a person", path=COMPUTED),
+    _number("duration_ms", "time from its start to its end"),
+    _time("started_at", "start, in UTC"),
+    _json(
+        "dropped_params",
+        "parameters that the server refused, as a JSON array",
+        path="response.meta.dropped_params",
+    ),
+    _count("trimmed", "number of older results that were sent trimmed", path=COMPUTED),
+    _hash("system_sha", "system prompt; text in nbagent.prompts()", path="request.system_sha"),
+    _hash("toolset_sha", "toolset that the model was shown", path="request.toolset_sha"),
+)
+TOOL_RUNS = (
+    *_internal("run"),
+    RUN_ID,
+    TURN_ID,
+    _count("turn", "number of the turn in its conversation", path=COMPUTED),
+    _text("tool_call_id", "id of the call"),
+    _count("position", "index of the call in its answer, from 0", path=COMPUTED),
+    SESSION,
+    BATCH,
+    _word("model", "provider:model that made the call", path=COMPUTED),
+    _word("workflow", "workflow of the run", sql="r.workflow"),
+    _word("agent", "agent at work", sql="t.agent"),
+    _word("node", "step of the workflow", sql="t.node"),
+    _word("host", "source of the tool: functions, filesystem, mcp:NAME"),
+    _word("tool_name", "name of the tool"),
+    _flag("ok", "true if it gave data, false if an error", path="result.ok"),
+    _word("error_code", "code of its error", path="result.error.code"),
+    _text("error", "message of its error", path="result.error.message"),
+    _json("args", "arguments that were used, as JSON; see nbagent.expand"),
+    _text("args_sha", "hash of the arguments: equal for equal calls", path=COMPUTED),
+    _json("asked_args", "arguments that the model wrote, if a person changed them"),
+    _text("reason", "reason that the person or the rule gave"),
+    _json("result", "result that the model was given, as JSON", path="result.body"),
+    _count("result_chars", "length of the result", sql="length(x.result)"),
+    _count("result_tokens_est", "estimate: 4 characters a token", sql="(length(x.result) + 3) / 4"),
+    _flag("truncated", "true if the result was cut to its budget"),
+    _json("notes", "remarks for the person, as a JSON array"),
+    _word("approval", "allowed, denied or edited; missing if no approval was needed"),
+    _word("approved_by", "person, callback, session, policy or nobody"),
+    _flag(
+        "edited",
+        "true if a person changed the arguments",
+        sql="coalesce(x.approval, '') = 'edited'",
+    ),
+    _number("waited_ms", "time waited for a person"),
+    _time("queued_at", "time at which the model asked for it"),
+    _time("started_at", "start; missing if it never started"),
+    _number("duration_ms", "time from start to end"),
+    _word("ran_in", "thread or loop in which it ran"),
+    _word("isolation", "isolation of a script"),
+    _count("repeat_n", "how often this call was made in the run so far"),
+    _hash("tool_sha", "hash of the tool's definition"),
+)
+# `position`: in its own run, from 0; below 0 for responses outside of the conversation.
+# `turn`: the turn that added it. `call`: position of the tool run whose result is its content, so
+# that a result is stored once.
+MESSAGES = (
+    *_internal("run", "turn", "call"),
+    RUN_ID,
+    _count("position", "place in the conversation, from 0; -1: system prompt", path=COMPUTED),
+    TURN_ID,
+    _word("role", "system, user, assistant or tool"),
+    _word("source", "person, model, tool, directive, copy or system", path=COMPUTED),
+    _text("text", "text of the message", path=COMPUTED),
+    _text("reasoning", "reasoning of the model, if it was sent"),
+    _json("tool_calls", "tool calls, as a JSON array"),
+    _text("tool_call_id", "call that a tool message answers"),
+    _word("tool_name", "tool that a tool message comes from", path="name"),
+    _count("chars", "length of the text", path=COMPUTED),
+    _flag("has_image", "true if it has an image", path=COMPUTED),
+    _time("at", "time, in UTC", path=COMPUTED),
+)
+SCORES = (
+    *_internal("run", "scored_by"),
+    RUN_ID,
+    BATCH,
+    _text("row_key", "row of the batch's table", sql="r.row_key"),
+    _json("variant", "labels of the variant, as JSON", sql="r.variant"),
+    _count("attempt", "number of the repeat, from 1", sql="r.attempt"),
+    _word("model", "provider:model of the run", sql="r.model"),
+    _word("scorer", "name of the scorer"),
+    _count("version", "version of the scorer"),
+    _word("kind", "bool, number or label"),
+    _number("value", "number, or 1 and 0 for true and false"),
+    _word("label", "label"),
+    _text("reason", "reason that was given"),
+    # `by` is a keyword of SQL, so the table's column is `scored_by`.
+    _word("by", "function, person, or the model of a judge", sql="x.scored_by"),
+    _text("error", "error of the scorer"),
+    _time("at", "time, in UTC"),
+    _text("judge_run_id", "run in which a model judged"),
+)
+_DOC = Column(name="doc", is_json=True, in_frame=False)
 
 
-FRAMES = {
-    "runs": Frame(
-        columns=(
-            *("run_id", "session", "conversation_id", "root_id", "parent_id", "kind"),
-            *("forked_from", "name", "tags", "notebook", "cell_id", "execution_count"),
-            *("batch", "row_key", "variant", "attempt"),
-            *("template", "template_sha", "prompt", "text", "ok", "phase", "stop_reason"),
-            *("error_code", "error", "agent", "workflow", "provider", "server", "model", "params"),
-            *("system_sha", "toolset_sha", "turns", "tool_calls", "tool_errors"),
-            *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"),
-            *("reasoning_tokens", "n_unpriced", "cost_usd", "started_at", "ended_at"),
-            *("duration_ms", "model_ms", "tools_ms", "waited_ms", "retry_wait_ms"),
-            "nbagent_version",
-        ),
-        source="runs x",
-        order="x.n",
-        time_column="x.started_at",
-        run_number="x.n",
-        expressions={
-            **_PROVIDER_COLUMN,
-            "text": _LAST_ANSWER,
-            "ok": "CASE WHEN x.phase <> 'Running' "
-            "THEN coalesce(x.stop_reason IN ('answered', 'workflow_complete'), 0) END",
-        },
-        json_columns=("tags", "params", "variant", "doc"),
-        # `n`: number in the order of start. `lease_id`: the process at work on it; NULL after its
-        # end. `case_sha`: hash of everything that decides the answer of a batch case.
-        internal_columns=("n", "shared_messages", "cache_write_tokens", "lease_id", "case_sha"),
+def _plain(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name=name, is_json=name == "doc", in_frame=False) for name in names)
+
+
+TABLES = {
+    "runs": Table(columns=(*RUNS, _DOC), key=")"),
+    "turns": Table(columns=(*TURNS, _DOC), key=", PRIMARY KEY(run, turn)) WITHOUT ROWID"),
+    "tool_runs": Table(columns=(*TOOL_RUNS, _DOC), key=", PRIMARY KEY(run, turn, position))"),
+    "messages": Table(columns=(*MESSAGES, _DOC), key=", PRIMARY KEY(run, position))"),
+    "scores": Table(
+        columns=(*SCORES, _DOC), key=", PRIMARY KEY(run, scorer, version)) WITHOUT ROWID"
     ),
-    # Long texts are stored in `messages`, so that a scan of all turns reads few pages.
-    "turns": Frame(
-        columns=(
-            *("run_id", "turn_id", "turn", "session", "batch", "provider", "server", "model"),
-            *("served_model", "workflow", "agent", "node", "ok", "phase_before", "phase_after"),
-            *("stop_reason", "finish_reason", "error_code", "error", "text", "reasoning"),
-            *("attempts", "retry_wait_ms", "source", "n_messages", "n_new", "tool_calls"),
-            *("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"),
-            *("reasoning_tokens", "cost_usd", "cost_input_usd", "cost_cached_usd"),
-            *("cost_output_usd", "saved_usd", "ttft_ms", "model_ms", "tools_ms", "waited_ms"),
-            *("duration_ms", "started_at", "dropped_params", "trimmed", "system_sha"),
-            "toolset_sha",
-        ),
-        source="turns x JOIN runs r ON r.n = x.run "
-        "LEFT JOIN messages m ON m.run = x.run AND m.position = x.message_at",
-        order="x.run, x.turn",
-        time_column="x.started_at",
-        expressions={
-            **_RUN_COLUMNS,
-            **_TURN_ID_COLUMN,
-            **_PROVIDER_COLUMN,
-            "server": "r.server",
-            "workflow": "r.workflow",
-            "ok": "x.error_code IS NULL",
-            "text": "m.text",
-            "reasoning": "m.reasoning",
-        },
-        json_columns=("dropped_params", "doc"),
-        # `message_at`: position of its response; NULL if there was none.
-        internal_columns=("run", "message_at", "cache_write_tokens"),
-    ),
-    "tool_runs": Frame(
-        columns=(
-            *("run_id", "turn_id", "turn", "tool_call_id", "position", "session", "batch", "model"),
-            *("workflow", "agent", "node"),
-            *("host", "tool_name", "ok", "error_code", "error", "args", "args_sha", "asked_args"),
-            *("reason", "result", "result_chars", "result_tokens_est", "truncated", "notes"),
-            *("approval", "approved_by", "edited", "waited_ms", "queued_at", "started_at"),
-            *("duration_ms", "ran_in", "isolation", "repeat_n", "tool_sha"),
-        ),
-        source="tool_runs x JOIN runs r ON r.n = x.run "
-        "LEFT JOIN turns t ON t.run = x.run AND t.turn = x.turn",
-        order="x.run, x.turn, x.position",
-        time_column="coalesce(x.queued_at, x.started_at, r.started_at)",
-        expressions={
-            **_RUN_COLUMNS,
-            **_TURN_ID_COLUMN,
-            "workflow": "r.workflow",
-            "agent": "t.agent",
-            "node": "t.node",
-            "result_chars": "length(x.result)",
-            "result_tokens_est": "(length(x.result) + 3) / 4",
-            "edited": "coalesce(x.approval, '') = 'edited'",
-        },
-        json_columns=("args", "asked_args", "result", "notes", "doc"),
-        internal_columns=("run",),  # `position`: of the call in its response, counted from 0
-    ),
-    "messages": Frame(
-        columns=(
-            *("run_id", "position", "turn_id", "role", "source", "text", "reasoning"),
-            *("tool_calls", "tool_call_id", "tool_name", "chars", "has_image", "at"),
-        ),
-        source=_MESSAGES,
-        order="x.run, x.position, x.turn",
-        time_column="coalesce(x.at, r.started_at)",
-        expressions={**_RUN_COLUMNS, **_TURN_ID_COLUMN, "model": "r.model"},
-        json_columns=("tool_calls", "doc"),
-        # `position`: in its own run, from 0; below 0 for responses outside of the conversation.
-        # `turn`: the turn that added it. `call`: position of the tool run whose result is its
-        # content, so that a result is stored once.
-        internal_columns=("run", "turn", "call"),
-    ),
-    "transitions": Frame(
-        columns=(
-            *("run_id", "turn_id", "turn", "tool_call_id", "session", "at", "workflow"),
-            *("from_node", "to_node", "label", "accepted", "error_code", "error", "agent"),
-        ),
-        source=_TRANSITIONS,
-        order="x.run, x.turn, x.position",
-        time_column="x.at",
-        expressions={
-            **_RUN_COLUMNS,
-            **_TURN_ID_COLUMN,
-            "model": "r.model",
-            "accepted": "CASE WHEN NOT x.cut THEN x.ok END",
-            "from_node": f"CASE WHEN x.cut THEN x.node ELSE {_transition_field('.from')} END",
-            "to_node": f"CASE WHEN x.cut THEN {_transition_field(_TARGET_NODE)} "
-            f"ELSE {_transition_field('.to')} END",
-            "label": _transition_field(".label"),
-        },
-    ),
-    "scores": Frame(
-        columns=(
-            *("run_id", "batch", "row_key", "variant", "attempt", "model", "scorer", "version"),
-            *("kind", "value", "label", "reason", "by", "error", "at", "judge_run_id"),
-        ),
-        source="scores x JOIN runs r ON r.n = x.run",
-        order="x.run, x.scorer, x.version",
-        time_column="x.at",
-        # `by` is a keyword of SQL, so the table's column is `scored_by`.
-        expressions={**_RUN_COLUMNS, **_CASE_COLUMNS, "model": "r.model", "by": "x.scored_by"},
-        json_columns=("variant",),
-        internal_columns=("run", "scored_by"),
-    ),
-    "prompts": Frame(
-        columns=("sha", "kind", "text", "first_seen", "last_seen", "runs"),
-        source=_PROMPTS,
-        order="x.first_seen, x.sha",
-        time_column="x.last_seen",
-    ),
-}
-TABLE_COLUMNS = {
-    **{
-        name: FRAMES[name].table_columns
-        for name in ("runs", "turns", "tool_runs", "messages", "scores")
-    },
     # The data of a batch as JSON, and the process at work on it.
-    "batches": ("name", "lease_id", "doc"),
+    "batches": Table(columns=_plain("name", "lease_id", "doc"), key=", PRIMARY KEY(name))"),
     # System prompts, and toolsets as JSON, each stored once: most turns of a run repeat them.
-    "texts": ("sha", "kind", "text"),
+    "texts": Table(columns=_plain("sha", "kind", "text"), key=", PRIMARY KEY(sha))"),
     # The turn of a run at work whose calls have begun, as JSON: one row before the tools run,
     # instead of rows in several tables. The end of the turn writes those and ends this row.
-    "open": ("run", "doc"),
+    "open": Table(columns=_plain("run", "doc"), key=", PRIMARY KEY(run))"),
     # One row for each process that may have runs at work.
-    "leases": ("id", "pid", "pid_started", "boot_id", "host", "heartbeat"),
+    "leases": Table(
+        columns=_plain("id", "pid", "pid_started", "boot_id", "host", "heartbeat"),
+        key=", PRIMARY KEY(id))",
+    ),
+    # Each hash once: a turn has three of them, and 64 digits in every row were a tenth of a store.
+    "hashes": Table(columns=_plain("n", "sha"), key=", UNIQUE(sha))", since=7),
+    # Templates and system prompts with the times of their first and last use. Without this table a
+    # list of them would scan all turns.
+    "prompts": Table(
+        columns=_plain("kind", "sha", "first_seen", "last_seen"),
+        key=", PRIMARY KEY(kind, sha)) WITHOUT ROWID",
+        since=7,
+    ),
+    # Work on older rows that is done in slices (`migrations`): what is left of it.
+    "upkeep": Table(columns=_plain("task", "position"), key=", PRIMARY KEY(task))", since=7),
+    # Runs whose texts are not in the index yet; `position` is the next entry of the index.
+    "unindexed": Table(columns=_plain("run", "position"), key=", PRIMARY KEY(run))", since=7),
+    # Deleted runs whose other rows are deleted in slices. `position`: the next entry of the index
+    # to remove; NULL if none is left. The index needs the name and the prompt for that.
+    "forgotten": Table(
+        columns=_plain("run", "position", "name", "prompt"), key=", PRIMARY KEY(run))", since=7
+    ),
+    # Facts about the file: the oldest version of nbagent that reads it.
+    "facts": Table(columns=_plain("name", "value"), key=", PRIMARY KEY(name))", since=7),
 }
+"""All tables by name."""
+TABLE_COLUMNS = {name: tuple(table.by_name) for name, table in TABLES.items()}
 """Columns of each table."""
-_PRIMARY_KEYS = {
-    "turns": "PRIMARY KEY(run, turn)) WITHOUT ROWID",
-    "tool_runs": "PRIMARY KEY(run, turn, position))",
-    "messages": "PRIMARY KEY(run, position))",
-    "scores": "PRIMARY KEY(run, scorer, version)) WITHOUT ROWID",
-    "batches": "PRIMARY KEY(name))",
-    "texts": "PRIMARY KEY(sha))",
-    "open": "PRIMARY KEY(run))",
-    "leases": "PRIMARY KEY(id))",
-}
+# `run` needs the type of `runs.n`: with another affinity SQLite does not use the key for
+# `run = runs.n`, and loading a run would scan all rows. All other columns have no type.
+_TYPES = {"n": " INTEGER PRIMARY KEY", "run": " INTEGER"}
 
 
-def create_statements() -> list[str]:
-    """SQL statements that create the tables and indexes."""
-    runs = ", ".join(TABLE_COLUMNS["runs"]).replace("n,", "n INTEGER PRIMARY KEY,", 1)
-    # `run` needs the type of `runs.n`: with another affinity SQLite does not use the key for
-    # `run = runs.n`, and loading a run would scan all rows.
-    columns = {
-        name: ", ".join("run INTEGER" if table == "run" else table for table in TABLE_COLUMNS[name])
-        for name in _PRIMARY_KEYS
-    }
+def create_table(name: str) -> str:
+    """SQL statement that creates a table."""
+    columns = ", ".join(column + _TYPES.get(column, "") for column in TABLES[name].by_name)
+    return f"CREATE TABLE {name}({columns}{TABLES[name].key}"
+
+
+VERSION = max(
+    *(table.since for table in TABLES.values()),
+    *(column.since for table in TABLES.values() for column in table.columns),
+)
+"""Version of the tables."""
+
+
+def added_columns(version: int) -> list[tuple[str, str]]:
+    """Columns that a version added to tables of earlier versions, as (table, column)."""
     return [
-        f"CREATE TABLE runs({runs})",
-        *(f"CREATE TABLE {table}({columns[table]}, {key}" for table, key in _PRIMARY_KEYS.items()),
-        "CREATE UNIQUE INDEX runs_by_id ON runs(run_id)",
-        "CREATE INDEX runs_by_name ON runs(name) WHERE name IS NOT NULL",
-        "CREATE INDEX runs_by_batch ON runs(batch) WHERE batch IS NOT NULL",
-        "CREATE INDEX runs_at_work ON runs(phase) WHERE phase = 'Running'",
-        "CREATE INDEX runs_by_parent ON runs(parent_id) WHERE parent_id IS NOT NULL",
+        (name, column.name)
+        for name, table in TABLES.items()
+        for column in table.by_name.values()
+        if column.since == version > table.since
     ]

@@ -1,6 +1,7 @@
 """The database file of the store: opening, transactions, and the move to memory if a disk fails.
 
-Knows nothing of runs. Every sqlite3 connection of nbagent is opened here.
+Knows nothing of runs; `migrations` creates and upgrades the tables. Every sqlite3 connection of
+nbagent is opened here.
 """
 
 from __future__ import annotations
@@ -11,25 +12,32 @@ import itertools
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import StoreError
 from nbagent.store.columns import (
     APPLICATION_ID,
     CORRUPT_ROW,
+    OLDEST_VERSION,
     TABLE_COLUMNS,
     VERSION,
-    create_statements,
 )
-from nbagent.store.file_lock import locked
+from nbagent.store.file_lock import has_file_locks, locked
 
 T = TypeVar("T")
 Connection = sqlite3.Connection
 Work = Callable[[Connection], T]
+Upgrade = Callable[[Connection, "Path | None"], None]
+"""Creates the tables of an empty database, or brings those of an earlier version to this one."""
 
 FILE_NAME = "runs.sqlite"
+BACKUP_SUFFIX = "-backup"
+_LOCK_NAME = "runs.lock"
 BUSY_TIMEOUT_S = 30.0
 """Wait for another process. With 30 s, 64 writers with 200 transactions each all got through."""
 _NOTICE_AFTER_S = 0.5
@@ -61,19 +69,59 @@ class Locked(Exception):
     """Another thread or process is writing; nothing was done."""
 
 
+Outcome = tuple[Any, "Exception | None"]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Work that waits for the transaction of its group."""
+
+    work: Work[Any]
+    durable: bool
+    result: asyncio.Future[Any]
+
+
+def _do_all(group: Sequence[_Pending], connection: Connection) -> list[Outcome]:
+    """Do the work of a group in one transaction; the outcome of each is its result or error."""
+    outcomes: list[Outcome] = []
+    for pending in group:
+        connection.execute("SAVEPOINT work")
+        try:
+            outcomes.append((pending.work(connection), None))
+        except Exception as error:
+            if isinstance(error, _DISK_ERRORS) and not _is_our_bug(error):
+                raise  # the disk fails for all of them
+            connection.execute("ROLLBACK TO work")
+            outcomes.append((None, _bug_error(error) if _is_our_bug(error) else error))
+        connection.execute("RELEASE work")
+    return outcomes
+
+
 class Database:
     """One SQLite database with one writing connection; in memory when `path` is None."""
 
-    def __init__(self, connection: Connection, path: Path | None, warning: str | None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        path: Path | None,
+        warning: str | None,
+        upgrade: Upgrade,
+        *,
+        read_only: str = "",
+    ) -> None:
         self.path = path
         self.warning = warning
         """Reason why runs are not saved, or saved less safely; None if all is well."""
+        self.read_only = read_only
+        """Reason why nothing can be written; empty if it can."""
+        self._upgrade = upgrade
         self.on_warning: Callable[[str], None] | None = None
         """Called if the disk fails later and the database moves to memory."""
         self._connection = connection
         self._lock = threading.RLock()
         self._read_lock = threading.RLock()
         self._pragmas: dict[str, object] = {}
+        self._groups: dict[asyncio.AbstractEventLoop, list[_Pending]] = {}
         self._is_paused = False
         """The connection is closed; the next transaction opens it again."""
         self._inode = _inode(path)
@@ -81,45 +129,56 @@ class Database:
         """Deleted rows are still in the write-ahead log, because another process reads from it."""
 
     @classmethod
-    def open(cls, home: Path) -> Database:
+    def open(cls, home: Path, upgrade: Upgrade) -> Database:
         """Open or create the file in a folder.
 
         If the file cannot be used, the database is in memory with all rows that can be read, and
-        `warning` says so.
+        `warning` says so. Without file locks it is in the person's data folder instead. A file of
+        a newer nbagent is opened for reading, if its columns allow that.
 
         Raises:
-            StoreError: the file belongs to another program, to a newer nbagent, or is locked.
+            StoreError: the file belongs to another program, cannot be read by this version, is
+                used by an earlier one, or is locked.
         """
         path = home / FILE_NAME
         try:
             _make_folder(home)
+            if not has_file_locks(home / _LOCK_NAME):
+                return _open_elsewhere(home, upgrade)
             with _opening_lock(home):
-                if path.exists():
-                    _set_aside_earlier(path)
+                newer = _check_version(path) if path.exists() else ""
+                if newer:
+                    return cls(_connect(path, "mode=ro"), path, None, upgrade, read_only=newer)
+                aside = _set_aside_earlier(path) if path.exists() else None
                 connection = _connect(path)
                 try:
                     warning = _choose_journal(connection, home)
-                    _make_tables(connection)
+                    upgrade(connection, path)
                 except BaseException:
                     connection.close()
                     raise
-            return cls(connection, path, warning)
+            return cls(connection, path, warning or aside, upgrade)
         except _DISK_ERRORS as error:
             if _is_busy(error):
                 raise _store_error(path, error) from None
             return cls(
-                _recover_in_memory(path),
+                _recover_in_memory(path, upgrade),
                 None,
                 _NOT_SAVED.format(problem=_store_error(path, error).message),
+                upgrade,
             )
 
     @classmethod
-    def memory(cls) -> Database:
-        return cls(_open_memory(), None, None)
+    def memory(cls, upgrade: Upgrade) -> Database:
+        return cls(_open_memory(upgrade), None, None, upgrade)
 
     def earlier_stores(self) -> list[Path]:
-        """Files of earlier versions that were set aside."""
+        """Files of versions 1 to 5 that were set aside, and backups of migrated versions."""
         return [] if self.path is None else sorted(self.path.parent.glob("runs.v*.sqlite"))
+
+    def backups(self) -> list[Path]:
+        """Backups that were made before a migration."""
+        return [file for file in self.earlier_stores() if file.stem.endswith(BACKUP_SUFFIX)]
 
     # Writing
 
@@ -139,15 +198,16 @@ class Database:
             durable: fsync, so that a power cut cannot undo it.
             memory_if_busy: move to memory, instead of StoreError, if the other writer does not end.
         """
+        if self.read_only:
+            raise StoreError(self.read_only)
         if not self._lock.acquire(blocking=bool(wait_s)):
             raise Locked
         try:
             self._prepare_connection(wait_s, durable=durable)
             return self._transaction(work)
         except _DISK_ERRORS as error:
-            is_our_bug = isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
-            if is_our_bug or self.path is None:
-                raise StoreError(f"the store failed ({error}); restart the kernel") from error
+            if _is_our_bug(error) or self.path is None:
+                raise _bug_error(error) from error
             if _is_busy(error) and not wait_s:
                 raise Locked from None
             if _is_busy(error) and not memory_if_busy:
@@ -158,15 +218,26 @@ class Database:
             self._lock.release()
 
     async def commit(
-        self, work: Work[T], *, durable: bool, memory_if_busy: bool, on_wait: Callable[[], None]
+        self,
+        work: Work[T],
+        *,
+        durable: bool,
+        memory_if_busy: bool,
+        on_wait: Callable[[], None],
+        grouped: bool = False,
     ) -> T:
         """Like `transact`, but do not block the event loop while another process is writing.
 
         A stop waits for this too, otherwise the stopped turn would be lost. `on_wait` is called
-        once if it takes long.
+        once if it takes long. With `grouped`, all that is committed in one round of the event loop
+        shares a transaction and its fsync; an error in one work rolls back that work only.
         """
-        with contextlib.suppress(Locked):
+        try:
+            if grouped:
+                return await self._commit_in_group(work, durable=durable)
             return self.transact(work, wait_s=0, durable=durable)
+        except Locked:
+            pass
         waiting = asyncio.get_running_loop().run_in_executor(
             None,
             lambda: self.transact(
@@ -177,6 +248,36 @@ class Database:
         if not done:
             on_wait()
         return await waiting
+
+    async def _commit_in_group(self, work: Work[T], *, durable: bool) -> T:
+        loop = asyncio.get_running_loop()
+        group = self._groups.get(loop)
+        if group is None:
+            group = self._groups[loop] = []
+            # Runs that are ready in this round of the loop add their work before this is called.
+            loop.call_soon(self._commit_group, loop)
+        pending = _Pending(work, durable, loop.create_future())
+        group.append(pending)
+        return await pending.result
+
+    def _commit_group(self, loop: asyncio.AbstractEventLoop) -> None:
+        group = self._groups.pop(loop)
+        durable = any(pending.durable for pending in group)
+        outcomes: list[Outcome]
+        try:
+            if len(group) == 1:
+                outcomes = [(self.transact(group[0].work, wait_s=0, durable=durable), None)]
+            else:
+                outcomes = self.transact(partial(_do_all, group), wait_s=0, durable=durable)
+        except Exception as error:
+            outcomes = [(None, error)] * len(group)
+        for pending, (result, error) in zip(group, outcomes, strict=True):
+            if pending.result.cancelled():
+                continue
+            if error is None:
+                pending.result.set_result(result)
+            else:
+                pending.result.set_exception(error)
 
     def _prepare_connection(self, busy_s: float, *, durable: bool) -> None:
         """Open the file if it is paused, and set its pragmas."""
@@ -213,9 +314,9 @@ class Database:
     def _move_to_memory(self, error: Exception) -> None:
         path, old = self.path or Path(FILE_NAME), self._connection
         try:
-            self._connection = _open_memory(old)
+            self._connection = _open_memory(self._upgrade, old)
         except _DISK_ERRORS:
-            self._connection = _open_memory()
+            self._connection = _open_memory(self._upgrade)
         with contextlib.suppress(sqlite3.Error):
             old.close()
         self.path = None
@@ -270,7 +371,9 @@ class Database:
         """Merge the write-ahead log into the file and empty it, unless another process reads it."""
         with self._lock:
             self._prepare_connection(wait_s, durable=True)
-            self.deleted_data_in_log = bool(_pragma(self._connection, "wal_checkpoint(TRUNCATE)"))
+            self.deleted_data_in_log = bool(
+                pragma_value(self._connection, "wal_checkpoint(TRUNCATE)")
+            )
 
     def compact(self) -> None:
         """Rewrite the file without empty pages; StoreError if another kernel is busy."""
@@ -288,8 +391,8 @@ class Database:
     def sizes(self) -> tuple[int, int]:
         """Size of the database without its log, and the part that compacting frees, in bytes."""
         with self.reading() as c:
-            page = _pragma(c, "page_size")
-            return _pragma(c, "page_count") * page, _pragma(c, "freelist_count") * page
+            page = pragma_value(c, "page_size")
+            return pragma_value(c, "page_count") * page, pragma_value(c, "freelist_count") * page
 
 
 def file_system(folder: Path, mounts: str = "/proc/mounts") -> str:
@@ -319,45 +422,81 @@ def _make_folder(home: Path) -> None:
 
 @contextlib.contextmanager
 def _opening_lock(home: Path) -> Generator[None]:
-    """Lock the opening of a store against other processes; without file locks just continue."""
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context((home / "runs.lock").open("ab"))
-        with contextlib.suppress(OSError):
-            stack.enter_context(locked(file.fileno(), wait_s=BUSY_TIMEOUT_S))
+    """Lock the opening of a store against other processes."""
+    with (home / _LOCK_NAME).open("ab") as file, locked(file.fileno(), wait_s=BUSY_TIMEOUT_S):
         yield
 
 
-def _set_aside_earlier(path: Path) -> None:
-    """Rename the store of an earlier version; refuse files of other programs or newer versions."""
+def _open_elsewhere(home: Path, upgrade: Upgrade) -> Database:
+    """Open the store of a folder without file locks in the person's data folder, else in memory.
+
+    Without locks two kernels would destroy each other's rows, so the folder itself is not used.
+    """
+    # Imported here: only such a folder needs it.
+    from platformdirs import user_data_path
+
+    problem = (
+        f"{home} is on a file system without file locks (often a network folder whose server runs "
+        "no lock service)."
+    )
+    mirror = user_data_path("nbagent") / "stores" / sha256_hex(str(home.absolute()))[:16]
+    try:
+        _make_folder(mirror)
+        if has_file_locks(mirror / _LOCK_NAME):
+            database = Database.open(mirror, upgrade)
+            place = f"Runs are kept in {mirror} instead; NBAGENT_HOME sets another folder."
+            database.warning = database.warning or f"{problem} {place}"
+            return database
+    except OSError:
+        pass
+    return Database(_open_memory(upgrade), None, _NOT_SAVED.format(problem=problem), upgrade)
+
+
+def _check_version(path: Path) -> str:
+    """Refuse a file of another program, or of a newer nbagent that this one cannot read.
+
+    Returns:
+        The reason why nothing can be written, for a file of a newer nbagent; else empty.
+    """
     with contextlib.closing(_connect(path)) as c:
-        version = _pragma(c, "user_version")
+        version = pragma_value(c, "user_version")
         empty = not c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if _pragma(c, "application_id") != APPLICATION_ID and not (empty and version == 0):
+        if pragma_value(c, "application_id") != APPLICATION_ID and not (empty and version == 0):
             raise StoreError(f"{path} is the database of another program; {_USE_OTHER_FOLDER}.")
-        if version > VERSION:
+        if version <= VERSION:
+            return ""
+        newer = f"{path} was written by a newer nbagent (version {version} of the store; this one"
+        sql = "SELECT value FROM facts WHERE name = 'oldest reader'"
+        has_facts = c.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone()
+        oldest = (c.execute(sql).fetchone() if has_facts else None) or (version,)
+        if oldest[0] > VERSION:
             raise StoreError(
-                f"{path} was written by a newer nbagent: its version is {version}, this nbagent "
-                f"reads up to {VERSION}. Upgrade nbagent, or {_USE_OTHER_FOLDER}."
+                f"{newer} reads up to {VERSION}, and needs {oldest[0]}). Upgrade nbagent, or "
+                f"{_USE_OTHER_FOLDER}."
             )
-        if version in (0, VERSION):
-            return
+        return (
+            f"{newer} writes {VERSION}), so its runs can be read and none can be added. Upgrade "
+            f"nbagent, or {_USE_OTHER_FOLDER}."
+        )
+
+
+def _set_aside_earlier(path: Path) -> str | None:
+    """Rename a store of versions 1 to 5, which cannot be migrated; say where it is."""
+    with contextlib.closing(_connect(path)) as c:
+        version = pragma_value(c, "user_version")
+        if version == 0 or version >= OLDEST_VERSION:
+            return None
         # Merges the write-ahead log into the file, so that one rename moves all of it. SQLite
         # refuses this while an earlier nbagent has the file open.
         c.execute("PRAGMA busy_timeout = 0")
         c.execute("PRAGMA journal_mode = DELETE")
     names = (path.with_name(f"runs.v{version}-{n}.sqlite") for n in itertools.count(1))
-    path.rename(next(file for file in names if not file.exists()))
-
-
-def _make_tables(connection: Connection) -> None:
-    if _pragma(connection, "user_version") == VERSION:
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    for statement in create_statements():
-        connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {VERSION}")
-    connection.execute("COMMIT")
+    aside = next(file for file in names if not file.exists())
+    path.rename(aside)
+    return (
+        f"The runs of an earlier nbagent are in {aside}; this version cannot read them "
+        f"(`sqlite3 {aside.name}` does)."
+    )
 
 
 def _connect(path: Path, mode: str = "mode=rwc") -> Connection:
@@ -378,13 +517,13 @@ def _connect(path: Path, mode: str = "mode=rwc") -> Connection:
     return connection
 
 
-def _open_memory(source: Connection | None = None) -> Connection:
+def _open_memory(upgrade: Upgrade, source: Connection | None = None) -> Connection:
     """Open a database in memory, with a copy of a file; damage of the file raises."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         if source is not None:
             source.backup(connection)
-        _make_tables(connection)
+        upgrade(connection, None)
         for table, columns in TABLE_COLUMNS.items():
             # A backup copies damaged pages too: read every row now, where a failure is handled.
             connection.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
@@ -394,7 +533,7 @@ def _open_memory(source: Connection | None = None) -> Connection:
     return connection
 
 
-def _recover_in_memory(path: Path) -> Connection:
+def _recover_in_memory(path: Path, upgrade: Upgrade) -> Connection:
     """Open a database in memory with a copy of a file, if the file can be read."""
     # In a read-only folder SQLite cannot create WAL's index file; `immutable` needs none.
     for mode in ("mode=ro", "mode=ro&immutable=1") if os.path.isfile(path) else ():
@@ -402,9 +541,9 @@ def _recover_in_memory(path: Path) -> Connection:
             contextlib.suppress(*_DISK_ERRORS),
             contextlib.closing(_connect(path, mode)) as source,
         ):
-            if _pragma(source, "user_version") == VERSION:
-                return _open_memory(source)
-    return _open_memory()
+            if OLDEST_VERSION <= pragma_value(source, "user_version") <= VERSION:
+                return _open_memory(upgrade, source)
+    return _open_memory(upgrade)
 
 
 def _choose_journal(connection: Connection, home: Path) -> str | None:
@@ -418,8 +557,24 @@ def _choose_journal(connection: Connection, home: Path) -> str | None:
     )
 
 
-def _pragma(connection: Connection, name: str) -> int:
+def back_up(connection: Connection, target: Path) -> None:
+    """Copy a database into a new file, consistently also while others write."""
+    with contextlib.closing(_connect(target)) as copy:
+        connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+
+
+def pragma_value(connection: Connection, name: str) -> int:
+    """Value of a pragma that is a number."""
     return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def _is_our_bug(error: Exception) -> bool:
+    return isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
+
+
+def _bug_error(error: Exception) -> StoreError:
+    return StoreError(f"the store failed ({error}); restart the kernel")
 
 
 def _is_busy(error: Exception) -> bool:

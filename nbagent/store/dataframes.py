@@ -9,25 +9,24 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
-from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
-from nbagent.contracts.canonical import json_object, load_json, utc_now
+from nbagent.contracts.canonical import dump_json, json_object, load_json, utc_now
 from nbagent.contracts.errors import StoreError, UsageError, nearest_hint
-from nbagent.store.columns import (
-    CORRUPT_ROW,
+from nbagent.store.columns import CORRUPT_ROW, PROVIDER, TIMESTAMP, TURN_ID, Dtype
+from nbagent.store.database import Connection
+from nbagent.store.frame_queries import (
     FRAMES,
     KNOWN_VALUES,
     LINEAGE,
-    TIMESTAMP,
-    Dtype,
+    PROMPTS_BY_SCAN,
     Frame,
 )
-from nbagent.store.database import Connection
 from nbagent.store.rows import cell_text, to_us
+from nbagent.store.upkeep import is_hashed
 from nbagent.store.writer import Store
 
 if TYPE_CHECKING:
@@ -37,6 +36,12 @@ _TIME_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SPECIAL_FILTERS = ("run", "since", "until", "limit", "whole")
 _MAX_VALUES = 30_000
 """SQLite allows 32,766 parameters in a statement; the rest is for other filters."""
+_INDEXED_FILTERS = ("run", "run_id", "session", "batch", "name", "parent_id", "template_sha")
+"""Filters that find their rows by an index."""
+_FIRST_WINDOW = 1_000
+"""Number of the newest runs in which the rows of `limit` are looked for first."""
+_SUGGESTION_ROWS = 10_000
+"""Newest rows whose values are suggested for a value that no row has."""
 
 
 def _pandas() -> Any:
@@ -46,7 +51,128 @@ def _pandas() -> Any:
     return pandas
 
 
-def read_frame(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.DataFrame:
+class _Cells:
+    """Cells of a frame, by column, from one store after the other.
+
+    Columns that follow from the run, the turn or the model are not read for each row: a run has
+    many rows, and reading them takes most of the time of a large frame.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        by_name = frame.by_name
+        self._of_runs = {name: list[Any]() for name in by_name if frame.is_of_run(name)}
+        """Cells of the runs' columns, a cell for each run."""
+        derived = [
+            column.name
+            for column, source in ((TURN_ID, "turn"), (PROVIDER, "model"))
+            if by_name.get(column.name) is column and (source in by_name or source == "turn")
+        ]
+        self._names = [name for name in by_name if name not in (*self._of_runs, *derived)]
+        if TURN_ID.name in derived and "turn" not in self._names:
+            self._names.append("turn")
+        self._parts: list[list[Sequence[Any]]] = []
+        """For each store, the cells of each name in `_names`, then the numbers of the runs."""
+        self._run_places: list[int] = []
+        """Index in `_of_runs` of each row's run."""
+
+    def expressions(self) -> list[str]:
+        """SQL of what is read for each row; the number of its run comes last."""
+        by_name = self._frame.by_name
+        expressions = [
+            self._frame.expression(name) if name in by_name else f"x.{name}"
+            for name in self._names
+        ]
+        return [*expressions, self._frame.run_number or "0"]
+
+    def add(self, rows: Sequence[tuple[Any, ...]], connection: Connection) -> None:
+        """Add the rows of a store."""
+        if not rows:
+            return
+        part: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        for i, name in enumerate(self._names):
+            column = self._frame.by_name.get(name)
+            if column is not None and column.is_hash:
+                part[i] = _hash_texts(part[i], connection)
+        self._parts.append(part)
+        if not self._of_runs:
+            return
+        numbers = part[-1]
+        n_runs = len(next(iter(self._of_runs.values())))
+        places = {number: n_runs + i for i, number in enumerate(dict.fromkeys(numbers))}
+        names = ", ".join(self._frame.expression(name) for name in self._of_runs)
+        # CROSS JOIN fixes the order: look up each run, instead of scanning all runs.
+        sql = (
+            f"SELECT {names} FROM json_each(?) i CROSS JOIN runs r ON r.n = i.value ORDER BY i.key"
+        )
+        found = connection.execute(sql, (dump_json([*places]).decode(),)).fetchall()
+        for cells, added in zip(self._of_runs.values(), zip(*found, strict=True), strict=True):
+            cells.extend(added)
+        self._run_places.extend(map(places.__getitem__, numbers))
+
+    def arrays(self, *, in_order: bool = False) -> dict[str, Any]:
+        """Arrays of all columns of the frame; with `in_order` the rows are sorted first."""
+        import numpy as np
+
+        places = np.array(self._run_places, dtype=np.intp)
+        cells: dict[str, Sequence[Any]] = {}
+        for i, name in enumerate(self._names):
+            parts = [part[i] for part in self._parts]
+            cells[name] = parts[0] if len(parts) == 1 else [cell for part in parts for cell in part]
+        order = self._order(cells) if in_order and self._parts else None
+        arrays: dict[str, Any] = {}
+        for name in self._frame.by_name:
+            dtype = self._frame.dtype(name)
+            if name in self._of_runs:
+                array = array_of(dtype, self._of_runs[name]).take(places)
+            elif name in cells:
+                array = array_of(dtype, cells[name])
+            elif name == TURN_ID.name:
+                array = _array_by_value(dtype, cells["turn"], _turn_id_cell)
+            else:
+                array = _array_by_value(dtype, cells["model"], _provider_cell)
+            arrays[name] = array if order is None else array.take(order)
+        return arrays
+
+    def _order(self, cells: Mapping[str, Sequence[Any]]) -> Any:
+        """Places of the rows in their order: by store, run, position and turn."""
+        import numpy as np
+
+        stores = np.repeat(np.arange(len(self._parts)), [len(part[-1]) for part in self._parts])
+        runs = np.concatenate([np.array(part[-1], dtype=np.int64) for part in self._parts])
+        keys = [np.array(cells[name], dtype=np.float64) for name in ("turn", "position")]
+        return np.lexsort((*keys, runs, stores))
+
+
+def _turn_id_cell(turn: int | None) -> str | None:
+    return f"C{turn:02d}" if turn and turn > 0 else None
+
+
+def _provider_cell(model: str | None) -> str | None:
+    return None if model is None else str(cell_text(model)).partition(":")[0]
+
+
+def _array_by_value(dtype: Dtype, cells: Sequence[Any], convert: Any) -> Any:
+    """Array of converted cells; each different cell is converted once."""
+    import numpy as np
+
+    values = dict.fromkeys(cells)
+    places = {value: i for i, value in enumerate(values)}
+    taken = np.array([places[cell] for cell in cells], dtype=np.intp)
+    return array_of(dtype, [convert(value) for value in values]).take(taken)
+
+
+def _hash_texts(cells: Sequence[Any], connection: Connection) -> list[Any]:
+    """Hashes of cells that hold their numbers."""
+    numbers = [cell for cell in set(cells) if isinstance(cell, int)]
+    sql = "SELECT h.n, h.sha FROM json_each(?) i CROSS JOIN hashes h ON h.n = i.value"
+    hashes = dict(connection.execute(sql, (dump_json(numbers).decode(),)).fetchall())
+    return [hashes.get(cell, cell) for cell in cells]
+
+
+def read_frame(
+    stores: Sequence[Store], name: str, filters: dict[str, Any], *, sort: str = ""
+) -> pd.DataFrame:
     """Read a frame: the rows of the stores one after the other, each oldest first.
 
     Args:
@@ -55,22 +181,25 @@ def read_frame(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> p
         filters: column names with a value or a list of values; `run` (an id, the start of an id, a
             name, `"last"`), `since`, `until`, `limit` (the newest n of each store), and for
             messages `whole`.
+        sort: column whose largest cells come first, instead of oldest first; `limit` then keeps
+            the largest.
 
     Raises:
         UsageError: a filter is unknown, or no row can have its value.
     """
     frame = FRAMES[name]
     _check_filter_names(name, filters)
-    rows: list[tuple[Any, ...]] = []
     with ExitStack() as stack:
         connections = [stack.enter_context(store.reading()) for store in stores]
         _check_category_values(frame, filters, connections)
+        made = _Cells(frame)
         for store, connection in zip(stores, connections, strict=True):
-            rows += _rows(frame, filters, store, connection)
-    cells = zip(*rows, strict=True) if rows else ((),) * len(frame.columns)
-    columns = zip(frame.columns, cells, strict=True)
+            source = frame if name != "prompts" or is_hashed(connection) else PROMPTS_BY_SCAN
+            query = _Query(source, filters, store, connection, sort)
+            made.add(query.rows(_Cells(source).expressions()), connection)
+    in_order = frame.sorted_after and not {"limit", "whole"} & filters.keys()
     try:
-        arrays = {column: array_of(frame.dtype(column), values) for column, values in columns}
+        arrays = made.arrays(in_order=in_order)
     except CORRUPT_ROW as error:
         files = ", ".join(str(store.path) for store in stores)
         problem = f"a cell in {files} is damaged ({error}); move a damaged file away"
@@ -86,7 +215,7 @@ def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 def _check_filter_names(name: str, filters: dict[str, Any]) -> None:
     general = [] if name == "prompts" else ["run", "session", "batch", "model"]
     general += ["since", "until", "limit", "store"] + ["whole"] * (name == "messages")
-    known = dict.fromkeys((*FRAMES[name].columns, *general))
+    known = dict.fromkeys((*FRAMES[name].by_name, *general))
     for filter_name in filters:
         if filter_name not in known:
             nearest = nearest_hint(filter_name, known)
@@ -106,16 +235,25 @@ def _check_category_values(
             continue
         known = set(KNOWN_VALUES.get(name, ()))
         wanted: list[str] = [word for word in _filter_cells(name, value, "category") if word]
-        if known.issuperset(wanted):
-            continue
         # A run may have no row in this frame: its session or model is a valid value all the same.
-        searched = [frame] + [FRAMES["runs"]] * (name in FRAMES["runs"].columns)
-        for connection, searched_frame in product(connections, searched):
-            cursor = connection.execute(
-                f"SELECT DISTINCT {searched_frame.expression(name)} FROM {searched_frame.source}"
+        searched = [FRAMES["runs"]] * (name in FRAMES["runs"].by_name)
+        searched += [frame] * (frame is not FRAMES["runs"])
+        missing = [
+            word
+            for word in wanted
+            if word not in known
+            and not any(
+                _has_value(connection, one, name, word)
+                for one in searched
+                for connection in connections
             )
-            known |= {cell_text(cell) for (cell,) in cursor if cell is not None}
-        for wanted_value in set(wanted) - known:
+        ]
+        if not missing:
+            continue
+        for one in searched:
+            for connection in connections:
+                known |= _newest_values(connection, one, name)
+        for wanted_value in missing:
             suggestions = [
                 known_value
                 for known_value in sorted(known)
@@ -131,56 +269,134 @@ def _check_category_values(
                 raise UsageError(f"no row has {name}={wanted_value!r}; there is {existing}")
 
 
-def _rows(
-    frame: Frame, filters: dict[str, Any], store: Store, connection: Connection
-) -> list[tuple[Any, ...]]:
-    conditions, parameters, order, limit = ["1"], list[Any](), frame.order, -1
-    for name, value in filters.items():
-        if name == "run":
-            run_id = store.find(_single_cell(name, value, "string"))
-            lineage = connection.execute(LINEAGE, (run_id,)).fetchall()
-            if filters.get("whole"):
-                parts = (f"(x.run = {n} AND x.position < {end})" for n, end in lineage)
-                own = (
-                    f"(x.position >= 0 OR x.run = {lineage[0][0]})"  # one system message is enough
-                )
-                conditions += [f"({' OR '.join(parts)})", own]
-                order = "x.position, x.turn"
-            else:
-                # The number itself, not a parameter: SQLite then pushes the condition down into
-                # each part of a UNION and uses its key.
-                conditions.append(f"{frame.run_number} = {lineage[0][0]}")
-        elif name in ("since", "until"):
-            conditions.append(f"{frame.time_column} {'>=' if name == 'since' else '<'} ?")
-            parameters.append(_single_cell(name, value, TIMESTAMP))
-        elif name == "limit":
-            limit = _single_cell(name, value, "Int64")
-            if limit < 0:
-                raise UsageError(f"limit must be a whole number from 0, not {value!r}")
-            order = order.replace(",", " DESC,") + " DESC"
-        elif name != "whole":
-            condition, arguments = _equality(frame, name, value)
-            conditions.append(condition)
-            parameters += arguments
-    names = ", ".join(map(frame.expression, frame.columns))
-    sql = f"SELECT {names} FROM {frame.source} WHERE {' AND '.join(conditions)} ORDER BY {order}"
-    rows = connection.execute(f"{sql} LIMIT ?", (*parameters, limit)).fetchall()
-    return rows[::-1] if "limit" in filters else rows
+def _newest_first(frame: Frame) -> str:
+    return frame.order.replace(",", " DESC,") + " DESC"
+
+
+def _has_value(connection: Connection, frame: Frame, name: str, value: str) -> bool:
+    """True if a row has this value; the newest rows are looked at first."""
+    condition, arguments = _equality(frame, name, value)
+    # The order has no use for an index of the column, which is faster wherever there is one.
+    order = "" if name in _INDEXED_FILTERS else f"ORDER BY {_newest_first(frame)}"
+    sql = f"SELECT 1 FROM {frame.source} WHERE {condition} {order} LIMIT 1"
+    return connection.execute(sql, arguments).fetchone() is not None
+
+
+def _newest_values(connection: Connection, frame: Frame, name: str) -> set[str]:
+    """Values of a column in the newest rows."""
+    sql = (
+        f"SELECT {frame.expression(name)} FROM {frame.source} "
+        f"ORDER BY {_newest_first(frame)} LIMIT {_SUGGESTION_ROWS}"
+    )
+    cells = {cell for (cell,) in connection.execute(sql) if cell is not None}
+    column = frame.by_name.get(name)
+    texts = _hash_texts([*cells], connection) if column and column.is_hash else cells
+    return {str(cell_text(cell)) for cell in texts}
+
+
+class _Query:
+    """Query of a frame in one store."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        filters: Mapping[str, Any],
+        store: Store,
+        connection: Connection,
+        sort: str,
+    ) -> None:
+        self._frame = frame
+        self._connection = connection
+        self._conditions = ["1"]
+        self._parameters: list[Any] = []
+        self._order = frame.order
+        self._limit = -1
+        for name, value in filters.items():
+            if name == "run":
+                self._filter_run(store.find(_single_cell(name, value, "string")), filters)
+            elif name in ("since", "until"):
+                comparison = ">=" if name == "since" else "<"
+                self._conditions.append(f"{frame.time_column} {comparison} ?")
+                self._parameters.append(_single_cell(name, value, TIMESTAMP))
+            elif name == "limit":
+                self._limit = _single_cell(name, value, "Int64")
+                if self._limit < 0:
+                    raise UsageError(f"limit must be a whole number from 0, not {value!r}")
+            elif name != "whole":
+                condition, arguments = _equality(frame, name, value)
+                self._conditions.append(condition)
+                self._parameters += arguments
+        self._newest_first = "limit" in filters and not sort
+        if sort:
+            self._order = f"{frame.expression(sort)} DESC"
+        elif self._newest_first:
+            self._order = self._order.replace(",", " DESC,") + " DESC"
+        elif frame.sorted_after:
+            self._order = self._order if filters.get("whole") else "1"
+        elif "since" in filters and frame.run_number == "x.n":
+            self._order = "+x.n"  # the index of times finds these rows, not a scan in their order
+        self._in_windows = (
+            self._newest_first
+            and bool(frame.run_number)
+            and not any(name in _INDEXED_FILTERS for name in filters)
+        )
+
+    def _filter_run(self, run_id: str, filters: Mapping[str, Any]) -> None:
+        lineage = self._connection.execute(LINEAGE, (run_id,)).fetchall()
+        if filters.get("whole"):
+            parts = (f"(x.run = {n} AND x.position < {end})" for n, end in lineage)
+            # One system message is enough.
+            own = f"(x.position >= 0 OR x.run = {lineage[0][0]})"
+            self._conditions += [f"({' OR '.join(parts)})", own]
+            self._order = "x.position, x.turn"
+        else:
+            # The number itself, not a parameter: SQLite then pushes the condition down into each
+            # part of a UNION and uses its key.
+            self._conditions.append(f"{self._frame.run_number} = {lineage[0][0]}")
+
+    def rows(self, expressions: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Read the rows; oldest first unless they are sorted."""
+        if not self._in_windows:
+            rows = self._read(expressions, "1")
+        else:
+            rows = self._read_newest(expressions)
+        return rows[::-1] if self._newest_first else rows
+
+    def _read_newest(self, expressions: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Read the newest rows from the newest runs: their number bounds each part of a UNION,
+        which LIMIT does not."""
+        newest = self._connection.execute("SELECT max(n) FROM runs").fetchone()[0] or 0
+        window = max(_FIRST_WINDOW, self._limit)
+        while True:
+            rows = self._read(expressions, f"{self._frame.run_number} > {newest - window}")
+            if len(rows) >= self._limit or window >= newest:
+                return rows
+            window *= 8
+
+    def _read(self, expressions: Sequence[str], bound: str) -> list[tuple[Any, ...]]:
+        sql = (
+            f"SELECT {', '.join(expressions)} FROM {self._frame.source} "
+            f"WHERE {' AND '.join((bound, *self._conditions))} ORDER BY {self._order} LIMIT ?"
+        )
+        return self._connection.execute(sql, (*self._parameters, self._limit)).fetchall()
 
 
 def _equality(frame: Frame, name: str, value: Any) -> tuple[str, list[Any]]:
     """SQL condition for a filter, and its parameters."""
-    wanted, column = _filter_cells(name, value, frame.dtype(name)), frame.expression(name)
+    wanted, expression = _filter_cells(name, value, frame.dtype(name)), frame.expression(name)
     cells = [cell for cell in wanted if cell is not None]
     placeholders = ",".join("?" * len(cells))
-    conditions = [f"{column} IN ({placeholders})"]
+    conditions = [f"{expression} IN ({placeholders})"]
+    column = frame.by_name.get(name)
     if name == "tags":  # a JSON array: one equal tag is enough
         conditions.append(
-            f"EXISTS (SELECT 1 FROM json_each({column}) WHERE value IN ({placeholders}))"
+            f"EXISTS (SELECT 1 FROM json_each({expression}) WHERE value IN ({placeholders}))"
         )
+    elif column is not None and column.is_hash:
+        conditions.append(f"{expression} IN (SELECT +n FROM hashes WHERE sha IN ({placeholders}))")
     arguments = cells * len(conditions)
     if None in wanted:
-        conditions.append(f"{column} IS NULL")
+        conditions.append(f"{expression} IS NULL")
     return f"({' OR '.join(conditions)})", arguments
 
 
@@ -252,7 +468,7 @@ def array_of(dtype: Dtype, cells: Sequence[Any]) -> Any:
     if dtype in ("string", "category"):
         if bytes in set(map(type, cells)):
             # Records preserve lone surrogates; strings of a frame are strict UTF-8.
-            cells = [cell and cell_text(cell).encode("utf-8", "replace").decode() for cell in cells]
+            cells = [_frame_text(cell) if type(cell) is bytes else cell for cell in cells]
         objects = np.array(cells, dtype=object)
         if dtype == "string":
             return pd.array(objects, dtype="string")
@@ -274,6 +490,10 @@ def array_of(dtype: Dtype, cells: Sequence[Any]) -> Any:
             numbers[missing] = -(2.0**63)  # NaT
             moments: Any = pd.DatetimeIndex(numbers.astype(np.int64).view("M8[us]"))
             return moments.tz_localize("UTC")
+
+
+def _frame_text(cell: bytes) -> str:
+    return str(cell_text(cell)).encode("utf-8", "replace").decode()
 
 
 def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:

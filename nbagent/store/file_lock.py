@@ -6,10 +6,12 @@ Holders need it for microseconds. The wait is limited, because a suspended proce
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import time
 from collections.abc import Generator
+from pathlib import Path
 
 LOCK_WAIT_S = 5.0
 _RETRY_PAUSE_S = 0.0005
@@ -61,3 +63,28 @@ def locked(fd: int, *, wait_s: float = LOCK_WAIT_S) -> Generator[None]:
     finally:
         with contextlib.suppress(OSError):  # closing the file releases the lock too
             _release(fd)
+
+
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
+
+
+def has_file_locks(path: Path) -> bool:
+    """True if the file system of a file supports the locks that SQLite needs.
+
+    A network folder whose server runs no lock service answers ENOLCK. SQLite takes that for a lock
+    of another process, and would wait for it.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    if sys.platform == "win32":
+        return True
+    with path.open("ab") as file:
+        for lock in (fcntl.lockf, fcntl.flock):
+            try:
+                lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(file.fileno(), fcntl.LOCK_UN)
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    return False
+    return True

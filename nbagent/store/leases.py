@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from nbagent.contracts.canonical import new_id
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.model import Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
+from nbagent.store.database import Connection
 from nbagent.store.rows import from_us, to_us, turn_end_us
 
 _MAX_HEARTBEAT_AGE = timedelta(seconds=30)
@@ -75,6 +76,19 @@ class Lease:
         if self.pid_started is not None:
             return _pid_started(self.pid) == self.pid_started
         return age < _MAX_HEARTBEAT_AGE_WITHOUT_START_TIME and _pid_exists(self.pid)
+
+
+_VALID_LEASES = (
+    "WHERE id <> '' AND host <> '' AND typeof(pid) = 'integer' AND heartbeat BETWEEN 0 AND 1 << 52 "
+    "AND 'blob' NOT IN (typeof(id), typeof(host), typeof(pid_started), typeof(boot_id))"
+)
+
+
+def leases_of(c: Connection) -> dict[str, Lease]:
+    """All leases of a store by id, without damaged rows."""
+    names = [field.name for field in fields(Lease)]
+    rows = c.execute(f"SELECT {', '.join(names)} FROM leases {_VALID_LEASES}")
+    return {row[0]: Lease(**dict(zip(names, row, strict=True))) for row in rows}
 
 
 def _read(path: str) -> str | None:

@@ -7,22 +7,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from heapq import merge
+from itertools import groupby, islice
 from typing import Any
 
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import EngineTurn, RunRecord, trim_result
-from nbagent.store.columns import FRAMES, LINEAGE
+from nbagent.store.columns import TABLE_COLUMNS, TABLES, Column
 from nbagent.store.database import Connection
+from nbagent.store.frame_queries import FRAMES, LINEAGE
 from nbagent.store.rows import Row, cell_text, decode_row, record_from_rows, text_cell
+from nbagent.store.text_index import MAX_SEARCH_CHARS, MIN_CHARS, candidates, has_text_index
 
+_HASHES_OF_TURNS = (
+    "SELECT system_sha AS sha FROM turns WHERE run = :n "
+    "UNION SELECT toolset_sha FROM turns WHERE run = :n"
+)
 _TEXTS_OF_RUN = (
-    "WHERE sha IN (SELECT system_sha FROM turns WHERE run = :n "
-    "UNION SELECT toolset_sha FROM turns WHERE run = :n "
+    f"WHERE sha IN (SELECT h.sha FROM ({_HASHES_OF_TURNS}) t JOIN hashes h ON h.n = t.sha "
+    f"UNION {_HASHES_OF_TURNS} "
     "UNION SELECT value FROM open, json_each(doc, '$.request') WHERE run = :n)"
 )
 _ROW_ORDERS = {
@@ -38,13 +46,13 @@ _FIND_RUN = (
     "WHERE run_id = :ref OR name = :ref OR (run_id >= lower(:ref) AND run_id < lower(:ref) || 'g') "
     "ORDER BY is_exact DESC, n DESC LIMIT 5"
 )
-_MAX_SEARCH_CHARS = 1_000
-_SEARCH = (
-    "SELECT run_id FROM runs x WHERE (x.batch IS NULL) = :alone "
+_LIKE_RUNS = 10_000
+"""Newest runs whose texts are compared one by one, where there is no index of them."""
+_HAS_TEXT = (
+    "SELECT run_id FROM runs x WHERE x.n = :n AND (x.batch IS NULL) = :alone "
     "AND (x.prompt LIKE :like ESCAPE '\\' OR x.name LIKE :like ESCAPE '\\' "
     "OR EXISTS (SELECT 1 FROM messages m WHERE m.run = x.n AND m.text LIKE :like ESCAPE '\\') "
-    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE :like ESCAPE '\\')) "
-    "ORDER BY n DESC LIMIT :limit"
+    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE :like ESCAPE '\\'))"
 )
 
 _NEWEST_RUNS = (
@@ -53,11 +61,24 @@ _NEWEST_RUNS = (
 )
 
 
+def _cell_sql(table: str, column: Column) -> str:
+    if not column.is_hash:
+        return f"{table}.{column.name}"
+    sha = f"(SELECT h.sha FROM hashes h WHERE h.n = {table}.{column.name})"
+    return f"coalesce({sha}, {table}.{column.name})"
+
+
+_CELLS = {
+    name: ", ".join(_cell_sql(name, column) for column in table.by_name.values())
+    for name, table in TABLES.items()
+}
+"""SQL of all cells of a table's row, by table."""
+
+
 def select_rows(c: Connection, table: str, rest: str, parameters: Any = ()) -> list[Row]:
     """Select whole rows of a table, decoded."""
-    cursor = c.execute(f"SELECT * FROM {table} {rest}", parameters)
-    names = [column[0] for column in cursor.description]
-    return [decode_row(table, names, cells) for cells in cursor]
+    cursor = c.execute(f"SELECT {_CELLS[table]} FROM {table} {rest}", parameters)
+    return [decode_row(table, TABLE_COLUMNS[table], cells) for cells in cursor]
 
 
 def find_run_row(c: Connection, run_id: str) -> Row:
@@ -92,6 +113,16 @@ class RunNode:
     answer: str
     """Beginning of the model's last text."""
     children: list[RunNode]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Runs with a text."""
+
+    run_ids: list[str]
+    """Newest first."""
+    note: str = ""
+    """Says what was not searched."""
 
 
 class StoreReader(ABC):
@@ -193,29 +224,28 @@ class StoreReader(ABC):
             raise UsageError(f"several run ids start with {ref!r}: {ids}; give more of the id")
         return matches[0][0]
 
-    def search(self, text: str, *, limit: int = 50, batches: bool = False) -> list[str]:
+    def search(self, text: str, *, limit: int = 50, batches: bool = False) -> SearchResult:
         """Find the newest runs with this text in their name, prompt, messages or results.
 
         Args:
-            text: text to find, without wildcards.
+            text: text to find, without wildcards; the case of ASCII letters is ignored.
             limit: largest number of ids.
             batches: search runs of batches instead of all other runs.
-
-        Returns:
-            Ids, newest first.
 
         Raises:
             UsageError: the text is too long, or contains half a surrogate pair.
         """
         is_whole = text.encode("utf-8", "replace").decode() == text
-        if len(text) > _MAX_SEARCH_CHARS or not is_whole:
+        if len(text) > MAX_SEARCH_CHARS or not is_whole:
             raise UsageError(
-                f"search for at most {_MAX_SEARCH_CHARS:,} characters, without half a character"
+                f"search for at most {MAX_SEARCH_CHARS:,} characters, without half a character"
             )
         pattern = "".join(f"\\{c}" if c in "\\%_" else c for c in text)
+        values = {"like": f"%{pattern}%", "alone": not batches}
         with self.reading() as c:
-            parameters = {"like": f"%{pattern}%", "limit": limit, "alone": not batches}
-            return [row[0] for row in c.execute(_SEARCH, parameters)]
+            numbers, note = _numbers_to_search(c, text)
+            found = (c.execute(_HAS_TEXT, {**values, "n": n}).fetchone() for n in numbers)
+            return SearchResult([*islice((row[0] for row in found if row), limit)], note)
 
     def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
         """Id of the run that started last, in a session, in a notebook, or anywhere."""
@@ -227,6 +257,24 @@ class StoreReader(ABC):
                 {"session": session, "notebook": notebook},
             ).fetchone()
         return None if row is None else row[0]
+
+
+def _numbers_to_search(c: Connection, text: str) -> tuple[Iterator[int], str]:
+    """Numbers of the runs that may have a text, newest first, and what is left out."""
+    newest = f"ORDER BY n DESC LIMIT {_LIKE_RUNS}"
+    if len(text) < MIN_CHARS or "\0" in text or not has_text_index(c):
+        count = c.execute("SELECT count(*) FROM runs").fetchone()[0]
+        why = f"fewer than {MIN_CHARS} characters" if len(text) < MIN_CHARS else "no text index"
+        note = f"only the newest {_LIKE_RUNS:,} runs were searched ({why})"
+        rows = c.execute(f"SELECT n FROM runs {newest}")
+        return (n for (n,) in rows), note if count > _LIKE_RUNS else ""
+    waiting = [n for (n,) in c.execute(f"SELECT run AS n FROM unindexed {newest}")]
+    note = ""
+    if len(waiting) == _LIKE_RUNS:
+        count = c.execute("SELECT count(*) FROM unindexed").fetchone()[0] - _LIKE_RUNS
+        note = f"{count:,} older runs are not in the text index yet, and were not searched"
+    indexed = candidates(c, text)
+    return (n for n, _ in groupby(merge(waiting, indexed, reverse=True))), note
 
 
 def _lineage(c: Connection, run_id: str) -> list[tuple[Row, int]]:

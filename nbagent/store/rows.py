@@ -19,7 +19,14 @@ from nbagent.contracts.messages import ImagePart, Message, Part, TextPart, ToolC
 from nbagent.contracts.model import ToolSpec, Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, turn_id
 from nbagent.contracts.secrets import redact, redact_json
-from nbagent.store.columns import FRAMES, TABLE_COLUMNS, TOKEN_COLUMNS, VERSION
+from nbagent.store.columns import (
+    OLDEST_READER,
+    OLDEST_SAVED_VERSION,
+    TABLE_COLUMNS,
+    TABLES,
+    TOKEN_COLUMNS,
+    VERSION,
+)
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -38,6 +45,12 @@ _STORED_NAMES = {
     "max_repeated_results": "same_result_limit",
 }
 _CURRENT_NAMES = {stored: current for current, stored in _STORED_NAMES.items()}
+
+
+_JSON_COLUMNS = {
+    name: frozenset(column.name for column in table.columns if column.is_json)
+    for name, table in TABLES.items()
+}
 
 
 def to_us(moment: datetime) -> int:
@@ -92,7 +105,7 @@ def encode_row(table: str, row: Mapping[str, Any]) -> list[Any]:
 
 def decode_row(table: str, names: Sequence[str], cells: Sequence[Any]) -> Row:
     """Decode the cells of a row; None values are left out."""
-    json_columns = FRAMES[table].json_columns if table in FRAMES else ("doc",)
+    json_columns = _JSON_COLUMNS[table]
     row: Row = {}
     for name, cell in zip(names, cells, strict=True):
         if cell is not None:
@@ -469,7 +482,7 @@ def to_notebook_json(run: RunRecord) -> Row:
 
     JSON values are texts, as in the store: Jupyter sorts the keys of objects when it saves.
     """
-    document: Row = {"version": VERSION}
+    document: Row = {"version": VERSION, "oldest_reader": OLDEST_READER}
     for table, rows in rows_of_record(run).items():
         cells = [zip(TABLE_COLUMNS[table], encode_row(table, row), strict=True) for row in rows]
         document[table] = [
@@ -502,8 +515,14 @@ def from_notebook_json(document: Any) -> RunRecord:
     try:
         if "escaped" in document:
             document = json.loads(document["escaped"])
-        if document.get("version") != VERSION:
-            raise ValueError("the record was saved by another version of nbagent; run it again")
+        version = document["version"]
+        if document.get("oldest_reader", version) > VERSION:
+            raise ValueError(
+                f"the record was saved by a newer nbagent (version {version} of records; this one "
+                f"reads up to {VERSION}); upgrade nbagent"
+            )
+        if version < OLDEST_SAVED_VERSION:
+            raise ValueError("the record was saved by a very old nbagent; run it again")
         tables = {name: document[name] for name in document if name in TABLE_COLUMNS}
         for name, rows in tables.items():
             tables[name] = [decode_row(name, [*row], [*row.values()]) for row in rows]

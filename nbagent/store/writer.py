@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -23,11 +22,13 @@ from nbagent.contracts.events import (
     ToolCallFinished,
     TurnFinished,
 )
-from nbagent.contracts.records import JUDGE_SUFFIX, EngineTurn, RunRecord, ToolRun
-from nbagent.store.columns import TABLE_COLUMNS
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.store.columns import TABLE_COLUMNS, TABLES
 from nbagent.store.database import Connection, Database, Locked
-from nbagent.store.leases import Lease, as_interrupted
-from nbagent.store.reader import StoreReader, find_run_row, load_record, select_rows
+from nbagent.store.deletion import delete_runs
+from nbagent.store.leases import Lease, as_interrupted, leases_of
+from nbagent.store.migrations import upgrade
+from nbagent.store.reader import StoreReader, load_record, select_rows
 from nbagent.store.rows import (
     Row,
     encode_row,
@@ -41,17 +42,22 @@ from nbagent.store.rows import (
     turn_end_us,
     turn_rows,
 )
+from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread
 
 _TABLES_OF_RUN = ("turns", "tool_runs", "messages", "open")
-_VALID_LEASES = (
-    "WHERE id <> '' AND host <> '' AND typeof(pid) = 'integer' AND heartbeat BETWEEN 0 AND 1 << 52 "
-    "AND 'blob' NOT IN (typeof(id), typeof(host), typeof(pid_started), typeof(boot_id))"
-)
+_HASH_PLACES = {
+    name: [i for i, column in enumerate(table.by_name.values()) if column.is_hash]
+    for name, table in TABLES.items()
+}
+"""Indexes of the cells with a hash, by table."""
 
 
-def _insert_sql(table: str, verb: str) -> str:
-    placeholders = ",".join("?" * len(TABLE_COLUMNS[table]))
-    return f"{verb} INTO {table}({','.join(TABLE_COLUMNS[table])}) VALUES({placeholders})"
+def _insert_sql(table: str, verb: str, **values: str) -> str:
+    places = {
+        name: "(SELECT h.n FROM hashes h WHERE h.sha = ?)" if column.is_hash else "?"
+        for name, column in TABLES[table].by_name.items()
+    } | values
+    return f"{verb} INTO {table}({', '.join(places)}) VALUES({', '.join(places.values())})"
 
 
 _UPSERTS = {
@@ -59,13 +65,13 @@ _UPSERTS = {
     table: _insert_sql(table, "INSERT OR IGNORE" if table == "texts" else "INSERT OR REPLACE")
     for table in TABLE_COLUMNS
 }
-_INSERT_RUN = _insert_sql("runs", "INSERT")
-_JUDGE_RUNS = (
-    "WHERE run_id IN (SELECT judge_run_id FROM scores WHERE run = :n) "
-    "OR (batch, row_key, variant, attempt, case_sha) = (SELECT batch || :judge, row_key, variant, "
-    "attempt, case_sha FROM runs WHERE n = :n) ORDER BY n"
+# Not SQLite's own next number: that is the number of the newest run again after it was deleted, and
+# its other rows may still be there.
+_NEXT_RUN = (
+    "coalesce(?, (SELECT max(n) FROM (SELECT max(n) AS n FROM runs UNION ALL "
+    "SELECT max(run) FROM forgotten)) + 1, 1)"
 )
-"""Runs that judged a run, also those whose score was replaced: they quote its answer."""
+_INSERT_RUN = _insert_sql("runs", "INSERT", n=_NEXT_RUN)
 
 
 class _RunCursor(NamedTuple):
@@ -93,7 +99,10 @@ class Store(StoreReader):
         self.database = database
         self._lease = Lease.of_this_process(utc_now())
         self._cursors: dict[str, _RunCursor] = {}
-        database.transact(self._take_lease)
+        self._upkeep = UpkeepThread(database, is_idle=lambda: not self._cursors)
+        if not database.read_only:
+            database.transact(self._take_lease)
+            self._upkeep.wake()
 
     @classmethod
     def open(cls, home: Path) -> Store:
@@ -102,12 +111,12 @@ class Store(StoreReader):
         Raises:
             StoreError: the file belongs to another program, to a newer nbagent, or is locked.
         """
-        return cls(Database.open(home))
+        return cls(Database.open(home, upgrade))
 
     @classmethod
     def memory(cls) -> Store:
         """Create a store in memory."""
-        return cls(Database.memory())
+        return cls(Database.memory(upgrade))
 
     @property
     def warning(self) -> str | None:
@@ -165,9 +174,12 @@ class Store(StoreReader):
                 )
             case _:
                 return
-        cursor = await self.database.commit(work, on_wait=on_wait, **options)
+        # Alone, a run would only wait for the next round of the loop.
+        grouped = len(self._cursors) > 1
+        cursor = await self.database.commit(work, on_wait=on_wait, grouped=grouped, **options)
         if cursor is None:
             del self._cursors[run_id]
+            self._upkeep.wake()
         else:
             self._cursors[run_id] = cursor
 
@@ -179,6 +191,10 @@ class Store(StoreReader):
             root, conversation = parent_ids or (run.parent_id, run.parent_id)
             row |= {"root_id": root, "conversation_id": row["conversation_id"] or conversation}
         row["n"] = c.execute(_INSERT_RUN, encode_row("runs", row)).lastrowid
+        c.execute("INSERT INTO unindexed(run) VALUES(?)", (row["n"],))
+        if row["template_sha"]:
+            started = row["started_at"]
+            c.execute(NOTE_PROMPT, ("template", row["template_sha"], started, started))
         at = to_us(run.started_at)
         copied = len(run.copied)
         rows = [
@@ -227,7 +243,7 @@ class Store(StoreReader):
 
     def is_leased_elsewhere(self, c: Connection, lease_id: str | None) -> bool:
         """True if this lease belongs to another process that is alive."""
-        holder = None if lease_id in (None, self._lease.id) else _leases(c).get(lease_id or "")
+        holder = None if lease_id in (None, self._lease.id) else leases_of(c).get(lease_id or "")
         return holder is not None and holder.is_alive(utc_now())
 
     def _write_lease(self, c: Connection) -> None:
@@ -237,7 +253,7 @@ class Store(StoreReader):
         # The heartbeat of a dead kernel tells when its open runs ended, so its lease stays until
         # they are closed.
         used = "SELECT lease_id FROM runs WHERE phase = 'Running' AND lease_id IS NOT NULL"
-        dead = [(lease.id,) for lease in _leases(c).values() if not lease.is_alive(utc_now())]
+        dead = [(lease.id,) for lease in leases_of(c).values() if not lease.is_alive(utc_now())]
         c.executemany(f"DELETE FROM leases WHERE id = ? AND id NOT IN ({used})", dead)
         self._write_lease(c)
 
@@ -245,7 +261,7 @@ class Store(StoreReader):
         """Runs in the phase Running whose process is dead, with its lease if there is one."""
         rest = "WHERE phase = 'Running' AND lease_id IS NOT ?"
         rows = select_rows(c, "runs", rest, (self._lease.id,))
-        leases = _leases(c) if rows else {}
+        leases = leases_of(c) if rows else {}
         owned_rows = [(row, leases.get(row.get("lease_id", ""))) for row in rows]
         return [
             (row, lease)
@@ -263,7 +279,7 @@ class Store(StoreReader):
     def reading(self) -> Generator[Connection]:
         """Open a connection with a snapshot of the store; runs of dead kernels are closed in it."""
         with self.database.reading() as connection:
-            if not self._dead_runs(connection):
+            if self.database.read_only or not self._dead_runs(connection):
                 yield connection
                 return
         self.database.transact(self._close_dead_runs)
@@ -287,9 +303,10 @@ class Store(StoreReader):
 
         def work(c: Connection) -> tuple[str, ...]:
             self._close_dead_runs(c)
-            return _delete_runs(c, run_id, children=children)
+            return delete_runs(c, run_id, children=children)
 
         forgotten = self.database.transact(work)
+        self._upkeep.finish_deletion()
         self.database.checkpoint()
         return forgotten
 
@@ -303,9 +320,10 @@ class Store(StoreReader):
 
     def close(self) -> None:
         """Give up the lease and close the file. Runs still at work are then read as interrupted."""
-        self.database.transact(
-            lambda c: c.execute("DELETE FROM leases WHERE id = ?", (self._lease.id,))
-        )
+        self._upkeep.stop()
+        if not self.database.read_only:
+            sql = "DELETE FROM leases WHERE id = ?"
+            self.database.transact(lambda c: c.execute(sql, (self._lease.id,)))
         self.database.close()
 
 
@@ -335,6 +353,7 @@ def _write_turn(cursor: _RunCursor, event: TurnFinished, c: Connection) -> _RunC
     texts = _write_texts(cursor, event, c)
     for table, rows in turn_rows(turn, messages, cursor.provider, cursor.messages).items():
         upsert(c, table, rows, run=cursor.row["n"])
+        _note_system_prompts(c, rows if table == "turns" else ())
     return cursor._replace(
         open_turn=None,
         text_hashes=texts,
@@ -376,7 +395,21 @@ def _write_texts(
 
 def upsert(c: Connection, table: str, rows: Iterable[Row], **common: Any) -> None:
     """Write rows of a table; rows with the same key are replaced."""
-    c.executemany(_UPSERTS[table], [encode_row(table, {**row, **common}) for row in rows])
+    encoded = [encode_row(table, {**row, **common}) for row in rows]
+    if places := _HASH_PLACES[table]:
+        hashes = {(cells[i],) for cells in encoded for i in places if cells[i] is not None}
+        c.executemany("INSERT OR IGNORE INTO hashes(sha) VALUES(?)", hashes)
+    c.executemany(_UPSERTS[table], encoded)
+
+
+def _note_system_prompts(c: Connection, turns: Iterable[Row]) -> None:
+    """Note the uses of system prompts in the table of prompts."""
+    uses = [
+        ("system", row["system_sha"], row["started_at"], row["started_at"])
+        for row in turns
+        if row["system_sha"]
+    ]
+    c.executemany(NOTE_PROMPT, uses)
 
 
 def _write_run_row(c: Connection, cursor: _RunCursor, row: Row) -> None:
@@ -393,41 +426,5 @@ def _write_record(c: Connection, cursor: _RunCursor, run: RunRecord) -> None:
         c.execute(f"DELETE FROM {table} WHERE run = ?", (n,))
         upsert(c, table, rows.get(table, ()), run=n)
     upsert(c, "texts", rows["texts"])
+    _note_system_prompts(c, rows["turns"])
     _write_run_row(c, cursor, rows["runs"][0])
-
-
-def _leases(c: Connection) -> dict[str, Lease]:
-    """All leases by id, without damaged rows."""
-    return {row["id"]: Lease(**row) for row in select_rows(c, "leases", _VALID_LEASES)}
-
-
-def _delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:
-    rows = [find_run_row(c, run_id)]
-    for row in rows:  # grows: parents first
-        rows += select_rows(c, "runs", "WHERE parent_id = ? ORDER BY n", (row["run_id"],))
-        rows += select_rows(c, "runs", _JUDGE_RUNS, {"n": row["n"], "judge": JUDGE_SUFFIX})
-    ids = [row["run_id"] for row in rows]
-    continuing = [row["run_id"] for row in rows[1:] if row.get("parent_id")]
-    if continuing and not children:
-        raise UsageError(
-            f"other runs continue run {ids[0][:8]} and would lose their beginning: "
-            f"{', '.join(child_id[:8] for child_id in continuing)}; to forget these too write "
-            f"nbagent.forget({ids[0][:8]!r}, children=True), or %agent forget {ids[0][:8]} "
-            "--children"
-        )
-    for row in rows:
-        if row["phase"] == "Running":
-            raise UsageError(
-                f"run {row['run_id'][:8]} is still running; stop it or wait for its end, then "
-                "forget it"
-            )
-    for row in rows:
-        for table in (*_TABLES_OF_RUN, "scores"):
-            c.execute(f"DELETE FROM {table} WHERE run = ?", (row["n"],))
-        c.execute("DELETE FROM runs WHERE n = ?", (row["n"],))
-    c.execute(
-        "DELETE FROM texts WHERE sha NOT IN (SELECT system_sha FROM turns "
-        "WHERE system_sha IS NOT NULL UNION SELECT toolset_sha FROM turns "
-        "WHERE toolset_sha IS NOT NULL)"
-    )
-    return tuple(ids)

@@ -1,0 +1,111 @@
+"""Deletion of runs: what shows a run is deleted at once, its other rows in slices (`upkeep`).
+
+The row of a run is deleted in the first transaction with its prompts and texts that no other run
+has. Everything reads a run by that row, so after a kill in between nothing shows it.
+"""
+
+from __future__ import annotations
+
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.records import JUDGE_SUFFIX
+from nbagent.store.database import Connection
+from nbagent.store.reader import find_run_row, select_rows
+from nbagent.store.rows import Row
+from nbagent.store.text_index import entries_of, has_text_index, unindex_entry
+
+_JUDGE_RUNS = (
+    "WHERE run_id IN (SELECT judge_run_id FROM scores WHERE run = :n) "
+    "OR (batch, row_key, variant, attempt, case_sha) = (SELECT batch || :judge, row_key, variant, "
+    "attempt, case_sha FROM runs WHERE n = :n) ORDER BY n"
+)
+"""Runs that judged a run, also those whose score was replaced: they quote its answer."""
+
+
+def delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:
+    """Delete a run and its judges, with `children` also the runs that continue it.
+
+    Returns:
+        Ids of the deleted runs, the run's own first.
+    """
+    rows = [find_run_row(c, run_id)]
+    for row in rows:  # grows: parents first
+        rows += select_rows(c, "runs", "WHERE parent_id = ? ORDER BY n", (row["run_id"],))
+        rows += select_rows(c, "runs", _JUDGE_RUNS, {"n": row["n"], "judge": JUDGE_SUFFIX})
+    ids = [row["run_id"] for row in rows]
+    continuing = [row["run_id"] for row in rows[1:] if row.get("parent_id")]
+    if continuing and not children:
+        raise UsageError(
+            f"other runs continue run {ids[0][:8]} and would lose their beginning: "
+            f"{', '.join(child_id[:8] for child_id in continuing)}; to forget these too write "
+            f"nbagent.forget({ids[0][:8]!r}, children=True), or %agent forget {ids[0][:8]} "
+            "--children"
+        )
+    for row in rows:
+        if row["phase"] == "Running":
+            raise UsageError(
+                f"run {row['run_id'][:8]} is still running; stop it or wait for its end, then "
+                "forget it"
+            )
+    for row in rows:
+        _hide_run(c, row)
+    for row in rows:
+        _delete_unused_texts(c, row["n"])
+    for sha in {row["template_sha"] for row in rows if "template_sha" in row}:
+        _renew_prompt(c, "template", sha, _TIMES_OF_TEMPLATE)
+    return tuple(ids)
+
+
+def _hide_run(c: Connection, row: Row) -> None:
+    """Delete the row of a run, and note that its other rows are to be deleted."""
+    n = row["n"]
+    unindexed = c.execute("SELECT position FROM unindexed WHERE run = ?", (n,)).fetchone()
+    if unindexed is not None:
+        for i, text in zip(range(unindexed[0] or 0), entries_of(c, n), strict=False):
+            unindex_entry(c, n, i, text)
+        c.execute("DELETE FROM unindexed WHERE run = ?", (n,))
+    position = 0 if unindexed is None and has_text_index(c) else None
+    # Name and prompt are in the index: it can remove a text only if it is told the text.
+    c.execute(
+        "INSERT INTO forgotten(run, position, name, prompt) "
+        "SELECT n, ?, name, prompt FROM runs WHERE n = ?",
+        (position, n),
+    )
+    c.execute("DELETE FROM runs WHERE n = ?", (n,))
+
+
+_OF_OTHERS = "AND t.run NOT IN (SELECT run FROM forgotten)"
+_TIMES_OF_TEMPLATE = "SELECT min(started_at), max(started_at) FROM runs WHERE template_sha = :sha"
+_TIMES_OF_SYSTEM = (
+    "SELECT min(t.started_at), max(t.started_at) FROM turns t WHERE t.system_sha IN "
+    f"(:sha, (SELECT +h.n FROM hashes h WHERE h.sha = :sha)) {_OF_OTHERS}"
+)
+
+
+def _delete_unused_texts(c: Connection, n: int) -> None:
+    """Delete system prompts and toolsets that only a deleted run has."""
+    for column in ("system_sha", "toolset_sha"):
+        shas = c.execute(
+            f"SELECT DISTINCT coalesce((SELECT h.sha FROM hashes h WHERE h.n = t.{column}), "
+            f"t.{column}) FROM turns t WHERE t.run = ? AND t.{column} IS NOT NULL",
+            (n,),
+        ).fetchall()
+        for (sha,) in shas:
+            used = c.execute(
+                f"SELECT EXISTS (SELECT 1 FROM turns t WHERE t.{column} IN "
+                f"(:sha, (SELECT +h.n FROM hashes h WHERE h.sha = :sha)) {_OF_OTHERS})",
+                {"sha": sha},
+            ).fetchone()[0]
+            if not used:
+                c.execute("DELETE FROM texts WHERE sha = ?", (sha,))
+            if column == "system_sha":
+                _renew_prompt(c, "system", sha, _TIMES_OF_SYSTEM)
+
+
+def _renew_prompt(c: Connection, kind: str, sha: str, times: str) -> None:
+    """Correct the times of a prompt, or delete it if no run is left that has it."""
+    first, last = c.execute(times, {"sha": sha}).fetchone()
+    if first is None:
+        c.execute("DELETE FROM prompts WHERE kind = ? AND sha = ?", (kind, sha))
+    else:
+        sql = "UPDATE prompts SET first_seen = ?, last_seen = ? WHERE kind = ? AND sha = ?"
+        c.execute(sql, (first, last, kind, sha))

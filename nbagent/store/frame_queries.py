@@ -1,0 +1,249 @@
+"""The query of each frame, as data. Imports neither SQLite nor pandas.
+
+The frame's own row has the alias `x`, its run's row `r`. `columns` declares the columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import get_args
+
+from nbagent.contracts.approval import Approval
+from nbagent.contracts.errors import ErrorCode
+from nbagent.contracts.messages import Role
+from nbagent.contracts.model import FinishReason
+from nbagent.contracts.records import Phase, RanIn
+from nbagent.contracts.stop_reasons import StopReason
+from nbagent.store import columns as declared
+from nbagent.store.columns import TIMESTAMP, Column, Dtype
+
+KNOWN_VALUES: dict[str, tuple[str, ...]] = {
+    "error_code": get_args(ErrorCode),
+    "finish_reason": get_args(FinishReason),
+    "stop_reason": get_args(StopReason),
+    **dict.fromkeys(("phase", "phase_before", "phase_after"), get_args(Phase)),
+    "approval": get_args(Approval),
+    "ran_in": get_args(RanIn),
+    "role": get_args(Role),
+}
+"""Values that a filter accepts even if no row has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """A frame: its columns, and the query of its rows."""
+
+    columns: tuple[Column, ...]
+    source: str
+    order: str
+    time_column: str
+    """SQL of the time for `since` and `until`; never NULL."""
+    run_number: str = "x.run"
+    """SQL of the number of the row's run."""
+    sorted_after: bool = False
+    """The rows are sorted after they were read: SQLite would sort a UNION with all its texts."""
+    filters: dict[str, str] | None = None
+    """SQL of filters that are no column of the frame."""
+
+    @cached_property
+    def by_name(self) -> dict[str, Column]:
+        """Columns of the frame by name."""
+        return {column.name: column for column in self.columns if column.in_frame}
+
+    def expression(self, name: str) -> str:
+        """SQL of a column or a filter."""
+        column = self.by_name.get(name)
+        if column is None:
+            return (self.filters or {})[name]
+        return column.sql or f"x.{name}"
+
+    def is_of_run(self, name: str) -> bool:
+        """True if a column is one of the row's run."""
+        return self.by_name[name].sql.startswith("r.")
+
+    def dtype(self, name: str) -> Dtype:
+        """Dtype of a column; filters that are no column are words."""
+        column = self.by_name.get(name)
+        return column.dtype if column else "category"
+
+
+_RUN_FILTERS = {"session": "r.session", "batch": "r.batch", "model": "r.model"}
+"""Facts of the run by which each frame with runs can be filtered."""
+_SYSTEM_SHA = "coalesce((SELECT h.sha FROM hashes h WHERE h.n = t.system_sha), t.system_sha)"
+_MESSAGES = f"""(
+    SELECT m.run, m.position + s.shared_messages AS position, m.turn, m.role, m.source,
+        coalesce(m.text, (SELECT c.result FROM tool_runs c
+            WHERE c.run = m.run AND c.turn = m.turn AND c.position = m.call)) AS text,
+        m.reasoning, m.tool_calls, m.tool_call_id, m.tool_name, m.chars, m.has_image, m.at
+    FROM messages m JOIN runs s ON s.n = m.run WHERE m.position >= 0
+    UNION ALL
+    SELECT t.run, -1, min(t.turn), 'system', 'system', s.text, NULL, NULL, NULL, NULL,
+        length(s.text), 0, t.started_at
+    FROM turns t JOIN texts s ON s.sha = {_SYSTEM_SHA} GROUP BY t.run, t.system_sha
+) x JOIN runs r ON r.n = x.run"""
+_PROMPTS_BY_SCAN = f"""(
+    SELECT template_sha AS sha, 'template' AS kind, coalesce(template, prompt) AS text,
+        min(started_at) AS first_seen, max(started_at) AS last_seen, count(*) AS runs
+    FROM runs WHERE template_sha IS NOT NULL GROUP BY template_sha
+    UNION ALL
+    SELECT s.sha, 'system', s.text, min(t.started_at), max(t.started_at), count(DISTINCT t.run)
+    FROM turns t JOIN texts s ON s.sha = {_SYSTEM_SHA}
+    WHERE t.run IN (SELECT n FROM runs) GROUP BY s.sha
+) x"""
+"""Prompts of a store whose table `prompts` is not complete yet."""
+# `+h.n`: without the type of `hashes.n`, or SQLite would not use the index of `turns.system_sha`,
+# which has no type.
+_OF_TEMPLATE = "FROM runs r WHERE r.template_sha = x.sha"
+_OF_SYSTEM = (
+    "FROM turns t WHERE t.system_sha = (SELECT +h.n FROM hashes h WHERE h.sha = x.sha) "
+    "AND t.run NOT IN (SELECT run FROM forgotten)"
+)
+_TARGET_NODE = '."currentNodeId.set"'
+_TRANSITIONS = f"""(
+    SELECT run, turn, position, tool_call_id, ok, error_code, error, workflow, at, agent, node, cut,
+        CAST(CASE WHEN cut THEN args ELSE result END AS TEXT) AS body,
+        CASE WHEN cut THEN '$.update' WHEN ok THEN '$.data.transition'
+            ELSE '$.error.details.transition' END AS place
+    FROM (
+        SELECT c.*, w.workflow, t.node, coalesce(t.agent, w.agent) AS agent,
+            coalesce(c.queued_at, c.started_at, w.started_at) AS at,
+            c.error_code IS 'E_INTERRUPTED' AND c.started_at IS NOT NULL AS cut
+        FROM tool_runs c JOIN runs w ON w.n = c.run
+        LEFT JOIN turns t ON t.run = c.run AND t.turn = c.turn
+        WHERE w.workflow IS NOT NULL AND c.tool_name = 'fs.apply_patch' AND c.host = 'fs'
+    )
+) x JOIN runs r ON r.n = x.run
+    AND CASE WHEN json_valid(x.body) THEN json_type(x.body, x.place) END = 'object'
+    AND (NOT x.cut OR json_type(x.body, x.place || '{_TARGET_NODE}') = 'text')"""
+"""Patches of documents that moved a workflow to its next step, or tried to. If the kernel died
+during the patch (`cut`), only its arguments are known, so the target is read from them."""
+LINEAGE = """
+    WITH RECURSIVE line(n, parent_id, shared, end) AS (
+        SELECT n, parent_id, shared_messages, 1 << 60 FROM runs WHERE run_id = ?
+        UNION ALL
+        SELECT p.n, p.parent_id, p.shared_messages, min(line.end, line.shared)
+        FROM line JOIN runs p ON p.run_id = line.parent_id
+    ) SELECT n, end FROM line"""
+"""Numbers of a run and its ancestors, newest first, each with the absolute end of its part of the
+conversation."""
+
+
+def _transition_field(key: str) -> str:
+    text = f"CAST(json_extract(x.body, x.place || '{key}') AS TEXT)"
+    # A model may write half a surrogate pair, which SQLite cannot return as text: read it as bytes.
+    return f"CASE WHEN instr(x.body, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
+
+
+def _moved(key: str) -> str:
+    return f"CASE WHEN x.cut THEN x.node ELSE {_transition_field(key)} END"
+
+
+_TRANSITION_COLUMNS = (
+    declared.RUN_ID,
+    declared.TURN_ID,
+    Column(name="turn", dtype="Int64", doc="number of the turn in its conversation"),
+    Column(name="tool_call_id", doc="id of the call"),
+    declared.SESSION,
+    Column(name="at", dtype=TIMESTAMP, doc="time, in UTC"),
+    Column(name="workflow", dtype="category", doc="workflow of the run"),
+    Column(name="from_node", dtype="category", doc="step that was left", sql=_moved(".from")),
+    Column(
+        name="to_node",
+        dtype="category",
+        doc="step that was entered",
+        sql=f"CASE WHEN x.cut THEN {_transition_field(_TARGET_NODE)} "
+        f"ELSE {_transition_field('.to')} END",
+    ),
+    Column(
+        name="label", dtype="category", doc="label of the move", sql=_transition_field(".label")
+    ),
+    Column(
+        name="accepted",
+        dtype="boolean",
+        doc="false for a refused move; missing if the kernel died during it",
+        sql="CASE WHEN NOT x.cut THEN x.ok END",
+    ),
+    Column(name="error_code", dtype="category", doc="code of the refusal"),
+    Column(name="error", doc="its message"),
+    Column(name="agent", dtype="category", doc="agent at work"),
+)
+_PROMPT_COLUMNS = (
+    Column(name="sha", doc="hash, to join on template_sha or system_sha"),
+    Column(name="kind", dtype="category", doc="template or system"),
+    Column(
+        name="text",
+        doc="text of the prompt",
+        sql=f"CASE x.kind WHEN 'template' THEN (SELECT coalesce(r.template, r.prompt) "
+        f"{_OF_TEMPLATE} ORDER BY r.started_at LIMIT 1) "
+        "ELSE (SELECT s.text FROM texts s WHERE s.sha = x.sha) END",
+    ),
+    Column(name="first_seen", dtype=TIMESTAMP, doc="start of its first use"),
+    Column(name="last_seen", dtype=TIMESTAMP, doc="start of its last use"),
+    Column(
+        name="runs",
+        dtype="Int64",
+        doc="number of runs with it",
+        sql=f"CASE x.kind WHEN 'template' THEN (SELECT count(*) {_OF_TEMPLATE}) "
+        f"ELSE (SELECT count(DISTINCT t.run) {_OF_SYSTEM}) END",
+    ),
+)
+
+FRAMES = {
+    "runs": Frame(
+        columns=declared.RUNS,
+        source="runs x",
+        order="x.n",
+        time_column="x.started_at",
+        run_number="x.n",
+    ),
+    "turns": Frame(
+        columns=declared.TURNS,
+        source="turns x JOIN runs r ON r.n = x.run "
+        "LEFT JOIN messages m ON m.run = x.run AND m.position = x.message_at",
+        order="x.run, x.turn",
+        time_column="x.started_at",
+    ),
+    "tool_runs": Frame(
+        columns=declared.TOOL_RUNS,
+        source="tool_runs x JOIN runs r ON r.n = x.run "
+        "LEFT JOIN turns t ON t.run = x.run AND t.turn = x.turn",
+        order="x.run, x.turn, x.position",
+        time_column="coalesce(x.queued_at, x.started_at, r.started_at)",
+    ),
+    "messages": Frame(
+        columns=declared.MESSAGES,
+        source=_MESSAGES,
+        order="x.run, x.position, x.turn",
+        time_column="coalesce(x.at, r.started_at)",
+        sorted_after=True,
+        filters=_RUN_FILTERS,
+    ),
+    "transitions": Frame(
+        columns=_TRANSITION_COLUMNS,
+        source=_TRANSITIONS,
+        order="x.run, x.turn, x.position",
+        time_column="x.at",
+        filters=_RUN_FILTERS,
+    ),
+    "scores": Frame(
+        columns=declared.SCORES,
+        source="scores x JOIN runs r ON r.n = x.run",
+        order="x.run, x.scorer, x.version",
+        time_column="x.at",
+        filters=_RUN_FILTERS,
+    ),
+    "prompts": Frame(
+        columns=_PROMPT_COLUMNS,
+        source="prompts x",
+        order="x.first_seen, x.sha",
+        time_column="x.last_seen",
+        run_number="",
+    ),
+}
+PROMPTS_BY_SCAN = replace(
+    FRAMES["prompts"],
+    columns=tuple(replace(column, sql="") for column in _PROMPT_COLUMNS),
+    source=_PROMPTS_BY_SCAN,
+)
+"""The frame of prompts from all runs and turns, for a store whose table is not complete yet."""

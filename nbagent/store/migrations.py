@@ -1,0 +1,134 @@
+"""From earlier versions of the tables to this one: the steps, and what must hold before them.
+
+A store is migrated when it is opened: after a backup, in one transaction, so that a kill at any
+moment leaves the version before or the version after. What reads every row (indexes, text search,
+hashes) follows in slices (`upkeep`); all queries are right before it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.errors import StoreError
+from nbagent.store.columns import OLDEST_VERSION, TABLES, VERSION, added_columns, create_table
+from nbagent.store.database import Connection, back_up, pragma_value
+from nbagent.store.leases import leases_of
+from nbagent.store.schema import create_statements, fact_statements
+from nbagent.store.upkeep import plan_upkeep
+
+_GROWTH = 1.5
+"""Free space for a migration, in sizes of the store: its backup, and what the slices add."""
+_MIN_FREE_BYTES = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """A version of the tables: the reason for it, and its steps beyond added tables and columns."""
+
+    version: int
+    reason: str
+    steps: Callable[[Connection], None] | None = None
+
+
+MIGRATIONS = (
+    Migration(
+        7,
+        "Lists, text search, sorting and deletion took seconds on a million runs: indexes, a table "
+        "of prompts and an index of texts were added. Each hash is stored once instead of in every "
+        "turn. Deleted runs are noted first, because deletion is done in slices.",
+        plan_upkeep,
+    ),
+)
+"""Versions after 6. A version that only adds columns needs no entry."""
+
+
+def backup_path(path: Path, version: int) -> Path:
+    """Name of the backup of a store before it was migrated from `version`."""
+    return path.with_name(f"{path.stem}.v{version}-backup.sqlite")
+
+
+def upgrade(connection: Connection, path: Path | None) -> None:
+    """Create the tables of an empty database, or migrate a store of an earlier version.
+
+    Raises:
+        StoreError: a process of an earlier version uses the store, or there is no room for the
+            backup. Nothing was changed.
+    """
+    version = pragma_value(connection, "user_version")
+    if version == VERSION:
+        return
+    if version and path is not None:
+        _require_no_earlier_process(connection, path)
+        _make_backup(connection, path, version)
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _apply(connection, version)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _apply(connection: Connection, version: int) -> None:
+    if not version:
+        for statement in create_statements():
+            connection.execute(statement)
+        return
+    for later in range(version + 1, VERSION + 1):
+        for name, table in TABLES.items():
+            if table.since == later:
+                connection.execute(create_table(name))
+        for table_name, column in added_columns(later):
+            connection.execute(f"ALTER TABLE {table_name} ADD COLUMN {column}")
+        for migration in MIGRATIONS:
+            if migration.version == later and migration.steps is not None:
+                migration.steps(connection)
+    for statement in fact_statements():
+        connection.execute(statement)
+
+
+def _require_no_earlier_process(connection: Connection, path: Path) -> None:
+    """Refuse while another process has the store open: all that have it open are of its version."""
+    now = utc_now()
+    holders = [lease for lease in leases_of(connection).values() if lease.is_alive(now)]
+    if not holders:
+        return
+    names = ", ".join(f"process {lease.pid} on {lease.host.partition('/')[0]}" for lease in holders)
+    raise StoreError(
+        f"{path} is in use by an earlier nbagent ({names}), which could not go on after the store "
+        "is brought to this version. Restart that kernel, then repeat this; or set NBAGENT_HOME to "
+        "another folder."
+    )
+
+
+def _make_backup(connection: Connection, path: Path, version: int) -> None:
+    size = sum(
+        os.path.getsize(file)
+        for file in (path, path.with_name(f"{path.name}-wal"))
+        if os.path.exists(file)
+    )
+    needed = max(int(size * _GROWTH), _MIN_FREE_BYTES)
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise StoreError(
+            f"{path} is of version {version}, and bringing it to version {VERSION} needs "
+            f"{needed / 1e6:,.0f} MB for a backup; {free / 1e6:,.0f} MB are free. Nothing was "
+            "changed. Free some space, or set NBAGENT_HOME to another folder."
+        )
+    target = backup_path(path, version)
+    unfinished = target.with_name(f"{target.name}.part")
+    unfinished.unlink(missing_ok=True)
+    back_up(connection, unfinished)
+    os.replace(unfinished, target)
+
+
+def is_migrated(version: int) -> bool:
+    """True if stores of this version are migrated."""
+    return version >= OLDEST_VERSION
