@@ -28,6 +28,10 @@ TIMESTAMP: Dtype = "datetime64[us, UTC]"
 """Tables store microseconds since 1970, UTC."""
 
 
+COMPUTED = "-"
+"""`path` of a cell that is computed from the record: it is not read back into one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A column of a table, of a frame, or of both."""
@@ -46,6 +50,8 @@ class Column:
     """A cell holds JSON; NULL for no value."""
     is_hash: bool = False
     """A cell is the number of a row in `hashes`. Rows of version 6 hold the hash itself."""
+    is_optional: bool = False
+    """An empty value is stored as NULL."""
     in_frame: bool = True
 
 
@@ -67,21 +73,25 @@ def _text(name: str, doc: str = "", *, path: str = "", sql: str = "", since: int
     return Column(name=name, doc=doc, path=path, sql=sql, since=since)
 
 
-def _json(name: str, doc: str = "", *, path: str = "", sql: str = "") -> Column:
-    return Column(name=name, doc=doc, path=path, sql=sql, is_json=True)
+def _json(
+    name: str, doc: str = "", *, path: str = "", sql: str = "", is_optional: bool = False
+) -> Column:
+    return Column(name=name, doc=doc, path=path, sql=sql, is_json=True, is_optional=is_optional)
 
 
-def _word(name: str, doc: str = "", *, path: str = "", sql: str = "") -> Column:
+def _word(
+    name: str, doc: str = "", *, path: str = "", sql: str = "", is_optional: bool = False
+) -> Column:
     """Column of a word that many rows share."""
-    return Column(name=name, dtype="category", doc=doc, path=path, sql=sql)
+    return Column(name=name, dtype="category", doc=doc, path=path, sql=sql, is_optional=is_optional)
 
 
 def _count(name: str, doc: str = "", *, path: str = "", sql: str = "") -> Column:
     return Column(name=name, dtype="Int64", doc=doc, path=path, sql=sql)
 
 
-def _number(name: str, doc: str = "", *, path: str = "") -> Column:
-    return Column(name=name, dtype="Float64", doc=doc, path=path)
+def _number(name: str, doc: str = "", *, path: str = "", is_optional: bool = False) -> Column:
+    return Column(name=name, dtype="Float64", doc=doc, path=path, is_optional=is_optional)
 
 
 def _flag(name: str, doc: str = "", *, path: str = "", sql: str = "") -> Column:
@@ -93,15 +103,13 @@ def _time(name: str, doc: str = "", *, path: str = "") -> Column:
 
 
 def _hash(name: str, doc: str = "", *, path: str = "") -> Column:
-    return Column(name=name, dtype="category", doc=doc, path=path, is_hash=True)
+    return Column(name=name, dtype="category", doc=doc, path=path, is_hash=True, is_optional=True)
 
 
 def _internal(*names: str) -> tuple[Column, ...]:
-    return tuple(Column(name=name, in_frame=False) for name in names)
+    return tuple(Column(name=name, path=COMPUTED, in_frame=False) for name in names)
 
 
-COMPUTED = "-"
-"""`path` of a cell that is computed from the record: it is not read back into one."""
 RUN_ID = _text("run_id", "run: 16 hex digits, to join frames", sql="r.run_id")
 SESSION = _word("session", "session of the run", sql="r.session")
 BATCH = _word("batch", "batch of the run; missing for other runs", sql="r.batch")
@@ -165,7 +173,7 @@ RUNS = (
     _text("root_id", "run that began the tree of continued and forked runs", path=COMPUTED),
     _text("parent_id", "run that it continues or forks"),
     _word("kind", "start, continue, resume or fork"),
-    _text("forked_from", "turn of the parent that a fork repeats"),
+    _text("forked_from", "turn of the parent that a fork repeats", path="forked_from.turn_id"),
     _text("name", "name given with --name"),
     _json("tags", "tags, as a JSON array"),
     _word("notebook", "file name of the notebook, if the front end reports it"),
@@ -195,7 +203,7 @@ RUNS = (
     _word("stop_reason", "why it ended or paused"),
     *_error_columns("run"),
     _word("agent", "agent of the workflow"),
-    _word("workflow", "workflow that it works on"),
+    _word("workflow", "workflow that it works on", path="workflow.name"),
     PROVIDER,
     _word("server", "address of the model's server, if it was set", path="base_url"),
     _word("model", "provider:model"),
@@ -230,7 +238,9 @@ TURNS = (
     PROVIDER,
     _word("server", "address of the model's server, if it was set", sql="r.server"),
     _word("model", "provider:model that was asked", path=COMPUTED),
-    _word("served_model", "model as the server reports it", path="response.model"),
+    _word(
+        "served_model", "model as the server reports it", path="response.model", is_optional=True
+    ),
     _word("workflow", "workflow of the run", sql="r.workflow"),
     _word("agent", "agent at work"),
     _word("node", "step of the workflow"),
@@ -266,6 +276,7 @@ TURNS = (
         "dropped_params",
         "parameters that the server refused, as a JSON array",
         path="response.meta.dropped_params",
+        is_optional=True,
     ),
     _count("trimmed", "number of older results that were sent trimmed", path=COMPUTED),
     _hash("system_sha", "system prompt; text in nbagent.prompts()", path="request.system_sha"),
@@ -284,20 +295,20 @@ TOOL_RUNS = (
     _word("workflow", "workflow of the run", sql="r.workflow"),
     _word("agent", "agent at work", sql="t.agent"),
     _word("node", "step of the workflow", sql="t.node"),
-    _word("host", "source of the tool: functions, filesystem, mcp:NAME"),
+    _word("host", "source of the tool: functions, filesystem, mcp:NAME", is_optional=True),
     _word("tool_name", "name of the tool"),
-    _flag("ok", "true if it gave data, false if an error", path="result.ok"),
-    _word("error_code", "code of its error", path="result.error.code"),
-    _text("error", "message of its error", path="result.error.message"),
+    _flag("ok", "true if it gave data, false if an error", path=COMPUTED),
+    _word("error_code", "code of its error", path=COMPUTED),
+    _text("error", "message of its error", path=COMPUTED),
     _json("args", "arguments that were used, as JSON; see nbagent.expand"),
     _text("args_sha", "hash of the arguments: equal for equal calls", path=COMPUTED),
     _json("asked_args", "arguments that the model wrote, if a person changed them"),
     _text("reason", "reason that the person or the rule gave"),
-    _json("result", "result that the model was given, as JSON", path="result.body"),
+    _json("result", "result that the model was given, as JSON", path=COMPUTED),
     _count("result_chars", "length of the result", sql="length(x.result)"),
     _count("result_tokens_est", "estimate: 4 characters a token", sql="(length(x.result) + 3) / 4"),
     _flag("truncated", "true if the result was cut to its budget"),
-    _json("notes", "remarks for the person, as a JSON array"),
+    _json("notes", "remarks for the person, as a JSON array", is_optional=True),
     _word("approval", "allowed, denied or edited; missing if no approval was needed"),
     _word("approved_by", "person, callback, session, policy or nobody"),
     _flag(
@@ -308,7 +319,7 @@ TOOL_RUNS = (
     _number("waited_ms", "time waited for a person"),
     _time("queued_at", "time at which the model asked for it"),
     _time("started_at", "start; missing if it never started"),
-    _number("duration_ms", "time from start to end"),
+    _number("duration_ms", "time from start to end", is_optional=True),
     _word("ran_in", "thread or loop in which it ran"),
     _word("isolation", "isolation of a script"),
     _count("repeat_n", "how often this call was made in the run so far"),

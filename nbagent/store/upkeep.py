@@ -44,9 +44,11 @@ _WIDEN = (
 )
 NOTE_PROMPT = f"{_NOTE_PROMPTS} VALUES(?, ?, ?, ?){_WIDEN}"
 """Statement that notes a use of a prompt; its kind, hash, and the time twice."""
+# `+`: grouped in the order of the index of templates, every slice would scan all runs.
 _NOTE_TEMPLATES = (
     f"{_NOTE_PROMPTS} SELECT 'template', template_sha, min(started_at), max(started_at) FROM runs "
-    f"WHERE n BETWEEN :first AND :last AND template_sha IS NOT NULL GROUP BY template_sha{_WIDEN}"
+    f"WHERE n BETWEEN :first AND :last AND template_sha IS NOT NULL "
+    f"GROUP BY +template_sha{_WIDEN}"
 )
 _NOTE_SYSTEM_PROMPTS = (
     f"{_NOTE_PROMPTS} SELECT 'system', h.sha, min(t.started_at), max(t.started_at) FROM turns t "
