@@ -68,6 +68,8 @@ class Run:
     phase = _RecordField[Phase]()
     """`Running`, `WaitingUser`, `Completed` or `Failed`."""
     stop_reason = _RecordField[StopReason | None]()
+    ok = _RecordField[bool]()
+    """True if the model answered (or the workflow is complete)."""
     error = _RecordField[ErrorInfo | None]()
     """Error that ended it, or the limit that paused it."""
     text = _RecordField[str]()
@@ -127,11 +129,6 @@ class Run:
         from nbagent.workflow.locate import open_recorded_workflow
 
         return open_recorded_workflow(self.record, self._store)
-
-    @property
-    def ok(self) -> bool:
-        """True if the model answered (or the workflow is complete)."""
-        return self.stop_reason in ("answered", "workflow_complete")
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -72,7 +72,7 @@ def spans_of(run: RunRecord, conversation: Sequence[Message] | None) -> list[Spa
             None leaves all content out.
     """
     operation = "invoke_workflow" if run.workflow else "invoke_agent"
-    name = run.workflow or run.agent
+    name = run.workflow.name if run.workflow else run.agent
     common = {
         "gen_ai.provider.name": _provider(run),
         "gen_ai.conversation.id": run.session,

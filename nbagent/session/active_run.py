@@ -176,14 +176,13 @@ class ActiveRun:
     def _end_with_error(self, error: BaseException) -> None:
         """End the run with the committed part: the store failed for good, or nbagent did."""
         info = ErrorInfo("E_INTERNAL", describe_error(error))
-        end = {
-            "phase": "Failed",
-            "stop_reason": "error",
-            "error": error.info if isinstance(error, NbagentError) else info,
-            "ended_at": utc_now(),
-            "notices": tuple(self.plan.notices),
-        }
-        self.record = self.record.model_copy(update=end)
+        updated = self.record.model_copy(update={"notices": tuple(self.plan.notices)})
+        self.record = updated.ended(
+            phase="Failed",
+            stop_reason="error",
+            error=error.info if isinstance(error, NbagentError) else info,
+            ended_at=utc_now(),
+        )
         if self._is_started:
             with suppress(Exception):
                 self.store.abandon(self.record.id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
@@ -17,7 +17,14 @@ from nbagent.contracts.canonical import dump_json, load_json, sha256_hex, sha_of
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.messages import ImagePart, Message, Part, TextPart, ToolCall, parse_arguments
 from nbagent.contracts.model import ToolSpec, Usage
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, turn_id
+from nbagent.contracts.records import (
+    SUMMARY_CHARS,
+    EngineTurn,
+    RunRecord,
+    RunSummary,
+    ToolRun,
+    turn_id,
+)
 from nbagent.contracts.secrets import redact, redact_json
 from nbagent.store.columns import FRAMES, TABLE_COLUMNS, TOKEN_COLUMNS, VERSION
 
@@ -38,6 +45,10 @@ _STORED_NAMES = {
     "max_repeated_results": "same_result_limit",
 }
 _CURRENT_NAMES = {stored: current for current, stored in _STORED_NAMES.items()}
+# Version 6 stores the data of a run's workflow and of its fork among the options. These are the
+# names there, by the field of `WorkflowRef` and of `ForkedFrom`.
+_WORKFLOW_OPTIONS = {"document": "document", "graph": "graph"}
+_FORK_OPTIONS = {"edits": "edits", "drop": "drop", "defer_calls": "holds_calls"}
 
 
 def to_us(moment: datetime) -> int:
@@ -115,11 +126,13 @@ def run_row(run: RunRecord) -> Row:
         "root_id": None if run.parent_id else run.id,
         "template_sha": sha256_hex(redact(template_text)) if template_text else None,
         "server": run.base_url,
+        "workflow": run.workflow and run.workflow.name,
+        "forked_from": run.forked_from and run.forked_from.turn_id,
         "started_at": to_us(run.started_at),
         **({**vars(run.case), "case_sha": run.case.sha} if run.case else {}),
         **_error_cells(run.error),
         "doc": _non_empty(
-            options=_with_stored_names(run.options),
+            options=_with_stored_names(to_stored_options(run)),
             limits=_with_stored_names(run.limits.model_dump()),
             notices=run.notices,
             copied=run.copied,
@@ -128,7 +141,7 @@ def run_row(run: RunRecord) -> Row:
     }
     if run.phase == "Running":
         return {**row, "turns": None, "duration_ms": None, "n_unpriced": None}
-    calls = [tool_run for turn in run.turns for tool_run in turn.tool_runs]
+    totals = run.totals()
     has_usage = run.usage != Usage() or any(
         entry.response and entry.response.usage for entry in run.turns
     )
@@ -136,13 +149,14 @@ def run_row(run: RunRecord) -> Row:
     return {
         **row,
         "ended_at": run.ended_at and to_us(run.ended_at),
-        "turns": len(run.turns),
-        "tool_calls": len(calls),
-        "tool_errors": sum(entry.result is not None and not entry.result.ok for entry in calls),
+        "turns": totals.turns,
+        "tool_calls": totals.tool_calls,
+        "tool_errors": totals.tool_errors,
         **(vars(run.usage) if has_usage else {}),
-        "model_ms": sum(turn.model_ms for turn in run.turns),
-        **_call_times(calls),
-        "retry_wait_ms": sum(turn.retry_wait_ms for turn in run.turns),
+        "model_ms": totals.model_ms,
+        "tools_ms": totals.tools_ms,
+        "waited_ms": totals.waited_ms,
+        "retry_wait_ms": totals.retry_wait_ms,
         "params": run.turns[0].request.params if run.turns else None,
         "system_sha": (last and last.system_sha) or None,
         "toolset_sha": (last and last.toolset_sha) or None,
@@ -160,7 +174,8 @@ def _turn_row(turn: EngineTurn, provider: str, message_at: int | None) -> Row:
         "model": f"{provider}:{request.model}",
         "tool_calls": len(response.message.tool_calls) if response else 0,
         "started_at": to_us(turn.started_at),
-        **_call_times(turn.tool_runs),
+        "tools_ms": turn.tools_ms,
+        "waited_ms": turn.waited_ms,
         "trimmed": len(request.trimmed),
         "system_sha": request.system_sha or None,
         "toolset_sha": request.toolset_sha or None,
@@ -334,20 +349,26 @@ def _call_body(call: ToolCall) -> Row:
     return body if call.extra is None else {**body, "extra": call.extra}
 
 
-def _call_times(runs: Sequence[ToolRun]) -> Row:
-    return {
-        "tools_ms": _covered_ms((run.started_at, run.duration_ms) for run in runs),
-        "waited_ms": _covered_ms((run.queued_at, run.waited_ms) for run in runs),
-    }
+def to_stored_options(run: RunRecord) -> Row:
+    """Options of a run as version 6 stores them: with the data of its workflow and of its fork."""
+    workflow, fork = run.workflow, run.forked_from
+    entries = {name: getattr(workflow, field, None) for field, name in _WORKFLOW_OPTIONS.items()}
+    entries |= {name: getattr(fork, field, None) for field, name in _FORK_OPTIONS.items()}
+    empty = (None, (), False)
+    return {**run.options, **{name: it for name, it in entries.items() if it not in empty}}
 
 
-def _covered_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
-    """Time that spans cover; overlapping parts (parallel calls) count once."""
-    total, until = 0.0, 0.0
-    for start, lasted in sorted((to_us(at) / 1000 if at else 0.0, ms) for at, ms in spans if ms):
-        total += max(0.0, start + lasted - max(start, until))
-        until = max(until, start + lasted)
-    return total
+def _from_stored_options(run: Row, stored: Row) -> Row:
+    """Fields `options`, `workflow` and `forked_from` of a record; undoes `to_stored_options`."""
+    options, fields = dict(stored), Row()
+    for field, key, names in (
+        ("workflow", "name", _WORKFLOW_OPTIONS),
+        ("forked_from", "turn_id", _FORK_OPTIONS),
+    ):
+        if field in run:
+            entries = {inner: options.pop(name) for inner, name in names.items() if name in options}
+            fields[field] = {key: run[field], **entries}
+    return {**fields, "options": options}
 
 
 # Rows to records
@@ -368,14 +389,8 @@ def record_from_rows(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
             tool_runs = tuple(finished.get(other.tool_call_id, other) for other in turn.tool_runs)
             turns.append(turn.model_copy(update={"tool_runs": tool_runs}))
             messages[max(messages, default=-1) + 1] = turn.response.message
-    doc: Row = run.get("doc", {})
     fields: Row = {
-        **_record_fields(run),
-        "id": run["run_id"],
-        "base_url": run.get("server"),
-        **{name: _with_current_names(doc[name]) for name in ("options", "limits") if name in doc},
-        "case": {**run, "sha": run["case_sha"]} if "batch" in run else None,
-        "usage": _usage(run) or Usage(),
+        **_run_fields(run),
         "messages": tuple(messages[position] for position in sorted(messages) if position >= 0),
         "turns": tuple(turns),
         "system_prompts": {
@@ -386,6 +401,35 @@ def record_from_rows(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
         },
     }
     return RunRecord.model_validate(fields)
+
+
+def summary_from_rows(run: Row, turns: Sequence[Row], text: str) -> RunSummary:
+    """Build the summary of an ended run from its row, those of its turns, and its last answer."""
+    last = turns[-1] if turns else Row()
+    sources = [row["source"] for row in turns if row.get("source") in ("hit", "replay")]
+    fields: Row = {
+        **_run_fields(run),
+        "text": text[:SUMMARY_CHARS],
+        "tokens_by_turn": [row["total_tokens"] for row in turns if "total_tokens" in row],
+        "last_node": last.get("node"),
+        "last_agent": last.get("agent"),
+        "replayed": sources[0] if sources else None,
+    }
+    return RunSummary.model_validate(fields)
+
+
+def _run_fields(run: Row) -> Row:
+    """The fields that the record and the summary of a run share; further ones are ignored."""
+    doc: Row = run.get("doc", {})
+    return {
+        **_record_fields(run),
+        **_from_stored_options(run, _with_current_names(doc.get("options", {}))),
+        "id": run["run_id"],
+        "base_url": run.get("server"),
+        **({"limits": _with_current_names(doc["limits"])} if "limits" in doc else {}),
+        "case": {**run, "sha": run["case_sha"]} if "batch" in run else None,
+        "usage": _usage(run) or Usage(),
+    }
 
 
 def _turn(

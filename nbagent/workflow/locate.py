@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nbagent.contracts.canonical import is_run_id
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary
 from nbagent.files.names import path_parts
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import project_folder, store_home, to_path
@@ -121,7 +121,7 @@ def _find_branch(
     return None if version == data else (after.started_at, version)
 
 
-def _next_run(parent: RunRecord, document_id: str, store: Store) -> RunRecord | None:
+def _next_run(parent: RunRecord, document_id: str, store: Store) -> RunSummary | None:
     """Return the first run on a document that began after this one."""
     runs = store.runs(limit=_MAX_RUNS, document=document_id)
     return next((run for run in reversed(runs) if run.started_at > parent.started_at), None)
@@ -245,12 +245,10 @@ def _adapt_document(
 
 def open_recorded_workflow(record: RunRecord, store: Store) -> WorkflowRun | None:
     """Open the workflow of a run that is over; None if it had none."""
-    options = RunOptions(
-        **{name: record.options.get(name) for name in ("workflow", "document", "variables")}
-    )
-    if options.document is None:
+    if record.workflow is None or record.workflow.document is None:
         return None
-    document, data, _ = _find_document(options.document)
+    options = RunOptions(**{name: record.options.get(name) for name in ("workflow", "variables")})
+    document, data, _ = _find_document(record.workflow.document)
     workflow_run = WorkflowRun(
         package=_find_package(options, RunOptions(), data, store),
         document=document,
@@ -278,8 +276,9 @@ def load_package_and_state(ref: str, store: Store) -> tuple[Package, State | Non
             package = _find_package(RunOptions(), RunOptions(), data, store)
             return package, read_state(data, package.graph), ref
         package = load_package(file)
-        last = store.runs(limit=1, workflow=package.id)
-        document = Document(store_home(), last[0].options["document"] if last else "none")
+        last = [run.workflow for run in store.runs(limit=1, workflow=package.id)]
+        document_id = last[0].document if last and last[0] else None
+        document = Document(store_home(), document_id or "none")
         file, data = document.path, document.read()
         if data is None or read_origin(data)[2] != package.sha256:
             return package, None, ""
