@@ -8,12 +8,12 @@ from typing import Any
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import Message
+from nbagent.contracts.ports import RunStore
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.session.fork_edits import ConversationItem, edit_conversation
 from nbagent.session.models import same_server
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.store.writer import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Conversation:
     """Last turn before this run; in a fork, the turn that is repeated."""
 
 
-def conversation_of(parent: RunRecord | None, ask: RunRequest, store: Store) -> Conversation:
+def conversation_of(parent: RunRecord | None, ask: RunRequest, store: RunStore) -> Conversation:
     """Conversation before a run; for a fork, only the part before its turn, with its edits."""
     if parent is None:
         return Conversation()

@@ -14,6 +14,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.limits import Limits
 from nbagent.contracts.messages import CONTINUE_PROMPT, Message, TextPart, redacted
 from nbagent.contracts.model import ChatRequest, Usage
+from nbagent.contracts.ports import RunStore
 from nbagent.contracts.records import ForkedFrom, RunRecord, WorkflowRef
 from nbagent.contracts.tools import ToolContext
 from nbagent.contracts.version import __version__
@@ -38,7 +39,6 @@ from nbagent.session.tool_hosts import open_run_tools
 from nbagent.session.typed_answer import FinalAnswerHosts, OutputType
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import check_limits, current_settings, without_secrets
-from nbagent.store.writer import Store
 from nbagent.tools.hosts import HostSet
 from nbagent.view.graph import Edge, GraphState, Step
 from nbagent.view.run_facts import offline_model_text
@@ -65,7 +65,7 @@ class PreparedRun(NamedTuple):
 
 def prepare_run(
     request: RunRequest,
-    store: Store,
+    store: RunStore,
     frontend: Frontend,
     run_task: RunTask,
     waiting: Callable[[str], None],
@@ -310,7 +310,7 @@ def _agent_setup(
     parent: RunRecord | None,
     base: Conversation,
     run_id: str,
-    store: Store,
+    store: RunStore,
 ) -> AgentSetup | None:
     """The workflow or the agent of a run; None without one."""
     if not (options.workflow or options.document or options.agent):

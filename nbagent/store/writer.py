@@ -117,6 +117,10 @@ class Store(StoreReader):
     def path(self) -> Path | None:
         return self.database.path
 
+    def on_warning(self, callback: Callable[[str], None]) -> None:
+        """Call a function with the warning if the file can no longer be written."""
+        self.database.on_warning = callback
+
     # Writing
 
     async def commit(self, event: Event, on_wait: Callable[[], None] = lambda: None) -> None:
