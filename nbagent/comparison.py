@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.records import RunRecord
+from nbagent.contracts.records import RunRecord, RunSummary
 from nbagent.frames import runs
 from nbagent.run import Run, open_run
 from nbagent.session.frontend import frontend
@@ -81,13 +81,13 @@ def _record(run: Run | str) -> RunRecord:
 class RunHistory:
     """Runs in a table that can be sorted, filtered and searched, and as a frame."""
 
-    records: tuple[RunRecord, ...]
+    summaries: tuple[RunSummary, ...]
     query: Mapping[str, Any]
     """Arguments of `history`."""
 
     def node(self, kernel: str = "") -> Node:
         """Build the picture of the table."""
-        return history_node(self.records, kernel, self.query["search"] or "")
+        return history_node(self.summaries, kernel, self.query["search"] or "")
 
     def html(self) -> str:
         """Return HTML with its style sheet, without a script."""
@@ -99,21 +99,21 @@ class RunHistory:
         return history(**again)
 
     def __str__(self) -> str:
-        return runs_text(self.records) or "no runs"
+        return runs_text(self.summaries) or "no runs"
 
     def _ipython_display_(self) -> None:
         if not frontend().show_list(self, search=self.with_search):
             print(self)
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.summaries)
 
     def __getitem__(self, index: int) -> Run:
-        return open_run(self.records[index].id)
+        return open_run(self.summaries[index].id)
 
     def frame(self) -> DataFrame:
         """Return the rows of `nbagent.runs()` for these runs."""
-        return runs(run_id=[record.id for record in self.records])
+        return runs(run_id=[run.id for run in self.summaries])
 
 
 def history(
@@ -150,5 +150,4 @@ def history(
         matching_ids = store.search(search, limit=_MAX_RUNS, batches=filters["batch"] is not None)
         rows = rows[rows["run_id"].isin(matching_ids)]
     rows = rows.sort_values(sort, ascending=False, kind="stable")
-    records = tuple(store.load(run_id) for run_id in rows["run_id"][:limit])
-    return RunHistory(records, query)
+    return RunHistory(tuple(store.summaries(rows["run_id"][:limit].tolist())), query)

@@ -68,6 +68,8 @@ class Run:
     phase = _RecordField[Phase]()
     """`Running`, `WaitingUser`, `Completed` or `Failed`."""
     stop_reason = _RecordField[StopReason | None]()
+    ok = _RecordField[bool]()
+    """True if the model answered (or the workflow is complete)."""
     error = _RecordField[ErrorInfo | None]()
     """Error that ended it, or the limit that paused it."""
     text = _RecordField[str]()
@@ -97,16 +99,16 @@ class Run:
 
         If nothing inside waits for the run, `__exit__` raises the KeyboardInterrupt.
         """
-        front_end = front_end or frontend()
+        front_end, store = front_end or frontend(), store or current_store()
         runtime.check_interrupted(front_end.execution_id())
         active = ActiveRun(request, store=store, here=front_end)
         with runtime.InterruptGuard(active.plan.cancel):  # from before its view opens
             active.start(on_event)
             # The handle is bound now, not at the end: an interrupted cell leaves it in `_run`.
-            run = cls(active.record, active.store, active)
+            run = cls(active.record, store, active)
             if not runtime.inside_a_tool():
                 # A run that a tool starts must not become the run that the person continues.
-                set_last_run(run.id, active.store)
+                set_last_run(run.id, store)
                 front_end.bind_variable(run)
             yield run
 
@@ -127,11 +129,6 @@ class Run:
         from nbagent.workflow.locate import open_recorded_workflow
 
         return open_recorded_workflow(self.record, self._store)
-
-    @property
-    def ok(self) -> bool:
-        """True if the model answered (or the workflow is complete)."""
-        return self.stop_reason in ("answered", "workflow_complete")
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -449,7 +446,7 @@ def open_run(ref: str) -> Run:
     # The handle of a run that is active here can wait for it and stop it; that of a record cannot.
     for active in active_runs():
         if active.record.id == run_id:
-            return Run(active.record, active.store, active)
+            return Run(active.record, current_store(), active)
     return Run(current_store().load(run_id), current_store())
 
 

@@ -18,6 +18,7 @@ from nbagent.contracts.records import (
     ToolResult,
     ToolRun,
     TurnRequest,
+    WorkflowRef,
     toolset_sha,
     turn_id,
 )
@@ -244,7 +245,8 @@ def patched(
 
 def walked(**fields: Any) -> Story:
     """A workflow's run: a refused move and a good one; then it asks the person."""
-    story = Story(**{"workflow": "story-flow", "agent": "mira", **fields})
+    base: dict[str, Any] = {"workflow": WorkflowRef(name="story-flow"), "agent": "mira"}
+    story = Story(**{**base, **fields})
     bad, good = ({"from": "select", "to": to, "label": None} for to in ("close", "draft"))
     good["label"] = "next"
     details: dict[str, Any] = {"transition": bad, "allowed": ["draft"]}

@@ -222,6 +222,12 @@ def test_strings_that_name_a_module_of_nbagent_name_one_that_exists() -> None:
                 assert name in modules() or text in groups, f"{module}:{node.lineno} says {text!r}"
 
 
+def test_only_the_module_that_opens_stores_imports_their_class_in_session_and_workflow() -> None:
+    rooms = [m for m in modules() if m.split(".")[0] in ("engine", "session", "workflow")]
+    importing = {m for m in rooms for one in ours(m) if one.target == "store.writer"}
+    assert importing == {"session.stores"}, "the others use contracts.ports.RunStore"
+
+
 def test_third_party_packages_live_in_one_place_each() -> None:
     for module in modules():
         for one in imports_of(module):

@@ -23,7 +23,7 @@ from nbagent.contracts.model import (
     ModelInfo,
     ToolSpec,
 )
-from nbagent.contracts.records import EngineTurn
+from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary
 from nbagent.contracts.stop_reasons import StopReason
 from nbagent.contracts.tools import PreparedCall, ToolContext
 
@@ -179,6 +179,65 @@ class Composer(Protocol):
 
     async def before_turn(self, tools: Sequence[ToolSpec]) -> Composition: ...
     async def after_turn(self, turn: EngineTurn) -> TurnDecision: ...
+
+
+class RunStore(Protocol):
+    """Stores runs: commits their events, and reads their records and conversations.
+
+    When `commit` returns, the data of the event is on disk; StoreError if it cannot be. References
+    and ids that are unknown raise UsageError.
+    """
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None for a store in memory."""
+        ...
+
+    @property
+    def warning(self) -> str | None:
+        """Reason why runs are not saved to disk; None if they are."""
+        ...
+
+    def on_warning(self, callback: Callable[[str], None]) -> None:
+        """Call a function with the warning if the file can no longer be written."""
+        ...
+
+    async def commit(self, event: Event, on_wait: Callable[[], None] = ...) -> None:
+        """Store an event; `on_wait` is called once if another process makes it wait."""
+        ...
+
+    def heartbeat(self) -> bool:
+        """Show that this process is alive; False if it has to be called again soon."""
+        ...
+
+    def abandon(self, run_id: str) -> None:
+        """Give up a run that this process cannot finish."""
+        ...
+
+    def load(self, run_id: str) -> RunRecord: ...
+    def runs(
+        self, *, limit: int = 20, workflow: str | None = None, document: str | None = None
+    ) -> list[RunSummary]:
+        """Summarize the newest runs (of a workflow, for a document), newest first."""
+        ...
+
+    def find(self, ref: str) -> str:
+        """Find a run's id by `last`, a name, or the start of an id."""
+        ...
+
+    def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
+        """Id of the run that started last, in a session, in a notebook, or anywhere."""
+        ...
+
+    def conversation(self, run_id: str) -> tuple[Message, ...]:
+        """All messages up to the end of a run, with those of the runs that it continues."""
+        ...
+
+    def conversation_with_turns(self, run_id: str) -> tuple[tuple[Message, str], ...]:
+        """The conversation, each message with the id of the turn that added it ('' for none)."""
+        ...
+
+    def requests_since_user_message(self, run_id: str) -> int: ...
 
 
 class EventPort(Protocol):

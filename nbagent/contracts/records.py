@@ -1,11 +1,13 @@
-"""Stored values of a run: tool results and tool runs, turns, run records. Frozen.
+"""Stored values of a run: tool results and tool runs, turns, run records, summaries. Frozen.
 
 Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and a child run continues the numbers.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import Field
@@ -19,6 +21,8 @@ from nbagent.contracts.stop_reasons import StopReason
 
 Phase = Literal["Running", "WaitingUser", "Completed", "Failed"]
 RanIn = Literal["main thread", "waiting thread", "worker thread", "tool loop", "notebook loop"]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def turn_id(index: int) -> str:
@@ -221,6 +225,29 @@ class EngineTurn(Value):
         """Text of the model's answer in this turn."""
         return self.response.message.text if self.response else ""
 
+    @property
+    def tools_ms(self) -> float:
+        """Time in which at least one tool ran."""
+        return _covered_ms((run.started_at, run.duration_ms) for run in self.tool_runs)
+
+    @property
+    def waited_ms(self) -> float:
+        """Time in which at least one call waited for a person."""
+        return _covered_ms((run.queued_at, run.waited_ms) for run in self.tool_runs)
+
+
+def _covered_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
+    """Time that spans cover; overlapping parts (parallel calls) count once."""
+    total, until = 0.0, 0.0
+    for start, lasted in sorted((_epoch_ms(at), ms) for at, ms in spans if ms):
+        total += max(0.0, start + lasted - max(start, until))
+        until = max(until, start + lasted)
+    return total
+
+
+def _epoch_ms(moment: datetime | None) -> float:
+    return (moment - _EPOCH) // _MICROSECOND / 1000 if moment else 0.0
+
 
 JUDGE_SUFFIX = "/judge"
 """Suffix of a batch name: the runs of such a batch judge the runs of the batch before it."""
@@ -260,43 +287,70 @@ class ScoreRecord(Value):
     """Short hashes of the row's values that the scorer used, by column; None for a label."""
 
 
-class RunRecord(Value):
-    """A complete run. It never changes after it ended.
+class WorkflowRef(Value):
+    """Workflow of a run, as it was when the run started."""
 
-    `messages` are the run's own. The messages before them belong to the parent: its conversation
-    up to `shared_messages`.
-    """
+    name: str
+    """Id of its package."""
+    document: str | None = None
+    """Id of its document: the id of the run that created it."""
+    graph: dict[str, Any] | None = None
+    """Steps, edges and position as JSON (`view.graph.GraphState`)."""
+
+
+class ForkedFrom(Value):
+    """Turn that a fork repeats, and the changes before it."""
+
+    turn_id: str
+    """Id of the parent's turn."""
+    edits: tuple[str, ...] = ()
+    """Ids of the turns and calls that were changed."""
+    drop: tuple[str, ...] = ()
+    """Ids of the turns and calls that were left out."""
+    defer_calls: bool = False
+    """The tool calls of the answer wait until the run is resumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTotals:
+    """Sums over the turns of a run."""
+
+    turns: int
+    tool_calls: int
+    tool_errors: int
+    usage: Usage
+    cost_usd: float | None
+    """None if no price is known."""
+    n_unpriced: int
+    model_ms: float
+    tools_ms: float
+    waited_ms: float
+    retry_wait_ms: float
+
+
+class RunInfo(Value):
+    """Data that the record and the summary of a run share."""
 
     id: str
     session: str
     name: str | None = None
     tags: tuple[str, ...] = ()
     parent_id: str | None = None
-    shared_messages: int = 0
     kind: Literal["start", "continue", "resume", "fork"] = "start"
-    forked_from: str | None = None
-    """Id of the parent's turn that a fork repeats."""
+    forked_from: ForkedFrom | None = None
+    """None if the run is no fork."""
     case: Case | None = None
     """None if the run is not part of a batch."""
-    copied: tuple[str, ...] = ()
-    """Set if a fork changed the conversation before it: the run then begins with a copy of that
-    conversation from the first change on, because a stored conversation never changes. One entry
-    for each copied message: the id of the turn that added it, or an empty string."""
     agent: str | None = None
-    workflow: str | None = None
-    nbagent_version: str = ""
-    execution_count: int | None = None
-    """Execution count of the cell, if the kernel reports it."""
-    cell_id: str | None = None
+    workflow: WorkflowRef | None = None
+    """None without a workflow."""
     notebook: str | None = None
     """File name of the notebook, if the front end reports it."""
     model: str
     """`provider:model`."""
-    base_url: str | None = None
     template: str | None = None
     """Text of the cell before `{{ expressions }}` were evaluated; None if it had none."""
     prompt: str = ""
-    options: dict[str, Any] = Field(default_factory=dict[str, Any])
     limits: Limits = Limits()
     phase: Phase = "Running"
     stop_reason: StopReason | None = None
@@ -310,6 +364,54 @@ class RunRecord(Value):
     """Sum over the turns with a known price; None if there are none."""
     n_unpriced: int = 0
     """Number of turns with a response and an unknown price."""
+
+    @property
+    def ok(self) -> bool:
+        """True if the model answered, or the workflow is complete."""
+        return self.stop_reason in ("answered", "workflow_complete")
+
+
+SUMMARY_CHARS = 400
+"""Length of the answer's text in a summary."""
+
+
+class RunSummary(RunInfo):
+    """A run in a list, without its turns and messages."""
+
+    text: str = ""
+    """Start of the last text that the model wrote."""
+    turns: int = 0
+    tool_calls: int = 0
+    tool_errors: int = 0
+    tokens_by_turn: tuple[int, ...] = ()
+    """Tokens of each turn whose usage is known."""
+    last_node: str | None = None
+    """Workflow step of the last turn."""
+    last_agent: str | None = None
+    """Agent of the last turn; None: `agent`."""
+    replayed: Literal["hit", "replay"] | None = None
+    """Source of the first recorded answer; None if all are new."""
+
+
+class RunRecord(RunInfo):
+    """A complete run. It never changes after it ended.
+
+    `messages` are the run's own. The messages before them belong to the parent: its conversation
+    up to `shared_messages`.
+    """
+
+    shared_messages: int = 0
+    copied: tuple[str, ...] = ()
+    """Set if a fork changed the conversation before it: the run then begins with a copy of that
+    conversation from the first change on, because a stored conversation never changes. One entry
+    for each copied message: the id of the turn that added it, or an empty string."""
+    nbagent_version: str = ""
+    execution_count: int | None = None
+    """Execution count of the cell, if the kernel reports it."""
+    cell_id: str | None = None
+    base_url: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Options that a run which continues this one inherits, by name."""
     notices: tuple[str, ...] = ()
     system_prompts: dict[str, str] = Field(default_factory=dict[str, str])
     """Text by `system_sha`."""
@@ -333,6 +435,73 @@ class RunRecord(Value):
         if answer is None or self.messages[start : start + 1] != (answer,):
             return range(start, start)
         return range(start, start + 1 + len(answer.tool_calls))
+
+    def totals(self) -> RunTotals:
+        """Add up the turns."""
+        calls = [tool_run for turn in self.turns for tool_run in turn.tool_runs]
+        answered = [turn for turn in self.turns if turn.response is not None]
+        usages = [turn.response.usage for turn in answered if turn.response]
+        costs = [turn.cost_usd for turn in answered if turn.cost_usd is not None]
+        return RunTotals(
+            turns=len(self.turns),
+            tool_calls=len(calls),
+            tool_errors=sum(call.result is not None and not call.result.ok for call in calls),
+            usage=sum(filter(None, usages), Usage()),
+            cost_usd=sum(costs) if costs else None,
+            n_unpriced=len(answered) - len(costs),
+            model_ms=sum(turn.model_ms for turn in self.turns),
+            tools_ms=_covered_ms((call.started_at, call.duration_ms) for call in calls),
+            waited_ms=_covered_ms((call.queued_at, call.waited_ms) for call in calls),
+            retry_wait_ms=sum(turn.retry_wait_ms for turn in self.turns),
+        )
+
+    def ended(
+        self,
+        *,
+        phase: Phase,
+        stop_reason: StopReason | None,
+        error: ErrorInfo | None,
+        ended_at: datetime,
+        duration_ms: float | None = None,
+    ) -> RunRecord:
+        """Copy of the record as the run ends, with the sums over its turns.
+
+        Args:
+            phase: phase after the end; with `stop_reason` and `error` it says why the run ended.
+            duration_ms: None: the time from its start to `ended_at`.
+        """
+        totals = self.totals()
+        if duration_ms is None:
+            duration_ms = (ended_at - self.started_at).total_seconds() * 1000
+        return self.model_copy(
+            update={
+                "phase": phase,
+                "stop_reason": stop_reason,
+                "error": error,
+                "ended_at": ended_at,
+                "duration_ms": duration_ms,
+                "usage": totals.usage,
+                "cost_usd": totals.cost_usd,
+                "n_unpriced": totals.n_unpriced,
+            }
+        )
+
+    def summary(self) -> RunSummary:
+        """Summarize the run, as a list shows it."""
+        totals, last = self.totals(), self.turns[-1] if self.turns else None
+        responses = [turn.response for turn in self.turns if turn.response]
+        sources = [response.meta.source for response in responses]
+        return RunSummary(
+            **{name: getattr(self, name) for name in RunInfo.model_fields},
+            text=self.text[:SUMMARY_CHARS],
+            turns=totals.turns,
+            tool_calls=totals.tool_calls,
+            tool_errors=totals.tool_errors,
+            tokens_by_turn=tuple(it.usage.total_tokens for it in responses if it.usage),
+            last_node=last and last.node,
+            last_agent=last and last.agent,
+            replayed=next((it for it in sources if it == "hit" or it == "replay"), None),
+        )
 
 
 def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from nbagent.contracts.canonical import monotonic_ms, utc_now
 from nbagent.contracts.events import MessagesAdded, Notice, RunFinished, RunStarted, TurnFinished
 from nbagent.contracts.messages import Message
-from nbagent.contracts.model import ChatRequest, ToolSpec, Usage
+from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.contracts.ports import EventPort
 from nbagent.contracts.records import RunRecord
 from nbagent.engine.limits import StopState, over_budget
@@ -134,23 +134,19 @@ class _EngineRun(RunState):
         await self.events.commit(TurnFinished(finished, turn.messages, turn.system, turn.tools))
 
     def record(self) -> RunRecord:
-        answered = [turn for turn in self.turns if turn.response is not None]
-        usages = [turn.response.usage for turn in answered if turn.response]
-        costs = [turn.cost_usd for turn in answered if turn.cost_usd is not None]
-        return self.plan.run.model_copy(
+        run = self.plan.run.model_copy(
             update={
-                "phase": self.stop_state.phase,
-                "stop_reason": self.stop_state.stop_reason,
-                "error": self.stop_state.error,
-                "ended_at": utc_now(),
-                "duration_ms": monotonic_ms() - self.began_ms,
-                "usage": sum(filter(None, usages), Usage()),
-                "cost_usd": sum(costs) if costs else None,
-                "n_unpriced": len(answered) - len(costs),
                 "notices": tuple(self.plan.notices),
                 "system_prompts": self.system_prompts,
                 "toolsets": self.toolsets,
                 "messages": tuple(self.history[len(self.plan.history) :]),
                 "turns": tuple(self.turns),
             }
+        )
+        return run.ended(
+            phase=self.stop_state.phase,
+            stop_reason=self.stop_state.stop_reason,
+            error=self.stop_state.error,
+            ended_at=utc_now(),
+            duration_ms=monotonic_ms() - self.began_ms,
         )

@@ -16,7 +16,7 @@ from nbagent.contracts.canonical import dump_json, sha256_hex
 from nbagent.contracts.messages import ImagePart, Message, TextPart
 from nbagent.contracts.model import Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.store.rows import to_us
+from nbagent.store.record_cells import to_us
 
 _PROVIDER_NAMES = {
     "gemini": "gcp.gemini",
@@ -72,7 +72,7 @@ def spans_of(run: RunRecord, conversation: Sequence[Message] | None) -> list[Spa
             None leaves all content out.
     """
     operation = "invoke_workflow" if run.workflow else "invoke_agent"
-    name = run.workflow or run.agent
+    name = run.workflow.name if run.workflow else run.agent
     common = {
         "gen_ai.provider.name": _provider(run),
         "gen_ai.conversation.id": run.session,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
-from nbagent.contracts.records import Case, EngineTurn, RunRecord, ScoreRecord
+from nbagent.contracts.records import Case, EngineTurn, RunInfo, RunRecord, ScoreRecord
 from nbagent.lab.plan import PlannedCase
-from nbagent.store.batches import CaseRun
+from nbagent.store.batches import CaseRecord, CaseRun
 from nbagent.view.batch import FailedCase, VariantSummary
 
 CaseStatus = Literal["missing", "unfinished", "failed", "ended", "ok"]
@@ -39,7 +39,7 @@ class CaseState:
     """Reason why there is no answer: code and message."""
     scores: dict[str, float] = field(default_factory=dict[str, float])
 
-    def add_run(self, run: RunRecord) -> None:
+    def add_run(self, run: CaseRecord) -> None:
         """Make this run the last one of the case."""
         if self.run_id:
             self.earlier_ids.append(self.run_id)
@@ -49,12 +49,15 @@ class CaseState:
         self.status, self.why = status_of(run)
 
 
-def status_of(run: RunRecord) -> tuple[CaseStatus, str]:
-    """Return the status of a case with this last run, and the reason if it has no answer."""
-    if run.stop_reason in ("answered", "workflow_complete"):
+def status_of(run: CaseRecord) -> tuple[CaseStatus, str]:
+    """Return the status of a case with this last run, and the reason if it has no answer.
+
+    Only the whole record of a run tells that a call waits for an approval.
+    """
+    if run.ok:
         return "ok", ""
     # Checked first: its stop reason is only "stopped", and a resumed run would see the denial.
-    tool_name = run.turns and unasked_call(run.turns[-1])
+    tool_name = isinstance(run, RunRecord) and run.turns and unasked_call(run.turns[-1])
     if tool_name:
         return "failed", f"E_DENIED: {tool_name} needs approval; allow it, or give on_approval=…"
     why = f"{run.error.code}: {run.error.message}" if run.error else f"ended: {run.stop_reason}"
@@ -79,12 +82,12 @@ def assign_earlier_runs(
     entries: Iterable[CaseState], runs: Sequence[CaseRun], *, keep: bool
 ) -> None:
     """Assign earlier runs to their cases; with `keep`, also runs with another prompt."""
-    lines: dict[tuple[str, ...], list[list[RunRecord]]] = defaultdict(list)
-    line_of: dict[str, list[RunRecord]] = {}
+    lines: dict[tuple[str, ...], list[list[CaseRecord]]] = defaultdict(list)
+    line_of: dict[str, list[CaseRecord]] = {}
     for case_run in runs:
         line = line_of.get(case_run.run.parent_id or "")
         if line is None:
-            line = list[RunRecord]()
+            line = list[CaseRecord]()
             for name in _case_keys(case_run.case):
                 lines[name].append(line)
         line.append(case_run.run)
@@ -109,11 +112,11 @@ def assign_earlier_runs(
                 entry.status = "unfinished"
 
 
-def _has_other_labels(run: RunRecord, case: Case) -> bool:
+def _has_other_labels(run: RunInfo, case: Case) -> bool:
     return run.case is None or run.case.variant != case.variant
 
 
-def _can_resume(run: RunRecord, max_turns: int) -> bool:
+def _can_resume(run: RunInfo, max_turns: int) -> bool:
     """True if the limit that paused a run may be higher now; budgets are checked again later."""
     if run.stop_reason == "max_turns":
         return run.phase == "WaitingUser" and max_turns > run.limits.max_turns

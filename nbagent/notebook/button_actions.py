@@ -21,7 +21,7 @@ import traitlets
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.records import RunRecord
+from nbagent.contracts.records import RunRecord, RunSummary
 from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.cell import cell_text
 from nbagent.notebook.clicks import run_in_thread, start_by_click
@@ -121,12 +121,12 @@ def _select_node(name: str, options: Sequence[tuple[str, str]], label: str) -> N
     return h("select", "", *options_nodes, data_field=name, aria_label=label)
 
 
-def _run_label(run: RunRecord) -> str:
+def _run_label(run: RunSummary) -> str:
     prompt = one_line(sanitize_prose(run.prompt), _PROMPT_CHARS) or "(no prompt)"
     return f"{run.id[:8]} · {prompt} · {sanitize_value(run.model)} · {format_start(run.started_at)}"
 
 
-def comparable_runs(run: RunRecord) -> list[RunRecord]:
+def comparable_runs(run: RunRecord) -> list[RunSummary]:
     """List runs to compare with: the previous run first, then its session's, then the newest."""
     recent = [other for other in current_store().runs(limit=_RECENT_RUNS) if other.id != run.id]
     same_session = [other for other in recent if other.session == run.session]

@@ -207,7 +207,7 @@ class RawSink(NoticePrinter):
         if isinstance(event, RunFinished):
             if event.run.text:
                 print(event.run.text)
-            if event.run.stop_reason not in ("answered", "workflow_complete"):
+            if not event.run.ok:
                 self.print_line(f"({run_status.status_of(event.run).word})")
 
 

@@ -182,7 +182,8 @@ class Form:
 
     def fill(self, run: RunRecord, namespace: Mapping[str, Any]) -> None:
         """Fill the form with the options of a run, to continue it."""
-        usual, recorded = _default_values(), run.options
+        usual = _default_values()
+        recorded = {**run.options, "document": run.workflow and run.workflow.document}
         self._values = {name: _text(recorded.get(name)) or usual[name] for name in FIELDS}
         self._values |= {"model": run.model, "session": run.session}
         if recorded.get("system") is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from nbagent.contracts.records import RunRecord
+from nbagent.contracts.records import RunRecord, RunSummary
 from nbagent.notebook.complete import package_names
 from nbagent.notebook.outputs import records_metadata
 from nbagent.session.models import ProviderModels, list_models
@@ -93,14 +93,14 @@ def _models_row(offer: ProviderModels) -> Node:
     return h("div", "", h("strong", "", offer.provider), " ", *shown)
 
 
-def _search_runs(text: str) -> list[RunRecord]:
+def _search_runs(text: str) -> list[RunSummary]:
     """Find the newest ended runs that contain all words of a text."""
     store = current_store()
     search_words = text.casefold().split()[:_MAX_WORDS]
     run_ids_by_word = {
         word: frozenset(store.search(word, limit=_MAX_SEARCHED)) for word in search_words
     }
-    runs: list[RunRecord] = []
+    runs: list[RunSummary] = []
     for run in store.runs(limit=_MAX_SEARCHED):
         known = " ".join([run.id, *_facts(run)]).casefold()
         if run.stop_reason and all(
@@ -110,11 +110,11 @@ def _search_runs(text: str) -> list[RunRecord]:
     return runs[:MAX_LISTED]
 
 
-def _facts(run: RunRecord) -> list[str]:
+def _facts(run: RunSummary) -> list[str]:
     return [run.name or "", run.session, run.model, status_of(run).word]
 
 
-def _run_row(run: RunRecord) -> Node:
+def _run_row(run: RunSummary) -> Node:
     """Return a button that opens a run."""
     prompt = one_line(sanitize_value(run.prompt), 120) or "(no prompt)"
     when = format_start(run.started_at)

@@ -27,7 +27,7 @@ from nbagent.contracts.events import (
     TurnStarted,
     Waiting,
 )
-from nbagent.contracts.ports import ShowPieces, Sink
+from nbagent.contracts.ports import RunStore, ShowPieces, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact
 from nbagent.engine import run_engine
@@ -38,7 +38,6 @@ from nbagent.session.plan import prepare_run
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.store.audit import AuditSink, is_audited
-from nbagent.store.writer import Store
 
 OnEvent = Callable[[Event], object]
 
@@ -72,9 +71,9 @@ class ActiveRun:
     """
 
     def __init__(
-        self, ask: RunRequest, *, store: Store | None = None, here: Frontend | None = None
+        self, ask: RunRequest, *, store: RunStore | None = None, here: Frontend | None = None
     ) -> None:
-        self.store = store or current_store()
+        self.store: RunStore = store or current_store()
         self._frontend = here or frontend()
         # Prompt and messages are in the record, there without secrets: no second copy is kept.
         self.ask = replace(ask, prompt=None, parts=(), template=None, messages=(), edits={})
@@ -101,7 +100,7 @@ class ActiveRun:
             audit=self._audit(),
             pause_if_unanswered=ask.case is not None,
         )
-        self.store.database.on_warning = self._warn_all
+        self.store.on_warning(self._warn_all)
 
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread."""
@@ -176,14 +175,13 @@ class ActiveRun:
     def _end_with_error(self, error: BaseException) -> None:
         """End the run with the committed part: the store failed for good, or nbagent did."""
         info = ErrorInfo("E_INTERNAL", describe_error(error))
-        end = {
-            "phase": "Failed",
-            "stop_reason": "error",
-            "error": error.info if isinstance(error, NbagentError) else info,
-            "ended_at": utc_now(),
-            "notices": tuple(self.plan.notices),
-        }
-        self.record = self.record.model_copy(update=end)
+        updated = self.record.model_copy(update={"notices": tuple(self.plan.notices)})
+        self.record = updated.ended(
+            phase="Failed",
+            stop_reason="error",
+            error=error.info if isinstance(error, NbagentError) else info,
+            ended_at=utc_now(),
+        )
         if self._is_started:
             with suppress(Exception):
                 self.store.abandon(self.record.id)

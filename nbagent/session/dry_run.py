@@ -12,6 +12,7 @@ from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import redacted
 from nbagent.contracts.model import ChatRequest
+from nbagent.contracts.ports import RunStore
 from nbagent.contracts.records import turn_id
 from nbagent.contracts.secrets import redact_json
 from nbagent.engine import first_request
@@ -21,7 +22,6 @@ from nbagent.session.active_run import ActiveRun
 from nbagent.session.frontend import Frontend
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import HIDDEN
-from nbagent.store.writer import Store
 
 if TYPE_CHECKING:
     from nbagent.providers.client import WireRequest
@@ -31,7 +31,7 @@ _INTERNAL = {"tools": {"__all__": {"traits"}}}
 
 
 def plan_first_request(
-    ask: RunRequest, *, store: Store | None = None, here: Frontend | None = None
+    ask: RunRequest, *, store: RunStore | None = None, here: Frontend | None = None
 ) -> tuple[ActiveRun, ChatRequest, WireRequest]:
     """Prepare a run without starting it; return its first request, also as on the wire."""
     if on_engine_thread():

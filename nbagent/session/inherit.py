@@ -8,12 +8,12 @@ from typing import Any
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import Message
+from nbagent.contracts.ports import RunStore
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.session.fork_edits import ConversationItem, edit_conversation
 from nbagent.session.models import same_server
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.store.writer import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Conversation:
     """Last turn before this run; in a fork, the turn that is repeated."""
 
 
-def conversation_of(parent: RunRecord | None, ask: RunRequest, store: Store) -> Conversation:
+def conversation_of(parent: RunRecord | None, ask: RunRequest, store: RunStore) -> Conversation:
     """Conversation before a run; for a fork, only the part before its turn, with its edits."""
     if parent is None:
         return Conversation()
@@ -83,8 +83,8 @@ def deferred_turn(ask: RunRequest, parent: RunRecord | None) -> EngineTurn | Non
     if parent is None or ask.kind != "resume" or ask.prompt or ask.messages:
         return None
     paused = (parent.phase, parent.stop_reason) == ("WaitingUser", "stopped")
-    # `holds_calls` is the name in stored records.
-    return parent.turns[-1] if paused and parent.options.get("holds_calls") else None
+    is_deferred = paused and parent.forked_from is not None and parent.forked_from.defer_calls
+    return parent.turns[-1] if is_deferred else None
 
 
 def check_tool_results(messages: Sequence[Message]) -> None:
@@ -119,6 +119,8 @@ def inherited_options(
     if parent is None:
         return options
     parent_values: dict[str, Any] = {"session": parent.session, **parent.options}
+    if parent.workflow is not None and parent.workflow.document:
+        parent_values["document"] = parent.workflow.document
     stays = same_server(
         options, parent_values.get("model") or parent.model, parent_values.get("base_url")
     )

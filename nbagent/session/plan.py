@@ -14,7 +14,8 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.limits import Limits
 from nbagent.contracts.messages import CONTINUE_PROMPT, Message, TextPart, redacted
 from nbagent.contracts.model import ChatRequest, Usage
-from nbagent.contracts.records import RunRecord
+from nbagent.contracts.ports import RunStore
+from nbagent.contracts.records import ForkedFrom, RunRecord, WorkflowRef
 from nbagent.contracts.tools import ToolContext
 from nbagent.contracts.version import __version__
 from nbagent.engine import EnginePlan
@@ -38,7 +39,6 @@ from nbagent.session.tool_hosts import open_run_tools
 from nbagent.session.typed_answer import FinalAnswerHosts, OutputType
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import check_limits, current_settings, without_secrets
-from nbagent.store.writer import Store
 from nbagent.tools.hosts import HostSet
 from nbagent.view.graph import Edge, GraphState, Step
 from nbagent.view.run_facts import offline_model_text
@@ -65,7 +65,7 @@ class PreparedRun(NamedTuple):
 
 def prepare_run(
     request: RunRequest,
-    store: Store,
+    store: RunStore,
     frontend: Frontend,
     run_task: RunTask,
     waiting: Callable[[str], None],
@@ -159,11 +159,11 @@ def prepare_run(
             parent_id=parent.id if parent else None,
             shared_messages=len(conversation.history) if parent else 0,
             kind=request.kind,
-            forked_from=request.fork_turn,
+            forked_from=_forked_from(request),
             case=request.case or (resumed and resumed.case),
             copied=tuple(turn for _, turn in conversation.copies),
             agent=agent_setup.agent_id if agent_setup else None,
-            workflow=workflow_run.package.id if workflow_run else None,
+            workflow=_workflow_ref(workflow_run) if workflow_run else None,
             nbagent_version=__version__,
             execution_count=cell.execution_count,
             cell_id=cell.cell_id,
@@ -172,10 +172,7 @@ def prepare_run(
             base_url=resolved.base_url,
             template=prompt_source.template,
             prompt=prompt_source.prompt or "",
-            options={
-                **_recorded_options(options, resolved, output, workflow_run),
-                **_fork_fields(request),
-            },
+            options=_recorded_options(options, resolved, output),
             limits=limits,
             started_at=utc_now(),
             notices=(
@@ -313,7 +310,7 @@ def _agent_setup(
     parent: RunRecord | None,
     base: Conversation,
     run_id: str,
-    store: Store,
+    store: RunStore,
 ) -> AgentSetup | None:
     """The workflow or the agent of a run; None without one."""
     if not (options.workflow or options.document or options.agent):
@@ -340,20 +337,20 @@ def _agent_setup(
 
 
 def _recorded_options(
-    options: RunOptions, chosen: ResolvedModel, output: OutputType | None, flow: WorkflowRun | None
+    options: RunOptions, chosen: ResolvedModel, output: OutputType | None
 ) -> dict[str, Any]:
     """Options for the record: only inherited ones, as JSON values, without secrets."""
     rows = RunOptions.rows()
     recorded = {
-        n: rows[n].redacted(value) for n, value in options.explicit.items() if rows[n].inherited
+        n: rows[n].redacted(value)
+        for n, value in options.explicit.items()
+        # Its document is part of the record's workflow, from where it is inherited.
+        if rows[n].inherited and n != "document"
     }
     if options.policy is not None:
         recorded["policy"] = load_json(dump_json(asdict(options.policy)))
     if output is not None:
         recorded["output"] = output.name
-    if flow is not None:
-        recorded["document"] = flow.document.run_id
-        recorded["graph"] = _graph_state(flow).model_dump(mode="json", exclude_defaults=True)
     recorded["model"] = chosen.model_id
     if chosen.base_url:
         recorded["base_url"] = chosen.base_url
@@ -369,11 +366,22 @@ def _default_model_notice(chosen: ResolvedModel) -> str:
     return f"{model_text}: {chosen.why}."
 
 
-def _fork_fields(ask: RunRequest) -> dict[str, Any]:
-    """Entries of a fork in the record's options; a later run does not inherit them."""
-    # The names are those of stored records.
-    marks = {"edits": [*ask.edits], "drop": [*ask.drop], "holds_calls": ask.defer_calls}
-    return {name: value for name, value in marks.items() if value}
+def _forked_from(ask: RunRequest) -> ForkedFrom | None:
+    """The turn that a fork repeats, with its changes, for the record."""
+    if ask.fork_turn is None:
+        return None
+    return ForkedFrom(
+        turn_id=ask.fork_turn,
+        edits=tuple(ask.edits),
+        drop=ask.drop,
+        defer_calls=ask.defer_calls,
+    )
+
+
+def _workflow_ref(flow: WorkflowRun) -> WorkflowRef:
+    """The workflow of a run, for the record."""
+    graph = _graph_state(flow).model_dump(mode="json", exclude_defaults=True)
+    return WorkflowRef(name=flow.package.id, document=flow.document.run_id, graph=graph)
 
 
 def _graph_state(flow: WorkflowRun) -> GraphState:

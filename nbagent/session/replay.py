@@ -17,7 +17,7 @@ from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.errors import ModelError, ToolError, UsageError
 from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ToolSpec
-from nbagent.contracts.ports import ChatClient, ToolHost
+from nbagent.contracts.ports import ChatClient, RunStore, ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import CallOutput, PreparedCall, ToolContext, ToolOutcome
 from nbagent.providers.address import origin
@@ -27,7 +27,6 @@ from nbagent.session.models import ResolvedModel
 from nbagent.session.stores import cache_file
 from nbagent.settings.options import Settings
 from nbagent.settings.sources import project_folder
-from nbagent.store.writer import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Recording:
         )
 
 
-def open_recording(settings: Settings, store: Store, run_id: str) -> Recording | None:
+def open_recording(settings: Settings, store: RunStore, run_id: str) -> Recording | None:
     """Open the cassette of a run. Naming a cassette is enough to use it."""
     mode = settings.cache or ("auto" if settings.cassette else "off")
     if mode == "off":

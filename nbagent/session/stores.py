@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.ports import RunStore
 from nbagent.session.frontend import frontend
 from nbagent.settings.sources import store_home, to_path
 from nbagent.store.database import FILE_NAME
@@ -16,7 +17,7 @@ from nbagent.store.writer import Store
 
 _lock = threading.Lock()
 _stores: dict[Path, Store] = {}
-_last_run_ids: dict[Store, str] = {}
+_last_run_ids: dict[RunStore, str] = {}
 """By store, the run that the person started last in this process."""
 
 
@@ -43,7 +44,7 @@ def _open_once(home: Path) -> Store:
         return _stores[home]
 
 
-def cache_file(store: Store, run_id: str) -> Path:
+def cache_file(store: RunStore, run_id: str) -> Path:
     """Cache file of a run: each run has its own, so that `forget` can delete it."""
     home = store.path.parent if store.path else store_home()
     return home.absolute() / "cache" / f"{run_id}.jsonl"
@@ -84,7 +85,7 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     return run_id
 
 
-def set_last_run(run_id: str, store: Store) -> None:
+def set_last_run(run_id: str, store: RunStore) -> None:
     """Remember the run that the user started last."""
     _last_run_ids[store] = run_id
 

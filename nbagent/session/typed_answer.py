@@ -87,7 +87,7 @@ def _invalid_answer(why: str) -> ToolError:
 
 def answer_text(record: RunRecord) -> str | None:
     """The answer as JSON: the arguments of `final_answer`, or the text."""
-    if not record.turns or record.stop_reason not in ("answered", "workflow_complete"):
+    if not (record.turns and record.ok):
         return None
     last = record.turns[-1]
     for run in reversed(last.tool_runs):

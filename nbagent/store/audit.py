@@ -462,7 +462,8 @@ def _transition(result: ToolResult) -> dict[str, str]:
 
 
 def _run_entry(run: RunRecord) -> AuditEntry:
-    names = {"workflow": run.workflow, "agent": run.agent, "model": run.model}
+    workflow = run.workflow and run.workflow.name
+    names = {"workflow": workflow, "agent": run.agent, "model": run.model}
     names["parent"] = run.parent_id
     optional = {key: _short(name) for key, name in names.items() if name}
     return {"kind": "run", "run": run.id, "begins": run.kind, **optional}

@@ -5,7 +5,6 @@ A score is a row of its own, because the record of a run never changes. Its fram
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +12,11 @@ from typing import Any
 from nbagent.contracts.canonical import dump_json, load_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX as JUDGE_SUFFIX
-from nbagent.contracts.records import Case, RunRecord, ScoreRecord
+from nbagent.contracts.records import Case, RunRecord, RunSummary, ScoreRecord
 from nbagent.store.database import Connection
-from nbagent.store.reader import select_rows
-from nbagent.store.rows import Row, from_us, record_from_rows, text_cell, to_us
+from nbagent.store.reader import select_rows, select_summaries
+from nbagent.store.record_cells import from_us, to_us
+from nbagent.store.rows import Row, text_cell
 from nbagent.store.writer import Store, upsert
 
 _DELETE_PREVIOUS_SCORES = (
@@ -36,19 +36,22 @@ _RECORDED_COSTS = (
 )
 
 
+CaseRecord = RunSummary | RunRecord
+"""The record of a run has its turns, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class CaseRun:
-    """A run of a batch; turns and messages of the record are not loaded."""
+    """A run of a batch, with its case."""
 
     case: Case
-    run: RunRecord
+    run: CaseRecord
 
 
 def runs_of_batch(store: Store, name: str) -> list[CaseRun]:
     """Runs of a batch in the order of their start."""
     with store.reading() as c:
-        rows = select_rows(c, "runs", "WHERE batch = ? ORDER BY n", (text_cell(name),))
-    runs = (record_from_rows(defaultdict(list, runs=[row])) for row in rows)
+        runs = select_summaries(c, "WHERE batch = ? ORDER BY n", (text_cell(name),))
     return [CaseRun(run.case, run) for run in runs if run.case is not None]
 
 

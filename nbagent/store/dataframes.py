@@ -26,7 +26,8 @@ from nbagent.store.frame_queries import (
     PROMPTS_BY_SCAN,
     Frame,
 )
-from nbagent.store.rows import cell_text, to_us
+from nbagent.store.record_cells import to_us
+from nbagent.store.rows import cell_text
 from nbagent.store.upkeep import is_hashed
 from nbagent.store.writer import Store
 

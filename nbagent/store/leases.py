@@ -15,10 +15,10 @@ from pathlib import Path
 
 from nbagent.contracts.canonical import new_id
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.model import Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
 from nbagent.store.database import Connection
-from nbagent.store.rows import from_us, to_us, turn_end_us
+from nbagent.store.record_cells import from_us, to_us
+from nbagent.store.rows import turn_end_us
 
 _MAX_HEARTBEAT_AGE = timedelta(seconds=30)
 """Of a process on another machine; the session writes a heartbeat every 10 s."""
@@ -136,21 +136,9 @@ def as_interrupted(run: RunRecord, last_heartbeat: datetime | None) -> RunRecord
         messages += [tool_run.as_message() for tool_run in turns[-1].tool_runs]
     last = [from_us(turn_end_us(turn)) for turn in turns[-1:]]
     ended_at = max(run.started_at, last_heartbeat or run.started_at, *last)
-    usages = [turn.response.usage for turn in turns if turn.response and turn.response.usage]
-    costs = [turn.cost_usd for turn in turns if turn.response and turn.cost_usd is not None]
-    return run.model_copy(
-        update={
-            "phase": "Failed",
-            "stop_reason": "error",
-            "error": RUN_INTERRUPTED,
-            "ended_at": ended_at,
-            "duration_ms": (ended_at - run.started_at).total_seconds() * 1000,
-            "usage": sum(usages, Usage()),
-            "cost_usd": sum(costs) if costs else None,
-            "n_unpriced": sum(turn.response is not None for turn in turns) - len(costs),
-            "turns": tuple(turns),
-            "messages": tuple(messages),
-        }
+    updated = run.model_copy(update={"turns": tuple(turns), "messages": tuple(messages)})
+    return updated.ended(
+        phase="Failed", stop_reason="error", error=RUN_INTERRUPTED, ended_at=ended_at
     )
 
 

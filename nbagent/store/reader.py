@@ -14,14 +14,22 @@ from heapq import merge
 from itertools import groupby, islice
 from typing import Any
 
+from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest
-from nbagent.contracts.records import EngineTurn, RunRecord, trim_result
+from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary, trim_result
 from nbagent.store.columns import TABLE_COLUMNS, TABLES, Column
 from nbagent.store.database import Connection
 from nbagent.store.frame_queries import FRAMES, LINEAGE
-from nbagent.store.rows import Row, cell_text, decode_row, record_from_rows, text_cell
+from nbagent.store.rows import (
+    Row,
+    cell_text,
+    decode_row,
+    record_from_rows,
+    summary_from_rows,
+    text_cell,
+)
 from nbagent.store.text_index import MAX_SEARCH_CHARS, MIN_CHARS, candidates, has_text_index
 
 _HASHES_OF_TURNS = (
@@ -58,6 +66,17 @@ _HAS_TEXT = (
 _NEWEST_RUNS = (
     "WHERE batch IS NULL AND (? IS NULL OR workflow = ?) AND (? IS NULL OR json_valid(doc) "
     "AND json_extract(doc, '$.options.document') = ?) ORDER BY n DESC LIMIT ?"
+)
+_RUNS_BY_ID = "WHERE run_id IN (SELECT value FROM json_each(?))"
+_TURN_COLUMNS = ("total_tokens", "node", "agent", "source")
+# CROSS JOIN fixes the order: look up each run, instead of scanning all rows.
+_TURNS_OF_RUNS = (
+    f"SELECT x.run, {', '.join(f'x.{name}' for name in _TURN_COLUMNS)} FROM json_each(?) i "
+    "CROSS JOIN turns x ON x.run = i.value ORDER BY i.key, x.turn"
+)
+_ANSWERS_OF_RUNS = (
+    f"SELECT x.n, {FRAMES['runs'].expression('text')} FROM json_each(?) i "
+    "CROSS JOIN runs x ON x.n = i.value"
 )
 
 
@@ -103,15 +122,28 @@ def load_record(c: Connection, row: Row) -> RunRecord:
     )
 
 
+def select_summaries(c: Connection, rest: str, parameters: Any = ()) -> list[RunSummary]:
+    """Summarize the runs that `rest` (SQL after `FROM runs`) selects, in its order."""
+    rows = select_rows(c, "runs", rest, parameters)
+    numbers = dump_json([row["n"] for row in rows]).decode()
+    answers = dict(c.execute(_ANSWERS_OF_RUNS, (numbers,)).fetchall())
+    turns: dict[int, list[Row]] = defaultdict(list)
+    for n, *cells in c.execute(_TURNS_OF_RUNS, (numbers,)):
+        turns[n].append(decode_row("turns", _TURN_COLUMNS, cells))
+    # The row of a run at work has no sums yet.
+    return [
+        load_record(c, row).summary()
+        if row["phase"] == "Running"
+        else summary_from_rows(row, turns[row["n"]], cell_text(answers[row["n"]] or ""))
+        for row in rows
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class RunNode:
     """A run in the tree of its session, with the runs that continue it, oldest first."""
 
-    run: RunRecord
-    """Turns and messages are not loaded."""
-    turns: int
-    answer: str
-    """Beginning of the model's last text."""
+    run: RunSummary
     children: list[RunNode]
 
 
@@ -139,30 +171,28 @@ class StoreReader(ABC):
 
     def runs(
         self, *, limit: int = 20, workflow: str | None = None, document: str | None = None
-    ) -> list[RunRecord]:
-        """Load the newest runs (of a workflow, for a document), newest first.
-
-        Turns and messages are not loaded.
-        """
+    ) -> list[RunSummary]:
+        """Summarize the newest runs (of a workflow, for a document), newest first."""
         with self.reading() as c:
-            rows = select_rows(
-                c, "runs", _NEWEST_RUNS, (workflow, workflow, document, document, limit)
+            return select_summaries(
+                c, _NEWEST_RUNS, (workflow, workflow, document, document, limit)
             )
-        return [record_from_rows(defaultdict(list, runs=[row])) for row in rows]
+
+    def summaries(self, run_ids: Sequence[str]) -> list[RunSummary]:
+        """Summarize these runs, in this order; ids that are not in the store are left out."""
+        with self.reading() as c:
+            found = select_summaries(c, _RUNS_BY_ID, (dump_json([*run_ids]).decode(),))
+        by_id = {run.id: run for run in found}
+        return [by_id[run_id] for run_id in run_ids if run_id in by_id]
 
     def tree(self, session: str) -> list[RunNode]:
         """Load the runs of a session as trees; the roots are runs that continue no other run."""
-        answer = FRAMES["runs"].expression("text")
         with self.reading() as c:
-            rows = select_rows(c, "runs", "WHERE session = ? ORDER BY n", (text_cell(session),))
-            texts = f"SELECT x.n, substr({answer}, 1, 400) FROM runs x WHERE x.session = ?"
-            answers = dict(c.execute(texts, (text_cell(session),)).fetchall())
+            runs = select_summaries(c, "WHERE session = ? ORDER BY n", (text_cell(session),))
         nodes: dict[str, RunNode] = {}
         roots: list[RunNode] = []
-        for row in rows:
-            run = record_from_rows(defaultdict(list, runs=[row]))
-            text = cell_text(answers[row["n"]] or "")
-            nodes[run.id] = node = RunNode(run, row.get("turns", 0), text, [])
+        for run in runs:
+            nodes[run.id] = node = RunNode(run, [])
             parent = nodes.get(run.parent_id or "")
             (roots if parent is None else parent.children).append(node)
         return roots

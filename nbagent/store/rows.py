@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 from nbagent.contracts.canonical import dump_json, load_json, sha256_hex, sha_of
-from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.messages import ImagePart, Message, Part, TextPart, ToolCall, parse_arguments
 from nbagent.contracts.model import ToolSpec, Usage
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, turn_id
+from nbagent.contracts.records import (
+    SUMMARY_CHARS,
+    EngineTurn,
+    RunRecord,
+    RunSummary,
+    ToolRun,
+    turn_id,
+)
 from nbagent.contracts.secrets import redact, redact_json
 from nbagent.store.columns import (
     OLDEST_READER,
@@ -27,40 +33,18 @@ from nbagent.store.columns import (
     TOKEN_COLUMNS,
     VERSION,
 )
+from nbagent.store.older_rows import current_row, current_rows
+from nbagent.store.record_cells import Row, cells_of, fields_of, to_json, to_us
 
 T = TypeVar("T")
-Row = dict[str, Any]
 Rows = dict[str, list[Row]]
 """Rows by table name."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_TIME_COLUMNS = ("started_at", "ended_at", "queued_at")
 _JSON_TYPES = (dict, list, tuple)
-# Stores of version 6 and saved notebooks keep the names that these limits had when they were
-# written first: an older nbagent reads them, and a store needs no migration for a new name.
-_STORED_NAMES = {
-    "max_requests": "ceiling",
-    "max_repeated_failures": "loop_limit",
-    "max_repeated_results": "same_result_limit",
-}
-_CURRENT_NAMES = {stored: current for current, stored in _STORED_NAMES.items()}
-
-
 _JSON_COLUMNS = {
     name: frozenset(column.name for column in table.columns if column.is_json)
     for name, table in TABLES.items()
 }
-
-
-def to_us(moment: datetime) -> int:
-    """Convert a time to microseconds since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def from_us(value: int) -> datetime:
-    """Convert microseconds since 1970 to a time in UTC."""
-    return _EPOCH + timedelta(microseconds=value)
 
 
 def turn_end_us(turn: EngineTurn) -> int:
@@ -121,41 +105,27 @@ def run_row(run: RunRecord) -> Row:
     """Row of a run. An ended run also has the sums over its turns."""
     template_text = run.template if run.template is not None else run.prompt
     starts_conversation = run.kind in ("start", "fork") or run.parent_id is None
-    row: Row = {
-        **vars(run),
-        "run_id": run.id,
+    row = cells_of("runs", run) | {
         "conversation_id": run.id if starts_conversation else None,
         "root_id": None if run.parent_id else run.id,
         "template_sha": sha256_hex(redact(template_text)) if template_text else None,
-        "server": run.base_url,
-        "started_at": to_us(run.started_at),
-        **({**vars(run.case), "case_sha": run.case.sha} if run.case else {}),
-        **_error_cells(run.error),
-        "doc": _non_empty(
-            options=_with_stored_names(run.options),
-            limits=_with_stored_names(run.limits.model_dump()),
-            notices=run.notices,
-            copied=run.copied,
-            error_details=run.error and _with_stored_names(run.error.details),
-        ),
     }
+    # Tells `older_rows` the form of the documents of this run.
+    row["doc"] = {"version": VERSION, **(row["doc"] or {})}
+    usages = [turn.response.usage for turn in run.turns if turn.response]
+    if run.usage == Usage() and not any(usages):
+        row |= dict.fromkeys(TOKEN_COLUMNS)
     if run.phase == "Running":
-        return {**row, "turns": None, "duration_ms": None, "n_unpriced": None}
-    calls = [tool_run for turn in run.turns for tool_run in turn.tool_runs]
-    has_usage = run.usage != Usage() or any(
-        entry.response and entry.response.usage for entry in run.turns
-    )
-    last = run.turns[-1].request if run.turns else None
-    return {
-        **row,
-        "ended_at": run.ended_at and to_us(run.ended_at),
-        "turns": len(run.turns),
-        "tool_calls": len(calls),
-        "tool_errors": sum(entry.result is not None and not entry.result.ok for entry in calls),
-        **(vars(run.usage) if has_usage else {}),
-        "model_ms": sum(turn.model_ms for turn in run.turns),
-        **_call_times(calls),
-        "retry_wait_ms": sum(turn.retry_wait_ms for turn in run.turns),
+        return row | {"duration_ms": None, "n_unpriced": None}
+    totals, last = run.totals(), run.turns[-1].request if run.turns else None
+    return row | {
+        "turns": totals.turns,
+        "tool_calls": totals.tool_calls,
+        "tool_errors": totals.tool_errors,
+        "model_ms": totals.model_ms,
+        "tools_ms": totals.tools_ms,
+        "waited_ms": totals.waited_ms,
+        "retry_wait_ms": totals.retry_wait_ms,
         "params": run.turns[0].request.params if run.turns else None,
         "system_sha": (last and last.system_sha) or None,
         "toolset_sha": (last and last.toolset_sha) or None,
@@ -164,69 +134,29 @@ def run_row(run: RunRecord) -> Row:
 
 def _turn_row(turn: EngineTurn, provider: str, message_at: int | None) -> Row:
     """Row of a turn; its message is stored at `message_at`, its tool runs in their own table."""
-    request, response = turn.request, turn.response
-    row: Row = {
-        **vars(turn),
-        **vars(request),
-        "turn": turn.index,
-        **_error_cells(turn.error),
-        "model": f"{provider}:{request.model}",
-        "tool_calls": len(response.message.tool_calls) if response else 0,
-        "started_at": to_us(turn.started_at),
-        **_call_times(turn.tool_runs),
-        "trimmed": len(request.trimmed),
-        "system_sha": request.system_sha or None,
-        "toolset_sha": request.toolset_sha or None,
+    return cells_of("turns", turn) | {
+        "model": f"{provider}:{turn.request.model}",
+        "tool_calls": len(turn.response.message.tool_calls) if turn.response else 0,
+        "tools_ms": turn.tools_ms,
+        "waited_ms": turn.waited_ms,
+        "trimmed": len(turn.request.trimmed),
         "message_at": message_at,
     }
-    if response is not None:
-        row |= {
-            "finish_reason": response.finish_reason,
-            "served_model": response.model or None,
-            "source": response.meta.source,
-            "dropped_params": response.meta.dropped_params or None,
-            **(vars(response.usage) if response.usage else {}),
-        }
-    row["doc"] = _non_empty(
-        request=_non_empty(
-            params=request.params,
-            n_tools=request.n_tools,
-            trimmed={"places": request.trimmed} if request.trimmed else None,
-        ),
-        meta=response and {**vars(response.meta)},
-        notices=turn.notices,
-        error_details=turn.error and _with_stored_names(turn.error.details),
-    )
-    return row
 
 
 def tool_run_row(run: ToolRun, turn: int, position: int, model: str) -> Row:
     """Row of a tool run; `position` is the index of its call in the response."""
     result = run.result
-    attachments = result.attachments if result else ()
-    return {
-        **vars(run),
+    error = result and result.error
+    return cells_of("tool_runs", run) | {
         "turn": turn,
         "position": position,
         "model": model,
         "ok": result and result.ok,
-        **_error_cells(result and result.error),
+        "error_code": error and error.code,
+        "error": error and error.message,
         "args_sha": None if run.args is None else sha_of(run.args),
         "result": result and result.body,
-        "notes": run.notes or None,
-        "host": run.host or None,
-        "tool_sha": run.tool_sha or None,
-        "duration_ms": run.duration_ms or None,
-        "queued_at": run.queued_at and to_us(run.queued_at),
-        "started_at": run.started_at and to_us(run.started_at),
-        "doc": _non_empty(
-            error_detail=run.error_detail,
-            display_name=run.display_name,
-            attachments=_part_bodies(attachments),
-            printed=run.printed,
-            shown=_part_bodies(run.shown),
-            first_figure=run.first_figure,
-        ),
     }
 
 
@@ -244,7 +174,7 @@ def message_row(message: Message, position: int, source: str, at: int) -> Row:
         "chars": len(text),
         "has_image": any(isinstance(part, ImagePart) for part in content),
         "at": at,
-        "doc": _non_empty(content=None if plain else _part_bodies(content), raw=message.raw),
+        "doc": _non_empty(content=None if plain else to_json(content), raw=message.raw),
     }
 
 
@@ -327,17 +257,9 @@ def text_rows(prompts: Mapping[str, str], toolsets: Mapping[str, Sequence[ToolSp
     return rows
 
 
-def _error_cells(error: ErrorInfo | None) -> Row:
-    return {"error_code": error and error.code, "error": error and error.message}
-
-
 def _non_empty(**values: Any) -> Row | None:
     """The values that are not empty, for `doc`: fields that few rows have; None without any."""
     return {name: value for name, value in values.items() if value} or None
-
-
-def _part_bodies(parts: Sequence[Part]) -> list[Row]:
-    return [{**part.model_dump(exclude_defaults=True), "type": part.type} for part in parts]
 
 
 def _call_body(call: ToolCall) -> Row:
@@ -347,27 +269,12 @@ def _call_body(call: ToolCall) -> Row:
     return body if call.extra is None else {**body, "extra": call.extra}
 
 
-def _call_times(runs: Sequence[ToolRun]) -> Row:
-    return {
-        "tools_ms": _covered_ms((run.started_at, run.duration_ms) for run in runs),
-        "waited_ms": _covered_ms((run.queued_at, run.waited_ms) for run in runs),
-    }
-
-
-def _covered_ms(spans: Iterable[tuple[datetime | None, float]]) -> float:
-    """Time that spans cover; overlapping parts (parallel calls) count once."""
-    total, until = 0.0, 0.0
-    for start, lasted in sorted((to_us(at) / 1000 if at else 0.0, ms) for at, ms in spans if ms):
-        total += max(0.0, start + lasted - max(start, until))
-        until = max(until, start + lasted)
-    return total
-
-
 # Rows to records
 
 
 def record_from_rows(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
     """Build a record from its rows; those of each table are sorted by turn and position."""
+    rows = current_rows(rows)
     (run,) = rows["runs"]
     runs: dict[int, list[ToolRun]] = defaultdict(list)
     for row in rows["tool_runs"]:
@@ -381,14 +288,8 @@ def record_from_rows(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
             tool_runs = tuple(finished.get(other.tool_call_id, other) for other in turn.tool_runs)
             turns.append(turn.model_copy(update={"tool_runs": tool_runs}))
             messages[max(messages, default=-1) + 1] = turn.response.message
-    doc: Row = run.get("doc", {})
     fields: Row = {
-        **_record_fields(run),
-        "id": run["run_id"],
-        "base_url": run.get("server"),
-        **{name: _with_current_names(doc[name]) for name in ("options", "limits") if name in doc},
-        "case": {**run, "sha": run["case_sha"]} if "batch" in run else None,
-        "usage": _usage(run) or Usage(),
+        **_run_fields(run),
         "messages": tuple(messages[position] for position in sorted(messages) if position >= 0),
         "turns": tuple(turns),
         "system_prompts": {
@@ -401,40 +302,55 @@ def record_from_rows(rows: Mapping[str, Sequence[Row]]) -> RunRecord:
     return RunRecord.model_validate(fields)
 
 
+def summary_from_rows(run: Row, turns: Sequence[Row], text: str) -> RunSummary:
+    """Build the summary of an ended run from its row, those of its turns, and its last answer."""
+    run = current_row("runs", run)
+    last = turns[-1] if turns else Row()
+    sources = [row["source"] for row in turns if row.get("source") in ("hit", "replay")]
+    fields: Row = {
+        **_run_fields(run),
+        **{name: run[name] for name in ("turns", "tool_calls", "tool_errors") if name in run},
+        "text": text[:SUMMARY_CHARS],
+        "tokens_by_turn": [row["total_tokens"] for row in turns if "total_tokens" in row],
+        "last_node": last.get("node"),
+        "last_agent": last.get("agent"),
+        "replayed": sources[0] if sources else None,
+    }
+    return RunSummary.model_validate(fields)
+
+
+def _run_fields(run: Row) -> Row:
+    """The fields that the record and the summary of a run share; further ones are ignored."""
+    fields = fields_of("runs", run)
+    if "batch" not in run:
+        fields.pop("case", None)
+    return fields
+
+
 def _turn(
     row: Row, run: Row, messages: Mapping[int, Message], runs: Sequence[ToolRun]
 ) -> EngineTurn:
-    doc = row.get("doc", {})
-    request_doc = doc.get("request", {})
-    request = {**row, **request_doc, "trimmed": request_doc.get("trimmed", {}).get("places", ())}
-    request["model"] = row["model"].removeprefix(run["model"].partition(":")[0] + ":")
-    response: Row | None = None
+    fields = fields_of("turns", row)
+    model = row["model"].removeprefix(run["model"].partition(":")[0] + ":")
+    response = fields.pop("response", {})
     if "message_at" in row:
-        response = {
-            **row,
-            "message": messages[row["message_at"]],
-            "usage": _usage(row),
-            "model": row.get("served_model", ""),
-            "meta": doc.get("meta", {}),
-        }
+        fields["response"] = {**response, "message": messages[row["message_at"]]}
     return EngineTurn.model_validate(
         {
-            **_record_fields(row),
+            **fields,
             "id": turn_id(row["turn"]),
             "run_id": run["run_id"],
-            "index": row["turn"],
-            "request": request,
-            "response": response,
+            "request": {**fields.get("request", {}), "model": model},
             "tool_runs": tuple(runs),
         }
     )
 
 
 def _tool_run(row: Row) -> ToolRun:
-    result: Row | None = row.get("result")
-    attachments = row.get("doc", {}).get("attachments", ())
-    result_with_attachments = result and {**result, "attachments": attachments}
-    return ToolRun.model_validate({**_record_fields(row), "result": result_with_attachments})
+    fields = fields_of("tool_runs", row)
+    if "result" in row:
+        fields["result"] = {**row["result"], **fields.get("result", {})}
+    return ToolRun.model_validate(fields)
 
 
 def _message(row: Row, runs: Mapping[int, list[ToolRun]]) -> Message:
@@ -449,29 +365,6 @@ def _message(row: Row, runs: Mapping[int, list[ToolRun]]) -> Message:
     ]
     fields: Row = {**row, "content": content, "name": row.get("tool_name"), "tool_calls": calls}
     return Message.model_validate(fields | row.get("doc", {}))
-
-
-def _record_fields(row: Row) -> Row:
-    """Columns and the contents of `doc`, as the record's fields of the same name."""
-    doc = row.get("doc", {})
-    times = {name: from_us(row[name]) for name in _TIME_COLUMNS if name in row}
-    error: Row | None = None
-    if "error_code" in row:
-        details = _with_current_names(doc.get("error_details", {}))
-        error = {"code": row["error_code"], "message": row["error"], "details": details}
-    return {**row, **doc, **times, "error": error}
-
-
-def _with_stored_names(values: Mapping[str, Any]) -> Row:
-    return {_STORED_NAMES.get(name, name): value for name, value in values.items()}
-
-
-def _with_current_names(values: Mapping[str, Any]) -> Row:
-    return {_CURRENT_NAMES.get(name, name): value for name, value in values.items()}
-
-
-def _usage(row: Row) -> Row | None:
-    return {name: row[name] for name in TOKEN_COLUMNS} if TOKEN_COLUMNS[0] in row else None
 
 
 # A saved notebook

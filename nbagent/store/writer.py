@@ -29,15 +29,14 @@ from nbagent.store.deletion import delete_runs
 from nbagent.store.leases import Lease, as_interrupted, leases_of
 from nbagent.store.migrations import upgrade
 from nbagent.store.reader import StoreReader, load_record, select_rows
+from nbagent.store.record_cells import from_us, to_us
 from nbagent.store.rows import (
     Row,
     encode_row,
-    from_us,
     message_row,
     rows_of_record,
     run_row,
     text_rows,
-    to_us,
     tool_run_row,
     turn_end_us,
     turn_rows,
@@ -125,6 +124,10 @@ class Store(StoreReader):
     @property
     def path(self) -> Path | None:
         return self.database.path
+
+    def on_warning(self, callback: Callable[[str], None]) -> None:
+        """Call a function with the warning if the file can no longer be written."""
+        self.database.on_warning = callback
 
     # Writing
 

@@ -90,7 +90,8 @@ def _turns(run: RunRecord, records: Sequence[RunRecord]) -> list[EngineTurn]:
     parent = next((other for other in others if other.id == run.parent_id), None)
     shared: list[EngineTurn] = []
     if parent is not None:
-        changed_at = [turn.index for turn in parent.turns if turn.id == run.forked_from]
+        forked = run.forked_from.turn_id if run.forked_from else None
+        changed_at = [turn.index for turn in parent.turns if turn.id == forked]
         first = next(iter([turn.index for turn in run.turns] + changed_at), 10**9)
         before = [turn for turn in _turns(parent, others) if turn.index < first]
         shared = [edited for turn in before if (edited := _turn_with_edits(turn, run)) is not None]
@@ -352,7 +353,7 @@ def totals(records: Sequence[RunRecord]) -> list[tuple[str, ...]]:
             "model": text_format.sanitize_value(run.model),
             "ended": run.stop_reason or run.phase,
             "turns": f"{len(run.turns):,}",
-            "calls": f"{sum(len(turn.tool_runs) for turn in run.turns):,}",
+            "calls": f"{run.totals().tool_calls:,}",
             "tokens": f"{run.usage.total_tokens:,}",
             "cost": "" if run.cost_usd is None else text_format.format_cost(run.cost_usd),
             "time": text_format.format_duration(run.duration_ms),

@@ -1,6 +1,6 @@
 """Graph of a workflow: steps, edges, the path so far, the current step.
 
-A run's record stores it as `GraphState` in `options["graph"]`. The tree is drawn from that and from
+A run's record stores it as `GraphState` in `workflow.graph`. The tree is drawn from that and from
 the run's turns, so a live run and a saved one look the same. Knows no package and no document.
 """
 
@@ -64,11 +64,10 @@ class GraphState(Value):
 
 def run_graph_node(run: RunRecord) -> Node | None:
     """Draw the workflow of a run at its present position; None if it has no workflow."""
-    recorded = json_object(run.options.get("graph"))
-    if recorded is None:
+    if run.workflow is None or run.workflow.graph is None:
         return None
     try:
-        plan = GraphState.model_validate(recorded).bounded()
+        plan = GraphState.model_validate(run.workflow.graph).bounded()
     except ValidationError:  # a record from a notebook may hold anything
         return None
     path, here = list(plan.completed), plan.here

@@ -14,7 +14,7 @@ from nbagent.contracts import events
 from nbagent.contracts.approval import Question
 from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.messages import Message
-from nbagent.contracts.model import ChatResponse, Usage
+from nbagent.contracts.model import ChatResponse
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import run_facts, run_status, timing
 from nbagent.view.graph import run_graph_node
@@ -203,13 +203,9 @@ class LivePicture:
     def _store_turn(self, turn: EngineTurn) -> None:
         """Insert or replace a turn in the record and update the totals."""
         turns = {known.id: known for known in self._run.turns} | {turn.id: turn}
-        spent = [t.response.usage for t in turns.values() if t.response and t.response.usage]
-        costs = [t.cost_usd for t in turns.values() if t.cost_usd is not None]
-        self._set(
-            turns=tuple(turns.values()),
-            usage=sum(spent, Usage()),
-            cost_usd=sum(costs) if costs else None,
-        )
+        self._set(turns=tuple(turns.values()))
+        totals = self._run.totals()
+        self._set(usage=totals.usage, cost_usd=totals.cost_usd)
 
     def _draft(self, turn_id: str) -> TurnDraft:
         return self._state.drafts.setdefault(turn_id, TurnDraft(turn_id))

@@ -10,7 +10,14 @@ from typing import NamedTuple
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.model import Usage
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun, TurnRequest
+from nbagent.contracts.records import (
+    EngineTurn,
+    RunInfo,
+    RunRecord,
+    RunSummary,
+    ToolRun,
+    TurnRequest,
+)
 from nbagent.view.markdown import markdown_nodes, prose_text
 from nbagent.view.run_status import error_text
 from nbagent.view.text_format import (
@@ -32,6 +39,9 @@ _DECIDED_BY = {
     "session": "your earlier answer for the session",
     "policy": "the policy",
 }
+
+
+_REPLAY_LABELS = {"hit": "from cache", "replay": "replay"}
 
 
 class Fact(NamedTuple):
@@ -72,9 +82,10 @@ def run_notes(run: RunRecord) -> list[str]:
     return [note for note in map(note_text, run.notices) if note != offline_notice(run)]
 
 
-def workflow_position(run: RunRecord, turn: EngineTurn | None) -> str:
-    """Workflow, step and agent of a turn."""
-    return _joined_names(run.workflow, turn and turn.node, (turn and turn.agent) or run.agent)
+def workflow_position(run: RunSummary) -> str:
+    """Workflow, step and agent of the last turn."""
+    workflow = run.workflow and run.workflow.name
+    return _joined_names(workflow, run.last_node, run.last_agent or run.agent)
 
 
 def agent_and_node(turn: EngineTurn) -> str:
@@ -86,27 +97,24 @@ def _joined_names(*names: str | None) -> str:
     return " · ".join(one_line(sanitize_value(name), NAME_CHARS) for name in names if name)
 
 
-def head_facts(run: RunRecord, *, elapsed_ms: float | None = None) -> list[Fact]:
+def head_facts(run: RunSummary, *, elapsed_ms: float | None = None) -> list[Fact]:
     """Numbers of the head, after the position in a workflow if there is one.
 
     Args:
-        run: the record, possibly of a running run.
+        run: the summary, possibly of a running run.
         elapsed_ms: time so far of a running run; None uses the recorded duration.
     """
-    turns, usage = run.turns, run.usage
-    calls = sum(len(turn.tool_runs) for turn in turns)
-    position = workflow_position(run, turns[-1] if turns else None)
+    usage, position = run.usage, workflow_position(run)
     facts = [Fact(position)] if position else []
-    facts.append(_number_fact(pluralize(len(turns), "turn")))
-    if calls:
-        facts.append(_number_fact(pluralize(calls, "call")))
+    facts.append(_number_fact(pluralize(run.turns, "turn")))
+    if run.tool_calls:
+        facts.append(_number_fact(pluralize(run.tool_calls, "call")))
     if usage.total_tokens:
         facts.append(_number_fact(pluralize(usage.total_tokens, "token"), _cache_text(usage)))
     if run.cost_usd:
         facts.append(Fact(format_cost(run.cost_usd)))
     time = format_duration(run.duration_ms if elapsed_ms is None else elapsed_ms)
-    recorded = [text for turn in turns if (text := replay_label(turn))]
-    return [*facts, _number_fact(time, recorded[0] if recorded else "")]
+    return [*facts, _number_fact(time, _REPLAY_LABELS.get(run.replayed or "", ""))]
 
 
 def _number_fact(text: str, detail: str = "") -> Fact:
@@ -114,7 +122,7 @@ def _number_fact(text: str, detail: str = "") -> Fact:
     return Fact(value, word, f"({detail})" if detail else "")
 
 
-def facts_line(run: RunRecord) -> str:
+def facts_line(run: RunSummary) -> str:
     """Numbers of the head in one line."""
     return " · ".join(" ".join(filter(None, fact)) for fact in head_facts(run))
 
@@ -124,7 +132,7 @@ def _cache_text(usage: Usage) -> str:
     return ", ".join(f"{tokens:,} {word}" for tokens, word in counts if tokens)
 
 
-def run_identity(run: RunRecord) -> str:
+def run_identity(run: RunInfo) -> str:
     """Id, name, origin and tags of a run."""
     parts = [f"run {run.id[:8]}"]
     if run.name:
@@ -135,10 +143,10 @@ def run_identity(run: RunRecord) -> str:
     return " · ".join(parts)
 
 
-def origin_text(run: RunRecord) -> str:
+def origin_text(run: RunInfo) -> str:
     """`continues 1a2b3c4d`, `forked from 1a2b3c4d at C03`."""
     how = {"continue": "continues", "resume": "resumes", "fork": "forked from"}
-    at = f" at {sanitize_value(run.forked_from)}" if run.forked_from else ""
+    at = f" at {sanitize_value(run.forked_from.turn_id)}" if run.forked_from else ""
     return f"{how.get(run.kind, 'after')} {(run.parent_id or '')[:8]}{at}"
 
 
@@ -224,8 +232,7 @@ def turn_numbers(turn: EngineTurn) -> str:
 
 def replay_label(turn: EngineTurn) -> str:
     """`replay` or `from cache` if a recording answered. A fixed text, so nbval can drop it."""
-    labels = {"hit": "from cache", "replay": "replay"}
-    return labels.get(turn.response.meta.source, "") if turn.response else ""
+    return _REPLAY_LABELS.get(turn.response.meta.source, "") if turn.response else ""
 
 
 def call_outcome(run: ToolRun, *, pending: str = "") -> Outcome:

@@ -162,7 +162,7 @@ def head(run: RunRecord, live: LiveState | None) -> Node:
     if live and live.open_questions:
         status = Status("Waiting for you", "waits", "?")
     clock = f"{live.elapsed_ms:.0f}" if live else None
-    *facts, time = run_facts.head_facts(run, elapsed_ms=live.elapsed_ms if live else None)
+    *facts, time = run_facts.head_facts(run.summary(), elapsed_ms=live.elapsed_ms if live else None)
     shown: list[Node] = [node for fact in facts for node in (_fact(fact), " · ")]
     shown.append(_fact(time, clock))
     return h(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nbagent.contracts.records import RunRecord
+from nbagent.contracts.records import RunSummary
 from nbagent.view import run_status
 from nbagent.view.buttons import action_button
 from nbagent.view.markdown import table_cell
@@ -27,7 +27,7 @@ _HEADS = ("run", "began", "state", "prompt", "turns", "tokens", "by turn", "cost
 _NUMBERS = ("turns", "tokens", "cost", "time")
 
 
-def history_node(runs: Sequence[RunRecord], kernel: str = "", search: str = "") -> Node:
+def history_node(runs: Sequence[RunSummary], kernel: str = "", search: str = "") -> Node:
     """Draw the table. With a kernel it has a search field and a sort button for each column.
 
     Args:
@@ -64,16 +64,16 @@ def _sorter(name: str, kernel: str) -> list[Node]:
     return [" ", button] if kernel else []
 
 
-def _row(run: RunRecord, kernel: str) -> Node:
+def _row(run: RunSummary, kernel: str) -> Node:
     """Draw a run as a row. Cells whose text does not sort correctly have a `value` to sort by."""
     status, usage, cost = run_status.status_of(run), run.usage.total_tokens, run.cost_usd or 0
-    n, time = len(run.turns), run.duration_ms
+    time = run.duration_ms
     shown: dict[str, tuple[str, float | str | None]] = {
         "run": (sanitize_value(run.name or run.id[:8]), None),
         "began": (format_start(run.started_at), run.started_at.astimezone().isoformat()),
         "state": (f"{status.mark} {status.word}", status.word),
         "prompt": (one_line(sanitize_prose(run.prompt), _PROMPT_CHARS), None),
-        "turns": (str(n), None),
+        "turns": (str(run.turns), None),
         "tokens": (format_count(usage) if usage else "", usage),
         "by turn": (sparkline(run), usage),
         "cost": (format_cost(cost) if cost else "", cost),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.records import RunRecord
+from nbagent.contracts.records import RunInfo
 from nbagent.view.text_format import one_line, pluralize, sanitize_value
 
 Tone = Literal["ok", "live", "waits", "bad"]
@@ -37,7 +37,7 @@ class Status(NamedTuple):
 _ANSWERED = Status("Answered", "ok", "✓")
 
 
-def status_of(run: RunRecord) -> Status:
+def status_of(run: RunInfo) -> Status:
     """Return the state of a run in words."""
     code, reason, limits = run.error.code if run.error else "", run.stop_reason, run.limits
     if run.phase == "Running":
@@ -64,27 +64,27 @@ def status_of(run: RunRecord) -> Status:
     return Status(f"Paused{why.get(reason, '')}", "waits", "‖")
 
 
-def is_unfinished(run: RunRecord) -> bool:
+def is_unfinished(run: RunInfo) -> bool:
     """True if the run ended without an answer, by a stop, a limit or an error."""
     if run.phase == "WaitingUser":
         return run.stop_reason not in ("answered", None)
     return run.phase == "Failed"
 
 
-def next_step(run: RunRecord) -> str:
+def next_step(run: RunInfo) -> str:
     """Command that continues a run, for outputs without buttons."""
     if run.phase in ("Running", "Completed"):
         return ""
     return f"continue with {'%agent resume' if is_unfinished(run) else '%%agent --continue'}"
 
 
-def answer_note(run: RunRecord) -> str:
+def answer_note(run: RunInfo) -> str:
     """Note that the answer is incomplete; else empty."""
     is_part = run.phase == "Failed" or run.stop_reason in ("length", "content_filter")
     return "incomplete answer" if is_part else ""
 
 
-def ending_text(run: RunRecord) -> str:
+def ending_text(run: RunInfo) -> str:
     """One line: why the run ended without an answer and what to do next; else empty."""
     status = status_of(run)
     if run.error is None:

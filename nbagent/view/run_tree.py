@@ -62,7 +62,7 @@ def _main_line(branch: RunNode | None) -> Iterator[tuple[RunNode, list[RunNode]]
 def _run_node(branch: RunNode, is_current: bool) -> Node:
     run = branch.run
     here = h("strong", "nba-num nba-here", "you are here") if is_current else None
-    facts = [pluralize(branch.turns, "turn"), sanitize_value(run.model)]
+    facts = [pluralize(run.turns, "turn"), sanitize_value(run.model)]
     facts += [f"{format_count(run.usage.total_tokens)} tokens"] if run.usage.total_tokens else []
     facts += [format_cost(run.cost_usd)] if run.cost_usd else []
     facts += [format_duration(run.duration_ms)] if run.duration_ms else []
@@ -75,7 +75,7 @@ def _run_node(branch: RunNode, is_current: bool) -> Node:
             "nba-body",
             h("p", "nba-note", " · ".join(facts)),
             h("p", "", sanitize_prose(run.prompt)) if run.prompt else None,
-            h("blockquote", "", sanitize_prose(branch.answer)) if branch.answer else None,
+            h("blockquote", "", sanitize_prose(run.text)) if run.text else None,
             h("button", "nba-do", title="Show", data_do="show", data_run=run.id),
         ),
         data_run=run.id,
@@ -84,16 +84,15 @@ def _run_node(branch: RunNode, is_current: bool) -> Node:
 
 def branch_line(branch: RunNode) -> str:
     """Describe a run in one line: its start, prompt, answer and end."""
-    run = branch.run
-    how = {"continue": "continued", "resume": "resumed", "fork": f"{run.forked_from} again"}
+    run, fork = branch.run, branch.run.forked_from
+    how = {"continue": "continued", "resume": "resumed"}
+    how |= {"fork": f"{fork.turn_id} again"} if fork else {}
     began = [f"{how[run.kind]}:"] if run.kind in how else []
     texts = [
-        one_line(sanitize_prose(text), _PREVIEW_CHARS)
-        for text in (run.prompt, branch.answer)
-        if text
+        one_line(sanitize_prose(text), _PREVIEW_CHARS) for text in (run.prompt, run.text) if text
     ]
     ended = [] if run.stop_reason == "answered" else [f"({run.stop_reason or run.phase})"]
-    if run.stop_reason == "stopped" and run.options.get("holds_calls"):
+    if run.stop_reason == "stopped" and fork and fork.defer_calls:
         ended = ["(its tool calls have not run yet; resume runs them)"]
     return " ".join([*began, " → ".join(texts), *ended])
 
@@ -129,7 +128,8 @@ def calls_text(turn: EngineTurn) -> str:
 
 def answers_of(records: Sequence[RunRecord]) -> list[tuple[RunRecord, EngineTurn]]:
     """Return the answers to one request: that of the original run, and those of its retries."""
-    turn_id = records[-1].forked_from
+    fork = records[-1].forked_from
+    turn_id = fork.turn_id if fork else ""
     return [(run, turn) for run in records for turn in run.turns if turn.id == turn_id]
 
 

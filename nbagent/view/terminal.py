@@ -52,7 +52,7 @@ def run_text(run: RunRecord) -> str:
 
 def _state(run: RunRecord, model: str = "") -> str:
     status = run_status.status_of(run)
-    return f"{status.mark} {status.word} · {model}{run_facts.facts_line(run)}"
+    return f"{status.mark} {status.word} · {model}{run_facts.facts_line(run.summary())}"
 
 
 def _end(run: RunRecord) -> list[str]:
@@ -157,7 +157,7 @@ class PlainPrinter:
         self._break()
 
     def _begin(self, run: RunRecord) -> None:
-        position = run_facts.workflow_position(run, None)
+        position = run_facts.workflow_position(run.summary())
         self._line(f"… Running · {sanitize_value(run.model)}{f' · {position}' if position else ''}")
         if notice := run_facts.offline_notice(run):
             self._line(notice)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from nbagent.contracts.messages import ImagePart, Message
-from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary, ToolRun
 from nbagent.view import run_facts, run_status
 from nbagent.view.images import figures_of, insert_figures, render_parts
 from nbagent.view.markdown import markdown_nodes
@@ -73,16 +73,16 @@ def runs_node(runs: Sequence[RunRecord]) -> Node:
     """Draw runs as lines; each of the first twenty unfolds into its picture."""
     rows: list[Node] = []
     for index, run in enumerate(runs):
-        summary = f"{run_status.status_of(run).mark} {one_line(sanitize_prose(run.prompt), 90)}"
-        row = summary_row(
-            run.id[:8], [summary], f"{sparkline(run)} {run_facts.facts_line(run)}".strip()
-        )
+        text = f"{run_status.status_of(run).mark} {one_line(sanitize_prose(run.prompt), 90)}"
+        summary = run.summary()
+        numbers = f"{sparkline(summary)} {run_facts.facts_line(summary)}".strip()
+        row = summary_row(run.id[:8], [text], numbers)
         inner = picture(run, actions=False) if index < 20 else f"%agent show {run.id[:8]}"
         rows.append(h("details", "nba-turn", h("summary", "", row), inner))
     return h("div", ROOT_CLASS, *rows)
 
 
-def runs_text(runs: Sequence[RunRecord]) -> str:
+def runs_text(runs: Sequence[RunSummary]) -> str:
     """Print runs as lines of text."""
     lines: list[str] = []
     for run in runs:
@@ -93,10 +93,9 @@ def runs_text(runs: Sequence[RunRecord]) -> str:
     return "\n".join(lines)
 
 
-def sparkline(run: RunRecord) -> str:
+def sparkline(run: RunSummary) -> str:
     """Draw the tokens of the last turns as blocks: `▂▃█`."""
-    spent = [turn.response.usage for turn in run.turns if turn.response and turn.response.usage]
-    tokens = [usage.total_tokens for usage in spent]
+    tokens = run.tokens_by_turn
     highest = max(tokens, default=0)
     if not highest or len(tokens) < 2:
         return ""

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from nbagent.contracts.canonical import is_run_id
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.ports import RunStore
+from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary
 from nbagent.files.names import path_parts
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import project_folder, store_home, to_path
-from nbagent.store.writer import Store
 from nbagent.workflow.composer import WorkflowRun
 from nbagent.workflow.document import Document, forget_documents, open_document, read_document_file
 from nbagent.workflow.graph import Package
@@ -43,7 +43,7 @@ def open_workflow_run(
     kind: DirectiveKind,
     parent: RunRecord | None,
     fork: EngineTurn | None,
-    store: Store,
+    store: RunStore,
 ) -> WorkflowRun:
     """Prepare the workflow of a run, with its document as it will be at the start. Writes nothing.
 
@@ -101,7 +101,7 @@ def open_workflow_run(
 
 
 def _find_branch(
-    parent: RunRecord | None, document: Document, data: bytes, store: Store
+    parent: RunRecord | None, document: Document, data: bytes, store: RunStore
 ) -> tuple[datetime, bytes] | None:
     """Find the version of a document at the end of `parent`, if later runs changed it since.
 
@@ -121,7 +121,7 @@ def _find_branch(
     return None if version == data else (after.started_at, version)
 
 
-def _next_run(parent: RunRecord, document_id: str, store: Store) -> RunRecord | None:
+def _next_run(parent: RunRecord, document_id: str, store: RunStore) -> RunSummary | None:
     """Return the first run on a document that began after this one."""
     runs = store.runs(limit=_MAX_RUNS, document=document_id)
     return next((run for run in reversed(runs) if run.started_at > parent.started_at), None)
@@ -152,7 +152,7 @@ def _find_document(reference: str) -> tuple[Document, bytes, bytes | None]:
 
 
 def _find_package(
-    options: RunOptions, call_options: RunOptions, data: bytes | None, store: Store
+    options: RunOptions, call_options: RunOptions, data: bytes | None, store: RunStore
 ) -> Package:
     """Load the package that the options name, else the one that the document names."""
     package_path = options.workflow
@@ -182,7 +182,7 @@ def _find_package(
     return replace(package, agent=options.agent)
 
 
-def _package_path_of(data: bytes, store: Store) -> str:
+def _package_path_of(data: bytes, store: RunStore) -> str:
     """Find the package of a document: by the path in it, or by the record of its first run."""
     run_id, path, _ = read_origin(data)
     below = path.removeprefix(PROJECT_PREFIX)
@@ -205,7 +205,7 @@ def _to_path(path: str) -> Path:
     return project_folder() / to_path(path.replace(_HOME, str(store_home()), 1), "path")
 
 
-def _recorded_package(run_id: str, store: Store) -> str | None:
+def _recorded_package(run_id: str, store: RunStore) -> str | None:
     """Return the package's path from the workflow's first run, if the store still has that run."""
     try:
         return store.load(run_id).options.get("workflow")
@@ -243,14 +243,12 @@ def _adapt_document(
     return changed.encode("utf-8", "surrogateescape")
 
 
-def open_recorded_workflow(record: RunRecord, store: Store) -> WorkflowRun | None:
+def open_recorded_workflow(record: RunRecord, store: RunStore) -> WorkflowRun | None:
     """Open the workflow of a run that is over; None if it had none."""
-    options = RunOptions(
-        **{name: record.options.get(name) for name in ("workflow", "document", "variables")}
-    )
-    if options.document is None:
+    if record.workflow is None or record.workflow.document is None:
         return None
-    document, data, _ = _find_document(options.document)
+    options = RunOptions(**{name: record.options.get(name) for name in ("workflow", "variables")})
+    document, data, _ = _find_document(record.workflow.document)
     workflow_run = WorkflowRun(
         package=_find_package(options, RunOptions(), data, store),
         document=document,
@@ -263,7 +261,7 @@ def open_recorded_workflow(record: RunRecord, store: Store) -> WorkflowRun | Non
     return workflow_run
 
 
-def load_package_and_state(ref: str, store: Store) -> tuple[Package, State | None, str]:
+def load_package_and_state(ref: str, store: RunStore) -> tuple[Package, State | None, str]:
     """Load a package, its state, and the document's path: by a document's file, else by the last
     run of the package.
 
@@ -278,8 +276,9 @@ def load_package_and_state(ref: str, store: Store) -> tuple[Package, State | Non
             package = _find_package(RunOptions(), RunOptions(), data, store)
             return package, read_state(data, package.graph), ref
         package = load_package(file)
-        last = store.runs(limit=1, workflow=package.id)
-        document = Document(store_home(), last[0].options["document"] if last else "none")
+        last = [run.workflow for run in store.runs(limit=1, workflow=package.id)]
+        document_id = last[0].document if last and last[0] else None
+        document = Document(store_home(), document_id or "none")
         file, data = document.path, document.read()
         if data is None or read_origin(data)[2] != package.sha256:
             return package, None, ""
@@ -288,13 +287,13 @@ def load_package_and_state(ref: str, store: Store) -> tuple[Package, State | Non
         raise UsageError(f"{display_path(file)}: {error.message}", code=error.code) from None
 
 
-def forget_state(run_ids: Sequence[str], store: Store) -> None:
+def forget_state(run_ids: Sequence[str], store: RunStore) -> None:
     """Delete the documents of deleted runs, except those that other runs still use."""
     unused = [run_id for run_id in run_ids if not store.runs(limit=1, document=run_id)]
     forget_documents(unused, store_home())
 
 
-def last_run_id(document: str, store: Store) -> str:
+def last_run_id(document: str, store: RunStore) -> str:
     """Return the newest run on a document's file. Raises UsageError if there is none."""
     runs = store.runs(limit=1, document=_find_document(document)[0].run_id)
     if not runs:

@@ -15,10 +15,11 @@ from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.contracts.events import TurnFinished
 from nbagent.contracts.messages import CONTINUE_PROMPT, Message, ToolCall
 from nbagent.contracts.model import ChatRequest
-from nbagent.contracts.records import ToolResult
+from nbagent.contracts.records import ForkedFrom, ToolResult
 from nbagent.providers.offline import ScriptedAnswer, call, calls, error, reasoning, script, step
 from nbagent.session.plan import DEFERRED_NOTICE
 from nbagent.session.stores import close_stores
+from nbagent.settings.options import RunOptions
 from nbagent.store.rows import to_notebook_json
 from nbagent.view.node import html, text_of
 from nbagent.view.run_tree import tree_node
@@ -149,7 +150,7 @@ def test_tags_and_the_prompt_that_is_answered_go_on_and_a_record_says_what_made_
     runs = [first, resumed, forked, continued]
     assert [run.record.tags for run in runs] == [("demo", "two")] * 3 + [("other",)]
     assert [run.record.prompt for run in runs] == ["Go."] * 3 + ["Next."]
-    assert [run.record.forked_from for run in runs] == [None, None, "C03", None]
+    assert [run.record.forked_from for run in runs] == [None, None, ForkedFrom(turn_id="C03"), None]
     assert {run.record.nbagent_version for run in runs} == {nbagent.__version__}
     assert [check_run(run).messages[0].text for run in runs] == ["Go."] * 4
     assert len(set(column(nbagent.runs(), "template_sha"))) == 2
@@ -217,15 +218,21 @@ def test_fork_sends_the_conversation_as_it_was_changed(
     expected = [changed.get(i, it) for i, it in enumerate(BEFORE)]
     assert said(model.requests[0].messages) == [it for it in expected if it is not None]
     record = fork.record
-    assert (record.kind, record.forked_from, record.shared_messages) == ("fork", "C04", shared)
+    drop = given.get("drop", ())
+    assert record.forked_from == ForkedFrom(
+        turn_id="C04",
+        edits=tuple(given.get("edits", {})),
+        drop=(drop,) if isinstance(drop, str) else tuple(drop),
+    )
+    assert (record.kind, record.shared_messages) == ("fork", shared)
+    assert record.options.keys() <= RunOptions.rows().keys()
     assert len(record.copied) == len(record.messages) - 1
-    assert record.options.get("edits", []) == [*given.get("edits", {})]
     assert all(name in record.notices[0] for names in given.values() for name in names)
     close_stores()
     child = check_run(nbagent.open_run(fork.id).resume("And?", tools=[look]), model)
     assert said(child.messages)[-3:] == ["assistant: Then.", "user: And?", "assistant: Next."]
     assert child.record.notices == ()
-    assert not {"edits", "drop"} & child.record.options.keys()
+    assert child.record.forked_from is None
     assert column(nbagent.messages(run=fork.id), "source").count("copy") == len(record.copied)
     assert fork.request_of("C01") == run.request_of("C01")
     assert nbagent.open_run(run.id).record == kept
@@ -326,7 +333,9 @@ def test_retry_shows_which_answers_are_the_same() -> None:
     assert "4 answers, 2 different" in str(spread)
     shown: Any = spread
     assert "Oslo &lt;b&gt;." in shown._repr_html_()
-    assert {it.record.forked_from for it in spread} == {"C01"}
+    assert [it.record.forked_from for it in spread] == [
+        ForkedFrom(turn_id="C01", defer_calls=True)
+    ] * 3
     assert nbagent.open_run("last").id == first.id
     (one,) = first.retry(model=script(["So."]))
     assert nbagent.open_run("last").id == one.id

@@ -23,7 +23,7 @@ from nbagent.contracts.canonical import canonical_json, sha256_hex, sha_of
 from nbagent.contracts.errors import ErrorInfo, StoreError, UsageError
 from nbagent.contracts.events import RunFinished, RunStarted
 from nbagent.contracts.messages import ImagePart
-from nbagent.contracts.records import ToolRun
+from nbagent.contracts.records import ToolRun, WorkflowRef
 from nbagent.contracts.secrets import register_secret
 from nbagent.providers.offline import ScriptedAnswer, call, script
 from nbagent.store import audit
@@ -428,7 +428,8 @@ def test_only_patches_of_the_document_of_a_workflow_are_lines_of_its_state(
 ) -> None:
     run, workflow, kinds = PATCHES[name]
     sink = AuditSink(tmp_path)
-    story = Story(workflow=workflow).turn("", run).end(phase="Failed", error=MISSING)
+    ref = WorkflowRef(name=workflow) if workflow else None
+    story = Story(workflow=ref).turn("", run).end(phase="Failed", error=MISSING)
     for event in story.events:
         sink.handle(event)
     around = ["run request ", " stop"] if workflow else ["", ""]

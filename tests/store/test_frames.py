@@ -23,7 +23,15 @@ from nbagent.contracts.canonical import dump_json, utc_now
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.messages import Message, ToolCall
 from nbagent.contracts.model import ChatResponse
-from nbagent.contracts.records import Case, RunRecord, ScoreRecord, ToolResult, ToolRun
+from nbagent.contracts.records import (
+    Case,
+    ForkedFrom,
+    RunRecord,
+    ScoreRecord,
+    ToolResult,
+    ToolRun,
+    WorkflowRef,
+)
 from nbagent.store import dataframes
 from nbagent.store.batches import save_scores
 from nbagent.store.writer import Store
@@ -179,6 +187,10 @@ def shown(value: Any) -> Any:
             return shown(value.to_json().decode())
         case ErrorInfo():
             return shown(value.message)
+        case WorkflowRef():
+            return shown(value.name)
+        case ForkedFrom():
+            return shown(value.turn_id)
         case _:
             return value
 
@@ -222,7 +234,7 @@ def test_each_move_of_a_workflow_is_a_row_with_what_became_of_it(store: Store) -
     half = {"transition": {"from": "draft", "to": "half \ud83d of\U0001f600", "label": None}}
     refusal = ErrorInfo("E_INVALID_TRANSITION", "no such step", half)
     runs = [patched("c1", {}, refusal), patched("c2", {}, {"transition": "no object"})]
-    later = Story(id="b" * 16, workflow="other", agent="mira").turn("", *runs)
+    later = Story(id="b" * 16, workflow=WorkflowRef(name="other"), agent="mira").turn("", *runs)
     write(store, walked().events)
     write(store, later.end().events)
     # The same call in a run without a workflow moves nothing.
@@ -262,7 +274,9 @@ def test_a_move_whose_result_was_not_kept_is_a_row_that_says_neither_yes_nor_no(
         patched("c2", {"variables.set": {"a": 1}}, cut),
         patched("c3", target, cut).model_copy(update={"started_at": None}),
     ]
-    story = Story(id="b" * 16, workflow="other", agent="mira").turn("", *runs, node="draft")
+    story = Story(id="b" * 16, workflow=WorkflowRef(name="other"), agent="mira").turn(
+        "", *runs, node="draft"
+    )
     write(store, story.end().events)
     df = read(store, "transitions")
     assert df[["tool_call_id", "from_node", "to_node", "error_code"]].to_numpy().tolist() == [

@@ -19,7 +19,7 @@ import nbagent
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatResponse, Usage
-from nbagent.contracts.records import RunRecord, ToolRun
+from nbagent.contracts.records import ForkedFrom, RunRecord, ToolRun
 from nbagent.session.stores import current_store
 from nbagent.store.rows import to_notebook_json
 from nbagent.store.writer import Store
@@ -132,7 +132,7 @@ RUNS = [
         turn("Oslo, by far."),
         kind="fork",
         parent_id=FIRST,
-        forked_from="C03",
+        forked_from=ForkedFrom(turn_id="C03"),
         shared_messages=7,
         template="Which of {{ cities }} is larger, and why?",
         started_at=TUESDAY,

@@ -106,11 +106,29 @@ def test_conversation_without_its_parent_is_an_error(store: Store) -> None:
         store.conversation("d" * 16)
 
 
-def test_runs_are_listed_newest_first_without_their_turns(store: Store) -> None:
+def test_runs_are_listed_newest_first_as_their_summaries(store: Store) -> None:
     ids = family(store)
-    bare: dict[str, Any] = {"turns": (), "messages": (), "system_prompts": {}, "toolsets": {}}
-    assert store.runs() == [store.load(run_id).model_copy(update=bare) for run_id in ids[::-1]]
+    assert store.runs() == [store.load(run_id).summary() for run_id in ids[::-1]]
     assert [run.id for run in store.runs(limit=1)] == ids[2:]
+    assert [len(run.text) for run in store.runs()] == [400, 400, 0]
+
+
+def test_summary_of_a_stored_run_equals_that_of_its_record(store: Store) -> None:
+    records: list[RunRecord] = []
+    for seed in range(60):
+        record, events = Maker(seed).run()
+        write(store, events)
+        records.append(record)
+    at_work = cut_after_a_result(plain_run(3, run_id=RUN))
+    write(store, at_work)
+    records.append(store.load(RUN))
+    assert (records[-1].phase, len(records[-1].turns)) == ("Running", 3)
+    ids = [record.id for record in records]
+    assert store.summaries([ids[3], "none", *ids]) == [
+        records[3].summary(),
+        *(record.summary() for record in records),
+    ]
+    assert store.summaries([]) == []
 
 
 def test_secret_is_in_no_byte_of_the_folder(tmp_path: Path) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 from browser.payloads import PAYLOADS
 
 import nbagent
+from nbagent.contracts.records import ForkedFrom
 from nbagent.providers.offline import call, script
 from nbagent.run import Run
+from nbagent.store.writer import Store
+from nbagent.view import run_facts
 from nbagent.view.compare import compare_text, text_diff
 from nbagent.view.node import html as html_of
+from nbagent.view.node import text_of
+from nbagent.view.run_picture import picture
 
 
 def look(place: str) -> str:
@@ -124,7 +130,8 @@ def test_long_texts_are_compared_by_word_and_in_bounded_time() -> None:
 
 def test_runs_that_claim_to_continue_each_other_are_compared_all_the_same() -> None:
     one, two = run_of(A, END).record, run_of(A, "Never.").record
-    one = one.model_copy(update={"parent_id": two.id, "forked_from": "C9x", "turns": ()})
+    fork = {"parent_id": two.id, "forked_from": ForkedFrom(turn_id="C9x")}
+    one = one.model_copy(update={**fork, "turns": ()})
     two = two.model_copy(update={"parent_id": one.id})
     assert "answer" in compare_text((one, two))
 
@@ -132,7 +139,7 @@ def test_runs_that_claim_to_continue_each_other_are_compared_all_the_same() -> N
 def test_hostile_texts_stay_text_in_a_comparison_and_in_the_history() -> None:
     for text in PAYLOADS.values():
         run_of(text, prompt=text, system=text)
-    ids: list[str] = [run.id for run in nbagent.history(limit=200).records]
+    ids: list[str] = [run.id for run in nbagent.history(limit=200).summaries]
     shown = [nbagent.compare(*ids[i : i + 2]).html() for i in range(0, len(ids) - 1, 2)]
     shown.append(nbagent.history(limit=200).html())
     shown.append(html_of(nbagent.history(limit=200).node("k-1")))
@@ -149,8 +156,44 @@ def test_history_has_buttons_only_for_a_kernel_that_answers_them() -> None:
         assert mark not in plain.partition("</style>")[2]
     assert 'data-kernel="k-1"' in alive
     assert alive.count('data-do="show"') == alive.count(f'data-run="{run.id}"') == 1
-    assert len(nbagent.history().with_search("Look").records) == 1
-    assert len(nbagent.history().with_search("Nowhere").records) == 0
+    assert len(nbagent.history().with_search("Look")) == 1
+    assert len(nbagent.history().with_search("Nowhere")) == 0
+
+
+def test_history_opens_as_many_connections_for_many_runs_as_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[int] = []
+    reading = Store.reading
+
+    def counted(store: Store) -> AbstractContextManager[object]:
+        opened.append(1)
+        return reading(store)
+
+    monkeypatch.setattr(Store, "reading", counted)
+
+    def connections() -> int:
+        opened.clear()
+        assert str(nbagent.history())
+        return len(opened)
+
+    run_of("Nothing.")
+    for_one = connections()
+    for _ in range(9):
+        run_of(A, "Nothing.")
+    assert connections() == for_one == 2, "one for the frame that is sorted, one for the rows"
+
+
+def test_history_shows_the_numbers_of_a_run_as_its_own_picture_does() -> None:
+    runs = [run_of("One."), run_of(A, B, END, name="named"), run_of()]
+    lines = str(nbagent.history()).splitlines()
+    assert len(lines) == 3
+    for run, line in zip(reversed(runs), lines, strict=True):
+        numbers = run_facts.facts_line(run.record.summary())
+        assert run.id[:8] in line
+        assert line.endswith(numbers)
+        assert numbers in text_of(picture(run.record))
+    assert "▂" in lines[1] or "▇" in lines[1] or "█" in lines[1]
 
 
 def test_history_finds_a_text_in_prompts_answers_and_results() -> None:

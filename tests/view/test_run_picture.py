@@ -216,9 +216,7 @@ def test_the_head_says_workflow_step_and_agent_and_turns_say_the_moves() -> None
     places = ["story-flow · mira"]
     for event in story.events[:-1]:
         live.apply(event)
-        place = run_facts.workflow_position(
-            live.record(), next(iter(live.record().turns[-1:]), None)
-        )
+        place = run_facts.workflow_position(live.record().summary())
         places += [place] if place != places[-1] else []
     assert places[-1] == "story-flow · draft · otto"
     for form in (*forms(story.run), printed(story.events)):

@@ -20,6 +20,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.run import with_options
 from nbagent.session.active_run import ActiveRun, active_runs
 from nbagent.session.request import RunRequest
+from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import fresh_settings, store_home
 
 MIRA = "---\nid: mira\nname: Mira\ntitle: writer\n---\nYou write plainly.\n"
@@ -99,7 +100,10 @@ def test_every_directive_and_brief_is_sent_byte_for_byte_and_stays_in_the_histor
     assert [turn.node for turn in turns] == ["draft", "draft", "check", "done", "done", "done"]
     assert [turn.agent for turn in turns] == ["mira", "mira", "otto", "mira", "mira", "mira"]
     record = run.record
-    assert (record.workflow, record.agent, record.prompt) == ("flow", "mira", "About birds.")
+    assert record.workflow is not None
+    assert record.options.keys() <= RunOptions.rows().keys()
+    names = record.workflow.name, record.agent, record.prompt
+    assert names == ("flow", "mira", "About birds.")
     assert any("next is check" in text for text in record.notices)
 
 
@@ -192,7 +196,12 @@ def test_a_changed_package_is_explained_and_taken_when_it_is_named(project: Path
 
 
 def document_of(run: nbagent.Run) -> Path:
-    return store_home() / "state" / str(run.record.options["document"]) / "workflow.md"
+    return (
+        store_home()
+        / "state"
+        / str(run.record.workflow and run.record.workflow.document)
+        / "workflow.md"
+    )
 
 
 def test_a_document_stays_with_its_own_workflow_and_says_what_is_not_here(project: Path) -> None:

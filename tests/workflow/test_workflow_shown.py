@@ -9,6 +9,7 @@ import pytest
 from workflow_stage import allow, make_package, move, patch, script
 
 import nbagent
+from nbagent.contracts.records import WorkflowRef
 from nbagent.run import Run
 from nbagent.session.stores import close_stores
 from nbagent.view.graph import run_graph_node
@@ -150,14 +151,14 @@ def test_the_graph_is_in_the_picture_of_the_stored_run(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "kept", ["x", {"steps": "x", "here": "a"}, {"steps": [{"id": 3}], "here": "a"}], ids=str
+    "kept", [{}, {"steps": "x", "here": "a"}, {"steps": [{"id": 3}], "here": "a"}], ids=str
 )
 def test_what_is_no_graph_draws_none(run: Run, kept: Any) -> None:
-    assert graph(run, options={"graph": kept}) == ""
+    assert graph(run, workflow=WorkflowRef(name="flow", graph=kept)) == ""
 
 
 def test_a_huge_graph_is_drawn_in_part(run: Run) -> None:
     steps = [{"id": f"s{n}" + "x" * 500} for n in range(5_000)]
     ways = [{"source": it["id"], "target": steps[0]["id"], "condition": "y" * 900} for it in steps]
     kept = {"steps": steps, "ways": ways, "here": "s0", "completed": ["s1"] * 5_000}
-    assert 1_000 < len(graph(run, options={"graph": kept})) < 100_000
+    assert 1_000 < len(graph(run, workflow=WorkflowRef(name="flow", graph=kept))) < 100_000
