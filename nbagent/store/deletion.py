@@ -1,7 +1,8 @@
 """Deletion of runs: what shows a run is deleted at once, its other rows in slices (`upkeep`).
 
-The row of a run is deleted in the first transaction with its prompts and texts that no other run
-has. Everything reads a run by that row, so after a kill in between nothing shows it.
+The row of a run is deleted in the first transaction, with prompts and texts that no other run has
+and with the index of its texts. Everything reads a run by that row, so after a kill in between
+nothing shows it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX
 from nbagent.store.database import Connection
 from nbagent.store.reader import find_run_row, select_rows
-from nbagent.store.rows import Row
-from nbagent.store.text_index import entries_of, has_text_index, unindex_entry
+from nbagent.store.text_index import drop_block_of
 
 _JUDGE_RUNS = (
     "WHERE run_id IN (SELECT judge_run_id FROM scores WHERE run = :n) "
@@ -46,31 +46,15 @@ def delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...
                 f"run {row['run_id'][:8]} is still running; stop it or wait for its end, then "
                 "forget it"
             )
-    for row in rows:
-        _hide_run(c, row)
-    for row in rows:
-        _delete_unused_texts(c, row["n"])
+    numbers = [(row["n"],) for row in rows]
+    c.executemany("DELETE FROM runs WHERE n = ?", numbers)
+    c.executemany("INSERT INTO forgotten(run) VALUES(?)", numbers)
+    for (n,) in numbers:
+        drop_block_of(c, n)
+        _delete_unused_texts(c, n)
     for sha in {row["template_sha"] for row in rows if "template_sha" in row}:
         _renew_prompt(c, "template", sha, _TIMES_OF_TEMPLATE)
     return tuple(ids)
-
-
-def _hide_run(c: Connection, row: Row) -> None:
-    """Delete the row of a run, and note that its other rows are to be deleted."""
-    n = row["n"]
-    unindexed = c.execute("SELECT position FROM unindexed WHERE run = ?", (n,)).fetchone()
-    if unindexed is not None:
-        for i, text in zip(range(unindexed[0] or 0), entries_of(c, n), strict=False):
-            unindex_entry(c, n, i, text)
-        c.execute("DELETE FROM unindexed WHERE run = ?", (n,))
-    position = 0 if unindexed is None and has_text_index(c) else None
-    # Name and prompt are in the index: it can remove a text only if it is told the text.
-    c.execute(
-        "INSERT INTO forgotten(run, position, name, prompt) "
-        "SELECT n, ?, name, prompt FROM runs WHERE n = ?",
-        (position, n),
-    )
-    c.execute("DELETE FROM runs WHERE n = ?", (n,))
 
 
 _OF_OTHERS = "AND t.run NOT IN (SELECT run FROM forgotten)"

@@ -95,7 +95,9 @@ def _fields(model: type) -> Iterator[tuple[str, Any, Any]]:
     else:
         hints = get_type_hints(model)
         for field in dataclasses.fields(model):
-            yield field.name, hints[field.name], None
+            has_factory = field.default_factory is not dataclasses.MISSING
+            default = field.default_factory() if has_factory else field.default
+            yield field.name, hints[field.name], default
 
 
 def _inner_model(kind: Any) -> type:

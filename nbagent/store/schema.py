@@ -12,6 +12,8 @@ INDEXES = {
     "runs_by_parent": "CREATE INDEX runs_by_parent ON runs(parent_id) WHERE parent_id IS NOT NULL",
 }
 """Indexes of version 6."""
+SORTED_BY_INDEX = ("started_at", "cost_usd", "total_tokens", "duration_ms")
+"""Columns by which a history is sorted without reading all runs."""
 LATER_INDEXES = {
     "runs_by_session": "CREATE INDEX runs_by_session ON runs(session)",
     "runs_by_notebook": "CREATE INDEX runs_by_notebook ON runs(notebook) "
@@ -23,7 +25,7 @@ LATER_INDEXES = {
     **{
         f"history_by_{name}": f"CREATE INDEX history_by_{name} ON runs({name} DESC) "
         "WHERE batch IS NULL"
-        for name in ("started_at", "cost_usd", "total_tokens", "duration_ms")
+        for name in SORTED_BY_INDEX
     },
     "turns_by_system": "CREATE INDEX turns_by_system ON turns(system_sha, run)",
     "turns_by_toolset": "CREATE INDEX turns_by_toolset ON turns(toolset_sha, run)",
