@@ -111,7 +111,8 @@ def run_row(run: RunRecord) -> Row:
         "template_sha": sha256_hex(redact(template_text)) if template_text else None,
     }
     # Tells `older_rows` the form of the documents of this run.
-    row["doc"] = {"version": VERSION, **(row["doc"] or {})}
+    doc: Row = row["doc"] or {}
+    row["doc"] = {"version": VERSION, **doc}
     usages = [turn.response.usage for turn in run.turns if turn.response]
     if run.usage == Usage() and not any(usages):
         row |= dict.fromkeys(TOKEN_COLUMNS)

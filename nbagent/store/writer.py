@@ -41,8 +41,8 @@ from nbagent.store.rows import (
     turn_end_us,
     turn_rows,
 )
-from nbagent.store.text_index import RUNS_A_BLOCK
-from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread, delete_slice
+from nbagent.store.text_index import RUNS_A_BLOCK, next_block
+from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread, delete_slice, has_slices
 
 _TABLES_OF_RUN = ("turns", "tool_runs", "messages", "open")
 _HASH_PLACES = {
@@ -324,6 +324,24 @@ class Store(StoreReader):
                 for table in ("runs", "turns", "tool_runs", "messages")
             }
 
+    def pending_work(self) -> str:
+        """Say what is still done on older rows; empty if nothing is."""
+        with self.database.reading() as c:
+            if has_slices(c):
+                return "rows of an earlier version are still being brought to this one"
+            return (
+                "the index for text search is still being made" if next_block(c) is not None else ""
+            )
+
+    def compact(self) -> None:
+        """Delete hashes that no row has any more, and free empty pages.
+
+        Raises:
+            StoreError: another kernel is busy.
+        """
+        self.database.transact(_delete_unused_hashes)
+        self.database.compact()
+
     def close(self) -> None:
         """Give up the lease and close the file. Runs still at work are then read as interrupted."""
         self._upkeep.stop()
@@ -416,6 +434,15 @@ def _note_system_prompts(c: Connection, turns: Iterable[Row]) -> None:
         if row["system_sha"]
     ]
     c.executemany(NOTE_PROMPT, uses)
+
+
+def _delete_unused_hashes(c: Connection) -> None:
+    used = " UNION ".join(
+        f"SELECT {column} FROM {name} WHERE {column} IS NOT NULL"
+        for name, places in _HASH_PLACES.items()
+        for column in (TABLE_COLUMNS[name][i] for i in places)
+    )
+    c.execute(f"DELETE FROM hashes WHERE n NOT IN ({used})")
 
 
 def _write_run_row(c: Connection, cursor: _RunCursor, row: Row) -> None:
