@@ -105,7 +105,7 @@ def run_row(run: RunRecord) -> Row:
     """Row of a run. An ended run also has the sums over its turns."""
     template_text = run.template if run.template is not None else run.prompt
     starts_conversation = run.kind in ("start", "fork") or run.parent_id is None
-    row = cells_of("runs", run) | {
+    row: Row = cells_of("runs", run) | {
         "conversation_id": run.id if starts_conversation else None,
         "root_id": None if run.parent_id else run.id,
         "template_sha": sha256_hex(redact(template_text)) if template_text else None,
