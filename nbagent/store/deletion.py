@@ -12,6 +12,7 @@ from nbagent.contracts.records import JUDGE_SUFFIX
 from nbagent.store.database import Connection
 from nbagent.store.reader import find_run_row, select_rows
 from nbagent.store.text_index import drop_block_of
+from nbagent.store.upkeep import is_hashed
 
 _JUDGE_RUNS = (
     "WHERE run_id IN (SELECT judge_run_id FROM scores WHERE run = :n) "
@@ -57,12 +58,19 @@ def delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...
     return tuple(ids)
 
 
+_TURNS = 1_000
+"""Oldest and newest turns with a system prompt in which its first and last use are looked for: a
+frequent one has a million turns, and runs start in the order of their numbers."""
 _OF_OTHERS = "AND t.run NOT IN (SELECT run FROM forgotten)"
 _TIMES_OF_TEMPLATE = "SELECT min(started_at), max(started_at) FROM runs WHERE template_sha = :sha"
-_TIMES_OF_SYSTEM = (
-    "SELECT min(t.started_at), max(t.started_at) FROM turns t WHERE t.system_sha IN "
-    f"(:sha, (SELECT +h.n FROM hashes h WHERE h.sha = :sha)) {_OF_OTHERS}"
-)
+
+
+def _has_hash(c: Connection, column: str) -> str:
+    """SQL of the turns of other runs with a hash."""
+    number = "(SELECT +h.n FROM hashes h WHERE h.sha = :sha)"
+    if is_hashed(c):
+        return f"t.{column} = {number} AND typeof(t.{column}) = 'integer' {_OF_OTHERS}"
+    return f"t.{column} IN (:sha, {number}) {_OF_OTHERS}"
 
 
 def _delete_unused_texts(c: Connection, n: int) -> None:
@@ -73,16 +81,18 @@ def _delete_unused_texts(c: Connection, n: int) -> None:
             f"t.{column}) FROM turns t WHERE t.run = ? AND t.{column} IS NOT NULL",
             (n,),
         ).fetchall()
+        others = f"FROM turns t WHERE {_has_hash(c, column)}"
         for (sha,) in shas:
-            used = c.execute(
-                f"SELECT EXISTS (SELECT 1 FROM turns t WHERE t.{column} IN "
-                f"(:sha, (SELECT +h.n FROM hashes h WHERE h.sha = :sha)) {_OF_OTHERS})",
-                {"sha": sha},
-            ).fetchone()[0]
-            if not used:
+            sql = f"SELECT EXISTS (SELECT 1 {others})"
+            if not c.execute(sql, {"sha": sha}).fetchone()[0]:
                 c.execute("DELETE FROM texts WHERE sha = ?", (sha,))
             if column == "system_sha":
-                _renew_prompt(c, "system", sha, _TIMES_OF_SYSTEM)
+                first, last = (
+                    f"(SELECT t.started_at AS at {others} ORDER BY t.run {order} LIMIT {_TURNS}) "
+                    for order in ("ASC", "DESC")
+                )
+                times = f"SELECT (SELECT min(at) FROM {first}), (SELECT max(at) FROM {last})"
+                _renew_prompt(c, "system", sha, times)
 
 
 def _renew_prompt(c: Connection, kind: str, sha: str, times: str) -> None:

@@ -1,8 +1,8 @@
 """From earlier versions of the tables to this one: the steps, and what must hold before them.
 
 A store is migrated when it is opened: after a backup, in one transaction, so that a kill at any
-moment leaves the version before or the version after. What reads every row (indexes, text search,
-hashes) follows in slices (`upkeep`); all queries are right before it ends.
+moment leaves the version before or the version after. What rewrites every row (text search, hashes)
+follows in slices (`upkeep`); all queries are right before it ends.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import StoreError
-from nbagent.store.columns import TABLES, VERSION, added_columns, create_table
+from nbagent.store.columns import VERSION
 from nbagent.store.database import BACKUP_SUFFIX, Connection, back_up, pragma_value
 from nbagent.store.leases import leases_of
-from nbagent.store.schema import create_statements, fact_statements
+from nbagent.store.schema import added_statements, create_statements, fact_statements
 from nbagent.store.upkeep import plan_upkeep
 
 _GROWTH = 1.5
@@ -86,11 +86,8 @@ def _apply(connection: Connection, version: int) -> None:
             connection.execute(statement)
         return
     for later in range(version + 1, VERSION + 1):
-        for name, table in TABLES.items():
-            if table.since == later:
-                connection.execute(create_table(name))
-        for table_name, column in added_columns(later):
-            connection.execute(f"ALTER TABLE {table_name} ADD COLUMN {column}")
+        for statement in added_statements(later):
+            connection.execute(statement)
         for migration in MIGRATIONS:
             if migration.version == later and migration.steps is not None:
                 migration.steps(connection)

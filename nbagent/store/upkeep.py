@@ -1,5 +1,5 @@
-"""Work on many rows, done in slices: the index for text search, indexes and hashes of older rows,
-and the rows of deleted runs.
+"""Work on many rows, done in slices: the index for text search, hashes of older rows, and the rows
+of deleted runs.
 
 Each slice is one transaction, so that a kill leaves the work before or after it; what is left is in
 the tables `upkeep`, `forgotten` and `blocks`. Queries are right at any moment in between.
@@ -16,7 +16,6 @@ from nbagent.contracts.canonical import new_id
 from nbagent.contracts.errors import StoreError
 from nbagent.store.columns import TABLES
 from nbagent.store.database import Connection, Database, Locked
-from nbagent.store.schema import LATER_INDEXES
 from nbagent.store.text_index import (
     begin_block,
     end_block,
@@ -59,11 +58,6 @@ _NOTE_SYSTEM_PROMPTS = (
 
 def plan_upkeep(c: Connection) -> None:
     """Note the work that the rows of a store of version 6 need."""
-    for name, statement in LATER_INDEXES.items():
-        if " ON prompts(" in statement:  # empty so far
-            c.execute(statement)
-        else:
-            c.execute("INSERT INTO upkeep(task, position) VALUES(?, 0)", (name,))
     newest = c.execute("SELECT max(n) FROM runs").fetchone()[0]
     if newest is not None:
         c.execute("INSERT INTO upkeep(task, position) VALUES(?, ?)", (_HASHES, newest))
@@ -83,7 +77,7 @@ def has_slices(c: Connection) -> bool:
 def do_slice(c: Connection) -> bool:
     """Do a slice of the work in the transaction at work; False if there was none."""
     until = time.monotonic() + SLICE_S
-    return any(work(c, until) for work in (_delete_forgotten, _create_index, _move_hashes))
+    return any(work(c, until) for work in (_delete_forgotten, _move_hashes))
 
 
 def delete_slice(c: Connection) -> bool:
@@ -114,18 +108,6 @@ def _delete_some(table: str) -> str:
     second = TABLES[table].key.split("(")[1].split(")")[0].split(", ")[1]
     found = f"SELECT {second} FROM {table} WHERE run = ?1 LIMIT ?2"
     return f"DELETE FROM {table} WHERE run = ?1 AND {second} IN ({found})"
-
-
-def _create_index(c: Connection, until: float) -> bool:
-    """Create one index. It cannot be divided: a table is read once for it."""
-    for name, statement in LATER_INDEXES.items():
-        found = c.execute("SELECT 1 FROM upkeep WHERE task = ?", (name,)).fetchone()
-        # The indexes of turns come after their hashes have become numbers.
-        if found and (" ON runs(" in statement or is_hashed(c)):
-            c.execute(statement.replace(" INDEX ", " INDEX IF NOT EXISTS ", 1))
-            c.execute("DELETE FROM upkeep WHERE task = ?", (name,))
-            return True
-    return False
 
 
 def _move_hashes(c: Connection, until: float) -> bool:
