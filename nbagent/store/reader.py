@@ -67,8 +67,10 @@ _HAS_TEXT = (
 )
 
 _NEWEST_RUNS = (
-    "WHERE batch IS NULL AND (? IS NULL OR workflow = ?) AND (? IS NULL OR json_valid(doc) "
-    "AND json_extract(doc, '$.options.document') = ?) ORDER BY n DESC LIMIT ?"
+    "WHERE batch IS NULL AND (? IS NULL OR workflow = ?) AND (? IS NULL OR workflow IS NOT NULL "
+    # Version 6 of the store had the document among the options.
+    "AND json_valid(doc) AND coalesce(json_extract(doc, '$.workflow.document'), "
+    "json_extract(doc, '$.options.document')) = ?) ORDER BY n DESC LIMIT ?"
 )
 _RUNS_BY_ID = "WHERE run_id IN (SELECT value FROM json_each(?))"
 _TURN_COLUMNS = ("total_tokens", "node", "agent", "source")

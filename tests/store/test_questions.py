@@ -275,6 +275,8 @@ def test_a_run_of_a_notebook_is_the_record_and_can_only_be_read(tmp_path: Path) 
         "no cells",
         "no cell",
         "no record",
+        "very old",
+        "newer",
         "a list in a list",
         "other call",
         "huge number",
