@@ -275,7 +275,7 @@ def as_today(table: str, rows: list[dict[str, Any]], version: int) -> list[dict[
             doc = json.loads(cells["doc"])
             run = {"runs": [{"doc": {}}]}
             cells["doc"] = current_rows({**run, table: [{**cells, "doc": doc}]})[table][0]["doc"]
-            for twice in ("source", "dropped_params"):  # they are columns, too
+            for twice in ("source", "dropped_params") * (table == "turns"):  # columns, too
                 cells["doc"].get("response", {}).get("meta", {}).pop(twice, None)
         elif cells.get("doc"):
             cells["doc"] = json.loads(cells["doc"])
