@@ -117,11 +117,25 @@ def open_noted(home: Path) -> None:
     note(home / "notes", line)
 
 
+def open_limited(home: Path, limit: int) -> None:
+    """Open a store where no file may become longer; note what is said and what is read."""
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    store = Store.open(home)
+    line = f"{store.warning} {store.counts()['runs']} runs"
+    store.close()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    note(home.with_name("notes"), line)
+
+
 TASKS: dict[str, Callable[..., None]] = {
     "open": open_store,
     "upkeep": do_upkeep,
     "forget": forget,
     "open noted": open_noted,
+    "open limited": open_limited,
 }
 
 
