@@ -133,6 +133,15 @@ def _make_backup(connection: Connection, path: Path, version: int) -> None:
             target.name,
         )
     unfinished = target.with_name(f"{target.name}.part")
-    unfinished.unlink(missing_ok=True)
-    back_up(connection, unfinished)
-    os.replace(unfinished, target)
+    _delete_unfinished(unfinished)  # of a process that was killed
+    try:
+        back_up(connection, unfinished)
+        os.replace(unfinished, target)
+    finally:
+        _delete_unfinished(unfinished)
+
+
+def _delete_unfinished(backup: Path) -> None:
+    """Delete a backup that was not finished, with the files that SQLite had beside it."""
+    for file in backup.parent.glob(f"{backup.name}*"):
+        file.unlink(missing_ok=True)
