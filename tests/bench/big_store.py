@@ -10,7 +10,6 @@ rows the writer derives from others has to be made by the store's code afterward
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import random
@@ -21,36 +20,39 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from store.made_records import Maker
-from stories import NOW, Story, tool_run, walked
+from run_patterns import (
+    MESSAGE,
+    MODEL,
+    RUN,
+    SCORE,
+    TOOL_RUN,
+    TOPICS,
+    TURN,
+    Arguments,
+    Cells,
+    Columns,
+    Library,
+    Pattern,
+)
 
 from nbagent.contracts.canonical import dump_json, sha256_hex, sha_of
-from nbagent.contracts.errors import ErrorCode, ErrorInfo
-from nbagent.contracts.model import ToolSpec
-from nbagent.contracts.records import JUDGE_SUFFIX, Case, RunRecord, ScoreRecord, turn_id
-from nbagent.contracts.records import toolset_sha as sha_of_toolset
-from nbagent.store.batches import save_scores
-from nbagent.store.columns import FRAMES, TABLE_COLUMNS, TIMESTAMP, TOKEN_COLUMNS, create_statements
+from nbagent.contracts.records import JUDGE_SUFFIX, turn_id
+from nbagent.store.columns import TABLE_COLUMNS, create_statements
 from nbagent.store.database import FILE_NAME
-from nbagent.store.rows import encode_row, text_rows, to_us
+from nbagent.store.rows import encode_row, to_us
 from nbagent.store.writer import Store
 
-Cells = list[Any]
 MARKER = "made.json"
 """Written last; a folder without it is incomplete."""
 LAST_START = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
 """Start of the newest run; the others are spread over the two years before it."""
 _DAYS = 730
-RARE_WORD, FREQUENT_WORD = "quokka", "summary"
-RARE_WORDS = (RARE_WORD, "Þingvellir", "日本語")
-"""Each is in about one of 25,000 runs; the frequent word is in about half of them."""
 BATCH_OF_500 = "batch-01"
 """Has 500 runs in a store of 20,000 runs or more."""
 N_SESSIONS = 200
@@ -58,33 +60,13 @@ N_SESSIONS = 200
 _N_STEADY_SESSIONS = 10
 _N_NOTEBOOKS = 50
 _N_BATCHES = 20
-_N_PATTERNS = 260
 _RUNS_IN_A_CHUNK = 4_000
-_MODEL = "openai:gpt-pattern"
 _MODELS = (
     *("openai:gpt-5.4", "openai:gpt-5.4-mini", "openai:o4", "anthropic:claude-opus-4-8"),
     *("anthropic:claude-haiku-4-5", "gemini:gemini-3-pro", "gemini:gemini-3-flash"),
     *("deepseek:deepseek-flash", "mistral:mistral-large", "ollama:qwen3", "groq:llama-4"),
     "offline:demo",
 )
-_MODEL_ERRORS: tuple[ErrorCode, ...] = (
-    *("LLM_RATE_LIMITED", "LLM_TIMEOUT", "LLM_HTTP_ERROR", "LLM_CONTEXT_OVERFLOW"),
-    *("LLM_AUTH_FAILED", "ENGINE_ABORTED", "ENGINE_INTERRUPTED", "ENGINE_BUDGET"),
-)
-_TOOL_ERRORS: tuple[ErrorCode, ...] = ("E_TOOL_FAILED", "ENOENT", "E_TIMEOUT", "E_DENIED")
-_TOPICS = (
-    *("city", "order", "invoice", "patient", "engine", "river", "ticket", "contract", "molecule"),
-    *("harbour", "schedule", "budget", "turbine", "survey", "customer", "library", "route"),
-)
-_COMMON_WORDS = (
-    "the of and to in is a for that with as on are by it from at this be which was or an were "
-    "we can not have has if they their than more between number list table value values data "
-    "find show compare read write name first last each all sum mean price city year month report "
-    f"{FREQUENT_WORD} answer question result error file column row model test change check "
-    "larger smaller people country total average increase decrease because however therefore "
-    "Zürich Ærø naïve façade København Αθήνα Łódź 東京 données größer señal"
-)
-_TOOL_NAMES = ("lookup", "query_table", "fetch_page", "convert", "list_orders", "weather", "plot")
 
 
 def cache_folder() -> Path:
@@ -135,7 +117,7 @@ def _fill(c: sqlite3.Connection, runs: int, seed: int) -> None:
         table: f"INSERT INTO {table}({', '.join(names)}) VALUES({', '.join('?' * len(names))})"
         for table, names in TABLE_COLUMNS.items()
     }
-    library = _Library(seed)
+    library = Library(seed)
     maker = _RowMaker(library)
     maker.add_batches(_batch_sizes(runs))
     for plan in _plans(library, runs):
@@ -145,289 +127,6 @@ def _fill(c: sqlite3.Connection, runs: int, seed: int) -> None:
             for table, rows in maker.take().items():
                 c.executemany(inserts[table], rows)
             c.execute("COMMIT")
-
-
-# Texts
-
-
-class _Words:
-    """Texts of clauses that are made once, from a vocabulary with frequent and rare words."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = rng = random.Random(seed)
-        vocabulary = [*_COMMON_WORDS.split(), *_TOPICS]
-        while len(vocabulary) < 6_000:
-            syllables = (
-                rng.choice("bcdfghklmnprstvwz") + rng.choice(("a", "e", "i", "o", "u", "ie", "ou"))
-                for _ in range(rng.randrange(2, 5))
-            )
-            vocabulary.append("".join(syllables) + rng.choice(("", "n", "r", "s", "st", "l", "m")))
-        weights = [*itertools.accumulate(1 / (rank + 8) for rank in range(len(vocabulary)))]
-        self._clauses = [
-            " ".join(rng.choices(vocabulary, cum_weights=weights, k=rng.randrange(4, 10)))
-            + rng.choice(".,;:?")
-            for _ in range(60_000)
-        ]
-
-    def text(self, clauses: int) -> str:
-        return " ".join(self.random.choices(self._clauses, k=clauses))
-
-    def prompt(self) -> str:
-        """What a person writes: mostly a new text."""
-        rng = self.random
-        text = self.text(rng.choice((1, 2, 2, 3, 4)))
-        draw = rng.random()
-        if draw < 0.3:
-            return f"{text} See {rng.choice(_TOPICS)} {rng.randrange(10**6):06d}."
-        if draw > 0.992:
-            return f"{text}\n\n{self.text(60)}"
-        return text
-
-    def answer(self) -> str:
-        """What a model writes."""
-        draw = self.random.random()
-        if draw > 0.995:
-            return self.text(120)
-        text = self.text(self.random.choice((1, 1, 2, 3, 4)))
-        return text if draw > 0.00002 * len(RARE_WORDS) else f"{text} {self.rare_word()}"
-
-    def rare_word(self) -> str:
-        return self.random.choice(RARE_WORDS)
-
-
-# Patterns: rows of real records
-
-
-@dataclass(frozen=True, slots=True)
-class _Pattern:
-    """The rows of one record."""
-
-    kind: str
-    """`story`: all texts are varied; `workflow`: only its prompt; `odd`: only ids and times."""
-    rows: dict[str, list[Cells]]
-    turns: int
-    first_turn: int
-    messages: int
-    n_tools: int
-    can_continue: bool
-
-
-class _Columns:
-    """Places of the columns of a table."""
-
-    def __init__(self, table: str) -> None:
-        names = TABLE_COLUMNS[table]
-        self.place = {name: i for i, name in enumerate(names)}
-        frame = FRAMES[table]
-        self.times = [
-            i
-            for i, name in enumerate(names)
-            if name in frame.columns and frame.dtype(name) == TIMESTAMP
-        ]
-        self.tokens = [self.place[name] for name in TOKEN_COLUMNS if name in self.place]
-        self.costs = [i for i, name in enumerate(names) if name.endswith("_usd")]
-        vars(self).update(self.place)
-
-    def __getattr__(self, name: str) -> int:
-        return self.place[name]
-
-
-_RUN, _TURN, _TOOL_RUN, _MESSAGE, _SCORE = (
-    _Columns(table) for table in ("runs", "turns", "tool_runs", "messages", "scores")
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Arguments:
-    """Arguments of a tool call, encoded."""
-
-    raw: str
-    quoted: str
-    sha: str
-
-
-class _Library:
-    """All that is made once and chosen from."""
-
-    def __init__(self, seed: int) -> None:
-        self.words = words = _Words(seed)
-        self.random = rng = random.Random(seed + 1)
-        self.system_prompts = [f"You help with {words.text(5)}" for _ in range(300)]
-        self.system_shas = [sha256_hex(text) for text in self.system_prompts]
-        self.toolsets = {n: [self._toolset(n) for _ in range(25)] for n in (1, 3, 6, 12)}
-        self.toolset_shas = {n: [*map(sha_of_toolset, sets)] for n, sets in self.toolsets.items()}
-        self.arguments = [self._arguments() for _ in range(20_000)]
-        self.templates = [self._template() for _ in range(2_000)]
-        self.template_shas = [sha256_hex(text) for text in self.templates]
-        records = [*_records(rng)]
-        self.texts: dict[str, Cells] = {}
-        for prompts, tools in (
-            (dict(zip(self.system_shas, self.system_prompts, strict=True)), {}),
-            *(({}, dict(zip(self.toolset_shas[n], sets, strict=True))) for n, sets in self._sets),
-        ):
-            for row in text_rows(prompts, tools):
-                self.texts[row["sha"]] = encode_row("texts", row)
-        self.patterns: list[_Pattern] = []
-        self.weights: list[float] = []
-        """Sums of the weights up to each pattern."""
-        store = Store.memory()
-        for kind, weight, record in records:
-            store.add(record)
-            self.patterns.append(self._pattern(store, kind, record))
-            self.weights.append(sum(self.weights[-1:]) + weight)
-        self.score_rows = _score_rows(store, records[0][2])
-        store.close()
-
-    @property
-    def _sets(self) -> Iterator[tuple[int, list[tuple[ToolSpec, ...]]]]:
-        yield from self.toolsets.items()
-
-    @cached_property
-    def batch_patterns(self) -> list[_Pattern]:
-        """Patterns of the cases of batches: short, and no conversation before them."""
-        return [item for item in self.patterns if item.kind == "story" and item.turns <= 3]
-
-    def _pattern(self, store: Store, kind: str, record: RunRecord) -> _Pattern:
-        rows: dict[str, list[Cells]] = {}
-        with store.reading() as c:
-            names = TABLE_COLUMNS["runs"]
-            sql = f"SELECT {', '.join(names)} FROM runs WHERE run_id = ?"
-            rows["runs"] = [[*c.execute(sql, (record.id,)).fetchone()]]
-            number = rows["runs"][0][_RUN.n]
-            for table in ("turns", "tool_runs", "messages"):
-                names = ", ".join(TABLE_COLUMNS[table])
-                sql = f"SELECT {names} FROM {table} WHERE run = ? ORDER BY rowid"
-                sql = sql.replace("rowid", "turn") if table == "turns" else sql
-                rows[table] = [[*cells] for cells in c.execute(sql, (number,))]
-            if kind == "odd":
-                for cells in c.execute(f"SELECT {', '.join(TABLE_COLUMNS['texts'])} FROM texts"):
-                    self.texts.setdefault(cells[0], [*cells])
-        return _Pattern(
-            kind,
-            rows,
-            turns=len(record.turns),
-            first_turn=record.turns[0].index if record.turns else 1,
-            messages=len(record.messages),
-            n_tools=len(next(iter(record.toolsets.values()), ())),
-            can_continue=kind == "story" and record.error is None,
-        )
-
-    def _toolset(self, n: int) -> tuple[ToolSpec, ...]:
-        def schema(rank: int) -> dict[str, Any]:
-            names = (f"{self.random.choice(_TOPICS)}_{i}" for i in range(rank % 4 + 1))
-            properties = {
-                name: {"type": "string", "description": self.words.text(1)} for name in names
-            }
-            return {"type": "object", "properties": properties, "required": [*properties]}
-
-        return tuple(
-            ToolSpec(
-                name=f"{self.random.choice(_TOOL_NAMES)}_{i}",
-                description=self.words.text(2),
-                parameters=schema(i),
-            )
-            for i in range(n)
-        )
-
-    def _arguments(self) -> _Arguments:
-        rng = self.random
-        value: dict[str, Any] = {rng.choice(_TOPICS): self.words.text(1), "n": rng.randrange(1_000)}
-        raw = dump_json(value).decode()
-        return _Arguments(raw, dump_json(raw).decode(), sha_of(value))
-
-    def _template(self) -> str:
-        text, topic = self.words.text(2), self.random.choice(_TOPICS)
-        return f"{text} Use {{{{ topic }}}} number {{{{ n }}}} for the {topic}."
-
-
-def _records(rng: random.Random) -> Iterator[tuple[str, float, RunRecord]]:
-    """Records of every shape, each with its kind and its weight."""
-    lengths = [1, 2, 3, 4, 5, 6, 7, 8, 15]
-    for i in range(_N_PATTERNS):
-        n_turns = rng.choices(lengths, (25, 20, 24, 12, 8, 4, 3, 2, 2))[0]
-        yield "story", 1.0, _story(rng, f"{i:016x}", n_turns)
-    for i in range(20):
-        story = walked(id=f"{i + 0x1000:016x}", workflow=f"flow-{i % 4}", model=_MODEL)
-        yield "workflow", 0.05, story.run
-    maker = Maker(7)
-    for i in range(40):
-        record, _ = maker.run(id=f"{i + 0x2000:016x}", model=_MODEL)
-        yield "odd", 0.03, record
-
-
-def _story(rng: random.Random, run_id: str, n_turns: int) -> RunRecord:
-    options = {"model": _MODEL, "session": "s", "max_turns": 20}
-    story = Story(_MODEL, id=run_id, options=options, nbagent_version="0.1.0", session="s")
-    has_system, n_tools = rng.random() < 0.8, rng.choice((1, 3, 6, 12))
-    tools = tuple(ToolSpec(name=f"tool_{i}") for i in range(n_tools)) if n_turns > 1 else ()
-    fails = rng.random() < 0.06
-    at = NOW
-    for i in range(1, n_turns + 1):
-        model_ms = float(rng.randrange(400, 9_000))
-        is_last = i == n_turns
-        n_calls = 0 if is_last or not tools else rng.choice((1, 1, 1, 1, 1, 1, 2, 3))
-        began = at + timedelta(milliseconds=model_ms)
-        calls = [
-            _call(rng, f"call_{i}_{n}").model_copy(update={"queued_at": began, "started_at": began})
-            for n in range(n_calls)
-        ]
-        lasted = max((call.duration_ms for call in calls), default=0.0)
-        error = ErrorInfo(rng.choice(_MODEL_ERRORS), "the model did not answer") if fails else None
-        story.turn(
-            "" if calls and rng.random() < 0.5 else "An answer.",
-            *calls,
-            reasoning="A thought." if rng.random() < 0.15 else "",
-            system="Be brief." if has_system else "",
-            tools=tools,
-            started_at=at,
-            model_ms=model_ms,
-            duration_ms=model_ms + lasted,
-            ttft_ms=model_ms / 4,
-            cost_usd=rng.randrange(1, 200) / 1e5,
-            cost_input_usd=rng.randrange(1, 100) / 1e5,
-            cost_output_usd=rng.randrange(1, 100) / 1e5,
-            phase_after="Running" if not is_last else "Failed" if fails else "WaitingUser",
-            stop_reason=None if not is_last else "error" if fails else "answered",
-            **({"response": None, "error": error} if is_last and fails else {}),
-        )
-        at = began + timedelta(milliseconds=lasted + 5)
-    ended = {"ended_at": at, "duration_ms": (at - NOW).total_seconds() * 1000}
-    if fails:
-        ended |= {"phase": "Failed", "stop_reason": "error", "error": story.run.turns[-1].error}
-    return story.end(**ended).run
-
-
-def _call(rng: random.Random, call_id: str) -> Any:
-    failed = rng.random() < 0.06
-    error = ErrorInfo(rng.choice(_TOOL_ERRORS), "KeyError: 'rows'")
-    name = f"{rng.choice(_TOOL_NAMES)}_{rng.randrange(3)}"
-    value = error if failed else "a result"
-    made = tool_run(call_id, name, {"n": 1}, value, float(rng.randrange(1, 900)))
-    asked = {"approval": "allowed", "approved_by": "person", "waited_ms": 2_000.0}
-    return made.model_copy(update={"host": "functions", **(asked if rng.random() < 0.1 else {})})
-
-
-def _score_rows(store: Store, record: RunRecord) -> list[Cells]:
-    """Rows of scores by functions, a judge and a person."""
-    case = Case(batch="b", row_key="r", sha="c")
-    scored = record.model_copy(update={"id": f"{0x3000:016x}", "case": case})
-    store.add(scored)
-    base: dict[str, Any] = {"run_id": scored.id, "at": NOW}
-    row: dict[str, Any] = {"row": {"expected": "0123456789ab"}}
-    save_scores(
-        store,
-        [
-            ScoreRecord(**base, scorer="exact", value=True, by="function", **row),
-            ScoreRecord(**base, scorer="length", value=0.5, by="function", **row),
-            ScoreRecord(
-                **base, scorer="helpful", value="good", by="openai:o4", reason="Fits.", **row
-            ),
-            ScoreRecord(**base, scorer="person", value="good", by="person"),
-        ],
-    )
-    with store.reading() as c:
-        names = ", ".join(TABLE_COLUMNS["scores"])
-        return [[*cells] for cells in c.execute(f"SELECT {names} FROM scores ORDER BY scorer")]
 
 
 # Runs: what is decided about each before its rows are made
@@ -470,7 +169,7 @@ class _Plan:
     run_id: str
     started_us: int
     session: int
-    pattern: _Pattern
+    pattern: Pattern
     parent: _Conversation | None = None
     is_fork: bool = False
     case: _CaseOfBatch | None = None
@@ -544,7 +243,7 @@ def _batch_sizes(runs: int) -> list[int]:
     return [first, *(max(1, left * share // sum(shares)) for share in shares)]
 
 
-def _plans(library: _Library, runs: int) -> Iterator[_Plan]:
+def _plans(library: Library, runs: int) -> Iterator[_Plan]:
     """Plans of all runs in the order of their numbers."""
     rng = library.random
     step = _DAYS * 86_400 * 10**6 // runs
@@ -599,7 +298,7 @@ def batch_name(index: int) -> str:
 class _RowMaker:
     """Makes the rows of runs, and collects them by table."""
 
-    def __init__(self, library: _Library) -> None:
+    def __init__(self, library: Library) -> None:
         self._library = library
         self._random = library.random
         self.rows: dict[str, list[Cells]] = defaultdict(list)
@@ -620,7 +319,7 @@ class _RowMaker:
         self.rows["messages"] += made.messages()
         if plan.case is not None and not plan.case.is_judge:
             self.rows["scores"] += self._scores(plan, plan.case)
-        for sha in made.text_shas():
+        for sha in sorted(made.text_shas()):
             if sha not in self._known_texts:
                 self._known_texts.add(sha)
                 self.rows["texts"].append(self._library.texts[sha])
@@ -636,71 +335,71 @@ class _RowMaker:
     def _scores(self, plan: _Plan, case: _CaseOfBatch) -> Iterator[Cells]:
         rng = self._random
         for pattern in self._library.score_rows:
-            scorer = pattern[_SCORE.scorer]
+            scorer = pattern[SCORE.scorer]
             is_wanted = {"helpful": case.judge_id is not None, "person": rng.random() < 0.05}
             if is_wanted.get(scorer, True):
                 row = pattern.copy()
-                row[_SCORE.run] = plan.number
-                row[_SCORE.at] = plan.started_us + 60_000_000
-                if row[_SCORE.kind] == "label":
-                    row[_SCORE.label] = rng.choice(("good", "good", "fair", "poor"))
+                row[SCORE.run] = plan.number
+                row[SCORE.at] = plan.started_us + 60_000_000
+                if row[SCORE.kind] == "label":
+                    row[SCORE.label] = rng.choice(("good", "good", "fair", "poor"))
                 else:
-                    is_number = row[_SCORE.kind] == "number"
-                    row[_SCORE.value] = rng.random() if is_number else float(rng.random() < 0.7)
+                    is_number = row[SCORE.kind] == "number"
+                    row[SCORE.value] = rng.random() if is_number else float(rng.random() < 0.7)
                 if scorer == "helpful":
-                    row[_SCORE.judge_run_id] = case.judge_id
+                    row[SCORE.judge_run_id] = case.judge_id
                 yield row
 
 
 class _OddRows:
     """Rows of a run with the texts of its pattern, and its own ids, session and times."""
 
-    def __init__(self, plan: _Plan, library: _Library) -> None:
+    def __init__(self, plan: _Plan, library: Library) -> None:
         self.plan, self.library, self.random = plan, library, library.random
         self.pattern = plan.pattern.rows
-        self._delta_us = plan.started_us - self.pattern["runs"][0][_RUN.started_at]
+        self._delta_us = plan.started_us - self.pattern["runs"][0][RUN.started_at]
 
     def run(self) -> Cells:
         plan, rng = self.plan, self.random
-        row = self._copy(_RUN, self.pattern["runs"][0])
+        row = self._copy(RUN, self.pattern["runs"][0])
         end = plan.conversation
-        row[_RUN.n] = plan.number
-        row[_RUN.run_id] = plan.run_id
-        row[_RUN.session] = session_name(plan.session)
-        row[_RUN.root_id], row[_RUN.conversation_id] = end.root_id, end.conversation_id
-        row[_RUN.notebook] = f"notebook-{plan.session % _N_NOTEBOOKS:02d}.ipynb"
-        row[_RUN.cell_id] = f"{rng.getrandbits(32):08x}"
-        row[_RUN.execution_count] = plan.number % 90 + 1
-        row[_RUN.name] = None
+        row[RUN.n] = plan.number
+        row[RUN.run_id] = plan.run_id
+        row[RUN.session] = session_name(plan.session)
+        row[RUN.root_id], row[RUN.conversation_id] = end.root_id, end.conversation_id
+        row[RUN.notebook] = f"notebook-{plan.session % _N_NOTEBOOKS:02d}.ipynb"
+        row[RUN.cell_id] = f"{rng.getrandbits(32):08x}"
+        row[RUN.execution_count] = plan.number % 90 + 1
+        row[RUN.name] = None
         if rng.random() < 0.01:
-            word = "best" if rng.random() < 0.1 else f"{rng.choice(_TOPICS)}-{plan.number}"
-            row[_RUN.name] = word
+            word = "best" if rng.random() < 0.1 else f"{rng.choice(TOPICS)}-{plan.number}"
+            row[RUN.name] = word
         return row
 
     def turns(self) -> list[Cells]:
-        return [self._copy_of_run(_TURN, row) for row in self.pattern["turns"]]
+        return [self._copy_of_run(TURN, row) for row in self.pattern["turns"]]
 
     def tool_runs(self) -> list[Cells]:
-        return [self._copy_of_run(_TOOL_RUN, row) for row in self.pattern["tool_runs"]]
+        return [self._copy_of_run(TOOL_RUN, row) for row in self.pattern["tool_runs"]]
 
     def messages(self) -> list[Cells]:
-        return [self._copy_of_run(_MESSAGE, row) for row in self.pattern["messages"]]
+        return [self._copy_of_run(MESSAGE, row) for row in self.pattern["messages"]]
 
     def text_shas(self) -> set[str]:
         """Hashes of the texts that its turns refer to."""
         shas = {
-            row[i] for row in self.pattern["turns"] for i in (_TURN.system_sha, _TURN.toolset_sha)
+            row[i] for row in self.pattern["turns"] for i in (TURN.system_sha, TURN.toolset_sha)
         }
         return shas - {None}
 
-    def _copy(self, columns: _Columns, pattern: Cells) -> Cells:
+    def _copy(self, columns: Columns, pattern: Cells) -> Cells:
         row = pattern.copy()
         for i in columns.times:
             if row[i] is not None:
                 row[i] += self._delta_us
         return row
 
-    def _copy_of_run(self, columns: _Columns, pattern: Cells) -> Cells:
+    def _copy_of_run(self, columns: Columns, pattern: Cells) -> Cells:
         row = self._copy(columns, pattern)
         row[columns.run] = self.plan.number
         return row
@@ -709,7 +408,7 @@ class _OddRows:
 class _StoryRows(_OddRows):
     """Rows of a run with new texts, another model, and other figures."""
 
-    def __init__(self, plan: _Plan, library: _Library) -> None:
+    def __init__(self, plan: _Plan, library: Library) -> None:
         super().__init__(plan, library)
         rng = self.random
         self._has_new_calls = plan.pattern.kind == "story"
@@ -717,13 +416,13 @@ class _StoryRows(_OddRows):
         self._tokens, self._cost = rng.randrange(1, 60), rng.random() * 30
         old = self.pattern["runs"][0]
         rank = rng.randrange(len(library.system_prompts))
-        self._system = old[_RUN.system_sha] and library.system_shas[rank]
-        self._toolset = old[_RUN.toolset_sha]
+        self._system = old[RUN.system_sha] and library.system_shas[rank]
+        self._toolset = old[RUN.toolset_sha]
         if plan.pattern.n_tools in library.toolset_shas:
             self._toolset = rng.choice(library.toolset_shas[plan.pattern.n_tools])
         self._template, self._template_sha, self._prompt = self._new_prompt()
         # By turn and position: the id of a call, its arguments, and its result.
-        self._calls: dict[tuple[int, int], tuple[str, _Arguments, str]] = {}
+        self._calls: dict[tuple[int, int], tuple[str, Arguments, str]] = {}
 
     def text_shas(self) -> set[str]:
         return {sha for sha in (self._system, self._toolset) if sha}
@@ -741,100 +440,100 @@ class _StoryRows(_OddRows):
         if case is not None:
             rank, n = case.batch * 3 + case.variant, int(case.row_key.rpartition("-")[2])
         template = library.templates[rank]
-        values = {"topic": rng.choice(_TOPICS), "n": str(n)}
+        values = {"topic": rng.choice(TOPICS), "n": str(n)}
         prompt = template.replace("{{ topic }}", values["topic"]).replace("{{ n }}", values["n"])
         return template, library.template_shas[rank], prompt
 
     def run(self) -> Cells:
         plan, row = self.plan, super().run()
-        row[_RUN.model] = self._model
-        row[_RUN.system_sha], row[_RUN.toolset_sha] = self._system, self._toolset
-        row[_RUN.template], row[_RUN.template_sha] = self._template, self._template_sha
-        row[_RUN.prompt] = self._prompt
-        row[_RUN.duration_ms] *= 0.5 + self.random.random()
-        row[_RUN.doc] = row[_RUN.doc].replace(_MODEL, self._model)
-        self._change_figures(_RUN, row)
+        row[RUN.model] = self._model
+        row[RUN.system_sha], row[RUN.toolset_sha] = self._system, self._toolset
+        row[RUN.template], row[RUN.template_sha] = self._template, self._template_sha
+        row[RUN.prompt] = self._prompt
+        row[RUN.duration_ms] *= 0.5 + self.random.random()
+        row[RUN.doc] = row[RUN.doc].replace(MODEL, self._model)
+        self._change_figures(RUN, row)
         if plan.parent is not None:
-            row[_RUN.kind] = "fork" if plan.is_fork else "continue"
-            row[_RUN.parent_id] = plan.parent.run_id
-            row[_RUN.shared_messages] = plan.shared
-            row[_RUN.forked_from] = turn_id(plan.parent.first_turn) if plan.is_fork else None
+            row[RUN.kind] = "fork" if plan.is_fork else "continue"
+            row[RUN.parent_id] = plan.parent.run_id
+            row[RUN.shared_messages] = plan.shared
+            row[RUN.forked_from] = turn_id(plan.parent.first_turn) if plan.is_fork else None
         if plan.case is not None:
-            row[_RUN.batch] = batch_name(plan.case.batch) + JUDGE_SUFFIX * plan.case.is_judge
-            row[_RUN.row_key] = plan.case.row_key
-            row[_RUN.variant] = f'{{"system":"v{plan.case.variant}"}}'
-            row[_RUN.attempt] = 1
-            row[_RUN.case_sha] = plan.case.sha
+            row[RUN.batch] = batch_name(plan.case.batch) + JUDGE_SUFFIX * plan.case.is_judge
+            row[RUN.row_key] = plan.case.row_key
+            row[RUN.variant] = f'{{"system":"v{plan.case.variant}"}}'
+            row[RUN.attempt] = 1
+            row[RUN.case_sha] = plan.case.sha
         return row
 
     def turns(self) -> list[Cells]:
         rows = super().turns()
         for row in rows:
-            row[_TURN.turn] += self.plan.earlier_turns
-            row[_TURN.n_messages] += self.plan.shared
-            row[_TURN.model] = self._model
-            if row[_TURN.message_at] is not None:
-                row[_TURN.served_model] = self._model.partition(":")[2]
-            row[_TURN.system_sha], row[_TURN.toolset_sha] = self._system, self._toolset
-            self._change_figures(_TURN, row)
+            row[TURN.turn] += self.plan.earlier_turns
+            row[TURN.n_messages] += self.plan.shared
+            row[TURN.model] = self._model
+            if row[TURN.message_at] is not None:
+                row[TURN.served_model] = self._model.partition(":")[2]
+            row[TURN.system_sha], row[TURN.toolset_sha] = self._system, self._toolset
+            self._change_figures(TURN, row)
         if self.plan.parent is not None:
-            rows[0][_TURN.phase_before] = "WaitingUser"
+            rows[0][TURN.phase_before] = "WaitingUser"
         return rows
 
     def tool_runs(self) -> list[Cells]:
         rows = super().tool_runs()
         rng, library = self.random, self.library
         for row in rows:
-            row[_TOOL_RUN.turn] += self.plan.earlier_turns
-            row[_TOOL_RUN.model] = self._model
+            row[TOOL_RUN.turn] += self.plan.earlier_turns
+            row[TOOL_RUN.model] = self._model
             if self._has_new_calls:
                 call = f"call_{rng.getrandbits(80):020x}"
                 arguments = rng.choice(library.arguments)
-                row[_TOOL_RUN.tool_call_id] = call
-                row[_TOOL_RUN.args], row[_TOOL_RUN.args_sha] = arguments.raw, arguments.sha
-                if row[_TOOL_RUN.ok]:
+                row[TOOL_RUN.tool_call_id] = call
+                row[TOOL_RUN.args], row[TOOL_RUN.args_sha] = arguments.raw, arguments.sha
+                if row[TOOL_RUN.ok]:
                     data = {"rows": rng.randrange(5_000), "text": library.words.answer()}
-                    row[_TOOL_RUN.result] = dump_json({"ok": True, "data": data}).decode()
-                place = row[_TOOL_RUN.turn], row[_TOOL_RUN.position]
-                self._calls[place] = call, arguments, row[_TOOL_RUN.result]
+                    row[TOOL_RUN.result] = dump_json({"ok": True, "data": data}).decode()
+                place = row[TOOL_RUN.turn], row[TOOL_RUN.position]
+                self._calls[place] = call, arguments, row[TOOL_RUN.result]
         return rows
 
     def messages(self) -> list[Cells]:
         rows = super().messages()
         words = self.library.words
         for row in rows:
-            if row[_MESSAGE.source] == "person":
+            if row[MESSAGE.source] == "person":
                 self._set_text(row, self._prompt)
                 continue
-            if row[_MESSAGE.turn] is not None:
-                row[_MESSAGE.turn] += self.plan.earlier_turns
+            if row[MESSAGE.turn] is not None:
+                row[MESSAGE.turn] += self.plan.earlier_turns
             if not self._has_new_calls:
                 continue
-            if row[_MESSAGE.call] is not None:
-                call, _, result = self._calls[row[_MESSAGE.turn], row[_MESSAGE.call]]
-                row[_MESSAGE.tool_call_id], row[_MESSAGE.chars] = call, len(result)
+            if row[MESSAGE.call] is not None:
+                call, _, result = self._calls[row[MESSAGE.turn], row[MESSAGE.call]]
+                row[MESSAGE.tool_call_id], row[MESSAGE.chars] = call, len(result)
                 continue
-            if row[_MESSAGE.text]:
+            if row[MESSAGE.text]:
                 self._set_text(row, words.answer())
-            if row[_MESSAGE.reasoning]:
-                row[_MESSAGE.reasoning] = words.text(3)
-            if row[_MESSAGE.tool_calls]:
-                row[_MESSAGE.tool_calls] = self._tool_calls(row)
+            if row[MESSAGE.reasoning]:
+                row[MESSAGE.reasoning] = words.text(3)
+            if row[MESSAGE.tool_calls]:
+                row[MESSAGE.tool_calls] = self._tool_calls(row)
         return rows
 
     def _tool_calls(self, row: Cells) -> str:
         """Calls of a response, as JSON, with the new ids and arguments."""
-        turn, bodies = row[_MESSAGE.turn], list[str]()
-        for place, body in enumerate(json.loads(row[_MESSAGE.tool_calls])):
+        turn, bodies = row[MESSAGE.turn], list[str]()
+        for place, body in enumerate(json.loads(row[MESSAGE.tool_calls])):
             call, arguments, _ = self._calls[turn, place]
             name = body["name"]
             bodies.append(f'{{"id":"{call}","name":"{name}","arguments_raw":{arguments.quoted}}}')
         return f"[{','.join(bodies)}]"
 
     def _set_text(self, row: Cells, text: str) -> None:
-        row[_MESSAGE.text], row[_MESSAGE.chars] = text, len(text)
+        row[MESSAGE.text], row[MESSAGE.chars] = text, len(text)
 
-    def _change_figures(self, columns: _Columns, row: Cells) -> None:
+    def _change_figures(self, columns: Columns, row: Cells) -> None:
         for i in columns.tokens:
             if row[i] is not None:
                 row[i] *= self._tokens
