@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +17,13 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest
-from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary, trim_result
+from nbagent.contracts.records import (
+    EngineTurn,
+    RunOrigin,
+    RunRecord,
+    RunSummary,
+    trim_result,
+)
 from nbagent.store.columns import TABLE_COLUMNS, TABLES, Column
 from nbagent.store.database import Connection
 from nbagent.store.frame_queries import FRAMES, LINEAGE
@@ -56,6 +62,10 @@ _FIND_RUN = (
 _MAX_SEARCH_CHARS = 1_000
 _COMPARED_AT_ONCE = 100
 """Candidates of a search whose texts one statement compares."""
+_ORIGINS = (
+    "SELECT n, run_id, notebook, cell_id, kernel_id, file_id FROM runs WHERE {} AND batch IS NULL "
+    "ORDER BY n DESC LIMIT 100"
+)
 _HAS_TEXT = (
     # CROSS JOIN fixes the order: look up each run, instead of scanning all runs.
     "SELECT x.run_id FROM json_each(:numbers) i CROSS JOIN runs x ON x.n = i.value "
@@ -285,16 +295,39 @@ class StoreReader(ABC):
                 found += [run_id for (run_id,) in rows]
         return SearchResult(found[:limit], note)
 
-    def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
-        """Id of the run that started last, in a session, in a notebook, or anywhere."""
+    def last_run(self, session: str | None = None) -> str | None:
+        """Id of the run that started last, in a session or anywhere."""
+        of_session = "" if session is None else "session = :session AND"
+        sql = f"SELECT run_id FROM runs WHERE {of_session} batch IS NULL ORDER BY n DESC LIMIT 1"
         with self.reading() as c:
-            row = c.execute(
-                "SELECT run_id FROM runs WHERE (:session IS NULL OR session = :session) "
-                "AND (:notebook IS NULL OR notebook = :notebook) AND batch IS NULL "
-                "ORDER BY n DESC LIMIT 1",
-                {"session": session, "notebook": notebook},
-            ).fetchone()
+            row = c.execute(sql, {"session": session}).fetchone()
         return None if row is None else row[0]
+
+    def run_origins(
+        self,
+        *,
+        notebook: str | None = None,
+        kernel_id: str | None = None,
+        cell_ids: Collection[str] = (),
+        run_ids: Collection[str] = (),
+    ) -> list[RunOrigin]:
+        """The newest runs of a notebook, a kernel or cells, or with these ids; newest first.
+
+        Runs of batches are left out.
+        """
+        wanted = {
+            "notebook = ?": notebook and text_cell(notebook),
+            "kernel_id = ?": kernel_id,
+            "cell_id IN (SELECT value FROM json_each(?))": dump_json([*cell_ids]).decode(),
+            "run_id IN (SELECT value FROM json_each(?))": dump_json([*run_ids]).decode(),
+        }
+        rows: dict[int, Any] = {}
+        with self.reading() as c:
+            for condition, value in wanted.items():
+                if value not in (None, "[]"):
+                    cursor = c.execute(_ORIGINS.format(condition), (value,))
+                    rows |= {n: cells for n, *cells in cursor}
+        return [RunOrigin(*map(cell_text, rows[n])) for n in sorted(rows, reverse=True)]
 
 
 def _lineage(c: Connection, run_id: str) -> list[tuple[Row, int]]:

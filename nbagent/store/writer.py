@@ -52,11 +52,17 @@ _HASH_PLACES = {
 """Indexes of the cells with a hash, by table."""
 
 
+def _place_sql(table: str, name: str) -> str:
+    is_hash = TABLES[table].by_name[name].is_hash
+    return "(SELECT h.n FROM hashes h WHERE h.sha = ?)" if is_hash else "?"
+
+
+def _value_sql(table: str, name: str) -> str:
+    return f"{name} = {_place_sql(table, name)}"
+
+
 def _insert_sql(table: str, verb: str, **values: str) -> str:
-    places = {
-        name: "(SELECT h.n FROM hashes h WHERE h.sha = ?)" if column.is_hash else "?"
-        for name, column in TABLES[table].by_name.items()
-    } | values
+    places = {name: _place_sql(table, name) for name in TABLES[table].by_name} | values
     return f"{verb} INTO {table}({', '.join(places)}) VALUES({', '.join(places.values())})"
 
 
@@ -70,6 +76,18 @@ _UPSERTS = {
 _NEXT_RUN = (
     "coalesce(?, (SELECT max(n) FROM (SELECT max(n) AS n FROM runs UNION ALL "
     "SELECT max(run) FROM forgotten)) + 1, 1)"
+)
+# The end of a run does not change these. Without them an UPDATE writes four indexes instead of all.
+_FROM_START = frozenset(
+    (
+        *("n", "run_id", "session", "conversation_id", "root_id", "parent_id", "notebook"),
+        *("cell_id", "kernel_id", "file_id", "batch", "template_sha", "started_at"),
+    )
+)
+_END_PLACES = [i for i, name in enumerate(TABLE_COLUMNS["runs"]) if name not in _FROM_START]
+_UPDATE_RUN = (
+    f"UPDATE runs SET {', '.join(_value_sql('runs', TABLE_COLUMNS['runs'][i]) for i in _END_PLACES)}"
+    " WHERE n = ?"
 )
 _INSERT_RUN = _insert_sql("runs", "INSERT", n=_NEXT_RUN)
 
@@ -449,7 +467,13 @@ def _write_run_row(c: Connection, cursor: _RunCursor, row: Row) -> None:
     """Rewrite the row of a run that has ended, without a lease."""
     c.execute("DELETE FROM open WHERE run = ?", (cursor.row["n"],))
     unchanged = {name: cursor.row[name] for name in ("n", "root_id", "conversation_id")}
-    upsert(c, "runs", [row], **unchanged, lease_id=None)
+    whole = {**row, **unchanged, "lease_id": None}
+    cells = encode_row("runs", whole)
+    hashes = {(cells[i],) for i in _HASH_PLACES["runs"] if cells[i] is not None}
+    c.executemany("INSERT OR IGNORE INTO hashes(sha) VALUES(?)", hashes)
+    values = [cells[i] for i in _END_PLACES]
+    if not c.execute(_UPDATE_RUN, (*values, whole["n"])).rowcount:
+        upsert(c, "runs", [whole])
 
 
 def _write_record(c: Connection, cursor: _RunCursor, run: RunRecord) -> None:
