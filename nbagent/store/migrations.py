@@ -19,6 +19,7 @@ from nbagent.store.columns import OLDEST_VERSION, TABLES, VERSION, added_columns
 from nbagent.store.database import Connection, back_up, pragma_value
 from nbagent.store.leases import leases_of
 from nbagent.store.schema import create_statements, fact_statements
+from nbagent.store.text_index import create_text_index
 from nbagent.store.upkeep import plan_upkeep
 
 _GROWTH = 1.5
@@ -80,6 +81,7 @@ def _apply(connection: Connection, version: int) -> None:
     if not version:
         for statement in create_statements():
             connection.execute(statement)
+        create_text_index(connection)
         return
     for later in range(version + 1, VERSION + 1):
         for name, table in TABLES.items():

@@ -5,6 +5,7 @@ Run as a script it forks for each line of its stdin (a task as JSON), so that im
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,14 +15,23 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from store.made_records import plain_run
 from store.older_stores import finish_upkeep, slice_by_steps, without_upkeep
 
 from nbagent.contracts.errors import StoreError
+from nbagent.contracts.events import (
+    Event,
+    ResponseReceived,
+    RunFinished,
+    RunStarted,
+    ToolCallFinished,
+    TurnFinished,
+)
 from nbagent.store import migrations
 from nbagent.store.writer import Store
 
@@ -130,11 +140,52 @@ def open_limited(home: Path, limit: int) -> None:
     note(home.with_name("notes"), line)
 
 
+def crowd(runs: int) -> dict[str, list[Event]]:
+    """The events of runs of different lengths, by their ids."""
+    made: dict[str, list[Event]] = {}
+    for n in range(runs):
+        run_id = f"{n:x}" * 16
+        made[run_id] = plain_run(1 + n % 4, run_id=run_id, text=f"words of run {n} " * (n % 5 + 1))
+    return made
+
+
+async def commit_all(
+    store: Store,
+    runs: Mapping[str, Sequence[Event]],
+    acknowledge: Callable[[str, int], None] = lambda run_id, index: None,
+) -> None:
+    """Commit the events of runs that are at work at once."""
+
+    async def commit(run_id: str, events: Sequence[Event]) -> None:
+        for index, event in enumerate(events):
+            await store.commit(event)
+            is_stored = isinstance(
+                event, RunStarted | ResponseReceived | TurnFinished | RunFinished
+            ) or (isinstance(event, ToolCallFinished) and event.pending)
+            if is_stored:
+                acknowledge(run_id, index)
+            await asyncio.sleep(0)  # the other runs' turn, as when a model is asked
+
+    await asyncio.gather(*(commit(run_id, events) for run_id, events in runs.items()))
+
+
+def commit_crowd(home: Path) -> None:
+    """Commit the events of runs; note each when it was acknowledged."""
+
+    def acknowledge(run_id: str, index: int) -> None:
+        note(home / "notes", f"{run_id} {index}")
+
+    store = Store.open(home)
+    asyncio.run(commit_all(store, crowd(12), acknowledge))
+    store.close()
+
+
 TASKS: dict[str, Callable[..., None]] = {
     "open": open_store,
     "upkeep": do_upkeep,
     "forget": forget,
     "open noted": open_noted,
+    "crowd": commit_crowd,
     "open limited": open_limited,
 }
 
