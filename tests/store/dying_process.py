@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from store.crowd_process import note, work
 from store.made_records import plain_run
 from store.older_stores import finish_upkeep, slice_by_steps, without_upkeep
 
@@ -186,18 +187,12 @@ TASKS: dict[str, Callable[..., None]] = {
     "forget": forget,
     "open noted": open_noted,
     "crowd": commit_crowd,
+    "work": work,
     "open limited": open_limited,
 }
 
 
 # Notes
-
-
-def note(file: Path, line: str) -> None:
-    """Append a line in one write, on disk as soon as this returns."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(descriptor, f"{line}\n".encode())
-    os.close(descriptor)
 
 
 def notes(file: Path) -> list[str]:
@@ -246,7 +241,8 @@ class Forker:
 def _do(task: str, die_at: int, options: Mapping[str, Any], begin: int) -> None:
     os.read(begin, 1)  # returns when all processes are there
     with pytest.MonkeyPatch.context() as patch, at_statement(die_at, die):
-        without_upkeep(patch)
+        if task != "work":
+            without_upkeep(patch)
         if task in ("upkeep", "forget"):
             slice_by_steps(patch)
         TASKS[task](**options)
