@@ -582,7 +582,10 @@ def pragma_value(connection: Connection, name: str) -> int:
 
 
 def _is_our_bug(error: Exception) -> bool:
-    return isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError)
+    # DataError: a value that is too long for a cell, on any disk.
+    return isinstance(
+        error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError
+    )
 
 
 def _bug_error(error: Exception) -> StoreError:

@@ -5,6 +5,7 @@ Run as a script it forks for each line of its stdin (a task as JSON), so that im
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,14 +15,24 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from store.crowd_process import note, work
+from store.made_records import plain_run
 from store.older_stores import finish_upkeep, slice_by_steps, without_upkeep
 
 from nbagent.contracts.errors import StoreError
+from nbagent.contracts.events import (
+    Event,
+    ResponseReceived,
+    RunFinished,
+    RunStarted,
+    ToolCallFinished,
+    TurnFinished,
+)
 from nbagent.store import migrations
 from nbagent.store.writer import Store
 
@@ -130,23 +141,68 @@ def open_limited(home: Path, limit: int) -> None:
     note(home.with_name("notes"), line)
 
 
+def open_as_another(home: Path, out: str) -> None:
+    """Open a store as a user who may only read it; note what is said and what is read."""
+    os.setgid(65534)
+    os.setuid(65534)
+    store = Store.open(home)
+    note(Path(out) / "notes", f"{store.warning} {store.counts()['runs']} runs")
+    store.close()
+
+
+def crowd(runs: int) -> dict[str, list[Event]]:
+    """The events of runs of different lengths, by their ids."""
+    made: dict[str, list[Event]] = {}
+    for n in range(runs):
+        run_id = f"{n:x}" * 16
+        made[run_id] = plain_run(1 + n % 4, run_id=run_id, text=f"words of run {n} " * (n % 5 + 1))
+    return made
+
+
+async def commit_all(
+    store: Store,
+    runs: Mapping[str, Sequence[Event]],
+    acknowledge: Callable[[str, int], None] = lambda run_id, index: None,
+) -> None:
+    """Commit the events of runs that are at work at once."""
+
+    async def commit(run_id: str, events: Sequence[Event]) -> None:
+        for index, event in enumerate(events):
+            await store.commit(event)
+            is_stored = isinstance(
+                event, RunStarted | ResponseReceived | TurnFinished | RunFinished
+            ) or (isinstance(event, ToolCallFinished) and event.pending)
+            if is_stored:
+                acknowledge(run_id, index)
+            await asyncio.sleep(0)  # the other runs' turn, as when a model is asked
+
+    await asyncio.gather(*(commit(run_id, events) for run_id, events in runs.items()))
+
+
+def commit_crowd(home: Path) -> None:
+    """Commit the events of runs; note each when it was acknowledged."""
+
+    def acknowledge(run_id: str, index: int) -> None:
+        note(home / "notes", f"{run_id} {index}")
+
+    store = Store.open(home)
+    asyncio.run(commit_all(store, crowd(12), acknowledge))
+    store.close()
+
+
 TASKS: dict[str, Callable[..., None]] = {
     "open": open_store,
     "upkeep": do_upkeep,
     "forget": forget,
     "open noted": open_noted,
+    "open as another": open_as_another,
+    "crowd": commit_crowd,
+    "work": work,
     "open limited": open_limited,
 }
 
 
 # Notes
-
-
-def note(file: Path, line: str) -> None:
-    """Append a line in one write, on disk as soon as this returns."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(descriptor, f"{line}\n".encode())
-    os.close(descriptor)
 
 
 def notes(file: Path) -> list[str]:
@@ -197,7 +253,8 @@ class Forker:
 def _do(task: str, die_at: int, options: Mapping[str, Any], begin: int) -> None:
     os.read(begin, 1)  # returns when all processes are there
     with pytest.MonkeyPatch.context() as patch, at_statement(die_at, die):
-        without_upkeep(patch)
+        if task != "work":
+            without_upkeep(patch)
         if task in ("upkeep", "forget"):
             slice_by_steps(patch)
         TASKS[task](**options)

@@ -118,7 +118,7 @@ def test_a_migration_killed_before_any_statement_leaves_the_store_before_or_afte
             break
         check_whole(home, older)
         shutil.rmtree(home)
-    assert 60 < n < LAST_STATEMENT
+    assert 50 < n < LAST_STATEMENT
 
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -153,7 +153,7 @@ def test_a_migration_that_fails_at_any_statement_leaves_the_store_before_or_afte
         assert not [*home.glob("*.part*")]
         check_whole(home, older)
         shutil.rmtree(home)
-    assert 60 < n < LAST_STATEMENT
+    assert 50 < n < LAST_STATEMENT
 
 
 # Further columns, and versions beside each other
