@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -26,6 +27,7 @@ from nbagent.contracts.records import (
 )
 from nbagent.contracts.secrets import redact, redact_json
 from nbagent.store.columns import (
+    CORRUPT_ROW,
     OLDEST_READER,
     OLDEST_SAVED_VERSION,
     TABLE_COLUMNS,
@@ -105,13 +107,14 @@ def run_row(run: RunRecord) -> Row:
     """Row of a run. An ended run also has the sums over its turns."""
     template_text = run.template if run.template is not None else run.prompt
     starts_conversation = run.kind in ("start", "fork") or run.parent_id is None
-    row = cells_of("runs", run) | {
+    row: Row = cells_of("runs", run) | {
         "conversation_id": run.id if starts_conversation else None,
         "root_id": None if run.parent_id else run.id,
         "template_sha": sha256_hex(redact(template_text)) if template_text else None,
     }
     # Tells `older_rows` the form of the documents of this run.
-    row["doc"] = {"version": VERSION, **(row["doc"] or {})}
+    doc: Row = row["doc"] or {}
+    row["doc"] = {"version": VERSION, **doc}
     usages = [turn.response.usage for turn in run.turns if turn.response]
     if run.usage == Usage() and not any(usages):
         row |= dict.fromkeys(TOKEN_COLUMNS)
@@ -397,6 +400,16 @@ def all_from_notebook_json(saved: Any) -> list[RunRecord]:
     """
     documents = cast("list[Any]", saved) if isinstance(saved, list) else [saved]
     return [from_notebook_json(document) for document in documents]
+
+
+def saved_run_ids(saved: Any) -> Iterator[str]:
+    """Ids of the records of an output, without decoding them; nothing for what is no record."""
+    for document in cast("list[Any]", saved) if isinstance(saved, list) else [saved]:
+        with suppress(*CORRUPT_ROW):
+            escaped = document.get("escaped")
+            (run,) = (document if escaped is None else json.loads(escaped))["runs"]
+            if isinstance(run["run_id"], str):
+                yield run["run_id"]
 
 
 def from_notebook_json(document: Any) -> RunRecord:

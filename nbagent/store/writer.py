@@ -41,7 +41,8 @@ from nbagent.store.rows import (
     turn_end_us,
     turn_rows,
 )
-from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread
+from nbagent.store.text_index import RUNS_A_BLOCK, drop_block_of, next_block
+from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread, delete_slice, has_slices
 
 _TABLES_OF_RUN = ("turns", "tool_runs", "messages", "open")
 _HASH_PLACES = {
@@ -51,11 +52,17 @@ _HASH_PLACES = {
 """Indexes of the cells with a hash, by table."""
 
 
+def _place_sql(table: str, name: str) -> str:
+    is_hash = TABLES[table].by_name[name].is_hash
+    return "(SELECT h.n FROM hashes h WHERE h.sha = ?)" if is_hash else "?"
+
+
+def _value_sql(table: str, name: str) -> str:
+    return f"{name} = {_place_sql(table, name)}"
+
+
 def _insert_sql(table: str, verb: str, **values: str) -> str:
-    places = {
-        name: "(SELECT h.n FROM hashes h WHERE h.sha = ?)" if column.is_hash else "?"
-        for name, column in TABLES[table].by_name.items()
-    } | values
+    places = {name: _place_sql(table, name) for name in TABLES[table].by_name} | values
     return f"{verb} INTO {table}({', '.join(places)}) VALUES({', '.join(places.values())})"
 
 
@@ -69,6 +76,18 @@ _UPSERTS = {
 _NEXT_RUN = (
     "coalesce(?, (SELECT max(n) FROM (SELECT max(n) AS n FROM runs UNION ALL "
     "SELECT max(run) FROM forgotten)) + 1, 1)"
+)
+# The end of a run does not change these. Without them an UPDATE writes four indexes instead of all.
+_FROM_START = frozenset(
+    (
+        *("n", "run_id", "session", "conversation_id", "root_id", "parent_id", "notebook"),
+        *("cell_id", "kernel_id", "file_id", "batch", "template_sha", "started_at"),
+    )
+)
+_END_PLACES = [i for i, name in enumerate(TABLE_COLUMNS["runs"]) if name not in _FROM_START]
+_UPDATE_RUN = (
+    f"UPDATE runs SET {', '.join(_value_sql('runs', TABLE_COLUMNS['runs'][i]) for i in _END_PLACES)}"
+    " WHERE n = ?"
 )
 _INSERT_RUN = _insert_sql("runs", "INSERT", n=_NEXT_RUN)
 
@@ -181,8 +200,9 @@ class Store(StoreReader):
         grouped = len(self._cursors) > 1
         cursor = await self.database.commit(work, on_wait=on_wait, grouped=grouped, **options)
         if cursor is None:
-            del self._cursors[run_id]
-            self._upkeep.wake()
+            ended = self._cursors.pop(run_id)
+            if ended.row["n"] % RUNS_A_BLOCK == 0:  # a block of runs is full
+                self._upkeep.wake()
         else:
             self._cursors[run_id] = cursor
 
@@ -194,7 +214,8 @@ class Store(StoreReader):
             root, conversation = parent_ids or (run.parent_id, run.parent_id)
             row |= {"root_id": root, "conversation_id": row["conversation_id"] or conversation}
         row["n"] = c.execute(_INSERT_RUN, encode_row("runs", row)).lastrowid
-        c.execute("INSERT INTO unindexed(run) VALUES(?)", (row["n"],))
+        # The number of a deleted run is used again, perhaps in a block that was indexed since.
+        drop_block_of(c, row["n"])
         if row["template_sha"]:
             started = row["started_at"]
             c.execute(NOTE_PROMPT, ("template", row["template_sha"], started, started))
@@ -309,8 +330,10 @@ class Store(StoreReader):
             return delete_runs(c, run_id, children=children)
 
         forgotten = self.database.transact(work)
-        self._upkeep.finish_deletion()
+        while self.database.transact(delete_slice, durable=False):
+            pass
         self.database.checkpoint()
+        self._upkeep.wake()
         return forgotten
 
     def counts(self) -> dict[str, int]:
@@ -320,6 +343,24 @@ class Store(StoreReader):
                 table: c.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
                 for table in ("runs", "turns", "tool_runs", "messages")
             }
+
+    def pending_work(self) -> str:
+        """Say what is still done on older rows; empty if nothing is."""
+        with self.database.reading() as c:
+            if has_slices(c):
+                return "rows of an earlier version are still being brought to this one"
+            return (
+                "the index for text search is still being made" if next_block(c) is not None else ""
+            )
+
+    def compact(self) -> None:
+        """Delete hashes that no row has any more, and free empty pages.
+
+        Raises:
+            StoreError: another kernel is busy.
+        """
+        self.database.transact(_delete_unused_hashes)
+        self.database.compact()
 
     def close(self) -> None:
         """Give up the lease and close the file. Runs still at work are then read as interrupted."""
@@ -415,11 +456,26 @@ def _note_system_prompts(c: Connection, turns: Iterable[Row]) -> None:
     c.executemany(NOTE_PROMPT, uses)
 
 
+def _delete_unused_hashes(c: Connection) -> None:
+    used = " UNION ".join(
+        f"SELECT {column} FROM {name} WHERE {column} IS NOT NULL"
+        for name, places in _HASH_PLACES.items()
+        for column in (TABLE_COLUMNS[name][i] for i in places)
+    )
+    c.execute(f"DELETE FROM hashes WHERE n NOT IN ({used})")
+
+
 def _write_run_row(c: Connection, cursor: _RunCursor, row: Row) -> None:
     """Rewrite the row of a run that has ended, without a lease."""
     c.execute("DELETE FROM open WHERE run = ?", (cursor.row["n"],))
     unchanged = {name: cursor.row[name] for name in ("n", "root_id", "conversation_id")}
-    upsert(c, "runs", [row], **unchanged, lease_id=None)
+    whole = {**row, **unchanged, "lease_id": None}
+    cells = encode_row("runs", whole)
+    hashes = {(cells[i],) for i in _HASH_PLACES["runs"] if cells[i] is not None}
+    c.executemany("INSERT OR IGNORE INTO hashes(sha) VALUES(?)", hashes)
+    values = [cells[i] for i in _END_PLACES]
+    if not c.execute(_UPDATE_RUN, (*values, whole["n"])).rowcount:
+        upsert(c, "runs", [whole])
 
 
 def _write_record(c: Connection, cursor: _RunCursor, run: RunRecord) -> None:

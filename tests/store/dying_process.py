@@ -236,7 +236,9 @@ class Forker:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        line = json.dumps({"task": task, "die_at": die_at, "times": times, **more, "home": str(home)})
+        line = json.dumps(
+            {"task": task, "die_at": die_at, "times": times, **more, "home": str(home)}
+        )
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         ends: list[int] = json.loads(self._process.stdout.readline())

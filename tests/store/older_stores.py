@@ -14,7 +14,7 @@ import pytest
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.records import RunRecord
-from nbagent.store import upkeep
+from nbagent.store import text_index, upkeep
 from nbagent.store.dataframes import read_frame
 from nbagent.store.frame_queries import FRAMES
 from nbagent.store.reader import RunNode
@@ -90,7 +90,9 @@ def frames_of(store: Store) -> dict[str, str]:
     made: dict[str, str] = {}
     for name in FRAMES:
         frame: Any = read_frame([store], name, {})
-        cells = frame.to_json(orient="split", double_precision=15, date_format="iso", date_unit="us")
+        cells = frame.to_json(
+            orient="split", double_precision=15, date_format="iso", date_unit="us"
+        )
         made[name] = f"{frame.dtypes.to_dict()} {cells}"
     return made
 
@@ -135,6 +137,17 @@ def _tree_ids(nodes: list[RunNode]) -> Iterator[str]:
         yield from _tree_ids(node.children)
 
 
+def check_index(store: Store) -> None:
+    """SQLite finds nothing wrong with the file, and each block of the index has the runs' texts."""
+    with store.database.reading() as c:
+        assert c.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        done = {block for (block,) in c.execute("SELECT block FROM blocks WHERE token IS NULL")}
+        assert {block for (block,) in c.execute("SELECT DISTINCT block FROM grams")} <= done
+        for block in done:
+            sql = "SELECT gram, runs FROM grams WHERE block = ? ORDER BY gram"
+            assert c.execute(sql, (block,)).fetchall() == text_index.index_rows(c, block)
+
+
 class Steps:
     """A clock whose seconds are its readings: a slice then ends after one step of its work."""
 
@@ -149,8 +162,16 @@ def slice_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each slice of upkeep do one step; nothing of it is done in the background."""
     monkeypatch.setattr(upkeep, "time", Steps())
     monkeypatch.setattr(upkeep, "SLICE_S", 2.5)
-    monkeypatch.setattr(upkeep, "_MERGE_WAIT_S", 2.5)
-    monkeypatch.setattr(upkeep.UpkeepThread, "wake", lambda self: None)  # pyright: ignore
+    monkeypatch.setattr(upkeep, "_RUNS_A_STEP", 1)
+    blocks_of_eight_runs(monkeypatch)
+    without_upkeep(monkeypatch)
+
+
+def blocks_of_eight_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make blocks of the index so small that a small store has some that are full."""
+    monkeypatch.setattr(text_index, "RUNS_A_BLOCK", 8)
+    monkeypatch.setattr(text_index, "_BITMAP_BYTES", 1)
+    monkeypatch.setattr(text_index, "_MOST_OFFSETS", 0)
 
 
 def without_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,5 +183,7 @@ def finish_upkeep(store: Store) -> int:
     """Do all that is left to do; returns the number of slices."""
     slices = 0
     while store.database.transact(upkeep.do_slice, durable=False):
+        slices += 1
+    while upkeep.index_block(store.database):
         slices += 1
     return slices

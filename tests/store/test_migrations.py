@@ -231,7 +231,9 @@ def test_a_later_version_with_a_further_column_opens_a_store_with_all_its_rows(
     monkey = "its runs can be read and none can be added. Upgrade nbagent"
     with closing(Store.open(home)) as store:
         assert store.warning is None
-        assert f"version 8 of the store; this one writes 7), so {monkey}" in store.database.read_only
+        assert (
+            f"version 8 of the store; this one writes 7), so {monkey}" in store.database.read_only
+        )
         read = readings(store)
         (added,) = set(read["records"]) - set(older.readings["records"])
         assert read["records"][added].prompt == "In a later version."
