@@ -41,7 +41,7 @@ from nbagent.store.rows import (
     turn_end_us,
     turn_rows,
 )
-from nbagent.store.text_index import RUNS_A_BLOCK, next_block
+from nbagent.store.text_index import RUNS_A_BLOCK, drop_block_of, next_block
 from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread, delete_slice, has_slices
 
 _TABLES_OF_RUN = ("turns", "tool_runs", "messages", "open")
@@ -215,6 +215,8 @@ class Store(StoreReader):
             root, conversation = parent_ids or (run.parent_id, run.parent_id)
             row |= {"root_id": root, "conversation_id": row["conversation_id"] or conversation}
         row["n"] = c.execute(_INSERT_RUN, encode_row("runs", row)).lastrowid
+        # The number of a deleted run is used again, perhaps in a block that was indexed since.
+        drop_block_of(c, row["n"])
         if row["template_sha"]:
             started = row["started_at"]
             c.execute(NOTE_PROMPT, ("template", row["template_sha"], started, started))

@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+from store.older_stores import blocks_of_eight_runs
+
 import nbagent
 from nbagent.contracts.events import (
     Event,
@@ -96,8 +99,10 @@ def work(home: Path, to_forget: Sequence[str], die_after_s: float | None = None)
     if die_after_s is not None:
         threading.Timer(die_after_s, die).start()
     os.environ["NBAGENT_HOME"] = str(home)
-    untyped: Any = upkeep
-    untyped._IDLE_S = 0.01
+    patch = pytest.MonkeyPatch()
+    patch.setattr(upkeep, "_IDLE_S", 0.01)
+    patch.setattr(upkeep, "_PAUSE", 0.1)
+    blocks_of_eight_runs(patch)
     told, store = home / "acknowledged", current_store()
     note(told, "opened")
     agent = nbagent.Agent(**options_of(home / "effects"))

@@ -137,6 +137,17 @@ def _tree_ids(nodes: list[RunNode]) -> Iterator[str]:
         yield from _tree_ids(node.children)
 
 
+def check_index(store: Store) -> None:
+    """SQLite finds nothing wrong with the file, and each block of the index has the runs' texts."""
+    with store.database.reading() as c:
+        assert c.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        done = {block for (block,) in c.execute("SELECT block FROM blocks WHERE token IS NULL")}
+        assert {block for (block,) in c.execute("SELECT DISTINCT block FROM grams")} <= done
+        for block in done:
+            sql = "SELECT gram, runs FROM grams WHERE block = ? ORDER BY gram"
+            assert c.execute(sql, (block,)).fetchall() == text_index.index_rows(c, block)
+
+
 class Steps:
     """A clock whose seconds are its readings: a slice then ends after one step of its work."""
 
@@ -152,11 +163,15 @@ def slice_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "time", Steps())
     monkeypatch.setattr(upkeep, "SLICE_S", 2.5)
     monkeypatch.setattr(upkeep, "_RUNS_A_STEP", 1)
-    # Blocks of eight runs, so that a small store has some that are full.
+    blocks_of_eight_runs(monkeypatch)
+    without_upkeep(monkeypatch)
+
+
+def blocks_of_eight_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make blocks of the index so small that a small store has some that are full."""
     monkeypatch.setattr(text_index, "RUNS_A_BLOCK", 8)
     monkeypatch.setattr(text_index, "_BITMAP_BYTES", 1)
     monkeypatch.setattr(text_index, "_MOST_OFFSETS", 0)
-    monkeypatch.setattr(upkeep.UpkeepThread, "wake", lambda self: None)  # pyright: ignore
 
 
 def without_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:

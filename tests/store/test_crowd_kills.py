@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from engine.laws import check_answered, check_file, check_record, check_run
+from engine.laws import check_answered, check_record, check_run
 from store.crowd_process import ANSWER, options_of, random_end, word_of
 from store.dying_process import Forker, notes
 from store.older_stores import (
     FILE,
+    blocks_of_eight_runs,
+    check_index,
     copy_store,
     finish_upkeep,
     frames_of,
@@ -59,6 +61,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Older:
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     without_upkeep(monkeypatch)
+    blocks_of_eight_runs(monkeypatch)
     monkeypatch.setenv("NBAGENT_HOME", str(tmp_path / "home"))
     yield tmp_path / "home"
     close_stores()
@@ -141,9 +144,7 @@ def check_killed(home: Path, older: Older) -> str:
         assert child.text == ANSWER
     finish_upkeep(store)
     store.database.checkpoint()
-    check_file(store)
-    check = "INSERT INTO text_index(text_index) VALUES('integrity-check')"
-    store.database.transact(lambda c: c.execute(check))
+    check_index(store)
     data = (home / FILE).read_bytes()
     for run_id in forgetting - ids:
         assert word_of(run_id).encode() not in data

@@ -14,6 +14,7 @@ import pytest
 from store.dying_process import Forker
 from store.older_stores import (
     FILE,
+    check_index,
     copy_store,
     dump,
     finish_upkeep,
@@ -24,7 +25,7 @@ from store.older_stores import (
     version_6_store,
 )
 
-from nbagent.store import text_index, upkeep
+from nbagent.store import upkeep
 from nbagent.store.writer import Store
 
 IGNORED = ("leases", "grams", "blocks")
@@ -66,17 +67,6 @@ def right(moments: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict
         slice_by_steps(patch)
         with closing(opened(moments[-1], tmp_path_factory.mktemp("right") / "all")) as store:
             return readings(store)
-
-
-def check_index(store: Store) -> None:
-    """SQLite finds nothing wrong with the file, and each block of the index has the runs' texts."""
-    with store.database.reading() as c:
-        assert c.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        done = {block for (block,) in c.execute("SELECT block FROM blocks WHERE token IS NULL")}
-        assert {block for (block,) in c.execute("SELECT DISTINCT block FROM grams")} <= done
-        for block in done:
-            sql = "SELECT gram, runs FROM grams WHERE block = ? ORDER BY gram"
-            assert c.execute(sql, (block,)).fetchall() == text_index.index_rows(c, block)
 
 
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.proof)])
