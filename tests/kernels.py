@@ -73,8 +73,18 @@ class Cell:
 class LiveKernel:
     """A kernel at work in a folder, and a client that reads what its cells show."""
 
-    def __init__(self, folder: Path, *, python: str = sys.executable, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        python: str = sys.executable,
+        kernel_id: str | None = None,
+        **environment: str,
+    ) -> None:
         self.manager = KernelManager()
+        if kernel_id is not None:
+            # As a Jupyter server names it.
+            self.manager.connection_file = str(folder / f"kernel-{kernel_id}.json")
         self.manager._kernel_spec = KernelSpec(  # pyright: ignore[reportPrivateUsage]
             argv=[python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
             display_name="test",

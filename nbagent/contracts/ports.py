@@ -5,7 +5,7 @@ They let the engine import contracts only, so that it runs the same in tests and
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -23,7 +23,7 @@ from nbagent.contracts.model import (
     ModelInfo,
     ToolSpec,
 )
-from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary
+from nbagent.contracts.records import EngineTurn, RunOrigin, RunRecord, RunSummary
 from nbagent.contracts.stop_reasons import StopReason
 from nbagent.contracts.tools import PreparedCall, ToolContext
 
@@ -225,8 +225,22 @@ class RunStore(Protocol):
         """Find a run's id by `last`, a name, or the start of an id."""
         ...
 
-    def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
-        """Id of the run that started last, in a session, in a notebook, or anywhere."""
+    def last_run(self, session: str | None = None) -> str | None:
+        """Id of the run that started last, in a session or anywhere."""
+        ...
+
+    def run_origins(
+        self,
+        *,
+        notebook: str | None = None,
+        kernel_id: str | None = None,
+        cell_ids: Collection[str] = (),
+        run_ids: Collection[str] = (),
+    ) -> list[RunOrigin]:
+        """The newest runs of a notebook, a kernel or cells, or with these ids; newest first.
+
+        Runs of batches are left out.
+        """
         ...
 
     def conversation(self, run_id: str) -> tuple[Message, ...]:

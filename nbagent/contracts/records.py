@@ -393,6 +393,17 @@ class RunSummary(RunInfo):
     """Source of the first recorded answer; None if all are new."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """Where a run was started, as far as the front end told."""
+
+    run_id: str
+    notebook: str | None
+    cell_id: str | None
+    kernel_id: str | None
+    file_id: str | None
+
+
 class RunRecord(RunInfo):
     """A complete run. It never changes after it ended.
 
@@ -409,6 +420,10 @@ class RunRecord(RunInfo):
     execution_count: int | None = None
     """Execution count of the cell, if the kernel reports it."""
     cell_id: str | None = None
+    kernel_id: str | None = None
+    """Id of the kernel on its Jupyter server; a restart keeps it."""
+    file_id: str | None = None
+    """Device and inode of the notebook's file; a rename keeps them, a copy has others."""
     base_url: str | None = None
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Options that a run which continues this one inherits, by name."""
@@ -421,6 +436,11 @@ class RunRecord(RunInfo):
     """Tool specs by `toolset_sha`."""
     messages: tuple[Message, ...] = ()
     turns: tuple[EngineTurn, ...] = ()
+
+    @property
+    def origin(self) -> RunOrigin:
+        """Where the run was started."""
+        return RunOrigin(self.id, self.notebook, self.cell_id, self.kernel_id, self.file_id)
 
     @property
     def text(self) -> str:

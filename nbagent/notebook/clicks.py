@@ -9,6 +9,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from nbagent.contracts.ports import RunControls, Sink
@@ -51,7 +52,7 @@ class ClickFrontend(Frontend):
 
     def cell(self) -> Cell:
         """Return the notebook without a cell."""
-        return Cell(notebook=self._process.cell().notebook)
+        return replace(self._process.cell(), cell_id=None, execution_count=None)
 
     def input_prompt(self) -> None:
         """Return None: no thread waits for these runs."""

@@ -32,6 +32,7 @@ from nbagent.session.active_run import active_runs
 from nbagent.session.approval import session_grants
 from nbagent.session.dry_run import dry_run
 from nbagent.session.frontend import frontend
+from nbagent.session.notebook_runs import is_of_notebook
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store, find_run
 from nbagent.session.template import render
@@ -400,9 +401,9 @@ def _continued_run(ref: str, run_id: str) -> tuple[str, tuple[str, ...]]:
     later: list[str] = []
     while next_id is not None and not was_shown_here(next_id):
         run = store.load(next_id)
+        mine = run.kind == "continue" and run.cell_id == here.cell_id
         # Copied notebooks have the same cell ids.
-        copied = None not in (here.notebook, run.notebook) and run.notebook != here.notebook
-        mine = run.kind == "continue" and run.cell_id == here.cell_id and not copied
+        mine = mine and is_of_notebook(run.origin, here)
         if mine and run.parent_id is not None:
             parent_id, later = run.parent_id, list(others)
         elif not mine:

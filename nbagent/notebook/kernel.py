@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import cache
 from typing import Any, cast
 
 from IPython.core.getipython import get_ipython
@@ -20,7 +22,10 @@ from nbagent.contracts.errors import ToolError
 from nbagent.notebook.comms import click_delivery, install_tap, this_kernel
 from nbagent.runtime import use_nested_runner
 from nbagent.session.frontend import Cell
+from nbagent.session.notebook_runs import file_id
 
+# Files that other programs name may have one name for all kernels.
+_CONNECTION_FILE = re.compile(r"kernel-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.json$")
 _CLICK_FACTS = {
     "tap": "arrive while a cell runs, also during a synchronous tool (tap)",
     "pump": "arrive while a cell waits, between two synchronous tools (pump)",
@@ -68,7 +73,22 @@ def cell() -> Cell:
         cell_id=cell_id if isinstance(cell_id, str) else None,
         execution_count=len(cells) - 1 if isinstance(cells, list) and len(cells) > 1 else None,
         notebook=str(path) if path else None,
+        kernel_id=_kernel_id(),
+        file_id=_file_id(str(path)) if path else None,
     )
+
+
+@cache
+def _file_id(path: str) -> str | None:
+    # Once: after a rename, another notebook may get the path that this process knows.
+    return file_id(path)
+
+
+def _kernel_id() -> str | None:
+    """Id of the kernel on its Jupyter server, which names the connection file after it."""
+    app = getattr(this_kernel(), "parent", None)
+    match = _CONNECTION_FILE.search(str(getattr(app, "connection_file", "")))
+    return match[1] if match else None
 
 
 def execution_id() -> str | None:

@@ -33,7 +33,11 @@ class Cell:
     cell_id: str | None = None
     execution_count: int | None = None
     notebook: str | None = None
-    """Path of the notebook's file."""
+    """Path that the notebook's file had when the kernel process was started."""
+    kernel_id: str | None = None
+    """Id of the kernel on its Jupyter server; a restart keeps it."""
+    file_id: str | None = None
+    """Identity of the notebook's file; a rename keeps it."""
 
 
 class RunList(Protocol):

@@ -168,6 +168,8 @@ def prepare_run(
             execution_count=cell.execution_count,
             cell_id=cell.cell_id,
             notebook=cell.notebook,
+            kernel_id=cell.kernel_id,
+            file_id=cell.file_id,
             model=resolved.model_id,
             base_url=resolved.base_url,
             template=prompt_source.template,

@@ -11,6 +11,7 @@ from typing import Any
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import RunStore
 from nbagent.session.frontend import frontend
+from nbagent.session.notebook_runs import last_notebook_run
 from nbagent.settings.sources import store_home, to_path
 from nbagent.store.database import FILE_NAME
 from nbagent.store.writer import Store
@@ -77,8 +78,9 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     here = _last_run_ids.get(store) if session is None else None
     if here is not None:
         return store.find(here)  # raises if it was deleted: no other run is meant
-    notebook = frontend().cell().notebook if session is None else None
-    run_id = store.last_run(session, notebook)
+    run_id = (
+        last_notebook_run(store, frontend().cell()) if session is None else store.last_run(session)
+    )
     if run_id is None:
         of = f"session {session!r}" if session else "this notebook"
         raise UsageError(f"there is no run of {of} yet; name another (nbagent.runs() lists them)")

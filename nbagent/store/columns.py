@@ -166,6 +166,8 @@ RUNS = (
     *_internal("n", "lease_id"),
     Column(name="shared_messages", in_frame=False),
     Column(name="case_sha", path="case.sha", in_frame=False),
+    Column(name="kernel_id", since=7, in_frame=False),
+    Column(name="file_id", since=7, in_frame=False),
     _cache_write("usage"),
     _text("run_id", "id: 16 hex digits, to join frames", path="id"),
     _word("session", "tree of runs that it belongs to"),

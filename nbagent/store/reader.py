@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from heapq import merge
@@ -18,7 +18,13 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import StoreError, UsageError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest
-from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary, trim_result
+from nbagent.contracts.records import (
+    EngineTurn,
+    RunOrigin,
+    RunRecord,
+    RunSummary,
+    trim_result,
+)
 from nbagent.store.columns import TABLE_COLUMNS, TABLES, Column
 from nbagent.store.database import Connection
 from nbagent.store.frame_queries import FRAMES, LINEAGE
@@ -53,6 +59,10 @@ _FIND_RUN = (
     "SELECT run_id, run_id = :ref OR name IS :ref AS is_exact FROM runs "
     "WHERE run_id = :ref OR name = :ref OR (run_id >= lower(:ref) AND run_id < lower(:ref) || 'g') "
     "ORDER BY is_exact DESC, n DESC LIMIT 5"
+)
+_ORIGINS = (
+    "SELECT n, run_id, notebook, cell_id, kernel_id, file_id FROM runs WHERE {} AND batch IS NULL "
+    "ORDER BY n DESC LIMIT 100"
 )
 _LIKE_RUNS = 10_000
 """Newest runs whose texts are compared one by one, where there is no index of them."""
@@ -277,16 +287,41 @@ class StoreReader(ABC):
             found = (c.execute(_HAS_TEXT, {**values, "n": n}).fetchone() for n in numbers)
             return SearchResult([*islice((row[0] for row in found if row), limit)], note)
 
-    def last_run(self, session: str | None = None, notebook: str | None = None) -> str | None:
-        """Id of the run that started last, in a session, in a notebook, or anywhere."""
+    def last_run(self, session: str | None = None) -> str | None:
+        """Id of the run that started last, in a session or anywhere."""
         with self.reading() as c:
             row = c.execute(
                 "SELECT run_id FROM runs WHERE (:session IS NULL OR session = :session) "
-                "AND (:notebook IS NULL OR notebook = :notebook) AND batch IS NULL "
-                "ORDER BY n DESC LIMIT 1",
-                {"session": session, "notebook": notebook},
+                "AND batch IS NULL ORDER BY n DESC LIMIT 1",
+                {"session": session},
             ).fetchone()
         return None if row is None else row[0]
+
+    def run_origins(
+        self,
+        *,
+        notebook: str | None = None,
+        kernel_id: str | None = None,
+        cell_ids: Collection[str] = (),
+        run_ids: Collection[str] = (),
+    ) -> list[RunOrigin]:
+        """The newest runs of a notebook, a kernel or cells, or with these ids; newest first.
+
+        Runs of batches are left out.
+        """
+        wanted = {
+            "notebook = ?": notebook and text_cell(notebook),
+            "kernel_id = ?": kernel_id,
+            "cell_id IN (SELECT value FROM json_each(?))": dump_json([*cell_ids]).decode(),
+            "run_id IN (SELECT value FROM json_each(?))": dump_json([*run_ids]).decode(),
+        }
+        rows: dict[int, Any] = {}
+        with self.reading() as c:
+            for condition, value in wanted.items():
+                if value not in (None, "[]"):
+                    cursor = c.execute(_ORIGINS.format(condition), (value,))
+                    rows |= {n: cells for n, *cells in cursor}
+        return [RunOrigin(*map(cell_text, rows[n])) for n in sorted(rows, reverse=True)]
 
 
 def _numbers_to_search(c: Connection, text: str) -> tuple[Iterator[int], str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -26,6 +27,7 @@ from nbagent.contracts.records import (
 )
 from nbagent.contracts.secrets import redact, redact_json
 from nbagent.store.columns import (
+    CORRUPT_ROW,
     OLDEST_READER,
     OLDEST_SAVED_VERSION,
     TABLE_COLUMNS,
@@ -397,6 +399,16 @@ def all_from_notebook_json(saved: Any) -> list[RunRecord]:
     """
     documents = cast("list[Any]", saved) if isinstance(saved, list) else [saved]
     return [from_notebook_json(document) for document in documents]
+
+
+def saved_run_ids(saved: Any) -> Iterator[str]:
+    """Ids of the records of an output, without decoding them; nothing for what is no record."""
+    for document in cast("list[Any]", saved) if isinstance(saved, list) else [saved]:
+        with suppress(*CORRUPT_ROW):
+            escaped = document.get("escaped")
+            (run,) = (document if escaped is None else json.loads(escaped))["runs"]
+            if isinstance(run["run_id"], str):
+                yield run["run_id"]
 
 
 def from_notebook_json(document: Any) -> RunRecord:

@@ -16,6 +16,9 @@ LATER_INDEXES = {
     "runs_by_session": "CREATE INDEX runs_by_session ON runs(session)",
     "runs_by_notebook": "CREATE INDEX runs_by_notebook ON runs(notebook) "
     "WHERE notebook IS NOT NULL",
+    # For the runs of a notebook that was renamed. Cells of batches are not searched.
+    "runs_by_kernel": "CREATE INDEX runs_by_kernel ON runs(kernel_id) WHERE kernel_id IS NOT NULL",
+    "runs_by_cell": "CREATE INDEX runs_by_cell ON runs(cell_id) WHERE batch IS NULL",
     "runs_by_start": "CREATE INDEX runs_by_start ON runs(started_at)",
     "runs_by_template": "CREATE INDEX runs_by_template ON runs(template_sha, started_at) "
     "WHERE template_sha IS NOT NULL",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -157,3 +159,27 @@ def test_a_copied_notebook_with_the_same_cell_ids_leaves_the_others_messages(
         again.run(SETUP)
         after_a_restart = ask(again, "d", "third", "--continue")
         assert after_a_restart == ["first", "second", "third"], "its own notebook's last run"
+
+
+def test_a_cell_of_a_renamed_notebook_replaces_its_answer_as_before(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.ipynb", tmp_path / "second.ipynb"
+    cells = [{"cell_type": "code", "id": cell, "source": "", "outputs": []} for cell in "ab"]
+    first.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4}))
+    kernel_id = str(uuid.uuid4())
+    started = LiveKernel(tmp_path, JPY_SESSION_NAME=str(first), kernel_id=kernel_id)
+    with closing(started) as kernel:
+        kernel.run(SETUP)
+        ask(kernel, "a", "first")
+        assert ask(kernel, "b", "second", "--continue") == ["first", "second"]
+        recorded = kernel.value(
+            "(_run.record.notebook, _run.record.cell_id, _run.record.kernel_id)"
+        )
+        assert recorded == (str(first), "b", kernel_id)
+    first.rename(second)
+    with closing(LiveKernel(tmp_path, JPY_SESSION_NAME=str(second))) as kernel:
+        kernel.run(SETUP)
+        kernel.run("%agent show last", cell_id="new")
+        assert ask(kernel, "b", "anew", "--continue") == ["first", "anew"]
+        # The connection file of a kernel that no server has started says nothing.
+        assert kernel.value("(_run.record.notebook, _run.record.kernel_id)") == (str(second), None)
+        assert ask(kernel, "c", "third", "--continue") == ["first", "anew", "third"]

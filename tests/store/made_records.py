@@ -36,7 +36,7 @@ _WORDS = (
 V = TypeVar("V", bound=Value)
 OF_RUNS = (
     *("name", "agent", "workflow", "forked_from", "nbagent_version", "execution_count"),
-    *("cell_id", "notebook", "base_url", "template", "options", "limits"),
+    *("cell_id", "kernel_id", "file_id", "notebook", "base_url", "template", "options", "limits"),
 )
 OF_TURNS = (
     *("phase_before", "duration_ms", "model_ms", "ttft_ms", "attempts", "retry_wait_ms"),
