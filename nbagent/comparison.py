@@ -15,7 +15,8 @@ from nbagent.frames import runs
 from nbagent.run import Run, open_run
 from nbagent.session.frontend import frontend
 from nbagent.session.stores import current_store
-from nbagent.store.dataframes import frame_of
+from nbagent.store.dataframes import find_runs, frame_of
+from nbagent.store.schema import SORTED_BY_INDEX
 from nbagent.view.compare import LETTERS, compare_node, compare_text, differences
 from nbagent.view.node import Node
 from nbagent.view.run_picture import page
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _MAX_RUNS = 1_000
 """Limit for the rows of a list, and for the matches of a search."""
+_MANY_RUNS = 20_000
+"""Number of runs from which a sorting without an index takes more than a moment."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,10 +87,12 @@ class RunHistory:
     summaries: tuple[RunSummary, ...]
     query: Mapping[str, Any]
     """Arguments of `history`."""
+    note: str = ""
+    """Says what was not searched, or what a sorting costs."""
 
     def node(self, kernel: str = "") -> Node:
         """Build the picture of the table."""
-        return history_node(self.summaries, kernel, self.query["search"] or "")
+        return history_node(self.summaries, kernel, self.query["search"] or "", self.note)
 
     def html(self) -> str:
         """Return HTML with its style sheet, without a script."""
@@ -99,7 +104,8 @@ class RunHistory:
         return history(**again)
 
     def __str__(self) -> str:
-        return runs_text(self.summaries) or "no runs"
+        lines = [runs_text(self.summaries) or "no runs", self.note]
+        return "\n".join(filter(None, lines))
 
     def _ipython_display_(self) -> None:
         if not frontend().show_list(self, search=self.with_search):
@@ -140,14 +146,16 @@ def history(
         raise UsageError("history reads this store; nbagent.runs(store=…) reads others")
     store = current_store()
     filters.setdefault("batch", None)
-    # Only here the newest rows are the result; another order, or a search, needs all of them.
-    if sort == "started_at" and not search:
-        filters.setdefault("limit", limit)
-    rows: Any = runs(**filters)
-    if sort not in rows.columns:
-        raise UsageError(f"sort={sort!r} is not a column of nbagent.runs(), such as cost_usd")
+    ids, notes = None, list[str]()
     if search:
-        matching_ids = store.search(search, limit=_MAX_RUNS, batches=filters["batch"] is not None)
-        rows = rows[rows["run_id"].isin(matching_ids)]
-    rows = rows.sort_values(sort, ascending=False, kind="stable")
-    return RunHistory(tuple(store.summaries(rows["run_id"][:limit].tolist())), query)
+        in_order = sort == "started_at" and filters == {"batch": None}
+        most = limit if in_order else _MAX_RUNS
+        result = store.search(search, limit=most, batches=filters["batch"] is not None)
+        notes.append(result.note)
+        ids = result.run_ids if in_order else None
+        filters["run_id"] = result.run_ids
+    elif sort not in SORTED_BY_INDEX and (count := store.counts()["runs"]) > _MANY_RUNS:
+        notes.append(f"to sort by {sort}, all {count:,} runs were read")
+    if ids is None:
+        ids = find_runs(store, filters, sort=sort, limit=limit)
+    return RunHistory(tuple(store.summaries(ids)), query, "; ".join(filter(None, notes)))

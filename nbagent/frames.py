@@ -7,6 +7,7 @@ age: `"7d"`, `"12h"`, `"30m"`, `"2w"`.
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
 from pathlib import Path
@@ -22,6 +23,7 @@ from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import to_path
 from nbagent.store import dataframes
 from nbagent.store.columns import CORRUPT_ROW, Dtype
+from nbagent.store.frame_queries import FRAMES
 from nbagent.store.rows import all_from_notebook_json
 from nbagent.store.writer import Store
 
@@ -107,6 +109,18 @@ class History:
         return dataframes.read_frame([*stores], name, filters)
 
 
+def _document_columns() -> None:
+    """Add the columns of each frame to the documentation of its method, as they are declared."""
+    for name, frame in FRAMES.items():
+        method = getattr(History, name)
+        columns = (
+            f"    {column.name} ({column.dtype}): {column.doc}" for column in frame.by_name.values()
+        )
+        lines = (inspect.cleandoc(method.__doc__ or ""), "", "Columns:", *columns)
+        method.__doc__ = "\n".join(lines)
+
+
+_document_columns()
 _history = History()
 runs, turns, tool_runs = _history.runs, _history.turns, _history.tool_runs
 transitions, messages, prompts = _history.transitions, _history.messages, _history.prompts
@@ -158,7 +172,7 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     try:
         saved = [
             record
-            for cell in load_json(file.read_bytes())["cells"]
+            for cell in load_json(file.read_text("utf-8-sig"))["cells"]
             for output in cell.get("outputs", ())
             if "nbagent" in output.get("metadata", ())
             for record in all_from_notebook_json(output["metadata"]["nbagent"])

@@ -380,6 +380,12 @@ class Run:
                 "until it has finished; `%agent doctor compact` clears them then",
                 stacklevel=2,
             )
+        if backups := self._store.database.backups():
+            warnings.warn(
+                f"{', '.join(map(str, backups))} still has the deleted texts; "
+                "`%agent doctor --drop-backup` deletes it",
+                stacklevel=2,
+            )
         return forgotten
 
     def _check_ended(self) -> None:

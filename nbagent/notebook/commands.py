@@ -352,7 +352,10 @@ class Commands:
         print(f"deleted run {run_id[:8]}{more}; outputs saved in notebooks are not changed")
 
     def do_doctor(self, args: list[str], options: Line) -> None:
-        _show(reports.compact() if args else reports.doctor())
+        if options.drop_backup:
+            _show(reports.drop_backup())
+        if args or not options.drop_backup:
+            _show(reports.compact() if args else reports.doctor())
 
 
 def _number(command: str, args: list[str], maximum: int) -> int:

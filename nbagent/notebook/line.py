@@ -99,6 +99,7 @@ class Line(RunOptions):
     with_history = Switch("--with-history", "with a DOCUMENT.md: continue its conversation too")
     after_turn = Switch("--after-turn", "pause after the current turn")
     children = Switch("--children", "also delete the runs that continue it")
+    drop_backup = Switch("--drop-backup", "delete the backup of a store that was migrated")
 
     def run_options(self) -> RunOptions:
         """Return the options of the run, without those of the cell."""
@@ -143,7 +144,7 @@ class Command:
 
 
 _CELL_OPTIONS = ("session", "continue_run", "fork", "help", "over", *BATCH_OPTIONS)
-_COMMAND_OPTIONS = ("with_history", "after_turn", "children")
+_COMMAND_OPTIONS = ("with_history", "after_turn", "children", "drop_backup")
 _RUN_OPTIONS = tuple(o.name for o in OPTIONS if o.name not in (*_CELL_OPTIONS, *_COMMAND_OPTIONS))
 
 _COMMANDS = (
@@ -255,9 +256,11 @@ _COMMANDS = (
         ("children",),
     ),
     Command(
-        "doctor [compact]",
+        "doctor [compact] [--drop-backup]",
         "check the installation: versions, kernel, keys, store. compact frees the space of deleted "
-        "runs in the store.",
+        "runs in the store; --drop-backup deletes the backup that was made when a newer nbagent "
+        "first opened the store.",
+        options=("drop_backup",),
     ),
     Command(
         "help [TOPIC]",

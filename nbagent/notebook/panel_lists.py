@@ -98,7 +98,7 @@ def _search_runs(text: str) -> list[RunSummary]:
     store = current_store()
     search_words = text.casefold().split()[:_MAX_WORDS]
     run_ids_by_word = {
-        word: frozenset(store.search(word, limit=_MAX_SEARCHED)) for word in search_words
+        word: frozenset(store.search(word, limit=_MAX_SEARCHED).run_ids) for word in search_words
     }
     runs: list[RunSummary] = []
     for run in store.runs(limit=_MAX_SEARCHED):

@@ -1,7 +1,7 @@
 """Output of `%agent doctor`, `tools`, `models`, `runs`, `approvals`, `workflow` and `config`.
 
-Each is a `Listing`. Only `compact` changes anything. Keys are named, never shown. A fact that
-cannot be found out has the error in its row.
+Each is a `Listing`. Only `compact` and `drop_backup` change anything. Keys are named, never shown.
+A fact that cannot be found out has the error in its row.
 """
 
 from __future__ import annotations
@@ -124,8 +124,18 @@ def _store() -> Iterator[Row]:
         yield "compact", f"{_megabytes(empty)} of it are empty; `%agent doctor compact` frees them"
     elif store.path is not None:
         yield "compact", "nothing to free; nbagent.forget(run) deletes runs"
+    backups = store.database.backups()
+    for file in backups:
+        size_text = _megabytes(file.stat().st_size)
+        yield "backup", f"{file}, {size_text}; `%agent doctor --drop-backup` deletes it"
     for file in store.database.earlier_stores():
-        yield "earlier runs", f"{file} (of an earlier nbagent)"
+        if file not in backups:
+            yield (
+                "earlier runs",
+                f"{file} (too old to be read here; `sqlite3 {file.name}` reads it)",
+            )
+    if work := store.pending_work():
+        yield "upkeep", work
     if store.warning:
         yield "warning", store.warning
     if store.path is not None and (store.path.parent / AUDIT_FILE).exists():
@@ -147,9 +157,18 @@ def compact() -> str:
     if store.path is None:
         raise UsageError("the store is in memory only; there is nothing to compact")
     before = store.database.sizes()[0]
-    store.database.compact()
+    store.compact()
     after = store.database.sizes()[0]
     return f"the store takes {_megabytes(after)} now ({_megabytes(before)} before)"
+
+
+def drop_backup() -> str:
+    """Delete the backups of the store from before its migrations."""
+    backups = current_store().database.backups()
+    size = sum(file.stat().st_size for file in backups)
+    for file in backups:
+        file.unlink()
+    return f"deleted {pluralize(len(backups), 'backup')}, {_megabytes(size)}"
 
 
 def _megabytes(size_bytes: int) -> str:

@@ -404,13 +404,15 @@ TABLES = {
     ),
     # Work on older rows that is done in slices (`migrations`): what is left of it.
     "upkeep": Table(columns=_plain("task", "position"), key=", PRIMARY KEY(task))", since=7),
-    # Runs whose texts are not in the index yet; `position` is the next entry of the index.
-    "unindexed": Table(columns=_plain("run", "position"), key=", PRIMARY KEY(run))", since=7),
-    # Deleted runs whose other rows are deleted in slices. `position`: the next entry of the index
-    # to remove; NULL if none is left. The index needs the name and the prompt for that.
-    "forgotten": Table(
-        columns=_plain("run", "position", "name", "prompt"), key=", PRIMARY KEY(run))", since=7
+    # Deleted runs whose other rows are deleted in slices.
+    "forgotten": Table(columns=_plain("run"), key=", PRIMARY KEY(run))", since=7),
+    # The index for text search (`text_index`). `token`: the process that is making a block.
+    "grams": Table(
+        columns=_plain("block", "gram", "runs"),
+        key=", PRIMARY KEY(block, gram)) WITHOUT ROWID",
+        since=7,
     ),
+    "blocks": Table(columns=_plain("block", "token"), key=", PRIMARY KEY(block))", since=7),
     # Facts about the file: the oldest version of nbagent that reads it.
     "facts": Table(columns=_plain("name", "value"), key=", PRIMARY KEY(name))", since=7),
 }

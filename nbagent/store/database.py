@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import itertools
 import os
+import shutil
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -535,15 +537,25 @@ def _open_memory(upgrade: Upgrade, source: Connection | None = None) -> Connecti
 
 def _recover_in_memory(path: Path, upgrade: Upgrade) -> Connection:
     """Open a database in memory with a copy of a file, if the file can be read."""
-    # In a read-only folder SQLite cannot create WAL's index file; `immutable` needs none.
-    for mode in ("mode=ro", "mode=ro&immutable=1") if os.path.isfile(path) else ():
-        with (
-            contextlib.suppress(*_DISK_ERRORS),
-            contextlib.closing(_connect(path, mode)) as source,
-        ):
+    for mode in ("mode=ro", "copy", "mode=ro&immutable=1") if os.path.isfile(path) else ():
+        with contextlib.suppress(*_DISK_ERRORS), _source(path, mode) as source:
             if OLDEST_VERSION <= pragma_value(source, "user_version") <= VERSION:
                 return _open_memory(upgrade, source)
     return _open_memory(upgrade)
+
+
+@contextlib.contextmanager
+def _source(path: Path, mode: str) -> Generator[Connection]:
+    """Open a file to read it; with `copy` a copy of it and of its log."""
+    # In a read-only folder SQLite cannot create WAL's index file. `immutable` needs none, but reads
+    # no log, so a copy is tried before.
+    with contextlib.ExitStack() as stack:
+        if mode == "copy":
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            for file in (path, path.with_name(f"{path.name}-wal")):
+                shutil.copyfile(file, Path(folder) / file.name)
+            path, mode = Path(folder) / path.name, "mode=rw"
+        yield stack.enter_context(contextlib.closing(_connect(path, mode)))
 
 
 def _choose_journal(connection: Connection, home: Path) -> str | None:

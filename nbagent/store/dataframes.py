@@ -221,6 +221,23 @@ def read_frame(
     return _pandas().DataFrame(arrays, copy=False)
 
 
+def find_runs(store: Store, filters: dict[str, Any], *, sort: str, limit: int) -> list[str]:
+    """Ids of runs, those with the largest cells of a column first; filters as in `read_frame`.
+
+    Raises:
+        UsageError: a filter or the column is unknown, or no row can have its value.
+    """
+    frame = FRAMES["runs"]
+    _check_filter_names("runs", filters)
+    if sort not in frame.by_name:
+        hint = nearest_hint(sort, frame.by_name)
+        raise UsageError(f"sort={sort!r} is not a column of nbagent.runs(), such as cost_usd{hint}")
+    with store.reading() as connection:
+        _check_category_values(frame, filters, [connection])
+        query = _Query(frame, {"limit": limit, **filters}, store, connection, sort)
+        return [run_id for (run_id,) in query.rows(["x.run_id"])]
+
+
 def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Rows as a frame; pandas infers the dtypes."""
     return _pandas().DataFrame(list(rows))
@@ -409,6 +426,8 @@ def _equality(frame: Frame, name: str, value: Any) -> tuple[str, list[Any]]:
         )
     elif column is not None and column.is_hash:
         conditions.append(f"{expression} IN (SELECT +n FROM hashes WHERE sha IN ({placeholders}))")
+    if not cells:  # alone, so that SQLite sees that a partial index fits
+        return f"{expression} IS NULL" if None in wanted else "0", []
     arguments = cells * len(conditions)
     if None in wanted:
         conditions.append(f"{expression} IS NULL")

@@ -1,7 +1,8 @@
 """Deletion of runs: what shows a run is deleted at once, its other rows in slices (`upkeep`).
 
-The row of a run is deleted in the first transaction with its prompts and texts that no other run
-has. Everything reads a run by that row, so after a kill in between nothing shows it.
+The row of a run is deleted in the first transaction, with prompts and texts that no other run has
+and with the index of its texts. Everything reads a run by that row, so after a kill in between
+nothing shows it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX
 from nbagent.store.database import Connection
 from nbagent.store.reader import find_run_row, select_rows
-from nbagent.store.rows import Row
-from nbagent.store.text_index import entries_of, has_text_index, unindex_entry
+from nbagent.store.text_index import drop_block_of
+from nbagent.store.upkeep import is_hashed
 
 _JUDGE_RUNS = (
     "WHERE run_id IN (SELECT judge_run_id FROM scores WHERE run = :n) "
@@ -46,39 +47,30 @@ def delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...
                 f"run {row['run_id'][:8]} is still running; stop it or wait for its end, then "
                 "forget it"
             )
-    for row in rows:
-        _hide_run(c, row)
-    for row in rows:
-        _delete_unused_texts(c, row["n"])
+    numbers = [(row["n"],) for row in rows]
+    c.executemany("DELETE FROM runs WHERE n = ?", numbers)
+    c.executemany("INSERT INTO forgotten(run) VALUES(?)", numbers)
+    for (n,) in numbers:
+        drop_block_of(c, n)
+        _delete_unused_texts(c, n)
     for sha in {row["template_sha"] for row in rows if "template_sha" in row}:
         _renew_prompt(c, "template", sha, _TIMES_OF_TEMPLATE)
     return tuple(ids)
 
 
-def _hide_run(c: Connection, row: Row) -> None:
-    """Delete the row of a run, and note that its other rows are to be deleted."""
-    n = row["n"]
-    unindexed = c.execute("SELECT position FROM unindexed WHERE run = ?", (n,)).fetchone()
-    if unindexed is not None:
-        for i, text in zip(range(unindexed[0] or 0), entries_of(c, n), strict=False):
-            unindex_entry(c, n, i, text)
-        c.execute("DELETE FROM unindexed WHERE run = ?", (n,))
-    position = 0 if unindexed is None and has_text_index(c) else None
-    # Name and prompt are in the index: it can remove a text only if it is told the text.
-    c.execute(
-        "INSERT INTO forgotten(run, position, name, prompt) "
-        "SELECT n, ?, name, prompt FROM runs WHERE n = ?",
-        (position, n),
-    )
-    c.execute("DELETE FROM runs WHERE n = ?", (n,))
-
-
+_TURNS = 1_000
+"""Oldest and newest turns with a system prompt in which its first and last use are looked for: a
+frequent one has a million turns, and runs start in the order of their numbers."""
 _OF_OTHERS = "AND t.run NOT IN (SELECT run FROM forgotten)"
 _TIMES_OF_TEMPLATE = "SELECT min(started_at), max(started_at) FROM runs WHERE template_sha = :sha"
-_TIMES_OF_SYSTEM = (
-    "SELECT min(t.started_at), max(t.started_at) FROM turns t WHERE t.system_sha IN "
-    f"(:sha, (SELECT +h.n FROM hashes h WHERE h.sha = :sha)) {_OF_OTHERS}"
-)
+
+
+def _has_hash(c: Connection, column: str) -> str:
+    """SQL of the turns of other runs with a hash."""
+    number = "(SELECT +h.n FROM hashes h WHERE h.sha = :sha)"
+    if is_hashed(c):
+        return f"t.{column} = {number} AND typeof(t.{column}) = 'integer' {_OF_OTHERS}"
+    return f"t.{column} IN (:sha, {number}) {_OF_OTHERS}"
 
 
 def _delete_unused_texts(c: Connection, n: int) -> None:
@@ -89,16 +81,18 @@ def _delete_unused_texts(c: Connection, n: int) -> None:
             f"t.{column}) FROM turns t WHERE t.run = ? AND t.{column} IS NOT NULL",
             (n,),
         ).fetchall()
+        others = f"FROM turns t WHERE {_has_hash(c, column)}"
         for (sha,) in shas:
-            used = c.execute(
-                f"SELECT EXISTS (SELECT 1 FROM turns t WHERE t.{column} IN "
-                f"(:sha, (SELECT +h.n FROM hashes h WHERE h.sha = :sha)) {_OF_OTHERS})",
-                {"sha": sha},
-            ).fetchone()[0]
-            if not used:
+            sql = f"SELECT EXISTS (SELECT 1 {others})"
+            if not c.execute(sql, {"sha": sha}).fetchone()[0]:
                 c.execute("DELETE FROM texts WHERE sha = ?", (sha,))
             if column == "system_sha":
-                _renew_prompt(c, "system", sha, _TIMES_OF_SYSTEM)
+                first, last = (
+                    f"(SELECT t.started_at AS at {others} ORDER BY t.run {order} LIMIT {_TURNS}) "
+                    for order in ("ASC", "DESC")
+                )
+                times = f"SELECT (SELECT min(at) FROM {first}), (SELECT max(at) FROM {last})"
+                _renew_prompt(c, "system", sha, times)
 
 
 def _renew_prompt(c: Connection, kind: str, sha: str, times: str) -> None:

@@ -26,6 +26,8 @@ _MAX_HEARTBEAT_AGE_WITHOUT_START_TIME = timedelta(minutes=10)
 # Some systems do not report the start time of a process, so its pid may belong to a new process.
 # The heartbeat decides then, with a longer limit: a kernel that computes in C for minutes holds
 # the interpreter's lock, and its heartbeat is late.
+_MAX_CLOCK_DIFFERENCE = timedelta(minutes=10)
+"""A heartbeat further ahead is from before the clock was set back, and says nothing."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 RUN_INTERRUPTED = ErrorInfo(
     "ENGINE_INTERRUPTED",
@@ -69,6 +71,8 @@ class Lease:
     def is_alive(self, now: datetime) -> bool:
         """True if the process of this lease still runs, as far as this machine can tell."""
         age = now - from_us(self.heartbeat)
+        if age < -_MAX_CLOCK_DIFFERENCE:
+            age = timedelta.max
         if self.host != _host():
             return age < _MAX_HEARTBEAT_AGE
         if self.boot_id != _read(_BOOT_ID):

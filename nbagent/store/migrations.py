@@ -1,12 +1,13 @@
 """From earlier versions of the tables to this one: the steps, and what must hold before them.
 
 A store is migrated when it is opened: after a backup, in one transaction, so that a kill at any
-moment leaves the version before or the version after. What reads every row (indexes, text search,
-hashes) follows in slices (`upkeep`); all queries are right before it ends.
+moment leaves the version before or the version after. What rewrites every row (text search, hashes)
+follows in slices (`upkeep`); all queries are right before it ends.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -15,15 +16,18 @@ from pathlib import Path
 
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import StoreError
-from nbagent.store.columns import OLDEST_VERSION, TABLES, VERSION, added_columns, create_table
-from nbagent.store.database import Connection, back_up, pragma_value
+from nbagent.store.columns import VERSION
+from nbagent.store.database import BACKUP_SUFFIX, Connection, back_up, pragma_value
 from nbagent.store.leases import leases_of
-from nbagent.store.schema import create_statements, fact_statements
+from nbagent.store.schema import added_statements, create_statements, fact_statements
 from nbagent.store.upkeep import plan_upkeep
 
 _GROWTH = 1.5
 """Free space for a migration, in sizes of the store: its backup, and what the slices add."""
 _MIN_FREE_BYTES = 20_000_000
+_LARGE_BYTES = 300_000_000
+"""Size of a store whose migration takes more than a few seconds."""
+_log = logging.getLogger("nbagent.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ MIGRATIONS = (
 
 def backup_path(path: Path, version: int) -> Path:
     """Name of the backup of a store before it was migrated from `version`."""
-    return path.with_name(f"{path.stem}.v{version}-backup.sqlite")
+    return path.with_name(f"{path.stem}.v{version}{BACKUP_SUFFIX}.sqlite")
 
 
 def upgrade(connection: Connection, path: Path | None) -> None:
@@ -82,11 +86,8 @@ def _apply(connection: Connection, version: int) -> None:
             connection.execute(statement)
         return
     for later in range(version + 1, VERSION + 1):
-        for name, table in TABLES.items():
-            if table.since == later:
-                connection.execute(create_table(name))
-        for table_name, column in added_columns(later):
-            connection.execute(f"ALTER TABLE {table_name} ADD COLUMN {column}")
+        for statement in added_statements(later):
+            connection.execute(statement)
         for migration in MIGRATIONS:
             if migration.version == later and migration.steps is not None:
                 migration.steps(connection)
@@ -123,12 +124,24 @@ def _make_backup(connection: Connection, path: Path, version: int) -> None:
             "changed. Free some space, or set NBAGENT_HOME to another folder."
         )
     target = backup_path(path, version)
+    if size > _LARGE_BYTES:
+        _log.warning(
+            "nbagent brings %s (%s MB) to version %s, once; it is copied to %s before",
+            path,
+            f"{size / 1e6:,.0f}",
+            VERSION,
+            target.name,
+        )
     unfinished = target.with_name(f"{target.name}.part")
-    unfinished.unlink(missing_ok=True)
-    back_up(connection, unfinished)
-    os.replace(unfinished, target)
+    _delete_unfinished(unfinished)  # of a process that was killed
+    try:
+        back_up(connection, unfinished)
+        os.replace(unfinished, target)
+    finally:
+        _delete_unfinished(unfinished)
 
 
-def is_migrated(version: int) -> bool:
-    """True if stores of this version are migrated."""
-    return version >= OLDEST_VERSION
+def _delete_unfinished(backup: Path) -> None:
+    """Delete a backup that was not finished, with the files that SQLite had beside it."""
+    for file in backup.parent.glob(f"{backup.name}*"):
+        file.unlink(missing_ok=True)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from heapq import merge
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json
@@ -36,7 +35,7 @@ from nbagent.store.rows import (
     summary_from_rows,
     text_cell,
 )
-from nbagent.store.text_index import MAX_SEARCH_CHARS, MIN_CHARS, candidates, has_text_index
+from nbagent.store.text_index import numbers_to_search
 
 _HASHES_OF_TURNS = (
     "SELECT system_sha AS sha FROM turns WHERE run = :n "
@@ -64,18 +63,24 @@ _ORIGINS = (
     "SELECT n, run_id, notebook, cell_id, kernel_id, file_id FROM runs WHERE {} AND batch IS NULL "
     "ORDER BY n DESC LIMIT 100"
 )
-_LIKE_RUNS = 10_000
-"""Newest runs whose texts are compared one by one, where there is no index of them."""
+_MAX_SEARCH_CHARS = 1_000
+_COMPARED_AT_ONCE = 100
+"""Candidates of a search whose texts one statement compares."""
 _HAS_TEXT = (
-    "SELECT run_id FROM runs x WHERE x.n = :n AND (x.batch IS NULL) = :alone "
+    # CROSS JOIN fixes the order: look up each run, instead of scanning all runs.
+    "SELECT x.run_id FROM json_each(:numbers) i CROSS JOIN runs x ON x.n = i.value "
+    "WHERE (x.batch IS NULL) = :alone "
     "AND (x.prompt LIKE :like ESCAPE '\\' OR x.name LIKE :like ESCAPE '\\' "
     "OR EXISTS (SELECT 1 FROM messages m WHERE m.run = x.n AND m.text LIKE :like ESCAPE '\\') "
-    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE :like ESCAPE '\\'))"
+    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE :like ESCAPE '\\')) "
+    "ORDER BY i.key"
 )
 
 _NEWEST_RUNS = (
-    "WHERE batch IS NULL AND (? IS NULL OR workflow = ?) AND (? IS NULL OR json_valid(doc) "
-    "AND json_extract(doc, '$.options.document') = ?) ORDER BY n DESC LIMIT ?"
+    "WHERE batch IS NULL AND (? IS NULL OR workflow = ?) AND (? IS NULL OR workflow IS NOT NULL "
+    # Version 6 of the store had the document among the options.
+    "AND json_valid(doc) AND coalesce(json_extract(doc, '$.workflow.document'), "
+    "json_extract(doc, '$.options.document')) = ?) ORDER BY n DESC LIMIT ?"
 )
 _RUNS_BY_ID = "WHERE run_id IN (SELECT value FROM json_each(?))"
 _TURN_COLUMNS = ("total_tokens", "node", "agent", "source")
@@ -276,16 +281,19 @@ class StoreReader(ABC):
             UsageError: the text is too long, or contains half a surrogate pair.
         """
         is_whole = text.encode("utf-8", "replace").decode() == text
-        if len(text) > MAX_SEARCH_CHARS or not is_whole:
+        if len(text) > _MAX_SEARCH_CHARS or not is_whole:
             raise UsageError(
-                f"search for at most {MAX_SEARCH_CHARS:,} characters, without half a character"
+                f"search for at most {_MAX_SEARCH_CHARS:,} characters, without half a character"
             )
         pattern = "".join(f"\\{c}" if c in "\\%_" else c for c in text)
         values = {"like": f"%{pattern}%", "alone": not batches}
         with self.reading() as c:
-            numbers, note = _numbers_to_search(c, text)
-            found = (c.execute(_HAS_TEXT, {**values, "n": n}).fetchone() for n in numbers)
-            return SearchResult([*islice((row[0] for row in found if row), limit)], note)
+            numbers, note = numbers_to_search(c, text)
+            found: list[str] = []
+            while len(found) < limit and (some := [*islice(numbers, _COMPARED_AT_ONCE)]):
+                rows = c.execute(_HAS_TEXT, {**values, "numbers": dump_json(some).decode()})
+                found += [run_id for (run_id,) in rows]
+        return SearchResult(found[:limit], note)
 
     def last_run(self, session: str | None = None) -> str | None:
         """Id of the run that started last, in a session or anywhere."""
@@ -322,24 +330,6 @@ class StoreReader(ABC):
                     cursor = c.execute(_ORIGINS.format(condition), (value,))
                     rows |= {n: cells for n, *cells in cursor}
         return [RunOrigin(*map(cell_text, rows[n])) for n in sorted(rows, reverse=True)]
-
-
-def _numbers_to_search(c: Connection, text: str) -> tuple[Iterator[int], str]:
-    """Numbers of the runs that may have a text, newest first, and what is left out."""
-    newest = f"ORDER BY n DESC LIMIT {_LIKE_RUNS}"
-    if len(text) < MIN_CHARS or "\0" in text or not has_text_index(c):
-        count = c.execute("SELECT count(*) FROM runs").fetchone()[0]
-        why = f"fewer than {MIN_CHARS} characters" if len(text) < MIN_CHARS else "no text index"
-        note = f"only the newest {_LIKE_RUNS:,} runs were searched ({why})"
-        rows = c.execute(f"SELECT n FROM runs {newest}")
-        return (n for (n,) in rows), note if count > _LIKE_RUNS else ""
-    waiting = [n for (n,) in c.execute(f"SELECT run AS n FROM unindexed {newest}")]
-    note = ""
-    if len(waiting) == _LIKE_RUNS:
-        count = c.execute("SELECT count(*) FROM unindexed").fetchone()[0] - _LIKE_RUNS
-        note = f"{count:,} older runs are not in the text index yet, and were not searched"
-    indexed = candidates(c, text)
-    return (n for n, _ in groupby(merge(waiting, indexed, reverse=True))), note
 
 
 def _lineage(c: Connection, run_id: str) -> list[tuple[Row, int]]:

@@ -88,14 +88,17 @@ def _uncovered(model: type, prefix: Path, covered: set[Path]) -> Iterator[tuple[
             yield path, default
 
 
-def _fields(model: type) -> Iterator[tuple[str, Any, Any]]:
+def _fields(model: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Name, type and default of the fields of a model or a dataclass."""
     if issubclass(model, BaseModel):
         for name, field in model.model_fields.items():
             yield name, field.annotation, field.get_default(call_default_factory=True)
     else:
         hints = get_type_hints(model)
-        for field in dataclasses.fields(model):
-            yield field.name, hints[field.name], None
+        for item in dataclasses.fields(model):
+            made: Any = item.default_factory
+            default: Any = item.default if made is dataclasses.MISSING else made()
+            yield item.name, hints[item.name], default
 
 
 def _inner_model(kind: Any) -> type:

@@ -107,13 +107,14 @@ def run_row(run: RunRecord) -> Row:
     """Row of a run. An ended run also has the sums over its turns."""
     template_text = run.template if run.template is not None else run.prompt
     starts_conversation = run.kind in ("start", "fork") or run.parent_id is None
-    row = cells_of("runs", run) | {
+    row: Row = cells_of("runs", run) | {
         "conversation_id": run.id if starts_conversation else None,
         "root_id": None if run.parent_id else run.id,
         "template_sha": sha256_hex(redact(template_text)) if template_text else None,
     }
     # Tells `older_rows` the form of the documents of this run.
-    row["doc"] = {"version": VERSION, **(row["doc"] or {})}
+    doc: Row = row["doc"] or {}
+    row["doc"] = {"version": VERSION, **doc}
     usages = [turn.response.usage for turn in run.turns if turn.response]
     if run.usage == Usage() and not any(usages):
         row |= dict.fromkeys(TOKEN_COLUMNS)

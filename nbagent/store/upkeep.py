@@ -1,8 +1,8 @@
-"""Work on many rows, done in slices: the index for text search, indexes and hashes of older rows,
-and the rows of deleted runs.
+"""Work on many rows, done in slices: the index for text search, hashes of older rows, and the rows
+of deleted runs.
 
 Each slice is one transaction, so that a kill leaves the work before or after it; what is left is in
-the tables `upkeep`, `unindexed` and `forgotten`. Queries are right at any moment in between.
+the tables `upkeep`, `forgotten` and `blocks`. Queries are right at any moment in between.
 """
 
 from __future__ import annotations
@@ -10,29 +10,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
+from nbagent.contracts.canonical import new_id
 from nbagent.contracts.errors import StoreError
 from nbagent.store.columns import TABLES
 from nbagent.store.database import Connection, Database, Locked
-from nbagent.store.schema import LATER_INDEXES
 from nbagent.store.text_index import (
-    create_text_index,
-    entries_of,
-    has_text_index,
-    index_entry,
-    merge_entries,
-    unindex_entry,
+    begin_block,
+    end_block,
+    index_rows,
+    next_block,
+    write_rows,
 )
 
 SLICE_S = 0.01
 """Time after which a slice takes no more rows. Its commit comes on top: another process waits for
 the write lock for 20 ms at most."""
 _HASHES = "hashes"
-_MERGE = "merge the index of texts"
 _CHILD_TABLES = ("messages", "tool_runs", "turns", "scores", "open")
 _ROWS_A_STEP = 50
 _RUNS_A_STEP = 10
-_MERGE_PAGES = 16
+_INDEX_ROWS_A_SLICE = 2_000
 _HASH_COLUMNS = {
     name: [column.name for column in table.columns if column.is_hash]
     for name, table in TABLES.items()
@@ -59,16 +58,9 @@ _NOTE_SYSTEM_PROMPTS = (
 
 def plan_upkeep(c: Connection) -> None:
     """Note the work that the rows of a store of version 6 need."""
-    for name, statement in LATER_INDEXES.items():
-        if " ON prompts(" in statement:  # empty so far
-            c.execute(statement)
-        else:
-            c.execute("INSERT INTO upkeep(task, position) VALUES(?, 0)", (name,))
-    create_text_index(c)
     newest = c.execute("SELECT max(n) FROM runs").fetchone()[0]
     if newest is not None:
         c.execute("INSERT INTO upkeep(task, position) VALUES(?, ?)", (_HASHES, newest))
-        c.execute("INSERT INTO unindexed(run) SELECT n FROM runs")
 
 
 def is_hashed(c: Connection) -> bool:
@@ -76,56 +68,28 @@ def is_hashed(c: Connection) -> bool:
     return c.execute("SELECT 1 FROM upkeep WHERE task = ?", (_HASHES,)).fetchone() is None
 
 
-def has_upkeep(c: Connection) -> bool:
-    """True if there is work left."""
-    sql = (
-        "SELECT EXISTS (SELECT 1 FROM upkeep) OR EXISTS (SELECT 1 FROM forgotten) "
-        "OR EXISTS (SELECT 1 FROM unindexed u JOIN runs r ON r.n = u.run "
-        "WHERE r.phase <> 'Running')"
-    )
+def has_slices(c: Connection) -> bool:
+    """True if `do_slice` has work."""
+    sql = "SELECT EXISTS (SELECT 1 FROM upkeep) OR EXISTS (SELECT 1 FROM forgotten)"
     return bool(c.execute(sql).fetchone()[0])
 
 
 def do_slice(c: Connection) -> bool:
-    """Do a slice of the work in the transaction at work.
-
-    Returns:
-        True if work was done; False if there was none.
-    """
+    """Do a slice of the work in the transaction at work; False if there was none."""
     until = time.monotonic() + SLICE_S
-    for work in (_delete_forgotten, _create_index, _move_hashes, _index_texts, _merge_texts):
-        if work(c, until):
-            return True
-    return False
+    return any(work(c, until) for work in (_delete_forgotten, _move_hashes))
 
 
-def do_deletion_slice(c: Connection) -> bool:
-    """Do a slice of the work that a deletion left. Returns False if there was none."""
-    until = time.monotonic() + SLICE_S
-    return _delete_forgotten(c, until) or _merge_texts(c, until)
-
-
-def _has_deletion(c: Connection) -> bool:
-    return bool(c.execute("SELECT EXISTS (SELECT 1 FROM forgotten)").fetchone()[0])
+def delete_slice(c: Connection) -> bool:
+    """Delete some rows of runs that were forgotten; False if there were none."""
+    return _delete_forgotten(c, time.monotonic() + SLICE_S)
 
 
 def _delete_forgotten(c: Connection, until: float) -> bool:
-    """Delete rows of runs that were forgotten, a few at a time; first their texts in the index."""
-    found = c.execute("SELECT run, position FROM forgotten ORDER BY run LIMIT 1").fetchone()
+    found = c.execute("SELECT run FROM forgotten ORDER BY run LIMIT 1").fetchone()
     if found is None:
         return False
-    run, position = found
-    if position is not None:
-        for i, text in enumerate(entries_of(c, run)):
-            if i >= position:
-                if time.monotonic() > until:
-                    c.execute("UPDATE forgotten SET position = ? WHERE run = ?", (i, run))
-                    return True
-                unindex_entry(c, run, i, text)
-        c.execute("UPDATE forgotten SET position = NULL WHERE run = ?", (run,))
-        c.execute("INSERT OR IGNORE INTO upkeep(task, position) VALUES(?, 0)", (_MERGE,))
-        # Not further in this slice: the rows may be many.
-        return True
+    (run,) = found
     for table in _CHILD_TABLES:
         while True:
             deleted = c.execute(_delete_some(table), (run, _ROWS_A_STEP)).rowcount
@@ -144,18 +108,6 @@ def _delete_some(table: str) -> str:
     second = TABLES[table].key.split("(")[1].split(")")[0].split(", ")[1]
     found = f"SELECT {second} FROM {table} WHERE run = ?1 LIMIT ?2"
     return f"DELETE FROM {table} WHERE run = ?1 AND {second} IN ({found})"
-
-
-def _create_index(c: Connection, until: float) -> bool:
-    """Create one index. It cannot be divided: a table is read once for it."""
-    for name, statement in LATER_INDEXES.items():
-        found = c.execute("SELECT 1 FROM upkeep WHERE task = ?", (name,)).fetchone()
-        # The indexes of turns come after their hashes have become numbers.
-        if found and (" ON runs(" in statement or is_hashed(c)):
-            c.execute(statement.replace(" INDEX ", " INDEX IF NOT EXISTS ", 1))
-            c.execute("DELETE FROM upkeep WHERE task = ?", (name,))
-            return True
-    return False
 
 
 def _move_hashes(c: Connection, until: float) -> bool:
@@ -186,50 +138,39 @@ def _move_hashes(c: Connection, until: float) -> bool:
     return True
 
 
-_NEXT_UNINDEXED = (
-    "SELECT u.run, u.position FROM unindexed u JOIN runs r ON r.n = u.run "
-    "WHERE r.phase <> 'Running' ORDER BY u.run DESC LIMIT 1"
-)
+def index_block(database: Database) -> bool:
+    """Index the texts of a block of runs; False if there is no block to index.
 
-
-def _index_texts(c: Connection, until: float) -> bool:
-    """Index the texts of runs that have ended; newest runs first."""
-    found = c.execute(_NEXT_UNINDEXED).fetchone()
-    if found is None or not has_text_index(c):
+    The texts are read outside of a transaction: making the rows takes 0.3 s.
+    """
+    with database.reading() as c:
+        block = next_block(c)
+    if block is None:
         return False
-    while found is not None and time.monotonic() < until:
-        run, position = found
-        for i, text in enumerate(entries_of(c, run)):
-            if i >= (position or 0):
-                if time.monotonic() > until:
-                    c.execute("UPDATE unindexed SET position = ? WHERE run = ?", (i, run))
-                    return True
-                index_entry(c, run, i, text)
-        c.execute("DELETE FROM unindexed WHERE run = ?", (run,))
-        found = c.execute(_NEXT_UNINDEXED).fetchone()
-    return True
-
-
-def _merge_texts(c: Connection, until: float) -> bool:
-    """Rewrite the index without the words of deleted runs."""
-    found = c.execute("SELECT position FROM upkeep WHERE task = ?", (_MERGE,)).fetchone()
-    if found is None:
-        return False
-    begin = not found[0]
-    while merge_entries(c, -_MERGE_PAGES if begin else _MERGE_PAGES):
-        begin = False
-        if time.monotonic() > until:
-            c.execute("UPDATE upkeep SET position = 1 WHERE task = ?", (_MERGE,))
+    token = new_id()
+    # First the note, then the texts: a run that is deleted from now on removes the note.
+    database.transact(partial(begin_block, block=block, token=token), durable=False)
+    with database.reading() as c:
+        rows = index_rows(c, block)
+    for i in range(0, len(rows), _INDEX_ROWS_A_SLICE):
+        part = rows[i : i + _INDEX_ROWS_A_SLICE]
+        work = partial(write_rows, block=block, token=token, rows=part)
+        if not database.transact(work, durable=False):
             return True
-    c.execute("DELETE FROM upkeep WHERE task = ?", (_MERGE,))
+    database.transact(partial(end_block, block=block, token=token), durable=False)
     return True
+
+
+def finish_upkeep(database: Database) -> None:
+    """Do all the work that is left."""
+    while database.transact(do_slice, durable=False) or index_block(database):
+        pass
 
 
 _IDLE_S = 2.0
 """Time without a run at work after which texts are indexed."""
 _PAUSE = 4.0
 """Pause after a slice, in times of its length: four fifths of a processor stay free."""
-_MERGE_WAIT_S = 1.0
 
 
 class UpkeepThread:
@@ -257,23 +198,22 @@ class UpkeepThread:
         if self._thread is not None:
             self._thread.join(timeout=2)
 
-    def finish_deletion(self) -> None:
-        """Delete the rows of runs that were forgotten; rewrite the index for a moment."""
-        until = time.monotonic() + _MERGE_WAIT_S
-        while self._database.transact(_has_deletion, durable=False) or time.monotonic() < until:
-            if not self._database.transact(do_deletion_slice, durable=False):
-                return
-        self.wake()
-
     def _work(self) -> None:
         while not self._stopped.wait(_IDLE_S):
             while self._is_idle() and not self._stopped.is_set():
                 began = time.monotonic()
                 try:
-                    if not self._database.transact(do_slice, wait_s=0, durable=False):
+                    if not self._do_some():
                         return
                 except Locked:
                     break
                 except StoreError:
                     return  # the next run says what is wrong with the store
                 self._stopped.wait(_PAUSE * (time.monotonic() - began))
+
+    def _do_some(self) -> bool:
+        with self._database.reading() as c:
+            has_work = has_slices(c)
+        if has_work:
+            return self._database.transact(do_slice, wait_s=0, durable=False)
+        return index_block(self._database)

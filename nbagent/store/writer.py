@@ -41,7 +41,8 @@ from nbagent.store.rows import (
     turn_end_us,
     turn_rows,
 )
-from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread
+from nbagent.store.text_index import RUNS_A_BLOCK, next_block
+from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread, delete_slice, has_slices
 
 _TABLES_OF_RUN = ("turns", "tool_runs", "messages", "open")
 _HASH_PLACES = {
@@ -181,8 +182,9 @@ class Store(StoreReader):
         grouped = len(self._cursors) > 1
         cursor = await self.database.commit(work, on_wait=on_wait, grouped=grouped, **options)
         if cursor is None:
-            del self._cursors[run_id]
-            self._upkeep.wake()
+            ended = self._cursors.pop(run_id)
+            if ended.row["n"] % RUNS_A_BLOCK == 0:  # a block of runs is full
+                self._upkeep.wake()
         else:
             self._cursors[run_id] = cursor
 
@@ -194,7 +196,6 @@ class Store(StoreReader):
             root, conversation = parent_ids or (run.parent_id, run.parent_id)
             row |= {"root_id": root, "conversation_id": row["conversation_id"] or conversation}
         row["n"] = c.execute(_INSERT_RUN, encode_row("runs", row)).lastrowid
-        c.execute("INSERT INTO unindexed(run) VALUES(?)", (row["n"],))
         if row["template_sha"]:
             started = row["started_at"]
             c.execute(NOTE_PROMPT, ("template", row["template_sha"], started, started))
@@ -309,8 +310,10 @@ class Store(StoreReader):
             return delete_runs(c, run_id, children=children)
 
         forgotten = self.database.transact(work)
-        self._upkeep.finish_deletion()
+        while self.database.transact(delete_slice, durable=False):
+            pass
         self.database.checkpoint()
+        self._upkeep.wake()
         return forgotten
 
     def counts(self) -> dict[str, int]:
@@ -320,6 +323,24 @@ class Store(StoreReader):
                 table: c.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
                 for table in ("runs", "turns", "tool_runs", "messages")
             }
+
+    def pending_work(self) -> str:
+        """Say what is still done on older rows; empty if nothing is."""
+        with self.database.reading() as c:
+            if has_slices(c):
+                return "rows of an earlier version are still being brought to this one"
+            return (
+                "the index for text search is still being made" if next_block(c) is not None else ""
+            )
+
+    def compact(self) -> None:
+        """Delete hashes that no row has any more, and free empty pages.
+
+        Raises:
+            StoreError: another kernel is busy.
+        """
+        self.database.transact(_delete_unused_hashes)
+        self.database.compact()
 
     def close(self) -> None:
         """Give up the lease and close the file. Runs still at work are then read as interrupted."""
@@ -413,6 +434,15 @@ def _note_system_prompts(c: Connection, turns: Iterable[Row]) -> None:
         if row["system_sha"]
     ]
     c.executemany(NOTE_PROMPT, uses)
+
+
+def _delete_unused_hashes(c: Connection) -> None:
+    used = " UNION ".join(
+        f"SELECT {column} FROM {name} WHERE {column} IS NOT NULL"
+        for name, places in _HASH_PLACES.items()
+        for column in (TABLE_COLUMNS[name][i] for i in places)
+    )
+    c.execute(f"DELETE FROM hashes WHERE n NOT IN ({used})")
 
 
 def _write_run_row(c: Connection, cursor: _RunCursor, row: Row) -> None:

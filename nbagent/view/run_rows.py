@@ -27,13 +27,16 @@ _HEADS = ("run", "began", "state", "prompt", "turns", "tokens", "by turn", "cost
 _NUMBERS = ("turns", "tokens", "cost", "time")
 
 
-def history_node(runs: Sequence[RunSummary], kernel: str = "", search: str = "") -> Node:
+def history_node(
+    runs: Sequence[RunSummary], kernel: str = "", search: str = "", note: str = ""
+) -> Node:
     """Draw the table. With a kernel it has a search field and a sort button for each column.
 
     Args:
         runs: the rows.
         kernel: `data-kernel` of the output that answers the buttons; empty: a plain table.
         search: the text by which the runs were found.
+        note: what was not searched, or what a sorting costs.
     """
     heads = [table_cell("th", [name, *_sorter(name, kernel)]) for name in _HEADS]
     rows = [_row(run, kernel) for run in runs]
@@ -52,7 +55,7 @@ def history_node(runs: Sequence[RunSummary], kernel: str = "", search: str = "")
         ROOT_CLASS,
         h("div", "nba-wide", field, " ", data_lm_suppress_shortcuts="true") if kernel else None,
         h("div", "nba-wide nba-wide-table nba-scrolls", table),
-        h("div", "nba-foot", h("small", "", total)),
+        h("div", "nba-foot", h("small", "", f"{total} · {note}" if note else total)),
         role="group",
         aria_label="runs",
         data_kernel=kernel or None,

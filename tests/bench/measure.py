@@ -94,15 +94,23 @@ def compared(
     return Row(name, statistics.median(ratios), "×", limit, note)
 
 
-def child(*arguments: str) -> Any:
-    """Run Python in a fresh process; what it prints last is its result, in JSON."""
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", *arguments],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def child(*arguments: str, timeout_s: float | None = None) -> Any:
+    """Run Python in a fresh process; what it prints last is its result, in JSON.
+
+    Raises:
+        TimeoutError: it lasted too long, and was ended.
+    """
+    try:
+        found = subprocess.run(
+            [sys.executable, "-W", "ignore", *arguments],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"{arguments[0]} lasted longer than {timeout_s:.0f} s") from None
     if found.returncode:
         raise RuntimeError(f"{arguments[0]} failed:\n{found.stderr[-2000:]}")
     return json.loads(found.stdout.splitlines()[-1])

@@ -71,7 +71,7 @@ OFFERED = {
     "%agent resume last --max-tu|": ["%agent resume last --max-turns"],
     "%agent resume --session|": [],
     "%agent fork last C01 --max-tu|": ["%agent fork last C01 --max-turns"],
-    "%agent doctor |": ["%agent doctor compact"],
+    "%agent doctor |": ["%agent doctor compact", "%agent doctor --drop-backup"],
     "%agent stop |": ["%agent stop --after-turn"],
     "%agent export last |": [
         f"%agent export last {word}" for word in ("md", "html", "jsonl", "openai", "cell", "otel")

@@ -37,7 +37,7 @@ class Case:
     asked: int = 1
     """How many requests the server gets."""
     stream: bool = True
-    timeout_s: float = 20.0
+    timeout_s: float = 60.0
 
 
 _WRONG, _BAD, _LIMITED = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE", "LLM_RATE_LIMITED"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from store.dying_process import Forker
 
 from nbagent.store.writer import Store
 
@@ -20,3 +21,11 @@ def store(home: Path) -> Iterator[Store]:
     opened = Store.open(home)
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def forker() -> Iterator[Forker]:
+    """The process that forks others."""
+    made = Forker()
+    yield made
+    made.close()

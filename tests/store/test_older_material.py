@@ -1,15 +1,14 @@
 """Material that an earlier nbagent kept is read and continued, and what is written is the same.
 
-`older_material/` was made by `make_older_material.py` with the code of commit f63caa8, and
-`expected.json` is what that code itself read in it. Names in Python have changed since; inside the
-files none has.
+`older_material/` was made by `make_older_material.py` with the code of commit f63caa8 (version 6 of
+the store), and `expected.json` is what that code itself read in it. Version 7 of the store has
+other forms of three documents and of hashes; all other cells are compared as they are.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -22,9 +21,11 @@ from typing import Any, cast
 import pytest
 from kernels import clean_environment
 
+from nbagent.store.columns import VERSION
+from nbagent.store.older_rows import current_rows
+
 HERE = Path(__file__).parent
 OLDER = HERE / "older_material"
-COMMIT = "f63caa8"
 EXACT = frozenset(
     (
         *("kind", "phase", "phase_before", "phase_after", "stop_reason", "error_code", "code"),
@@ -46,6 +47,8 @@ JSON_COLUMNS = (
     *("doc", "tags", "params", "variant", "args", "asked_args", "result", "notes"),
     *("tool_calls", "dropped_params"),
 )
+MOVED_OPTIONS = ("document", "graph", "edits", "drop", "holds_calls")
+"""Entries that version 6 kept among the options of a run; they are fields of their own now."""
 CURRENT_TO_OLDER = {
     "max_requests": "ceiling",
     "max_repeated_failures": "loop_limit",
@@ -142,16 +145,42 @@ def test_older_notebooks_conversations_and_audit_logs_are_read_as_they_were(
 
 
 def with_older_names(line: Any) -> Any:
-    """A line of an export, which has today's names of limits and options, with those of before."""
+    """A JSON value, which has today's names of limits and options, with those of before."""
     if isinstance(line, dict):
         fields = cast("dict[str, Any]", line)
         return {CURRENT_TO_OLDER.get(k, k): with_older_names(v) for k, v in fields.items()}
+    if isinstance(line, list):
+        return [with_older_names(item) for item in cast("list[Any]", line)]
     return line
+
+
+def in_older_form(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of an export in the form of version 6."""
+    if line["type"] != "run":
+        return with_older_names(line)
+    workflow, fork = line["workflow"] or {}, line["forked_from"] or {}
+    moved = {name: workflow.get(name) for name in ("document", "graph")}
+    moved |= {name: fork.get(name) for name in ("edits", "drop")}
+    moved["holds_calls"] = fork.get("defer_calls")
+    options = {**line["options"], **{name: it for name, it in moved.items() if it}}
+    names = {"workflow": workflow.get("name"), "forked_from": fork.get("turn_id")}
+    return with_older_names({**line, **names, "options": options})
+
+
+def without_moved_options(run: Any) -> Any:
+    """What a run was continued with, without the options that are no options any more."""
+    if isinstance(run, list):
+        return [without_moved_options(item) for item in cast("list[Any]", run)]
+    if not isinstance(run, dict) or "options" not in run:
+        return run
+    fields = cast("dict[str, Any]", run)
+    options = {k: v for k, v in fields["options"].items() if k not in MOVED_OPTIONS}
+    return {**fields, "options": options}
 
 
 def test_older_runs_are_exported_as_they_were(readings: dict[str, Any]) -> None:
     for was, is_now in zip(json_lines(OLDER / "records.jsonl"), readings["records"], strict=True):
-        assert with_older_names(is_now) == was
+        assert in_older_form(is_now) == was
 
 
 def test_older_runs_are_read_with_todays_names_of_limits(readings: dict[str, Any]) -> None:
@@ -175,7 +204,8 @@ def keys_of(line: Any) -> Iterator[str]:
 def test_older_runs_batches_and_recordings_are_continued_as_before(
     what: str, readings: dict[str, Any]
 ) -> None:
-    assert readings["continued runs"][what] == expected()["continued runs"][what]
+    before = without_moved_options(expected()["continued runs"][what])
+    assert with_older_names(readings["continued runs"][what]) == before
 
 
 def test_the_material_holds_each_kind_of_run() -> None:
@@ -236,6 +266,35 @@ def opened(material: Path) -> sqlite3.Connection:
     return store
 
 
+def as_today(table: str, rows: list[dict[str, Any]], version: int) -> list[dict[str, Any]]:
+    """Rows with documents in today's form, and with hashes as texts."""
+    made: list[dict[str, Any]] = []
+    for row in rows:
+        cells = {name: cell for name, cell in row.items() if cell is not None}
+        if cells.get("doc") and version == 6:
+            doc = json.loads(cells["doc"])
+            run = {"runs": [{"doc": {}}]}
+            cells["doc"] = current_rows({**run, table: [{**cells, "doc": doc}]})[table][0]["doc"]
+            for twice in ("source", "dropped_params") * (table == "turns"):  # columns, too
+                cells["doc"].get("response", {}).get("meta", {}).pop(twice, None)
+        elif cells.get("doc"):
+            cells["doc"] = json.loads(cells["doc"])
+            cells["doc"].pop("version", None)
+        if isinstance(cells.get("doc"), dict):
+            cells["doc"] = without_empty(cells["doc"])
+        made.append({k: v for k, v in cells.items() if k not in HASHES and v not in ({}, [])})
+    return made
+
+
+def without_empty(value: Any) -> Any:
+    """A document without empty values: version 6 wrote some that are left out now."""
+    if not isinstance(value, dict):
+        return value
+    fields = {k: without_empty(it) for k, it in cast("dict[str, Any]", value).items()}
+    return {k: it for k, it in fields.items() if it not in (None, {}, [], "", 0)}
+
+
+HASHES = ("system_sha", "toolset_sha", "tool_sha")
 TABLES = ("runs", "turns", "tool_runs", "messages", "scores", "batches", "texts", "open")
 ORDER = {"runs": "n", "texts": "sha", "batches": "name", "open": "run"}
 
@@ -243,11 +302,11 @@ ORDER = {"runs": "n", "texts": "sha", "batches": "name", "open": "run"}
 @pytest.mark.parametrize("table", TABLES)
 def test_each_table_is_written_with_the_cells_it_had(table: str, made: Path) -> None:
     rows: list[list[dict[str, Any]]] = []
-    for material in (OLDER, made):
+    for material, version in ((OLDER, 6), (made, VERSION)):
         with closing(opened(material)) as store:
             order = ORDER.get(table, "run, 2, 3")
             cells = [dict(row) for row in store.execute(f"SELECT * FROM {table} ORDER BY {order}")]
-            rows.append(row_shapes(cells))
+            rows.append(row_shapes(as_today(table, cells, version)))
     before, now = rows
     assert before, "the material has none"
     if table == "texts":  # their key is a hash
@@ -256,15 +315,38 @@ def test_each_table_is_written_with_the_cells_it_had(table: str, made: Path) -> 
         assert is_now == was
 
 
-def test_the_store_has_the_version_the_tables_and_the_columns_it_had(made: Path) -> None:
-    schemas: list[Any] = []
-    for material in (OLDER, made):
-        with closing(opened(material)) as store:
-            sql = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
-            pragmas = [store.execute(f"PRAGMA {it}").fetchone()[0] for it in PRAGMAS]
-            schemas.append([pragmas, [tuple(row) for row in store.execute(sql)]])
-    assert schemas[0][0] == [0x6E626167, 6]
-    assert schemas[1] == schemas[0]
+def test_each_hash_of_a_turn_stands_once_in_the_store(made: Path) -> None:
+    with closing(opened(made)) as store:
+        for table, columns in {"turns": HASHES[:2], "tool_runs": HASHES[2:]}.items():
+            for column in columns:
+                sql = f"SELECT DISTINCT typeof({column}) FROM {table} WHERE {column} IS NOT NULL"
+                assert [tuple(row) for row in store.execute(sql)] == [("integer",)]
+        shas = [row["sha"] for row in store.execute("SELECT sha FROM hashes")]
+        assert len(shas) == len(set(shas)) > 5
+
+
+def columns_of(store: sqlite3.Connection) -> dict[str, set[str]]:
+    tables = [
+        row["name"] for row in store.execute("SELECT * FROM sqlite_master WHERE type='table'")
+    ]
+    return {
+        table: {
+            row["name"] for row in store.execute(f"SELECT name FROM pragma_table_info('{table}')")
+        }
+        for table in tables
+    }
+
+
+def test_the_store_still_has_all_tables_and_columns_it_had(made: Path) -> None:
+    with closing(opened(OLDER)) as older, closing(opened(made)) as now:
+        before, after = columns_of(older), columns_of(now)
+        assert [older.execute(f"PRAGMA {it}").fetchone()[0] for it in PRAGMAS] == [0x6E626167, 6]
+        assert [now.execute(f"PRAGMA {it}").fetchone()[0] for it in PRAGMAS] == [
+            0x6E626167,
+            VERSION,
+        ]
+    for table, columns in before.items():
+        assert columns <= after[table]
 
 
 PRAGMAS = ("application_id", "user_version")
@@ -282,7 +364,11 @@ def test_each_line_of_json_is_written_with_the_keys_it_had(name: str, made: Path
     for material in (OLDER, made):
         file = material / name
         (file,) = [*file.iterdir()] if file.is_dir() else [file]
-        shapes.append([shape(with_older_names(line)) for line in json_lines(file)])
+        lines = json_lines(file)
+        if material == made:
+            is_export = name == "records.jsonl"
+            lines = [in_older_form(it) if is_export else with_older_names(it) for it in lines]
+        shapes.append([shape(line) for line in lines])
     before, now = shapes
     assert before, "the material has none"
     for was, is_now in zip(before, now, strict=True):
@@ -305,9 +391,11 @@ def saved(material: Path) -> list[Any]:
 def record_shape(record: dict[str, Any]) -> Any:
     if "escaped" in record:
         return {"escaped": record_shape(json.loads(record["escaped"]))}
-    tables = {name: it for name, it in record.items() if name != "version"}
-    shapes = {name: row_shapes(rows) for name, rows in tables.items()}
-    return {"version": record["version"], **shapes}
+    assert record["version"] in (6, VERSION)
+    tables = {name: it for name, it in record.items() if isinstance(it, list)}
+    return {
+        name: row_shapes(as_today(name, rows, record["version"])) for name, rows in tables.items()
+    }
 
 
 def test_a_notebook_is_saved_with_the_records_it_had(made: Path) -> None:
@@ -334,29 +422,3 @@ def test_the_document_of_a_workflow_is_written_as_before(made: Path) -> None:
     before, now = documents(OLDER), documents(made)
     assert "currentNodeId" in before["home/state/ID/workflow.md"]
     assert now == before
-
-
-# Both ways
-
-
-@pytest.mark.proof
-def test_the_earlier_code_opens_and_continues_what_is_written_today(
-    made: Path, tmp_path: Path
-) -> None:
-    if (git := shutil.which("git")) is None:
-        pytest.skip("git is not installed, which has the earlier code")
-    archived = subprocess.run(
-        [git, "archive", COMMIT, "nbagent"], cwd=HERE.parents[1], capture_output=True, check=False
-    )
-    if archived.returncode:
-        pytest.skip(f"the history here does not reach back to {COMMIT}")
-    code = tmp_path / "code"
-    code.mkdir()
-    subprocess.run(["tar", "-x"], input=archived.stdout, cwd=code, check=True)
-    earlier, today = read_by(tmp_path, made, code), read_by(tmp_path, made)
-    for one in (earlier, today):
-        one["read"]["store"] = comparable(one["read"]["store"])
-        # The store keeps the names of limits of before, an export has those of its own code.
-        one["records"] = [with_older_names(line) for line in one["records"]]
-    for part in ("read", "records", "continued runs"):
-        assert earlier[part] == today[part]
