@@ -583,9 +583,7 @@ def pragma_value(connection: Connection, name: str) -> int:
 
 def _is_our_bug(error: Exception) -> bool:
     # DataError: a value that is too long for a cell, on any disk.
-    return isinstance(
-        error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError
-    )
+    return isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError)
 
 
 def _bug_error(error: Exception) -> StoreError:

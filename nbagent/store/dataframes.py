@@ -106,8 +106,8 @@ class _Cells:
         sql = (
             f"SELECT {names} FROM json_each(?) i CROSS JOIN runs r ON r.n = i.value ORDER BY i.key"
         )
-        found = connection.execute(sql, (dump_json([*places]).decode(),)).fetchall()
-        for cells, added in zip(self._of_runs.values(), zip(*found, strict=True), strict=True):
+        run_rows = connection.execute(sql, (dump_json([*places]).decode(),)).fetchall()
+        for cells, added in zip(self._of_runs.values(), zip(*run_rows, strict=True), strict=True):
             cells.extend(added)
         self._run_places.extend(map(places.__getitem__, numbers))
 
@@ -274,16 +274,16 @@ def _check_category_values(
             for word in wanted
             if word not in known
             and not any(
-                _has_value(connection, one, name, word)
-                for one in searched
+                _has_value(connection, frame_with_column, name, word)
+                for frame_with_column in searched
                 for connection in connections
             )
         ]
         if not missing:
             continue
-        for one in searched:
+        for frame_with_column in searched:
             for connection in connections:
-                known |= _newest_values(connection, one, name)
+                known |= _newest_values(connection, frame_with_column, name)
         for wanted_value in missing:
             suggestions = [
                 known_value

@@ -86,10 +86,10 @@ def delete_slice(c: Connection) -> bool:
 
 
 def _delete_forgotten(c: Connection, until: float) -> bool:
-    found = c.execute("SELECT run FROM forgotten ORDER BY run LIMIT 1").fetchone()
-    if found is None:
+    row = c.execute("SELECT run FROM forgotten ORDER BY run LIMIT 1").fetchone()
+    if row is None:
         return False
-    (run,) = found
+    (run,) = row
     for table in _CHILD_TABLES:
         while True:
             deleted = c.execute(_delete_some(table), (run, _ROWS_A_STEP)).rowcount
@@ -103,19 +103,19 @@ def _delete_forgotten(c: Connection, until: float) -> bool:
 
 def _delete_some(table: str) -> str:
     if "WITHOUT ROWID" not in TABLES[table].key:
-        found = f"SELECT rowid FROM {table} WHERE run = ? LIMIT ?"
-        return f"DELETE FROM {table} WHERE rowid IN ({found})"
+        selected = f"SELECT rowid FROM {table} WHERE run = ? LIMIT ?"
+        return f"DELETE FROM {table} WHERE rowid IN ({selected})"
     second = TABLES[table].key.split("(")[1].split(")")[0].split(", ")[1]
-    found = f"SELECT {second} FROM {table} WHERE run = ?1 LIMIT ?2"
-    return f"DELETE FROM {table} WHERE run = ?1 AND {second} IN ({found})"
+    selected = f"SELECT {second} FROM {table} WHERE run = ?1 LIMIT ?2"
+    return f"DELETE FROM {table} WHERE run = ?1 AND {second} IN ({selected})"
 
 
 def _move_hashes(c: Connection, until: float) -> bool:
     """Replace hashes in older rows by their numbers, and note their prompts; newest runs first."""
-    found = c.execute("SELECT position FROM upkeep WHERE task = ?", (_HASHES,)).fetchone()
-    if found is None:
+    row = c.execute("SELECT position FROM upkeep WHERE task = ?", (_HASHES,)).fetchone()
+    if row is None:
         return False
-    (last,) = found
+    (last,) = row
     while last > 0 and time.monotonic() < until:
         between = {"first": last - _RUNS_A_STEP + 1, "last": last}
         for table, columns in _HASH_COLUMNS.items():
