@@ -28,7 +28,7 @@ from nbagent.store.frame_queries import (
 )
 from nbagent.store.record_cells import to_us
 from nbagent.store.rows import cell_text
-from nbagent.store.upkeep import is_hashed
+from nbagent.store.upkeep import is_current
 from nbagent.store.writer import Store
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def read_frame(
         _check_category_values(frame, filters, connections)
         made = _Cells(frame)
         for store, connection in zip(stores, connections, strict=True):
-            source = frame if name != "prompts" or is_hashed(connection) else PROMPTS_BY_SCAN
+            source = frame if name != "prompts" or is_current(connection) else PROMPTS_BY_SCAN
             query = _Query(source, filters, store, connection, sort)
             made.add(query.rows(_Cells(source).expressions()), connection)
         in_order = frame.sorted_after and not {"limit", "whole"} & filters.keys()

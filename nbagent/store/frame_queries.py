@@ -97,7 +97,6 @@ _PROMPTS_BY_SCAN = f"""(
 _OF_TEMPLATE = "FROM runs r WHERE r.template_sha = x.sha"
 _OF_SYSTEM = (
     "FROM turns t WHERE t.system_sha = (SELECT +h.n FROM hashes h WHERE h.sha = x.sha) "
-    "AND typeof(t.system_sha) = 'integer' "
     "AND t.run NOT IN (SELECT run FROM forgotten)"
 )
 _TARGET_NODE = '."currentNodeId.set"'

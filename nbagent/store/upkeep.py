@@ -16,6 +16,7 @@ from nbagent.contracts.canonical import new_id
 from nbagent.contracts.errors import StoreError
 from nbagent.store.columns import TABLES
 from nbagent.store.database import Connection, Database, Locked
+from nbagent.store.schema import TURN_INDEXES
 from nbagent.store.text_index import (
     begin_block,
     end_block,
@@ -58,14 +59,14 @@ _NOTE_SYSTEM_PROMPTS = (
 
 def plan_upkeep(c: Connection) -> None:
     """Note the work that the rows of a store of version 6 need."""
-    newest = c.execute("SELECT max(n) FROM runs").fetchone()[0]
-    if newest is not None:
-        c.execute("INSERT INTO upkeep(task, position) VALUES(?, ?)", (_HASHES, newest))
+    newest = c.execute("SELECT coalesce(max(n), 0) FROM runs").fetchone()[0]
+    tasks = {_HASHES: newest, **dict.fromkeys(TURN_INDEXES, 0)}
+    c.executemany("INSERT INTO upkeep(task, position) VALUES(?, ?)", tasks.items())
 
 
-def is_hashed(c: Connection) -> bool:
-    """True if all rows have their hashes in `hashes`, and `prompts` is complete."""
-    return c.execute("SELECT 1 FROM upkeep WHERE task = ?", (_HASHES,)).fetchone() is None
+def is_current(c: Connection) -> bool:
+    """True if no rows of version 6 are left: hashes are numbers, `prompts` is complete."""
+    return c.execute("SELECT 1 FROM upkeep").fetchone() is None
 
 
 def has_slices(c: Connection) -> bool:
@@ -77,7 +78,7 @@ def has_slices(c: Connection) -> bool:
 def do_slice(c: Connection) -> bool:
     """Do a slice of the work in the transaction at work; False if there was none."""
     until = time.monotonic() + SLICE_S
-    return any(work(c, until) for work in (_delete_forgotten, _move_hashes))
+    return any(work(c, until) for work in (_delete_forgotten, _move_hashes, _create_index))
 
 
 def delete_slice(c: Connection) -> bool:
@@ -135,6 +136,16 @@ def _move_hashes(c: Connection, until: float) -> bool:
         c.execute("UPDATE upkeep SET position = ? WHERE task = ?", (last, _HASHES))
     else:
         c.execute("DELETE FROM upkeep WHERE task = ?", (_HASHES,))
+    return True
+
+
+def _create_index(c: Connection, until: float) -> bool:
+    """Create one index of turns. It cannot be divided: 3 million turns are read in 5 s."""
+    row = c.execute("SELECT task FROM upkeep ORDER BY task LIMIT 1").fetchone()
+    if row is None:
+        return False
+    c.execute(TURN_INDEXES[row[0]])
+    c.execute("DELETE FROM upkeep WHERE task = ?", row)
     return True
 
 
