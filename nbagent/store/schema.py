@@ -27,6 +27,7 @@ _INDEXES = {
         # For the runs of a notebook that was renamed. Cells of batches are not searched.
         "CREATE INDEX runs_by_kernel ON runs(kernel_id) WHERE kernel_id IS NOT NULL",
         "CREATE INDEX runs_by_cell ON runs(cell_id) WHERE batch IS NULL",
+        "CREATE INDEX runs_by_workflow ON runs(workflow) WHERE workflow IS NOT NULL",
         "CREATE INDEX runs_by_start ON runs(started_at)",
         "CREATE INDEX runs_by_template ON runs(template_sha, started_at) "
         "WHERE template_sha IS NOT NULL",
