@@ -66,10 +66,6 @@ _ORIGINS = (
 _MAX_SEARCH_CHARS = 1_000
 _COMPARED_AT_ONCE = 100
 """Candidates of a search whose texts one statement compares."""
-_ORIGINS = (
-    "SELECT n, run_id, notebook, cell_id, kernel_id, file_id FROM runs WHERE {} AND batch IS NULL "
-    "ORDER BY n DESC LIMIT 100"
-)
 _HAS_TEXT = (
     # CROSS JOIN fixes the order: look up each run, instead of scanning all runs.
     "SELECT x.run_id FROM json_each(:numbers) i CROSS JOIN runs x ON x.n = i.value "
