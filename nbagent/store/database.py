@@ -463,7 +463,8 @@ def _check_version(path: Path) -> str:
     with contextlib.closing(_connect(path)) as c:
         version = pragma_value(c, "user_version")
         empty = not c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if pragma_value(c, "application_id") != APPLICATION_ID and not (empty and version == 0):
+        owner = pragma_value(c, "application_id")
+        if owner != APPLICATION_ID and (owner or version or not empty):
             raise StoreError(f"{path} is the database of another program; {_USE_OTHER_FOLDER}.")
         if version <= VERSION:
             return ""
@@ -583,9 +584,7 @@ def pragma_value(connection: Connection, name: str) -> int:
 
 def _is_our_bug(error: Exception) -> bool:
     # DataError: a value that is too long for a cell, on any disk.
-    return isinstance(
-        error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError
-    )
+    return isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError)
 
 
 def _bug_error(error: Exception) -> StoreError:
