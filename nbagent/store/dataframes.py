@@ -28,7 +28,7 @@ from nbagent.store.frame_queries import (
 )
 from nbagent.store.record_cells import to_us
 from nbagent.store.rows import cell_text
-from nbagent.store.upkeep import is_hashed
+from nbagent.store.upkeep import is_current
 from nbagent.store.writer import Store
 
 if TYPE_CHECKING:
@@ -40,8 +40,12 @@ _MAX_VALUES = 30_000
 """SQLite allows 32,766 parameters in a statement; the rest is for other filters."""
 _INDEXED_FILTERS = ("run", "run_id", "session", "batch", "name", "parent_id", "template_sha")
 """Filters that find their rows by an index."""
-_FIRST_WINDOW = 1_000
+_FIRST_RUNS = 100
 """Number of the newest runs in which the rows of `limit` are looked for first."""
+_MOST_RUNS = 10_000
+"""Runs whose numbers are written into a query."""
+_FEW_RUNS = 5_000
+"""Runs that are sorted faster than the newest runs are scanned."""
 _SUGGESTION_ROWS = 10_000
 """Newest rows whose values are suggested for a value that no row has."""
 
@@ -109,8 +113,8 @@ class _Cells:
         sql = (
             f"SELECT {names} FROM json_each(?) i CROSS JOIN runs r ON r.n = i.value ORDER BY i.key"
         )
-        found = connection.execute(sql, (dump_json([*places]).decode(),)).fetchall()
-        for cells, added in zip(self._of_runs.values(), zip(*found, strict=True), strict=True):
+        run_rows = connection.execute(sql, (dump_json([*places]).decode(),)).fetchall()
+        for cells, added in zip(self._of_runs.values(), zip(*run_rows, strict=True), strict=True):
             cells.extend(added)
         self._run_places.extend(map(places.__getitem__, numbers))
 
@@ -232,7 +236,7 @@ def read_frame(
         _check_category_values(frame, filters, connections)
         made = _Cells(frame)
         for store, connection in zip(stores, connections, strict=True):
-            source = frame if name != "prompts" or is_hashed(connection) else PROMPTS_BY_SCAN
+            source = frame if name != "prompts" or is_current(connection) else PROMPTS_BY_SCAN
             query = _Query(source, filters, store, connection, sort)
             made.add(query.rows(_Cells(source).expressions()), connection)
         in_order = frame.sorted_after and not {"limit", "whole"} & filters.keys()
@@ -300,16 +304,16 @@ def _check_category_values(
             for word in wanted
             if word not in known
             and not any(
-                _has_value(connection, one, name, word)
-                for one in searched
+                _has_value(connection, frame_with_column, name, word)
+                for frame_with_column in searched
                 for connection in connections
             )
         ]
         if not missing:
             continue
-        for one in searched:
+        for frame_with_column in searched:
             for connection in connections:
-                known |= _newest_values(connection, one, name)
+                known |= _newest_values(connection, frame_with_column, name)
         for wanted_value in missing:
             suggestions = [
                 known_value
@@ -366,15 +370,16 @@ class _Query:
         self._connection = connection
         self._conditions = ["1"]
         self._parameters: list[Any] = []
+        self._run_conditions: list[str] = []
+        """Conditions that only the row's run has to fulfil."""
+        self._run_parameters: list[Any] = []
         self._order = frame.order
         self._limit = -1
         for name, value in filters.items():
             if name == "run":
                 self._filter_run(store.find(_single_cell(name, value, "string")), filters)
             elif name in ("since", "until"):
-                comparison = ">=" if name == "since" else "<"
-                self._conditions.append(f"{frame.time_column} {comparison} ?")
-                self._parameters.append(_single_cell(name, value, TIMESTAMP))
+                self._filter_time(name, _single_cell(name, value, TIMESTAMP), filters)
             elif name == "limit":
                 self._limit = _single_cell(name, value, "Int64")
                 if self._limit < 0:
@@ -383,20 +388,29 @@ class _Query:
                 condition, arguments = _equality(frame, name, value)
                 self._conditions.append(condition)
                 self._parameters += arguments
+                if frame.expression(name).startswith("r."):
+                    self._run_conditions.append(condition)
+                    self._run_parameters += arguments
         self._newest_first = "limit" in filters and not sort
         if sort:
             self._order = f"{frame.expression(sort)} DESC"
         elif self._newest_first:
-            self._order = self._order.replace(",", " DESC,") + " DESC"
+            self._order = _newest_first(frame)
         elif frame.sorted_after:
             self._order = self._order if filters.get("whole") else ""
         elif "since" in filters and frame.run_number == "x.n":
             self._order = "+x.n"  # the index of times finds these rows, not a scan in their order
-        self._in_windows = (
-            self._newest_first
-            and bool(frame.run_number)
-            and not any(name in _INDEXED_FILTERS for name in filters)
-        )
+        self._has_run = "run" in filters
+
+    def _filter_time(self, name: str, moment: int, filters: Mapping[str, Any]) -> None:
+        condition = f"{self._frame.time_column} {'>=' if name == 'since' else '<'} ?"
+        if self._frame.run_number == "x.n" and "limit" in filters:
+            sql = f"SELECT count(*) FROM (SELECT 1 FROM runs x WHERE {condition} LIMIT {_FEW_RUNS})"
+            if self._connection.execute(sql, (moment,)).fetchone()[0] == _FEW_RUNS:
+                # `+`: without the index of times; all its rows would be sorted for the newest 50.
+                condition = f"+{condition}"
+        self._conditions.append(condition)
+        self._parameters.append(moment)
 
     def _filter_run(self, run_id: str, filters: Mapping[str, Any]) -> None:
         lineage = self._connection.execute(LINEAGE, (run_id,)).fetchall()
@@ -413,22 +427,37 @@ class _Query:
 
     def rows(self, expressions: Sequence[str]) -> list[tuple[Any, ...]]:
         """Read the rows; oldest first unless they are sorted."""
-        if not self._in_windows:
-            rows = self._read(expressions, "1")
+        if self._frame.is_nested and not self._has_run:
+            rows = self._read_by_run(expressions)
         else:
-            rows = self._read_newest(expressions)
+            rows = self._read(expressions, "1")
         return rows[::-1] if self._newest_first else rows
 
-    def _read_newest(self, expressions: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Read the newest rows from the newest runs: their number bounds each part of a UNION,
-        which LIMIT does not."""
-        newest = self._connection.execute("SELECT max(n) FROM runs").fetchone()[0] or 0
-        window = max(_FIRST_WINDOW, self._limit)
+    def _read_by_run(self, expressions: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Find the runs first and write their numbers into the query: they reach into a subquery,
+        which a condition on the run and LIMIT do not. The newest rows are in the newest runs."""
+        most = max(_FIRST_RUNS, self._limit) if self._newest_first else _MOST_RUNS + 1
         while True:
-            rows = self._read(expressions, f"{self._frame.run_number} > {newest - window}")
-            if len(rows) >= self._limit or window >= newest:
+            numbers = self._run_numbers(most)
+            is_all = len(numbers) < most
+            if len(numbers) > _MOST_RUNS:
+                bound = "1" if not self._newest_first else f"x.run >= {numbers[-1]}"
+            else:
+                bound = f"x.run IN ({','.join(map(str, numbers))})"
+            rows = self._read(expressions, bound)
+            if is_all or not self._newest_first or len(rows) >= self._limit:
                 return rows
-            window *= 8
+            most *= 8
+
+    def _run_numbers(self, most: int) -> list[int]:
+        """Numbers of the newest runs that the filters allow."""
+        conditions = [one for one in (*self._run_conditions, self._frame.run_condition) if one]
+        sql = (
+            f"SELECT r.n FROM runs r WHERE {' AND '.join(conditions or ['1'])} "
+            "ORDER BY r.n DESC LIMIT ?"
+        )
+        cursor = self._connection.execute(sql, (*self._run_parameters, most))
+        return [n for (n,) in cursor]
 
     def _read(self, expressions: Sequence[str], bound: str) -> list[tuple[Any, ...]]:
         sql = (

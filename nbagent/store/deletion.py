@@ -12,7 +12,7 @@ from nbagent.contracts.records import JUDGE_SUFFIX
 from nbagent.store.database import Connection
 from nbagent.store.reader import find_run_keys, select_keys
 from nbagent.store.text_index import drop_block_of
-from nbagent.store.upkeep import is_hashed
+from nbagent.store.upkeep import is_current
 
 _JUDGE_RUNS = (
     "WHERE run_id IN (SELECT judge_run_id FROM scores WHERE run = :n) "
@@ -68,8 +68,8 @@ _TIMES_OF_TEMPLATE = "SELECT min(started_at), max(started_at) FROM runs WHERE te
 def _has_hash(c: Connection, column: str) -> str:
     """SQL of the turns of other runs with a hash."""
     number = "(SELECT +h.n FROM hashes h WHERE h.sha = :sha)"
-    if is_hashed(c):
-        return f"t.{column} = {number} AND typeof(t.{column}) = 'integer' {_OF_OTHERS}"
+    if is_current(c):
+        return f"t.{column} = {number} {_OF_OTHERS}"
     return f"t.{column} IN (:sha, {number}) {_OF_OTHERS}"
 
 

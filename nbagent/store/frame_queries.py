@@ -1,6 +1,8 @@
 """The query of each frame, as data. Imports neither SQLite nor pandas.
 
-The frame's own row has the alias `x`, its run's row `r`. `columns` declares the columns.
+The frame's own row has the alias `x`, its run's row `r`. `columns` declares the columns. CROSS JOIN
+fixes the order: first the runs, newest first if so ordered, or found by an index of a filter, then
+their rows by key. SQLite itself would sort all rows of a session with a million runs.
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ class Frame:
     """SQL of the time for `since` and `until`; never NULL."""
     run_number: str = "x.run"
     """SQL of the number of the row's run."""
+    is_nested: bool = False
+    """The rows come from a subquery, into which conditions on the run do not reach."""
+    run_condition: str = ""
+    """SQL condition of the runs that can have rows."""
     sorted_after: bool = False
     """The rows are sorted after they were read: SQLite would sort a UNION with all its texts."""
     filters: dict[str, str] | None = None
@@ -97,7 +103,6 @@ _PROMPTS_BY_SCAN = f"""(
 _OF_TEMPLATE = "FROM runs r WHERE r.template_sha = x.sha"
 _OF_SYSTEM = (
     "FROM turns t WHERE t.system_sha = (SELECT +h.n FROM hashes h WHERE h.sha = x.sha) "
-    "AND typeof(t.system_sha) = 'integer' "
     "AND t.run NOT IN (SELECT run FROM forgotten)"
 )
 _TARGET_NODE = '."currentNodeId.set"'
@@ -200,16 +205,16 @@ FRAMES = {
     ),
     "turns": Frame(
         columns=declared.TURNS,
-        source="turns x JOIN runs r ON r.n = x.run "
+        source="runs r CROSS JOIN turns x ON x.run = r.n "
         "LEFT JOIN messages m ON m.run = x.run AND m.position = x.message_at",
-        order="x.run, x.turn",
+        order="r.n, x.turn",
         time_column="x.started_at",
     ),
     "tool_runs": Frame(
         columns=declared.TOOL_RUNS,
-        source="tool_runs x JOIN runs r ON r.n = x.run "
+        source="runs r CROSS JOIN tool_runs x ON x.run = r.n "
         "LEFT JOIN turns t ON t.run = x.run AND t.turn = x.turn",
-        order="x.run, x.turn, x.position",
+        order="r.n, x.turn, x.position",
         time_column="coalesce(x.queued_at, x.started_at, r.started_at)",
     ),
     "messages": Frame(
@@ -217,6 +222,7 @@ FRAMES = {
         source=_MESSAGES,
         order="x.run, x.position, x.turn",
         time_column="coalesce(x.at, r.started_at)",
+        is_nested=True,
         sorted_after=True,
         filters=_RUN_FILTERS,
     ),
@@ -225,12 +231,14 @@ FRAMES = {
         source=_TRANSITIONS,
         order="x.run, x.turn, x.position",
         time_column="x.at",
+        is_nested=True,
+        run_condition="r.workflow IS NOT NULL",
         filters=_RUN_FILTERS,
     ),
     "scores": Frame(
         columns=declared.SCORES,
-        source="scores x JOIN runs r ON r.n = x.run",
-        order="x.run, x.scorer, x.version",
+        source="runs r CROSS JOIN scores x ON x.run = r.n",
+        order="r.n, x.scorer, x.version",
         time_column="x.at",
         filters=_RUN_FILTERS,
     ),

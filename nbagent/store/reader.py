@@ -60,13 +60,13 @@ _FIND_RUN = (
     "WHERE run_id = :ref OR name = :ref OR (run_id >= lower(:ref) AND run_id < lower(:ref) || 'g') "
     "ORDER BY is_exact DESC, n DESC LIMIT 5"
 )
-_MAX_SEARCH_CHARS = 1_000
-_COMPARED_AT_ONCE = 100
-"""Candidates of a search whose texts one statement compares."""
 _ORIGINS = (
     "SELECT n, run_id, notebook, cell_id, kernel_id, file_id FROM runs WHERE {} AND batch IS NULL "
     "ORDER BY n DESC LIMIT 100"
 )
+_MAX_SEARCH_CHARS = 1_000
+_COMPARED_AT_ONCE = 100
+"""Candidates of a search whose texts one statement compares."""
 _HAS_TEXT = (
     # CROSS JOIN fixes the order: look up each run, instead of scanning all runs.
     "SELECT x.run_id FROM json_each(:numbers) i CROSS JOIN runs x ON x.n = i.value "
@@ -260,8 +260,8 @@ class StoreReader(ABC):
     def summaries(self, run_ids: Sequence[str]) -> list[RunSummary]:
         """Summarize these runs, in this order; ids that are not in the store are left out."""
         with self.reading() as c:
-            found = select_summaries(c, _RUNS_BY_ID, (dump_json([*run_ids]).decode(),))
-        by_id = {run.id: run for run in found}
+            summaries = select_summaries(c, _RUNS_BY_ID, (dump_json([*run_ids]).decode(),))
+        by_id = {run.id: run for run in summaries}
         return [by_id[run_id] for run_id in run_ids if run_id in by_id]
 
     def tree(self, session: str) -> list[RunNode]:
@@ -353,11 +353,11 @@ class StoreReader(ABC):
         values = {"like": f"%{pattern}%", "alone": not batches}
         with self.reading() as c:
             numbers, note = numbers_to_search(c, text)
-            found: list[str] = []
-            while len(found) < limit and (some := [*islice(numbers, _COMPARED_AT_ONCE)]):
+            run_ids: list[str] = []
+            while len(run_ids) < limit and (some := [*islice(numbers, _COMPARED_AT_ONCE)]):
                 rows = c.execute(_HAS_TEXT, {**values, "numbers": dump_json(some).decode()})
-                found += [run_id for (run_id,) in rows]
-        return SearchResult(found[:limit], note)
+                run_ids += [run_id for (run_id,) in rows]
+        return SearchResult(run_ids[:limit], note)
 
     def last_run(self, session: str | None = None) -> str | None:
         """Id of the run that started last, in a session or anywhere."""

@@ -27,6 +27,7 @@ _INDEXES = {
         # For the runs of a notebook that was renamed. Cells of batches are not searched.
         "CREATE INDEX runs_by_kernel ON runs(kernel_id) WHERE kernel_id IS NOT NULL",
         "CREATE INDEX runs_by_cell ON runs(cell_id) WHERE batch IS NULL",
+        "CREATE INDEX runs_by_workflow ON runs(workflow) WHERE workflow IS NOT NULL",
         "CREATE INDEX runs_by_start ON runs(started_at)",
         "CREATE INDEX runs_by_template ON runs(template_sha, started_at) "
         "WHERE template_sha IS NOT NULL",
@@ -35,24 +36,24 @@ _INDEXES = {
             f"CREATE INDEX history_by_{name} ON runs({name} DESC) WHERE batch IS NULL"
             for name in SORTED_BY_INDEX
         ),
-        # Rows of version 6 hold the hash itself: they get into the index when it is replaced by its
-        # number, in slices. An index of all rows would take minutes in one transaction.
-        *(
-            f"CREATE INDEX turns_by_{name} ON turns({name}_sha, run) "
-            f"WHERE typeof({name}_sha) = 'integer'"
-            for name in ("system", "toolset")
-        ),
         "CREATE INDEX prompts_by_first ON prompts(first_seen)",
         "CREATE INDEX prompts_by_last ON prompts(last_seen)",
     ),
 }
 """Statements of the indexes, by the version that has them first."""
+TURN_INDEXES = {
+    "turns_by_system": "CREATE INDEX turns_by_system ON turns(system_sha, run)",
+    "turns_by_toolset": "CREATE INDEX turns_by_toolset ON turns(toolset_sha, run)",
+}
+"""Indexes of hashes. A migrated store gets them when its hashes are numbers (`upkeep`): an index
+that grows with each of them would write a page for each row."""
 
 
 def create_statements() -> list[str]:
     """Statements that make an empty database a store."""
     indexes = (statement for statements in _INDEXES.values() for statement in statements)
-    return [*map(create_table, TABLES), *indexes, *fact_statements()]
+    tables = map(create_table, TABLES)
+    return [*tables, *indexes, *TURN_INDEXES.values(), *fact_statements()]
 
 
 def added_statements(version: int) -> list[str]:

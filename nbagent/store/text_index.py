@@ -95,8 +95,8 @@ def _unpacked(cell: bytes) -> int:
 
 def write_rows(c: Connection, block: int, token: str, rows: Iterable[IndexRow]) -> bool:
     """Write some rows of a block; False if it was taken by another process or a deletion."""
-    found = c.execute("SELECT token FROM blocks WHERE block = ?", (block,)).fetchone()
-    if found != (token,):
+    row = c.execute("SELECT token FROM blocks WHERE block = ?", (block,)).fetchone()
+    if row != (token,):
         return False
     c.executemany(
         "INSERT INTO grams(block, gram, runs) VALUES(?, ?, ?)",
@@ -169,10 +169,10 @@ def _bits_of_text(c: Connection, block: int, data: bytes) -> int:
     bits = -1
     for gram in grams:
         sql = "SELECT runs FROM grams WHERE block = ? AND gram = ?"
-        found = c.execute(sql, (block, int.from_bytes(gram, "big"))).fetchone()
-        if found is None:
+        row = c.execute(sql, (block, int.from_bytes(gram, "big"))).fetchone()
+        if row is None:
             return 0
-        bits &= _unpacked(found[0])
+        bits &= _unpacked(row[0])
         if not bits:
             return 0
     return bits

@@ -16,6 +16,7 @@ from nbagent.contracts.canonical import new_id
 from nbagent.contracts.errors import StoreError
 from nbagent.store.columns import TABLES
 from nbagent.store.database import Connection, Database, Locked
+from nbagent.store.schema import TURN_INDEXES
 from nbagent.store.text_index import (
     begin_block,
     end_block,
@@ -58,14 +59,14 @@ _NOTE_SYSTEM_PROMPTS = (
 
 def plan_upkeep(c: Connection) -> None:
     """Note the work that the rows of a store of version 6 need."""
-    newest = c.execute("SELECT max(n) FROM runs").fetchone()[0]
-    if newest is not None:
-        c.execute("INSERT INTO upkeep(task, position) VALUES(?, ?)", (_HASHES, newest))
+    newest = c.execute("SELECT coalesce(max(n), 0) FROM runs").fetchone()[0]
+    tasks = {_HASHES: newest, **dict.fromkeys(TURN_INDEXES, 0)}
+    c.executemany("INSERT INTO upkeep(task, position) VALUES(?, ?)", tasks.items())
 
 
-def is_hashed(c: Connection) -> bool:
-    """True if all rows have their hashes in `hashes`, and `prompts` is complete."""
-    return c.execute("SELECT 1 FROM upkeep WHERE task = ?", (_HASHES,)).fetchone() is None
+def is_current(c: Connection) -> bool:
+    """True if no rows of version 6 are left: hashes are numbers, `prompts` is complete."""
+    return c.execute("SELECT 1 FROM upkeep").fetchone() is None
 
 
 def has_slices(c: Connection) -> bool:
@@ -77,7 +78,7 @@ def has_slices(c: Connection) -> bool:
 def do_slice(c: Connection) -> bool:
     """Do a slice of the work in the transaction at work; False if there was none."""
     until = time.monotonic() + SLICE_S
-    return any(work(c, until) for work in (_delete_forgotten, _move_hashes))
+    return any(work(c, until) for work in (_delete_forgotten, _move_hashes, _create_index))
 
 
 def delete_slice(c: Connection) -> bool:
@@ -86,10 +87,10 @@ def delete_slice(c: Connection) -> bool:
 
 
 def _delete_forgotten(c: Connection, until: float) -> bool:
-    found = c.execute("SELECT run FROM forgotten ORDER BY run LIMIT 1").fetchone()
-    if found is None:
+    row = c.execute("SELECT run FROM forgotten ORDER BY run LIMIT 1").fetchone()
+    if row is None:
         return False
-    (run,) = found
+    (run,) = row
     for table in _CHILD_TABLES:
         while True:
             deleted = c.execute(_delete_some(table), (run, _ROWS_A_STEP)).rowcount
@@ -103,19 +104,19 @@ def _delete_forgotten(c: Connection, until: float) -> bool:
 
 def _delete_some(table: str) -> str:
     if "WITHOUT ROWID" not in TABLES[table].key:
-        found = f"SELECT rowid FROM {table} WHERE run = ? LIMIT ?"
-        return f"DELETE FROM {table} WHERE rowid IN ({found})"
+        selected = f"SELECT rowid FROM {table} WHERE run = ? LIMIT ?"
+        return f"DELETE FROM {table} WHERE rowid IN ({selected})"
     second = TABLES[table].key.split("(")[1].split(")")[0].split(", ")[1]
-    found = f"SELECT {second} FROM {table} WHERE run = ?1 LIMIT ?2"
-    return f"DELETE FROM {table} WHERE run = ?1 AND {second} IN ({found})"
+    selected = f"SELECT {second} FROM {table} WHERE run = ?1 LIMIT ?2"
+    return f"DELETE FROM {table} WHERE run = ?1 AND {second} IN ({selected})"
 
 
 def _move_hashes(c: Connection, until: float) -> bool:
     """Replace hashes in older rows by their numbers, and note their prompts; newest runs first."""
-    found = c.execute("SELECT position FROM upkeep WHERE task = ?", (_HASHES,)).fetchone()
-    if found is None:
+    row = c.execute("SELECT position FROM upkeep WHERE task = ?", (_HASHES,)).fetchone()
+    if row is None:
         return False
-    (last,) = found
+    (last,) = row
     while last > 0 and time.monotonic() < until:
         between = {"first": last - _RUNS_A_STEP + 1, "last": last}
         for table, columns in _HASH_COLUMNS.items():
@@ -135,6 +136,16 @@ def _move_hashes(c: Connection, until: float) -> bool:
         c.execute("UPDATE upkeep SET position = ? WHERE task = ?", (last, _HASHES))
     else:
         c.execute("DELETE FROM upkeep WHERE task = ?", (_HASHES,))
+    return True
+
+
+def _create_index(c: Connection, until: float) -> bool:
+    """Create one index of turns. It cannot be divided: 3 million turns are read in 5 s."""
+    row = c.execute("SELECT task FROM upkeep ORDER BY task LIMIT 1").fetchone()
+    if row is None:
+        return False
+    c.execute(TURN_INDEXES[row[0]])
+    c.execute("DELETE FROM upkeep WHERE task = ?", row)
     return True
 
 

@@ -87,8 +87,9 @@ _FROM_START = frozenset(
 )
 _END_PLACES = [i for i, name in enumerate(TABLE_COLUMNS["runs"]) if name not in _FROM_START]
 _UPDATE_RUN = (
-    f"UPDATE runs SET {', '.join(_value_sql('runs', TABLE_COLUMNS['runs'][i]) for i in _END_PLACES)}"
-    " WHERE n = ?"
+    "UPDATE runs SET "
+    + ", ".join(_value_sql("runs", TABLE_COLUMNS["runs"][i]) for i in _END_PLACES)
+    + " WHERE n = ?"
 )
 _END_DAMAGED = (
     "UPDATE runs SET phase = 'Failed', stop_reason = 'error', lease_id = NULL, error_code = ?, "

@@ -42,7 +42,7 @@ often."""
 _STARTING_S = 20.0
 """For the imports of a child, and for finding the runs that its call is about."""
 _OLD, _SMALL = session_name(60), session_name(57)
-"""A session that ended more than a year ago, and one with a few hundred runs."""
+"""A session that ended more than a year ago, and one with some 150 runs."""
 
 Call = Callable[[], object]
 
@@ -140,7 +140,7 @@ _CALLS: dict[str, Callable[[Store], Call]] = {
     "the last run of an old session": _call(find_run, "last", session=_OLD),
     "the last run of a notebook": lambda store: partial(store.last_run, None, "notebook-49.ipynb"),
     "store.load": _with_id(Store.load),
-    "store.tree(a session of hundreds)": lambda store: partial(store.tree, _SMALL),
+    "store.tree(a session of 150 runs)": lambda store: partial(store.tree, _SMALL),
     "conversation of a chain": lambda store: partial(store.conversation, _end_of_chain(store)),
     "request_of": _with_id(lambda store, run: store.request_of(run, "C01")),
 }

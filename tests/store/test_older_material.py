@@ -154,6 +154,10 @@ def with_older_names(line: Any) -> Any:
     return line
 
 
+ADDED_TO_RUNS = ("kernel_id", "file_id")
+"""Fields of a run that version 6 did not have."""
+
+
 def in_older_form(line: dict[str, Any]) -> dict[str, Any]:
     """A line of an export in the form of version 6."""
     if line["type"] != "run":
@@ -164,6 +168,7 @@ def in_older_form(line: dict[str, Any]) -> dict[str, Any]:
     moved["holds_calls"] = fork.get("defer_calls")
     options = {**line["options"], **{name: it for name, it in moved.items() if it}}
     names = {"workflow": workflow.get("name"), "forked_from": fork.get("turn_id")}
+    line = {name: it for name, it in line.items() if name not in ADDED_TO_RUNS}
     return with_older_names({**line, **names, "options": options})
 
 
