@@ -463,7 +463,8 @@ def _check_version(path: Path) -> str:
     with contextlib.closing(_connect(path)) as c:
         version = pragma_value(c, "user_version")
         empty = not c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if pragma_value(c, "application_id") != APPLICATION_ID and not (empty and version == 0):
+        owner = pragma_value(c, "application_id")
+        if owner != APPLICATION_ID and (owner or version or not empty):
             raise StoreError(f"{path} is the database of another program; {_USE_OTHER_FOLDER}.")
         if version <= VERSION:
             return ""

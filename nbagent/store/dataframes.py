@@ -79,6 +79,8 @@ class _Cells:
             self._names.append("turn")
         self._parts: list[list[Sequence[Any]]] = []
         """For each store, the cells of each name in `_names`, then the numbers of the runs."""
+        self._connections: list[Connection] = []
+        """The store of each part."""
         self._run_places: list[int] = []
         """Index in `_of_runs` of each row's run."""
 
@@ -100,6 +102,7 @@ class _Cells:
             if column is not None and column.is_hash:
                 part[i] = _hash_texts(part[i], connection)
         self._parts.append(part)
+        self._connections.append(connection)
         if not self._of_runs:
             return
         numbers = part[-1]
@@ -139,6 +142,19 @@ class _Cells:
             arrays[name] = array if order is None else array.take(order)
         return arrays
 
+    def damaged_cell(self) -> str:
+        """Say in which column and run a cell is that is no value of its dtype, if it is found."""
+        for part, connection in zip(self._parts, self._connections, strict=True):
+            for name, cells in zip(self._names, part[:-1], strict=True):
+                dtype = self._frame.dtype(name)
+                if name not in self._frame.by_name or _are_valid(dtype, cells):
+                    continue
+                at = next(i for i in range(len(cells)) if not _are_valid(dtype, cells[i : i + 1]))
+                sql = "SELECT run_id FROM runs WHERE n = ?"
+                row = connection.execute(sql, (part[-1][at],)).fetchone()
+                return f", column {name!r}" + (f" of run {row[0]}" if row else "")
+        return ""
+
     def _order(self, cells: Mapping[str, Sequence[Any]]) -> Any:
         """Places of the rows in their order: by store, run, position and turn."""
         import numpy as np
@@ -147,6 +163,14 @@ class _Cells:
         runs = np.concatenate([np.array(part[-1], dtype=np.int64) for part in self._parts])
         keys = [np.array(cells[name], dtype=np.float64) for name in ("turn", "position")]
         return np.lexsort((*keys, runs, stores))
+
+
+def _are_valid(dtype: Dtype, cells: Sequence[Any]) -> bool:
+    try:
+        array_of(dtype, cells)
+    except CORRUPT_ROW:
+        return False
+    return True
 
 
 @contextmanager
@@ -220,8 +244,10 @@ def read_frame(
             arrays = made.arrays(in_order=in_order)
         except CORRUPT_ROW as error:
             files = ", ".join(str(store.path) for store in stores)
-            problem = f"a cell in {files} is damaged ({error}); move a damaged file away"
-            raise StoreError(problem) from None
+            raise StoreError(
+                f"a cell in {files} is damaged{made.damaged_cell()} ({error}); name other runs to "
+                "read them (run_id=[…]), or move a damaged file away"
+            ) from None
     return _pandas().DataFrame(arrays, copy=False)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX
 from nbagent.store.database import Connection
-from nbagent.store.reader import find_run_row, select_rows
+from nbagent.store.reader import find_run_keys, select_keys
 from nbagent.store.text_index import drop_block_of
 from nbagent.store.upkeep import is_current
 
@@ -28,12 +28,12 @@ def delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...
     Returns:
         Ids of the deleted runs, the run's own first.
     """
-    rows = [find_run_row(c, run_id)]
+    rows = [find_run_keys(c, run_id)]
     for row in rows:  # grows: parents first
-        rows += select_rows(c, "runs", "WHERE parent_id = ? ORDER BY n", (row["run_id"],))
-        rows += select_rows(c, "runs", _JUDGE_RUNS, {"n": row["n"], "judge": JUDGE_SUFFIX})
+        rows += select_keys(c, "WHERE parent_id = ? ORDER BY n", (row["run_id"],))
+        rows += select_keys(c, _JUDGE_RUNS, {"n": row["n"], "judge": JUDGE_SUFFIX})
     ids = [row["run_id"] for row in rows]
-    continuing = [row["run_id"] for row in rows[1:] if row.get("parent_id")]
+    continuing = [row["run_id"] for row in rows[1:] if row["parent_id"]]
     if continuing and not children:
         raise UsageError(
             f"other runs continue run {ids[0][:8]} and would lose their beginning: "
@@ -53,7 +53,7 @@ def delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...
     for (n,) in numbers:
         drop_block_of(c, n)
         _delete_unused_texts(c, n)
-    for sha in {row["template_sha"] for row in rows if "template_sha" in row}:
+    for sha in {row["template_sha"] for row in rows if row["template_sha"]}:
         _renew_prompt(c, "template", sha, _TIMES_OF_TEMPLATE)
     return tuple(ids)
 

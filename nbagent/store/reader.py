@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.errors import StoreError, UsageError, describe_error
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import (
@@ -24,9 +24,10 @@ from nbagent.contracts.records import (
     RunSummary,
     trim_result,
 )
-from nbagent.store.columns import TABLE_COLUMNS, TABLES, Column
+from nbagent.store.columns import CORRUPT_ROW, TABLE_COLUMNS, TABLES, Column
 from nbagent.store.database import Connection
 from nbagent.store.frame_queries import FRAMES, LINEAGE
+from nbagent.store.record_cells import from_us
 from nbagent.store.rows import (
     Row,
     cell_text,
@@ -115,9 +116,18 @@ def select_rows(c: Connection, table: str, rest: str, parameters: Any = ()) -> l
     return [decode_row(table, TABLE_COLUMNS[table], cells) for cells in cursor]
 
 
-def find_run_row(c: Connection, run_id: str) -> Row:
-    """Select the row of a run; UsageError if there is none."""
-    rows = select_rows(c, "runs", "WHERE run_id = ?", (text_cell(run_id),))
+_KEYS = ("n", "run_id", "parent_id", "phase", "template_sha", "lease_id")
+
+
+def select_keys(c: Connection, rest: str, parameters: Any = ()) -> list[Row]:
+    """Select the cells of runs that connect rows; they are read where others are damaged."""
+    cursor = c.execute(f"SELECT {', '.join(_KEYS)} FROM runs {rest}", parameters)
+    return [dict(zip(_KEYS, cells, strict=True)) for cells in cursor]
+
+
+def find_run_keys(c: Connection, run_id: str) -> Row:
+    """Select the keys of a run; UsageError if there is none."""
+    rows = select_keys(c, "WHERE run_id = ?", (text_cell(run_id),))
     if not rows:
         raise UsageError(
             f"there is no run {run_id!r}; `nbagent.runs()` lists all runs", code="ENOENT"
@@ -125,33 +135,87 @@ def find_run_row(c: Connection, run_id: str) -> Row:
     return rows[0]
 
 
-def load_record(c: Connection, row: Row) -> RunRecord:
-    """Load the whole record of a run's row."""
-    n = {"n": row["n"]}
-    rows = {
-        table: select_rows(c, table, f"WHERE run = :n ORDER BY {order}", n)
-        for table, order in _ROW_ORDERS.items()
-    }
-    return record_from_rows(
-        {**rows, "runs": [row], "texts": select_rows(c, "texts", _TEXTS_OF_RUN, n)}
+def find_run_row(c: Connection, run_id: str) -> Row:
+    """Select the row of a run; UsageError if there is none, StoreError if it is damaged."""
+    run_id = find_run_keys(c, run_id)["run_id"]
+    try:
+        return select_rows(c, "runs", "WHERE run_id = ?", (run_id,))[0]
+    except CORRUPT_ROW as error:
+        raise _damage(run_id, error) from error
+
+
+def _damage(run_id: str, error: Exception) -> StoreError:
+    reason = describe_error(error).partition("\n")[0]
+    return StoreError(
+        f"the rows of run {run_id} are damaged ({reason}); all other runs can be used, and "
+        f"nbagent.forget({run_id!r}) deletes this one"
     )
 
 
+def load_record(c: Connection, row: Row) -> RunRecord:
+    """Load the whole record of a run's row; StoreError if it is damaged."""
+    n = {"n": row["n"]}
+    try:
+        rows = {
+            table: select_rows(c, table, f"WHERE run = :n ORDER BY {order}", n)
+            for table, order in _ROW_ORDERS.items()
+        }
+        texts = select_rows(c, "texts", _TEXTS_OF_RUN, n)
+        return record_from_rows({**rows, "runs": [row], "texts": texts})
+    except CORRUPT_ROW as error:
+        raise _damage(row["run_id"], error) from error
+
+
 def select_summaries(c: Connection, rest: str, parameters: Any = ()) -> list[RunSummary]:
-    """Summarize the runs that `rest` (SQL after `FROM runs`) selects, in its order."""
-    rows = select_rows(c, "runs", rest, parameters)
+    """Summarize the runs that `rest` (SQL after `FROM runs`) selects, in its order.
+
+    The summary of a run whose rows are damaged says so.
+    """
+    names = TABLE_COLUMNS["runs"]
+    rows = [
+        dict(zip(names, cells, strict=True))
+        for cells in c.execute(f"SELECT {_CELLS['runs']} FROM runs {rest}", parameters)
+    ]
     numbers = dump_json([row["n"] for row in rows]).decode()
     answers = dict(c.execute(_ANSWERS_OF_RUNS, (numbers,)).fetchall())
-    turns: dict[int, list[Row]] = defaultdict(list)
+    turns: dict[int, list[Sequence[Any]]] = defaultdict(list)
     for n, *cells in c.execute(_TURNS_OF_RUNS, (numbers,)):
-        turns[n].append(decode_row("turns", _TURN_COLUMNS, cells))
-    # The row of a run at work has no sums yet.
-    return [
-        load_record(c, row).summary()
-        if row["phase"] == "Running"
-        else summary_from_rows(row, turns[row["n"]], cell_text(answers[row["n"]] or ""))
-        for row in rows
-    ]
+        turns[n].append(cells)
+    return [_summary(c, row, turns[row["n"]], answers[row["n"]] or "") for row in rows]
+
+
+def _summary(
+    c: Connection, cells: Row, turns: Sequence[Sequence[Any]], answer: str | bytes
+) -> RunSummary:
+    try:
+        row = decode_row("runs", [*cells], [*cells.values()])
+        # The row of a run at work has no sums yet.
+        if row["phase"] == "Running":
+            return load_record(c, row).summary()
+        turn_rows = [decode_row("turns", _TURN_COLUMNS, turn) for turn in turns]
+        return summary_from_rows(row, turn_rows, str(cell_text(answer)))
+    except CORRUPT_ROW as error:
+        return _damaged_summary(cells, _damage(cells["run_id"], error))
+    except StoreError as error:
+        return _damaged_summary(cells, error)
+
+
+def _damaged_summary(cells: Row, error: StoreError) -> RunSummary:
+    """Summary of a run whose rows are damaged: the cells that place it in a list, and the error."""
+    texts = ("name", "parent_id", "notebook", "prompt")
+    placing = {name: cells[name] for name in texts if isinstance(cells[name], str)}
+    started = cells["started_at"]
+    is_time = isinstance(started, int) and 0 <= started < 1 << 52
+    return RunSummary(
+        id=cells["run_id"],
+        session=str(cells["session"] or ""),
+        model=str(cells["model"] or ""),
+        phase="Failed",
+        stop_reason="error",
+        error=error.info,
+        started_at=from_us(started if is_time else 0),
+        **placing,
+    )
 
 
 @dataclass(frozen=True, slots=True)

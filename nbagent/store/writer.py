@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.errors import StoreError
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -26,9 +27,9 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.store.columns import TABLE_COLUMNS, TABLES
 from nbagent.store.database import Connection, Database, Locked
 from nbagent.store.deletion import delete_runs
-from nbagent.store.leases import Lease, as_interrupted, leases_of
+from nbagent.store.leases import RUN_INTERRUPTED, Lease, as_interrupted, leases_of
 from nbagent.store.migrations import upgrade
-from nbagent.store.reader import StoreReader, load_record, select_rows
+from nbagent.store.reader import StoreReader, find_run_row, load_record, select_keys
 from nbagent.store.record_cells import from_us, to_us
 from nbagent.store.rows import (
     Row,
@@ -89,6 +90,10 @@ _UPDATE_RUN = (
     "UPDATE runs SET "
     + ", ".join(_value_sql("runs", TABLE_COLUMNS["runs"][i]) for i in _END_PLACES)
     + " WHERE n = ?"
+)
+_END_DAMAGED = (
+    "UPDATE runs SET phase = 'Failed', stop_reason = 'error', lease_id = NULL, error_code = ?, "
+    "error = ? WHERE n = ?"
 )
 _INSERT_RUN = _insert_sql("runs", "INSERT", n=_NEXT_RUN)
 
@@ -284,11 +289,11 @@ class Store(StoreReader):
         self._write_lease(c)
 
     def _dead_runs(self, c: Connection) -> list[tuple[Row, Lease | None]]:
-        """Runs in the phase Running whose process is dead, with its lease if there is one."""
+        """Keys of the runs in the phase Running whose process is dead, with its lease, if any."""
         rest = "WHERE phase = 'Running' AND lease_id IS NOT ?"
-        rows = select_rows(c, "runs", rest, (self._lease.id,))
+        rows = select_keys(c, rest, (self._lease.id,))
         leases = leases_of(c) if rows else {}
-        owned_rows = [(row, leases.get(row.get("lease_id", ""))) for row in rows]
+        owned_rows = [(row, leases.get(row["lease_id"])) for row in rows]
         return [
             (row, lease)
             for row, lease in owned_rows
@@ -297,8 +302,14 @@ class Store(StoreReader):
 
     def _close_dead_runs(self, c: Connection) -> None:
         """Write the end of the runs of dead kernels."""
-        for row, lease in self._dead_runs(c):
-            run = as_interrupted(load_record(c, row), from_us(lease.heartbeat) if lease else None)
+        for keys, lease in self._dead_runs(c):
+            try:
+                row = find_run_row(c, keys["run_id"])
+                run = load_record(c, row)
+            except StoreError:  # damaged rows: they stay, and the run is no longer at work
+                c.execute(_END_DAMAGED, (RUN_INTERRUPTED.code, RUN_INTERRUPTED.message, keys["n"]))
+                continue
+            run = as_interrupted(run, from_us(lease.heartbeat) if lease else None)
             _write_record(c, _RunCursor(row, 0, 0), run)
 
     @contextlib.contextmanager

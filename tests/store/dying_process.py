@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,7 +64,7 @@ class Counted(sqlite3.Connection):
 
 
 @contextlib.contextmanager
-def at_statement(number: int, act: Callable[[], None]) -> Iterator[None]:
+def at_statement(number: int, act: Callable[[], None]) -> Generator[None]:
     """Call `act` before the statement with this number, counted from 1 (0: never)."""
     left = number
 
@@ -137,7 +137,7 @@ def open_limited(home: Path, limit: int) -> None:
     store = Store.open(home)
     line = f"{store.warning} {store.counts()['runs']} runs"
     store.close()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     note(home.with_name("notes"), line)
 
 

@@ -97,9 +97,7 @@ def check_own_run(record: RunRecord, told: Told) -> None:
     for (turn_id,) in told.of("turn", record.id):
         assert turns[turn_id].response is not None
     for turn_id, call_id in told.of("result", record.id):
-        (result,) = [
-            it.result for it in turns[turn_id].tool_runs if it.tool_call_id == call_id
-        ]
+        (result,) = [it.result for it in turns[turn_id].tool_runs if it.tool_call_id == call_id]
         assert result is not None
         assert result.ok
 
@@ -163,7 +161,7 @@ def test_agents_killed_together_lose_double_and_corrupt_nothing(
     times: int, older: Older, forker: Forker, home: Path
 ) -> None:
     chance, ends = random.Random(times), Counter[str]()
-    for n in range(times):
+    for _ in range(times):
         copy_store(older.home, home)
         done = forker.run("work", home, to_forget=older.to_forget, **random_end(chance))
         where = check_killed(home, older)

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from engine.laws import check_file, check_run
-from store.made_records import record_of, plain_run
 from store.dying_process import Forker, at_statement, commit_all, crowd, notes
-from store.older_stores import FILE, copy_store, without_upkeep
+from store.made_records import plain_run, record_of
+from store.older_stores import without_upkeep
 
 import nbagent
 from nbagent.contracts.errors import StoreError
@@ -30,7 +30,7 @@ from nbagent.contracts.events import (
     TurnFinished,
     Waiting,
 )
-from nbagent.providers.offline import Script, call, calls, script, step
+from nbagent.providers.offline import Script, call, script, step
 from nbagent.session.stores import current_store
 from nbagent.store.writer import Store
 
@@ -213,8 +213,7 @@ def meeting(n: int) -> tuple[Script, Callable[..., Any], threading.Event, list[s
     async def meet(name: str) -> str:
         """Meet the others."""
         there.append(name)
-        while not go.is_set():
-            await asyncio.sleep(0.002)
+        await asyncio.to_thread(go.wait)
         return f"met as {name}"
 
     answers = [step(calls=[call("meet", name="a"), call("meet", name="b")])] * n
@@ -229,7 +228,9 @@ def test_a_stop_while_a_group_waits_for_another_writer_loses_nothing(tmp_path: P
     runs = [
         agent.start(
             f"Meet, {i}.",
-            on_event=lambda event, i=i: waits.append(str(i)) if isinstance(event, Waiting) else None,
+            on_event=lambda event, i=i: (
+                waits.append(str(i)) if isinstance(event, Waiting) else None
+            ),
         )
         for i in range(n)
     ]

@@ -51,7 +51,7 @@ class Older:
     """A store of version 6, and what is right after its migration."""
 
     home: Path
-    dump: list[str]
+    dump: list[tuple[str, Any]]
     schemas: dict[int, set[str]]
     readings: dict[str, Any]
 
@@ -112,6 +112,7 @@ KILL_STEPS = [
 def test_a_migration_killed_before_any_statement_leaves_the_store_before_or_after_it(
     step: int, older: Older, forker: Forker, tmp_path: Path
 ) -> None:
+    n = 0
     for n in count(1, step):
         home = copy_store(older.home, tmp_path / str(n))
         if forker.run("open", home, die_at=n):
@@ -128,27 +129,35 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 
 
+class Failure:
+    """Raises an error, and tells that it did."""
+
+    def __init__(self, error: str) -> None:
+        self.happened = False
+        self._error = ERRORS[error]
+
+    def __call__(self) -> None:
+        self.happened = True
+        raise self._error()
+
+
 @pytest.mark.parametrize("step", KILL_STEPS)
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_migration_that_fails_at_any_statement_leaves_the_store_before_or_after_it(
     error: str, step: int, older: Older, tmp_path: Path
 ) -> None:
+    n = 0
     for n in count(1, step):
         home = copy_store(older.home, tmp_path / str(n))
-        happened: list[int] = []
-
-        def fail() -> None:
-            happened.append(n)
-            raise ERRORS[error]()
-
+        fail = Failure(error)
         try:
             with at_statement(n, fail):
                 store = Store.open(home)
             with closing(store):
                 assert readings(store) == older.readings, "in memory, if not on disk"
         except (KeyboardInterrupt, StoreError):
-            assert happened
-        if not happened:
+            assert fail.happened
+        if not fail.happened:
             break
         assert not [*home.glob("*.part*")]
         check_whole(home, older)
@@ -400,19 +409,26 @@ def test_a_lease_of_a_live_process_keeps_the_store_from_being_migrated(
 # Disks that are nearly full
 
 
+def free_bytes(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """Let disks say that they have this free."""
+    usage = shutil.disk_usage(".")._replace(free=free)
+
+    def disk_usage(path: Path) -> Any:
+        return usage
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+
+
 def test_a_nearly_full_disk_is_said_before_anything_is_changed(
     older: Older, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = copy_store(older.home, tmp_path / "home")
-    before = {file.name: file.read_bytes() for file in older.home.iterdir()}
-    usage = shutil.disk_usage(home)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=19_000_000))
+    free_bytes(monkeypatch, 19_000_000)
     said = r"version 6, and bringing it to version 7 needs 20 MB .* 19 MB are free\. Nothing was"
     with pytest.raises(StoreError, match=said):
         Store.open(home)
     assert not [*home.glob("*backup*")]
     assert dump(copy_store(home, tmp_path / "copy") / FILE) == older.dump
-    assert before
     monkeypatch.undo()
     without_upkeep(monkeypatch)
     check_whole(home, older)
@@ -447,12 +463,11 @@ def test_a_store_on_a_small_disk_is_said_to_need_more(
         pytest.skip("no right to mount a disk")
     try:
         home = copy_store(older.home, disk / "home")
-        with pytest.raises(StoreError, match="Nothing was changed. Free some space"):
+        with pytest.raises(StoreError, match=r"Nothing was changed\. Free some space"):
             Store.open(home)
         assert dump(copy_store(home, tmp_path / "copy") / FILE) == older.dump
         # Now a disk that is full although it said otherwise.
-        usage = shutil.disk_usage(tmp_path)
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+        free_bytes(monkeypatch, 10**9)
         free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
         (disk / "filler").write_bytes(b"x" * (free - 40_000))
         with closing(Store.open(home)) as store:

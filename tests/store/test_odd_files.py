@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -133,7 +133,9 @@ def test_an_empty_file_becomes_a_store(home: Path) -> None:
 # Read-only
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root becomes another")
+@pytest.mark.skipif(
+    not hasattr(os, "getuid") or os.getuid() != 0, reason="only root becomes another"
+)
 @pytest.mark.parametrize("version", [6, 7])
 @pytest.mark.parametrize("in_log", [False, True], ids=["closed", "in the log"])
 def test_a_store_in_a_folder_of_somebody_else_is_read(
@@ -201,23 +203,47 @@ def test_the_rest_is_shown_where_a_row_is_damaged_and_the_row_is_named(
         assert [it for it in store.search("words of").run_ids if it in whole] == whole
         for run_id in whole:
             assert store.load(run_id) == records[run_id]
+        (damaged,) = store.summaries([RUNS[1]])
         try:
             assert store.load(RUNS[1]).id == RUNS[1]
+            said = ""
         except StoreError as error:
-            assert "damaged" in str(error)
-            assert RUNS[1] in str(error)
+            said = str(error)
+        assert f"the rows of run {RUNS[1]} are damaged" in said or not (said or damaged.error)
+        if damaged.error is not None:
+            assert f"the rows of run {RUNS[1]} are damaged" in damaged.error.message
+            assert f"nbagent.forget('{RUNS[1]}') deletes this one" in damaged.error.message
         write(store, plain_run(1, run_id="d" * 16))
         for name in ("runs", "turns", "tool_runs", "messages"):
+            read: Any = getattr(nbagent, name)
             try:
-                frame: Any = getattr(nbagent, name)(store=home)
+                frame, said = read(store=home), ""
             except StoreError as error:
-                assert RUNS[1] in str(error), "the row is named"
-                assert str(home / FILE) in str(error)
-                frame = getattr(nbagent, name)(store=home, run_id=[*whole, "d" * 16])
+                frame, said = read(store=home, run_id=[*whole, "d" * 16]), str(error)
+            assert not said or (f"of run {RUNS[1]}" in said and str(home / FILE) in said)
             assert {*whole, "d" * 16} <= set(frame["run_id"])
         store.forget(RUNS[1])
         assert ids_of(store) == [RUNS[0], RUNS[2], "d" * 16]
         finish_upkeep(store)
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_run_of_a_dead_process_stops_no_other(what: str, home: Path) -> None:
+    write_runs(home)
+    with closing(sqlite3.connect(home / FILE)) as c:
+        c.execute(
+            "UPDATE runs SET phase = 'Running', lease_id = 'gone' WHERE run_id = ?", RUNS[1:2]
+        )
+        c.execute(DAMAGE[what], {"b": RUNS[1]} if ":b" in DAMAGE[what] else {})
+        c.commit()
+    with closing(Store.open(home)) as store:
+        assert {RUNS[0], RUNS[2]} <= {run.id for run in store.runs()}
+        write(store, plain_run(1, run_id="d" * 16))
+        with store.reading() as c:
+            sql = "SELECT count(*) FROM runs WHERE phase = 'Running'"
+            assert c.execute(sql).fetchone() == (0,)
+        store.forget(RUNS[1])
+        assert len(store.runs()) == 3
 
 
 # Clocks
@@ -274,7 +300,7 @@ def test_a_run_that_died_before_the_clock_was_set_back_is_closed(
 
 
 @pytest.fixture
-def no_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def no_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Locks fail in the folder `home`, as on a network folder without a lock service."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
@@ -289,7 +315,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
     for name in ("lockf", "flock"):
         monkeypatch.setattr(fcntl, name, refusing(getattr(fcntl, name)))
-    yield tmp_path / "data"
+    return tmp_path / "data"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="tells a file by /proc")

@@ -136,6 +136,7 @@ def test_upkeep_killed_before_any_statement_goes_on_where_a_slice_ended(
     step: int, moments: list[Path], right: dict[str, Any], forker: Forker, tmp_path: Path
 ) -> None:
     states = [dump(moment / FILE, *IGNORED) for moment in moments]
+    n = 0
     for n in count(1, step):
         home = copy_store(moments[0], tmp_path / str(n))
         if forker.run("upkeep", home, die_at=n):
