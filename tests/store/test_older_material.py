@@ -179,7 +179,7 @@ def without_moved_options(run: Any) -> Any:
         return [without_moved_options(item) for item in cast("list[Any]", run)]
     fields: dict[str, Any] = cast("dict[str, Any]", run) if isinstance(run, dict) else {}
     if "options" not in fields:
-        return run
+        return cast("Any", run)
     options = {k: v for k, v in fields["options"].items() if k not in MOVED_OPTIONS}
     return {**fields, "options": options}
 
