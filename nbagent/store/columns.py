@@ -17,7 +17,8 @@ APPLICATION_ID = 0x6E626167
 OLDEST_VERSION = 6
 """Oldest version that is migrated. Versions 1 to 5 were never released."""
 OLDEST_READER = 7
-"""Oldest version whose code reads the stores of this version. Added columns do not raise it."""
+"""Oldest version whose code reads the stores of this version. Added columns do not raise it, except
+a column for a field that earlier versions read in `doc`: they would not find it there."""
 OLDEST_SAVED_VERSION = 5
 """Oldest version of the records in saved notebooks that is read. Version 6 only added columns."""
 CORRUPT_ROW = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)

@@ -92,12 +92,11 @@ def _delete_forgotten(c: Connection, until: float) -> bool:
         return False
     (run,) = row
     for table in _CHILD_TABLES:
-        while True:
-            deleted = c.execute(_delete_some(table), (run, _ROWS_A_STEP)).rowcount
-            if deleted < _ROWS_A_STEP:
-                break
+        rows = 1  # a row may hold megabytes
+        while c.execute(_delete_some(table), (run, rows)).rowcount == rows:
             if time.monotonic() > until:
                 return True
+            rows = min(2 * rows, _ROWS_A_STEP)
     c.execute("DELETE FROM forgotten WHERE run = ?", (run,))
     return True
 
