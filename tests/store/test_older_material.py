@@ -21,6 +21,7 @@ from typing import Any, cast
 import pytest
 from kernels import clean_environment
 
+import nbagent
 from nbagent.store.columns import VERSION
 from nbagent.store.older_rows import current_rows
 
@@ -142,6 +143,16 @@ def test_older_notebooks_conversations_and_audit_logs_are_read_as_they_were(
     what: str, readings: dict[str, Any]
 ) -> None:
     assert readings["read"][what] == expected()["read"][what]
+
+
+def test_a_notebook_that_version_5_saved_is_read() -> None:
+    notebook = nbagent.read_notebook(OLDER / "shown_5.json")
+    assert notebook.runs()["phase"].tolist() == ["WaitingUser"] * 2
+    assert notebook.turns()["turn_id"].tolist() == ["C01", "C02", "C03", "C03"]
+    assert notebook.tool_runs()["ok"].all()
+    first = notebook.open_run("last")
+    assert first.text
+    assert first.record.limits.max_turns > 0
 
 
 def with_older_names(line: Any) -> Any:
