@@ -211,9 +211,7 @@ def _hash_texts(cells: Sequence[Any], connection: Connection) -> list[Any]:
     return [hashes.get(cell, cell) for cell in cells]
 
 
-def read_frame(
-    stores: Sequence[Store], name: str, filters: dict[str, Any], *, sort: str = ""
-) -> pd.DataFrame:
+def read_frame(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> pd.DataFrame:
     """Read a frame: the rows of the stores one after the other, each oldest first.
 
     Args:
@@ -222,8 +220,6 @@ def read_frame(
         filters: column names with a value or a list of values; `run` (an id, the start of an id, a
             name, `"last"`), `since`, `until`, `limit` (the newest n of each store), and for
             messages `whole`.
-        sort: column whose largest cells come first, instead of oldest first; `limit` then keeps
-            the largest.
 
     Raises:
         UsageError: a filter is unknown, or no row can have its value.
@@ -237,7 +233,7 @@ def read_frame(
         made = _Cells(frame)
         for store, connection in zip(stores, connections, strict=True):
             source = frame if name != "prompts" or is_current(connection) else PROMPTS_BY_SCAN
-            query = _Query(source, filters, store, connection, sort)
+            query = _Query(source, filters, store, connection)
             made.add(query.rows(_Cells(source).expressions()), connection)
         in_order = frame.sorted_after and not {"limit", "whole"} & filters.keys()
         try:
@@ -364,7 +360,7 @@ class _Query:
         filters: Mapping[str, Any],
         store: Store,
         connection: Connection,
-        sort: str,
+        sort: str = "",
     ) -> None:
         self._frame = frame
         self._connection = connection

@@ -219,8 +219,8 @@ class Store(StoreReader):
             parent_ids = c.execute(sql, (run.parent_id,)).fetchone()
             root, conversation = parent_ids or (run.parent_id, run.parent_id)
             row |= {"root_id": root, "conversation_id": row["conversation_id"] or conversation}
-        cursor = c.execute(_INSERT_RUN, encode_row("runs", row))
-        row["n"] = n = cursor.lastrowid or 0
+        c.execute(_INSERT_RUN, encode_row("runs", row))
+        row["n"] = n = c.execute("SELECT last_insert_rowid()").fetchone()[0]
         # The number of a deleted run is used again, perhaps in a block that was indexed since.
         drop_block_of(c, n)
         if row["template_sha"]:

@@ -19,6 +19,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,9 +44,11 @@ from run_patterns import (
 
 from nbagent.contracts.canonical import dump_json, sha256_hex, sha_of
 from nbagent.contracts.records import JUDGE_SUFFIX, turn_id
-from nbagent.store.columns import TABLE_COLUMNS, create_statements
+from nbagent.store.columns import TABLE_COLUMNS
 from nbagent.store.database import FILE_NAME
 from nbagent.store.rows import encode_row, to_us
+from nbagent.store.schema import TURN_INDEXES, create_statements
+from nbagent.store.upkeep import finish_upkeep, plan_upkeep
 from nbagent.store.writer import Store
 
 MARKER = "made.json"
@@ -101,8 +104,14 @@ def make(folder: Path, runs: int, *, seed: int = 1) -> dict[str, Any]:
             table: c.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
             for table in TABLE_COLUMNS
         }
+        # The rows have their hashes as texts, as those of version 6: they are migrated below.
+        for name in TURN_INDEXES:
+            c.execute(f"DROP INDEX {name}")
+        plan_upkeep(c)
         c.execute("PRAGMA journal_mode = WAL")
     c.close()
+    with closing(Store.open(folder)) as store:
+        finish_upkeep(store.database)
     made |= {
         "seed": seed,
         "bytes": file.stat().st_size,

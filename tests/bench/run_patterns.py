@@ -21,7 +21,7 @@ from nbagent.contracts.errors import ErrorCode, ErrorInfo
 from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.records import Case, RunRecord, ScoreRecord, ToolRun, toolset_sha
 from nbagent.store.batches import save_scores
-from nbagent.store.columns import FRAMES, TABLE_COLUMNS, TIMESTAMP, TOKEN_COLUMNS
+from nbagent.store.columns import TABLE_COLUMNS, TABLES, TIMESTAMP, TOKEN_COLUMNS
 from nbagent.store.rows import encode_row, text_rows
 from nbagent.store.writer import Store
 
@@ -122,12 +122,8 @@ class Columns:
     def __init__(self, table: str) -> None:
         names = TABLE_COLUMNS[table]
         self.place = {name: i for i, name in enumerate(names)}
-        frame = FRAMES[table]
-        self.times = [
-            i
-            for i, name in enumerate(names)
-            if name in frame.columns and frame.dtype(name) == TIMESTAMP
-        ]
+        columns = TABLES[table].by_name
+        self.times = [i for i, name in enumerate(names) if columns[name].dtype == TIMESTAMP]
         self.tokens = [self.place[name] for name in TOKEN_COLUMNS if name in self.place]
         self.costs = [i for i, name in enumerate(names) if name.endswith("_usd")]
         vars(self).update(self.place)

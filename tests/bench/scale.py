@@ -32,6 +32,7 @@ from nbagent.contracts.events import TurnFinished
 from nbagent.contracts.records import RunRecord
 from nbagent.session.stores import current_store, find_run
 from nbagent.store.database import Connection, Database, Work
+from nbagent.store.migrations import upgrade
 from nbagent.store.writer import Store
 
 _LIMIT_MS, _SEARCH_LIMIT_MS = 50.0, 100.0
@@ -138,7 +139,9 @@ _CALLS: dict[str, Callable[[Store], Call]] = {
     "open_run(a name)": lambda store: partial(nbagent.open_run, _name(store)),
     "open_run(the start of an id)": _with_id(lambda store, run: nbagent.open_run(run[:7])),
     "the last run of an old session": _call(find_run, "last", session=_OLD),
-    "the last run of a notebook": lambda store: partial(store.last_run, None, "notebook-49.ipynb"),
+    "the last run of a notebook": lambda store: partial(
+        store.run_origins, notebook="notebook-49.ipynb"
+    ),
     "store.load": _with_id(Store.load),
     "store.tree(a session of 150 runs)": lambda store: partial(store.tree, _SMALL),
     "conversation of a chain": lambda store: partial(store.conversation, _end_of_chain(store)),
@@ -189,7 +192,7 @@ def _forget(store: Store) -> list[float]:
 def _lock_of_forget(store: Store) -> list[float]:
     path = store.path
     assert path is not None
-    database = _TimedDatabase.open(path.parent)
+    database = _TimedDatabase.open(path.parent, upgrade)
     assert isinstance(database, _TimedDatabase)
     own = Store(database)
     found: list[float] = []

@@ -162,7 +162,8 @@ def in_older_form(line: dict[str, Any]) -> dict[str, Any]:
     """A line of an export in the form of version 6."""
     if line["type"] != "run":
         return with_older_names(line)
-    workflow, fork = line["workflow"] or {}, line["forked_from"] or {}
+    workflow: dict[str, Any] = line["workflow"] or {}
+    fork: dict[str, Any] = line["forked_from"] or {}
     moved = {name: workflow.get(name) for name in ("document", "graph")}
     moved |= {name: fork.get(name) for name in ("edits", "drop")}
     moved["holds_calls"] = fork.get("defer_calls")
@@ -176,9 +177,9 @@ def without_moved_options(run: Any) -> Any:
     """What a run was continued with, without the options that are no options any more."""
     if isinstance(run, list):
         return [without_moved_options(item) for item in cast("list[Any]", run)]
-    if not isinstance(run, dict) or "options" not in run:
-        return run
-    fields = cast("dict[str, Any]", run)
+    fields: dict[str, Any] = cast("dict[str, Any]", run) if isinstance(run, dict) else {}
+    if "options" not in fields:
+        return cast("Any", run)
     options = {k: v for k, v in fields["options"].items() if k not in MOVED_OPTIONS}
     return {**fields, "options": options}
 
@@ -278,7 +279,7 @@ def as_today(table: str, rows: list[dict[str, Any]], version: int) -> list[dict[
         cells = {name: cell for name, cell in row.items() if cell is not None}
         if cells.get("doc") and version == 6:
             doc = json.loads(cells["doc"])
-            run = {"runs": [{"doc": {}}]}
+            run: dict[str, list[dict[str, Any]]] = {"runs": [{"doc": {}}]}
             cells["doc"] = current_rows({**run, table: [{**cells, "doc": doc}]})[table][0]["doc"]
             for twice in ("source", "dropped_params") * (table == "turns"):  # columns, too
                 cells["doc"].get("response", {}).get("meta", {}).pop(twice, None)
@@ -397,7 +398,9 @@ def record_shape(record: dict[str, Any]) -> Any:
     if "escaped" in record:
         return {"escaped": record_shape(json.loads(record["escaped"]))}
     assert record["version"] in (6, VERSION)
-    tables = {name: it for name, it in record.items() if isinstance(it, list)}
+    tables: dict[str, list[dict[str, Any]]] = {
+        name: it for name, it in record.items() if isinstance(it, list)
+    }
     return {
         name: row_shapes(as_today(name, rows, record["version"])) for name, rows in tables.items()
     }
