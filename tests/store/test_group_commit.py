@@ -30,6 +30,7 @@ from nbagent.contracts.events import (
     TurnFinished,
     Waiting,
 )
+from nbagent.contracts.messages import Message
 from nbagent.providers.offline import Script, call, script, step
 from nbagent.session.stores import current_store
 from nbagent.store.writer import Store
@@ -82,13 +83,20 @@ def broken_start(run_id: str, **changes: Any) -> Event:
 
 BROKEN: dict[str, tuple[Callable[[], Event], type[Exception]]] = {
     "a run that is there already": (lambda: broken_start("0" * 16), StoreError),
-    "a value that is no JSON": (lambda: broken_start("b" * 16, options={"a": object()}), TypeError),
+    "a value that is no JSON": (lambda: broken_start("e" * 16, options={"a": object()}), TypeError),
+    "a message that is no JSON, after its run": (
+        lambda: broken_start(
+            "e" * 16,
+            messages=(Message.of("user", "go").model_copy(update={"raw": {"a": object()}}),),
+        ),
+        TypeError,
+    ),
     "a number that is too large": (
-        lambda: broken_start("b" * 16, execution_count=2**70),
+        lambda: broken_start("e" * 16, execution_count=2**70),
         OverflowError,
     ),
-    "a value that is no cell": (lambda: broken_start("b" * 16, name=object()), StoreError),
-    "a text that is too long": (lambda: broken_start("b" * 16, prompt="x" * 300_000), StoreError),
+    "a value that is no cell": (lambda: broken_start("e" * 16, name=object()), StoreError),
+    "a text that is too long": (lambda: broken_start("e" * 16, prompt="x" * 300_000), StoreError),
 }
 
 
@@ -112,7 +120,7 @@ def test_an_error_of_one_run_rolls_back_no_other(what: str, store: Store) -> Non
         await asyncio.gather(commit_all(store, runs), broken())
 
     asyncio.run(both())
-    assert [type(failure) for failure in raised] == [error] * 5
+    assert [type(failure) for failure in raised] == [error] * 5, raised
     assert store.warning is None, "no disk failed"
     for events in runs.values():
         assert store.load(record_of(events).id) == record_of(events)

@@ -128,7 +128,7 @@ def test_a_run_is_forgotten_between_any_two_slices(
 @pytest.mark.parametrize(
     "step",
     [
-        pytest.param(131, id="some"),
+        pytest.param(29, id="some"),
         pytest.param(1, id="all", marks=[pytest.mark.proof, pytest.mark.timeout(3600)]),
     ],
 )
