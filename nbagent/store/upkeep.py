@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from nbagent.contracts.canonical import new_id
+from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.errors import StoreError
 from nbagent.store.columns import TABLES
 from nbagent.store.database import Connection, Database, Locked
+from nbagent.store.leases import leases_of
 from nbagent.store.schema import TURN_INDEXES
 from nbagent.store.text_index import (
     begin_block,
@@ -139,9 +140,11 @@ def _move_hashes(c: Connection, until: float) -> bool:
 
 
 def _create_index(c: Connection, until: float) -> bool:
-    """Create one index of turns. It cannot be divided: 3 million turns are read in 5 s."""
+    """Create one index of turns. It cannot be divided, and holds the write lock for seconds on a
+    million runs, so it waits until no other process has the store open."""
     row = c.execute("SELECT task FROM upkeep ORDER BY task LIMIT 1").fetchone()
-    if row is None:
+    now = utc_now()
+    if row is None or sum(lease.is_alive(now) for lease in leases_of(c).values()) > 1:
         return False
     c.execute(TURN_INDEXES[row[0]])
     c.execute("DELETE FROM upkeep WHERE task = ?", row)
@@ -224,6 +227,6 @@ class UpkeepThread:
     def _do_some(self) -> bool:
         with self._database.reading() as c:
             has_work = has_slices(c)
-        if has_work:
-            return self._database.transact(do_slice, wait_s=0, durable=False)
+        if has_work and self._database.transact(do_slice, wait_s=0, durable=False):
+            return True
         return index_block(self._database)
