@@ -2,6 +2,11 @@
 
 The only module that imports pandas, and only when a frame is read (the import takes 1.4 s of CPU).
 Pandas converts a filter's value to a cell of its column; SQLite compares it.
+
+Rows are read with sqlite3 and not through Arrow, although that takes half the time. Its driver for
+SQLite (ADBC) has its own copy of SQLite, but the locks on a file belong to the whole process: when
+the driver closes the store, all locks of this process on it are gone. Another process that closes
+the store then deletes the write-ahead log in which this process goes on writing: its runs are lost.
 """
 
 from __future__ import annotations
@@ -81,21 +86,22 @@ class _Cells:
             self._names.append("turn")
         self._parts: list[list[list[Any]]] = []
         """For each store, the cells of each name in `_names`, then the numbers of the runs."""
+        self._queries: list[_Query] = []
         self._connections: list[Connection] = []
         """The store of each part."""
         self._run_places: list[int] = []
         """Index in `_of_runs` of each row's run."""
 
-    def expressions(self) -> list[str]:
+    def expressions(self, frame: Frame) -> list[str]:
         """SQL of what is read for each row; the number of its run comes last."""
-        by_name = self._frame.by_name
         expressions = [
-            self._frame.expression(name) if name in by_name else f"x.{name}" for name in self._names
+            frame.expression(name) if name in frame.by_name else f"x.{name}" for name in self._names
         ]
-        return [*expressions, self._frame.run_number or "0"]
+        return [*expressions, frame.run_number or "0"]
 
-    def add(self, part: list[list[Any]], connection: Connection) -> None:
-        """Add the columns of a store: the cells of each of `expressions`."""
+    def add(self, query: _Query, connection: Connection) -> None:
+        """Add the cells of a store."""
+        part = query.columns(self.expressions(query.frame))
         if not part[-1]:
             return
         for i, name in enumerate(self._names):
@@ -103,6 +109,7 @@ class _Cells:
             if column is not None and column.is_hash:
                 part[i] = _hash_texts(part[i], connection)
         self._parts.append(part)
+        self._queries.append(query)
         self._connections.append(connection)
         if not self._of_runs:
             return
@@ -119,8 +126,8 @@ class _Cells:
             cells.extend(added)
         self._run_places.extend(map(places.__getitem__, numbers))
 
-    def arrays(self, *, in_order: bool = False) -> dict[str, Any]:
-        """Arrays of all columns of the frame; with `in_order` the rows are sorted first."""
+    def arrays(self) -> dict[str, Any]:
+        """Arrays of all columns of the frame."""
         import numpy as np
 
         places = np.array(self._run_places, dtype=np.intp)
@@ -128,7 +135,7 @@ class _Cells:
         for i, name in enumerate(self._names):
             parts = [part[i] for part in self._parts]
             cells[name] = parts[0] if len(parts) == 1 else [cell for part in parts for cell in part]
-        order = self._order(cells) if in_order and self._parts else None
+        order = self._order() if self._parts and len(self._frame.sources) > 1 else None
         arrays: dict[str, Any] = {}
         for name in self._frame.by_name:
             dtype = self._frame.dtype(name)
@@ -140,7 +147,11 @@ class _Cells:
                 array = _array_by_value(dtype, cells["turn"], _turn_id_cell)
             else:
                 array = _array_by_value(dtype, cells["model"], _provider_cell)
-            arrays[name] = array if order is None else array.take(order)
+            if order is not None:
+                array = array.take(order)
+                if dtype == "category":  # some words may be only in rows beyond the limit
+                    array = array.remove_unused_categories()
+            arrays[name] = array
         return arrays
 
     def damaged_cell(self) -> str:
@@ -156,14 +167,22 @@ class _Cells:
                 return f", column {name!r}" + (f" of run {row[0]}" if row else "")
         return ""
 
-    def _order(self, cells: Mapping[str, Sequence[Any]]) -> Any:
-        """Places of the rows in their order: by store, run, position and turn."""
+    def _order(self) -> Any:
+        """Places of the rows in their order, up to the limit of each store."""
         import numpy as np
 
-        stores = np.repeat(np.arange(len(self._parts)), [len(part[-1]) for part in self._parts])
-        runs = np.concatenate([np.array(part[-1], dtype=np.int64) for part in self._parts])
-        keys = [np.array(cells[name], dtype=np.float64) for name in ("turn", "position")]
-        return np.lexsort((*keys, runs, stores))
+        orders: list[Any] = []
+        n_before = 0
+        for query, part in zip(self._queries, self._parts, strict=True):
+            cells = dict(zip(self._names, part, strict=False))
+            keys: list[Any] = [np.array(cells[name], np.float64) for name in ("turn", "position")]
+            if not query.is_whole:
+                keys.append(np.array(part[-1], dtype=np.int64))
+            order: Any = np.lexsort(keys) + n_before
+            n_cut = 0 if query.limit < 0 else max(len(order) - query.limit, 0)
+            orders.append(order[n_cut:])
+            n_before += len(order)
+        return np.concatenate(orders)
 
 
 def _are_valid(dtype: Dtype, cells: Sequence[Any]) -> bool:
@@ -222,11 +241,9 @@ def read_frame(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> p
         made = _Cells(frame)
         for store, connection in zip(stores, connections, strict=True):
             source = frame if name != "prompts" or is_current(connection) else PROMPTS_BY_SCAN
-            query = _Query(source, filters, store, connection)
-            made.add(query.columns(_Cells(source).expressions()), connection)
-        in_order = frame.sorted_after and not {"limit", "whole"} & filters.keys()
+            made.add(_Query(source, filters, store, connection), connection)
         try:
-            arrays = made.arrays(in_order=in_order)
+            arrays = made.arrays()
         except CORRUPT_ROW as error:
             files = ", ".join(str(store.path) for store in stores)
             raise StoreError(
@@ -325,17 +342,21 @@ def _has_value(connection: Connection, frame: Frame, name: str, value: str) -> b
     condition, arguments = _equality(frame, name, value)
     # The order has no use for an index of the column, which is faster wherever there is one.
     order = "" if name in _INDEXED_FILTERS else f"ORDER BY {_newest_first(frame)}"
-    sql = f"SELECT 1 FROM {frame.source} WHERE {condition} {order} LIMIT 1"
-    return connection.execute(sql, arguments).fetchone() is not None
+    statements = (
+        f"SELECT 1 FROM {source} WHERE {condition} {order} LIMIT 1" for source in frame.sources
+    )
+    return any(connection.execute(sql, arguments).fetchone() for sql in statements)
 
 
 def _newest_values(connection: Connection, frame: Frame, name: str) -> set[str]:
     """Values of a column in the newest rows."""
-    sql = (
-        f"SELECT {frame.expression(name)} FROM {frame.source} "
-        f"ORDER BY {_newest_first(frame)} LIMIT {_SUGGESTION_ROWS}"
-    )
-    cells = {cell for (cell,) in connection.execute(sql) if cell is not None}
+    cells: set[Any] = set()
+    for source in frame.sources:
+        sql = (
+            f"SELECT {frame.expression(name)} FROM {source} "
+            f"ORDER BY {_newest_first(frame)} LIMIT {_SUGGESTION_ROWS}"
+        )
+        cells.update(cell for (cell,) in connection.execute(sql) if cell is not None)
     column = frame.by_name.get(name)
     texts = _hash_texts([*cells], connection) if column and column.is_hash else cells
     return {str(cell_text(cell)) for cell in texts}
@@ -352,7 +373,7 @@ class _Query:
         connection: Connection,
         sort: str = "",
     ) -> None:
-        self._frame = frame
+        self.frame = frame
         self._connection = connection
         self._conditions = ["1"]
         self._parameters: list[Any] = []
@@ -360,15 +381,15 @@ class _Query:
         """Conditions that only the row's run has to fulfil."""
         self._run_parameters: list[Any] = []
         self._order = frame.order
-        self._limit = -1
+        self.limit = -1
         for name, value in filters.items():
             if name == "run":
                 self._filter_run(store.find(_single_cell(name, value, "string")), filters)
             elif name in ("since", "until"):
                 self._filter_time(name, _single_cell(name, value, TIMESTAMP), filters)
             elif name == "limit":
-                self._limit = _single_cell(name, value, "Int64")
-                if self._limit < 0:
+                self.limit = _single_cell(name, value, "Int64")
+                if self.limit < 0:
                     raise UsageError(f"limit must be a whole number from 0, not {value!r}")
             elif name != "whole":
                 condition, arguments = _equality(frame, name, value)
@@ -382,15 +403,17 @@ class _Query:
             self._order = f"{frame.expression(sort)} DESC"
         elif self._newest_first:
             self._order = _newest_first(frame)
-        elif frame.sorted_after:
-            self._order = self._order if filters.get("whole") else ""
+        elif len(frame.sources) > 1:
+            self._order = ""
         elif "since" in filters and frame.run_number == "x.n":
             self._order = "+x.n"  # the index of times finds these rows, not a scan in their order
         self._has_run = "run" in filters
+        self.is_whole = bool(filters.get("whole"))
+        """The rows are those of a conversation, also of the runs before this one."""
 
     def _filter_time(self, name: str, moment: int, filters: Mapping[str, Any]) -> None:
-        condition = f"{self._frame.time_column} {'>=' if name == 'since' else '<'} ?"
-        if self._frame.run_number == "x.n" and "limit" in filters:
+        condition = f"{self.frame.time_column} {'>=' if name == 'since' else '<'} ?"
+        if self.frame.run_number == "x.n" and "limit" in filters:
             sql = f"SELECT count(*) FROM (SELECT 1 FROM runs x WHERE {condition} LIMIT {_FEW_RUNS})"
             if self._connection.execute(sql, (moment,)).fetchone()[0] == _FEW_RUNS:
                 # `+`: without the index of times; all its rows would be sorted for the newest 50.
@@ -405,19 +428,21 @@ class _Query:
             # One system message is enough.
             own = f"(x.position >= 0 OR x.run = {lineage[0][0]})"
             self._conditions += [f"({' OR '.join(parts)})", own]
-            self._order = "x.position, x.turn"
         else:
             # The number itself, not a parameter: SQLite then pushes the condition down into each
             # part of a UNION and uses its key.
-            self._conditions.append(f"{self._frame.run_number} = {lineage[0][0]}")
+            self._conditions.append(f"{self.frame.run_number} = {lineage[0][0]}")
 
     def columns(self, expressions: Sequence[str]) -> list[list[Any]]:
-        """Read the cells of each expression; oldest first unless they are sorted."""
-        if self._frame.is_nested and not self._has_run:
+        """Read the cells of each expression; oldest first unless they are sorted.
+
+        A frame with several sources has the rows of each, at most `limit` of each, in any order.
+        """
+        if self.frame.is_nested and not self._has_run:
             columns = self._read_by_run(expressions)
         else:
             columns = self._read(expressions, "1")
-        if self._newest_first:
+        if self._newest_first and len(self.frame.sources) == 1:
             for column in columns:
                 column.reverse()
         return columns
@@ -425,7 +450,7 @@ class _Query:
     def _read_by_run(self, expressions: Sequence[str]) -> list[list[Any]]:
         """Find the runs first and write their numbers into the query: they reach into a subquery,
         which a condition on the run and LIMIT do not. The newest rows are in the newest runs."""
-        most = max(_FIRST_RUNS, self._limit) if self._newest_first else _MOST_RUNS + 1
+        most = max(_FIRST_RUNS, self.limit) if self._newest_first else _MOST_RUNS + 1
         while True:
             numbers = self._run_numbers(most)
             is_all = len(numbers) < most
@@ -434,13 +459,13 @@ class _Query:
             else:
                 bound = f"x.run IN ({','.join(map(str, numbers))})"
             columns = self._read(expressions, bound)
-            if is_all or not self._newest_first or len(columns[0]) >= self._limit:
+            if is_all or not self._newest_first or len(columns[0]) >= self.limit:
                 return columns
             most *= 8
 
     def _run_numbers(self, most: int) -> list[int]:
         """Numbers of the newest runs that the filters allow."""
-        conditions = [one for one in (*self._run_conditions, self._frame.run_condition) if one]
+        conditions = [one for one in (*self._run_conditions, self.frame.run_condition) if one]
         sql = (
             f"SELECT r.n FROM runs r WHERE {' AND '.join(conditions or ['1'])} "
             "ORDER BY r.n DESC LIMIT ?"
@@ -449,16 +474,17 @@ class _Query:
         return [n for (n,) in cursor]
 
     def _read(self, expressions: Sequence[str], bound: str) -> list[list[Any]]:
-        sql = (
-            f"SELECT {', '.join(expressions)} FROM {self._frame.source} "
-            f"WHERE {' AND '.join((bound, *self._conditions))} "
-            f"{self._order and f'ORDER BY {self._order}'} LIMIT ?"
-        )
         columns = [list[Any]() for _ in expressions]
-        cursor = self._connection.execute(sql, (*self._parameters, self._limit))
-        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-            for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
-                column.extend(cells)
+        for source in self.frame.sources:
+            sql = (
+                f"SELECT {', '.join(expressions)} FROM {source} "
+                f"WHERE {' AND '.join((bound, *self._conditions))} "
+                f"{self._order and f'ORDER BY {self._order}'} LIMIT ?"
+            )
+            cursor = self._connection.execute(sql, (*self._parameters, self.limit))
+            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+                for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+                    column.extend(cells)
         return columns
 
 
@@ -554,9 +580,9 @@ def array_of(dtype: Dtype, cells: Sequence[Any]) -> Any:
             cells = [_frame_text(cell) if type(cell) is bytes else cell for cell in cells]
         objects = np.array(cells, dtype=object)
         if dtype == "string":
-            return pd.array(objects, dtype="string")
+            return pd.array(objects, dtype=_string_dtype())
         codes, labels = pd.factorize(objects, sort=True)
-        categories: Any = pd.Index(labels, dtype="string")
+        categories: Any = pd.Index(labels, dtype=_string_dtype())
         return pd.Categorical.from_codes(codes, categories=categories)
     # None becomes NaN. No integer column exceeds 2**53, so float64 is exact.
     numbers = np.array(cells, dtype=np.float64)
@@ -573,6 +599,21 @@ def array_of(dtype: Dtype, cells: Sequence[Any]) -> Any:
             numbers[missing] = -(2.0**63)  # NaT
             moments: Any = pd.DatetimeIndex(numbers.astype(np.int64).view("M8[us]"))
             return moments.tz_localize("UTC")
+
+
+def _string_dtype() -> Any:
+    """Dtype of texts. Its storage is the same whether pyarrow is installed or not, so that the
+    frames of one store are equal everywhere; `pd.options.mode.string_storage` chooses another."""
+    pd = _pandas()
+    storage = pd.options.mode.string_storage
+    return pd.StringDtype("python" if storage == "auto" else storage)
+
+
+def _inferred(cells: Any) -> Any:
+    """Series with the dtype that fits its cells."""
+    series = cells.convert_dtypes()
+    is_text = isinstance(series.dtype, _pandas().StringDtype)
+    return series.astype(_string_dtype()) if is_text else series
 
 
 def _frame_text(cell: bytes) -> str:
@@ -595,9 +636,9 @@ def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     except (TypeError, ValueError):
         raise UsageError(f"{column!r} is not JSON; use a column such as 'args'") from None
     added = {
-        f"{column}.{key}": pd.Series(
-            [row.get(key) for row in objects], index=table.index, dtype=object
-        ).convert_dtypes()
+        f"{column}.{key}": _inferred(
+            pd.Series([row.get(key) for row in objects], index=table.index, dtype=object)
+        )
         for key in dict.fromkeys(key for row in objects for key in row)
     }
     return pd.concat([table, pd.DataFrame(added, index=table.index)], axis=1)

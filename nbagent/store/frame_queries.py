@@ -37,7 +37,9 @@ class Frame:
     """A frame: its columns, and the query of its rows."""
 
     columns: tuple[Column, ...]
-    source: str
+    sources: tuple[str, ...]
+    """SQL behind FROM; with several, the frame has the rows of each, sorted after they were read:
+    SQLite would copy and sort a UNION with all its texts."""
     order: str
     time_column: str
     """SQL of the time for `since` and `until`; never NULL."""
@@ -47,8 +49,6 @@ class Frame:
     """The rows come from a subquery, into which conditions on the run do not reach."""
     run_condition: str = ""
     """SQL condition of the runs that can have rows."""
-    sorted_after: bool = False
-    """The rows are sorted after they were read: SQLite would sort a UNION with all its texts."""
     filters: dict[str, str] | None = None
     """SQL of filters that are no column of the frame."""
 
@@ -77,16 +77,19 @@ class Frame:
 _RUN_FILTERS = {"session": "r.session", "batch": "r.batch", "model": "r.model"}
 """Facts of the run by which each frame with runs can be filtered."""
 _SYSTEM_SHA = "coalesce((SELECT h.sha FROM hashes h WHERE h.n = t.system_sha), t.system_sha)"
-_MESSAGES = f"""(
+_MESSAGES = """(
     SELECT m.run, m.position + s.shared_messages AS position, m.turn, m.role, m.source,
         coalesce(m.text, (SELECT c.result FROM tool_runs c
             WHERE c.run = m.run AND c.turn = m.turn AND c.position = m.call)) AS text,
         m.reasoning, m.tool_calls, m.tool_call_id, m.tool_name, m.chars, m.has_image, m.at
     FROM messages m JOIN runs s ON s.n = m.run WHERE m.position >= 0
-    UNION ALL
-    SELECT t.run, -1, min(t.turn), 'system', 'system', s.text, NULL, NULL, NULL, NULL,
-        length(s.text), 0, t.started_at
-    FROM turns t JOIN texts s ON s.sha = {_SYSTEM_SHA} GROUP BY t.run, t.system_sha
+) x JOIN runs r ON r.n = x.run"""
+# `+`: grouped in the order of the index of hashes, it would scan the turns of all runs.
+_SYSTEM_MESSAGES = f"""(
+    SELECT t.run, -1 AS position, min(t.turn) AS turn, 'system' AS role, 'system' AS source, s.text,
+        NULL AS reasoning, NULL AS tool_calls, NULL AS tool_call_id, NULL AS tool_name,
+        length(s.text) AS chars, 0 AS has_image, t.started_at AS at
+    FROM turns t JOIN texts s ON s.sha = {_SYSTEM_SHA} GROUP BY t.run, +t.system_sha
 ) x JOIN runs r ON r.n = x.run"""
 _PROMPTS_BY_SCAN = f"""(
     SELECT template_sha AS sha, 'template' AS kind, coalesce(template, prompt) AS text,
@@ -198,37 +201,40 @@ _PROMPT_COLUMNS = (
 FRAMES = {
     "runs": Frame(
         columns=declared.RUNS,
-        source="runs x",
+        sources=("runs x",),
         order="x.n",
         time_column="x.started_at",
         run_number="x.n",
     ),
     "turns": Frame(
         columns=declared.TURNS,
-        source="runs r CROSS JOIN turns x ON x.run = r.n "
-        "LEFT JOIN messages m ON m.run = x.run AND m.position = x.message_at",
+        sources=(
+            "runs r CROSS JOIN turns x ON x.run = r.n "
+            "LEFT JOIN messages m ON m.run = x.run AND m.position = x.message_at",
+        ),
         order="r.n, x.turn",
         time_column="x.started_at",
     ),
     "tool_runs": Frame(
         columns=declared.TOOL_RUNS,
-        source="runs r CROSS JOIN tool_runs x ON x.run = r.n "
-        "LEFT JOIN turns t ON t.run = x.run AND t.turn = x.turn",
+        sources=(
+            "runs r CROSS JOIN tool_runs x ON x.run = r.n "
+            "LEFT JOIN turns t ON t.run = x.run AND t.turn = x.turn",
+        ),
         order="r.n, x.turn, x.position",
         time_column="coalesce(x.queued_at, x.started_at, r.started_at)",
     ),
     "messages": Frame(
         columns=declared.MESSAGES,
-        source=_MESSAGES,
+        sources=(_MESSAGES, _SYSTEM_MESSAGES),
         order="x.run, x.position, x.turn",
         time_column="coalesce(x.at, r.started_at)",
         is_nested=True,
-        sorted_after=True,
         filters=_RUN_FILTERS,
     ),
     "transitions": Frame(
         columns=_TRANSITION_COLUMNS,
-        source=_TRANSITIONS,
+        sources=(_TRANSITIONS,),
         order="x.run, x.turn, x.position",
         time_column="x.at",
         is_nested=True,
@@ -237,14 +243,14 @@ FRAMES = {
     ),
     "scores": Frame(
         columns=declared.SCORES,
-        source="runs r CROSS JOIN scores x ON x.run = r.n",
+        sources=("runs r CROSS JOIN scores x ON x.run = r.n",),
         order="r.n, x.scorer, x.version",
         time_column="x.at",
         filters=_RUN_FILTERS,
     ),
     "prompts": Frame(
         columns=_PROMPT_COLUMNS,
-        source="prompts x",
+        sources=("prompts x",),
         order="x.first_seen, x.sha",
         time_column="x.last_seen",
         run_number="",
@@ -253,6 +259,6 @@ FRAMES = {
 PROMPTS_BY_SCAN = replace(
     FRAMES["prompts"],
     columns=tuple(replace(column, sql="") for column in _PROMPT_COLUMNS),
-    source=_PROMPTS_BY_SCAN,
+    sources=(_PROMPTS_BY_SCAN,),
 )
 """The frame of prompts from all runs and turns, for a store whose table is not complete yet."""
