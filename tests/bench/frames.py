@@ -44,9 +44,9 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
             return least(name, took, "ms", limit_ms, f"{found.shape[1]} columns")
 
         # `limit`: as many messages as turns; there are twice as many.
-        yield one("turns", "turns", n, 500.0)
-        yield one("tool runs", "tool_runs", n, 700.0)
-        yield one("messages", "messages", n, 900.0, limit=n)
+        yield one("turns", "turns", n, 450.0)
+        yield one("tool runs", "tool_runs", n, 450.0)
+        yield one("messages", "messages", n, 450.0, limit=n)
         own = 2 * _TURNS_A_RUN + 2
         yield one(f"messages of one run among {2 * n:,}", "messages", own, 30.0, run=ids[0])
         store.close()

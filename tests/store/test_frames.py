@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from itertools import cycle
+from itertools import cycle, zip_longest
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,80 @@ def test_limit_takes_the_newest_and_shows_them_oldest_first(name: str, store: St
         )
 
 
+def test_limit_is_of_each_store_also_where_runs_were_written_side_by_side(
+    store: Store, tmp_path: Path
+) -> None:
+    other = Store.open(tmp_path / "other")
+    for number, written in enumerate((store, other)):
+        runs = [plain_run(40 + i, run_id=f"{number}{i}" * 8, text="word") for i in range(3)]
+        write(written, [event for events in zip_longest(*runs) for event in events if event])
+    alone = [read(one, "messages") for one in (store, other)]
+    for df in alone:
+        assert len(df) == 3 * 2 + 2 * (40 + 41 + 42)
+        for _, of_run in df.groupby("run_id", sort=False):
+            assert of_run["position"].tolist() == [*range(-1, len(of_run) - 1)]
+        assert df["run_id"].drop_duplicates().is_monotonic_increasing
+    for n in (1, 90, 100, 1_000):
+        pd.testing.assert_frame_equal(
+            dataframes.read_frame([store, other], "messages", {"limit": n}).astype(object),
+            pd.concat([df.tail(n) for df in alone], ignore_index=True).astype(object),
+        )
+    whole = read(store, "messages", run="02" * 8, whole=True)
+    last = read(store, "messages", run="02" * 8, whole=True, limit=7)
+    assert last["role"].cat.categories.tolist() == ["assistant", "tool"]
+    assert last["position"].tolist() == whole["position"].tolist()[-7:] == [*range(78, 85)]
+    assert len(read(store, "messages", run="02" * 8, whole=True, limit=0)) == 0
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cell", "another"),
+    [
+        ("string", "text", None),
+        ("string", None, "text"),
+        ("string", "half \ud83d".encode("utf-8", "surrogatepass"), "text"),
+        ("string", 5, "text"),
+        ("category", "word", None),
+        ("category", None, "word"),
+        ("category", b"half \xed\xa0\xbd", "word"),
+        ("Int64", 2**53 - 1, None),
+        ("Int64", None, 1),
+        ("Float64", 0.1, 1),
+        ("boolean", 1, None),
+        ("boolean", None, 0),
+        ("datetime64[us, UTC]", 1_700_000_000_000_001, None),
+        ("datetime64[us, UTC]", None, 0),
+    ],
+)
+def test_cells_are_the_same_in_a_column_of_one_value_and_of_several(
+    dtype: Any, cell: Any, another: Any
+) -> None:
+    alone = dataframes.array_of(dtype, [cell] * 3)
+    among = dataframes.array_of(dtype, [cell, another, cell])
+    assert str(alone.dtype) == str(among.dtype)
+    for found in (alone, among):
+        values = [None if pd.isna(value) else value for value in (found[0], found[2])]
+        assert values == [None if pd.isna(among[0]) else among[0]] * 2
+    assert (cell is None) == alone.isna().all()
+
+
+@pytest.mark.parametrize("cells", [["text"] * 3, ["text", None, 1]], ids=["all", "one"])
+def test_a_text_among_numbers_is_an_error_also_if_all_are_texts(cells: list[Any]) -> None:
+    with pytest.raises(ValueError, match="could not convert string to float: 'text'"):
+        dataframes.array_of("Int64", cells)
+
+
+@pytest.mark.parametrize("cells", [["a", None], ["a", "a"], [None, None], []], ids=str)
+def test_dtypes_of_texts_do_not_depend_on_pyarrow(
+    cells: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if it were installed: pandas then chooses another dtype for "string".
+    monkeypatch.setattr("pandas.core.arrays.string_.HAS_PYARROW", True)
+    texts, words = (dataframes.array_of(dtype, cells) for dtype in ("string", "category"))
+    assert texts.dtype.storage == words.categories.dtype.storage == "python"
+    assert [None if pd.isna(cell) else cell for cell in texts] == cells
+
+
 def test_tokens_that_no_turn_reported_are_missing_and_not_none(store: Store) -> None:
     record, events = Maker(1).run(n_turns=0)
     write(store, events)
@@ -426,6 +501,7 @@ def test_a_column_of_json_becomes_columns() -> None:
     found: Any = nbagent.expand(frame, "args")
     assert found.columns.tolist() == ["args", "args.city", "args.n", "args.deep"]
     assert found["args.city"].fillna("").tolist() == ["Oslo", "", "Bergen", ""]
+    assert found["args.city"].dtype == pd.StringDtype("python")
     assert found["args.n"].dtype == "Int64"
     assert found.loc[7, "args.deep"] == {"a": 1}
     empty: Any = nbagent.expand(frame.iloc[:0], "args")
@@ -436,33 +512,47 @@ def test_a_column_of_json_becomes_columns() -> None:
         nbagent.expand(found, "args.city")
 
 
+# Amount of work
+
+
+def steps(n_runs: int, frame: str, filters: dict[str, Any], n_rows: int) -> int:
+    """Steps of SQLite's machine, in hundreds, to read a frame of at least so many rows."""
+    count = [0]
+    store = Store.memory()
+    story = Story()
+    story.turn("It is 42.")
+    story.end()
+    for i in range(n_runs):
+        run, case = f"{i:016x}", Case(batch="b", row_key=f"r{i}", sha=f"{i}")
+        turns = tuple(turn.model_copy(update={"run_id": run}) for turn in story.run.turns)
+        store.add(story.run.model_copy(update={"id": run, "turns": turns, "case": case}))
+        said = ScoreRecord(run_id=run, scorer="s", value=True, by="me", at=START)
+        save_scores(store, [said])
+
+    def step() -> int:
+        count[0] += 1
+        return 0
+
+    with store.reading() as connection:
+        connection.set_progress_handler(step, 100)
+    assert len(dataframes.read_frame([store], frame, filters)) >= n_rows
+    store.close()
+    return count[0]
+
+
 @pytest.mark.parametrize("frame", ["runs", "turns", "tool_runs", "messages", "scores"])
 @pytest.mark.parametrize("filters", [{}, {"batch": "b"}], ids=["all", "of a batch"])
 def test_four_times_as_many_runs_are_about_four_times_the_work(
     frame: str, filters: dict[str, Any]
 ) -> None:
-    def work(n: int) -> int:
-        """Steps of SQLite's machine, in hundreds."""
-        steps = [0]
-        store = Store.memory()
-        story = Story()
-        story.turn("It is 42.")
-        story.end()
-        for i in range(n):
-            run, case = f"{i:016x}", Case(batch="b", row_key=f"r{i}", sha=f"{i}")
-            turns = tuple(turn.model_copy(update={"run_id": run}) for turn in story.run.turns)
-            store.add(story.run.model_copy(update={"id": run, "turns": turns, "case": case}))
-            said = ScoreRecord(run_id=run, scorer="s", value=True, by="me", at=START)
-            save_scores(store, [said])
+    few, many = (steps(n, frame, filters, n * (frame != "tool_runs")) for n in (100, 400))
+    assert many < 8 * max(few, 4)
 
-        def count() -> int:
-            steps[0] += 1
-            return 0
 
-        with store.reading() as connection:
-            connection.set_progress_handler(count, 100)
-        assert len(dataframes.read_frame([store], frame, filters)) >= n * (frame != "tool_runs")
-        store.close()
-        return steps[0]
-
-    assert work(400) < 8 * max(work(100), 4)
+@pytest.mark.parametrize("frame", ["runs", "turns", "messages"])
+def test_the_newest_rows_of_a_large_store_are_no_more_work(
+    frame: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataframes, "_FIRST_RUNS", 10)
+    few, many = (steps(n, frame, {"limit": 5}, 5) for n in (100, 400))
+    assert many < 1.5 * max(few, 4)
