@@ -9,8 +9,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -133,35 +134,42 @@ def test_an_empty_file_becomes_a_store(home: Path) -> None:
 # Read-only
 
 
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that every user reads; pytest's own may be read by its user only."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.mark.skipif(
     not hasattr(os, "getuid") or os.getuid() != 0, reason="only root becomes another"
 )
 @pytest.mark.parametrize("version", [6, 7])
 @pytest.mark.parametrize("in_log", [False, True], ids=["closed", "in the log"])
 def test_a_store_in_a_folder_of_somebody_else_is_read(
-    version: int, in_log: bool, tmp_path: Path, forker: Forker
+    version: int, in_log: bool, public_folder: Path, forker: Forker
 ) -> None:
-    source = version_6_store(tmp_path / "source", in_log=in_log)
+    source = version_6_store(public_folder / "source", in_log=in_log)
     if version == 7:
         with closing(Store.open(source)) as store:
             with store.reading():
                 pass
-            home = copy_store(source, tmp_path / "home")  # with its log, as after a kill
+            home = copy_store(source, public_folder / "home")  # with its log, as after a kill
         assert (home / f"{FILE}-wal").exists()
         if not in_log:
             with closing(Store.open(home)):
                 pass
     else:
-        home = copy_store(source, tmp_path / "home")
-    for parent in (*tmp_path.parents[:2], tmp_path, home):
-        parent.chmod(0o755)
+        home = copy_store(source, public_folder / "home")
+    home.chmod(0o755)
     for file in home.iterdir():
         file.chmod(0o644)
     before = {file.name: file.read_bytes() for file in home.iterdir()}
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out").chmod(0o777)
-    assert forker.run("open as another", home, out=str(tmp_path / "out"))
-    (line,) = notes(tmp_path / "out" / "notes")
+    (public_folder / "out").mkdir()
+    (public_folder / "out").chmod(0o777)
+    assert forker.run("open as another", home, out=str(public_folder / "out"))
+    (line,) = notes(public_folder / "out" / "notes")
     assert line.startswith("RUNS ARE NOT SAVED ON DISK")
     assert line.endswith(" 37 runs")
     assert {file.name: file.read_bytes() for file in home.iterdir()} == before
