@@ -58,7 +58,7 @@ def delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...
     return tuple(ids)
 
 
-_TURNS = 1_000
+_TURNS = 100
 """Oldest and newest turns with a system prompt in which its first and last use are looked for: a
 frequent one has a million turns, and runs start in the order of their numbers."""
 _OF_OTHERS = "AND t.run NOT IN (SELECT run FROM forgotten)"
@@ -84,15 +84,26 @@ def _delete_unused_texts(c: Connection, n: int) -> None:
         others = f"FROM turns t WHERE {_has_hash(c, column)}"
         for (sha,) in shas:
             sql = f"SELECT EXISTS (SELECT 1 {others})"
-            if not c.execute(sql, {"sha": sha}).fetchone()[0]:
+            is_used = c.execute(sql, {"sha": sha}).fetchone()[0]
+            if not is_used:
                 c.execute("DELETE FROM texts WHERE sha = ?", (sha,))
-            if column == "system_sha":
+            if column == "system_sha" and (not is_used or _is_at_an_end(c, n, sha)):
                 first, last = (
                     f"(SELECT t.started_at AS at {others} ORDER BY t.run {order} LIMIT {_TURNS}) "
                     for order in ("ASC", "DESC")
                 )
                 times = f"SELECT (SELECT min(at) FROM {first}), (SELECT max(at) FROM {last})"
                 _renew_prompt(c, "system", sha, times)
+
+
+def _is_at_an_end(c: Connection, n: int, sha: str) -> bool:
+    """True if a deleted run may have been the first or the last with a system prompt: only then are
+    its times looked for, which reads turns all over the store."""
+    sql = (
+        "SELECT EXISTS (SELECT 1 FROM prompts p JOIN turns t ON t.run = ? WHERE p.kind = 'system' "
+        "AND p.sha = ? AND (t.started_at <= p.first_seen OR t.started_at >= p.last_seen))"
+    )
+    return bool(c.execute(sql, (n, sha)).fetchone()[0])
 
 
 def _renew_prompt(c: Connection, kind: str, sha: str, times: str) -> None:
