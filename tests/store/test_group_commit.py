@@ -265,3 +265,29 @@ def wait_for(condition: Callable[[], bool]) -> None:
     never = threading.Event()
     while not condition():
         never.wait(0.005)
+
+
+@pytest.mark.parametrize(
+    ("durable", "level"),
+    [((False, True, False), 2), ((False, False), 1), ((True,), 2)],
+    ids=["one of them", "none", "alone"],
+)
+def test_a_group_is_on_disk_after_a_power_cut_if_one_event_of_it_has_to_be(
+    durable: tuple[bool, ...], level: int, home: Path
+) -> None:
+    async def levels(store: Store) -> list[int]:
+        commits = (
+            store.database.commit(
+                # How SQLite writes: 2 is FULL, with an fsync; 1 is NORMAL, without.
+                lambda c: c.execute("PRAGMA synchronous").fetchone()[0],
+                durable=is_durable,
+                memory_if_busy=False,
+                on_wait=lambda: None,
+                grouped=True,
+            )
+            for is_durable in durable
+        )
+        return list(await asyncio.gather(*commits))
+
+    with closing(Store.open(home)) as store:
+        assert asyncio.run(levels(store)) == [level] * len(durable)
