@@ -135,7 +135,12 @@ class Store(StoreReader):
         Raises:
             StoreError: the file belongs to another program, to a newer nbagent, or is locked.
         """
-        return cls(Database.open(home, upgrade))
+        database = Database.open(home, upgrade)
+        try:
+            return cls(database)
+        except BaseException:  # locked by another process, or interrupted
+            database.close()
+            raise
 
     @classmethod
     def memory(cls) -> Store:
