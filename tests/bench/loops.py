@@ -120,8 +120,33 @@ def _sync_ms() -> float:
         return sorted(timed(keep, 9))[4]
 
 
+def _side_by_side(server: str, runs: int, pairs: int) -> Row:
+    """Many runs of three turns in one loop; ours share transactions."""
+    url = f"{server}/turns-3/v1"
+    made = agent(url, stream=False)
+    with asyncio.Runner() as runner:
+        loop = BareLoop(url)
+
+        async def all_bare() -> None:
+            await asyncio.gather(*(loop.turns() for _ in range(runs)))
+
+        async def all_ours() -> None:
+            for run in await asyncio.gather(*(made.arun(PROMPT) for _ in range(runs))):
+                assert run.ok, run.error
+
+        return compared(
+            f"{runs} runs of 3 turns at once, with the store",
+            lambda: runner.run(all_bare()),
+            lambda: runner.run(all_ours()),
+            pairs=pairs,
+            limit=1.6,
+            each=(runs * 3, "turn"),
+        )
+
+
 def _many(server: str, *, quick: bool) -> Iterator[Row]:
     runs = 20 if quick else 200
+    yield _side_by_side(server, runs, 1 if quick else 7)
     found = child("sides.py", f"{server}/turns-3/v1", str(runs))
     note = f"on {found['idle_mb']:.0f} MB idle"
     yield Row(f"{runs} runs of 3 turns at once, added memory", found["added_mb"], "MB", 25.0, note)
