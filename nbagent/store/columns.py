@@ -420,6 +420,18 @@ TABLES = {
 """All tables by name."""
 TABLE_COLUMNS = {name: tuple(table.by_name) for name, table in TABLES.items()}
 """Columns of each table."""
+TABLES_OF_RUN = tuple(
+    name for name, table in TABLES.items() if "run" in table.by_name and name != "forgotten"
+)
+"""Tables whose rows belong to a run: they are deleted with it."""
+
+
+def hash_sql(cell: str) -> str:
+    """SQL of the hash in a cell, which is a number in `hashes`, or the hash itself in a row of
+    version 6."""
+    return f"coalesce((SELECT h.sha FROM hashes h WHERE h.n = {cell}), {cell})"
+
+
 # `run` needs the type of `runs.n`: with another affinity SQLite does not use the key for
 # `run = runs.n`, and loading a run would scan all rows. All other columns have no type.
 _TYPES = {"n": " INTEGER PRIMARY KEY", "run": " INTEGER"}

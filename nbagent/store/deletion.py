@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX
+from nbagent.store.columns import hash_sql
 from nbagent.store.database import Connection
 from nbagent.store.reader import find_run_keys, select_keys
 from nbagent.store.text_index import drop_block_of
@@ -77,8 +78,8 @@ def _delete_unused_texts(c: Connection, n: int) -> None:
     """Delete system prompts and toolsets that only a deleted run has."""
     for column in ("system_sha", "toolset_sha"):
         shas = c.execute(
-            f"SELECT DISTINCT coalesce((SELECT h.sha FROM hashes h WHERE h.n = t.{column}), "
-            f"t.{column}) FROM turns t WHERE t.run = ? AND t.{column} IS NOT NULL",
+            f"SELECT DISTINCT {hash_sql(f't.{column}')} FROM turns t "
+            f"WHERE t.run = ? AND t.{column} IS NOT NULL",
             (n,),
         ).fetchall()
         others = f"FROM turns t WHERE {_has_hash(c, column)}"

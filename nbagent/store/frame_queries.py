@@ -18,7 +18,7 @@ from nbagent.contracts.model import FinishReason
 from nbagent.contracts.records import Phase, RanIn
 from nbagent.contracts.stop_reasons import StopReason
 from nbagent.store import columns as declared
-from nbagent.store.columns import TIMESTAMP, Column, Dtype
+from nbagent.store.columns import TIMESTAMP, Column, Dtype, hash_sql
 
 KNOWN_VALUES: dict[str, tuple[str, ...]] = {
     "error_code": get_args(ErrorCode),
@@ -76,7 +76,7 @@ class Frame:
 
 _RUN_FILTERS = {"session": "r.session", "batch": "r.batch", "model": "r.model"}
 """Facts of the run by which each frame with runs can be filtered."""
-_SYSTEM_SHA = "coalesce((SELECT h.sha FROM hashes h WHERE h.n = t.system_sha), t.system_sha)"
+_SYSTEM_SHA = hash_sql("t.system_sha")
 _MESSAGES = """(
     SELECT m.run, m.position + s.shared_messages AS position, m.turn, m.role, m.source,
         coalesce(m.text, (SELECT c.result FROM tool_runs c

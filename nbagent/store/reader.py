@@ -24,7 +24,7 @@ from nbagent.contracts.records import (
     RunSummary,
     trim_result,
 )
-from nbagent.store.columns import CORRUPT_ROW, TABLE_COLUMNS, TABLES, Column
+from nbagent.store.columns import CORRUPT_ROW, TABLE_COLUMNS, TABLES, Column, hash_sql
 from nbagent.store.database import Connection
 from nbagent.store.frame_queries import FRAMES, LINEAGE
 from nbagent.store.record_cells import from_us
@@ -97,10 +97,8 @@ _ANSWERS_OF_RUNS = (
 
 
 def _cell_sql(table: str, column: Column) -> str:
-    if not column.is_hash:
-        return f"{table}.{column.name}"
-    sha = f"(SELECT h.sha FROM hashes h WHERE h.n = {table}.{column.name})"
-    return f"coalesce({sha}, {table}.{column.name})"
+    cell = f"{table}.{column.name}"
+    return hash_sql(cell) if column.is_hash else cell
 
 
 _CELLS = {

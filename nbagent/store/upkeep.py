@@ -14,7 +14,7 @@ from functools import partial
 
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.errors import StoreError
-from nbagent.store.columns import TABLES
+from nbagent.store.columns import TABLES, TABLES_OF_RUN
 from nbagent.store.database import Connection, Database, Locked
 from nbagent.store.leases import leases_of
 from nbagent.store.schema import TURN_INDEXES
@@ -30,7 +30,6 @@ SLICE_S = 0.01
 """Time after which a slice takes no more rows. Its commit comes on top: another process waits for
 the write lock for 20 ms at most."""
 _HASHES = "hashes"
-_CHILD_TABLES = ("messages", "tool_runs", "turns", "scores", "open")
 _ROWS_A_STEP = 50
 _RUNS_A_STEP = 10
 _INDEX_ROWS_A_SLICE = 2_000
@@ -92,7 +91,7 @@ def _delete_forgotten(c: Connection, until: float) -> bool:
     if row is None:
         return False
     (run,) = row
-    for table in _CHILD_TABLES:
+    for table in TABLES_OF_RUN:
         rows = 1  # a row may hold megabytes
         while c.execute(_delete_some(table), (run, rows)).rowcount == rows:
             if time.monotonic() > until:

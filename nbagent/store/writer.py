@@ -24,7 +24,7 @@ from nbagent.contracts.events import (
     TurnFinished,
 )
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.store.columns import TABLE_COLUMNS, TABLES
+from nbagent.store.columns import TABLE_COLUMNS, TABLES, TABLES_OF_RUN
 from nbagent.store.database import Connection, Database, Locked
 from nbagent.store.deletion import delete_runs
 from nbagent.store.leases import RUN_INTERRUPTED, Lease, as_interrupted, leases_of
@@ -45,7 +45,8 @@ from nbagent.store.rows import (
 from nbagent.store.text_index import RUNS_A_BLOCK, drop_block_of, next_block
 from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread, delete_slice, has_slices
 
-_TABLES_OF_RUN = ("turns", "tool_runs", "messages", "open")
+_TABLES_OF_RECORD = tuple(name for name in TABLES_OF_RUN if name != "scores")
+"""Tables that a record is written to. A score is a record of its own."""
 _HASH_PLACES = {
     name: [i for i, column in enumerate(table.by_name.values()) if column.is_hash]
     for name, table in TABLES.items()
@@ -457,11 +458,16 @@ def _write_texts(
 
 def upsert(c: Connection, table: str, rows: Iterable[Row], **common: Any) -> None:
     """Write rows of a table; rows with the same key are replaced."""
-    encoded = [encode_row(table, {**row, **common}) for row in rows]
+    c.executemany(_UPSERTS[table], _encoded(c, table, [{**row, **common} for row in rows]))
+
+
+def _encoded(c: Connection, table: str, rows: Iterable[Row]) -> list[list[Any]]:
+    """Encode rows of a table; their hashes are in `hashes` then."""
+    encoded = [encode_row(table, row) for row in rows]
     if places := _HASH_PLACES[table]:
         hashes = {(cells[i],) for cells in encoded for i in places if cells[i] is not None}
         c.executemany("INSERT OR IGNORE INTO hashes(sha) VALUES(?)", hashes)
-    c.executemany(_UPSERTS[table], encoded)
+    return encoded
 
 
 def _note_system_prompts(c: Connection, turns: Iterable[Row]) -> None:
@@ -488,9 +494,7 @@ def _write_run_row(c: Connection, cursor: _RunCursor, row: Row) -> None:
     c.execute("DELETE FROM open WHERE run = ?", (cursor.row["n"],))
     unchanged = {name: cursor.row[name] for name in ("n", "root_id", "conversation_id")}
     whole = {**row, **unchanged, "lease_id": None}
-    cells = encode_row("runs", whole)
-    hashes = {(cells[i],) for i in _HASH_PLACES["runs"] if cells[i] is not None}
-    c.executemany("INSERT OR IGNORE INTO hashes(sha) VALUES(?)", hashes)
+    (cells,) = _encoded(c, "runs", [whole])
     values = [cells[i] for i in _END_PLACES]
     if not c.execute(_UPDATE_RUN, (*values, whole["n"])).rowcount:
         upsert(c, "runs", [whole])
@@ -499,7 +503,7 @@ def _write_run_row(c: Connection, cursor: _RunCursor, row: Row) -> None:
 def _write_record(c: Connection, cursor: _RunCursor, run: RunRecord) -> None:
     """Write a whole record; the rows that the database has of it are replaced."""
     rows, n = rows_of_record(run), cursor.row["n"]
-    for table in _TABLES_OF_RUN:
+    for table in _TABLES_OF_RECORD:
         c.execute(f"DELETE FROM {table} WHERE run = ?", (n,))
         upsert(c, table, rows.get(table, ()), run=n)
     upsert(c, "texts", rows["texts"])
