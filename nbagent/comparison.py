@@ -154,7 +154,7 @@ def history(
         notes.append(result.note)
         ids = result.run_ids if in_order else None
         filters["run_id"] = result.run_ids
-    elif sort not in SORTED_BY_INDEX and (count := store.counts()["runs"]) > _MANY_RUNS:
+    elif sort not in SORTED_BY_INDEX and (count := store.counts("runs")["runs"]) > _MANY_RUNS:
         notes.append(f"to sort by {sort}, all {count:,} runs were read")
     if ids is None:
         ids = find_runs(store, filters, sort=sort, limit=limit)

@@ -144,7 +144,7 @@ class SavedNotebook(History):
         return _SavedRun(self._saved.load(self._saved.find(ref)), self._saved)
 
     def __repr__(self) -> str:
-        return f"<SavedNotebook {self.path.name}, runs: {self._saved.counts()['runs']}>"
+        return f"<SavedNotebook {self.path.name}, runs: {self._saved.counts('runs')['runs']}>"
 
 
 class _SavedRun(Run):

@@ -148,10 +148,12 @@ class Database:
             if not has_file_locks(home / _LOCK_NAME):
                 return _open_elsewhere(home, upgrade)
             with _opening_lock(home):
-                newer = _check_version(path) if path.exists() else ""
-                if newer:
+                version = _version_of(path) if path.exists() else 0
+                if version > VERSION:
+                    newer = _newer_reason(path, version)
                     return cls(_connect(path, "mode=ro"), path, None, upgrade, read_only=newer)
-                aside = _set_aside_earlier(path) if path.exists() else None
+                is_too_old = 0 < version < OLDEST_VERSION
+                aside = _set_aside_earlier(path, version) if is_too_old else None
                 connection = _connect(path)
                 try:
                     warning = _choose_journal(connection, home)
@@ -454,41 +456,42 @@ def _open_elsewhere(home: Path, upgrade: Upgrade) -> Database:
     return Database(_open_memory(upgrade), None, _NOT_SAVED.format(problem=problem), upgrade)
 
 
-def _check_version(path: Path) -> str:
-    """Refuse a file of another program, or of a newer nbagent that this one cannot read.
-
-    Returns:
-        The reason why nothing can be written, for a file of a newer nbagent; else empty.
-    """
+def _version_of(path: Path) -> int:
+    """Version of a store's tables, 0 for an empty file; refuse a file of another program."""
     with contextlib.closing(_connect(path)) as c:
         version = pragma_value(c, "user_version")
         empty = not c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         owner = pragma_value(c, "application_id")
-        if owner != APPLICATION_ID and (owner or version or not empty):
-            raise StoreError(f"{path} is the database of another program; {_USE_OTHER_FOLDER}.")
-        if version <= VERSION:
-            return ""
-        newer = f"{path} was written by a newer nbagent (version {version} of the store; this one"
+    if owner != APPLICATION_ID and (owner or version or not empty):
+        raise StoreError(f"{path} is the database of another program; {_USE_OTHER_FOLDER}.")
+    return version
+
+
+def _newer_reason(path: Path, version: int) -> str:
+    """Reason why nothing can be written to a store of a newer nbagent.
+
+    Raises:
+        StoreError: it cannot even be read.
+    """
+    with contextlib.closing(_connect(path)) as c:
         sql = "SELECT value FROM facts WHERE name = 'oldest reader'"
         has_facts = c.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone()
         oldest = (c.execute(sql).fetchone() if has_facts else None) or (version,)
-        if oldest[0] > VERSION:
-            raise StoreError(
-                f"{newer} reads up to {VERSION}, and needs {oldest[0]}). Upgrade nbagent, or "
-                f"{_USE_OTHER_FOLDER}."
-            )
-        return (
-            f"{newer} writes {VERSION}), so its runs can be read and none can be added. Upgrade "
-            f"nbagent, or {_USE_OTHER_FOLDER}."
+    newer = f"{path} was written by a newer nbagent (version {version} of the store; this one"
+    if oldest[0] > VERSION:
+        raise StoreError(
+            f"{newer} reads up to {VERSION}, and needs {oldest[0]}). Upgrade nbagent, or "
+            f"{_USE_OTHER_FOLDER}."
         )
+    return (
+        f"{newer} writes {VERSION}), so its runs can be read and none can be added. Upgrade "
+        f"nbagent, or {_USE_OTHER_FOLDER}."
+    )
 
 
-def _set_aside_earlier(path: Path) -> str | None:
+def _set_aside_earlier(path: Path, version: int) -> str:
     """Rename a store of versions 1 to 5, which cannot be migrated; say where it is."""
     with contextlib.closing(_connect(path)) as c:
-        version = pragma_value(c, "user_version")
-        if version == 0 or version >= OLDEST_VERSION:
-            return None
         # Merges the write-ahead log into the file, so that one rename moves all of it. SQLite
         # refuses this while an earlier nbagent has the file open.
         c.execute("PRAGMA busy_timeout = 0")

@@ -75,6 +75,11 @@ def has_slices(c: Connection) -> bool:
     return bool(c.execute(sql).fetchone()[0])
 
 
+def has_upkeep(c: Connection) -> bool:
+    """True if there is work on rows, or a block of runs to index."""
+    return has_slices(c) or next_block(c) is not None
+
+
 def do_slice(c: Connection) -> bool:
     """Do a slice of the work in the transaction at work; False if there was none."""
     until = time.monotonic() + SLICE_S

@@ -42,8 +42,8 @@ from nbagent.store.rows import (
     turn_end_us,
     turn_rows,
 )
-from nbagent.store.text_index import RUNS_A_BLOCK, drop_block_of, next_block
-from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread, delete_slice, has_slices
+from nbagent.store.text_index import RUNS_A_BLOCK, drop_block_of
+from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread, delete_slice, has_slices, has_upkeep
 
 _TABLES_OF_RECORD = tuple(name for name in TABLES_OF_RUN if name != "scores")
 """Tables that a record is written to. A score is a record of its own."""
@@ -125,8 +125,7 @@ class Store(StoreReader):
         self._lease = Lease.of_this_process(utc_now())
         self._cursors: dict[str, _RunCursor] = {}
         self._upkeep = UpkeepThread(database, is_idle=lambda: not self._cursors)
-        if not database.read_only:
-            database.transact(self._take_lease)
+        if not database.read_only and database.transact(self._begin):
             self._upkeep.wake()
 
     @classmethod
@@ -286,6 +285,11 @@ class Store(StoreReader):
     def _write_lease(self, c: Connection) -> None:
         upsert(c, "leases", [asdict(self._lease)])
 
+    def _begin(self, c: Connection) -> bool:
+        """Take the lease of this process; return True if there is upkeep to do."""
+        self._take_lease(c)
+        return has_upkeep(c)
+
     def _take_lease(self, c: Connection) -> None:
         # The heartbeat of a dead kernel tells when its open runs ended, so its lease stays until
         # they are closed.
@@ -355,12 +359,12 @@ class Store(StoreReader):
         self._upkeep.wake()
         return forgotten
 
-    def counts(self) -> dict[str, int]:
-        """Number of runs, turns, tool runs and messages."""
+    def counts(self, *tables: str) -> dict[str, int]:
+        """Number of rows of these tables; of none: runs, turns, tool runs and messages."""
         with self.reading() as c:
             return {
                 table: c.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-                for table in ("runs", "turns", "tool_runs", "messages")
+                for table in tables or ("runs", "turns", "tool_runs", "messages")
             }
 
     def pending_work(self) -> str:
@@ -368,9 +372,7 @@ class Store(StoreReader):
         with self.database.reading() as c:
             if has_slices(c):
                 return "rows of an earlier version are still being brought to this one"
-            return (
-                "the index for text search is still being made" if next_block(c) is not None else ""
-            )
+            return "the index for text search is still being made" if has_upkeep(c) else ""
 
     def compact(self) -> None:
         """Delete hashes that no row has any more, and free empty pages.
