@@ -36,7 +36,7 @@ from nbagent.store.rows import (
     summary_from_rows,
     text_cell,
 )
-from nbagent.store.text_index import numbers_to_search
+from nbagent.store.text_index import HAS_TEXT, numbers_to_search
 
 _HASHES_OF_TURNS = (
     "SELECT system_sha AS sha FROM turns WHERE run = :n "
@@ -67,14 +67,10 @@ _ORIGINS = (
 _MAX_SEARCH_CHARS = 1_000
 _COMPARED_AT_ONCE = 100
 """Candidates of a search whose texts one statement compares."""
-_HAS_TEXT = (
+_SEARCH = (
     # CROSS JOIN fixes the order: look up each run, instead of scanning all runs.
     "SELECT x.run_id FROM json_each(:numbers) i CROSS JOIN runs x ON x.n = i.value "
-    "WHERE (x.batch IS NULL) = :alone "
-    "AND (x.prompt LIKE :like ESCAPE '\\' OR x.name LIKE :like ESCAPE '\\' "
-    "OR EXISTS (SELECT 1 FROM messages m WHERE m.run = x.n AND m.text LIKE :like ESCAPE '\\') "
-    "OR EXISTS (SELECT 1 FROM tool_runs t WHERE t.run = x.n AND t.result LIKE :like ESCAPE '\\')) "
-    "ORDER BY i.key"
+    f"WHERE (x.batch IS NULL) = :alone AND ({HAS_TEXT}) ORDER BY i.key"
 )
 
 _NEWEST_RUNS = (
@@ -353,7 +349,7 @@ class StoreReader(ABC):
             numbers, note = numbers_to_search(c, text)
             run_ids: list[str] = []
             while len(run_ids) < limit and (some := [*islice(numbers, _COMPARED_AT_ONCE)]):
-                rows = c.execute(_HAS_TEXT, {**values, "numbers": dump_json(some).decode()})
+                rows = c.execute(_SEARCH, {**values, "numbers": dump_json(some).decode()})
                 run_ids += [run_id for (run_id,) in rows]
         return SearchResult(run_ids[:limit], note)
 

@@ -24,12 +24,22 @@ _MOST_OFFSETS = _BITMAP_BYTES // 2 - 1
 """Up to this number of runs their offsets (2 bytes each) are shorter than a bitmap."""
 _END = b"\n" * (_GRAM_BYTES - 1)
 """Between and after texts: their last bytes begin a gram, too, so a search for one byte works."""
-_TEXTS = (
-    "SELECT n, name FROM runs WHERE n BETWEEN :first AND :last AND name <> ''",
-    "SELECT n, prompt FROM runs WHERE n BETWEEN :first AND :last AND prompt <> ''",
-    "SELECT run, text FROM messages WHERE run BETWEEN :first AND :last AND text <> ''",
-    "SELECT run, result FROM tool_runs WHERE run BETWEEN :first AND :last AND result <> ''",
+_SEARCHED = (
+    ("runs", "n", "prompt"),
+    ("runs", "n", "name"),
+    ("messages", "run", "text"),
+    ("tool_runs", "run", "result"),
 )
+"""The texts of a run that a search finds: table, its number of the run, column."""
+_TEXTS = tuple(
+    f"SELECT {key}, {column} FROM {table} WHERE {key} BETWEEN :first AND :last AND {column} <> ''"
+    for table, key, column in _SEARCHED
+)
+HAS_TEXT = " OR ".join(
+    f"EXISTS (SELECT 1 FROM {table} t WHERE t.{key} = x.n AND t.{column} LIKE :like ESCAPE '\\')"
+    for table, key, column in _SEARCHED
+)
+"""SQL condition of a run `x` with a text."""
 IndexRow = tuple[int, bytes]
 """A gram as a number, and the runs of the block that have it."""
 
