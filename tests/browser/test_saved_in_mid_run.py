@@ -11,10 +11,11 @@ from jupyter_apps import AREA_TOOL, IN_LAB, App, Notebook, OpenNotebook
 SETUP = (
     AREA_TOOL
     + """
-# An output is written anew when it has doubled: long pieces get there soon.
-words = offline.text(pieces=[f"word{n} " + "long " * 80 for n in range(1, 3000)])
+# An output is written anew when it has doubled. The view shows 60,000 characters of a text: 3,000
+# pieces stay below that, and take a minute, so that the text still grows after a slow save.
+words = offline.text(pieces=[f"word{n} long "[:18] for n in range(1, 3001)])
 look = offline.step(text="I look it up.", calls=[offline.call("area", city="Oslo")])
-offline.script([look, words], name="long", delay_ms=10)
+offline.script([look, words], name="long", delay_ms=20)
 """
 )
 WATCH = """
