@@ -39,6 +39,9 @@ def closed_world(
     monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
     for name in ("LMSTUDIO", "VLLM", "LLAMACPP"):
         monkeypatch.setenv(f"{name}_BASE_URL", "http://127.0.0.1:1/v1")
+    # No entry, setting or store of the developer's takes part, and none is left behind.
+    for name in ("CONFIG", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / f"xdg-{name.lower()}"))
     # The demo model's pause between two pieces is for people who watch it.
     monkeypatch.setenv("NBAGENT_OFFLINE_DELAY_MS", "0")
     if not request.node.get_closest_marker("timed"):  # pyright: ignore[reportUnknownMemberType]

@@ -20,6 +20,7 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact_json, register_environment
 from nbagent.settings.options import Option, RunOptions, Settings, checked_value
+from nbagent.settings.trust import config_folder
 
 V = TypeVar("V", RunOptions, Settings)
 _PROJECT = "pyproject.toml"
@@ -214,8 +215,7 @@ def _from_environment() -> dict[str, Any]:
 
 
 def _from_user_file() -> dict[str, Any]:
-    base = os.environ.get("XDG_CONFIG_HOME")
-    file = (Path(base) if base else Path.home() / ".config") / "nbagent" / "settings.toml"
+    file = config_folder() / "settings.toml"
     return _checked(_read_toml(file), file.name) if file.is_file() else {}
 
 

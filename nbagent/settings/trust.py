@@ -1,0 +1,168 @@
+"""Trust in a folder: one entry per folder, kept in the person's configuration folder.
+
+Nothing inside a folder proves anything, since whoever made the folder could write the proof too: a
+clone brings it, a merge replaces it. So the proof is outside. An entry holds the id of the folder's
+store, and the texts of the folder's files that the person allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from nbagent.contracts.canonical import sha256_hex, utc_now
+
+_ENTRIES = "folders"
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+_MAX_ENTRY_BYTES = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """What the person trusts in one folder."""
+
+    path: str
+    """Real path of the folder."""
+    store_id: str = ""
+    """Id of the store that nbagent keeps in it; empty if none of it was taken as the person's."""
+    allowed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Allowed texts by the name of what they set, as in `TrustItem`. The whole text is kept, so
+    that the difference can be shown when it has changed."""
+    created_at: str = ""
+
+    def allows(self, item: TrustItem) -> bool:
+        """True if the person allowed exactly this text."""
+        return self.allowed.get(item.name) == item.text
+
+
+@dataclass(frozen=True, slots=True)
+class TrustItem:
+    """Something that a folder's file would decide if the person allowed it."""
+
+    name: str
+    """File and part, such as `pyproject.toml: model` or `.mcp.json: git`."""
+    text: str
+    """What it sets, as a person reads it. An allowance holds for exactly this text."""
+
+
+def config_folder() -> Path:
+    """The person's configuration folder of nbagent; it may not exist."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "nbagent"
+
+
+def new_store_id() -> str:
+    """Make a store id: 128 random bits."""
+    return secrets.token_hex(16)
+
+
+def entry_of(folder: Path) -> FolderEntry | None:
+    """The entry of a folder; None without one that this user wrote.
+
+    A link, a file of another user, one that others can write to, and a damaged one are no entry.
+    """
+    try:
+        descriptor = os.open(_entry_file(folder), _READ_FLAGS)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not _is_of_this_user(os.fstat(file.fileno())):
+            return None
+        raw = file.read(_MAX_ENTRY_BYTES + 1)
+    return _parse(raw, os.path.realpath(folder))
+
+
+def create_entry(folder: Path, store_id: str) -> FolderEntry | None:
+    """Create the entry of a folder whose store was just created; an existing one stays.
+
+    Returns:
+        The entry that is there now. None if none can be written, such as in a read-only home.
+    """
+    entry = FolderEntry(os.path.realpath(folder), store_id, created_at=utc_now().isoformat())
+    with suppress(OSError, RuntimeError):
+        file, written = _entry_file(folder), _write_beside(folder, entry)
+        try:
+            # A link fails if another process was first, and never shows a half-written entry.
+            os.link(written, file)
+        finally:
+            os.unlink(written)
+    return entry_of(folder)
+
+
+def replace_entry(entry: FolderEntry) -> None:
+    """Write an entry that the person decided. Raises OSError if it cannot be written."""
+    if not entry.created_at:
+        entry = replace(entry, created_at=utc_now().isoformat())
+    folder = Path(entry.path)
+    os.replace(_write_beside(folder, entry), _entry_file(folder))
+
+
+def delete_entry(folder: Path) -> None:
+    """Delete the entry of a folder, if there is one. Raises OSError if it cannot be deleted."""
+    with suppress(FileNotFoundError):
+        os.unlink(_entry_file(folder))
+
+
+def _entry_file(folder: Path) -> Path:
+    path = os.fsencode(os.path.realpath(folder))
+    return config_folder() / _ENTRIES / f"{sha256_hex(path)[:32]}.json"
+
+
+def _write_beside(folder: Path, entry: FolderEntry) -> Path:
+    """Write an entry to a new file beside its place."""
+    file = _entry_file(folder)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fields = {
+        "path": entry.path,
+        "store_id": entry.store_id,
+        "allowed": dict(entry.allowed),
+        "created_at": entry.created_at,
+    }
+    beside = file.with_name(f"{file.stem}.{secrets.token_hex(8)}.new")
+    try:
+        with os.fdopen(os.open(beside, _WRITE_FLAGS, 0o600), "wb") as new:
+            new.write(json.dumps(fields).encode("utf-8", "surrogatepass"))
+            new.flush()
+            os.fsync(new.fileno())
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise
+    return beside
+
+
+def _is_of_this_user(status: os.stat_result) -> bool:
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    # Windows has neither; its profile folders are closed to other users.
+    if not hasattr(os, "getuid"):
+        return True
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def _parse(raw: bytes, path: str) -> FolderEntry | None:
+    try:
+        fields: Any = json.loads(raw.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict):
+        return None
+    known = cast("dict[str, Any]", fields)
+    allowed = known.get("allowed")
+    if known.get("path") != path or not isinstance(allowed, dict):
+        return None
+    texts = cast("dict[Any, Any]", allowed)
+    store_id, created = known.get("store_id"), known.get("created_at")
+    if not isinstance(store_id, str) or not isinstance(created, str):
+        return None
+    if not all(isinstance(text, str) for pair in texts.items() for text in pair):
+        return None
+    return FolderEntry(path, store_id, cast("dict[str, str]", texts), created)
