@@ -352,8 +352,8 @@ class Run:
 
     def _request(self, kind: Kind, options: dict[str, Any], **fields: Any) -> RunRequest:
         """Build the request for a run that continues this one; raise UsageError while it runs."""
-        self._check_ended()
         self._check_own()
+        self._check_ended()
         if runtime.on_engine_thread():
             raise UsageError(
                 "an async tool may not wait for another run; continue it outside of tools"
@@ -366,8 +366,8 @@ class Run:
 
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
-        self._check_ended()
         self._check_own()
+        self._check_ended()
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
             cache_file(self._store, run_id).unlink(missing_ok=True)

@@ -250,9 +250,9 @@ _COMMANDS = (
     ),
     Command(
         "trust [--revoke]",
-        "show what this folder would decide if you trusted it, and ask about each part: a store of "
-        "runs that is not yours, and what its files set. Nothing of it is used before. --revoke "
-        "takes back all that you allowed here; the runs stay, and can be read.",
+        "show what this folder would decide, and ask about each part. These are a store of runs "
+        "that is not yours, and what the folder's files set. Nothing of it is used before. "
+        "--revoke takes back all that you allowed here; the runs stay, and can be read.",
         options=("revoke",),
     ),
     Command("panel", "open a panel below this cell, to chat without writing cells"),

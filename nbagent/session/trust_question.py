@@ -24,6 +24,7 @@ from nbagent.settings.trust import (
     FolderEntry,
     TrustItem,
     delete_entry,
+    entry_file,
     entry_of,
     new_store_id,
     replace_entry,
@@ -104,9 +105,9 @@ def take_over(home: StoreHome) -> str:
         replace_entry(entry)
     except (OSError, RuntimeError) as error:
         raise UsageError(
-            f"the entry in your configuration folder cannot be written ({describe_error(error)}), "
-            "so the store stays as it was; make the folder writable, or set NBAGENT_TRUST to "
-            f"{home.folder.parent}"
+            f"{_entry_name(home.folder)} cannot be written ({describe_error(error)}), so the store "
+            "is not taken over. Make that folder writable, or set NBAGENT_TRUST to "
+            f"{home.folder.parent} before the kernel starts"
         ) from None
     drop_store(home.folder)
     stand_in = stand_in_of(home.folder)
@@ -135,8 +136,8 @@ def revoke_trust() -> str:
             delete_entry(folder)
     except OSError as error:
         raise UsageError(
-            f"the entry in your configuration folder cannot be deleted ({describe_error(error)}); "
-            "make the folder writable"
+            f"{_entry_name(home.folder)} cannot be deleted ({describe_error(error)}); make that "
+            "folder writable"
         ) from None
     drop_store(home.folder)
     if not folders:
@@ -145,6 +146,13 @@ def revoke_trust() -> str:
         f"took back what you allowed in {', '.join(map(short_path, folders))}. The runs stay there "
         "and can be read; new ones are kept in your data folder."
     )
+
+
+def _entry_name(folder: Path) -> str:
+    try:
+        return f"your entry {short_path(entry_file(folder))}"
+    except RuntimeError:
+        return "your entry of this folder, without a home folder,"
 
 
 def _require_person() -> None:
@@ -224,7 +232,7 @@ def _decide_item(item: TrustItem, is_allowed: bool) -> str:
         replace_entry(replace(entry, allowed=allowed, created_at=created))
     except (OSError, RuntimeError) as error:
         raise UsageError(
-            f"{item.name} cannot be allowed: the entry in your configuration folder cannot be "
-            f"written ({describe_error(error)})"
+            f"{item.name} cannot be allowed: {_entry_name(Path(entry.path))} cannot be written "
+            f"({describe_error(error)})"
         ) from None
     return f"{item.name} is allowed." if is_allowed else f"{item.name} is not used."

@@ -20,7 +20,10 @@ from typing import Any, cast
 from nbagent.contracts.canonical import sha256_hex, utc_now
 
 _ENTRIES = "folders"
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+# O_NONBLOCK: to open a pipe would wait for its writer.
+_READ_FLAGS = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY")
+)
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 _MAX_ENTRY_BYTES = 5_000_000
 
@@ -110,7 +113,12 @@ def replace_entry(entry: FolderEntry) -> None:
     if not entry.created_at:
         entry = replace(entry, created_at=utc_now().isoformat())
     folder = Path(entry.path)
-    os.replace(_write_beside(folder, entry), entry_file(folder))
+    written = _write_beside(folder, entry)
+    try:
+        os.replace(written, entry_file(folder))
+    except OSError:
+        written.unlink()
+        raise
 
 
 def delete_entry(folder: Path) -> None:
@@ -130,9 +138,10 @@ def _read_entry(file: Path) -> FolderEntry | None:
         descriptor = os.open(file, _READ_FLAGS)
     except OSError:
         return None
+    if not _is_of_this_user(os.fstat(descriptor)):
+        os.close(descriptor)
+        return None
     with os.fdopen(descriptor, "rb") as opened:
-        if not _is_of_this_user(os.fstat(opened.fileno())):
-            return None
         return _parse(opened.read(_MAX_ENTRY_BYTES + 1))
 
 
