@@ -37,6 +37,7 @@ from nbagent.settings.sources import current_settings, setting_origins
 from nbagent.settings.types import Tools
 from nbagent.store.audit import FILE_NAME as AUDIT_FILE
 from nbagent.store.audit import verify_audit
+from nbagent.store.home import current_home
 from nbagent.tools.hosts import HostSet, host_names
 from nbagent.view import run_status
 from nbagent.view.listing import Listing
@@ -282,7 +283,9 @@ def runs(limit: int) -> Listing:
         )
         for run in current_store().runs(limit=limit)
     ]
-    notes = () if rows else ("no runs yet: run a cell with %%agent",)
+    notes = [] if rows else ["no runs yet: run a cell with %%agent"]
+    if not current_home().is_own:
+        notes.append(f"note: {trust_line()}")
     heads = ("run", "name", "began", "state", "model", "prompt")
     return Listing(columns=heads, rows=rows, notes=notes)
 

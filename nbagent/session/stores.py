@@ -201,7 +201,10 @@ def find_run(ref: str, *, session: str | None = None) -> str:
         raise UsageError(f'{ref!r} is not a run; give "last", its name or the start of its id')
     store = current_store()
     if ref != "last":
-        return store.find(ref)
+        try:
+            return store.find(ref)
+        except UsageError as error:
+            raise UsageError(f"{error.message}{_elsewhere()}", code=error.code) from None
     here = _last_run_ids.get(store) if session is None else None
     if here is not None:
         return store.find(here)  # raises if it was deleted: no other run is meant
@@ -210,8 +213,18 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     )
     if run_id is None:
         of = f"session {session!r}" if session else "this notebook"
-        raise UsageError(f"there is no run of {of} yet; name another (nbagent.runs() lists them)")
+        raise UsageError(
+            f"there is no run of {of} yet; name another (nbagent.runs() lists them){_elsewhere()}"
+        )
     return run_id
+
+
+def _elsewhere() -> str:
+    """The end of an error about a run: it may be in a stranger's store."""
+    home = current_home()
+    if home.is_own or not (waiting := waiting_runs(home)):
+        return ""
+    return f". The store in {short_path(home.folder)} is not yours: {waiting} {_TAKE_OVER}"
 
 
 def set_last_run(run_id: str, store: RunStore) -> None:

@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -243,11 +244,12 @@ def test_a_strangers_store_is_read_only_and_one_question_takes_it_over(
         for refused in (lambda: old.resume("more"), lambda: old.fork("C01"), old.forget):
             with pytest.raises(nbagent.UsageError, match=r"can only be read.*%agent trust"):
                 refused()
-        with pytest.raises(nbagent.UsageError, match="no run is called"):
+        with pytest.raises(nbagent.UsageError, match=r"no run is called.*`%agent trust` takes it"):
             nbagent.open_run(old.id)
         assert set(ids()) == {first.id, second.id}
-        assert main(["doctor"]) == 0
-        assert why in capsys.readouterr().out
+        for command in ("doctor", "runs"):
+            assert main([command]) == 0
+            assert why in capsys.readouterr().out
     assert files_of(project) == before
     with kernel(project):
         with typing("n"):
@@ -461,6 +463,20 @@ def test_without_a_place_for_the_entry_the_run_works_and_says_so(kind: str, tmp_
         with typing("y"):
             assert main(["trust"]) == 1, "the decision cannot be written"
         assert len(ids(store=".nbagent")) == 2
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no folder in memory")
+def test_a_folder_in_memory_is_named_as_not_lasting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        clone(tmp_path / "project")
+        with kernel(tmp_path / "project", XDG_DATA_HOME=memory):
+            assert f"{memory}/nbagent/stores" in (notice := ask().record.notices[0])
+            assert "does not last (tmpfs); set NBAGENT_HOME" in notice
+        with kernel(tmp_path / "project", NBAGENT_HOME=memory):
+            assert main(["doctor"]) == 0
+            assert f"{memory} does not last (tmpfs)" in capsys.readouterr().out
 
 
 CROWD = """
