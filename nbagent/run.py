@@ -27,7 +27,7 @@ from nbagent.session.approval import ANSWER_FORMS
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.inherit import output_type_of, turn_of
 from nbagent.session.request import Kind, RunRequest
-from nbagent.session.stores import cache_file, current_store, find_run, set_last_run
+from nbagent.session.stores import cache_file, current_store, find_run, set_last_run, store_at
 from nbagent.session.typed_answer import OutputType, answer_text
 from nbagent.settings.sources import to_path
 from nbagent.store.dataframes import frame_of
@@ -352,6 +352,7 @@ class Run:
 
     def _request(self, kind: Kind, options: dict[str, Any], **fields: Any) -> RunRequest:
         """Build the request for a run that continues this one; raise UsageError while it runs."""
+        self._check_own()
         self._check_ended()
         if runtime.on_engine_thread():
             raise UsageError(
@@ -365,6 +366,7 @@ class Run:
 
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
+        self._check_own()
         self._check_ended()
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
@@ -387,6 +389,10 @@ class Run:
                 stacklevel=2,
             )
         return forgotten
+
+    def _check_own(self) -> None:
+        if self._store.read_only:
+            raise UsageError(self._store.read_only)
 
     def _check_ended(self) -> None:
         if self.phase == "Running":
@@ -443,11 +449,18 @@ def public_names(names: Iterable[str], internal: Collection[str]) -> list[str]:
     return [name for name in public if name not in internal]
 
 
-def open_run(ref: str) -> Run:
+def open_run(ref: str, *, store: str | os.PathLike[str] | None = None) -> Run:
     """Open a run of the store: `"last"`, its name, or a unique start of its id.
 
     `"last"` is the last run started in this process; in a fresh one, the last of this notebook.
+
+    Args:
+        ref: the run.
+        store: another store, as a folder like `.nbagent`; `"last"` is then its last run.
     """
+    if store is not None:
+        other = store_at(store)
+        return Run(other.load(other.find(ref)), other)
     run_id = find_run(ref)
     # The handle of a run that is active here can wait for it and stop it; that of a record cannot.
     for active in active_runs():

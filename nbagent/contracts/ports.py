@@ -215,6 +215,10 @@ class RunStore(Protocol):
         ...
 
     def load(self, run_id: str) -> RunRecord: ...
+    def is_foreign(self, run_id: str) -> bool:
+        """True if another owner may have made the run."""
+        ...
+
     def runs(
         self, *, limit: int = 20, workflow: str | None = None, document: str | None = None
     ) -> list[RunSummary]:

@@ -31,11 +31,13 @@ from nbagent.session.frontend import frontend
 from nbagent.session.models import list_models
 from nbagent.session.stores import current_store
 from nbagent.session.tool_hosts import open_run_tools
+from nbagent.session.trust_question import trust_line
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import current_settings, setting_origins, store_home
+from nbagent.settings.sources import current_settings, setting_origins
 from nbagent.settings.types import Tools
 from nbagent.store.audit import FILE_NAME as AUDIT_FILE
 from nbagent.store.audit import verify_audit
+from nbagent.store.home import current_home
 from nbagent.tools.hosts import HostSet, host_names
 from nbagent.view import run_status
 from nbagent.view.listing import Listing
@@ -118,7 +120,7 @@ def _store() -> Iterator[Row]:
     store = current_store()
     counts = [pluralize(n, name[:-1].replace("_", " ")) for name, n in store.counts().items()]
     size, empty = store.database.sizes()
-    location = store_home() if store.path is not None else "in memory only"
+    location = store.path.parent if store.path is not None else "in memory only"
     yield "store", f"{location}: {', '.join(counts)}, {_megabytes(size)}"
     if store.path is not None and empty >= _MIN_FREEABLE_BYTES:
         yield "compact", f"{_megabytes(empty)} of it are empty; `%agent doctor compact` frees them"
@@ -134,6 +136,7 @@ def _store() -> Iterator[Row]:
                 "earlier runs",
                 f"{file} (too old to be read here; `sqlite3 {file.name}` reads it)",
             )
+    yield "trust", trust_line()
     if work := store.pending_work():
         yield "upkeep", work
     if store.warning:
@@ -280,7 +283,9 @@ def runs(limit: int) -> Listing:
         )
         for run in current_store().runs(limit=limit)
     ]
-    notes = () if rows else ("no runs yet: run a cell with %%agent",)
+    notes = [] if rows else ["no runs yet: run a cell with %%agent"]
+    if not current_home().is_own:
+        notes.append(f"note: {trust_line()}")
     heads = ("run", "name", "began", "state", "model", "prompt")
     return Listing(columns=heads, rows=rows, notes=notes)
 

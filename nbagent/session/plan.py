@@ -29,12 +29,14 @@ from nbagent.session.inherit import (
     check_tool_results,
     conversation_of,
     deferred_turn,
+    foreign_options,
     inherited_options,
     unrecorded_options,
 )
 from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings, same_server
 from nbagent.session.replay import DeferredTools, RecordedHost, ReplayedAnswer, open_recording
 from nbagent.session.request import RunRequest
+from nbagent.session.stores import notice_of
 from nbagent.session.tool_hosts import open_run_tools
 from nbagent.session.typed_answer import FinalAnswerHosts, OutputType
 from nbagent.settings.options import RunOptions, Settings
@@ -75,11 +77,15 @@ def prepare_run(
     call_options = without_secrets(request.options)
     settings = current_settings()
     parent = store.load(request.parent_id) if request.parent_id else None
-    deferred = deferred_turn(request, parent)
+    foreign = parent is not None and store.is_foreign(parent.id)
+    # A call in another owner's answer does not run: the model is asked again.
+    deferred = None if foreign else deferred_turn(request, parent)
     if deferred is not None:
         # The turn is repeated with its stored answer, so that only its calls are new.
         request = replace(request, kind="fork", fork_turn=deferred.id)
-    options = inherited_options(call_options, parent, request.not_inherited, settings)
+    left_out = foreign_options(parent) if parent and foreign else ()
+    dropped = {*request.not_inherited, *left_out}
+    options = inherited_options(call_options, parent, dropped, settings)
     run_settings = without_secrets(resolve_settings(options, settings))
     limits = _limits(options, run_settings)
     conversation = conversation_of(parent, request, store)
@@ -149,6 +155,7 @@ def prepare_run(
         composer = ChatComposer(system, opening=opening, output=output, agent=agent_id)
     # On another model a run no longer answers the case: the model is part of its variant.
     is_same = parent and request.kind == "resume" and parent.model == resolved.model_id
+    is_same = is_same and not foreign
     resumed = parent if is_same else None
     record = redacted(
         RunRecord(
@@ -180,11 +187,13 @@ def prepare_run(
             notices=(
                 *([_default_model_notice(resolved)] if resolved.why else ()),
                 *([store.warning] if store.warning else ()),
+                *([place] if (place := notice_of(store, is_said=not request.dry_run)) else ()),
                 *(
                     _change_notices(options, resolved, parent, conversation, request)
                     if parent
                     else ()
                 ),
+                *(_foreign_notices(left_out, options, resolved, parent) if parent else ()),
                 *(
                     [f"{deferred.id} has the answer of run {deferred.run_id[:8]}."]
                     if deferred
@@ -366,6 +375,24 @@ def _recorded_options(
 def _default_model_notice(chosen: ResolvedModel) -> str:
     model_text = offline_model_text(chosen.model_id) or f"{chosen.model_id} was chosen"
     return f"{model_text}: {chosen.why}."
+
+
+def _foreign_notices(
+    left_out: Sequence[str], options: RunOptions, chosen: ResolvedModel, parent: RunRecord
+) -> list[str]:
+    """One notice about the options of another owner's run that are not used."""
+    same = {
+        "model": parent.model == chosen.model_id,
+        "base_url": parent.base_url == chosen.base_url,
+    }
+    names = [n for n in left_out if n not in options.explicit and not same.get(n)]
+    if not names:
+        return []
+    return [
+        f"Run {parent.id[:8]} was in this store when you took it over, so it may be anybody's: "
+        f"its {', '.join(names)} {'is' if len(names) == 1 else 'are'} not used, yours apply. Name "
+        "an option to use it."
+    ]
 
 
 def _forked_from(ask: RunRequest) -> ForkedFrom | None:

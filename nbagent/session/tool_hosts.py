@@ -21,6 +21,7 @@ from nbagent.session.approval import PolicyRules, tighten_policy
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import project_folder, store_home
 from nbagent.settings.types import Tools
+from nbagent.store.home import writing_folder
 from nbagent.tools.functions.host import FunctionHost, namespace_tools
 from nbagent.tools.host_config import HostConfig, HostSource
 from nbagent.tools.hosts import host_module, is_host_source, open_hosts, open_source_hosts
@@ -145,7 +146,7 @@ def run_mounts(options: RunOptions, settings: Settings, folders: WorkflowFolders
         project=project,
         state=folders.state if folders else _state_folder(options.session or settings.session),
         extra=[*package, *(parse_mount(text, base=project) for text in mount_texts)],
-        closed=[store_home()],  # a tool must neither read nor change stored runs
+        closed=[store_home(), writing_folder()],  # a tool must neither read nor change stored runs
     )
 
 
@@ -169,4 +170,4 @@ def _state_folder(session: str) -> Path:
     if safe != session or os.path.normcase("Aa") == os.path.normcase("aa"):
         # Another name may give the same text, or differ only in case where that does not count.
         safe = f"{safe}-{sha256_hex(session)[:8]}"
-    return store_home() / "state" / safe
+    return writing_folder() / "state" / safe

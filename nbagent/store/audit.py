@@ -60,8 +60,9 @@ from nbagent.contracts.ports import Decision
 from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.contracts.tools import ToolContext
-from nbagent.settings.sources import store_home, to_path
+from nbagent.settings.sources import to_path
 from nbagent.store.file_lock import locked
+from nbagent.store.home import writing_folder
 
 FILE_NAME = "audit.jsonl"
 _MAX_LINE_BYTES = 200_000
@@ -264,7 +265,7 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
         UsageError: there is no audit log.
         StoreError: it cannot be read.
     """
-    location = store_home() if path is None else to_path(path, "path")
+    location = writing_folder() if path is None else to_path(path, "path")
     log = location / FILE_NAME if os.path.isdir(location) or path is None else location
     stored_head, lines = _snapshot(log)
     if not stored_head and not os.path.isfile(log):

@@ -26,6 +26,7 @@ from nbagent.store.columns import (
     APPLICATION_ID,
     CORRUPT_ROW,
     OLDEST_VERSION,
+    STORE_ID,
     TABLE_COLUMNS,
     VERSION,
 )
@@ -171,6 +172,30 @@ class Database:
                 _NOT_SAVED.format(problem=_store_error(path, error).message),
                 upgrade,
             )
+
+    @classmethod
+    def open_to_read(cls, path: Path, upgrade: Upgrade, reason: str) -> Database:
+        """Open the file of another owner to read it, and write nothing into its folder.
+
+        Rows of an earlier version are read from a copy in memory, which is migrated.
+
+        Raises:
+            StoreError: the file is no store, or cannot be read by this version.
+        """
+        try:
+            mode = _read_mode(path)
+            version = _version_of(path, mode)
+            if version >= VERSION:
+                if version > VERSION:
+                    _newer_reason(path, version, mode)
+                return cls(_connect(path, mode), path, None, upgrade, read_only=reason)
+            if version < OLDEST_VERSION:
+                raise StoreError(f"{path} is of version {version}, which this nbagent cannot read.")
+            with contextlib.closing(_connect(path, mode)) as source:
+                copy = _open_memory(upgrade, source)
+            return cls(copy, None, None, upgrade, read_only=reason)
+        except _DISK_ERRORS as error:
+            raise _store_error(path, error) from None
 
     @classmethod
     def memory(cls, upgrade: Upgrade) -> Database:
@@ -342,7 +367,8 @@ class Database:
                 with self._lock:
                     yield self._connection
                 return
-            with self._read_lock, contextlib.closing(_connect(path, "mode=ro")) as connection:
+            mode = _read_mode(path) if self.read_only else "mode=ro"
+            with self._read_lock, contextlib.closing(_connect(path, mode)) as connection:
                 connection.execute("BEGIN")
                 yield connection
         except (sqlite3.Error, *CORRUPT_ROW) as error:
@@ -456,9 +482,64 @@ def _open_elsewhere(home: Path, upgrade: Upgrade) -> Database:
     return Database(_open_memory(upgrade), None, _NOT_SAVED.format(problem=problem), upgrade)
 
 
-def _version_of(path: Path) -> int:
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """Facts about the file of a store, whoever made it."""
+
+    version: int
+    store_id: str
+    """Empty without one."""
+    runs: int = 0
+    last_run_us: int | None = None
+
+
+def read_facts(path: Path, *, count: bool = False) -> StoreFacts | None:
+    """Read facts about a store without writing to its folder; None if there is no store yet.
+
+    Args:
+        count: count the runs, too.
+
+    Raises:
+        StoreError: the file is no store, or cannot be read.
+    """
+    if not os.path.lexists(path) or (os.path.isfile(path) and not os.path.getsize(path)):
+        return None
+    mode = _read_mode(path)
+    try:
+        return _facts_of(path, mode, count)
+    except (*_DISK_ERRORS, *CORRUPT_ROW) as error:
+        if _read_mode(path) == mode:
+            raise _store_error(path, error) from None
+    # Another process has opened it meanwhile, and changed what was read without a lock.
+    try:
+        return _facts_of(path, "mode=ro", count)
+    except (*_DISK_ERRORS, *CORRUPT_ROW) as error:
+        raise _store_error(path, error) from None
+
+
+def _facts_of(path: Path, mode: str, count: bool) -> StoreFacts | None:
+    version = _version_of(path, mode)
+    if not version:
+        return None
+    with contextlib.closing(_connect(path, mode)) as c:
+        has_facts = c.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone()
+        sql = "SELECT value FROM facts WHERE name = ?"
+        row = c.execute(sql, (STORE_ID,)).fetchone() if has_facts else None
+        sql = "SELECT count(*), max(started_at) FROM runs"
+        runs = c.execute(sql).fetchone() if count else (0, None)
+    last = runs[1] if isinstance(runs[1], int) else None
+    return StoreFacts(version, str(row[0]) if row else "", runs[0], last)
+
+
+def _read_mode(path: Path) -> str:
+    """Mode in which reading creates no file beside a store; with a log there are files already."""
+    has_log = os.path.lexists(path.with_name(f"{path.name}-wal"))
+    return "mode=ro" if has_log else "mode=ro&immutable=1"
+
+
+def _version_of(path: Path, mode: str = "mode=rwc") -> int:
     """Version of a store's tables, 0 for an empty file; refuse a file of another program."""
-    with contextlib.closing(_connect(path)) as c:
+    with contextlib.closing(_connect(path, mode)) as c:
         version = pragma_value(c, "user_version")
         empty = not c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         owner = pragma_value(c, "application_id")
@@ -467,13 +548,13 @@ def _version_of(path: Path) -> int:
     return version
 
 
-def _newer_reason(path: Path, version: int) -> str:
+def _newer_reason(path: Path, version: int, mode: str = "mode=ro") -> str:
     """Reason why nothing can be written to a store of a newer nbagent.
 
     Raises:
         StoreError: it cannot even be read.
     """
-    with contextlib.closing(_connect(path)) as c:
+    with contextlib.closing(_connect(path, mode)) as c:
         sql = "SELECT value FROM facts WHERE name = 'oldest reader'"
         has_facts = c.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone()
         oldest = (c.execute(sql).fetchone() if has_facts else None) or (version,)
