@@ -198,19 +198,27 @@ def test_a_later_answer_is_told_that_and_how_the_question_was_answered(
     first, later, outcome, is_notice = ANSWERS[case]
     taken: list[bool] = []
     told: list[str] = []
+    pressed = threading.Event()
 
     def press(controls: RunControls, event: ApprovalRequested) -> None:
         for choice in (first, later, later):
             answer = PersonAnswer(choice=choice)  # type: ignore[arg-type]
             taken.append(controls.answer(event.tool_call_id, answer))
             told.append(controls.answered(event.tool_call_id))
+        pressed.set()
+
+    @nbagent.tool
+    def wait() -> bool:
+        """Keep the run from ending before the last answer."""
+        return pressed.wait(30)
 
     view = View(press)
     use_frontend(StandIn(view=view.open))
-    run, _ = ran(write("a.md", "1\n"), tools=["fs.write"])
+    run, _ = ran(write("a.md", "1\n"), call("wait"), tools=["fs.write", wait])
     assert taken == [True, False, False]
     assert told == [f"this question was already answered: {outcome}"] * 3
-    assert (only(run).approval == "denied") == (first == "deny")
+    decided = run.turns[0].tool_runs[0]
+    assert (decided.approval == "denied") == (first == "deny")
     notices = [text for text in run.record.notices if "already answered" in text]
     assert len(notices) == is_notice, "one notice for the person, not one per click"
 
