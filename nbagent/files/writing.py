@@ -85,8 +85,8 @@ def _state(folder: Folder, parts: tuple[str, ...], path: MountedPath) -> FileSta
         os.close(descriptor)
     if max(size, len(data)) > MAX_CHANGED_BYTES:
         raise ToolError(
-            f"{visible(path.text)} has more than {MAX_CHANGED_BYTES:,} bytes and is not "
-            "changed; write another file, or ask the person to take this one away",
+            f"{visible(path.text)} has more than {MAX_CHANGED_BYTES:,} bytes, the fixed limit for "
+            "files to replace; write another file, or ask the person to take this one away",
             code="E_WRITE_LIMIT",
         )
     return FileState(data, sha_of_bytes(data))

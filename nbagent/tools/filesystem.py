@@ -292,9 +292,9 @@ class FileHost(MethodHost):
                 data = make(state.data)
             max_bytes = self._limits.max_write_bytes
             if len(data) > max_bytes:
-                why = (
-                    f"would have {len(data):,} bytes, and {max_bytes:,} may be written; write less"
-                )
+                why = f"would have {len(data):,} bytes, over the limit of {max_bytes:,} "
+                why += "(max_write_bytes); write less, or ask the person to raise it with "
+                why += "nbagent.configure(max_write_bytes=…)"
                 raise _refusal(location, why, "E_WRITE_LIMIT", bytes=len(data), maxBytes=max_bytes)
             return data
 

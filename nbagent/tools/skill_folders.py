@@ -48,9 +48,12 @@ class Skill:
         """Its folder, absolute, links resolved."""
         return self.mount.root
 
-    def read(self, file: str, *, max_bytes: int) -> bytes:
-        """Read a file; raise ToolError if it is missing, too large or its name looks secret."""
-        data = _read_file(self.mount, file, max_bytes=max_bytes)
+    def read(self, file: str, *, max_bytes: int, limit: str = "") -> bytes:
+        """Read a file; raise ToolError if it is missing, too large or its name looks secret.
+
+        `limit` is the option that sets `max_bytes`, if one does.
+        """
+        data = _read_file(self.mount, file, max_bytes=max_bytes, limit=limit)
         if looks_secret(file):
             why = f"{visible(file)} looks like it holds a secret and is not read; ask the person"
             raise ToolError(why, code="E_DENIED")
@@ -187,10 +190,13 @@ def _single_line(value: object) -> str:
     return " ".join(str(value).split()) if value is not None else ""
 
 
-def _read_file(mount: Mount, file: str, *, max_bytes: int) -> bytes:
+def _read_file(mount: Mount, file: str, *, max_bytes: int, limit: str = "") -> bytes:
     data = read_state(Mounts([mount]).locate(f"{mount.name}/{file}")).data
     if data is None:
         raise ToolError(f"there is no file {visible(file)}", code="ENOENT")
     if len(data) > max_bytes:
-        raise ToolError(f"{visible(file)} has more than {max_bytes:,} bytes", code="E_READ_LIMIT")
+        how = f"ask the person to raise it with nbagent.configure({limit}=…)"
+        what = f"the limit ({limit}); {how}" if limit else "the fixed limit; make it smaller"
+        why = f"{visible(file)} has more than {max_bytes:,} bytes, {what}"
+        raise ToolError(why, code="E_READ_LIMIT")
     return data

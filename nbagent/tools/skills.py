@@ -108,7 +108,8 @@ class SkillHost(MethodHost):
         """Read a skill's instructions and the list of its files, or one of these files."""
         skill = self._skill(skill_name)
         if file is not None:
-            data = skill.read(file, max_bytes=self._policy.limits.max_read_bytes)
+            max_bytes = self._policy.limits.max_read_bytes
+            data = skill.read(file, max_bytes=max_bytes, limit="max_read_bytes")
             if b"\0" in data[:8192]:
                 why = f"{file} is no text ({len(data):,} bytes); use it in a script"
                 raise ToolError(why, code="E_INVALID_ARGUMENTS")
@@ -276,7 +277,8 @@ def _script_source(skill: Skill, script: str) -> tuple[bytes, str]:
     source = script.encode("utf-8", "surrogatepass")
     if len(source) > _MAX_SCRIPT_BYTES:
         raise ToolError(
-            f"the script has more than {_MAX_SCRIPT_BYTES:,} bytes; write a shorter one",
+            f"the script has more than {_MAX_SCRIPT_BYTES:,} bytes, the fixed limit; write a "
+            "shorter one",
             code="E_WRITE_LIMIT",
         )
     return source, ""

@@ -20,7 +20,7 @@ from nbagent.files.writing import read_state, replace
 
 def sharing_violation(winerror: int) -> OSError:
     """The error of Windows for a file that another program has open."""
-    error = PermissionError(errno.EACCES, "used by another process")
+    error: Any = PermissionError(errno.EACCES, "used by another process")
     error.winerror = winerror
     return error
 
@@ -38,6 +38,10 @@ OTHER: dict[str, OSError] = {
     "EIO": OSError(errno.EIO, "broken"),
     "access denied": sharing_violation(5),
 }
+
+
+def no_pause(seconds: float) -> None:
+    """Take no time."""
 
 
 class Faulty:
@@ -58,7 +62,7 @@ class Faulty:
 @pytest.fixture
 def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mounts:
     (tmp_path / "old.txt").write_text("old")
-    monkeypatch.setattr(retrying.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(retrying.time, "sleep", no_pause)
     return Mounts.of(tmp_path)
 
 
