@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nbagent.contracts.approval import PersonAnswer
+from nbagent.contracts.approval import PersonAnswer, Question
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, describe_error
 from nbagent.contracts.events import (
@@ -31,7 +31,7 @@ from nbagent.contracts.ports import RunStore, ShowPieces, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact
 from nbagent.engine import run_engine
-from nbagent.runtime import RunTask
+from nbagent.runtime import RunTask, inside_a_tool
 from nbagent.session.approval import SessionApprover
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.plan import prepare_run
@@ -99,6 +99,7 @@ class ActiveRun:
             # Before `start` opens a view: the audit log gets each event first.
             audit=self._audit(),
             pause_if_unanswered=ask.case is not None,
+            on_contradiction=self._warn_now,
         )
         self.store.on_warning(self._warn_all)
 
@@ -109,9 +110,20 @@ class ActiveRun:
         else:
             self.run_task.stop()
 
-    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
-        """Answer the question about a call; False if the question is not open. Any thread."""
-        return self._approver.answer(tool_call_id, answer)
+    def answer(
+        self, tool_call_id: str, answer: PersonAnswer, *, question: Question | None = None
+    ) -> bool:
+        """Answer the question about a call; False if it takes no answer, or a tool answers itself.
+
+        Any thread.
+        """
+        return not inside_a_tool() and self._approver.answer(
+            tool_call_id, answer, question=question
+        )
+
+    def answered(self, tool_call_id: str) -> str:
+        """Say why the question about a call takes no answer; empty if it takes one. Any thread."""
+        return self._approver.questions.answered(tool_call_id)
 
     def preview(self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces) -> bool:
         """Show the effect of the call in question with other arguments. Any thread."""
@@ -196,8 +208,17 @@ class ActiveRun:
             self._show_host_wait("")
         self._dispatch(event)
         # Not sent by `warn` itself: a sink that is detached warns in the middle of an event.
+        self._send_notices()
+
+    def _send_notices(self) -> None:
         while self._pending_notices:
             self._dispatch(self._pending_notices.pop(0))
+
+    def _warn_now(self, text: str) -> None:
+        """Warn between two events, on the engine's loop; nothing after the end."""
+        if self in _active_runs:
+            self.warn(text)
+            self._send_notices()
 
     async def commit(self, event: Event) -> None:
         """Store an event, then pass it to the views: nothing is shown before it is on disk. On the

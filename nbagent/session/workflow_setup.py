@@ -156,7 +156,8 @@ def _file_reader(guide: AgentSetup, rules: PolicyRules) -> Callable[[str], str]:
         result = FileHost(order).read(path).work(context, threading.Event())
         data: Any = result.data
         if result.attachments or data["truncated"]:
-            raise ToolError(f"{path} is too long, or no text", code="E_READ_LIMIT")
+            why = f"{path} is over the fixed limit of one answer of fs.read, or no text"
+            raise ToolError(f"{why}; shorten it", code="E_READ_LIMIT")
         return data["content"]
 
     return read
