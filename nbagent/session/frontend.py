@@ -265,8 +265,8 @@ def _installed_frontend() -> Frontend:
         if isinstance(loaded, Frontend):
             return loaded
     print(
-        "nbagent: the notebook view is not registered; install nbagent again (in a checkout: "
-        "%pip install -e .) and restart the kernel. Until then runs print lines.",
+        "nbagent: the notebook view is not registered; in the checkout of nbagent run "
+        "`%pip install -e .` and restart the kernel. Until then runs print lines.",
         file=sys.stderr,
     )
     return LineFrontend()
