@@ -360,7 +360,11 @@ class RunOptions(_Shared):
     raw = Switch("--raw", "print only the text of the answer", inherited=False)
     quiet = Switch("--quiet", "show only errors", inherited=False)
     echo = Option[bool | None](
-        "", "print events where there is no front end", types.switch, inherited=False
+        "",
+        "print runs where there is no front end: true all, false problems only; default: the "
+        "calls, if the output is a terminal",
+        types.switch,
+        inherited=False,
     )
 
 
