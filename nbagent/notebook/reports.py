@@ -142,8 +142,8 @@ def _store() -> Iterator[Row]:
         yield "warning", store.warning
     if store.path is not None and (store.path.parent / AUDIT_FILE).exists():
         audit = verify_audit(store.path.parent)
-        whole = "whole" if audit else f"NOT WHOLE: {audit.why}"
-        yield "audit", f"{pluralize(audit.lines, 'line')}, {whole}"
+        problem = f"BROKEN at line {audit.lines + 1:,}: {audit.why}"
+        yield "audit", f"passed: {pluralize(audit.lines, 'line')}" if audit else problem
 
 
 def compact() -> str:

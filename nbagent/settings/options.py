@@ -409,6 +409,13 @@ class Settings(_Shared):
         default="auto",
         choices=("auto", "landlock", "process"),
     )
+    audit = Option[str](
+        "",
+        "the runs whose calls are logged in audit.jsonl: all with tools, only those with effects "
+        "outside your own functions, or none",
+        default="all",
+        choices=("all", "outside", "none"),
+    )
 
     @property
     def policy(self) -> ToolPolicy:
