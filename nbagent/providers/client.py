@@ -28,6 +28,7 @@ from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.stream_reader import NO_CALLS, AnswerReader
 from nbagent.providers.provider import collect_stream
 from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
+from nbagent.providers.reasoning_budget import budget_notice
 from nbagent.providers.transport.http import (
     BETWEEN_BYTES_S,
     MAX_BODY_BYTES,
@@ -188,6 +189,8 @@ class WireClient:
             )
         deadline = asyncio.get_running_loop().time() + self._config.timeout_s
         state = _RequestState(request, stream, deadline)
+        if text := self._budget_notice(request, stream):
+            yield ChatChunk(notice=ClientNotice("note", f"{text}."))
         while True:
             attempt = self._prepare(state)
             builder = attempt.builder
@@ -263,6 +266,22 @@ class WireClient:
             builder = ResponseBuilder(toolset.names, source, think_tags=wire.think_tags)
         parser = wire.parser(request, builder)
         return _Attempt(wire, params, workarounds, dropped, body, builder, parser, unsupported)
+
+    def _budget_notice(self, request: ChatRequest, stream: bool) -> str:
+        """Notice of a reasoning budget that is sent as something else; empty if it is not."""
+        is_decimal = (request.reasoning or "").isdecimal()
+        # Once for a prompt: in the later requests of a run, results of tools come last.
+        if not is_decimal or not request.messages or request.messages[-1].role != "user":
+            return ""
+        workarounds = UnsupportedParams.for_model(self._base_url, request.model).workarounds
+        wire = self._select_wire(request, workarounds)
+        names = Toolset(request.tools, wire).names
+        return budget_notice(
+            request,
+            lambda changed: wire.params(
+                _without_fields(changed, wire.unsupported_fields), names, workarounds, stream=stream
+            ),
+        )
 
     def _select_wire(self, request: ChatRequest, workarounds: frozenset[str]) -> Wire:
         return next((w for w in self._wires if w.accepts(request, workarounds)), self._wires[-1])
