@@ -239,7 +239,7 @@ class Run:
         try:
             send(spans_of(redacted(self.record), messages), provider)
         except ImportError:
-            raise UsageError("spans need OpenTelemetry: %pip install 'nbagent[otel]'") from None
+            raise UsageError("spans need OpenTelemetry: %pip install opentelemetry-sdk") from None
 
     def plot(self) -> Figure:
         """Draw the time of each turn: model, tools, waiting and retries."""

@@ -21,6 +21,7 @@ from nbagent.contracts.tools import ToolContext
 from nbagent.contracts.version import __version__
 from nbagent.notebook import kernel
 from nbagent.notebook.complete import package_names
+from nbagent.notebook.installation import installation_problems
 from nbagent.providers.catalogue import find_provider, provider_names
 from nbagent.providers.default_model import choose_default_model, with_provider
 from nbagent.runtime import RunTask, engine_loop
@@ -62,6 +63,7 @@ def doctor() -> Listing:
         ("python", f"{platform.python_version()} on {platform.system()}"),
         ("packages", ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)),
         *kernel.kernel_facts().items(),
+        *(("installation", problem) for problem in installation_problems()),
     ]
     for facts in (_model, _keys, _files, _store):
         try:
@@ -143,8 +145,8 @@ def _store() -> Iterator[Row]:
         yield "warning", store.warning
     if store.path is not None and (store.path.parent / AUDIT_FILE).exists():
         audit = verify_audit(store.path.parent)
-        whole = "whole" if audit else f"NOT WHOLE: {audit.why}"
-        yield "audit", f"{pluralize(audit.lines, 'line')}, {whole}"
+        problem = f"BROKEN at line {audit.lines + 1:,}: {audit.why}"
+        yield "audit", f"passed: {pluralize(audit.lines, 'line')}" if audit else problem
 
 
 def compact() -> str:

@@ -37,7 +37,7 @@ from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.plan import prepare_run
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
-from nbagent.store.audit import AuditSink, is_audited
+from nbagent.store.audit import AuditSink, acts_outside
 
 OnEvent = Callable[[Event], object]
 
@@ -276,11 +276,14 @@ class ActiveRun:
             self._dispatch(Waiting(None, "; ".join(self._wait_texts)))
 
     def _audit(self) -> AuditSink | None:
-        """Sink of the audit log, for workflows and for runs whose tools have effects outside."""
-        if not (self.record.workflow or is_audited(self.prepared.host.host_names)):
+        """Sink of the audit log for runs that the setting `audit` names; None for others."""
+        hosts, scope = self.prepared.host.host_names, self.prepared.audit
+        is_outside = bool(self.record.workflow) or acts_outside(hosts)
+        if scope == "none" or not (is_outside or (scope == "all" and hosts)):
             return None
         if self.store.path is None:
-            self.warn("this run is not audited: its store is in memory only")
+            if is_outside:
+                self.warn("this run is not audited: its store is in memory only")
             return None
         audit = AuditSink(self.store.path.parent)
         self._sinks.append(audit)

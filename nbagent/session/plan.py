@@ -63,6 +63,8 @@ class PreparedRun(NamedTuple):
     resolved: ResolvedModel
     workflow_run: WorkflowRun | None = None
     """None if the run has no workflow."""
+    audit: str = "all"
+    """Which runs are audited: `all`, `outside` or `none`."""
 
 
 def prepare_run(
@@ -250,7 +252,7 @@ def prepare_run(
         overflow_advice=workflow_run.overflow_advice if workflow_run else "",
         notices=list(record.notices),
     )
-    return PreparedRun(plan, host, policy_rules, resolved, workflow_run)
+    return PreparedRun(plan, host, policy_rules, resolved, workflow_run, settings.audit)
 
 
 def _prompt_messages(

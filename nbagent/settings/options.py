@@ -360,7 +360,11 @@ class RunOptions(_Shared):
     raw = Switch("--raw", "print only the text of the answer", inherited=False)
     quiet = Switch("--quiet", "show only errors", inherited=False)
     echo = Option[bool | None](
-        "", "print events where there is no front end", types.switch, inherited=False
+        "",
+        "print runs where there is no front end: true all, false problems only; default: the "
+        "calls, if the output is a terminal",
+        types.switch,
+        inherited=False,
     )
 
 
@@ -404,6 +408,13 @@ class Settings(_Shared):
         "how scripts are isolated: auto is the strongest level that works here",
         default="auto",
         choices=("auto", "landlock", "process"),
+    )
+    audit = Option[str](
+        "",
+        "the runs whose calls are logged in audit.jsonl: all with tools, only those with effects "
+        "outside your own functions, or none",
+        default="all",
+        choices=("all", "outside", "none"),
     )
 
     @property

@@ -146,7 +146,7 @@ def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, "nbagent.tools.mcp.connection", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
     door = Door(mcp("city", command=["a"]))
-    with pytest.raises(UsageError, match=r"%pip install 'nbagent\[mcp\]'"):
+    with pytest.raises(UsageError, match=r"%pip install 'mcp>=2.3'"):
         door.listed()
 
 

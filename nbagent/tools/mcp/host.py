@@ -326,7 +326,7 @@ def _connection(server: McpServer) -> Connection:
     except ImportError as error:
         raise UsageError(
             f"MCP servers need the package mcp, version 2 ({error}); install it with "
-            "%pip install 'nbagent[mcp]' and restart the kernel"
+            "%pip install 'mcp>=2.3' and restart the kernel"
         ) from None
     return connection_of(server)
 
