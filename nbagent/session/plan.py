@@ -33,6 +33,7 @@ from nbagent.session.inherit import (
     unrecorded_options,
 )
 from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings, same_server
+from nbagent.session.project_trust import settings_notices
 from nbagent.session.replay import DeferredTools, RecordedHost, ReplayedAnswer, open_recording
 from nbagent.session.request import RunRequest
 from nbagent.session.tool_hosts import open_run_tools
@@ -180,6 +181,12 @@ def prepare_run(
             notices=(
                 *([_default_model_notice(resolved)] if resolved.why else ()),
                 *([store.warning] if store.warning else ()),
+                *settings_notices(report=not request.dry_run),
+                *(
+                    agent_setup.model_notices(resolved.provider, report=not request.dry_run)
+                    if agent_setup
+                    else ()
+                ),
                 *(
                     _change_notices(options, resolved, parent, conversation, request)
                     if parent

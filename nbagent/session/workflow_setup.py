@@ -17,6 +17,11 @@ from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.tools import ToolContext
 from nbagent.runtime import RunTask
 from nbagent.session.approval import PolicyRules
+from nbagent.session.project_trust import (
+    agent_model_item,
+    agent_model_notices,
+    current_state,
+)
 from nbagent.session.tool_hosts import WorkflowFolders, glob_resolver, run_mounts
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import project_folder
@@ -59,7 +64,22 @@ class AgentSetup:
         )
 
     def model_on(self, provider: str) -> str | None:
-        """The agent's model, if it belongs to the provider of this run."""
+        """The agent's model, if it belongs to the provider of this run and may be used."""
+        model = self._model_on(provider)
+        item = agent_model_item(self.agent, self._package_id) if self.agent else None
+        return None if item and current_state(item).status != "allowed" else model
+
+    def model_notices(self, provider: str, *, report: bool) -> list[str]:
+        """Say that the agent's model is not used because it was not allowed."""
+        if self.agent is None or self.settings.model or not self._model_on(provider):
+            return []
+        return agent_model_notices(self.agent, self._package_id, report=report)
+
+    @property
+    def _package_id(self) -> str:
+        return self.workflow_run.package.id if self.workflow_run else ""
+
+    def _model_on(self, provider: str) -> str | None:
         if self.agent is None or not self.agent.model:
             return None
         name = self.agent.model
