@@ -31,6 +31,7 @@ from nbagent.lab.plan import MapOptions, fingerprints_of, request_of_case
 from nbagent.lab.scorers import Scorer, ScoringContext
 from nbagent.run import Run
 from nbagent.session.active_run import OnEvent
+from nbagent.session.project_trust import settings_notices
 from nbagent.session.request import RunRequest
 from nbagent.store.batches import save_scores, scores_of
 from nbagent.store.writer import Store
@@ -100,6 +101,7 @@ class Runner:
         self._scorers, self._how, self._asks_models, self._session = scorers, how, asks, session
         self._show, self._models = show, tuple(models)
         self._was_in_memory = store.path is None
+        self._settings_notices = tuple(settings_notices(report=True)) if asks else ()
         self._began, self._started_at = time.monotonic(), utc_now()
         self._ended_s: float | None = None
         self._at_work: dict[int, float] = {}
@@ -336,12 +338,13 @@ class Runner:
             self._errors.get(scorer_name(score), {}).pop(score.run_id, None)
 
     def _notes(self) -> tuple[str, ...]:
-        """Summarize the errors of scorers."""
+        """Name the project's settings that are left out, and summarize the errors of scorers."""
         failed = [(name, [*errors.values()]) for name, errors in self._errors.items() if errors]
-        return tuple(
+        scorer_notes = tuple(
             f"{name} failed on {pluralize(len(errors), 'answer')}: {errors[0]}"
             for name, errors in failed[:_MAX_NOTES]
         )
+        return (*self._settings_notices, *scorer_notes)
 
     def _missing_scorers(self, entry: CaseState, marks: dict[str, str]) -> list[Scorer]:
         scores = self._earlier_scores.get(entry.run_id, ())

@@ -151,6 +151,8 @@ def prepare_run(
     # On another model a run no longer answers the case: the model is part of its variant.
     is_same = parent and request.kind == "resume" and parent.model == resolved.model_id
     resumed = parent if is_same else None
+    # A batch shows no notices of its runs.
+    is_seen = not request.dry_run and request.case is None
     record = redacted(
         RunRecord(
             id=run_id,
@@ -181,9 +183,9 @@ def prepare_run(
             notices=(
                 *([_default_model_notice(resolved)] if resolved.why else ()),
                 *([store.warning] if store.warning else ()),
-                *settings_notices(report=not request.dry_run),
+                *settings_notices(report=is_seen),
                 *(
-                    agent_setup.model_notices(resolved.provider, report=not request.dry_run)
+                    agent_setup.model_notices(resolved.provider, report=is_seen)
                     if agent_setup
                     else ()
                 ),

@@ -22,34 +22,32 @@ from nbagent.settings.sources import project_file_items, project_folder, unused_
 from nbagent.workflow.agents import find_agents, load_agent
 from nbagent.workflow.graph import AgentSpec
 
-__all__ = ["ItemState", "allow_item", "current_state", "state_of", "trust_items"]
+__all__ = ["ItemState", "ProjectItem", "allow_item", "current_state", "state_of", "trust_items"]
 
 _reported: set[ProjectItem] = set()
 """Items that a notice of this process named as left out. Each is named once."""
-_package_items: dict[str, ProjectItem] = {}
-"""Items of packages that a run of this process left out, by name."""
+_left_out: dict[str, ProjectItem] = {}
+"""Models of agents that a run of this process left out, by name: their files may be anywhere."""
 
 
 def trust_items() -> list[ProjectItem]:
     """List everything that the files of the project would set or start if the person allowed it.
 
-    Packages of workflows may be anywhere: their items are listed after a run left one out.
+    Packages, and agents named by their path, may be anywhere: their models are listed after a run
+    left them out.
 
     Raises:
         UsageError: the project's pyproject.toml is not valid.
     """
-    return [
-        *project_file_items(),
-        *_server_items(),
-        *_agent_items(),
-        *_package_items.values(),
-    ]
+    agents = {item.name: item for item in _agent_items()}
+    # A file of the project may have changed since a run left out its model.
+    return [*project_file_items(), *_server_items(), *(_left_out | agents).values()]
 
 
 def forget_reported_items() -> None:
     """Forget which items were reported. For tests."""
     _reported.clear()
-    _package_items.clear()
+    _left_out.clear()
 
 
 def _server_items() -> list[ProjectItem]:
@@ -83,8 +81,7 @@ def agent_model_notices(agent: AgentSpec, package: str = "", *, report: bool) ->
         return []
     if report:
         _reported.add(item)
-    if package:
-        _package_items[item.name] = item
+    _left_out[item.name] = item
     why = "it changed since you allowed it" if state.previous else "you have not allowed it"
     return [
         f"The agent {agent.id} asks for the model {item.text}, which is not used: {why}. "
@@ -96,7 +93,7 @@ def settings_notices(*, report: bool) -> list[str]:
     """Say which values of the project's file are left out, each value once per process.
 
     Args:
-        report: False for a dry run: the next run says it again.
+        report: False where it may not be seen, such as in a dry run: it is said again.
     """
     items = [item for item in unused_project_items() if item not in _reported]
     if report:
@@ -105,14 +102,16 @@ def settings_notices(*, report: bool) -> list[str]:
     new = [item for item in items if item not in changed]
     notices: list[str] = []
     if new:
+        they, them = ("it is", "it") if len(new) == 1 else ("they are", "them")
         notices.append(
-            f"{PROJECT_FILE} of this folder sets {_names(new)}; {_are(new)} not used, since you "
-            "have not allowed it. `%agent trust` shows and allows it."
+            f"{PROJECT_FILE} of this folder sets {_names(new)}; {they} not used. `%agent trust` "
+            f"shows and allows {them}."
         )
     if changed:
+        they = "it is" if len(changed) == 1 else "they are"
         notices.append(
-            f"{PROJECT_FILE} of this folder changed {_names(changed)} since you allowed it; "
-            f"{_are(changed)} not used. `%agent trust` shows the difference and allows it."
+            f"{PROJECT_FILE} of this folder changed {_names(changed)} since you allowed it; {they} "
+            "not used. `%agent trust` shows the difference."
         )
     return notices
 
@@ -120,7 +119,3 @@ def settings_notices(*, report: bool) -> list[str]:
 def _names(items: Sequence[ProjectItem]) -> str:
     names = [item.name.removeprefix(f"{PROJECT_FILE}: ") for item in items]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _are(items: Sequence[ProjectItem]) -> str:
-    return "this is" if len(items) == 1 else "these are"

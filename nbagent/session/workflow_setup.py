@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
@@ -27,7 +28,7 @@ from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import project_folder
 from nbagent.tools.filesystem import FileHost
 from nbagent.tools.host_config import HostConfig
-from nbagent.workflow.agents import critical_context, load_agent
+from nbagent.workflow.agents import critical_context, find_agents, load_agent
 from nbagent.workflow.composer import WorkflowRun, missing_tool_reason
 from nbagent.workflow.graph import AgentSpec
 from nbagent.workflow.locate import PROJECT_PREFIX, display_path, placeholder_values
@@ -105,7 +106,11 @@ class AgentSetup:
         """Notices before the first request; `last` is the turn before it."""
         if self.workflow_run is None:
             alone = [self.single] if self.single and parent is None else []
-            return [*_unfilled_notices(alone[0].unfilled if alone else ()), *_action_notices(alone)]
+            return [
+                *(self._hidden_agent_notices() if alone else ()),
+                *_unfilled_notices(alone[0].unfilled if alone else ()),
+                *_action_notices(alone),
+            ]
         where = f"The state of this workflow is {self.workflow_run.shown_path}."
         if self.workflow_run.fork_source is not None:
             was = display_path(self.workflow_run.fork_source[0].path)
@@ -124,6 +129,16 @@ class AgentSetup:
             *(f"{package.name}: {note}" for note in package.notes),
             *_unfilled_notices(marks),
             *_action_notices(package.agents.values()),
+        ]
+
+    def _hidden_agent_notices(self) -> list[str]:
+        """Say that an agent of the project hides the person's own one of the same name."""
+        name = self.options.agent
+        if self.single is None or self.single.is_own or name not in find_agents(Path.home()):
+            return []
+        return [
+            f"The agent {name} is {self.single.file} of this project; your own of this name is not "
+            "used. `--agent PATH` names its file."
         ]
 
     def _missing_artifacts(self) -> list[str]:

@@ -232,7 +232,7 @@ def test_project_that_chooses_is_said_in_the_cell_and_in_the_settings(
     (tmp_path / "pyproject.toml").write_text("\n".join(lines))
     with redirect_stderr(io.StringIO()) as errors:
         printed = shell.said("%%agent", "Hello?")
-    assert "pyproject.toml of this folder sets model and tools; these are" in (
+    assert "pyproject.toml of this folder sets model and tools; they are" in (
         printed + errors.getvalue()
     )
     assert shell.user_ns["_run"].record.model == "offline:demo"

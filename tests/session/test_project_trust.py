@@ -139,7 +139,7 @@ def test_one_notice_names_all_values_and_a_script_prints_it(
     write(project, "model = 'offline:theirs'", "tools = ['fs']", "max_turns = 2")
     run = ask(own_model=False).run
     (notice,) = about_the_project(run)
-    assert notice.startswith("pyproject.toml of this folder sets model and tools; these are not")
+    assert notice.startswith("pyproject.toml of this folder sets model and tools; they are not")
     assert notice in capsys.readouterr().err
     assert run.record.limits.max_turns == 2, "a limit that tightens needs nobody"
 
@@ -273,6 +273,14 @@ def test_the_model_of_ones_own_agent_needs_nobody(project: Path) -> None:
     write_agent(project.parent)
     assert ask(own_model=False, agent="mira").run.text == "Theirs."
     assert trust_items() == []
+
+
+def test_an_agent_of_the_project_that_hides_ones_own_is_named(project: Path) -> None:
+    write_agent(project)
+    assert "your own" not in str(ask(agent="mira").run.record.notices)
+    write_agent(project.parent)
+    notices = ask(agent="mira").run.record.notices
+    assert [text for text in notices if text.startswith("The agent mira is .nbagent/agents/mira")]
 
 
 def test_an_agent_that_names_a_server_as_its_tool_brings_none(project: Path) -> None:
