@@ -151,8 +151,6 @@ def prepare_run(
     # On another model a run no longer answers the case: the model is part of its variant.
     is_same = parent and request.kind == "resume" and parent.model == resolved.model_id
     resumed = parent if is_same else None
-    # A batch shows no notices of its runs.
-    is_seen = not request.dry_run and request.case is None
     record = redacted(
         RunRecord(
             id=run_id,
@@ -183,12 +181,7 @@ def prepare_run(
             notices=(
                 *([_default_model_notice(resolved)] if resolved.why else ()),
                 *([store.warning] if store.warning else ()),
-                *settings_notices(report=is_seen),
-                *(
-                    agent_setup.model_notices(resolved.provider, report=is_seen)
-                    if agent_setup
-                    else ()
-                ),
+                *_project_notices(request, agent_setup, resolved),
                 *(
                     _change_notices(options, resolved, parent, conversation, request)
                     if parent
@@ -375,6 +368,18 @@ def _recorded_options(
 def _default_model_notice(chosen: ResolvedModel) -> str:
     model_text = offline_model_text(chosen.model_id) or f"{chosen.model_id} was chosen"
     return f"{model_text}: {chosen.why}."
+
+
+def _project_notices(
+    request: RunRequest, agent_setup: AgentSetup | None, resolved: ResolvedModel
+) -> list[str]:
+    """Notices about choices of the project's files that are left out."""
+    # A batch shows no notices of its runs.
+    is_seen = not request.dry_run and request.case is None
+    notices = settings_notices(report=is_seen)
+    if agent_setup is not None:
+        notices += agent_setup.model_notices(resolved.provider, report=is_seen)
+    return notices
 
 
 def _forked_from(ask: RunRequest) -> ForkedFrom | None:

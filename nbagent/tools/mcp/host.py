@@ -103,9 +103,7 @@ class McpHost:
         """
         server = self._server
         if not isinstance(server, McpServer):
-            # In a thread: it reads the files that the entry names.
-            self._server = refreshed = await asyncio.to_thread(server.refreshed)
-            return self._prepared_start(refreshed)
+            return await self._prepared_start(server)
         await self._update(server)
         tool = self._tools.get(call.name)
         if tool is None:
@@ -169,8 +167,10 @@ class McpHost:
             self._tools, self.warnings = await asyncio.to_thread(build_tools, server, definitions)
             self._definitions = definitions
 
-    def _prepared_start(self, server: ProjectServer) -> PreparedCall:
+    async def _prepared_start(self, described: ProjectServer) -> PreparedCall:
         """Prepare the start of a project's server. No rule can allow it: the person must agree."""
+        # In a thread: it reads the files that the entry names.
+        self._server = server = await asyncio.to_thread(described.refreshed)
 
         async def start(context: ToolContext) -> ToolOutcome:
             try:
