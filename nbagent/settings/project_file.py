@@ -113,11 +113,9 @@ def checked_table(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 def read_toml(file: Path) -> dict[str, Any]:
     """Read a TOML file. Raises UsageError if it is not valid."""
     try:
-        with file.open("rb") as opened:
-            raw = opened.read(_MAX_FILE_BYTES + 1)
-        if len(raw) > _MAX_FILE_BYTES:
+        if file.stat().st_size > _MAX_FILE_BYTES:
             raise ValueError(f"it has more than {_MAX_FILE_BYTES:,} bytes")
-        return _parse_toml(raw.decode("utf-8"))
+        return _parse_toml(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file.name} cannot be read: {error}; correct or remove it") from None
 

@@ -1,6 +1,7 @@
 """Sources of settings: `configure`, environment variables, files, defaults.
 
-Owns their order and what a project's file may set. Options of a call are applied in `session`.
+Owns their order. What a project's file may set is in `project_file`; options of a call are applied
+in `session`.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def setting_origins() -> dict[str, Origin]:
 
 def unused_project_items() -> list[ProjectItem]:
     """Return the items of the project's file that would apply now if the person allowed them."""
-    if _override.get() is not None:  # The settings are those of another process.
+    # With an override, the settings are those of another process.
+    if _override.get() is not None or not read_project_table(_working_folder()).not_allowed:
         return []
     return [origin.not_allowed for origin in setting_origins().values() if origin.not_allowed]
 
