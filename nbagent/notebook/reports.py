@@ -34,7 +34,8 @@ from nbagent.session.stores import current_store
 from nbagent.session.tool_hosts import open_run_tools
 from nbagent.session.trust_question import trust_line
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import current_settings, setting_origins
+from nbagent.settings.project_file import PROJECT_FILE
+from nbagent.settings.sources import Origin, current_settings, setting_origins
 from nbagent.settings.types import Tools
 from nbagent.store.audit import FILE_NAME as AUDIT_FILE
 from nbagent.store.audit import verify_audit
@@ -346,8 +347,16 @@ def config() -> Listing:
     """List every setting, its value and its source."""
     table = Settings.rows()
     rows = [
-        (name, "not set" if o.value is None else repr(table[name].redacted(o.value)), o.source)
+        (name, "not set" if o.value is None else repr(table[name].redacted(o.value)), _set_by(o))
         for name, o in setting_origins().items()
     ]
     note = "%agent config NAME=VALUE sets one for this kernel, NAME= resets it"
     return Listing(columns=("setting", "value", "set by"), rows=rows, notes=[note])
+
+
+def _set_by(origin: Origin) -> str:
+    """The source of a setting, and the project's value that is left out."""
+    item = origin.not_allowed
+    if item is None:
+        return origin.source
+    return f"{origin.source}; not allowed: {one_line(item.text, 120)} of {PROJECT_FILE}"

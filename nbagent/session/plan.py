@@ -34,6 +34,7 @@ from nbagent.session.inherit import (
     unrecorded_options,
 )
 from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings, same_server
+from nbagent.session.project_trust import settings_notices
 from nbagent.session.replay import DeferredTools, RecordedHost, ReplayedAnswer, open_recording
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import notice_of
@@ -190,6 +191,7 @@ def prepare_run(
                 *([_default_model_notice(resolved)] if resolved.why else ()),
                 *([store.warning] if store.warning else ()),
                 *([place] if (place := notice_of(store, is_said=not request.dry_run)) else ()),
+                *_project_notices(request, agent_setup, resolved),
                 *(
                     _change_notices(options, resolved, parent, conversation, request)
                     if parent
@@ -395,6 +397,18 @@ def _foreign_notices(
         f"its {', '.join(names)} {'is' if len(names) == 1 else 'are'} not used, yours apply. Name "
         "an option to use it."
     ]
+
+
+def _project_notices(
+    request: RunRequest, agent_setup: AgentSetup | None, resolved: ResolvedModel
+) -> list[str]:
+    """Notices about choices of the project's files that are left out."""
+    # A batch shows no notices of its runs.
+    is_seen = not request.dry_run and request.case is None
+    notices = settings_notices(report=is_seen)
+    if agent_setup is not None:
+        notices += agent_setup.model_notices(resolved.provider, report=is_seen)
+    return notices
 
 
 def _forked_from(ask: RunRequest) -> ForkedFrom | None:

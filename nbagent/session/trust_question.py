@@ -9,16 +9,15 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from nbagent import runtime
-from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.session.active_run import active_runs
 from nbagent.session.frontend import frontend
 from nbagent.session.project_trust import trust_items
 from nbagent.session.stores import current_store, drop_store, take_over_store
+from nbagent.settings.project_items import allow_item, current_state, disallow_item
 from nbagent.settings.sources import project_folder, store_home
 from nbagent.settings.trust import (
     FolderEntry,
@@ -73,7 +72,8 @@ def ask_for_trust(show: Callable[[str], None]) -> str:
         UsageError: there is nobody to ask, or the decision cannot be written.
         StoreError: the store cannot be taken over.
     """
-    home, items = current_home(), [*filter(None, map(_open_item, trust_items()))]
+    home = current_home()
+    items = [item for item in trust_items() if current_state(item).status != "allowed"]
     if home.is_own and not items:
         return f"{trust_line()}. There is nothing to ask."
     _require_person()
@@ -84,8 +84,8 @@ def ask_for_trust(show: Callable[[str], None]) -> str:
             lines.append(take_over(home))
         else:
             lines.append(f"{short_path(home.folder)} stays as it is.")
-    for item, before in items:
-        show(_describe_item(item, before))
+    for item in items:
+        show(_describe_item(item, current_state(item).previous))
         lines.append(_decide_item(item, _says_yes(f"Allow {item.name}? [y/N] ")))
     return "\n".join(lines)
 
@@ -125,7 +125,8 @@ def revoke_trust() -> str:
     if runtime.inside_a_tool():
         raise UsageError("%agent trust --revoke cannot be used inside a tool call")
     home, project = current_home(), project_folder()
-    folders = [folder for folder in (home.folder, project) if entry_of(folder) is not None]
+    places = dict.fromkeys((home.folder, project, *(item.folder for item in trust_items())))
+    folders = [folder for folder in places if entry_of(folder) is not None]
     if home.is_own and home.store_id and (home.folder / FILE_NAME).is_file():
         _require_no_run()
         store = current_store()
@@ -197,17 +198,6 @@ def _describe_store(home: StoreHome) -> str:
     return "\n".join(lines)
 
 
-def _entry_for(item: TrustItem) -> FolderEntry:
-    folder = Path(item.folder) if item.folder else project_folder()
-    return entry_of(folder) or FolderEntry(os.path.realpath(folder))
-
-
-def _open_item(item: TrustItem) -> tuple[TrustItem, str | None] | None:
-    """An item with the text that was allowed before; None if exactly this text is allowed."""
-    entry = _entry_for(item)
-    return None if entry.allows(item) else (item, entry.allowed.get(item.name))
-
-
 def _describe_item(item: TrustItem, before: str | None) -> str:
     if before is None:
         return f"{item.name}\n{_indented(item.text)}"
@@ -222,17 +212,11 @@ def _indented(text: str) -> str:
 
 
 def _decide_item(item: TrustItem, is_allowed: bool) -> str:
-    entry = _entry_for(item)
-    rest = {name: text for name, text in entry.allowed.items() if name != item.name}
-    if not is_allowed and rest == entry.allowed:
-        return f"{item.name} is not used."
-    allowed = {**rest, item.name: item.text} if is_allowed else rest
-    created = entry.created_at or utc_now().isoformat()
     try:
-        replace_entry(replace(entry, allowed=allowed, created_at=created))
+        (allow_item if is_allowed else disallow_item)(item)
     except (OSError, RuntimeError) as error:
         raise UsageError(
-            f"{item.name} cannot be allowed: {_entry_name(Path(entry.path))} cannot be written "
+            f"{item.name} cannot be decided: {_entry_name(item.folder)} cannot be written "
             f"({describe_error(error)})"
         ) from None
-    return f"{item.name} is allowed." if is_allowed else f"{item.name} is not used."
+    return f"{item.name} is {'allowed' if is_allowed else 'not used'}."

@@ -51,8 +51,9 @@ class Option(Generic[T]):
     """Value of the flag without an argument; `usage` then has no argument, or one in brackets."""
     repeatable: bool = False
     """True if the flag may be repeated on a line."""
-    project: Literal["no", "tighten", "yes"] = "no"
-    """Permission for a project's pyproject.toml, which may come from a stranger, to set it."""
+    project: Literal["no", "tighten", "ask"] = "no"
+    """Permission for a project's pyproject.toml, which may come from a stranger, to set it. `ask`:
+    only to a value that the person allowed."""
     variable: str = ""
     """Environment variable that sets it, in addition to NBAGENT_NAME."""
     inherited: bool = True
@@ -113,16 +114,16 @@ class Option(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class _ProjectOption(Option[T]):
-    """An option that a project's file may set."""
+    """An option that a project's file may set to a value that the person allowed."""
 
-    project: Literal["no", "tighten", "yes"] = "yes"
+    project: Literal["no", "tighten", "ask"] = "ask"
 
 
 @dataclass(frozen=True, eq=False)
 class _LimitOption(Option[T]):
     """An option that a project's file may only tighten."""
 
-    project: Literal["no", "tighten", "yes"] = "tighten"
+    project: Literal["no", "tighten", "ask"] = "tighten"
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,8 +54,8 @@ class TrustItem:
     """File and part, such as `pyproject.toml: model` or `.mcp.json: git`."""
     text: str
     """What it sets, as a person reads it. An allowance holds for exactly this text."""
-    folder: str = ""
-    """Folder that holds the file, whose entry has the allowance; empty for the project's folder."""
+    folder: Path
+    """Folder that holds the file. Its entry has the allowance."""
 
 
 def config_folder() -> Path:

@@ -15,6 +15,12 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, assert_never
 
 from nbagent.contracts.approval import CallPreview
+from nbagent.contracts.built_in_hosts import (
+    BUILT_IN_HOSTS,
+    BuiltInHost,
+    built_in_host,
+    host_part,
+)
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.model import ToolSpec
@@ -23,13 +29,7 @@ from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.tools.host_config import HostConfig, HostSource
 from nbagent.tools.mcp.server import McpServer
-from nbagent.tools.tool_names import (
-    BUILT_IN_HOSTS,
-    SKILL_TOOLS,
-    BuiltInHost,
-    check_tool_name,
-    unknown_call_error,
-)
+from nbagent.tools.tool_names import check_tool_name, unknown_call_error
 
 ENTRY_POINT_GROUP = "nbagent.tools"
 _BUILT_IN_NAMES = ("fs", "skills", "notebook", "mcp")
@@ -147,13 +147,10 @@ def host_names() -> tuple[str, ...]:
 
 def host_module(name: str) -> str | None:
     """Module or entry point of the host that has this name or tool; None if there is none."""
-    first = name.partition(":")[0].partition(".")[0]
-    if first in BUILT_IN_HOSTS or first in _installed_hosts():
-        return BUILT_IN_HOSTS.get(first, first)
-    if name in SKILL_TOOLS:
-        return "skills"
-    # Tools of MCP servers are called `server__tool`.
-    return "mcp" if "__" in name.strip("_") else None
+    first = host_part(name)
+    if first not in BUILT_IN_HOSTS and first in _installed_hosts():
+        return first
+    return built_in_host(name)
 
 
 def open_hosts(names: Iterable[str], config: HostConfig) -> list[ToolHost]:

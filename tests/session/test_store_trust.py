@@ -593,13 +593,16 @@ def test_items_of_the_folder_are_asked_one_by_one_with_their_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = tmp_path / "project"
-    items = [TrustItem(".mcp.json: git", "command: git\nargs: a"), TrustItem("x", "model: y")]
+    items = [
+        TrustItem(".mcp.json: git", "command: git\nargs: a", project),
+        TrustItem("x", "model: y", project),
+    ]
     monkeypatch.setattr("nbagent.session.trust_question.trust_items", lambda: list(items))
     with kernel(project):
         with typing("yes", "") as questions:
             assert main(["trust"]) == 0
         assert questions == ["Allow .mcp.json: git? [y/N] ", "Allow x? [y/N] "]
-        items[0] = TrustItem(".mcp.json: git", "command: git\nargs: b")
+        items[0] = TrustItem(".mcp.json: git", "command: git\nargs: b", project)
         capsys.readouterr()
         with typing("n", "n"):
             assert main(["trust"]) == 0

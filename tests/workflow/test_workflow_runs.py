@@ -19,6 +19,7 @@ from nbagent import offline
 from nbagent.contracts.errors import UsageError
 from nbagent.run import with_options
 from nbagent.session.active_run import ActiveRun, active_runs
+from nbagent.session.project_trust import allow_item, trust_items
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import fresh_settings, store_home
@@ -501,10 +502,14 @@ def test_an_agents_model_counts_where_the_person_named_none(
     agents = project / ".nbagent" / "agents"
     agents.mkdir(parents=True)
     (agents / "mira.md").write_text(MIRA.replace("title", "model: offline:quiet\ntitle"))
+    for item in trust_items():
+        allow_item(item)
     first = nbagent.Agent().run("Hi", agent="mira")
     assert (first.text, first.record.agent, first.turns[0].agent) == ("Quiet.", "mira", "mira")
     assert nbagent.Agent(model=loud).run("Hi", agent="mira").text == "Loud."
     (agents / "anna.md").write_text(MIRA.replace("title", "model: openai:gpt-5.4\ntitle"))
+    for item in trust_items():
+        allow_item(item)
     assert nbagent.Agent().dry_run("Hi", agent="anna").run.model.startswith("offline:")
     assert quiet.requests[0].system_prompt.startswith("# You are Mira, writer")
     assert said(quiet.requests[0]) == ["Hi"]
