@@ -21,8 +21,9 @@ from nbagent import offline
 from nbagent.notebook.complete import IDENTIFIER
 from nbagent.notebook.magics import register
 from nbagent.run import FORMATS
-from nbagent.session.project_trust import allow_item, trust_items
+from nbagent.session.project_trust import trust_items
 from nbagent.session.stores import current_store
+from nbagent.settings.project_items import allow_item
 
 
 def test_every_command_answers(shell: MagicShell) -> None:

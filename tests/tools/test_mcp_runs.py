@@ -20,7 +20,8 @@ from nbagent import offline
 from nbagent.contracts.approval import PersonAnswer
 from nbagent.contracts.errors import UsageError
 from nbagent.session.frontend import use_frontend
-from nbagent.session.project_trust import allow_item, trust_items
+from nbagent.session.project_trust import trust_items
+from nbagent.settings.project_items import allow_item
 from nbagent.tools.mcp.config import find_server, known_servers, mcp
 from nbagent.tools.mcp.connection import connection_of
 from nbagent.tools.mcp.server import McpServer

@@ -16,7 +16,8 @@ import nbagent
 from nbagent import offline
 from nbagent.contracts.approval import PersonAnswer, Question
 from nbagent.contracts.errors import UsageError
-from nbagent.session.project_trust import allow_item, trust_items
+from nbagent.session.project_trust import trust_items
+from nbagent.settings.project_items import allow_item
 from nbagent.tools.mcp import config
 from nbagent.tools.mcp.config import find_server, mcp
 from nbagent.tools.mcp.server import McpServer

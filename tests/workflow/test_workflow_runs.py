@@ -19,9 +19,10 @@ from nbagent import offline
 from nbagent.contracts.errors import UsageError
 from nbagent.run import with_options
 from nbagent.session.active_run import ActiveRun, active_runs
-from nbagent.session.project_trust import allow_item, trust_items
+from nbagent.session.project_trust import trust_items
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions
+from nbagent.settings.project_items import allow_item
 from nbagent.settings.sources import fresh_settings, store_home
 
 MIRA = "---\nid: mira\nname: Mira\ntitle: writer\n---\nYou write plainly.\n"
