@@ -125,6 +125,7 @@ class Run:
             return flow.for_looking() if flow else None
         if self.record.workflow is None:
             return None
+        self._check_own()  # the record of a stranger's store names a package
         # Imported late: most runs have no workflow.
         from nbagent.workflow.locate import open_recorded_workflow
 
@@ -214,7 +215,7 @@ class Run:
             record=redacted(self.record),
             load_messages=lambda: [redacted(message) for message in self.messages],
             content=content,
-            is_own=self._store is current_store(),
+            is_own=self._store is current_store() and not self._store.is_foreign(self.id),
         )
         # Half a character (a lone surrogate) cannot be written.
         text = row.render(source).encode("utf-8", "replace").decode()

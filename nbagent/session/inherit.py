@@ -126,6 +126,13 @@ def foreign_options(parent: RunRecord) -> tuple[str, ...]:
     return tuple(name for name in inherited if name in values and name not in _OF_ANY_OWNER)
 
 
+def without_foreign_options(run: RunRecord) -> RunRecord:
+    """The record of another owner's run, with only the options that a run takes from it."""
+    options = {name: value for name, value in run.options.items() if name in _OF_ANY_OWNER}
+    changes = {"options": options, "workflow": None, "agent": None, "model": "", "base_url": None}
+    return run.model_copy(update=changes)
+
+
 def inherited_options(
     options: RunOptions, parent: RunRecord | None, dropped: Collection[str], settings: Settings
 ) -> RunOptions:

@@ -249,7 +249,8 @@ def open_recorded_workflow(record: RunRecord, store: RunStore) -> WorkflowRun | 
     """Open the workflow of a run that is over; None if it had none."""
     if record.workflow is None or record.workflow.document is None:
         return None
-    options = RunOptions(**{name: record.options.get(name) for name in ("workflow", "variables")})
+    names = () if store.is_foreign(record.id) else ("workflow", "variables")
+    options = RunOptions(**{name: record.options.get(name) for name in names})
     document, data, _ = _find_document(record.workflow.document)
     workflow_run = WorkflowRun(
         package=_find_package(options, RunOptions(), data, store),

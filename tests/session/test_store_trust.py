@@ -739,6 +739,16 @@ def test_a_named_option_is_used_with_another_owners_run(tmp_path: Path) -> None:
         assert not [text for text in run.record.notices if "anybody's" in text]
 
 
+def test_the_cell_of_another_owners_run_has_none_of_its_options(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    run_id = plant(project, system="Theirs.", model="local:/tmp/x.gguf")
+    with kernel(project):
+        cell = nbagent.open_run(run_id).export("cell")
+        assert "hello" in cell
+        assert "Theirs" not in cell
+        assert "local" not in cell
+
+
 def test_a_deferred_call_of_another_owner_does_not_run(tmp_path: Path) -> None:
     project, ran = tmp_path / "project", list[str]()
 
