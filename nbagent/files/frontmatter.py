@@ -21,6 +21,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from ruamel.yaml.tokens import AliasToken
 
 from nbagent.contracts.errors import ToolError
+from nbagent.files.frontmatter_operations import Operation, read_operations
 
 T = TypeVar("T")
 
@@ -109,22 +110,62 @@ def _read(source: str, body: str, first_line: int, *, strict: bool) -> FrontMatt
             raise (second if strict else first) from None
 
 
-def update_frontmatter(text: str, changes: Mapping[str, Any]) -> str:
-    """Set keys of the front matter, or delete them if the value is None; return the text.
+def update_frontmatter(text: str, update: Mapping[str, Any]) -> str:
+    """Apply the operations of an update; return the text. See `frontmatter_operations`.
 
-    Whole values are set; nested objects are not merged. A text without front matter gets one.
+    A text without front matter gets one.
 
     Raises:
-        ToolError: `E_INVALID_FRONTMATTER`, the front matter cannot be read or changed so.
+        ToolError: `E_INVALID_FRONTMATTER`, the front matter cannot be read or changed so;
+            `E_SCHEMA_VALIDATION`, the update is not valid for it.
     """
+    operations = read_operations(update)
 
     def change(there: Any) -> None:
-        for key, value in changes.items():
-            there[key] = settable(value)
-            if value is None:
-                del there[key]
+        for operation in operations:
+            if not operation.is_empty:
+                _apply_operation(there, operation)
 
     return edit_frontmatter(text, change)
+
+
+def _apply_operation(there: Any, operation: Operation) -> None:
+    key, verb, value = operation
+    now = there.get(key)
+    if verb == "append":
+        append_items(there, key, operation.items)
+    elif verb == "set" and isinstance(value, Mapping):
+        # In place: the comments of the names that stay are kept.
+        if not isinstance(now, dict):
+            there[key] = {}
+        for name, item in cast("Mapping[str, Any]", value).items():
+            _set_key(there[key], name, item)
+    elif isinstance(now, list) and isinstance(value, Mapping):
+        # Most likely a misspelt operation: the list must not be lost by it.
+        _fail_schema(f'{key!r} is a list; write {{"append": [...]}}, or {{"set": …}} to replace it')
+    else:
+        _set_key(there, key, value)
+
+
+def append_items(there: Any, key: str, items: list[Any]) -> None:
+    """Append items to the list of a key, in an edit; a key without a value gets a list."""
+    now = there.get(key)
+    if now is None:
+        there[key] = settable(items)
+    elif isinstance(now, list):
+        there[key] += settable(items)
+    else:
+        _fail_schema(f'{key!r} is no list, so nothing can be appended; write {{"set": …}}')
+
+
+def _set_key(there: Any, key: str, value: Any) -> None:
+    there[key] = settable(value)
+    if value is None:  # after it was set: it may be missing, which is no error
+        del there[key]
+
+
+def _fail_schema(why: str) -> NoReturn:
+    raise ToolError(why, code="E_SCHEMA_VALIDATION")
 
 
 def edit_frontmatter(text: str, edit: Callable[[Any], None]) -> str:
