@@ -25,8 +25,9 @@ is only text.
 - At the beginning of a step read its stepFile, and do what it says.
 - {PATH} is the only memory of the workflow. It is changed by nothing but fs.apply_patch with \
 {{"path": "{PATH}", "operation": "updateFrontmatter", "update": {{…}}}}; in update stand any of \
-"stepsCompleted": {{"append": ["id of the current step"]}}, "variables": {{"set": {{"name": value}}}}, \
-"decisionLog": {{"append": ["a text"]}}, "artifacts": {{"append": ["@project/…"]}}, \
+"stepsCompleted": {{"append": ["id of the current step"]}}, \
+"variables": {{"set": {{"name": value}}}}, "decisionLog": {{"append": ["a text"]}}, \
+"artifacts": {{"append": ["@project/…"]}}, \
 "currentNodeId": {{"set": "id of the next step"}} and "updatedAt": {{"set": "time"}}. Every update \
 is checked.
 - When a step is done and all files of its outputsMap are written, end it with ONE update: append \

@@ -6,6 +6,7 @@ A model moves through the workflow only by such updates. The format of the docum
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -191,6 +192,15 @@ def checked_update(update: Mapping[str, Any]) -> dict[str, Any]:
     if not checked:
         _raise_schema_error(f"the update changes nothing; {_KEYS}")
     return checked
+
+
+def update_target(update: Mapping[str, Any]) -> Any:
+    """Return the next step that an update names, as a model wrote it; None if it names none."""
+    with suppress(ToolError):
+        for operation in read_operations(update):
+            if operation[:2] == ("currentNodeId", "set"):
+                return operation.value
+    return None
 
 
 def _checked_operation(operation: Operation) -> tuple[str, Any]:
