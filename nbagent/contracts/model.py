@@ -87,8 +87,9 @@ class ToolSpec(Value):
 class ChatRequest(Value):
     """One request to a model. Only fields with a value are sent."""
 
-    model: str
-    """The provider's own name of the model, without the `provider:` prefix."""
+    model: str = ""
+    """The provider's own name of the model, without the `provider:` prefix. `nbagent.client` fills
+    in its own."""
     messages: tuple[Message, ...]
     system_prompt: str = ""
     tools: tuple[ToolSpec, ...] = ()
