@@ -9,6 +9,7 @@ import nbagent.contracts.events as events
 import nbagent.providers.offline as offline
 
 from .agent import Agent as Agent
+from .chat_client import Client as Client
 from .chat_client import client as client
 from .comparison import compare as compare
 from .comparison import history as history
