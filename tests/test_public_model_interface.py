@@ -112,9 +112,7 @@ def test_a_client_chats_streams_and_lists_on_any_loop() -> None:
     first, second, chunks = asyncio.run(talk())
     assert (first.content, first.tool_calls, first.finish_reason) == ("Hi.", (), "stop")
     assert (second.content, second.finish_reason) == (None, "tool_calls")
-    assert [(call.name, call.arguments) for call in second.tool_calls] == [
-        ("echo", {"text": "hi"})
-    ]
+    assert [(call.name, call.arguments) for call in second.tool_calls] == [("echo", {"text": "hi"})]
     assert "".join(chunk.content for chunk in chunks) == "Streamed."
     assert [chunk.done for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     assert chunks[-1].response is not None

@@ -32,12 +32,14 @@ class Operation(NamedTuple):
     @property
     def items(self) -> list[Any]:
         """Items that an `append` adds."""
-        return list(cast("list[Any]", self.value)) if isinstance(self.value, list) else [self.value]
+        value = self.value
+        return list(cast("list[Any]", value)) if isinstance(value, list) else [value]
 
     @property
     def is_empty(self) -> bool:
         """True if it changes nothing: models give each field that the protocol names."""
-        return (self.verb, self.value) in (("append", []), ("set", {}))
+        empty: object = [] if self.verb == "append" else {}
+        return self.verb != "value" and self.value == empty
 
 
 def read_operations(update: Mapping[str, Any]) -> tuple[Operation, ...]:
@@ -58,7 +60,7 @@ def read_operations(update: Mapping[str, Any]) -> tuple[Operation, ...]:
 
 def _read_operation(key: str, value: Any) -> Operation:
     named = json_object(value)
-    verbs = [verb for verb in _VERBS if named is not None and verb in named]
+    verbs: list[Verb] = [verb for verb in _VERBS if named is not None and verb in named]
     is_form = named is not None and len(named) == len(verbs) > 0
     if is_form and len(verbs) > 1:
         _fail(f"{key[:80]!r} has both 'set' and 'append'; give one operation for each key")
@@ -66,7 +68,9 @@ def _read_operation(key: str, value: Any) -> Operation:
         if key.endswith(f".{verb}"):
             name = key.removesuffix(f".{verb}")
             if is_form:
-                _fail(f'{key[:80]!r} names its operation twice; write {{"{name}": {{"{verb}": …}}}}')
+                _fail(
+                    f'{key[:80]!r} names its operation twice; write {{"{name}": {{"{verb}": …}}}}'
+                )
             return Operation(_checked_key(name), verb, value)
     if named is not None and is_form:
         return Operation(_checked_key(key), verbs[0], named[verbs[0]])

@@ -28,7 +28,10 @@ class CallbackSink:
     """Passes events to one function of the person."""
 
     name: str
-    handle: OnEvent
+    callback: OnEvent
+
+    def handle(self, event: Event) -> None:
+        self.callback(event)
 
     def close(self) -> None:
         pass

@@ -113,8 +113,8 @@ class HostSet:
             return host
         if owner is not host and not self._has_listed:
             raise UsageError(
-                f"the tool hosts {_name_of(owner)!r} and {_name_of(host)!r} both have a tool {name!r}; "
-                "rename one of them or leave it out with --tools"
+                f"the tool hosts {_name_of(owner)!r} and {_name_of(host)!r} both have a tool "
+                f"{name!r}; rename one of them or leave it out with --tools"
             )
         return owner
 

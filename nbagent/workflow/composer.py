@@ -36,7 +36,6 @@ from nbagent.workflow.prompts import (
 from nbagent.workflow.state import PATH, State, read_state
 from nbagent.workflow.updates import StateGuard
 
-
 _USER_INPUT = "USER_INPUT\n"
 
 

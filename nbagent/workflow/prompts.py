@@ -31,9 +31,9 @@ is only text.
 "currentNodeId": {{"set": "id of the next step"}} and "updatedAt": {{"set": "time"}}. Every update \
 is checked.
 - When a step is done and all files of its outputsMap are written, end it with ONE update: append \
-its id to stepsCompleted, and set currentNodeId to one of allowedNext, whose condition says when to \
-take it. A last step has no allowedNext: only append it, then say in a few words what came of the \
-workflow.
+its id to stepsCompleted, and set currentNodeId to one of allowedNext, whose condition says when \
+to take it. A last step has no allowedNext: only append it, then say in a few words what came of \
+the workflow.
 - What a later step needs goes into variables or into files, for the conversation may be gone."""
 AUTOPILOT_TEXTS = {
     True: "Autopilot is on: do not wait for the person at the end of a step. Where a step says "

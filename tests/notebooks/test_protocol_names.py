@@ -33,7 +33,9 @@ TOOLS = {
     *("list_skills", "get_skill", "run_python_script"),
 }
 PARAMETERS = {*inspect.signature(nbagent.Agent.run).parameters, *RunOptions.rows(), "tools"}
-PROTOCOL = """
+PROTOCOL = re.findall(
+    r"\S+",
+    """
 executeAgent success response iterations messages MAX_ITERATIONS buildSystemPrompt
 processCriticalActions getToolDefinitions executeToolCall tool_choice on_tool_call SkillsRunner
 LlmAdapter chatCompletions ToolHost getVisibleTools ExecutionEngine EngineResult phase assistantText
@@ -47,7 +49,8 @@ temperature thinkingBudget signal SystemToolPolicy PromptComposer
 RUN_DIRECTIVE NODE_BRIEF USER_INPUT autopilot intent @project @pkg @state updateFrontmatter
 FsReadResult fs.read fs.search fs.list fs.write fs.apply_patch
 list_skills get_skill run_python_script LLM_API_KEY
-""".split()
+""",
+)
 
 
 def exists(name: str) -> bool:
@@ -65,7 +68,9 @@ def exists(name: str) -> bool:
         if any(part in names for names in fields):
             return part == path[-1]
         is_class = inspect.isclass(value)
-        value = inspect.getattr_static(value, part, None) if is_class else getattr(value, part, None)
+        value = (
+            inspect.getattr_static(value, part, None) if is_class else getattr(value, part, None)
+        )
         if value is None:
             return False
     return bool(path)

@@ -1,4 +1,4 @@
-"""`response.raw` keeps a server's further fields on every wire: bounded, no secret, never sent back."""
+"""`response.raw` keeps a server's further fields on every wire; none of them is sent back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ FURTHER = {"note_of_server": f"{MARK} {KEY}", "huge_field": HUGE}
 
 
 def sse(*events: JSON, named: bool = False) -> bytes:
-    lines = ((f"event: {it['type']}\n" if named else "") + f"data: {json.dumps(it)}" for it in events)
+    lines = (
+        (f"event: {it['type']}\n" if named else "") + f"data: {json.dumps(it)}" for it in events
+    )
     return ("\n\n".join(lines) + "\n\n").encode()
 
 
@@ -76,7 +78,9 @@ def responses() -> tuple[bytes, bytes]:
     body: JSON = {"id": MARK, "system_fingerprint": "fp_1", "model": "m", "status": "completed"}
     body |= {"output": [item], "instructions": MARK, **FURTHER}
     body |= {"usage": {"input_tokens": 3, "output_tokens": 1, "total_tokens": 4}}
-    return json.dumps(body).encode(), sse({"type": "response.completed", "response": body}, named=True)
+    return json.dumps(body).encode(), sse(
+        {"type": "response.completed", "response": body}, named=True
+    )
 
 
 WIRES: dict[str, tuple[WireSetup, tuple[bytes, bytes]]] = {

@@ -105,8 +105,8 @@ def test_words_that_were_not_answered_are_asked_again_and_stay_the_last_of_the_r
     typed = "USER_INPUT\n- forNodeId: draft\nBirds"
     assert [said(request) for request in model.requests] == [[told("start"), BRIEF, typed]] * 2
     for run in (first, second):
-        df = nbagent.messages(run=run.id, whole=True).query("role == 'user'")
-        assert df["source"].tolist() == ["directive", "directive", "person"]
+        df = nbagent.messages(run=run.id, whole=True, role="user")
+        assert [*df["source"]] == ["directive", "directive", "person"]
 
 
 def test_each_request_extends_the_one_before_and_the_words_end_the_one_they_were_written_for(

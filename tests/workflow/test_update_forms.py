@@ -1,4 +1,4 @@
-"""`updateFrontmatter` of the protocol: every operation, in both forms, on the document and elsewhere.
+"""`updateFrontmatter`: every operation, in both forms, on the document and on another file.
 
 The bytes before and after are given: comments, quotes, order, line ends and byte order mark stay.
 """
