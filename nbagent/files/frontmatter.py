@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, SequenceNode
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
-from ruamel.yaml.tokens import AliasToken
+from ruamel.yaml.tokens import AliasToken, CommentToken
 
 from nbagent.contracts.errors import ToolError
 from nbagent.files.frontmatter_operations import Operation, read_operations
@@ -135,16 +135,22 @@ def _apply_operation(there: Any, operation: Operation) -> None:
     if verb == "append":
         append_items(there, key, operation.items)
     elif verb == "set" and isinstance(value, Mapping):
-        # In place: the comments of the names that stay are kept.
         if not isinstance(now, dict):
             there[key] = {}
-        for name, item in cast("Mapping[str, Any]", value).items():
-            _set_key(there[key], name, item)
+        set_names(there, key, cast("Mapping[str, Any]", value))
     elif isinstance(now, list) and isinstance(value, Mapping):
         # Most likely a misspelt operation: the list must not be lost by it.
         _fail_schema(f'{key!r} is a list; write {{"append": [...]}}, or {{"set": …}} to replace it')
     else:
         _set_key(there, key, value)
+
+
+def set_names(there: Any, key: str, values: Mapping[str, Any]) -> None:
+    """Set names within the object of a key, in an edit; null deletes. The other names stay."""
+    last = next(reversed(there[key]), None)
+    for name, value in values.items():
+        _set_key(there[key], name, value)
+    _move_comment(there[key], last, next(reversed(there[key]), None), slot=2)
 
 
 def append_items(there: Any, key: str, items: list[Any]) -> None:
@@ -153,9 +159,30 @@ def append_items(there: Any, key: str, items: list[Any]) -> None:
     if now is None:
         there[key] = settable(items)
     elif isinstance(now, list):
+        n_before = len(cast("list[Any]", now))
         there[key] += settable(items)
+        _move_comment(there[key], n_before - 1, n_before + len(items) - 1, slot=0)
     else:
         _fail_schema(f'{key!r} is no list, so nothing can be appended; write {{"set": …}}')
+
+
+def _move_comment(node: Any, last: Any, new_last: Any, *, slot: int) -> None:
+    """Move the comment lines below the last entry behind the new one: they belong to what follows.
+
+    The library keeps them with the entry above. Values without comments have no `ca`.
+    """
+    comments: Any = node.ca.items if hasattr(node, "ca") else {}
+    token: Any = comments[last][slot] if last != new_last and last in comments else None
+    if token is None or last not in ([*node] if slot else range(len(node))):
+        return
+    own, _, below = token.value.partition("\n")
+    if below and not isinstance(node[new_last], dict | list):
+        token.value = f"{own}\n"
+        moved: list[Any] = [None] * 4
+        moved[slot] = CommentToken(f"\n{below}", start_mark=token.start_mark)
+        comments[new_last] = moved
+        if not own:
+            comments.pop(last)
 
 
 def _set_key(there: Any, key: str, value: Any) -> None:

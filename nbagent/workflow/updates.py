@@ -15,7 +15,7 @@ from unicodedata import normalize
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import ErrorCode, ToolError
-from nbagent.files.frontmatter import append_items, edit_frontmatter, settable
+from nbagent.files.frontmatter import append_items, edit_frontmatter, set_names
 from nbagent.files.frontmatter_operations import Operation, read_operations
 from nbagent.files.patching import to_bytes, to_text
 from nbagent.workflow.graph import Graph
@@ -83,10 +83,7 @@ class StateGuard:
         def edit(front: Any) -> None:
             for key in LIST_KEYS:
                 append_items(front, key, _items(update, key))
-            for name, value in update.get("variables.set", {}).items():
-                front["variables"][name] = settable(value)
-                if value is None:  # after it was set: it may be missing, which is no error
-                    del front["variables"][name]
+            set_names(front, "variables", update.get("variables.set", {}))
             front["currentNodeId"] = update.get("currentNodeId.set", state.node)
             front["updatedAt"] = update.get("updatedAt.set", now)
 
