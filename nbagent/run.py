@@ -22,8 +22,9 @@ from nbagent.contracts.stop_reasons import StopReason
 from nbagent.export.formats import FORMATS, ExportSource
 from nbagent.providers.offline import test_source
 from nbagent.run_tree import RetryResult
-from nbagent.session.active_run import ActiveRun, OnEvent, active_runs
+from nbagent.session.active_run import ActiveRun, active_runs
 from nbagent.session.approval import ANSWER_FORMS
+from nbagent.session.callbacks import OnEvent, OnToolCall, OnToolResult
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.inherit import output_type_of, turn_of
 from nbagent.session.request import Kind, RunRequest
@@ -92,6 +93,8 @@ class Run:
         request: RunRequest,
         *,
         on_event: OnEvent | None = None,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
         store: Store | None = None,
         front_end: Frontend | None = None,
     ) -> Generator[Run]:
@@ -103,7 +106,7 @@ class Run:
         runtime.check_interrupted(front_end.execution_id())
         active = ActiveRun(request, store=store, here=front_end)
         with runtime.InterruptGuard(active.plan.cancel):  # from before its view opens
-            active.start(on_event)
+            active.start(on_event, on_tool_call, on_tool_result)
             # The handle is bound now, not at the end: an interrupted cell leaves it in `_run`.
             run = cls(active.record, store, active)
             if not runtime.inside_a_tool():
@@ -130,6 +133,11 @@ class Run:
         from nbagent.workflow.locate import open_recorded_workflow
 
         return open_recorded_workflow(self.record, self._store)
+
+    @property
+    def iterations(self) -> int:
+        """Number of this run's own turns."""
+        return len(self.turns)
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -30,7 +30,7 @@ from nbagent.lab.local import Executor, NoMoreRuns
 from nbagent.lab.plan import MapOptions, fingerprints_of, request_of_case
 from nbagent.lab.scorers import Scorer, ScoringContext
 from nbagent.run import Run
-from nbagent.session.active_run import OnEvent
+from nbagent.session.callbacks import OnEvent
 from nbagent.session.request import RunRequest
 from nbagent.store.batches import save_scores, scores_of
 from nbagent.store.writer import Store

@@ -7,16 +7,15 @@ and named; no sink can end a run.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from nbagent.contracts.approval import PersonAnswer, Question
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, describe_error
+from nbagent.contracts.errors import ErrorInfo, NbagentError, describe_error
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -33,13 +32,12 @@ from nbagent.contracts.secrets import redact
 from nbagent.engine import run_engine
 from nbagent.runtime import RunTask, inside_a_tool
 from nbagent.session.approval import SessionApprover
+from nbagent.session.callbacks import OnEvent, OnToolCall, OnToolResult, callback_sinks
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.plan import prepare_run
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.store.audit import AuditSink, acts_outside
-
-OnEvent = Callable[[Event], object]
 
 # `store/leases` takes a process on another machine for dead after 30 s without one.
 _HEARTBEAT_S = 10.0
@@ -48,20 +46,6 @@ _LOCKED_NOTICE = (
     "done, or in half a minute"
 )
 _log = logging.getLogger("nbagent")
-
-
-@dataclass(frozen=True, slots=True)
-class CallbackSink:
-    """Passes events to the user's function (`on_event=`), on the engine thread."""
-
-    callback: OnEvent
-    name: str = "on_event"
-
-    def handle(self, event: Event) -> None:
-        self.callback(event)
-
-    def close(self) -> None:
-        pass
 
 
 class ActiveRun:
@@ -129,29 +113,32 @@ class ActiveRun:
         """Show the effect of the call in question with other arguments. Any thread."""
         return self._approver.preview(tool_call_id, arguments, show)
 
-    def start(self, on_event: OnEvent | None = None) -> None:
+    def start(
+        self,
+        on_event: OnEvent | None = None,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
+    ) -> None:
         """Open the views and start; return at once."""
-        if inspect.iscoroutinefunction(on_event):
-            raise UsageError("on_event takes a plain function; to await, follow agent.stream(…)")
+        callbacks = callback_sinks(on_event, on_tool_call, on_tool_result)
         workflow_run = self.prepared.workflow_run
         if workflow_run is not None:
             workflow_run.begin()
         try:
-            self._start(on_event)
+            self._start(callbacks)
         except BaseException:
             _active_runs.discard(self)
             if workflow_run is not None:
                 workflow_run.document.release()
             raise
 
-    def _start(self, on_event: OnEvent | None) -> None:
+    def _start(self, callbacks: Sequence[Sink]) -> None:
         try:
             if view := self._frontend.open(self.record, self, self.ask.options):
                 self._sinks.append(view)
         except Exception as error:  # a view is no reason not to run
             self.warn(f"the run is not shown: {describe_error(error)}")
-        if on_event is not None:
-            self._sinks.append(CallbackSink(on_event))
+        self._sinks += callbacks
         self._frontend.serve_when_idle(self.run_task)
         self.run_task.on_unserved = self._show_thread_wait
         _active_runs.add(self)

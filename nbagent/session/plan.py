@@ -271,9 +271,10 @@ def _prompt_messages(
     check_tool_results(ask.messages)
     if ask.prompt and not silent:
         parts = ask.parts or (TextPart(text=ask.prompt),)
-        user_message = flow.user_message(parts) if flow else Message(role="user", content=parts)
-        return (*ask.messages, user_message)
+        own = flow.input_messages(parts) if flow else (Message(role="user", content=parts),)
+        return (*ask.messages, *own)
     if flow is not None:
+        flow.skip_second_brief((*base.history, *(message for message, _ in base.copies)))
         done = parent is None or parent.phase == "Completed"
         if flow.is_complete and done and not ask.messages:
             raise UsageError(

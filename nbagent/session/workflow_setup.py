@@ -33,6 +33,7 @@ from nbagent.workflow.composer import WorkflowRun, missing_tool_reason
 from nbagent.workflow.graph import AgentSpec
 from nbagent.workflow.locate import PROJECT_PREFIX, display_path, placeholder_values
 from nbagent.workflow.prompts import system_text
+from nbagent.workflow.updates import update_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +165,8 @@ def _interrupted_moves(turn: EngineTurn, flow: WorkflowRun) -> list[str]:
     """Notices about moves cut off by a dead process: the document shows if they were made."""
     lines: list[str] = []
     for run in turn.tool_runs:
-        update = json_object((run.args or {}).get("update")) or {}
         is_cut = run.result and run.result.error and run.result.error.code == "E_INTERRUPTED"
-        target = update.get("currentNodeId.set")
+        target = update_target(json_object((run.args or {}).get("update")) or {})
         if is_cut and run.started_at and target in list(flow.package.graph.nodes):
             made = (*flow.state.completed[-1:], flow.state.node) == (turn.node, target)
             word = "made" if made else "not made"

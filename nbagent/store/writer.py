@@ -43,6 +43,7 @@ from nbagent.store.rows import (
     message_row,
     rows_of_record,
     run_row,
+    source_of_first,
     text_rows,
     tool_run_row,
     turn_end_us,
@@ -281,9 +282,8 @@ class Store(StoreReader):
             started = row["started_at"]
             c.execute(NOTE_PROMPT, ("template", row["template_sha"], started, started))
         at = to_us(run.started_at)
-        copied = len(run.copied)
         rows = [
-            message_row(message, i, "copy" if i < copied else "person", at)
+            message_row(message, i, source_of_first(run, i), at)
             for i, message in enumerate(run.messages)
         ]
         upsert(c, "messages", rows, run=row["n"])

@@ -237,7 +237,8 @@ class FileHost(MethodHost):
             newText: what comes in its place; empty deletes it.
             diff: a unified diff of this one file.
             operation: "updateFrontmatter" changes keys of the YAML front matter.
-            update: these keys and their new values; null deletes.
+            update: for each key {"set": value}, {"append": [items]} or its new value; null deletes.
+                An object in "set" sets its names and keeps the others of that key.
             ifMatchSha256: from fs.read.
         """
 

@@ -35,6 +35,11 @@ ENTRY_POINT_GROUP = "nbagent.tools"
 _BUILT_IN_NAMES = ("fs", "skills", "notebook", "mcp")
 
 
+def _name_of(host: ToolHost) -> str:
+    # A person's own host may have no name; its class has one.
+    return getattr(host, "name", "") or type(host).__name__
+
+
 class HostSet:
     """Several hosts as one: list all their tools and route each call by its name.
 
@@ -62,7 +67,7 @@ class HostSet:
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        return tuple(host.name for host in self._hosts)
+        return tuple(map(_name_of, self._hosts))
 
     @property
     def all_specs(self) -> tuple[ToolSpec, ...]:
@@ -99,17 +104,17 @@ class HostSet:
         owner = self._owners.get(name)
         if owner is None:
             try:
-                check_tool_name(name, host.name)
+                check_tool_name(name, _name_of(host))
             except UsageError as error:
                 if self._has_listed:
                     return None
-                raise UsageError(f"tool host {host.name!r}: {error.message}") from None
+                raise UsageError(f"tool host {_name_of(host)!r}: {error.message}") from None
             self._owners[name] = host
             return host
         if owner is not host and not self._has_listed:
             raise UsageError(
-                f"the tool hosts {owner.name!r} and {host.name!r} both have a tool {name!r}; "
-                "rename one of them or leave it out with --tools"
+                f"the tool hosts {_name_of(owner)!r} and {_name_of(host)!r} both have a tool "
+                f"{name!r}; rename one of them or leave it out with --tools"
             )
         return owner
 

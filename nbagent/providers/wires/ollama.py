@@ -70,6 +70,7 @@ class OllamaParser(Parser):
             self._read_message(message)
         builder.model = builder.model or text_or_empty(line.get("model"))
         if line.get("done") is True:
+            builder.vendor.add(line, without=("message", "done", *_DURATIONS))
             # Ollama omits counts of 0, also of a completely cached prompt. Durations are in ns.
             builder.set_usage(read_usage({name: line[name] for name in _COUNTS if name in line}))
             if spent := {
