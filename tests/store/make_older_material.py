@@ -599,6 +599,8 @@ def begin(project: Path) -> Path:
     project.mkdir(parents=True, exist_ok=True)
     os.chdir(project)
     own = {"NBAGENT_OFFLINE_DELAY_MS": "0", "OPENAI_API_KEY": "never-sent-anywhere"}
+    # What f63caa8, which has no such setting, always did: no runs with functions only.
+    own["NBAGENT_AUDIT"] = "outside"
     os.environ.update(own, XDG_CONFIG_HOME=str(project / "none"), OLLAMA_HOST="127.0.0.1:1")
     return project
 
