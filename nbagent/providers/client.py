@@ -215,9 +215,10 @@ class WireClient:
 
     async def _add_context(self, fault: ModelError, wire: Wire, request: ChatRequest) -> None:
         """Add the context in use to an error that says only that the request is too long."""
-        if fault.code == "LLM_CONTEXT_OVERFLOW" and "context_tokens" not in fault.details:
-            if context := await self._context_in_use(wire, request):
-                fault.details["context_tokens"] = context
+        if fault.code != "LLM_CONTEXT_OVERFLOW" or "context_tokens" in fault.details:
+            return
+        if context := await self._context_in_use(wire, request):
+            fault.details["context_tokens"] = context
 
     async def _cut_notice(self, wire: Wire, request: ChatRequest) -> ClientNotice | None:
         """Notice after an answer to a request that the server has probably cut."""
