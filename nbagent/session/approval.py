@@ -523,9 +523,10 @@ def to_answer(answer: object) -> PersonAnswer:
         return PersonAnswer(choice="once")
     if answer is None or answer is False:
         return PersonAnswer(choice="deny", reason="the person's program denied this call")
-    if answer == "session":
-        return PersonAnswer(choice="session")
+    # A text first: some objects are equal to everything.
     if isinstance(answer, str):
+        if answer == "session":
+            return PersonAnswer(choice="session")
         if answer.strip().lower() in ("y", "yes"):  # hardly a reason for a denial
             raise UsageError(f"on_approval returned {answer!r}; return True to allow the call")
         return PersonAnswer(choice="deny", reason=cut_middle(answer, _REASON_CHARS))
