@@ -330,7 +330,10 @@ class SessionApprover:
             return "", (PreviewPiece("with these arguments", text),), ""
         if hit.ruling == "deny":
             pieces = (PreviewPiece("with these arguments", f"denied: {hit.why}"), *pieces)
-        return redact(_question_reason(hit, prepared)), pieces, _approval_hash(call, prepared)
+        # Another page shows this preview too, and its "Allow once" runs the call without the edit.
+        is_edited = not _is_same(arguments, open_question.call.arguments)
+        why = "with the edited arguments: " * is_edited + _question_reason(hit, prepared)
+        return redact(why), pieces, _approval_hash(call, prepared)
 
     async def _ask_person(
         self,
