@@ -24,6 +24,7 @@ from kernels import LiveKernel, clean_environment
 import nbagent
 from nbagent.__main__ import main
 from nbagent.contracts.canonical import new_id
+from nbagent.contracts.errors import StoreError
 from nbagent.settings.options import RunOptions
 from nbagent.settings.trust import TrustItem, config_folder, entry_of
 from nbagent.store.writer import Store
@@ -358,6 +359,22 @@ def file_deleted(project: Path) -> None:
     (project / ".nbagent/runs.sqlite").unlink()
 
 
+def test_a_store_that_another_process_has_locked_is_no_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    use_once(project)
+    monkeypatch.setattr("nbagent.store.database.BUSY_TIMEOUT_S", 0.01)
+    with closing(sqlite3.connect(project / ".nbagent/runs.sqlite")) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with kernel(project), pytest.raises(StoreError, match="locked by another process"):
+            ask()
+    with kernel(project):
+        ask()
+        assert len(ids()) == 2
+
+
 SAFE: dict[str, Callable[[Path], None]] = {
     "first run": lambda project: None,
     "skills came with the folder": with_skills,
@@ -547,7 +564,7 @@ def test_the_question_is_not_asked_without_a_person(
         result = run.turns[0].tool_runs[0].result
         assert result is not None
         assert result.data == "1 1"
-        assert "cannot be used inside a tool call" in capsys.readouterr().err
+        assert capsys.readouterr().err.count("cannot be used inside a tool call") == 2
     assert files_of(project) == before
     assert not config_folder().exists()
 
@@ -734,6 +751,16 @@ def test_a_named_option_is_used_with_another_owners_run(tmp_path: Path) -> None:
         run = nbagent.open_run(run_id).resume("go", model="offline:demo", system="Named.")
         assert run.request_of("C02").system_prompt == "Named."
         assert not [text for text in run.record.notices if "anybody's" in text]
+
+
+def test_a_run_with_the_number_of_a_deleted_foreign_run_is_the_persons_own(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    run_id = plant(project)
+    with kernel(project):
+        nbagent.forget(run_id)
+        run = ask(system="Mine.").resume("more")
+        assert run.record.options["system"] == "Mine."
+        assert not run.record.notices
 
 
 def test_the_cell_of_another_owners_run_has_none_of_its_options(tmp_path: Path) -> None:
