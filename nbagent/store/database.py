@@ -537,6 +537,9 @@ def _facts_of(path: Path, mode: str, count: bool) -> StoreFacts | None:
 
 def _read_mode(path: Path) -> str:
     """Mode in which reading creates no file beside a store; with a log there are files already."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        if os.path.islink(file := path.with_name(f"{path.name}{end}")):
+            raise StoreError(f"{file} is a link, which is not followed; delete it")
     has_log = os.path.lexists(path.with_name(f"{path.name}-wal"))
     return "mode=ro" if has_log else "mode=ro&immutable=1"
 

@@ -288,10 +288,28 @@ def with_folder(home: Path) -> None:
     (home / "runs.sqlite").mkdir()
 
 
+def with_link(name: str) -> Callable[[Path], None]:
+    """A store of the same person in another folder, and one of its files as a link to there."""
+
+    def arrange(home: Path) -> None:
+        use_once(home.parents[1] / "other")
+        forget_entries()
+        other = home.parents[1] / "other/.nbagent"
+        (other / "runs.sqlite-wal").touch()
+        shutil.copy(other / "runs.sqlite", home / "runs.sqlite")
+        (home / name).unlink(missing_ok=True)
+        (home / name).symlink_to(other / name)
+
+    return arrange
+
+
 UNREADABLE: dict[str, tuple[Callable[[Path], None], str]] = {
     "another program's": (of_another_program, "database of another program"),
     "no database": (with_file("runs.sqlite", "x" * 5000), "cannot be read"),
     "folder": (with_folder, "cannot be read"),
+    "link": (with_link("runs.sqlite"), "runs.sqlite is a link"),
+    "log is a link": (with_link("runs.sqlite-wal"), "runs.sqlite-wal is a link"),
+    "journal is a link": (with_link("runs.sqlite-journal"), "runs.sqlite-journal is a link"),
     "state alone": (with_file("state/default/a.md"), "has state"),
     "audit alone": (with_file("audit.jsonl"), "has audit.jsonl"),
     "cache alone": (with_file("cache/0011.jsonl"), "has cache"),
@@ -321,8 +339,10 @@ def test_a_link_in_the_place_of_the_store_is_not_followed(tmp_path: Path) -> Non
     (project / ".nbagent").symlink_to(other / ".nbagent")
     before = files_of(other)
     with kernel(project):
-        assert ".nbagent is a link" in ask().record.notices[0]
-        with typing("y"):
+        (notice,) = ask().record.notices
+        assert ".nbagent is a link" in notice
+        assert "wait" not in notice
+        with typing():
             assert main(["trust"]) == 1
     assert files_of(other) == before
 
