@@ -7,6 +7,7 @@ before. Results are as the tools returned them, without a person's denials and e
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -66,8 +67,15 @@ def open_recording(settings: Settings, store: RunStore, run_id: str) -> Recordin
     if settings.cassette is None:
         cassette = Cassette(cache_file(store, run_id), cache=True)
     else:
-        cassette = Cassette(project_folder() / Path(settings.cassette).expanduser())
+        cassette = Cassette(_cassette_path(settings.cassette))
     return Recording(cast("CacheMode", mode), cassette)
+
+
+def _cassette_path(text: str) -> Path:
+    """Path of a cassette. Below the project no link is followed, whoever made it; elsewhere the
+    person's own links are resolved."""
+    path = Path(os.path.normpath(project_folder() / Path(text).expanduser()))
+    return path if path.is_relative_to(project_folder()) else Path(os.path.realpath(path))
 
 
 class RecordedHost:

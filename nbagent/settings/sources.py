@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -158,9 +158,26 @@ def check_limits(max_turns: int, max_requests: int) -> None:
 
 
 def store_home() -> Path:
-    """Return the folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook."""
+    """Return the folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook.
+
+    Links to the folder that the person chose are resolved here; below it no link is followed.
+    """
     chosen = os.environ.get("NBAGENT_HOME")
-    return to_path(chosen, "NBAGENT_HOME") if chosen else project_folder() / ".nbagent"
+    if chosen:
+        return Path(os.path.realpath(to_path(chosen, "NBAGENT_HOME")))
+    return project_folder() / ".nbagent"
+
+
+def private_folders() -> list[Path]:
+    """Return the person's folders of nbagent, which no tool reaches: configuration and data."""
+    from platformdirs import user_data_path  # late: only tools for files need it
+
+    folders: list[Path] = []
+    with suppress(RuntimeError):  # there is no home
+        folders.append(config_folder())
+    with suppress(RuntimeError):
+        folders.append(user_data_path("nbagent"))
+    return folders
 
 
 def to_path(value: Any, name: str) -> Path:
@@ -187,7 +204,8 @@ def project_folder() -> Path:
 
 def _working_folder() -> Path:
     try:
-        return Path.cwd()
+        # Resolved once: Windows keeps a link in the working folder.
+        return Path(os.path.realpath(Path.cwd()))
     except FileNotFoundError:
         raise UsageError("the working folder was deleted; os.chdir to another one") from None
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.files.mounts import Mount, MountedPath, Mounts
+from nbagent.files.mounts import Mount, MountedPath, Mounts, chosen_folder
 from nbagent.files.writing import read_state, replace
 from nbagent.store.file_lock import locked
 from nbagent.workflow.state import FILE, PATH, read_origin
@@ -177,7 +177,7 @@ def _format_time(moment: datetime) -> str:
 def read_document_file(path: Path) -> bytes:
     """Read a file that a person names as a document. Raises UsageError if it cannot be read."""
     try:
-        file_place = Mounts([Mount("@document", path.parent)]).locate(f"@document/{path.name}")
+        file_place = Mounts([Mount("@document", chosen_folder(path.parent))]).locate(f"@document/{path.name}")
         data = read_state(file_place).data
     except ToolError as error:
         raise UsageError(f"{path}: {error.message.replace('@document/', '')}") from None
