@@ -20,6 +20,7 @@ from nbagent.contracts.model import ChatRequest, Usage
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord
 from nbagent.contracts.stop_reasons import StopReason
 from nbagent.export.formats import FORMATS, ExportSource
+from nbagent.files.opening import remove_own_file
 from nbagent.providers.offline import test_source
 from nbagent.run_tree import RetryResult
 from nbagent.session.active_run import ActiveRun, OnEvent, active_runs
@@ -368,7 +369,7 @@ class Run:
         self._check_ended()
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
-            cache_file(self._store, run_id).unlink(missing_ok=True)
+            remove_own_file(cache_file(self._store, run_id))
         if self.record.workflow is not None:
             from nbagent.workflow.locate import forget_state
 

@@ -124,6 +124,12 @@ class Folder:
         """Status of a name in it; of a link, the link's own status."""
         return os.stat(self._at(name), dir_fd=self.descriptor, follow_symlinks=False)
 
+    def require_regular(self, name: str) -> None:
+        """Raise NotRegular for an entry that is no regular file; it is not opened."""
+        status = self.lstat(name)
+        if not stat.S_ISREG(status.st_mode) or _is_link(status):
+            raise NotRegular(stat.S_IFLNK if _is_link(status) else status.st_mode)
+
     def new_file(self, name: str, mode: int) -> int:
         """Create a new file for writing."""
         return os.open(self._at(name), _CREATE_FLAGS, mode, dir_fd=self.descriptor)

@@ -30,15 +30,15 @@ def current_store() -> Store:
 def store_at(path: str | os.PathLike[str]) -> Store:
     """The store in a folder (`.nbagent`), or of a file; UsageError if there is none."""
     folder = to_path(path, "store")
-    home = folder.parent if folder.name == FILE_NAME else folder
+    # Links to the folder that the person names are resolved; those in it are refused.
+    home = Path(os.path.realpath(folder.parent if folder.name == FILE_NAME else folder))
     if not os.path.isfile(home / FILE_NAME):
         raise UsageError(f"there is no store at {folder}; give a folder that holds {FILE_NAME}")
     return _open_once(home)
 
 
 def _open_once(home: Path) -> Store:
-    # One store per folder, also if a link leads to it: two would not know each other's runs.
-    home = Path(os.path.realpath(home))
+    # One store per folder: two would not know each other's runs. The path has no link.
     with _lock:
         if home not in _stores:
             _stores[home] = Store.open(home)

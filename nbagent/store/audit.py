@@ -46,7 +46,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from posixpath import normpath
@@ -187,7 +187,8 @@ class AuditLog:
         """Open and lock the log and its head file; create them if they are missing."""
         try:
             with ExitStack() as stack:
-                folder = stack.enter_context(closing(open_own_folder(self.path.parent, create=True)))
+                folder = open_own_folder(self.path.parent, create=True)
+                stack.callback(folder.close)
                 head_fd = _open_file(stack, folder, _head_file(self.path))
                 stack.enter_context(locked(head_fd))
                 # The head is written before the log exists: a log without a head is then always a

@@ -177,7 +177,8 @@ def _format_time(moment: datetime) -> str:
 def read_document_file(path: Path) -> bytes:
     """Read a file that a person names as a document. Raises UsageError if it cannot be read."""
     try:
-        file_place = Mounts([Mount("@document", chosen_folder(path.parent))]).locate(f"@document/{path.name}")
+        mounts = Mounts([Mount("@document", chosen_folder(path.parent))])
+        file_place = mounts.locate(f"@document/{path.name}")
         data = read_state(file_place).data
     except ToolError as error:
         raise UsageError(f"{path}: {error.message.replace('@document/', '')}") from None

@@ -140,13 +140,16 @@ class Cassette:
 
     def add(self, exchange: RecordedExchange | RecordedResult, *, replace: bool) -> None:
         """Write a line; a line with the same key and number stays, or is replaced in its place."""
+        name = self._file.name
         with _usable(self._file), closing(open_root(self._file.parent, create=True)) as folder:
             while True:
-                descriptor = folder.open_entry(self._file.name, os.O_RDWR | os.O_CREAT, 0o666)
+                descriptor = folder.open_entry(name, os.O_RDWR | os.O_CREAT, 0o666)
                 with os.fdopen(descriptor, "rb") as file, locked(descriptor, wait_s=10.0):
-                    if not os.path.samestat(os.fstat(descriptor), folder.lstat(self._file.name)):
+                    if not os.path.samestat(os.fstat(descriptor), folder.lstat(name)):
                         continue  # Another process has replaced the file; lock the new one.
-                    texts = {name: text for name, (_, text) in _read_lines(file, self._file.name).items()}
+                    texts = {
+                        name: text for name, (_, text) in _read_lines(file, self._file.name).items()
+                    }
                     if (exchange.key, exchange.n) in texts and not replace:
                         return
                     texts[exchange.key, exchange.n] = exchange.to_line()
