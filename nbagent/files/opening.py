@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Generator, Sequence
@@ -148,6 +149,11 @@ class Folder:
 
     def remove(self, name: str) -> None:
         os.unlink(self._at(name), dir_fd=self.descriptor)
+
+    def remove_tree(self, name: str) -> None:
+        """Delete a folder in it with all that is in it, as far as that works; no link is
+        followed."""
+        shutil.rmtree(self._at(name), ignore_errors=True, dir_fd=self.descriptor)
 
     def sync(self) -> None:
         """Flush renames to the disk."""
@@ -294,6 +300,17 @@ def open_own_file(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> in
     """
     with naming_links(path), closing(open_root(path.parent, create=bool(flags & os.O_CREAT))) as at:
         return at.open_entry(path.name, flags, mode)
+
+
+def replace_named_file(path: Path, data: bytes) -> None:
+    """Write a file that a person named, in the place of an old one; LinkRefused for a link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with (
+        naming_links(path),
+        closing(open_root(path.parent)) as folder,
+        os.fdopen(folder.open_entry(path.name, flags, 0o666), "wb") as file,
+    ):
+        file.write(data)
 
 
 def remove_own_file(path: Path) -> None:

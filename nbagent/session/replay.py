@@ -7,11 +7,9 @@ before. Results are as the tools returned them, without a person's denials and e
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 from nbagent.contracts.canonical import monotonic_ms
@@ -27,7 +25,7 @@ from nbagent.providers.cassette.file import Cassette, RecordedResult
 from nbagent.session.models import ResolvedModel
 from nbagent.session.stores import cache_file
 from nbagent.settings.options import Settings
-from nbagent.settings.sources import project_folder
+from nbagent.settings.sources import named_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +65,8 @@ def open_recording(settings: Settings, store: RunStore, run_id: str) -> Recordin
     if settings.cassette is None:
         cassette = Cassette(cache_file(store, run_id), cache=True)
     else:
-        cassette = Cassette(_cassette_path(settings.cassette))
+        cassette = Cassette(named_path(settings.cassette, "cassette"))
     return Recording(cast("CacheMode", mode), cassette)
-
-
-def _cassette_path(text: str) -> Path:
-    """Path of a cassette. Below the project no link is followed, whoever made it; elsewhere the
-    person's own links are resolved."""
-    path = Path(os.path.normpath(project_folder() / Path(text).expanduser()))
-    return path if path.is_relative_to(project_folder()) else Path(os.path.realpath(path))
 
 
 class RecordedHost:

@@ -190,6 +190,16 @@ def to_path(value: Any, name: str) -> Path:
         ) from None
 
 
+def named_path(value: Any, name: str, *, base: Path | None = None) -> Path:
+    """Convert a path that a person wrote, below the project or `base`, to an absolute one.
+
+    Below the project links stay in it, to be refused: whoever made the project made them. Elsewhere
+    the person's own links are resolved.
+    """
+    path = Path(os.path.normpath((base or project_folder()) / to_path(value, name)))
+    return path if path.is_relative_to(project_folder()) else Path(os.path.realpath(path))
+
+
 def project_folder() -> Path:
     """Return the folder of `@project`: the working folder at the process's first use of it.
 

@@ -148,6 +148,9 @@ class Database:
         self._is_paused = False
         """The connection is closed; the next transaction opens it again."""
         self._inode = _inode(path)
+        self._reader: Connection | None = None
+        self._reader_inode = 0
+        self._is_closed = False
         self._folder = open_own_folder(path.parent) if path else None
         """Its folder, to close the connection in it."""
         self._schema = -1
@@ -375,13 +378,42 @@ class Database:
                 with self._lock:
                     yield self._connection
                 return
-            with self._read_lock, contextlib.closing(_connect(path, "mode=ro")) as connection:
+            with self._read_lock, self._reading_connection(path) as connection:
                 connection.execute("BEGIN")
                 yield connection
         except LinkRefused as error:
             raise StoreError(f"{error.strerror}.") from None
         except (sqlite3.Error, *CORRUPT_ROW) as error:
             raise _store_error(path or Path(FILE_NAME), error) from error
+
+    @contextlib.contextmanager
+    def _reading_connection(self, path: Path) -> Generator[Connection]:
+        """The connection for reading, which stays open: to check a file and its schema takes longer
+        than most reads."""
+        reader = self._reader
+        if reader is not None and reader.in_transaction:  # a read within a read
+            with contextlib.closing(_connect(path, "mode=ro")) as connection:
+                yield connection
+            return
+        if reader is None or os.path.islink(path.parent) or _inode(path) != self._reader_inode:
+            self._close_reader()
+            self._reader_inode = _inode(path)
+            reader = self._reader = _connect(path, "mode=ro")
+        try:
+            yield reader
+        except sqlite3.Error:
+            self._close_reader()
+            raise
+        finally:
+            if self._is_closed:
+                self._close_reader()
+            elif reader is self._reader and reader.in_transaction:
+                reader.execute("ROLLBACK")
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     # The file
 
@@ -392,6 +424,7 @@ class Database:
         """
         self._lock.acquire()
         self._read_lock.acquire()
+        self._close_reader()
         if self.path is not None:
             self._close_connection()
             self._is_paused = True
@@ -403,6 +436,11 @@ class Database:
 
     def close(self) -> None:
         """Close the file; SQLite then merges the write-ahead log into it."""
+        self._is_closed = True
+        if self._read_lock.acquire(blocking=False):  # else the read closes it
+            if self._reader is not None and not self._reader.in_transaction:
+                self._close_reader()
+            self._read_lock.release()
         with self._lock:
             self._close_connection()
             if self._folder is not None:
