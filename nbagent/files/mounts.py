@@ -255,7 +255,7 @@ class Mounts(dict[str, Mount]):
 def _identity_of_root(mount: Mount) -> str:
     try:
         return identity_of(os.stat(mount.root))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if mount.name != STATE:
             raise
         open_root(mount.root, create=True).close()

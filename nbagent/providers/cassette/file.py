@@ -141,7 +141,10 @@ class Cassette:
     def add(self, exchange: RecordedExchange | RecordedResult, *, replace: bool) -> None:
         """Write a line; a line with the same key and number stays, or is replaced in its place."""
         name = self._file.name
-        with _usable(self._file), closing(open_root(self._file.parent, create=True)) as folder:
+        with (
+            _usable(self._file, is_cache=self._is_cache),
+            closing(open_root(self._file.parent, create=True)) as folder,
+        ):
             while True:
                 descriptor = folder.open_entry(name, os.O_RDWR | os.O_CREAT, 0o666)
                 with os.fdopen(descriptor, "rb") as file, locked(descriptor, wait_s=10.0):
@@ -168,14 +171,14 @@ class Cassette:
     def _files(self) -> list[Lines]:
         """Return the lines of each file, the newest file last."""
         if self._other_files is None:
-            self._other_files = [_lines_of(path) for path in self._files_beside()]
-        return [*self._other_files, _lines_of(self._file)]
+            self._other_files = [_lines_of(path, is_cache=True) for path in self._files_beside()]
+        return [*self._other_files, _lines_of(self._file, is_cache=self._is_cache)]
 
     def _files_beside(self) -> list[Path]:
         """Return the other files of the folder, the newest last."""
         folder = self._file.parent
         try:
-            with _usable(folder), closing(open_root(folder)) as opened:
+            with _usable(folder, is_cache=True), closing(open_root(folder)) as opened:
                 names = [
                     entry.name
                     for entry in opened.scan()
@@ -193,22 +196,23 @@ def unusable_file(text: str) -> ModelError:
 
 
 @contextmanager
-def _usable(path: Path) -> Generator[None]:
-    """Turn the error of a link in a path into a line that names its target."""
+def _usable(path: Path, *, is_cache: bool = False) -> Generator[None]:
+    """Turn the error of a link in a path into a line that names the target of a cassette."""
     try:
         with naming_links(path):
             yield
     except LinkRefused as error:
+        name = f"to use what it points to, name {os.path.realpath(path)}"
+        todo = "put a real folder in its place" if is_cache else name
         raise unusable_file(
-            f"{error.link.name} is a link, and links below the project are not followed; to use "
-            f"what it points to, name {os.path.realpath(path)}"
+            f"{error.link.name} is a link, and links below the project are not followed; {todo}"
         ) from None
 
 
-def _lines_of(path: Path) -> Lines:
+def _lines_of(path: Path, *, is_cache: bool = False) -> Lines:
     """Return the lines of a file; none if it is missing."""
     try:
-        with _usable(path), os.fdopen(open_own_file(path), "rb") as file:
+        with _usable(path, is_cache=is_cache), os.fdopen(open_own_file(path), "rb") as file:
             return _read_lines(file, path.name)
     except FileNotFoundError:
         return {}
