@@ -9,7 +9,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import nbagent
 from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.events import Event
 from nbagent.providers.offline import call, script
+from nbagent.sandbox.folder_thread import is_available
 from nbagent.session.stores import close_stores, current_store
 from nbagent.settings.sources import store_home
 
@@ -87,9 +88,14 @@ def work() -> str:
     with ModelServer([Reply(text="Hi.")]) as server:
         agent = nbagent.Agent("openai:little", base_url=server.url, tools="none", cache="auto")
         said.append(attempt(lambda: shown(agent.run("Hello?"))))
-    said.append(attempt(lambda: nbagent.runs().to_csv()))
+    said.append(attempt(frame_text))
     said.append(attempt(lambda: str(nbagent.verify_audit())))
     return "\n".join(said)
+
+
+def frame_text() -> str:
+    frame: Any = nbagent.runs()
+    return frame.to_csv()
 
 
 def shown(run: nbagent.Run) -> str:
@@ -97,11 +103,13 @@ def shown(run: nbagent.Run) -> str:
 
 
 def attempt(step: Callable[[], str]) -> str:
+    message = ""
     try:
         return step()
     except NbagentError as error:
-        assert "\n" not in error.message
-        return error.message
+        message = error.message
+    assert "\n" not in message
+    return message
 
 
 def put_link(place: Path, target: Path) -> None:
@@ -313,6 +321,25 @@ def test_no_mount_reaches_the_persons_folders_of_nbagent(
     assert "nbagent itself" in said
 
 
+@pytest.mark.parametrize("folder", PRIVATE)
+@pytest.mark.parametrize("skill", ["..", "nbagent", "nbagent/deeper"])
+def test_no_skill_has_the_persons_folders_of_nbagent(
+    folder: str, skill: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path / "person" / "base"
+    monkeypatch.setenv(PRIVATE[folder][0], str(base))
+    (base / "nbagent" / "deeper").mkdir(parents=True)
+    (base / skill / "SKILL.md").write_text("---\nname: wide\ndescription: Reads all.\n---\n")
+    (base / skill / "read.py").write_text("print(1)")
+    steps = [call("list_skills"), call("run_python_script", skill_name="wide", script="read.py")]
+    agent = nbagent.Agent(
+        script([*steps, "Done."]), skills=[str(base / skill)], tools=["skills"], on_approval=yes
+    )
+    results = [it.result for turn in agent.run("Go on.").turns for it in turn.tool_runs]
+    # Without another skill there is no tool for skills.
+    assert [it.error.code for it in results if it and it.error] == ["E_UNKNOWN_TOOL"] * 2
+
+
 def test_the_project_is_not_the_configuration_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,7 +374,9 @@ def test_a_state_folder_of_an_earlier_nbagent_is_found_again() -> None:
 # Swaps while nbagent works
 
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="exchanges two names at once")
+confined = pytest.mark.skipif(
+    not is_available(), reason="SQLite follows links; only Landlock confines it while they change"
+)
 SWAPPED = ("", "state", "state/default", "cache", "runs.sqlite", "audit.jsonl", "runs.lock")
 _HERE, _EXCHANGE = -100, 2
 
@@ -381,7 +410,7 @@ class Swapper(threading.Thread):
 
 
 @contextmanager
-def swapping(home: Path, outside: Path) -> Iterator[Swapper]:
+def swapping(home: Path, outside: Path) -> Generator[Swapper]:
     swapper = Swapper(home, outside)
     swapper.start()
     try:
@@ -391,7 +420,7 @@ def swapping(home: Path, outside: Path) -> Iterator[Swapper]:
         swapper.join()
 
 
-@on_linux
+@confined
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("swaps", "seconds"), [(40, 0), pytest.param(1000, 60, marks=pytest.mark.proof)]
