@@ -9,6 +9,8 @@ import nbagent.contracts.events as events
 import nbagent.providers.offline as offline
 
 from .agent import Agent as Agent
+from .chat_client import Client as Client
+from .chat_client import client as client
 from .comparison import compare as compare
 from .comparison import history as history
 from .contracts.approval import PersonAnswer as PersonAnswer
@@ -21,8 +23,20 @@ from .contracts.errors import ToolError as ToolError
 from .contracts.errors import UsageError as UsageError
 from .contracts.limits import ToolLimits as ToolLimits
 from .contracts.messages import Message as Message
+from .contracts.messages import ToolCall as ToolCall
+from .contracts.model import ChatChunk as ChatChunk
+from .contracts.model import ChatRequest as ChatRequest
+from .contracts.model import ChatResponse as ChatResponse
+from .contracts.model import ModelInfo as ModelInfo
+from .contracts.model import ProviderConfig as ProviderConfig
+from .contracts.model import ToolSpec as ToolSpec
+from .contracts.model import Usage as Usage
 from .contracts.policy import ToolPolicy as ToolPolicy
+from .contracts.ports import ToolHost as ToolHost
+from .contracts.records import ToolResult as ToolResult
+from .contracts.tools import PreparedCall as PreparedCall
 from .contracts.tools import ToolContext as ToolContext
+from .contracts.tools import ToolOutcome as ToolOutcome
 from .frames import messages as messages
 from .frames import models as models
 from .frames import prompts as prompts

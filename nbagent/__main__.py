@@ -1,4 +1,4 @@
-"""`python -m nbagent doctor|runs|show|export|strip`: stored runs and saved notebooks in a shell."""
+"""`python -m nbagent COMMAND`: doctor, trust, stored runs and saved notebooks in a shell."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ def _parser() -> ArgumentParser:
     export.add_argument("run", help=which)
     export.add_argument("--format", choices=tuple(FORMATS), default="md", help="file format (md)")
     export.add_argument("-o", "--output", metavar="FILE", help="file to write; default: stdout")
+    trust = command("trust", _trust, "show what this folder would decide, and ask about it")
+    trust.add_argument("--revoke", action="store_true", help="take back what you allowed here")
     about = "drop the records of runs from saved notebooks; their pictures stay"
     strip = command("strip", _strip, about)
     strip.add_argument("file", nargs="+", help="a notebook (.ipynb) to change")
@@ -71,6 +73,14 @@ def _doctor(options: Namespace) -> str:
     from nbagent.notebook.reports import doctor
 
     return str(doctor())
+
+
+def _trust(options: Namespace) -> str:
+    from nbagent.session.trust_question import ask_for_trust, revoke_trust
+
+    if options.revoke:
+        return sanitize_value(revoke_trust())
+    return sanitize_value(ask_for_trust(lambda text: print(sanitize_value(text), flush=True)))
 
 
 def _runs(options: Namespace) -> str:

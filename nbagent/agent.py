@@ -16,8 +16,8 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
 from nbagent.contracts.messages import Message
 from nbagent.run import Run, as_tuple, with_options
-from nbagent.session.active_run import OnEvent
 from nbagent.session.approval import OnApproval
+from nbagent.session.callbacks import OnEvent, OnToolCall, OnToolResult
 from nbagent.session.dry_run import dry_run
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions
@@ -77,14 +77,19 @@ class Agent:
         *,
         messages: Sequence[Message] = (),
         on_event: OnEvent | None = None,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
         **options: Any,
     ) -> Run:
         """Run to a stop point and return the run, also when it failed.
 
         Works in a script, in a cell, and inside a running loop. KeyboardInterrupt is a stop.
-        `messages` come before the prompt, `on_event` is called with each event on the engine
-        thread, and `options` (the agent's, `on_approval` too) win over the agent's own. A
-        `workflow=` (a package) needs no prompt.
+        `messages` come before the prompt. `options` (the agent's, `on_approval` too) win over the
+        agent's own. A `workflow=` (a package) needs no prompt.
+
+        On the engine thread `on_event` is called with each event, `on_tool_call` with name and
+        arguments when a tool starts, `on_tool_result` with name and `ToolResult` when a call has
+        its result. One that raises is detached and named; the run continues.
 
         Raises:
             UsageError: the run cannot start (an invalid option, a missing key). A later failure,
@@ -93,18 +98,52 @@ class Agent:
         if runtime.on_engine_thread():
             # It would wait for itself: the engine's loop runs both.
             raise UsageError("use `await agent.arun(…)` in an async tool; agent.run() would block")
-        with Run.starting(self._request(prompt, messages, **options), on_event=on_event) as run:
+        callbacks: dict[str, Any] = {
+            "on_event": on_event,
+            "on_tool_call": on_tool_call,
+            "on_tool_result": on_tool_result,
+        }
+        with Run.starting(self._request(prompt, messages, **options), **callbacks) as run:
             return run.wait()
 
     async def arun(
-        self, prompt: str = "", *, on_event: OnEvent | None = None, **options: Any
+        self,
+        prompt: str = "",
+        *,
+        on_event: OnEvent | None = None,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
+        **options: Any,
     ) -> Run:
         """Like `run`, for `await`. Synchronous tools run on the awaiting loop."""
-        return await self.start(prompt, on_event=on_event, **options).await_end()
+        run = self.start(
+            prompt,
+            on_event=on_event,
+            on_tool_call=on_tool_call,
+            on_tool_result=on_tool_result,
+            **options,
+        )
+        return await run.await_end()
 
-    def start(self, prompt: str = "", *, on_event: OnEvent | None = None, **options: Any) -> Run:
-        """Start and return at once; `run.wait()` waits, and runs the synchronous tools."""
-        with Run.starting(self._request(prompt, **options), on_event=on_event) as run:
+    def start(
+        self,
+        prompt: str = "",
+        *,
+        on_event: OnEvent | None = None,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
+        **options: Any,
+    ) -> Run:
+        """Start and return at once; `run.wait()` waits, and runs the synchronous tools.
+
+        Arguments as in `run`.
+        """
+        callbacks: dict[str, Any] = {
+            "on_event": on_event,
+            "on_tool_call": on_tool_call,
+            "on_tool_result": on_tool_result,
+        }
+        with Run.starting(self._request(prompt, **options), **callbacks) as run:
             return run
 
     async def stream(self, prompt: str = "", **options: Any) -> AsyncGenerator[Event]:

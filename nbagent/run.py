@@ -24,12 +24,13 @@ from nbagent.export.formats import FORMATS, ExportSource
 from nbagent.files.opening import LinkRefused, remove_own_file, replace_named_file
 from nbagent.providers.offline import test_source
 from nbagent.run_tree import RetryResult
-from nbagent.session.active_run import ActiveRun, OnEvent, active_runs
+from nbagent.session.active_run import ActiveRun, active_runs
 from nbagent.session.approval import ANSWER_FORMS
+from nbagent.session.callbacks import OnEvent, OnToolCall, OnToolResult
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.inherit import output_type_of, turn_of
 from nbagent.session.request import Kind, RunRequest
-from nbagent.session.stores import cache_file, current_store, find_run, set_last_run
+from nbagent.session.stores import cache_file, current_store, find_run, set_last_run, store_at
 from nbagent.session.typed_answer import OutputType, answer_text
 from nbagent.settings.sources import named_path
 from nbagent.store.dataframes import frame_of
@@ -94,6 +95,8 @@ class Run:
         request: RunRequest,
         *,
         on_event: OnEvent | None = None,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
         store: Store | None = None,
         front_end: Frontend | None = None,
     ) -> Generator[Run]:
@@ -105,7 +108,7 @@ class Run:
         runtime.check_interrupted(front_end.execution_id())
         active = ActiveRun(request, store=store, here=front_end)
         with runtime.InterruptGuard(active.plan.cancel):  # from before its view opens
-            active.start(on_event)
+            active.start(on_event, on_tool_call, on_tool_result)
             # The handle is bound now, not at the end: an interrupted cell leaves it in `_run`.
             run = cls(active.record, store, active)
             if not runtime.inside_a_tool():
@@ -127,10 +130,16 @@ class Run:
             return flow.for_looking() if flow else None
         if self.record.workflow is None:
             return None
+        self._check_own()  # the record of a stranger's store names a package
         # Imported late: most runs have no workflow.
         from nbagent.workflow.locate import open_recorded_workflow
 
         return open_recorded_workflow(self.record, self._store)
+
+    @property
+    def iterations(self) -> int:
+        """Number of this run's own turns."""
+        return len(self.turns)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -216,7 +225,7 @@ class Run:
             record=redacted(self.record),
             load_messages=lambda: [redacted(message) for message in self.messages],
             content=content,
-            is_own=self._store is current_store(),
+            is_own=self._store is current_store() and not self._store.is_foreign(self.id),
         )
         # Half a character (a lone surrogate) cannot be written.
         text = row.render(source).encode("utf-8", "replace").decode()
@@ -245,7 +254,7 @@ class Run:
         try:
             send(spans_of(redacted(self.record), messages), provider)
         except ImportError:
-            raise UsageError("spans need OpenTelemetry: %pip install 'nbagent[otel]'") from None
+            raise UsageError("spans need OpenTelemetry: %pip install opentelemetry-sdk") from None
 
     def plot(self) -> Figure:
         """Draw the time of each turn: model, tools, waiting and retries."""
@@ -358,6 +367,7 @@ class Run:
 
     def _request(self, kind: Kind, options: dict[str, Any], **fields: Any) -> RunRequest:
         """Build the request for a run that continues this one; raise UsageError while it runs."""
+        self._check_own()
         self._check_ended()
         if runtime.on_engine_thread():
             raise UsageError(
@@ -371,6 +381,7 @@ class Run:
 
     def forget(self, *, children: bool = False) -> tuple[str, ...]:
         """Delete this run and its texts; see `nbagent.forget`."""
+        self._check_own()
         self._check_ended()
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
@@ -393,6 +404,10 @@ class Run:
                 stacklevel=2,
             )
         return forgotten
+
+    def _check_own(self) -> None:
+        if self._store.read_only:
+            raise UsageError(self._store.read_only)
 
     def _check_ended(self) -> None:
         if self.phase == "Running":
@@ -449,11 +464,18 @@ def public_names(names: Iterable[str], internal: Collection[str]) -> list[str]:
     return [name for name in public if name not in internal]
 
 
-def open_run(ref: str) -> Run:
+def open_run(ref: str, *, store: str | os.PathLike[str] | None = None) -> Run:
     """Open a run of the store: `"last"`, its name, or a unique start of its id.
 
     `"last"` is the last run started in this process; in a fresh one, the last of this notebook.
+
+    Args:
+        ref: the run.
+        store: another store, as a folder like `.nbagent`; `"last"` is then its last run.
     """
+    if store is not None:
+        other = store_at(store)
+        return Run(other.load(other.find(ref)), other)
     run_id = find_run(ref)
     # The handle of a run that is active here can wait for it and stop it; that of a record cannot.
     for active in active_runs():

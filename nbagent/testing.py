@@ -27,6 +27,7 @@ from nbagent.session.approval import session_grants
 from nbagent.session.frontend import use_frontend
 from nbagent.session.inherit import unrecorded_options
 from nbagent.session.models import listed_models
+from nbagent.session.project_trust import forget_reported_items
 from nbagent.session.stores import close_stores
 from nbagent.settings.sources import fresh_settings
 
@@ -75,6 +76,7 @@ def _reset_process_state() -> None:
     session_grants.clear()
     unrecorded_options.clear()
     listed_models.clear()
+    forget_reported_items()
     forget_unsupported_params()
     forget_limits()
 

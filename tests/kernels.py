@@ -33,6 +33,8 @@ def clean_environment(folder: Path, **more: str) -> dict[str, str]:
     plain.pop("PYTHONDONTWRITEBYTECODE", None)
     own = {
         "NBAGENT_HOME": str(folder / "nbagent-home"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "XDG_DATA_HOME": str(folder / "data"),
         "NBAGENT_OFFLINE_DELAY_MS": "0",
         "IPYTHONDIR": str(folder / "ipython"),
         "OLLAMA_HOST": "127.0.0.1:1",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+# `nbagent` on the package index is another project; `nbagent-jupyter` may become one.
+_INSTALLS_BY_NAME = re.compile(
+    r"""\b(?:pip3?|pipx|uv|conda|mamba|poetry|pdm)\b[^\n;&|`]{0,40}\b(?:install|add|download)\b
+    [^\n;&|`]{0,80}?(?<![\w/.-])nbagent(?![\w/.])""",
+    re.X,
+)
+
+
+def tracked_files() -> list[str]:
+    """Return the names of the files in git; skip visibly outside a checkout."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split("\0")
+    return list(filter(None, names)) or pytest.skip("not a git checkout")
 
 
 def run_tool(module: str, *arguments: str) -> None:
@@ -43,10 +58,37 @@ def test_pyright_strict_finds_nothing() -> None:
 
 
 def test_the_top_level_is_as_the_user_fixed_it() -> None:
-    names = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.split()
-    if not names:
-        pytest.skip("not a git checkout")
-    top = {name.split("/")[0] for name in names if not name.startswith(".")}
+    top = {name.split("/")[0] for name in tracked_files() if not name.startswith(".")}
     assert top <= {"pyproject.toml", "README.md", "LICENSE", "nbagent", "notebooks", "tests"}
+
+
+def test_no_text_tells_a_person_to_install_nbagent_by_its_name() -> None:
+    advice = list[str]()
+    for name in set(tracked_files()) - {"tests/test_project.py"}:
+        text = (ROOT / name).read_bytes().decode("utf-8", "replace").replace("\\n", "\n")
+        for match in _INSTALLS_BY_NAME.finditer(text):
+            advice.append(f"{name}: {match[0]}")
+    assert not advice, "name the missing package, or `pip install -e '.[EXTRA]'` in this checkout"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_advice"),
+    [
+        ("%pip install nbagent", True),
+        ("pip install -U 'nbagent[mcp]'", True),
+        ("match=r\"pip install 'nbagent\\[local\\]'\"", True),
+        ("python -m pip install nbagent-jupyter", True),
+        ("uv add nbagent", True),
+        ("pip uninstall nbagent", False),
+        ("pip install -e '.[lab]' && python -m nbagent", False),
+        ("pip install mcp; import nbagent", False),
+        ("pip install -e ~/src/nbagent/", False),
+    ],
+)
+def test_advice_to_install_by_name_is_recognised(line: str, is_advice: bool) -> None:
+    assert bool(_INSTALLS_BY_NAME.search(line)) == is_advice
+
+
+def test_the_readme_has_two_commands() -> None:
+    commands = re.findall(r"^    \S.*$", (ROOT / "README.md").read_text("utf-8"), re.M)
+    assert len([command for command in commands if "venv" in command]) == 2

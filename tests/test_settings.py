@@ -13,7 +13,9 @@ from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.errors import UsageError
+from nbagent.session.project_trust import trust_items
 from nbagent.settings.options import RunOptions, Settings, checked_value
+from nbagent.settings.project_items import allow_item
 from nbagent.settings.sources import current_settings, setting_origins, store_home
 
 
@@ -28,12 +30,14 @@ def source_of(name: str) -> tuple[Any, str]:
     return found.value, found.source
 
 
-def files(folder: Path, *, own: str = "", project: str = "") -> None:
-    """Write the person's file and the project's."""
+def files(folder: Path, *, own: str = "", project: str = "", allowed: bool = False) -> None:
+    """Write the person's file and the project's, whose values the person `allowed`."""
     config = folder / "config" / "nbagent"
     config.mkdir(parents=True, exist_ok=True)
     (config / "settings.toml").write_text(own, "utf-8")
     (folder / "pyproject.toml").write_text(f"[tool.nbagent]\n{project}\n", "utf-8")
+    for item in trust_items() if allowed else ():
+        allow_item(item)
 
 
 def from_environment(**values: object) -> Settings:
@@ -53,7 +57,7 @@ def test_each_layer_wins_over_the_ones_below_it(
         ("default", "pyproject.toml", "settings.toml", "environment", "configure")
     ):
         values = [f"top_p = 0.{n}" if n <= number else "" for n in (1, 2)]
-        files(tmp_path, project=values[0], own=values[1])
+        files(tmp_path, project=values[0], own=values[1], allowed=True)
         if number >= 3:
             monkeypatch.setenv("NBAGENT_TOP_P", "0.3")
         if number >= 4:
@@ -186,7 +190,7 @@ LIMITS: dict[str, tuple[str, str, Any, bool]] = {
 @pytest.mark.parametrize("case", LIMITS)
 def test_a_project_may_tighten_and_not_loosen(case: str, tmp_path: Path) -> None:
     own, project, value, tightened = LIMITS[case]
-    files(tmp_path, own=own, project=project)
+    files(tmp_path, own=own, project=project, allowed=True)
     name = project.partition(" ")[0]
     assert getattr(current_settings(), name) == value
     assert ("pyproject.toml" in source_of(name)[1]) == tightened
@@ -200,9 +204,21 @@ REFUSED = {
     "cassette = 'runs/a.jsonl'": "'cassette' may not be set in a project's file",
     "tools = ['mcp:evil']": "tools may not name 'mcp:evil'",
     "tools = 'all'": "tools may not name 'all'",
+    "tools = 'ALL'": "tools may not name 'ALL'",
+    "tools = 'mcp'": "tools may not name 'mcp'",
+    "tools = ['mcp.git']": "tools may not name 'mcp.git'",
+    "tools = ['fs', 'MCP:git']": "tools may not name 'MCP:git'",
+    "tools = ['Mcp.git:x']": "tools may not name 'Mcp.git:x'",
     "tools = 'fs, evil__run'": "tools may not name 'evil__run'",
     'tools = ["\\nevil__run"]': "tools may not name '\\nevil__run'",
     "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
+    "model = 'LOCAL:a.gguf'": "model may not name 'LOCAL:a.gguf'",
+    "model = 'local'": "model may not name 'local'",
+    "skills = ['.']": "'skills' may not be set in a project's file",
+    "mounts = ['h=~:rw']": "'mounts' may not be set in a project's file",
+    "variables = ['A=b']": "'variables' may not be set in a project's file",
+    "key_variable = 'AWS_SECRET_ACCESS_KEY'": "'key_variable' may not be set in a project's file",
+    "extra_body = '{}'": "'extra_body' may not be set in a project's file",
     "model = '\t\u00a0local:a.gguf'": "model='\\t\\xa0local:a.gguf' is not valid",
     'model = "\\u001flocal:a.gguf"': "model='\\x1flocal:a.gguf' is not valid",
 }
@@ -231,7 +247,8 @@ def test_what_is_mine_is_not_sent_to_a_server_that_a_project_chooses(
     monkeypatch.setenv("LLM_API_KEY", "sk-mine-0123456789abcdef")
     monkeypatch.setenv("WORK_KEY", "sk-work-0123456789abcdef")
     mine = 'key_variable = "WORK_KEY"\nheaders = { X-Corp = "corporate" }\n'
-    files(tmp_path, own=f'{mine}extra_body = {{ team = "blue" }}', project='model = "deepseek:m"')
+    mine += 'extra_body = { team = "blue" }'
+    files(tmp_path, own=mine, project='model = "deepseek:m"', allowed=True)
     with ModelServer() as server:
         monkeypatch.setenv("DEEPSEEK_BASE_URL", server.url)
         nbagent.Agent(tools="none").run("Hello.").raise_for_error()

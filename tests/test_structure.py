@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"__main__"},
     {"notebook"},
     {"testing"},
-    {"comparison", "charts"},
+    {"comparison", "charts", "chat_client"},
     {"frames", "agent"},
     {"lab"},
     {"run"},

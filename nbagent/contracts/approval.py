@@ -37,9 +37,14 @@ class CallPreview:
     approval_key: str = ""
     """Hash of further inputs that an approval is valid for, beside the tool's definition and the
     arguments: a script's bytes, the state of the file that is written."""
-    session_scope: Literal["this call", "every call", "none"] = "this call"
+    session_scope: Literal["this call", "this file", "every call", "none"] = "this call"
     """Calls that an approval for the session covers. `every call` means every call of the tool
-    with the same `approval_key`."""
+    with the same `approval_key`; `this file`, every call of the tool that changes that file,
+    whatever its content is by then."""
+    session_file: str = ""
+    """With `this file`: its path, as a person reads it."""
+    session_key: str = ""
+    """With `this file`: the identity of the file, independent of its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +61,8 @@ class Question:
     """What the call would do, and the rule that asks if there is one; may be empty."""
     pieces: tuple[PreviewPiece, ...] = ()
     scope: str = ""
-    """Calls that "for this session" would cover: this exact call, or every call of the tool;
-    empty if the call cannot be allowed for the session."""
+    """Calls that "for this session" would cover: this exact call, every call of the tool for this
+    file, or every call of the tool; empty if the call cannot be allowed for the session."""
     display_name: str = ""
     """Name of the tool on cards; empty: `tool`."""
     summary: str = ""

@@ -23,7 +23,8 @@ class BaseEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted(BaseEvent):
-    """A run begins. `run.messages` are the person's messages that it adds."""
+    """A run begins. `run.messages` are the person's messages that it adds; in a workflow directive
+    and brief come before the prompt."""
 
     run: RunRecord
 

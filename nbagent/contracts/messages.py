@@ -15,6 +15,9 @@ FINAL_ANSWER = "final_answer"
 """Tool that receives the typed answer if the provider has no schema mode for answers."""
 CONTINUE_PROMPT = "Your last answer was cut off. Go on exactly where it stopped."
 """Prompt with which the model completes an answer that was cut off."""
+DIRECTIVE_STARTS = ("RUN_DIRECTIVE\n- ", "NODE_BRIEF\n- ")
+"""Starts of the messages that a workflow's runtime sends as the user. What a person writes in a
+workflow starts with `USER_INPUT`."""
 MAX_DEPTH = 100
 """Most levels of lists and objects in a stored value: orjson, pydantic and `json` have limits of
 their own, and a value must pass all of them."""

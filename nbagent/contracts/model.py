@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.messages import Message, Value
+from nbagent.contracts.messages import Message, ToolCall, Value
 from nbagent.contracts.secrets import SecretKey
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -87,8 +87,9 @@ class ToolSpec(Value):
 class ChatRequest(Value):
     """One request to a model. Only fields with a value are sent."""
 
-    model: str
-    """The provider's own name of the model, without the `provider:` prefix."""
+    model: str = ""
+    """The provider's own name of the model, without the `provider:` prefix. `nbagent.client` fills
+    in its own."""
     messages: tuple[Message, ...]
     system_prompt: str = ""
     tools: tuple[ToolSpec, ...] = ()
@@ -115,6 +116,9 @@ class ResponseMeta(Value):
     """`hit`: from the cache in mode auto; `replay`: from a recording, nothing was sent."""
     dropped_params: tuple[str, ...] = ()
     """Parameters that were left out because the server refused them."""
+    vendor: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Further fields of the server's answer (`id`, `system_fingerprint`, `usage` in its words…), at
+    most 64 kB. Never sent back."""
 
 
 class ChatResponse(Value):
@@ -135,8 +139,20 @@ class ChatResponse(Value):
 
     @property
     def raw(self) -> dict[str, Any] | None:
-        """Vendor data to send back with the message."""
-        return self.message.raw
+        """Vendor data: what is sent back with the message, and the answer's further fields."""
+        return {**self.meta.vendor, **(self.message.raw or {})} or None
+
+    # The names of the protocol.
+
+    @property
+    def content(self) -> str | None:
+        """The text; None if there are only calls."""
+        return self.message.text or None
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Calls that the model asks for."""
+        return self.message.tool_calls
 
 
 @dataclass(slots=True)

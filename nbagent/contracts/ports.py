@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from nbagent.contracts.approval import Approval, PersonAnswer, PreviewPiece
+from nbagent.contracts.approval import Approval, PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.events import Event
@@ -215,6 +215,10 @@ class RunStore(Protocol):
         ...
 
     def load(self, run_id: str) -> RunRecord: ...
+    def is_foreign(self, run_id: str) -> bool:
+        """True if another owner may have made the run."""
+        ...
+
     def runs(
         self, *, limit: int = 20, workflow: str | None = None, document: str | None = None
     ) -> list[RunSummary]:
@@ -285,13 +289,17 @@ ShowPieces = Callable[[str, Sequence[PreviewPiece]], object]
 class RunControls(Protocol):
     """Actions of a view on a run, callable in any thread.
 
-    `stop` stops at once, or pauses after the turn. `answer` answers the question about a call.
-    `preview` shows what the call would do with edited arguments (`show` is called on the engine's
-    loop). `answer` and `preview` return False if there is no such question (any more).
+    `stop` stops at once, or pauses after the turn. `answer` answers the question about a call, or
+    only the one given in `question`. `preview` shows what the call would do with edited arguments
+    (`show` is called on the engine's loop). `answer` and `preview` return False if there is no such
+    question (any more); `answered` then tells why: how it was answered, or that there is none.
     """
 
     def stop(self, *, after_turn: bool = False) -> None: ...
-    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool: ...
+    def answer(
+        self, tool_call_id: str, answer: PersonAnswer, *, question: Question | None = None
+    ) -> bool: ...
+    def answered(self, tool_call_id: str) -> str: ...
     def preview(
         self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces
     ) -> bool: ...

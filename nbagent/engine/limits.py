@@ -52,12 +52,15 @@ def over_budget(
     cost = price(plan, usage, plan.model)
     usd = sum(turn.cost_usd or 0.0 for turn in turns) + (cost.total_usd if cost else 0.0)
     if limits.max_total_tokens is not None and tokens > limits.max_total_tokens:
-        excess = f"{tokens:,} tokens, the budget is {limits.max_total_tokens:,}"
+        excess, name = f"{tokens:,} tokens", "max_total_tokens"
+        limit = f"{limits.max_total_tokens:,}"
     elif limits.max_cost_usd is not None and usd > limits.max_cost_usd:
-        excess = f"${usd:.4f}, the budget is ${limits.max_cost_usd:.4f}"
+        excess, name = f"${usd:.4f}", "max_cost_usd"
+        limit = f"${limits.max_cost_usd:.4f}"
     else:
         return None
-    text = f"the next request would make it about {excess}; raise the budget, then {RESUME_HINT}"
+    text = f"the next request would make it about {excess}, over the limit of {limit} ({name}); "
+    text += f"raise the limit with {name}=…, then {RESUME_HINT}"
     return ErrorInfo("ENGINE_BUDGET", text)
 
 
@@ -66,12 +69,14 @@ def state_after_calls(plan: EnginePlan, n_turns: int) -> StopState:
     limits, requests = plan.run.limits, plan.requests_before + n_turns
     # Before max_turns: at this limit a resume without a prompt is refused, so it is no pause.
     if requests >= limits.max_requests:
-        text = f"{requests} requests since your last prompt; say what to do next to continue"
+        text = f"{requests} requests since your last prompt, the limit (max_requests); say what to "
+        text += "do next to continue, or raise the limit with max_requests=…"
         error = ErrorInfo("ENGINE_MAX_TURNS", text, {"max_requests": limits.max_requests})
         return StopState("Failed", "max_turns", error)
     if n_turns >= limits.max_turns:
         turns = f"{n_turns} turn{'s' * (n_turns != 1)}"
-        text = f"paused after {turns} (max_turns); nothing is lost, {RESUME_HINT}"
+        text = f"paused at the limit of {turns} (max_turns=… raises it); nothing is lost, "
+        text += RESUME_HINT
         error = ErrorInfo("ENGINE_MAX_TURNS", text, {"max_turns": limits.max_turns})
         return StopState("WaitingUser", "max_turns", error)
     return StopState()

@@ -78,9 +78,8 @@ class RepeatDetector:
         if error.code == "E_DENIED":
             self._denied.add(key)
         if times >= self._limits.max_repeated_failures:
-            self.loop_reason = (
-                self.loop_reason or f"{_shorten(key)} failed {times} times in the same way"
-            )
+            limit = "the limit (max_repeated_failures=… raises it)"
+            self._stop_for(f"{_shorten(key)} failed {times} times in the same way, {limit}")
         if times < 2:
             return run
         warning = (
@@ -98,9 +97,10 @@ class RepeatDetector:
         times = times + 1 if last == encoded else 1
         self._last_results[key] = encoded, times
         if times >= self._limits.max_repeated_results:
-            self.loop_reason = (
-                self.loop_reason or f"{_shorten(key)} gave the same result {times} times"
-            )
+            self._stop_for(f"{_shorten(key)} gave the same result {times} times, the fixed limit")
+
+    def _stop_for(self, reason: str) -> None:
+        self.loop_reason = self.loop_reason or reason
 
     def _detect_alternation(self) -> None:
         recent = list(self._recent)
@@ -109,7 +109,7 @@ class RepeatDetector:
             return
         if recent[2:] == recent[:-2]:
             pair = f"{_shorten(recent[0])} and {_shorten(recent[1])}"
-            self.loop_reason = self.loop_reason or f"{pair} take turns, {_MAX_PAIRS} times in a row"
+            self._stop_for(f"{pair} take turns, {_MAX_PAIRS} times in a row, the fixed limit")
 
 
 def _shorten(key: str) -> str:

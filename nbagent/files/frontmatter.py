@@ -18,9 +18,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, SequenceNode
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
-from ruamel.yaml.tokens import AliasToken
+from ruamel.yaml.tokens import AliasToken, CommentToken
 
 from nbagent.contracts.errors import ToolError
+from nbagent.files.frontmatter_operations import Operation, read_operations
 
 T = TypeVar("T")
 
@@ -109,22 +110,89 @@ def _read(source: str, body: str, first_line: int, *, strict: bool) -> FrontMatt
             raise (second if strict else first) from None
 
 
-def update_frontmatter(text: str, changes: Mapping[str, Any]) -> str:
-    """Set keys of the front matter, or delete them if the value is None; return the text.
+def update_frontmatter(text: str, update: Mapping[str, Any]) -> str:
+    """Apply the operations of an update; return the text. See `frontmatter_operations`.
 
-    Whole values are set; nested objects are not merged. A text without front matter gets one.
+    A text without front matter gets one.
 
     Raises:
-        ToolError: `E_INVALID_FRONTMATTER`, the front matter cannot be read or changed so.
+        ToolError: `E_INVALID_FRONTMATTER`, the front matter cannot be read or changed so;
+            `E_SCHEMA_VALIDATION`, the update is not valid for it.
     """
+    operations = read_operations(update)
 
     def change(there: Any) -> None:
-        for key, value in changes.items():
-            there[key] = settable(value)
-            if value is None:
-                del there[key]
+        for operation in operations:
+            if not operation.is_empty:
+                _apply_operation(there, operation)
 
     return edit_frontmatter(text, change)
+
+
+def _apply_operation(there: Any, operation: Operation) -> None:
+    key, verb, value = operation
+    now = there.get(key)
+    if verb == "append":
+        append_items(there, key, operation.items)
+    elif verb == "set" and isinstance(value, Mapping):
+        if not isinstance(now, dict):
+            there[key] = {}
+        set_names(there, key, cast("Mapping[str, Any]", value))
+    elif isinstance(now, list) and isinstance(value, Mapping):
+        # Most likely a misspelt operation: the list must not be lost by it.
+        _fail_schema(f'{key!r} is a list; write {{"append": [...]}}, or {{"set": …}} to replace it')
+    else:
+        _set_key(there, key, value)
+
+
+def set_names(there: Any, key: str, values: Mapping[str, Any]) -> None:
+    """Set names within the object of a key, in an edit; null deletes. The other names stay."""
+    last = next(reversed(there[key]), None)
+    for name, value in values.items():
+        _set_key(there[key], name, value)
+    _move_comment(there[key], last, next(reversed(there[key]), None), slot=2)
+
+
+def append_items(there: Any, key: str, items: list[Any]) -> None:
+    """Append items to the list of a key, in an edit; a key without a value gets a list."""
+    now = there.get(key)
+    if now is None:
+        there[key] = settable(items)
+    elif isinstance(now, list):
+        n_before = len(cast("list[Any]", now))
+        there[key] += settable(items)
+        _move_comment(there[key], n_before - 1, n_before + len(items) - 1, slot=0)
+    else:
+        _fail_schema(f'{key!r} is no list, so nothing can be appended; write {{"set": …}}')
+
+
+def _move_comment(node: Any, last: Any, new_last: Any, *, slot: int) -> None:
+    """Move the comment lines below the last entry behind the new one: they belong to what follows.
+
+    The library keeps them with the entry above. Values without comments have no `ca`.
+    """
+    comments: Any = node.ca.items if hasattr(node, "ca") else {}
+    token: Any = comments[last][slot] if last != new_last and last in comments else None
+    if token is None or last not in ([*node] if slot else range(len(node))):
+        return
+    own, _, below = token.value.partition("\n")
+    if below and not isinstance(node[new_last], dict | list):
+        token.value = f"{own}\n"
+        moved: list[Any] = [None] * 4
+        moved[slot] = CommentToken(f"\n{below}", start_mark=token.start_mark)
+        comments[new_last] = moved
+        if not own:
+            comments.pop(last)
+
+
+def _set_key(there: Any, key: str, value: Any) -> None:
+    there[key] = settable(value)
+    if value is None:  # after it was set: it may be missing, which is no error
+        del there[key]
+
+
+def _fail_schema(why: str) -> NoReturn:
+    raise ToolError(why, code="E_SCHEMA_VALIDATION")
 
 
 def edit_frontmatter(text: str, edit: Callable[[Any], None]) -> str:

@@ -21,10 +21,12 @@ import stat
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from nbagent.contracts.errors import ErrorCode, ToolError
 from nbagent.files.names import visible
+from nbagent.files.retrying import is_busy, retry_busy
 
 HAS_DIR_FD = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW") and sys.platform != "win32"
 _COMMON_FLAGS: int = (
@@ -133,7 +135,8 @@ class Folder:
 
     def new_file(self, name: str, mode: int) -> int:
         """Create a new file for writing."""
-        return os.open(self._at(name), _CREATE_FLAGS, mode, dir_fd=self.descriptor)
+        make = partial(os.open, self._at(name), _CREATE_FLAGS, mode, dir_fd=self.descriptor)
+        return retry_busy(make)
 
     def open_entry(self, name: str, flags: int, mode: int = 0o600) -> int:
         """Open or create a regular file in it with these flags; NotRegular for anything else."""
@@ -199,7 +202,7 @@ class PathFolder(Folder):
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
             raise NotRegular(status.st_mode)
-        fd = _require_regular(os.open(path, _FILE_FLAGS))
+        fd = _require_regular(retry_busy(partial(os.open, path, _FILE_FLAGS)))
         if not os.path.samestat(os.fstat(fd), status) or not _is_without_links(path):
             os.close(fd)
             raise _link_error()
@@ -241,7 +244,7 @@ class PathFolder(Folder):
 
 def _open_in(here: int, name: str, flags: int) -> int:
     try:
-        return os.open(name, flags, dir_fd=here)
+        return retry_busy(partial(os.open, name, flags, dir_fd=here))
     except NotADirectoryError:
         # With O_DIRECTORY and O_NOFOLLOW Linux reports a link as ENOTDIR, not as ELOOP.
         if stat.S_ISLNK(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
@@ -358,6 +361,7 @@ _ERRORS: dict[int, tuple[ErrorCode, str]] = {
     errno.ENXIO: ("E_SANDBOX_VIOLATION", "{path} is no regular file (a FIFO, socket or device)"),
     errno.ENAMETOOLONG: ("E_SANDBOX_VIOLATION", "{path} is too long a name; use a shorter one"),
     errno.EACCES: ("E_DENIED", "the system does not let {path} be used; ask the person"),
+    errno.EBUSY: ("E_PRECONDITION_FAILED", "{path} is in use by another program; try again"),
     errno.EROFS: ("E_DENIED", "{path} is on a read-only file system; write elsewhere"),
 }
 _EQUIVALENT_ERRNOS = {
@@ -370,7 +374,7 @@ _EQUIVALENT_ERRNOS = {
 
 def failure(error: OSError, path: str) -> ToolError:
     """A system error as a typed error that names only the model's path."""
-    number = error.errno or 0
+    number = errno.EBUSY if is_busy(error) else error.errno or 0
     if isinstance(error, NotRegular):
         number = errno.EISDIR if stat.S_ISDIR(error.mode) else errno.ENXIO
         number = errno.ELOOP if stat.S_ISLNK(error.mode) else number

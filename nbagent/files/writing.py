@@ -24,6 +24,7 @@ from nbagent.contracts.errors import ToolError
 from nbagent.files.mounts import MountedPath
 from nbagent.files.names import visible
 from nbagent.files.opening import Folder, NotRegular, failure
+from nbagent.files.retrying import retry_busy
 
 if sys.platform == "win32":
     import msvcrt
@@ -84,8 +85,8 @@ def _state(folder: Folder, parts: tuple[str, ...], path: MountedPath) -> FileSta
         os.close(descriptor)
     if max(size, len(data)) > MAX_CHANGED_BYTES:
         raise ToolError(
-            f"{visible(path.text)} has more than {MAX_CHANGED_BYTES:,} bytes and is not "
-            "changed; write another file, or ask the person to take this one away",
+            f"{visible(path.text)} has more than {MAX_CHANGED_BYTES:,} bytes, the fixed limit for "
+            "files to replace; write another file, or ask the person to take this one away",
             code="E_WRITE_LIMIT",
         )
     return FileState(data, sha_of_bytes(data))
@@ -164,10 +165,17 @@ def _write_and_rename(folder: Folder, name: str, data: bytes, old: os.stat_resul
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if _version(_stat(folder, name)) != _version(old):
+
+        def rename() -> bool:
+            # Compared before each try: what another program wrote meanwhile is not overwritten.
+            if _version(_stat(folder, name)) != _version(old):
+                return False
+            folder.replace(temporary, name)
+            return True
+
+        if not retry_busy(rename):
             folder.remove(temporary)
             return False
-        folder.replace(temporary, name)
     except BaseException:
         # BaseException: an interrupt must not leave an unfinished file either.
         with suppress(OSError):

@@ -41,6 +41,7 @@ from nbagent.lab.scorers import as_scorers
 from nbagent.run import Run, open_run, public_names
 from nbagent.session.dry_run import plan_first_request
 from nbagent.session.frontend import BatchView, frontend
+from nbagent.session.project_trust import settings_notices
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.store.batches import (
@@ -111,6 +112,7 @@ class Batch:
         self._planned = cases_of(table, ready, how.repeat, self.name, names)
         # A store that falls back to memory would lose all further runs with the kernel.
         self._was_on_disk = self._store.path is not None
+        self._notes = settings_notices(report=True)
         self._find_done()
         self._run_task: runtime.RunTask | None = None
         self._view: BatchView | None = None
@@ -205,6 +207,7 @@ class Batch:
             models=list(
                 dict.fromkeys(preflight.active.plan.run.model for preflight in self._preflights)
             ),
+            notes=self._notes,
             show=self._show,
         )
 

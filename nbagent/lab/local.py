@@ -14,7 +14,8 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import RunCode
 from nbagent.runtime import RunTask
-from nbagent.session.active_run import ActiveRun, OnEvent
+from nbagent.session.active_run import ActiveRun
+from nbagent.session.callbacks import OnEvent
 from nbagent.session.frontend import Cell, Frontend, InputPrompt
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions

@@ -29,7 +29,7 @@ from nbagent.contracts.version import __version__
 from nbagent.lab.local import NoMoreRuns
 from nbagent.lab.remote_task import RemoteTask, Serializer, WorkerBatch
 from nbagent.providers.rate_limits import RateSnapshot, export_limits, import_limits
-from nbagent.session.active_run import OnEvent
+from nbagent.session.callbacks import OnEvent
 from nbagent.session.inherit import unrecorded_options
 from nbagent.session.request import RunRequest
 from nbagent.store.rows import from_notebook_json, to_notebook_json

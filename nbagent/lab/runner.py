@@ -30,7 +30,7 @@ from nbagent.lab.local import Executor, NoMoreRuns
 from nbagent.lab.plan import MapOptions, fingerprints_of, request_of_case
 from nbagent.lab.scorers import Scorer, ScoringContext
 from nbagent.run import Run
-from nbagent.session.active_run import OnEvent
+from nbagent.session.callbacks import OnEvent
 from nbagent.session.request import RunRequest
 from nbagent.store.batches import save_scores, scores_of
 from nbagent.store.writer import Store
@@ -73,6 +73,7 @@ class Runner:
         asks: bool = True,
         session: str,
         models: Sequence[str],
+        notes: Sequence[str],
         show: Callable[[BatchProgress], object],
     ) -> None:
         """Prepare to run.
@@ -89,6 +90,7 @@ class Runner:
             asks: True to ask models for missing cases; False to score answers only.
             session: session of the runs.
             models: ids of the asked models.
+            notes: for the person, beside those of the scorers.
             show: called with the progress a few times a second, and at the end.
         """
         self.name, self.entries = name, entries
@@ -100,6 +102,7 @@ class Runner:
         self._scorers, self._how, self._asks_models, self._session = scorers, how, asks, session
         self._show, self._models = show, tuple(models)
         self._was_in_memory = store.path is None
+        self._batch_notes = tuple(notes)
         self._began, self._started_at = time.monotonic(), utc_now()
         self._ended_s: float | None = None
         self._at_work: dict[int, float] = {}
@@ -336,12 +339,13 @@ class Runner:
             self._errors.get(scorer_name(score), {}).pop(score.run_id, None)
 
     def _notes(self) -> tuple[str, ...]:
-        """Summarize the errors of scorers."""
+        """Return the notes of the batch, and a summary of the errors of scorers."""
         failed = [(name, [*errors.values()]) for name, errors in self._errors.items() if errors]
-        return tuple(
+        scorer_notes = tuple(
             f"{name} failed on {pluralize(len(errors), 'answer')}: {errors[0]}"
             for name, errors in failed[:_MAX_NOTES]
         )
+        return (*self._batch_notes, *scorer_notes)
 
     def _missing_scorers(self, entry: CaseState, marks: dict[str, str]) -> list[Scorer]:
         scores = self._earlier_scores.get(entry.run_id, ())

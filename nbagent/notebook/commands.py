@@ -342,6 +342,12 @@ class Commands:
             configure(**changes)
         _show(reports.config())
 
+    def do_trust(self, args: list[str], options: Line) -> None:
+        # Late: most kernels never ask.
+        from nbagent.session.trust_question import ask_for_trust, revoke_trust
+
+        print(sanitize_value(revoke_trust() if options.revoke else ask_for_trust(_print_text)))
+
     def do_panel(self, args: list[str], options: Line) -> None:
         panel()
 
@@ -369,6 +375,11 @@ def _number(command: str, args: list[str], maximum: int) -> int:
 def _one_line(text: str) -> str:
     register_environment()  # what the cell ran may have set a key
     return " ".join(sanitize_value(redact_truncated(text)).splitlines())
+
+
+def _print_text(text: str) -> None:
+    """Print at once: the question follows in the line below."""
+    print(sanitize_value(text), flush=True)
 
 
 def _show(value: object) -> None:

@@ -8,6 +8,7 @@ internals of ipykernel; if these are missing, messages arrive after the cell.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import threading
@@ -252,7 +253,9 @@ def _handle_own_message(kernel: Any, frames: Any) -> bool:
         return False  # the kernel reports invalid messages itself
     with _busy_status(kernel, message):
         try:
-            handler(data.get("content"))
+            # In a context of its own: a click that the pump delivers is a person's, also if the
+            # pump runs inside a tool, whose own code may not answer questions.
+            contextvars.Context().run(handler, data.get("content"))
         except Exception:
             _log.debug("a handler of a comm failed", exc_info=True)
     return True

@@ -38,7 +38,8 @@ from nbagent.notebook.line import (
     split_words,
 )
 from nbagent.settings.options import Settings
-from nbagent.settings.sources import current_settings, project_folder, store_home
+from nbagent.settings.sources import current_settings, project_folder
+from nbagent.store.home import writing_folder
 
 IDENTIFIER = "nbagent.agent_matcher"
 _PRIORITY = 200
@@ -399,10 +400,10 @@ def _sessions(names: Namespace) -> Iterator[Completion]:
 def _recent_runs() -> list[Any]:
     """Return the newest runs; empty if there is no store yet, which must not be created here."""
     with suppress(Exception):
-        if "nbagent.session.stores" in sys.modules or (store_home() / "runs.sqlite").is_file():
+        if "nbagent.session.stores" in sys.modules or (writing_folder() / "runs.sqlite").is_file():
             from nbagent.session.stores import store_at
 
-            store = store_at(store_home())
+            store = store_at(writing_folder())
             return store.runs(limit=_MAX_RECENT)
     return []
 

@@ -99,6 +99,7 @@ class Line(RunOptions):
     with_history = Switch("--with-history", "with a DOCUMENT.md: continue its conversation too")
     after_turn = Switch("--after-turn", "pause after the current turn")
     children = Switch("--children", "also delete the runs that continue it")
+    revoke = Switch("--revoke", "take back what you allowed in this folder")
     drop_backup = Switch("--drop-backup", "delete the backup of a store that was migrated")
 
     def run_options(self) -> RunOptions:
@@ -144,7 +145,7 @@ class Command:
 
 
 _CELL_OPTIONS = ("session", "continue_run", "fork", "help", "over", *BATCH_OPTIONS)
-_COMMAND_OPTIONS = ("with_history", "after_turn", "children", "drop_backup")
+_COMMAND_OPTIONS = ("with_history", "after_turn", "children", "revoke", "drop_backup")
 _RUN_OPTIONS = tuple(o.name for o in OPTIONS if o.name not in (*_CELL_OPTIONS, *_COMMAND_OPTIONS))
 
 _COMMANDS = (
@@ -246,6 +247,13 @@ _COMMANDS = (
         "show or set defaults for this notebook. NAME= resets a value. Options on the line of "
         "%%agent take precedence.",
         ("%agent config model=offline:demo max_turns=5", "%agent config system='Be brief.'"),
+    ),
+    Command(
+        "trust [--revoke]",
+        "show what this folder would decide, and ask about each part. These are a store of runs "
+        "that is not yours, and what the folder's files set. Nothing of it is used before. "
+        "--revoke takes back all that you allowed here; the runs stay, and can be read.",
+        options=("revoke",),
     ),
     Command("panel", "open a panel below this cell, to chat without writing cells"),
     Command(

@@ -39,6 +39,7 @@ from nbagent.notebook.run_widget import LiveRun, comm_id, listen, script, styles
 from nbagent.providers.default_model import choose_default_model
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
+from nbagent.session.inherit import without_foreign_options
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.session.template import render
@@ -359,7 +360,11 @@ class Panel(Output):
         if not self.running_id:
             runs = panel_lists.lineage(run_id)
             self._set_conversation(runs)
-            self._form.fill(runs[-1], frontend().namespace())
+            run = runs[-1]
+            # The form's values are the person's choice at the next run, so none is another's.
+            if current_store().is_foreign(run.id):
+                run = without_foreign_options(run)
+            self._form.fill(run, frontend().namespace())
             self._push_state()
 
     def _set_conversation(self, runs: Sequence[RunRecord]) -> None:

@@ -22,6 +22,7 @@ from nbagent.contracts.version import __version__
 from nbagent.files.opening import remove_own_file
 from nbagent.notebook import kernel
 from nbagent.notebook.complete import package_names
+from nbagent.notebook.installation import installation_problems
 from nbagent.providers.catalogue import find_provider, provider_names
 from nbagent.providers.default_model import choose_default_model, with_provider
 from nbagent.runtime import RunTask, engine_loop
@@ -32,11 +33,14 @@ from nbagent.session.frontend import frontend
 from nbagent.session.models import list_models
 from nbagent.session.stores import current_store
 from nbagent.session.tool_hosts import open_run_tools
+from nbagent.session.trust_question import trust_line
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import current_settings, setting_origins, store_home
+from nbagent.settings.project_file import PROJECT_FILE
+from nbagent.settings.sources import Origin, current_settings, setting_origins
 from nbagent.settings.types import Tools
 from nbagent.store.audit import FILE_NAME as AUDIT_FILE
 from nbagent.store.audit import verify_audit
+from nbagent.store.home import current_home
 from nbagent.tools.hosts import HostSet, host_names
 from nbagent.view import run_status
 from nbagent.view.listing import Listing
@@ -61,6 +65,7 @@ def doctor() -> Listing:
         ("python", f"{platform.python_version()} on {platform.system()}"),
         ("packages", ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)),
         *kernel.kernel_facts().items(),
+        *(("installation", problem) for problem in installation_problems()),
     ]
     for facts in (_model, _keys, _files, _store):
         try:
@@ -119,7 +124,7 @@ def _store() -> Iterator[Row]:
     store = current_store()
     counts = [pluralize(n, name[:-1].replace("_", " ")) for name, n in store.counts().items()]
     size, empty = store.database.sizes()
-    location = store_home() if store.path is not None else "in memory only"
+    location = store.path.parent if store.path is not None else "in memory only"
     yield "store", f"{location}: {', '.join(counts)}, {_megabytes(size)}"
     if store.path is not None and empty >= _MIN_FREEABLE_BYTES:
         yield "compact", f"{_megabytes(empty)} of it are empty; `%agent doctor compact` frees them"
@@ -135,14 +140,15 @@ def _store() -> Iterator[Row]:
                 "earlier runs",
                 f"{file} (too old to be read here; `sqlite3 {file.name}` reads it)",
             )
+    yield "trust", trust_line()
     if work := store.pending_work():
         yield "upkeep", work
     if store.warning:
         yield "warning", store.warning
     if store.path is not None and (store.path.parent / AUDIT_FILE).exists():
         audit = verify_audit(store.path.parent)
-        whole = "whole" if audit else f"NOT WHOLE: {audit.why}"
-        yield "audit", f"{pluralize(audit.lines, 'line')}, {whole}"
+        problem = f"BROKEN at line {audit.lines + 1:,}: {audit.why}"
+        yield "audit", f"passed: {pluralize(audit.lines, 'line')}" if audit else problem
 
 
 def compact() -> str:
@@ -281,7 +287,9 @@ def runs(limit: int) -> Listing:
         )
         for run in current_store().runs(limit=limit)
     ]
-    notes = () if rows else ("no runs yet: run a cell with %%agent",)
+    notes = [] if rows else ["no runs yet: run a cell with %%agent"]
+    if not current_home().is_own:
+        notes.append(f"note: {trust_line()}")
     heads = ("run", "name", "began", "state", "model", "prompt")
     return Listing(columns=heads, rows=rows, notes=notes)
 
@@ -340,8 +348,16 @@ def config() -> Listing:
     """List every setting, its value and its source."""
     table = Settings.rows()
     rows = [
-        (name, "not set" if o.value is None else repr(table[name].redacted(o.value)), o.source)
+        (name, "not set" if o.value is None else repr(table[name].redacted(o.value)), _set_by(o))
         for name, o in setting_origins().items()
     ]
     note = "%agent config NAME=VALUE sets one for this kernel, NAME= resets it"
     return Listing(columns=("setting", "value", "set by"), rows=rows, notes=[note])
+
+
+def _set_by(origin: Origin) -> str:
+    """The source of a setting, and the project's value that is left out."""
+    item = origin.not_allowed
+    if item is None:
+        return origin.source
+    return f"{origin.source}; not allowed: {one_line(item.text, 120)} of {PROJECT_FILE}"

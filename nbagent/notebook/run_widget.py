@@ -244,9 +244,10 @@ class LiveRun:
                 # Only the questions that the page named: the person has not seen a newer one.
                 for question_id, question in self._live.open_questions():
                     if question_id in shown:
-                        self._controls.answer(question.tool_call_id, PersonAnswer(choice="once"))
+                        self._answer(question_id, question, PersonAnswer(choice="once"))
             case {"kind": "answer" | "preview", "question": str(question_id)}:
-                if question := self._live.open_question(question_id):
+                # Also one that was answered elsewhere: a later answer is told so.
+                if question := self._live.asked_question(question_id):
                     self._on_answer(content, question_id, question)
             case _:
                 pass
@@ -275,10 +276,16 @@ class LiveRun:
         if isinstance(read, str):
             self._show_answer_error(question_id, read)
         elif isinstance(read, PersonAnswer):
-            self._controls.answer(question.tool_call_id, read)
+            self._answer(question_id, question, read)
         elif read is not None:
             show = partial(self._show_pieces, question_id)
             self._controls.preview(question.tool_call_id, read, show)
+
+    def _answer(self, question_id: str, question: Question, answer: PersonAnswer) -> None:
+        call_id = question.tool_call_id
+        if not self._controls.answer(call_id, answer, question=question):
+            why = self._controls.answered(call_id)
+            self._show_answer_error(question_id, f"{why}; your answer changed nothing")
 
     def _show_pieces(self, question_id: str, why: str, pieces: Sequence[PreviewPiece]) -> None:
         self._show_answer_error(question_id, "")

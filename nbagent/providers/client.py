@@ -23,11 +23,13 @@ from nbagent.contracts.model import (
     ProviderConfig,
     ResponseMeta,
 )
+from nbagent.engine.overflow import CHARS_PER_TOKEN, request_chars
 from nbagent.providers.address import normalize_base_url, origin
 from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.stream_reader import NO_CALLS, AnswerReader
 from nbagent.providers.provider import collect_stream
 from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
+from nbagent.providers.reasoning_budget import budget_notice
 from nbagent.providers.transport.http import (
     BETWEEN_BYTES_S,
     MAX_BODY_BYTES,
@@ -54,6 +56,10 @@ _YIELD_BYTES = 64 * 1024
 _CLOSE_AFTER_END_S = 0.05
 """A connection whose body is still open this long after the answer's end is dropped. Waiting
 longer would delay the run only to keep a connection."""
+_SMALLEST_CONTEXT = 4096
+"""Tokens that every server gives a model; whether it gives more matters for longer requests only.
+The smallest default of Ollama."""
+_LOADED_TIMEOUT_S = 2.0
 _USAGE_WAIT_S = 5.0
 """Wait for the usage after a finish reason. Some servers never send the last event; a whole
 answer must not fail because of it."""
@@ -117,6 +123,8 @@ class WireClient:
             advice=f"start it with `{start}`, or check the base URL." if start else "",
         )
         self._toolset = Toolset((), first)
+        self._contexts: dict[str, int | None] = {}
+        """Contexts that the server gave to models, by model; None if it did not say."""
         self._encoder_for = lru_cache(_MAX_ENCODERS)(MessageEncoder)
 
     def __repr__(self) -> str:
@@ -170,7 +178,52 @@ class WireClient:
             models += listed
             if not page:
                 break
-        return models
+        if not wire.loaded_path:
+            return models
+        loaded = await self._loaded_models(wire, deadline)
+        extra = self._config.extra_body
+        sizes = [wire.context_in_use(model.id, extra, loaded) for model in models]
+        return [
+            model.model_copy(update={"context_length": size or model.context_length})
+            for model, size in zip(models, sizes, strict=True)
+        ]
+
+    async def _loaded_models(self, wire: Wire, deadline: float) -> Any:
+        """List the loaded models; None if the server does not say it: a fact beside the answer."""
+        try:
+            response_coming = self._http.send("GET", wire.loaded_path, deadline=deadline)
+            async with aclosing(await response_coming) as response:
+                return load_wire(await response.read(_MAX_LIST_BYTES))
+        except (ValueError, RecursionError, ModelError):
+            return None
+
+    async def _context_in_use(self, wire: Wire, request: ChatRequest) -> int | None:
+        """Context that the server gives the model of a long request; None if it need not be asked.
+
+        Asked once for a model, when it has answered: before, it may not be loaded.
+        """
+        if not wire.loaded_path or request_chars(request) < _SMALLEST_CONTEXT * CHARS_PER_TOKEN:
+            return None
+        if request.model not in self._contexts:
+            extra = self._config.extra_body
+            if (size := wire.context_in_use(request.model, extra, None)) is None:
+                deadline = asyncio.get_running_loop().time() + _LOADED_TIMEOUT_S
+                loaded = await self._loaded_models(wire, deadline)
+                size = wire.context_in_use(request.model, extra, loaded)
+            self._contexts[request.model] = size
+        return self._contexts[request.model]
+
+    async def _cut_notice(self, wire: Wire, request: ChatRequest) -> ClientNotice | None:
+        """Notice after an answer to a request that the server has probably cut."""
+        context = await self._context_in_use(wire, request)
+        if context is None or (tokens := request_chars(request) // CHARS_PER_TOKEN) <= context:
+            return None
+        text = (
+            f"the request has about {tokens:,} tokens (estimated), but the server gives this model "
+            f"a context of {context:,} and leaves out what is too long, without an error; set a "
+            'larger one with extra_body={"num_ctx": N}.'
+        )
+        return ClientNotice("note", text)
 
     async def close(self) -> None:
         """Close its connections."""
@@ -188,6 +241,8 @@ class WireClient:
             )
         deadline = asyncio.get_running_loop().time() + self._config.timeout_s
         state = _RequestState(request, stream, deadline)
+        if text := self._budget_notice(request, stream):
+            yield ChatChunk(notice=ClientNotice("note", f"{text}."))
         while True:
             attempt = self._prepare(state)
             builder = attempt.builder
@@ -217,6 +272,8 @@ class WireClient:
                 state.request_id, fault = fault.request_id, None
             if fault is None:
                 if builder.continuation is None or state.continuations >= _MAX_CONTINUATIONS:
+                    if cut := await self._cut_notice(attempt.wire, request):
+                        yield ChatChunk(notice=cut)
                     yield _last_chunk(builder, state, attempt.dropped_params)
                     return
                 state.continuations += 1
@@ -225,6 +282,9 @@ class WireClient:
                 continue
             notice = None if state.has_output else self._retry_notice(state, fault, attempt)
             if notice is None:
+                if fault.code == "LLM_CONTEXT_OVERFLOW" and "context_tokens" not in fault.details:
+                    context = await self._context_in_use(attempt.wire, request)
+                    fault.details |= {"context_tokens": context} if context else {}
                 try:
                     raise fault
                 finally:
@@ -263,6 +323,22 @@ class WireClient:
             builder = ResponseBuilder(toolset.names, source, think_tags=wire.think_tags)
         parser = wire.parser(request, builder)
         return _Attempt(wire, params, workarounds, dropped, body, builder, parser, unsupported)
+
+    def _budget_notice(self, request: ChatRequest, stream: bool) -> str:
+        """Notice of a reasoning budget that is sent as something else; empty if it is not."""
+        is_decimal = (request.reasoning or "").isdecimal()
+        # Once for a prompt: in the later requests of a run, results of tools come last.
+        if not is_decimal or not request.messages or request.messages[-1].role != "user":
+            return ""
+        workarounds = UnsupportedParams.for_model(self._base_url, request.model).workarounds
+        wire = self._select_wire(request, workarounds)
+        names = Toolset(request.tools, wire).names
+        return budget_notice(
+            request,
+            lambda changed: wire.params(
+                _without_fields(changed, wire.unsupported_fields), names, workarounds, stream=stream
+            ),
+        )
 
     def _select_wire(self, request: ChatRequest, workarounds: frozenset[str]) -> Wire:
         return next((w for w in self._wires if w.accepts(request, workarounds)), self._wires[-1])

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -78,6 +78,9 @@ class ScriptJob:
     args: tuple[str, ...] = ()
     cwd: Path
     """Working folder; readable, and not writable in isolation."""
+    fill: Callable[[Path], object] | None = None
+    """Fills a private copy of the working folder, in which the script runs; None: it runs in `cwd`
+    itself. It raises ToolError if the copy is not what it should be."""
     keep_to: Path | None = None
     """Folder for the script's files; None discards them."""
     limits: ScriptLimits = ScriptLimits()
@@ -94,6 +97,17 @@ class ProcessResult:
     ended_by: LimitHit = ""
     setup_error: str = ""
     """Reason why it was not run; empty if it ran."""
+
+
+def in_copy(job: ScriptJob, workspace: Path) -> ScriptJob:
+    """Fill the private copy of a job's working folder, and let the job run there."""
+    if job.fill is None:
+        return job
+    copy = workspace / "skill"
+    copy.mkdir(mode=0o700)
+    job.fill(copy)
+    file = copy / job.file.relative_to(job.cwd) if job.file else None
+    return replace(job, cwd=copy, file=file, fill=None)
 
 
 def run_at(

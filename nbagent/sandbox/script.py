@@ -26,6 +26,7 @@ from nbagent.sandbox.process import (
     ProcessResult,
     ScriptJob,
     ScriptLimits,
+    in_copy,
     run_at,
 )
 from nbagent.sandbox.script_output import ScriptFile, collect, workspace
@@ -150,6 +151,7 @@ def run_script(job: ScriptJob, *, stop: CancelToken | None = None) -> ScriptResu
 def _run_at(job: ScriptJob, level: LevelName, stop: CancelToken | None = None) -> ScriptResult:
     python, limits = interpreter(), job.limits
     with workspace() as folder:
+        job = in_copy(job, folder)
         began = time.monotonic()
         process_result = run_at(job, level, folder, python, stop or CancelToken())
         duration_ms = round((time.monotonic() - began) * 1000, 1)

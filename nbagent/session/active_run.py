@@ -7,16 +7,15 @@ and named; no sink can end a run.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from nbagent.contracts.approval import PersonAnswer
+from nbagent.contracts.approval import PersonAnswer, Question
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.errors import ErrorInfo, NbagentError, UsageError, describe_error
+from nbagent.contracts.errors import ErrorInfo, NbagentError, describe_error
 from nbagent.contracts.events import (
     Event,
     MessagesAdded,
@@ -31,15 +30,14 @@ from nbagent.contracts.ports import RunStore, ShowPieces, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact
 from nbagent.engine import run_engine
-from nbagent.runtime import RunTask
+from nbagent.runtime import RunTask, inside_a_tool
 from nbagent.session.approval import SessionApprover
+from nbagent.session.callbacks import OnEvent, OnToolCall, OnToolResult, callback_sinks
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.plan import prepare_run
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
-from nbagent.store.audit import AuditSink, is_audited
-
-OnEvent = Callable[[Event], object]
+from nbagent.store.audit import AuditSink, acts_outside
 
 # `store/leases` takes a process on another machine for dead after 30 s without one.
 _HEARTBEAT_S = 10.0
@@ -48,20 +46,6 @@ _LOCKED_NOTICE = (
     "done, or in half a minute"
 )
 _log = logging.getLogger("nbagent")
-
-
-@dataclass(frozen=True, slots=True)
-class CallbackSink:
-    """Passes events to the user's function (`on_event=`), on the engine thread."""
-
-    callback: OnEvent
-    name: str = "on_event"
-
-    def handle(self, event: Event) -> None:
-        self.callback(event)
-
-    def close(self) -> None:
-        pass
 
 
 class ActiveRun:
@@ -99,6 +83,7 @@ class ActiveRun:
             # Before `start` opens a view: the audit log gets each event first.
             audit=self._audit(),
             pause_if_unanswered=ask.case is not None,
+            on_contradiction=self._warn_now,
         )
         self.store.on_warning(self._warn_all)
 
@@ -109,37 +94,51 @@ class ActiveRun:
         else:
             self.run_task.stop()
 
-    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
-        """Answer the question about a call; False if the question is not open. Any thread."""
-        return self._approver.answer(tool_call_id, answer)
+    def answer(
+        self, tool_call_id: str, answer: PersonAnswer, *, question: Question | None = None
+    ) -> bool:
+        """Answer the question about a call; False if it takes no answer, or a tool answers itself.
+
+        Any thread.
+        """
+        return not inside_a_tool() and self._approver.answer(
+            tool_call_id, answer, question=question
+        )
+
+    def answered(self, tool_call_id: str) -> str:
+        """Say why the question about a call takes no answer; empty if it takes one. Any thread."""
+        return self._approver.questions.answered(tool_call_id)
 
     def preview(self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces) -> bool:
         """Show the effect of the call in question with other arguments. Any thread."""
         return self._approver.preview(tool_call_id, arguments, show)
 
-    def start(self, on_event: OnEvent | None = None) -> None:
+    def start(
+        self,
+        on_event: OnEvent | None = None,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
+    ) -> None:
         """Open the views and start; return at once."""
-        if inspect.iscoroutinefunction(on_event):
-            raise UsageError("on_event takes a plain function; to await, follow agent.stream(…)")
+        callbacks = callback_sinks(on_event, on_tool_call, on_tool_result)
         workflow_run = self.prepared.workflow_run
         if workflow_run is not None:
             workflow_run.begin()
         try:
-            self._start(on_event)
+            self._start(callbacks)
         except BaseException:
             _active_runs.discard(self)
             if workflow_run is not None:
                 workflow_run.document.release()
             raise
 
-    def _start(self, on_event: OnEvent | None) -> None:
+    def _start(self, callbacks: Sequence[Sink]) -> None:
         try:
             if view := self._frontend.open(self.record, self, self.ask.options):
                 self._sinks.append(view)
         except Exception as error:  # a view is no reason not to run
             self.warn(f"the run is not shown: {describe_error(error)}")
-        if on_event is not None:
-            self._sinks.append(CallbackSink(on_event))
+        self._sinks += callbacks
         self._frontend.serve_when_idle(self.run_task)
         self.run_task.on_unserved = self._show_thread_wait
         _active_runs.add(self)
@@ -196,8 +195,17 @@ class ActiveRun:
             self._show_host_wait("")
         self._dispatch(event)
         # Not sent by `warn` itself: a sink that is detached warns in the middle of an event.
+        self._send_notices()
+
+    def _send_notices(self) -> None:
         while self._pending_notices:
             self._dispatch(self._pending_notices.pop(0))
+
+    def _warn_now(self, text: str) -> None:
+        """Warn between two events, on the engine's loop; nothing after the end."""
+        if self in _active_runs:
+            self.warn(text)
+            self._send_notices()
 
     async def commit(self, event: Event) -> None:
         """Store an event, then pass it to the views: nothing is shown before it is on disk. On the
@@ -255,11 +263,14 @@ class ActiveRun:
             self._dispatch(Waiting(None, "; ".join(self._wait_texts)))
 
     def _audit(self) -> AuditSink | None:
-        """Sink of the audit log, for workflows and for runs whose tools have effects outside."""
-        if not (self.record.workflow or is_audited(self.prepared.host.host_names)):
+        """Sink of the audit log for runs that the setting `audit` names; None for others."""
+        hosts, scope = self.prepared.host.host_names, self.prepared.audit
+        is_outside = bool(self.record.workflow) or acts_outside(hosts)
+        if scope == "none" or not (is_outside or (scope == "all" and hosts)):
             return None
         if self.store.path is None:
-            self.warn("this run is not audited: its store is in memory only")
+            if is_outside:
+                self.warn("this run is not audited: its store is in memory only")
             return None
         audit = AuditSink(self.store.path.parent)
         self._sinks.append(audit)

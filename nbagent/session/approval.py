@@ -20,6 +20,7 @@ from nbagent.contracts.approval import Approval, CallPreview, PersonAnswer, Prev
 from nbagent.contracts.call_patterns import GlobResolver, call_pattern, unchanged_glob
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import (
+    canonical_json,
     dump_json,
     json_object,
     load_json,
@@ -36,6 +37,7 @@ from nbagent.contracts.ports import Decision, ShowPieces, ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
+from nbagent.session.open_questions import OpenQuestion, OpenQuestions, Preview
 from nbagent.shown.texts import cut_middle, without_folders
 from nbagent.store.audit import AuditSink
 
@@ -49,6 +51,9 @@ _NOBODY_CAN_ANSWER = (
     "it has to be approved, and nobody is here who could: in a program give on_approval=…"
 )
 _REASON_CHARS = 4_000
+_SHOWN_CHARS = 20_000
+_CHANGED = "its effect changed while the question was open; "
+_NOT_SHOWN = "the effect of the edited arguments was not shown yet; "
 
 
 def tighten_policy(policy: ToolPolicy, agent_policy: ToolPolicy | None) -> ToolPolicy:
@@ -132,7 +137,8 @@ class Grant:
     session: str
     tool: str
     call: str
-    """Arguments of the approved call as JSON; empty if every call of the tool is approved."""
+    """Arguments of the approved call as JSON, or the file; empty if every call of the tool is
+    approved."""
     decided_by: str
     """`person` or `callback`."""
     at: datetime
@@ -143,16 +149,20 @@ session_grants: dict[tuple[str, object, str], Grant] = {}
 person) and approval hash."""
 
 
-@dataclass(kw_only=True, eq=False)
-class OpenQuestion:
-    """An open question about a call. On the engine's loop."""
+@dataclass(slots=True, kw_only=True)
+class _Review:
+    """A call under review: its present form, and what was decided so far."""
 
     call: ToolCall
-    context: ToolContext
-    answer: asyncio.Future[PersonAnswer]
-    pending_edit: tuple[Mapping[str, Any], ShowPieces] | None = None
-    """Edited arguments that still need a preview."""
-    previewing: asyncio.Task[None] | None = None
+    """The call as a person may have edited it."""
+    prepared: PreparedCall
+    hit: RuleMatch
+    approval: Approval = "allowed"
+    decided_by: str = ""
+    reason: str = ""
+    changed: str = ""
+    """Why the call is asked about again."""
+    waited_ms: float = 0.0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -173,7 +183,11 @@ class SessionApprover:
     audit: AuditSink | None
     pause_if_unanswered: bool = False
     """Pause after a turn in which nobody could be asked, as a case of a batch does."""
-    _open: dict[str, OpenQuestion] = field(default_factory=dict[str, OpenQuestion], init=False)
+    on_contradiction: Callable[[str], object] = lambda text: None
+    """Told, on the engine's loop, that a later answer to a question differs from the first."""
+
+    def __post_init__(self) -> None:
+        self.questions = OpenQuestions(self.on_contradiction)
 
     async def review(
         self,
@@ -185,151 +199,197 @@ class SessionApprover:
     ) -> Decision:
         """Allow, deny or change one call; ask again until the previewed call is the call that would
         run."""
-        approval, by, reason, arguments = cast("Approval", "allowed"), "", "", None
-        changed, waited_ms = "", 0.0
-        hit = self._decide(call, prepared)
-        while hit.ruling == "ask":
-            bound = _approval_hash(call, prepared)
-            grant = (self.session, self.callback, bound)
-            if grant in session_grants and prepared.preview.session_scope != "none":
-                by = "session"
+        review = _Review(call=call, prepared=prepared, hit=self._decide(call, prepared))
+        while review.hit.ruling == "ask" and not review.decided_by:
+            if self._grant_key(review) in session_grants:
+                review.decided_by = "session"
+                _show_change(review.prepared, context)
                 break
-            question = _question(call, prepared, context, changed + _question_reason(hit, prepared))
             asked_ms = monotonic_ms()
-            decision_source, answer = await self._ask_person(
-                call, question, prepared, context, cancel, emit
-            )
-            waited_ms += monotonic_ms() - asked_ms
+            by, answer, open_question = await self._ask_person(review, context, cancel, emit)
+            review.waited_ms += monotonic_ms() - asked_ms
             if cancel.is_set:
                 break  # nobody decided: the result says that the run was stopped
             if answer.choice == "deny":
-                approval, by, reason = "denied", decision_source, answer.reason
-                break
-            prepared = await self.host.prepare(call, context)
-            hit = self._decide(call, prepared)
-            if _approval_hash(call, prepared) != bound:
-                changed = "its effect changed while the question was open; "
-                continue
-            by, used = decision_source, _with_arguments(call, answer.arguments)
-            if hit.ruling != "deny" and used.arguments != call.arguments:
-                # The policy decides about the edited call again; the person has seen it already.
-                approval, arguments = "edited", used.arguments
-                try:
-                    prepared = await self.host.prepare(used, context)
-                    hit = self._decide(used, prepared)
-                except ToolError as error:  # the result of a call that was edited all the same
-                    prepared = replace(prepared, run=_fail_with(error))
-            elif hit.ruling != "deny" and answer.choice == "session" and question.scope:
-                whole = prepared.preview.session_scope == "every call"
-                shown = "" if whole else redact(dump_json(call.arguments).decode())
-                session_grants[grant] = Grant(
-                    self.session, prepared.spec.name, shown, by, utc_now()
-                )
-                reason = f"for the session ({question.scope})"
-            break
-        if hit.ruling == "deny":
-            approval, by = "denied", "policy"
-            reason = f"the policy denies this call: {hit.why}"
+                review.approval, review.decided_by, review.reason = "denied", by, answer.reason
+            else:
+                await self._apply_answer(review, by, answer, open_question)
+        if review.hit.ruling == "deny":
+            review.approval, review.decided_by = "denied", "policy"
+            review.reason = f"the policy denies this call: {review.hit.why}"
+        return self._decision(call, review, context)
+
+    async def _apply_answer(
+        self, review: _Review, by: str, answer: PersonAnswer, open_question: OpenQuestion
+    ) -> None:
+        """Allow the call, unless what was shown is no longer what would happen: then ask again."""
+        key, used = self._grant_key(review), _with_arguments(review.call, answer.arguments)
+        is_edit = not _is_same(used.arguments, review.call.arguments)
+        if is_edit:
+            await self._apply_edit(review, by, used, open_question)
+        else:
+            await self._prepare_again(review, open_question.context)
+        review.hit = self._decide(review.call, review.prepared)
+        if review.changed or review.hit.ruling == "deny":
+            return
+        review.decided_by = by
+        if answer.choice == "session" and not is_edit and key is not None:
+            session_grants[key] = _grant(self.session, review, by)
+            review.reason = f"for the session ({open_question.question.scope})"
+
+    async def _prepare_again(self, review: _Review, context: ToolContext) -> None:
+        bound = _approval_hash(review.call, review.prepared)
+        review.prepared = await self.host.prepare(review.call, context)
+        is_changed = _approval_hash(review.call, review.prepared) != bound
+        review.changed = _CHANGED if is_changed else ""
+
+    async def _apply_edit(
+        self, review: _Review, by: str, used: ToolCall, open_question: OpenQuestion
+    ) -> None:
+        """Replace the call by its edited form; it is bound to the effect that was shown of it."""
+        shown, bound = review.prepared, open_question.bound_edit(used.arguments or {})
+        try:
+            prepared = await self.host.prepare(used, open_question.context)
+        except ToolError as error:  # the result of a call that was edited all the same
+            review.call, review.changed = used, ""
+            review.prepared = replace(shown, run=_fail_with(error))
+            return
+        if bound is None and by == "callback":
+            # A program sees no previews, and decides by the arguments. The question's own effect is
+            # compared after the edit was prepared, so that a change before it is noticed.
+            await self._prepare_again(review, open_question.context)
+            if review.changed:
+                return
+        elif bound is None:
+            # With the same key, only the arguments differ, which the person wrote.
+            is_same = prepared.preview.approval_key == shown.preview.approval_key
+            review.changed = "" if is_same else _NOT_SHOWN
+        else:
+            review.changed = "" if _approval_hash(used, prepared) == bound else _CHANGED
+        review.call, review.prepared = used, prepared
+
+    def _decision(self, call: ToolCall, review: _Review, context: ToolContext) -> Decision:
+        """Turn a finished review into the decision, and write it to the audit log."""
+        # A person who denies an edited call decides about no arguments: the model's are recorded.
+        is_denied = review.approval == "denied" and review.decided_by != "policy"
+        is_edited = not is_denied and not _is_same(review.call.arguments, call.arguments)
+        used = review.call if is_edited else call
         decision = Decision(
-            prepared=prepared,
-            approval=approval,
-            decided_by=by,
-            reason=reason,
-            arguments=arguments,
-            waited_ms=waited_ms,
+            prepared=review.prepared,
+            approval="edited" if is_edited and review.approval == "allowed" else review.approval,
+            decided_by=review.decided_by,
+            reason=review.reason,
+            arguments=used.arguments if is_edited else None,
+            waited_ms=review.waited_ms,
         )
         if self.audit is not None:
-            bound = _approval_hash(_with_arguments(call, arguments), prepared)
-            self.audit.decided(call, context, decision, bound)
+            self.audit.decided(call, context, decision, _approval_hash(used, review.prepared))
         return decision
+
+    def _grant_key(self, review: _Review) -> tuple[str, object, str] | None:
+        """Key of an approval for the session that covers the call; None if none can."""
+        if review.prepared.preview.session_scope == "none":
+            return None
+        return (self.session, self.callback, _session_hash(review.call, review.prepared))
 
     def _decide(self, call: ToolCall, prepared: PreparedCall) -> RuleMatch:
         return self.rules.decide(
             prepared.spec, prepared.preview, prepared.arguments, call.arguments
         )
 
-    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
-        """Answer the question about a call; False if the question is not open. Any thread."""
-        open_question = self._open.get(tool_call_id)
-        if open_question is None or open_question.answer.done():
-            return False
-        open_question.answer.get_loop().call_soon_threadsafe(
-            _set_answer, open_question.answer, answer
-        )
-        return True
+    def answer(
+        self, tool_call_id: str, answer: PersonAnswer, *, question: Question | None = None
+    ) -> bool:
+        """Answer the question about a call; False if it takes no answer (see `answered`).
+
+        Any thread. With `question`, only that question is answered, not a later one about the call.
+
+        Raises:
+            UsageError: the edited arguments are not JSON.
+        """
+        if answer.arguments is not None:
+            answer = replace(answer, arguments=_plain_arguments({**answer.arguments}))
+        return self.questions.answer(tool_call_id, answer, question)
 
     def preview(self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces) -> bool:
         """Show the effect of the call in question with other arguments; nothing runs.
 
         False if the question is not open. Any thread; `show` is called on the engine's loop.
         """
-        open_question = self._open.get(tool_call_id)
-        if open_question is None or open_question.answer.done():
-            return False
+        plain = _plain_arguments({**arguments})
+        return self.questions.preview(tool_call_id, plain, show, self._preview)
 
-        def begin() -> None:
-            # While one preview is made, only the newest edit is kept: typing makes many.
-            open_question.pending_edit = (arguments, show)
-            if open_question.previewing is None or open_question.previewing.done():
-                open_question.previewing = asyncio.ensure_future(self._preview(open_question))
-
-        open_question.answer.get_loop().call_soon_threadsafe(begin)
-        return True
-
-    async def _preview(self, open_question: OpenQuestion) -> None:
-        while open_question.pending_edit is not None and not open_question.answer.done():
-            (arguments, show), open_question.pending_edit = open_question.pending_edit, None
-            call = _with_arguments(open_question.call, arguments)
-            try:
-                prepared = await self.host.prepare(call, open_question.context)
-                hit, pieces = self._decide(call, prepared), _redacted_pieces(prepared)
-                why = redact(_question_reason(hit, prepared))
-                if hit.ruling == "deny":
-                    pieces = (PreviewPiece("with these arguments", f"denied: {hit.why}"), *pieces)
-            except Exception as error:
-                message = error.message if isinstance(error, ToolError) else describe_error(error)
-                why = ""
-                pieces = (PreviewPiece("with these arguments", f"refused: {redact(message)}"),)
-            if not open_question.answer.done():
-                show(why, pieces)
+    async def _preview(self, open_question: OpenQuestion, arguments: Mapping[str, Any]) -> Preview:
+        call = _with_arguments(open_question.call, arguments)
+        try:
+            prepared = await self.host.prepare(call, open_question.context)
+            hit, pieces = self._decide(call, prepared), _redacted_pieces(prepared)
+        except Exception as error:
+            message = error.message if isinstance(error, ToolError) else describe_error(error)
+            text = f"refused: {redact(message)}"
+            return "", (PreviewPiece("with these arguments", text),), ""
+        if hit.ruling == "deny":
+            pieces = (PreviewPiece("with these arguments", f"denied: {hit.why}"), *pieces)
+        return redact(_question_reason(hit, prepared)), pieces, _approval_hash(call, prepared)
 
     async def _ask_person(
         self,
-        call: ToolCall,
-        question: Question,
-        prepared: PreparedCall,
+        review: _Review,
         context: ToolContext,
         cancel: CancelToken,
         emit: Callable[[Event], None],
+    ) -> tuple[str, PersonAnswer, OpenQuestion]:
+        """Ask, and return who answered, the answer, and the question. A stop cancels this task and
+        closes the question."""
+        question = _question(review, context)
+        open_question = OpenQuestion(
+            call=review.call,
+            question=question,
+            context=context,
+            future=asyncio.get_running_loop().create_future(),
+            asked_by="person" if self.callback is None else "callback",
+        )
+        with self.questions.opened(open_question):
+            try:
+                by, answer = await self._wait_for_answer(review, open_question, cancel, emit)
+            except asyncio.CancelledError:
+                if not cancel.is_set:
+                    raise
+                # Not raised, so that the record has the time waited.
+                by = "nobody"
+                answer = PersonAnswer(choice="deny", reason="the run was stopped")
+        return by, answer, open_question
+
+    async def _wait_for_answer(
+        self,
+        review: _Review,
+        open_question: OpenQuestion,
+        cancel: CancelToken,
+        emit: Callable[[Event], None],
     ) -> tuple[str, PersonAnswer]:
-        """Ask, and return who answered and the answer. A stop cancels this task and closes the
-        question."""
-        call_id = question.tool_call_id
-        answered: asyncio.Future[PersonAnswer] = asyncio.get_running_loop().create_future()
-        self._open[call_id] = OpenQuestion(call=call, context=context, answer=answered)
-        try:
-            if self.callback is None and not await self._can_be_answered():
-                cancel.after_turn |= self.pause_if_unanswered
-                reason = _NOBODY_CAN_ANSWER
-                if not prepared.preview.minimum:  # otherwise no rule could allow it
-                    reason += ", in an unattended notebook allow it with nbagent.configure(allow=…)"
-                return "nobody", PersonAnswer(choice="deny", reason=reason)
-            emit(
-                ApprovalRequested(
-                    question.turn_id, call_id, question.tool, question.arguments, question
-                )
+        if self.callback is None and not await self._can_be_answered():
+            cancel.after_turn |= self.pause_if_unanswered
+            reason = _NOBODY_CAN_ANSWER
+            if not review.prepared.preview.minimum:  # otherwise no rule could allow it
+                reason += ", in an unattended notebook allow it with nbagent.configure(allow=…)"
+            return "nobody", PersonAnswer(choice="deny", reason=reason)
+        question = open_question.question
+        ask = self.callback or (None if self.buttons_ready() else self.input_prompt)
+        if ask is not None and self.callback is None:
+            open_question.asked_by = "input"
+        emit(
+            ApprovalRequested(
+                question.turn_id,
+                question.tool_call_id,
+                question.tool,
+                question.arguments,
+                question,
             )
-            ask = self.callback or (None if self.buttons_ready() else self.input_prompt)
-            by = "person" if self.callback is None else "callback"
-            return by, await (_call_handler(ask, question, context, emit) if ask else answered)
-        except asyncio.CancelledError:
-            if not cancel.is_set:
-                raise
-            # Not raised, so that the record has the time waited.
-            return "nobody", PersonAnswer(choice="deny", reason="the run was stopped")
-        finally:
-            answered.cancel()  # no preview is shown any more
-            self._open.pop(call_id, None)
+        )
+        if ask is None:
+            return "person", await open_question.future
+        open_question.answer = await _call_handler(ask, question, open_question.context, emit)
+        return "callback" if self.callback else "person", open_question.answer
 
     async def _can_be_answered(self) -> bool:
         until_ms = monotonic_ms() + 1000 * BUTTONS_READY_S
@@ -346,24 +406,51 @@ def _fail_with(error: ToolError) -> Callable[[ToolContext], Awaitable[ToolOutcom
     return fail
 
 
-def _set_answer(future: asyncio.Future[PersonAnswer], answer: PersonAnswer) -> None:
-    if not future.done():
-        future.set_result(answer)
-
-
 def _with_arguments(call: ToolCall, arguments: Any) -> ToolCall:
     """The call with the arguments of the person's answer, if there are any."""
     return call if arguments is None else call.model_copy(update={"arguments": dict(arguments)})
 
 
-def _approval_hash(call: ToolCall, prepared: PreparedCall) -> str:
-    """Key of an approval: the tool's definition, and the arguments unless the whole tool is
-    allowed."""
-    spec, preview = prepared.spec, prepared.preview
+def _is_same(arguments: Mapping[str, Any] | None, others: Mapping[str, Any] | None) -> bool:
+    """True if both are the same JSON. Python's own `==` takes True, 1 and 1.0 for equal."""
+    return canonical_json(arguments) == canonical_json(others)
+
+
+def _definition(spec: ToolSpec) -> list[Any]:
     # The whole definition: if a server changes what a tool says it does, the person is asked again.
-    whole = [spec.traits.host, spec.name, spec.traits.sha, spec.description, spec.parameters]
+    return [spec.traits.host, spec.name, spec.traits.sha, spec.description, spec.parameters]
+
+
+def _approval_hash(call: ToolCall, prepared: PreparedCall) -> str:
+    """Hash of the call and the effect that an approval is valid for."""
+    preview = prepared.preview
     arguments = None if preview.session_scope == "every call" else call.arguments
-    return sha_of([*whole, preview.approval_key, arguments])
+    return sha_of([*_definition(prepared.spec), preview.approval_key, arguments])
+
+
+def _session_hash(call: ToolCall, prepared: PreparedCall) -> str:
+    """Hash of all calls that an approval for the session covers."""
+    if prepared.preview.session_scope == "this file":
+        return sha_of([*_definition(prepared.spec), "file", prepared.preview.session_key])
+    return _approval_hash(call, prepared)
+
+
+def _grant(session: str, review: _Review, by: str) -> Grant:
+    tool, preview = review.prepared.spec.name, review.prepared.preview
+    calls = {
+        "every call": "",
+        "this file": preview.session_file,
+        "this call": dump_json(review.call.arguments).decode(),
+    }
+    return Grant(session, tool, redact(calls.get(preview.session_scope, "")), by, utc_now())
+
+
+def _show_change(prepared: PreparedCall, context: ToolContext) -> None:
+    """Show the change of an approved file in the card of a call that nobody is asked about."""
+    if prepared.preview.session_scope == "this file":
+        pieces = (f"{piece.label}\n{piece.text}" for piece in prepared.preview.pieces)
+        text = cut_middle("\n".join(pieces), _SHOWN_CHARS)
+        context.output.read = lambda: (text, ())
 
 
 def _question_reason(hit: RuleMatch, prepared: PreparedCall) -> str:
@@ -372,10 +459,11 @@ def _question_reason(hit: RuleMatch, prepared: PreparedCall) -> str:
     return "; ".join(filter(None, (prepared.preview.why, rule)))
 
 
-def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why: str) -> Question:
-    spec, preview = prepared.spec, prepared.preview
+def _question(review: _Review, context: ToolContext) -> Question:
+    call, spec, preview = review.call, review.prepared.spec, review.prepared.preview
     scopes = {
         "every call": f"every call of {spec.name}",
+        "this file": f"every {spec.name} of {redact(preview.session_file)}",
         "this call": "this exact call",
         "none": "",
     }
@@ -386,8 +474,8 @@ def _question(call: ToolCall, prepared: PreparedCall, context: ToolContext, why:
         tool=spec.name,
         host=spec.traits.host,
         arguments=copy.deepcopy(call.arguments or {}),
-        why=why,
-        pieces=_redacted_pieces(prepared),
+        why=review.changed + _question_reason(review.hit, review.prepared),
+        pieces=_redacted_pieces(review.prepared),
         scope=scopes[preview.session_scope],
         display_name=spec.title,
         summary=cut_middle(redact(spec.description).strip().partition("\n")[0], 300),

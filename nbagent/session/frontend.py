@@ -129,7 +129,7 @@ class Frontend:
     def input_prompt(self) -> InputPrompt | None:
         """Function that asks by `input()` in the waiting thread; None if nobody can type."""
         stdin: Any = sys.stdin
-        if stdin is None or stdin.closed or not stdin.isatty():
+        if not _is_terminal(stdin):
             return None
         # Late, here and below: a script that shows nothing needs none of it.
         from nbagent.view.question import ask_by_input
@@ -150,6 +150,8 @@ class Frontend:
         """Open a view of a new run, in the thread that starts it; None if no view is wanted."""
         if options.quiet:
             return None
+        if options.echo is None and _is_terminal(sys.stdout):
+            return CallLines(self.input_prompt() is not None)
         return self.printer() if options.echo else NoticePrinter()
 
     def open_batch(self, progress: BatchProgress, controls: BatchControls) -> BatchView | None:
@@ -223,25 +225,51 @@ class NoticePrinter:
         """Nothing to close."""
 
 
+class CallLines(NoticePrinter):
+    """Prints the calls of a run to stdout while they happen, and its notices to stderr."""
+
+    name = "calls in the terminal"
+
+    def __init__(self, asked_by_input: bool) -> None:
+        from nbagent.view.terminal import CallPrinter
+
+        self._calls = CallPrinter(sys.stdout.write, asked_by_input=asked_by_input)
+
+    def handle(self, event: Event) -> None:
+        super().handle(event)
+        self._calls.handle(event)
+
+
+def _is_terminal(stream: Any) -> bool:
+    """True if a person reads what is printed to a stream; Python may have none, or a closed one."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
 ENTRY_POINT_GROUP = "nbagent.frontends"
 OWN_ENTRY_POINT = "ipython"
 """Name of nbagent's own entry point."""
 _frontend: Frontend | None = None
+_chosen_in_ipython: bool | None = None
+"""True or False if the frontend was chosen with or without IPython; None if it was set."""
 
 
 def use_frontend(frontend: Frontend | None) -> None:
     """Set the frontend of this process; after None it is chosen again."""
-    global _frontend
-    _frontend = frontend
+    global _frontend, _chosen_in_ipython
+    _frontend, _chosen_in_ipython = frontend, None
 
 
 def frontend() -> Frontend:
-    """The frontend of this process, chosen when a run first needs it."""
-    global _frontend
-    if _frontend is None:
-        ipython = sys.modules.get("IPython")
-        in_ipython = ipython is not None and cast("Any", ipython).get_ipython() is not None
+    """The frontend of this process, chosen when a run first needs it.
+
+    It is chosen again if IPython began or ended since: `IPython.embed()` after a first run.
+    """
+    global _frontend, _chosen_in_ipython
+    ipython = sys.modules.get("IPython")
+    in_ipython = ipython is not None and cast("Any", ipython).get_ipython() is not None
+    if _frontend is None or _chosen_in_ipython not in (None, in_ipython):
         _frontend = _installed_frontend() if in_ipython else Frontend()
+        _chosen_in_ipython = in_ipython
     return _frontend
 
 
@@ -265,8 +293,8 @@ def _installed_frontend() -> Frontend:
         if isinstance(loaded, Frontend):
             return loaded
     print(
-        "nbagent: the notebook view is not registered; install nbagent again (in a checkout: "
-        "%pip install -e .) and restart the kernel. Until then runs print lines.",
+        "nbagent: the notebook view is not registered; in the checkout of nbagent run "
+        "`%pip install -e .` and restart the kernel. Until then runs print lines.",
         file=sys.stderr,
     )
     return LineFrontend()

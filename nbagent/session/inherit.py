@@ -112,15 +112,34 @@ def output_type_of(run_id: str) -> Any:
     return unrecorded_options.get(run_id, {}).get("output")
 
 
+_OF_ANY_OWNER = frozenset(
+    ("session", "tags", "temperature", "top_p", "max_tokens", "stop_sequences")
+)
+"""Options that a run takes from another owner's run, too: they choose no server, model, tool, file,
+prompt, rule or limit of the person's."""
+
+
+def foreign_options(parent: RunRecord) -> tuple[str, ...]:
+    """Names of the options of another owner's run that a run does not take from it."""
+    values = _recorded_values(parent)
+    inherited = (name for name, row in RunOptions.rows().items() if row.inherited)
+    return tuple(name for name in inherited if name in values and name not in _OF_ANY_OWNER)
+
+
+def without_foreign_options(run: RunRecord) -> RunRecord:
+    """The record of another owner's run, with only the options that a run takes from it."""
+    options = {name: value for name, value in run.options.items() if name in _OF_ANY_OWNER}
+    changes = {"options": options, "workflow": None, "agent": None, "model": "", "base_url": None}
+    return run.model_copy(update=changes)
+
+
 def inherited_options(
     options: RunOptions, parent: RunRecord | None, dropped: Collection[str], settings: Settings
 ) -> RunOptions:
     """The options, completed with those of the parent's run."""
     if parent is None:
         return options
-    parent_values: dict[str, Any] = {"session": parent.session, **parent.options}
-    if parent.workflow is not None and parent.workflow.document:
-        parent_values["document"] = parent.workflow.document
+    parent_values = _recorded_values(parent)
     stays = same_server(
         options, parent_values.get("model") or parent.model, parent_values.get("base_url")
     )
@@ -132,6 +151,14 @@ def inherited_options(
         if name in parent_values and goes_on and not is_given:
             changes[name] = _secret(parent, name, settings) if row.secret else parent_values[name]
     return RunOptions(**changes).with_changes(**options.explicit)
+
+
+def _recorded_values(parent: RunRecord) -> dict[str, Any]:
+    """The options of a run, as its record has them."""
+    values: dict[str, Any] = {"session": parent.session, **parent.options}
+    if parent.workflow is not None and parent.workflow.document:
+        values["document"] = parent.workflow.document
+    return values
 
 
 def _secret(parent: RunRecord, name: str, settings: Settings) -> dict[str, Any] | None:

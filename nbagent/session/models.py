@@ -62,8 +62,12 @@ class ResolvedModel:
 _clients: dict[tuple[Any, ...], ChatClient] = {}
 
 
-def resolve_model(settings: Settings, *, need_key: bool = True) -> ResolvedModel:
+def resolve_model(
+    settings: Settings, *, need_key: bool = True, api_key: SecretKey | None = None
+) -> ResolvedModel:
     """Resolve the model of a run (None: the best that the environment offers) to a client.
+
+    `api_key` is used instead of one from the environment.
 
     Raises UsageError for an unknown provider, or if a key is needed and missing.
     """
@@ -77,7 +81,7 @@ def resolve_model(settings: Settings, *, need_key: bool = True) -> ResolvedModel
     provider = find_provider(name)
     text = os.environ.get(settings.key_variable, "").strip() if settings.key_variable else ""
     overrides = ProviderConfig(
-        api_key=SecretKey(text) if text else None,
+        api_key=api_key or (SecretKey(text) if text else None),
         base_url=base_url,
         organization_id=settings.organization_id,
         project_id=settings.project_id,

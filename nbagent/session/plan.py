@@ -29,12 +29,15 @@ from nbagent.session.inherit import (
     check_tool_results,
     conversation_of,
     deferred_turn,
+    foreign_options,
     inherited_options,
     unrecorded_options,
 )
 from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings, same_server
+from nbagent.session.project_trust import settings_notices
 from nbagent.session.replay import DeferredTools, RecordedHost, ReplayedAnswer, open_recording
 from nbagent.session.request import RunRequest
+from nbagent.session.stores import notice_of
 from nbagent.session.tool_hosts import open_run_tools
 from nbagent.session.typed_answer import FinalAnswerHosts, OutputType
 from nbagent.settings.options import RunOptions, Settings
@@ -61,6 +64,8 @@ class PreparedRun(NamedTuple):
     resolved: ResolvedModel
     workflow_run: WorkflowRun | None = None
     """None if the run has no workflow."""
+    audit: str = "all"
+    """Which runs are audited: `all`, `outside` or `none`."""
 
 
 def prepare_run(
@@ -75,11 +80,15 @@ def prepare_run(
     call_options = without_secrets(request.options)
     settings = current_settings()
     parent = store.load(request.parent_id) if request.parent_id else None
-    deferred = deferred_turn(request, parent)
+    foreign = parent is not None and store.is_foreign(parent.id)
+    # A call in another owner's answer does not run: the model is asked again.
+    deferred = None if foreign else deferred_turn(request, parent)
     if deferred is not None:
         # The turn is repeated with its stored answer, so that only its calls are new.
         request = replace(request, kind="fork", fork_turn=deferred.id)
-    options = inherited_options(call_options, parent, request.not_inherited, settings)
+    left_out = foreign_options(parent) if parent and foreign else ()
+    dropped = {*request.not_inherited, *left_out}
+    options = inherited_options(call_options, parent, dropped, settings)
     run_settings = without_secrets(resolve_settings(options, settings))
     limits = _limits(options, run_settings)
     conversation = conversation_of(parent, request, store)
@@ -149,6 +158,7 @@ def prepare_run(
         composer = ChatComposer(system, opening=opening, output=output, agent=agent_id)
     # On another model a run no longer answers the case: the model is part of its variant.
     is_same = parent and request.kind == "resume" and parent.model == resolved.model_id
+    is_same = is_same and not foreign
     resumed = parent if is_same else None
     record = redacted(
         RunRecord(
@@ -180,11 +190,14 @@ def prepare_run(
             notices=(
                 *([_default_model_notice(resolved)] if resolved.why else ()),
                 *([store.warning] if store.warning else ()),
+                *([place] if (place := notice_of(store, is_said=not request.dry_run)) else ()),
+                *_project_notices(request, agent_setup, resolved),
                 *(
                     _change_notices(options, resolved, parent, conversation, request)
                     if parent
                     else ()
                 ),
+                *(_foreign_notices(left_out, options, resolved, parent) if parent else ()),
                 *(
                     [f"{deferred.id} has the answer of run {deferred.run_id[:8]}."]
                     if deferred
@@ -241,7 +254,7 @@ def prepare_run(
         overflow_advice=workflow_run.overflow_advice if workflow_run else "",
         notices=list(record.notices),
     )
-    return PreparedRun(plan, host, policy_rules, resolved, workflow_run)
+    return PreparedRun(plan, host, policy_rules, resolved, workflow_run, settings.audit)
 
 
 def _prompt_messages(
@@ -258,9 +271,10 @@ def _prompt_messages(
     check_tool_results(ask.messages)
     if ask.prompt and not silent:
         parts = ask.parts or (TextPart(text=ask.prompt),)
-        user_message = flow.user_message(parts) if flow else Message(role="user", content=parts)
-        return (*ask.messages, user_message)
+        own = flow.input_messages(parts) if flow else (Message(role="user", content=parts),)
+        return (*ask.messages, *own)
     if flow is not None:
+        flow.skip_second_brief((*base.history, *(message for message, _ in base.copies)))
         done = parent is None or parent.phase == "Completed"
         if flow.is_complete and done and not ask.messages:
             raise UsageError(
@@ -366,6 +380,36 @@ def _recorded_options(
 def _default_model_notice(chosen: ResolvedModel) -> str:
     model_text = offline_model_text(chosen.model_id) or f"{chosen.model_id} was chosen"
     return f"{model_text}: {chosen.why}."
+
+
+def _foreign_notices(
+    left_out: Sequence[str], options: RunOptions, chosen: ResolvedModel, parent: RunRecord
+) -> list[str]:
+    """One notice about the options of another owner's run that are not used."""
+    same = {
+        "model": parent.model == chosen.model_id,
+        "base_url": parent.base_url == chosen.base_url,
+    }
+    names = [n for n in left_out if n not in options.explicit and not same.get(n)]
+    if not names:
+        return []
+    return [
+        f"Run {parent.id[:8]} was in this store when you took it over, so it may be anybody's: "
+        f"its {', '.join(names)} {'is' if len(names) == 1 else 'are'} not used, yours apply. Name "
+        "an option to use it."
+    ]
+
+
+def _project_notices(
+    request: RunRequest, agent_setup: AgentSetup | None, resolved: ResolvedModel
+) -> list[str]:
+    """Notices about choices of the project's files that are left out."""
+    # A batch shows no notices of its runs.
+    is_seen = not request.dry_run and request.case is None
+    notices = settings_notices(report=is_seen)
+    if agent_setup is not None:
+        notices += agent_setup.model_notices(resolved.provider, report=is_seen)
+    return notices
 
 
 def _forked_from(ask: RunRequest) -> ForkedFrom | None:

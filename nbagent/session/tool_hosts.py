@@ -22,6 +22,7 @@ from nbagent.session.approval import PolicyRules, tighten_policy
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import private_folders, project_folder, store_home
 from nbagent.settings.types import Tools
+from nbagent.store.home import writing_folder
 from nbagent.tools.functions.host import FunctionHost, namespace_tools
 from nbagent.tools.host_config import HostConfig, HostSource
 from nbagent.tools.hosts import host_module, is_host_source, open_hosts, open_source_hosts
@@ -146,7 +147,8 @@ def run_mounts(options: RunOptions, settings: Settings, folders: WorkflowFolders
         project=project,
         state=folders.state if folders else _state_folder(options.session or settings.session),
         extra=[*package, *(parse_mount(text, base=project) for text in mount_texts)],
-        closed=[store_home()],  # a tool must neither read nor change stored runs
+        # A tool must neither read nor change stored runs.
+        closed=[store_home(), writing_folder()],
         private=private_folders(),
     )
 
@@ -165,7 +167,7 @@ def glob_resolver(mounts: Mounts) -> GlobResolver:
 
 def _state_folder(session: str) -> Path:
     """Folder of a session's `@state`. It is created at the first write."""
-    states = store_home() / "state"
+    states = writing_folder() / "state"
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in session)[:60]
     if is_run_id(safe):  # such a folder is a workflow's
         safe = f"session-{safe}"

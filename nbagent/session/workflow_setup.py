@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
@@ -17,16 +18,22 @@ from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.contracts.tools import ToolContext
 from nbagent.runtime import RunTask
 from nbagent.session.approval import PolicyRules
+from nbagent.session.project_trust import (
+    agent_model_item,
+    agent_model_notices,
+    current_state,
+)
 from nbagent.session.tool_hosts import WorkflowFolders, glob_resolver, run_mounts
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import project_folder
 from nbagent.tools.filesystem import FileHost
 from nbagent.tools.host_config import HostConfig
-from nbagent.workflow.agents import critical_context, load_agent
+from nbagent.workflow.agents import critical_context, find_agents, load_agent
 from nbagent.workflow.composer import WorkflowRun, missing_tool_reason
 from nbagent.workflow.graph import AgentSpec
 from nbagent.workflow.locate import PROJECT_PREFIX, display_path, placeholder_values
 from nbagent.workflow.prompts import system_text
+from nbagent.workflow.updates import update_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,22 @@ class AgentSetup:
         )
 
     def model_on(self, provider: str) -> str | None:
-        """The agent's model, if it belongs to the provider of this run."""
+        """The agent's model, if it belongs to the provider of this run and may be used."""
+        model = self._model_on(provider)
+        item = agent_model_item(self.agent, self._package_id) if self.agent else None
+        return None if item and current_state(item).status != "allowed" else model
+
+    def model_notices(self, provider: str, *, report: bool) -> list[str]:
+        """Say that the agent's model is not used because it was not allowed."""
+        if self.agent is None or self.settings.model or not self._model_on(provider):
+            return []
+        return agent_model_notices(self.agent, self._package_id, report=report)
+
+    @property
+    def _package_id(self) -> str:
+        return self.workflow_run.package.id if self.workflow_run else ""
+
+    def _model_on(self, provider: str) -> str | None:
         if self.agent is None or not self.agent.model:
             return None
         name = self.agent.model
@@ -85,7 +107,11 @@ class AgentSetup:
         """Notices before the first request; `last` is the turn before it."""
         if self.workflow_run is None:
             alone = [self.single] if self.single and parent is None else []
-            return [*_unfilled_notices(alone[0].unfilled if alone else ()), *_action_notices(alone)]
+            return [
+                *(self._hidden_agent_notices() if alone else ()),
+                *_unfilled_notices(alone[0].unfilled if alone else ()),
+                *_action_notices(alone),
+            ]
         where = f"The state of this workflow is {self.workflow_run.shown_path}."
         if self.workflow_run.fork_source is not None:
             was = display_path(self.workflow_run.fork_source[0].path)
@@ -104,6 +130,16 @@ class AgentSetup:
             *(f"{package.name}: {note}" for note in package.notes),
             *_unfilled_notices(marks),
             *_action_notices(package.agents.values()),
+        ]
+
+    def _hidden_agent_notices(self) -> list[str]:
+        """Say that an agent of the project hides the person's own one of the same name."""
+        name = self.options.agent
+        if self.single is None or self.single.is_own or name not in find_agents(Path.home()):
+            return []
+        return [
+            f"The agent {name} is {self.single.file} of this project; your own of this name is not "
+            "used. `--agent PATH` names its file."
         ]
 
     def _missing_artifacts(self) -> list[str]:
@@ -129,9 +165,8 @@ def _interrupted_moves(turn: EngineTurn, flow: WorkflowRun) -> list[str]:
     """Notices about moves cut off by a dead process: the document shows if they were made."""
     lines: list[str] = []
     for run in turn.tool_runs:
-        update = json_object((run.args or {}).get("update")) or {}
         is_cut = run.result and run.result.error and run.result.error.code == "E_INTERRUPTED"
-        target = update.get("currentNodeId.set")
+        target = update_target(json_object((run.args or {}).get("update")) or {})
         if is_cut and run.started_at and target in list(flow.package.graph.nodes):
             made = (*flow.state.completed[-1:], flow.state.node) == (turn.node, target)
             word = "made" if made else "not made"
@@ -156,7 +191,8 @@ def _file_reader(guide: AgentSetup, rules: PolicyRules) -> Callable[[str], str]:
         result = FileHost(order).read(path).work(context, threading.Event())
         data: Any = result.data
         if result.attachments or data["truncated"]:
-            raise ToolError(f"{path} is too long, or no text", code="E_READ_LIMIT")
+            why = f"{path} is over the fixed limit of one answer of fs.read, or no text"
+            raise ToolError(f"{why}; shorten it", code="E_READ_LIMIT")
         return data["content"]
 
     return read

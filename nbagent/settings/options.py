@@ -51,8 +51,9 @@ class Option(Generic[T]):
     """Value of the flag without an argument; `usage` then has no argument, or one in brackets."""
     repeatable: bool = False
     """True if the flag may be repeated on a line."""
-    project: Literal["no", "tighten", "yes"] = "no"
-    """Permission for a project's pyproject.toml, which may come from a stranger, to set it."""
+    project: Literal["no", "tighten", "ask"] = "no"
+    """Permission for a project's pyproject.toml, which may come from a stranger, to set it. `ask`:
+    only to a value that the person allowed."""
     variable: str = ""
     """Environment variable that sets it, in addition to NBAGENT_NAME."""
     inherited: bool = True
@@ -113,16 +114,16 @@ class Option(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class _ProjectOption(Option[T]):
-    """An option that a project's file may set."""
+    """An option that a project's file may set to a value that the person allowed."""
 
-    project: Literal["no", "tighten", "yes"] = "yes"
+    project: Literal["no", "tighten", "ask"] = "ask"
 
 
 @dataclass(frozen=True, eq=False)
 class _LimitOption(Option[T]):
     """An option that a project's file may only tighten."""
 
-    project: Literal["no", "tighten", "yes"] = "tighten"
+    project: Literal["no", "tighten", "ask"] = "tighten"
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,7 +361,11 @@ class RunOptions(_Shared):
     raw = Switch("--raw", "print only the text of the answer", inherited=False)
     quiet = Switch("--quiet", "show only errors", inherited=False)
     echo = Option[bool | None](
-        "", "print events where there is no front end", types.switch, inherited=False
+        "",
+        "print runs where there is no front end: true all, false problems only; default: the "
+        "calls, if the output is a terminal",
+        types.switch,
+        inherited=False,
     )
 
 
@@ -404,6 +409,13 @@ class Settings(_Shared):
         "how scripts are isolated: auto is the strongest level that works here",
         default="auto",
         choices=("auto", "landlock", "process"),
+    )
+    audit = Option[str](
+        "",
+        "the runs whose calls are logged in audit.jsonl: all with tools, only those with effects "
+        "outside your own functions, or none",
+        default="all",
+        choices=("all", "outside", "none"),
     )
 
     @property

@@ -1,36 +1,31 @@
 """Sources of settings: `configure`, environment variables, files, defaults.
 
-Owns their order and what a project's file may set. Options of a call are applied in `session`.
+Owns their order. What a project's file may set is in `project_file`; options of a call are applied
+in `session`.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import tomllib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact_json, register_environment
 from nbagent.settings.options import Option, RunOptions, Settings, checked_value
-from nbagent.settings.trust import config_folder
+from nbagent.settings.project_file import (
+    PROJECT_FILE,
+    checked_table,
+    read_project_table,
+    read_toml,
+)
+from nbagent.settings.trust import TrustItem, config_folder
 
 V = TypeVar("V", RunOptions, Settings)
-_PROJECT = "pyproject.toml"
-_PROGRAM_STARTERS = {
-    # `all` includes the configured servers, and `SERVER__TOOL` names a tool of one.
-    "tools": re.compile(r"all$|mcp(:|$)|.*__", re.DOTALL),
-    "model": re.compile(r"local(:|$)"),
-}
-"""Values that a project's file may not have, because they start a program: a cloned repository must
-not run code when a person only asks a question in it."""
 _configured: dict[str, Any] = {}
 _override: ContextVar[Settings | None] = ContextVar("nbagent_settings", default=None)
 _first_folder: Path | None = None
@@ -42,6 +37,8 @@ class Origin:
 
     value: Any = field(repr=False)  # it may be secret
     source: str = "default"
+    not_allowed: TrustItem | None = None
+    """Value of a project's file that would apply here if the person had allowed it."""
 
 
 def configure(**values: Any) -> None:
@@ -68,7 +65,7 @@ def current_settings() -> Settings:
         return override
     sources = setting_origins()
     values = {name: origin.value for name, origin in sources.items()}
-    if sources["max_turns"].source == "default" or _PROJECT in sources["max_requests"].source:
+    if sources["max_turns"].source == "default" or PROJECT_FILE in sources["max_requests"].source:
         # If only max_requests was lowered, lower max_turns to it. A project that lowers it must not
         # make every run an error for a person whose own max_turns is larger.
         values["max_turns"] = min(values["max_turns"], values["max_requests"])
@@ -88,7 +85,8 @@ def settings_override(settings: Settings) -> Generator[None]:
 
 def setting_origins() -> dict[str, Origin]:
     """Return the value and source of every setting, by name."""
-    project = _from_project()
+    table = read_project_table(_working_folder())
+    project, not_allowed = table.values, table.not_allowed
     sources: dict[str, Origin] = {}
     # Later sources override earlier ones.
     for source, values in (
@@ -105,10 +103,29 @@ def setting_origins() -> dict[str, Origin]:
     # to an OpenAI-compatible server.
     if "model" in project and "model" not in sources:
         sources = _drop_server_settings(project["model"], sources, previous_model="openai:")
-    return {
+    merged = {
         name: _merge_project(sources.get(name) or Origin(row.default), row, project)
         for name, row in Settings.rows().items()
     }
+    return {
+        name: replace(origin, not_allowed=not_allowed.get(name))
+        if origin.source == "default"
+        else origin
+        for name, origin in merged.items()
+    }
+
+
+def unused_project_items() -> list[TrustItem]:
+    """Return the items of the project's file that would apply now if the person allowed them."""
+    # With an override, the settings are those of another process.
+    if _override.get() is not None or not read_project_table(_working_folder()).not_allowed:
+        return []
+    return [origin.not_allowed for origin in setting_origins().values() if origin.not_allowed]
+
+
+def project_file_items() -> list[TrustItem]:
+    """Return all items of the project's file that the person can allow."""
+    return list(read_project_table(_working_folder()).items.values())
 
 
 def _drop_server_settings(
@@ -131,19 +148,19 @@ def provider_of(model: str) -> str:
 
 
 def _merge_project(origin: Origin, row: Option[Any], project: Mapping[str, Any]) -> Origin:
-    """Merge the person's value with a project's: the project's is a default, or only tightens."""
+    """Merge the person's value with a project's: an allowed default, or a value that tightens."""
     if row.name not in project:
         return origin
     value: Any = project[row.name]
     if row.project != "tighten":
-        return Origin(value, _PROJECT) if origin.source == "default" else origin
+        return Origin(value, PROJECT_FILE) if origin.source == "default" else origin
     if isinstance(value, tuple):
         value = tuple(dict.fromkeys((*origin.value, *cast("tuple[str, ...]", value))))
     elif origin.value is not None:
         value = min(origin.value, value)
     if value == origin.value:
         return origin
-    source = _PROJECT if origin.source == "default" else f"{origin.source} and {_PROJECT}"
+    source = PROJECT_FILE if origin.source == "default" else f"{origin.source} and {PROJECT_FILE}"
     return Origin(value, source)
 
 
@@ -152,7 +169,7 @@ def check_limits(max_turns: int, max_requests: int) -> None:
     if max_turns > max_requests:
         raise UsageError(
             f"max_turns={max_turns} is larger than max_requests={max_requests}; lower it, or raise "
-            f"the other with nbagent.configure(max_requests={max_turns}), and in {_PROJECT} if "
+            f"the other with nbagent.configure(max_requests={max_turns}), and in {PROJECT_FILE} if "
             "that file sets it"
         )
 
@@ -244,57 +261,7 @@ def _from_environment() -> dict[str, Any]:
 
 def _from_user_file() -> dict[str, Any]:
     file = config_folder() / "settings.toml"
-    return _checked(_read_toml(file), file.name) if file.is_file() else {}
-
-
-def _from_project() -> dict[str, Any]:
-    """Read the nearest pyproject.toml. Raises UsageError if it sets what a project may not set.
-
-    The nearest file counts even without a table of ours: the folders above are other projects.
-    """
-    start = _working_folder()
-    files = (folder / _PROJECT for folder in (start, *start.parents))
-    file = next((file for file in files if file.is_file()), None)
-    table: dict[str, Any] | None = _read_toml(file) if file else {}
-    for key in ("tool", "nbagent"):
-        table = json_object(table.get(key, {}))
-        if table is None:
-            raise UsageError(f"{_PROJECT}: [tool.nbagent] is not a table; correct or remove it")
-    for name in table:
-        row = Settings.row(name, _PROJECT)
-        if row.project == "no":
-            raise UsageError(
-                f"{_PROJECT}: {name!r} may not be set in a project's file, because the author of "
-                "the project would decide about your machine, your key and your prompts; use "
-                f"nbagent.configure({name}=…), {row.variables[-1]} or your own settings.toml"
-            )
-    values = _checked(table, _PROJECT)
-    for name, forbidden in _PROGRAM_STARTERS.items():
-        value: Any = values.get(name, ())
-        for word in cast("tuple[str, ...]", (value,) if isinstance(value, str) else value):
-            if forbidden.match(word):
-                raise UsageError(
-                    f"{_PROJECT}: {name} may not name {word!r}, because it would start a program "
-                    f"without your consent; use the line or nbagent.configure({name}=…)"
-                )
-    return values
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return _parse_toml(file.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{file.name} cannot be read: {error}; correct or remove it") from None
-
-
-@lru_cache(maxsize=8)
-def _parse_toml(text: str) -> dict[str, Any]:
-    # Cached: every run reads it, and parsing takes longer than the rest of a run's start.
-    return tomllib.loads(text)
-
-
-def _checked(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {name: checked_value(name, value, where=where) for name, value in table.items()}
+    return checked_table(read_toml(file), file.name) if file.is_file() else {}
 
 
 def without_secrets(values: V) -> V:

@@ -20,7 +20,10 @@ from typing import Any, cast
 from nbagent.contracts.canonical import sha256_hex, utc_now
 
 _ENTRIES = "folders"
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+# O_NONBLOCK: to open a pipe would wait for its writer.
+_READ_FLAGS = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_BINARY")
+)
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 _MAX_ENTRY_BYTES = 5_000_000
 
@@ -51,6 +54,8 @@ class TrustItem:
     """File and part, such as `pyproject.toml: model` or `.mcp.json: git`."""
     text: str
     """What it sets, as a person reads it. An allowance holds for exactly this text."""
+    folder: Path
+    """Folder that holds the file. Its entry has the allowance."""
 
 
 def config_folder() -> Path:
@@ -70,14 +75,20 @@ def entry_of(folder: Path) -> FolderEntry | None:
     A link, a file of another user, one that others can write to, and a damaged one are no entry.
     """
     try:
-        descriptor = os.open(_entry_file(folder), _READ_FLAGS)
+        entry = _read_entry(entry_file(folder))
     except (OSError, RuntimeError):  # RuntimeError: there is no home
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        if not _is_of_this_user(os.fstat(file.fileno())):
-            return None
-        raw = file.read(_MAX_ENTRY_BYTES + 1)
-    return _parse(raw, os.path.realpath(folder))
+    return entry if entry is not None and entry.path == os.path.realpath(folder) else None
+
+
+def folder_with(store_id: str) -> str | None:
+    """Real path of the folder whose entry has this store id; None if no entry has it."""
+    try:
+        files = sorted(entry_file(Path()).parent.glob("*.json"))
+    except (OSError, RuntimeError):
+        return None
+    entries = (entry for file in files if (entry := _read_entry(file)) is not None)
+    return next((entry.path for entry in entries if store_id and entry.store_id == store_id), None)
 
 
 def create_entry(folder: Path, store_id: str) -> FolderEntry | None:
@@ -88,7 +99,7 @@ def create_entry(folder: Path, store_id: str) -> FolderEntry | None:
     """
     entry = FolderEntry(os.path.realpath(folder), store_id, created_at=utc_now().isoformat())
     with suppress(OSError, RuntimeError):
-        file, written = _entry_file(folder), _write_beside(folder, entry)
+        file, written = entry_file(folder), _write_beside(folder, entry)
         try:
             # A link fails if another process was first, and never shows a half-written entry.
             os.link(written, file)
@@ -102,23 +113,41 @@ def replace_entry(entry: FolderEntry) -> None:
     if not entry.created_at:
         entry = replace(entry, created_at=utc_now().isoformat())
     folder = Path(entry.path)
-    os.replace(_write_beside(folder, entry), _entry_file(folder))
+    written = _write_beside(folder, entry)
+    try:
+        os.replace(written, entry_file(folder))
+    except OSError:
+        written.unlink()
+        raise
 
 
 def delete_entry(folder: Path) -> None:
     """Delete the entry of a folder, if there is one. Raises OSError if it cannot be deleted."""
     with suppress(FileNotFoundError):
-        os.unlink(_entry_file(folder))
+        os.unlink(entry_file(folder))
 
 
-def _entry_file(folder: Path) -> Path:
+def entry_file(folder: Path) -> Path:
+    """File of a folder's entry; it may not exist. Raises RuntimeError if there is no home."""
     path = os.fsencode(os.path.realpath(folder))
     return config_folder() / _ENTRIES / f"{sha256_hex(path)[:32]}.json"
 
 
+def _read_entry(file: Path) -> FolderEntry | None:
+    try:
+        descriptor = os.open(file, _READ_FLAGS)
+    except OSError:
+        return None
+    if not _is_of_this_user(os.fstat(descriptor)):
+        os.close(descriptor)
+        return None
+    with os.fdopen(descriptor, "rb") as opened:
+        return _parse(opened.read(_MAX_ENTRY_BYTES + 1))
+
+
 def _write_beside(folder: Path, entry: FolderEntry) -> Path:
     """Write an entry to a new file beside its place."""
-    file = _entry_file(folder)
+    file = entry_file(folder)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fields = {
         "path": entry.path,
@@ -148,7 +177,7 @@ def _is_of_this_user(status: os.stat_result) -> bool:
     return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
-def _parse(raw: bytes, path: str) -> FolderEntry | None:
+def _parse(raw: bytes) -> FolderEntry | None:
     try:
         fields: Any = json.loads(raw.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
@@ -156,8 +185,8 @@ def _parse(raw: bytes, path: str) -> FolderEntry | None:
     if not isinstance(fields, dict):
         return None
     known = cast("dict[str, Any]", fields)
-    allowed = known.get("allowed")
-    if known.get("path") != path or not isinstance(allowed, dict):
+    path, allowed = known.get("path"), known.get("allowed")
+    if not isinstance(path, str) or not isinstance(allowed, dict):
         return None
     texts = cast("dict[Any, Any]", allowed)
     store_id, created = known.get("store_id"), known.get("created_at")

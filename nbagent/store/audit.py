@@ -1,4 +1,4 @@
-"""The audit log: actions of workflows, and of tools that touch the world, in lines chained by hash.
+"""The audit log: the calls of all tools and the actions of workflows, in lines chained by hash.
 
 Owns `audit.jsonl` and `audit.head` beside the store: writes lines, also from several processes at
 once, and checks them.
@@ -21,8 +21,9 @@ at the end of a run, puts all lines on the disk.
 | | `call` | `tool_sha args_sha result_sha ok code? duration_ms isolation? attachments_sha?` |
 | | `write` | `path sha256_before sha256_after bytes`; before is null for a new file |
 
-All lines of a call have `run turn call tool host`; the log adds `seq prev at pid sha`. A run of a
-workflow is always audited, whatever its tools, and adds:
+All lines of a call have `run turn call tool host`; the log adds `seq prev at pid sha`. The setting
+`audit` says which runs are audited: `all` with tools, those with effects `outside` the notebook's
+own functions (files, scripts, kernel, servers, workflows), or `none`. A run of a workflow adds:
 
 | when | kind | keys |
 |---|---|---|
@@ -67,8 +68,9 @@ from nbagent.files.opening import (
     open_own_file,
     open_own_folder,
 )
-from nbagent.settings.sources import store_home, to_path
+from nbagent.settings.sources import to_path
 from nbagent.store.file_lock import locked
+from nbagent.store.home import writing_folder
 
 FILE_NAME = "audit.jsonl"
 _MAX_LINE_BYTES = 200_000
@@ -77,7 +79,7 @@ _HEAD_BYTES = 160
 _HEAD_PATTERN = re.compile(rb'\{"seq":(\d+),"sha":"([0-9a-f]{64})","size_bytes":(\d+)\} +\n')
 _TAIL_PATTERN = re.compile(rb',"sha":"([0-9a-f]{64})"\}\n')
 _TAIL_BYTES = len(b',"sha":""}\n') + 64
-_AUDITED_HOSTS = frozenset(("fs", "skills", "notebook", "nb", "mcp"))
+_OUTSIDE_HOSTS = frozenset(("fs", "skills", "notebook", "nb", "mcp"))
 _REFUSALS: frozenset[ToolCode] = frozenset(
     ("E_DENIED", "E_SANDBOX_VIOLATION", "E_READ_LIMIT", "E_WRITE_LIMIT")
 )
@@ -250,7 +252,7 @@ def _read_at(fd: int, start: int, n_bytes: int) -> bytes:
     return os.read(fd, n_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AuditReport:
     """Result of a check of the audit log. True if the whole log is in order."""
 
@@ -264,6 +266,12 @@ class AuditReport:
 
     def __bool__(self) -> bool:
         return not self.why
+
+    def __repr__(self) -> str:
+        """One line: passed, or the number of the first wrong line and what is wrong with it."""
+        if self.why:
+            return f"audit broken at line {self.lines + 1:,} of {self.path}: {self.why}"
+        return f"audit passed: {self.lines:,} lines of {self.path}, last hash {self.last_sha}"
 
 
 def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
@@ -280,15 +288,15 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
         UsageError: there is no audit log.
         StoreError: it cannot be read.
     """
-    location = store_home() if path is None else to_path(path, "path")
+    location = writing_folder() if path is None else to_path(path, "path")
     log = location / FILE_NAME if os.path.isdir(location) or path is None else location
     if path is not None:  # links to the folder are the person's choice
         log = Path(os.path.realpath(log.parent)) / log.name
     stored_head, lines = _snapshot(log)
     if not stored_head and not os.path.isfile(log):
         raise UsageError(
-            f"there is no audit log at {log}; the first run with a workflow, or with file, script, "
-            "notebook or MCP tools, starts one in the folder of its store"
+            f"there is no audit log at {log}; the first run with tools starts one in the folder of "
+            "its store, unless the setting audit is 'none' or 'outside'"
         )
     before = head = Head()
     why = ""
@@ -340,9 +348,9 @@ def _read_lines(log: Path, size_bytes: int) -> list[bytes]:
 # Events to log entries
 
 
-def is_audited(hosts: Iterable[str]) -> bool:
-    """True if a run with tools of these hosts (`fs`, `mcp:git`, …) is audited, with all calls."""
-    return any(host.partition(":")[0] in _AUDITED_HOSTS for host in hosts)
+def acts_outside(hosts: Iterable[str]) -> bool:
+    """True if one of these hosts (`fs`, `mcp:git`, …) is more than functions of the notebook."""
+    return any(host.partition(":")[0] in _OUTSIDE_HOSTS for host in hosts)
 
 
 class AuditSink:

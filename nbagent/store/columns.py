@@ -19,6 +19,10 @@ OLDEST_VERSION = 6
 OLDEST_READER = 7
 """Oldest version whose code reads the stores of this version. Added columns do not raise it, except
 a column for a field that earlier versions read in `doc`: they would not find it there."""
+STORE_ID = "store id"
+"""Fact: the id that the person's entry of the folder has, too (`settings.trust`)."""
+LAST_FOREIGN_RUN = "last foreign run"
+"""Fact: number of the newest run that was there when the store was taken over."""
 OLDEST_SAVED_VERSION = 5
 """Oldest version of the records in saved notebooks that is read. Version 6 only added columns."""
 CORRUPT_ROW = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)

@@ -37,6 +37,7 @@ from nbagent.store.columns import (
     APPLICATION_ID,
     CORRUPT_ROW,
     OLDEST_VERSION,
+    STORE_ID,
     TABLE_COLUMNS,
     VERSION,
 )
@@ -200,6 +201,30 @@ class Database:
                 _NOT_SAVED.format(problem=_store_error(path, error).message),
                 upgrade,
             )
+
+    @classmethod
+    def open_to_read(cls, path: Path, upgrade: Upgrade, reason: str) -> Database:
+        """Open the file of another owner to read it, and write nothing into its folder.
+
+        Rows of an earlier version are read from a copy in memory, which is migrated.
+
+        Raises:
+            StoreError: the file is no store, or cannot be read by this version.
+        """
+        try:
+            mode = _read_mode(path)
+            version = _version_of(path, mode)
+            if version >= VERSION:
+                if version > VERSION:
+                    _newer_reason(path, version, mode)
+                return cls(_connect(path, mode), path, None, upgrade, read_only=reason)
+            if version < OLDEST_VERSION:
+                raise StoreError(f"{path} is of version {version}, which this nbagent cannot read.")
+            with contextlib.closing(_connect(path, mode)) as source:
+                copy = _open_memory(upgrade, source)
+            return cls(copy, None, None, upgrade, read_only=reason)
+        except _DISK_ERRORS as error:
+            raise _store_error(path, error) from None
 
     @classmethod
     def memory(cls, upgrade: Upgrade) -> Database:
@@ -391,8 +416,10 @@ class Database:
         """The connection for reading, which stays open: to check a file and its schema takes longer
         than most reads."""
         reader = self._reader
-        if reader is not None and reader.in_transaction:  # a read within a read
-            with contextlib.closing(_connect(path, "mode=ro")) as connection:
+        is_nested = reader is not None and reader.in_transaction
+        if is_nested or self.read_only:
+            mode = _read_mode(path) if self.read_only else "mode=ro"
+            with contextlib.closing(_connect(path, mode)) as connection:
                 yield connection
             return
         if reader is None or os.path.islink(path.parent) or _inode(path) != self._reader_inode:
@@ -557,19 +584,74 @@ def _open_elsewhere(home: Path, upgrade: Upgrade) -> Database:
     return Database(_open_memory(upgrade), None, _NOT_SAVED.format(problem=problem), upgrade)
 
 
-def _version_of(path: Path) -> int:
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """Facts about the file of a store, whoever made it."""
+
+    version: int
+    store_id: str
+    """Empty without one."""
+    runs: int = 0
+    last_run_us: int | None = None
+
+
+def read_facts(path: Path, *, count: bool = False) -> StoreFacts | None:
+    """Read facts about a store without writing to its folder; None if there is no store yet.
+
+    Args:
+        count: count the runs, too.
+
+    Raises:
+        StoreError: the file is no store, or cannot be read.
+    """
+    if not os.path.lexists(path) or (os.path.isfile(path) and not os.path.getsize(path)):
+        return None
+    mode = _read_mode(path)
+    try:
+        return _facts_of(path, mode, count)
+    except (*_DISK_ERRORS, *CORRUPT_ROW) as error:
+        if _read_mode(path) == mode:
+            raise _store_error(path, error) from None
+    # Another process has opened it meanwhile, and changed what was read without a lock.
+    try:
+        return _facts_of(path, "mode=ro", count)
+    except (*_DISK_ERRORS, *CORRUPT_ROW) as error:
+        raise _store_error(path, error) from None
+
+
+def _facts_of(path: Path, mode: str, count: bool) -> StoreFacts | None:
+    version = _version_of(path, mode)
+    if not version:
+        return None
+    with contextlib.closing(_connect(path, mode)) as c:
+        has_facts = c.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone()
+        sql = "SELECT value FROM facts WHERE name = ?"
+        row = c.execute(sql, (STORE_ID,)).fetchone() if has_facts else None
+        sql = "SELECT count(*), max(started_at) FROM runs"
+        runs = c.execute(sql).fetchone() if count else (0, None)
+    last = runs[1] if isinstance(runs[1], int) else None
+    return StoreFacts(version, str(row[0]) if row else "", runs[0], last)
+
+
+def _read_mode(path: Path) -> str:
+    """Mode in which reading creates no file beside a store; with a log there are files already."""
+    has_log = os.path.lexists(path.with_name(f"{path.name}-wal"))
+    return "mode=ro" if has_log else "mode=ro&immutable=1"
+
+
+def _version_of(path: Path, mode: str = "mode=rwc") -> int:
     """Version of a store's tables, 0 for an empty file; refuse a file of another program."""
-    with _connected(path) as c:
+    with _connected(path, mode) as c:
         return pragma_value(c, "user_version")
 
 
-def _newer_reason(path: Path, version: int) -> str:
+def _newer_reason(path: Path, version: int, mode: str = "mode=ro") -> str:
     """Reason why nothing can be written to a store of a newer nbagent.
 
     Raises:
         StoreError: it cannot even be read.
     """
-    with _connected(path) as c:
+    with contextlib.closing(_connect(path, mode)) as c:
         sql = "SELECT value FROM facts WHERE name = 'oldest reader'"
         has_facts = c.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone()
         oldest = (c.execute(sql).fetchone() if has_facts else None) or (version,)
@@ -627,14 +709,14 @@ def _connect(path: Path, mode: str = "mode=rwc") -> Connection:
 
 
 @contextlib.contextmanager
-def _connected(path: Path) -> Generator[Connection]:
-    """Open the file of a store to write; what SQLite deletes when it is closed is in its folder."""
+def _connected(path: Path, mode: str = "mode=rwc") -> Generator[Connection]:
+    """Open the file of a store; what SQLite deletes when it is closed is in its folder."""
     with contextlib.closing(open_own_folder(path.parent)) as folder:
-        connection = _connect(path)
+        connection = _connect(path, mode)
         try:
             yield connection
-        finally:
-            run_within(folder.descriptor, connection.close)
+        finally:  # a reader deletes nothing
+            run_within(folder.descriptor if mode == "mode=rwc" else None, connection.close)
 
 
 def _create_file(folder: Folder, path: Path) -> None:

@@ -108,7 +108,11 @@ _OF_SYSTEM = (
     "FROM turns t WHERE t.system_sha = (SELECT +h.n FROM hashes h WHERE h.sha = x.sha) "
     "AND t.run NOT IN (SELECT run FROM forgotten)"
 )
-_TARGET_NODE = '."currentNodeId.set"'
+_TARGET_NODES = (".currentNodeId.set", '."currentNodeId.set"')
+"""Both forms in which an update of a document may name the next step."""
+_NAMES_TARGET = " OR ".join(
+    f"json_type(x.body, x.place || '{key}') = 'text'" for key in _TARGET_NODES
+)
 _TRANSITIONS = f"""(
     SELECT run, turn, position, tool_call_id, ok, error_code, error, workflow, at, agent, node, cut,
         CAST(CASE WHEN cut THEN args ELSE result END AS TEXT) AS body,
@@ -124,7 +128,7 @@ _TRANSITIONS = f"""(
     )
 ) x JOIN runs r ON r.n = x.run
     AND CASE WHEN json_valid(x.body) THEN json_type(x.body, x.place) END = 'object'
-    AND (NOT x.cut OR json_type(x.body, x.place || '{_TARGET_NODE}') = 'text')"""
+    AND (NOT x.cut OR {_NAMES_TARGET})"""
 """Patches of documents that moved a workflow to its next step, or tried to. If the kernel died
 during the patch (`cut`), only its arguments are known, so the target is read from them."""
 LINEAGE = """
@@ -161,7 +165,7 @@ _TRANSITION_COLUMNS = (
         name="to_node",
         dtype="category",
         doc="step that was entered",
-        sql=f"CASE WHEN x.cut THEN {_transition_field(_TARGET_NODE)} "
+        sql=f"CASE WHEN x.cut THEN coalesce({', '.join(map(_transition_field, _TARGET_NODES))}) "
         f"ELSE {_transition_field('.to')} END",
     ),
     Column(

@@ -18,10 +18,10 @@ from pathlib import Path
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import StoreError
 from nbagent.files.opening import open_own_folder
-from nbagent.store.columns import VERSION
+from nbagent.store.columns import STORE_ID, VERSION
 from nbagent.store.database import BACKUP_SUFFIX, Connection, back_up, pragma_value
 from nbagent.store.leases import leases_of
-from nbagent.store.schema import added_statements, create_statements, fact_statements
+from nbagent.store.schema import added_statements, create_statements, fact_statements, set_fact
 from nbagent.store.upkeep import plan_upkeep
 
 _GROWTH = 1.5
@@ -58,8 +58,11 @@ def backup_path(path: Path, version: int) -> Path:
     return path.with_name(f"{path.stem}.v{version}{BACKUP_SUFFIX}.sqlite")
 
 
-def upgrade(connection: Connection, path: Path | None) -> None:
+def upgrade(connection: Connection, path: Path | None, *, store_id: str = "") -> None:
     """Create the tables of an empty database, or migrate a store of an earlier version.
+
+    Args:
+        store_id: the id of a store that is created.
 
     Raises:
         StoreError: a process of an earlier version uses the store, or there is no room for the
@@ -75,6 +78,8 @@ def upgrade(connection: Connection, path: Path | None) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         _apply(connection, version)
+        if not version and store_id:
+            set_fact(connection, STORE_ID, store_id)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

@@ -24,7 +24,14 @@ from nbagent.contracts.records import (
     RunSummary,
     trim_result,
 )
-from nbagent.store.columns import CORRUPT_ROW, TABLE_COLUMNS, TABLES, Column, hash_sql
+from nbagent.store.columns import (
+    CORRUPT_ROW,
+    LAST_FOREIGN_RUN,
+    TABLE_COLUMNS,
+    TABLES,
+    Column,
+    hash_sql,
+)
 from nbagent.store.database import Connection
 from nbagent.store.frame_queries import FRAMES, LINEAGE
 from nbagent.store.record_cells import from_us
@@ -53,6 +60,9 @@ _ROW_ORDERS = {
     "messages": "position",
     "open": "run",
 }
+_IS_FOREIGN = (
+    "SELECT 1 FROM runs WHERE run_id = ? AND n <= (SELECT value FROM facts WHERE name = ?)"
+)
 _NO_END = 2**62
 # A range instead of LIKE, so that the index on run_id is used. Ids are hex digits, all below `g`.
 _FIND_RUN = (
@@ -269,6 +279,11 @@ class StoreReader(ABC):
             parent = nodes.get(run.parent_id or "")
             (roots if parent is None else parent.children).append(node)
         return roots
+
+    def is_foreign(self, run_id: str) -> bool:
+        """True if the run was there when the store was taken over: anybody may have made it."""
+        with self.reading() as c:
+            return c.execute(_IS_FOREIGN, (run_id, LAST_FOREIGN_RUN)).fetchone() is not None
 
     def conversation(self, run_id: str) -> tuple[Message, ...]:
         """All messages up to the end of a run: those shared with its ancestors, then its own."""

@@ -15,7 +15,15 @@ from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 from nbagent.contracts.canonical import dump_json, load_json, sha256_hex, sha_of
-from nbagent.contracts.messages import ImagePart, Message, Part, TextPart, ToolCall, parse_arguments
+from nbagent.contracts.messages import (
+    DIRECTIVE_STARTS,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    ToolCall,
+    parse_arguments,
+)
 from nbagent.contracts.model import ToolSpec, Usage
 from nbagent.contracts.records import (
     SUMMARY_CHARS,
@@ -233,22 +241,30 @@ def rows_of_record(run: RunRecord) -> Rows:
         ends.update(dict.fromkeys(positions, turn_end_us(turn)))
         for table, added_rows in turn_rows(turn, added, provider, positions.start).items():
             rows[table] += added_rows
-    first_messages = run.messages[: min(ends, default=len(run.messages))]
-    # The person's messages end with the prompt; directives follow it before the first turn.
-    n_from_person = max(
-        (i + 1 for i, message in enumerate(first_messages) if message.text == run.prompt),
-        default=None,
-    )
-    if n_from_person is None:
-        n_from_person = 0 if run.kind == "resume" else len(first_messages)
+    n_first = _count_first_messages(run, run.messages[: min(ends, default=len(run.messages))])
     at = to_us(run.started_at)
     for position, message in enumerate(run.messages):
         at = ends.get(position, at)
         if position not in ends:
-            source = "person" if position < n_from_person else "directive"
-            source = "copy" if position < len(run.copied) else source
+            is_first = position < max(n_first, len(run.copied))
+            source = source_of_first(run, position) if is_first else "directive"
             rows["messages"].append(message_row(message, position, source, at))
     return rows | {"texts": text_rows(run.system_prompts, run.toolsets)}
+
+
+def _count_first_messages(run: RunRecord, before_turns: Sequence[Message]) -> int:
+    """Count the messages that the run began with, of those before its first turn."""
+    n_with_prompt = (i + 1 for i, item in enumerate(before_turns) if item.text == run.prompt)
+    n_default = 0 if run.kind == "resume" else len(before_turns)
+    return max(n_with_prompt, default=len(before_turns) if run.workflow else n_default)
+
+
+def source_of_first(run: RunRecord, position: int) -> str:
+    """Return the source of a message that a run begins with."""
+    if position < len(run.copied):
+        return "copy"
+    is_directive = run.workflow and run.messages[position].text.startswith(DIRECTIVE_STARTS)
+    return "directive" if is_directive else "person"
 
 
 def text_rows(prompts: Mapping[str, str], toolsets: Mapping[str, Sequence[ToolSpec]]) -> list[Row]:

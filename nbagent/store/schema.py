@@ -10,6 +10,7 @@ from nbagent.store.columns import (
     added_columns,
     create_table,
 )
+from nbagent.store.database import Connection
 
 SORTED_BY_INDEX = ("started_at", "cost_usd", "total_tokens", "duration_ms")
 """Columns by which a history is sorted without reading all runs."""
@@ -70,3 +71,8 @@ def fact_statements() -> list[str]:
         f"PRAGMA application_id = {APPLICATION_ID}",
         f"PRAGMA user_version = {VERSION}",
     ]
+
+
+def set_fact(c: Connection, name: str, value: str | int) -> None:
+    """Write a fact about the file."""
+    c.execute("INSERT OR REPLACE INTO facts(name, value) VALUES(?, ?)", (name, value))

@@ -24,8 +24,14 @@ from nbagent.contracts.events import (
     TurnFinished,
 )
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.store.columns import TABLE_COLUMNS, TABLES, TABLES_OF_RUN
-from nbagent.store.database import Connection, Database, Locked
+from nbagent.store.columns import (
+    LAST_FOREIGN_RUN,
+    STORE_ID,
+    TABLE_COLUMNS,
+    TABLES,
+    TABLES_OF_RUN,
+)
+from nbagent.store.database import FILE_NAME, Connection, Database, Locked
 from nbagent.store.deletion import delete_runs
 from nbagent.store.leases import RUN_INTERRUPTED, Lease, as_interrupted, leases_of
 from nbagent.store.migrations import upgrade
@@ -37,11 +43,13 @@ from nbagent.store.rows import (
     message_row,
     rows_of_record,
     run_row,
+    source_of_first,
     text_rows,
     tool_run_row,
     turn_end_us,
     turn_rows,
 )
+from nbagent.store.schema import set_fact
 from nbagent.store.text_index import RUNS_A_BLOCK, drop_block_of
 from nbagent.store.upkeep import NOTE_PROMPT, UpkeepThread, delete_slice, has_slices, has_upkeep
 
@@ -77,7 +85,9 @@ _UPSERTS = {
 # its other rows may still be there.
 _NEXT_RUN = (
     "coalesce(?, (SELECT max(n) FROM (SELECT max(n) AS n FROM runs UNION ALL "
-    "SELECT max(run) FROM forgotten)) + 1, 1)"
+    "SELECT max(run) FROM forgotten UNION ALL "
+    # The number of a deleted foreign run would make a new run a foreign one.
+    f"SELECT value FROM facts WHERE name = '{LAST_FOREIGN_RUN}')) + 1, 1)"
 )
 # The end of a run does not change these. Without them an UPDATE writes four indexes instead of all.
 _FROM_START = frozenset(
@@ -129,18 +139,33 @@ class Store(StoreReader):
             self._upkeep.wake()
 
     @classmethod
-    def open(cls, home: Path) -> Store:
+    def open(cls, home: Path, *, store_id: str = "") -> Store:
         """Open or create the store in a folder; if that fails, in memory with a warning.
+
+        Args:
+            store_id: the id of a store that is created.
 
         Raises:
             StoreError: the file belongs to another program, to a newer nbagent, or is locked.
         """
-        database = Database.open(home, upgrade)
+        database = Database.open(home, partial(upgrade, store_id=store_id))
         try:
             return cls(database)
         except BaseException:  # locked by another process, or interrupted
             database.close()
             raise
+
+    @classmethod
+    def open_to_read(cls, home: Path, reason: str) -> Store:
+        """Open the store of another owner. Nothing is written to its file, and none is created.
+
+        Args:
+            reason: the reason why nothing can be written, with what to do.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        return cls(Database.open_to_read(home / FILE_NAME, upgrade, reason))
 
     @classmethod
     def memory(cls) -> Store:
@@ -154,6 +179,31 @@ class Store(StoreReader):
     @property
     def path(self) -> Path | None:
         return self.database.path
+
+    @property
+    def read_only(self) -> str:
+        """Reason why nothing can be written; empty if it can."""
+        return self.database.read_only
+
+    def store_id(self) -> str:
+        """Id of the store; empty without one."""
+        with self.database.reading() as c:
+            row = c.execute("SELECT value FROM facts WHERE name = ?", (STORE_ID,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def take_over(self, store_id: str) -> None:
+        """Make another owner's store the person's own. Its runs stay marked as foreign."""
+
+        def work(c: Connection) -> None:
+            newest = c.execute("SELECT coalesce(max(n), 0) FROM runs").fetchone()[0]
+            set_fact(c, LAST_FOREIGN_RUN, newest)
+            set_fact(c, STORE_ID, store_id)
+
+        self.database.transact(work)
+
+    def set_store_id(self, store_id: str) -> None:
+        """Write another id, so that no entry fits any more."""
+        self.database.transact(lambda c: set_fact(c, STORE_ID, store_id))
 
     def on_warning(self, callback: Callable[[str], None]) -> None:
         """Call a function with the warning if the file can no longer be written."""
@@ -232,9 +282,8 @@ class Store(StoreReader):
             started = row["started_at"]
             c.execute(NOTE_PROMPT, ("template", row["template_sha"], started, started))
         at = to_us(run.started_at)
-        copied = len(run.copied)
         rows = [
-            message_row(message, i, "copy" if i < copied else "person", at)
+            message_row(message, i, source_of_first(run, i), at)
             for i, message in enumerate(run.messages)
         ]
         upsert(c, "messages", rows, run=row["n"])

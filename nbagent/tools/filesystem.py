@@ -237,7 +237,8 @@ class FileHost(MethodHost):
             newText: what comes in its place; empty deletes it.
             diff: a unified diff of this one file.
             operation: "updateFrontmatter" changes keys of the YAML front matter.
-            update: these keys and their new values; null deletes.
+            update: for each key {"set": value}, {"append": [items]} or its new value; null deletes.
+                An object in "set" sets its names and keeps the others of that key.
             ifMatchSha256: from fs.read.
         """
 
@@ -292,9 +293,9 @@ class FileHost(MethodHost):
                 data = make(state.data)
             max_bytes = self._limits.max_write_bytes
             if len(data) > max_bytes:
-                why = (
-                    f"would have {len(data):,} bytes, and {max_bytes:,} may be written; write less"
-                )
+                why = f"would have {len(data):,} bytes, over the limit of {max_bytes:,} "
+                why += "(max_write_bytes); write less, or ask the person to raise it with "
+                why += "nbagent.configure(max_write_bytes=…)"
                 raise _refusal(location, why, "E_WRITE_LIMIT", bytes=len(data), maxBytes=max_bytes)
             return data
 
@@ -322,6 +323,7 @@ class FileHost(MethodHost):
             return ToolResult(ok=True, data={**answer, **details})
 
         verb = "change" if state.sha else "create"
+        canonical = self._mounts.canonical_path(location.mount, location.parts)
         preview = CallPreview(
             # `@state` belongs to nbagent, so a change there needs no question.
             ruling="allow" if location.mount.name == STATE else "ask",
@@ -329,6 +331,10 @@ class FileHost(MethodHost):
             # The person saw a diff from this content: a yes is for no other one.
             approval_key=sha256_hex(f"{location.identity} {state.sha or 'absent'}"),
             pieces=(_change_preview(location, state, new),),
+            # For the session a yes is for the file: its content is another one after each write.
+            session_scope="this file",
+            session_file=visible(canonical),
+            session_key=sha256_hex(f"{location.identity} {canonical}"),
         )
         return _CallPlan(location, preview, work)
 

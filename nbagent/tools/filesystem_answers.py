@@ -118,8 +118,9 @@ def _image_result(data: bytes, facts: dict[str, Any]) -> ToolResult:
 
 def _too_large(location: MountedPath, size: int, max_bytes: int) -> ToolError:
     return ToolError(
-        f"{visible(location.text)} has {size:,} bytes, and {max_bytes:,} may be read at once; read "
-        "a part of it with offset and limit, or find the place with fs.search",
+        f"{visible(location.text)} has {size:,} bytes, over the limit of {max_bytes:,} "
+        "(max_read_bytes); read a part of it with offset and limit, find the place with fs.search, "
+        "or ask the person to raise it with nbagent.configure(max_read_bytes=…)",
         code="E_READ_LIMIT",
         details={"bytes": size, "maxBytes": max_bytes},
     )

@@ -15,6 +15,12 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, assert_never
 
 from nbagent.contracts.approval import CallPreview
+from nbagent.contracts.built_in_hosts import (
+    BUILT_IN_HOSTS,
+    BuiltInHost,
+    built_in_host,
+    host_part,
+)
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.model import ToolSpec
@@ -23,16 +29,15 @@ from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.tools.host_config import HostConfig, HostSource
 from nbagent.tools.mcp.server import McpServer
-from nbagent.tools.tool_names import (
-    BUILT_IN_HOSTS,
-    SKILL_TOOLS,
-    BuiltInHost,
-    check_tool_name,
-    unknown_call_error,
-)
+from nbagent.tools.tool_names import check_tool_name, unknown_call_error
 
 ENTRY_POINT_GROUP = "nbagent.tools"
 _BUILT_IN_NAMES = ("fs", "skills", "notebook", "mcp")
+
+
+def _name_of(host: ToolHost) -> str:
+    # A person's own host may have no name; its class has one.
+    return getattr(host, "name", "") or type(host).__name__
 
 
 class HostSet:
@@ -62,7 +67,7 @@ class HostSet:
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        return tuple(host.name for host in self._hosts)
+        return tuple(map(_name_of, self._hosts))
 
     @property
     def all_specs(self) -> tuple[ToolSpec, ...]:
@@ -99,17 +104,17 @@ class HostSet:
         owner = self._owners.get(name)
         if owner is None:
             try:
-                check_tool_name(name, host.name)
+                check_tool_name(name, _name_of(host))
             except UsageError as error:
                 if self._has_listed:
                     return None
-                raise UsageError(f"tool host {host.name!r}: {error.message}") from None
+                raise UsageError(f"tool host {_name_of(host)!r}: {error.message}") from None
             self._owners[name] = host
             return host
         if owner is not host and not self._has_listed:
             raise UsageError(
-                f"the tool hosts {owner.name!r} and {host.name!r} both have a tool {name!r}; "
-                "rename one of them or leave it out with --tools"
+                f"the tool hosts {_name_of(owner)!r} and {_name_of(host)!r} both have a tool "
+                f"{name!r}; rename one of them or leave it out with --tools"
             )
         return owner
 
@@ -147,13 +152,10 @@ def host_names() -> tuple[str, ...]:
 
 def host_module(name: str) -> str | None:
     """Module or entry point of the host that has this name or tool; None if there is none."""
-    first = name.partition(":")[0].partition(".")[0]
-    if first in BUILT_IN_HOSTS or first in _installed_hosts():
-        return BUILT_IN_HOSTS.get(first, first)
-    if name in SKILL_TOOLS:
-        return "skills"
-    # Tools of MCP servers are called `server__tool`.
-    return "mcp" if "__" in name.strip("_") else None
+    first = host_part(name)
+    if first not in BUILT_IN_HOSTS and first in _installed_hosts():
+        return first
+    return built_in_host(name)
 
 
 def open_hosts(names: Iterable[str], config: HostConfig) -> list[ToolHost]:

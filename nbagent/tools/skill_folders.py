@@ -22,12 +22,11 @@ from nbagent.shown.texts import without_folders
 
 FOLDERS = (".agents/skills", ".claude/skills", ".nbagent/skills")
 """The folders that clients of Agent Skills share, Claude Code's, and nbagent's own."""
-_SKILL_FILE = "SKILL.md"
+SKILL_FILE = "SKILL.md"
 # Other clients of Agent Skills search 4 to 6 levels and at most 2,000 folders.
 _MAX_DEPTH = 6
 _MAX_FOLDERS = 2_000
 _MAX_LISTED_FILES = 500
-_MAX_FINGERPRINTED = 1_000
 _MAX_SKILL_BYTES = 2_000_000
 # The format allows 64 and 1,024; some published skills have a longer description.
 _NAME_CHARS, _DESCRIPTION_CHARS = 64, 2_000
@@ -50,9 +49,12 @@ class Skill:
         """Its folder, absolute, links resolved."""
         return self.mount.root
 
-    def read(self, file: str, *, max_bytes: int) -> bytes:
-        """Read a file; raise ToolError if it is missing, too large or its name looks secret."""
-        data = _read_file(self.mount, file, max_bytes=max_bytes)
+    def read(self, file: str, *, max_bytes: int, limit: str = "") -> bytes:
+        """Read a file; raise ToolError if it is missing, too large or its name looks secret.
+
+        `limit` is the option that sets `max_bytes`, if one does.
+        """
+        data = _read_file(self.mount, file, max_bytes=max_bytes, limit=limit)
         if looks_secret(file):
             why = f"{visible(file)} looks like it holds a secret and is not read; ask the person"
             raise ToolError(why, code="E_DENIED")
@@ -63,17 +65,9 @@ class Skill:
         regular = (
             name
             for name, path in _files_below(self.root)
-            if path.is_file() and not path.is_symlink() and name != _SKILL_FILE and _is_listed(name)
+            if path.is_file() and not path.is_symlink() and name != SKILL_FILE and _is_listed(name)
         )
         return sorted(islice(regular, _MAX_LISTED_FILES))
-
-    def fingerprint(self) -> list[list[object]]:
-        """Names, sizes and times of its first 1,000 files, hidden ones included.
-
-        Approvals of scripts depend on it: a script can import every file of its skill.
-        """
-        entries = islice(_files_below(self.root), _MAX_FINGERPRINTED)
-        return [[os.fsencode(name).hex(), *_file_state(path)] for name, path in entries]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +146,7 @@ def _skill_folders(
         # `visited` also ends loops of links.
         elif real not in visited:
             visited.add(real)
-            if _SKILL_FILE in names:
+            if SKILL_FILE in names:
                 yield real
             else:
                 # `os.walk` enters the folders in this list; a skill in a skill is not searched for.
@@ -179,19 +173,10 @@ def _files_below(root: Path) -> Iterator[tuple[str, Path]]:
             yield (folder / name).relative_to(root).as_posix(), folder / name
 
 
-def _file_state(path: Path) -> tuple[object, ...]:
-    try:
-        # The state of a link's target, because a script would import the target.
-        state = path.stat()
-    except OSError:
-        return ("not there",)
-    return (state.st_size, state.st_mtime_ns, state.st_ctime_ns)
-
-
 def _load_skill(folder: Path, warnings: list[str]) -> Skill | None:
     mount = Mount("@skill", folder)
     try:
-        raw = _read_file(mount, _SKILL_FILE, max_bytes=_MAX_SKILL_BYTES)
+        raw = _read_file(mount, SKILL_FILE, max_bytes=_MAX_SKILL_BYTES)
         matter = read_frontmatter(raw.decode("utf-8", "replace"))
         fields = matter.mapping
         description = _single_line(fields.get("description"))
@@ -214,10 +199,13 @@ def _single_line(value: object) -> str:
     return " ".join(str(value).split()) if value is not None else ""
 
 
-def _read_file(mount: Mount, file: str, *, max_bytes: int) -> bytes:
+def _read_file(mount: Mount, file: str, *, max_bytes: int, limit: str = "") -> bytes:
     data = read_state(Mounts([mount]).locate(f"{mount.name}/{file}")).data
     if data is None:
         raise ToolError(f"there is no file {visible(file)}", code="ENOENT")
     if len(data) > max_bytes:
-        raise ToolError(f"{visible(file)} has more than {max_bytes:,} bytes", code="E_READ_LIMIT")
+        how = f"ask the person to raise it with nbagent.configure({limit}=…)"
+        what = f"the limit ({limit}); {how}" if limit else "the fixed limit; make it smaller"
+        why = f"{visible(file)} has more than {max_bytes:,} bytes, {what}"
+        raise ToolError(why, code="E_READ_LIMIT")
     return data

@@ -12,7 +12,8 @@ import re
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -36,7 +37,8 @@ from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_leve
 from nbagent.tools.functions.definition import method_tool
 from nbagent.tools.functions.host import MethodHost
 from nbagent.tools.host_config import HostConfig
-from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
+from nbagent.tools.skill_files import SkillFile, copy_files, hash_files
+from nbagent.tools.skill_folders import SKILL_FILE, FoundSkills, Skill, find_skills
 from nbagent.tools.tool_names import name_list
 
 HOST = "skills"
@@ -106,7 +108,8 @@ class SkillHost(MethodHost):
         """Read a skill's instructions and the list of its files, or one of these files."""
         skill = self._skill(skill_name)
         if file is not None:
-            data = skill.read(file, max_bytes=self._policy.limits.max_read_bytes)
+            max_bytes = self._policy.limits.max_read_bytes
+            data = skill.read(file, max_bytes=max_bytes, limit="max_read_bytes")
             if b"\0" in data[:8192]:
                 why = f"{file} is no text ({len(data):,} bytes); use it in a script"
                 raise ToolError(why, code="E_INVALID_ARGUMENTS")
@@ -158,7 +161,8 @@ class SkillHost(MethodHost):
             ),
             isolation=level.name,
         )
-        return _ScriptCall(skill, job, level, path, skill.fingerprint())
+        files = hash_files(skill.root, max_bytes=limits.script_disk_bytes)
+        return _ScriptCall(skill, job, level, path, files)
 
     def _skill(self, name: str) -> Skill:
         skill = self._skills.get(name.strip())
@@ -177,8 +181,8 @@ class _ScriptCall:
     level: ActiveIsolation
     path: str
     """Below the skill's folder; empty for code that the model wrote."""
-    skill_fingerprint: list[list[object]]
-    """State of the skill's files when the script was read; the script can import them."""
+    files: tuple[SkillFile, ...]
+    """The skill's files when the script was read; the script can import or read them."""
 
     @property
     def preview(self) -> CallPreview:
@@ -188,6 +192,11 @@ class _ScriptCall:
         apart = self.level.is_isolated
         code = source.decode("utf-8", "replace")
         pieces = [PreviewPiece(label, code, "code", ("skill_name", "script"))]
+        others = [file for file in self.files if file.name not in (self.path, SKILL_FILE)]
+        if others:
+            # Code first: it runs when the script imports it.
+            lines = "\n".join(f.line for f in sorted(others, key=lambda file: not file.is_code))
+            pieces.append(PreviewPiece("files that it can import or read", lines))
         pieces.append(PreviewPiece("isolation", f"{self.level.name}: {self.level.why}"))
         how = "isolated" if apart else "NOT isolated from your files"
         return CallPreview(
@@ -196,7 +205,12 @@ class _ScriptCall:
             why=f"run {label}, {how} ({self.level.name})",
             pieces=tuple(pieces),
             approval_key=sha_of(
-                [sha256_hex(source), self.level.name, str(skill.root), self.skill_fingerprint]
+                [
+                    sha256_hex(source),
+                    self.level.name,
+                    str(skill.root),
+                    [file.key for file in self.files],
+                ]
             ),
         )
 
@@ -205,10 +219,10 @@ class _ScriptCall:
         stop, began_ms = CancelToken(), monotonic_ms()
 
         def run() -> ScriptResult:
-            if context.approved and self.skill.fingerprint() != self.skill_fingerprint:
-                why = "files of the skill changed after the script was approved; call it again"
-                raise ToolError(why, code="E_PRECONDITION_FAILED")
-            return run_script(self.job, stop=stop)
+            files = self.files if context.approved else None
+            max_bytes = self.job.limits.disk_bytes
+            fill = partial(copy_files, self.skill.root, files=files, max_bytes=max_bytes)
+            return run_script(replace(self.job, fill=fill), stop=stop)
 
         # Not interruptible, and shielded: a stop goes to the script, whose end is waited for.
         work = asyncio.ensure_future(
@@ -263,7 +277,8 @@ def _script_source(skill: Skill, script: str) -> tuple[bytes, str]:
     source = script.encode("utf-8", "surrogatepass")
     if len(source) > _MAX_SCRIPT_BYTES:
         raise ToolError(
-            f"the script has more than {_MAX_SCRIPT_BYTES:,} bytes; write a shorter one",
+            f"the script has more than {_MAX_SCRIPT_BYTES:,} bytes, the fixed limit; write a "
+            "shorter one",
             code="E_WRITE_LIMIT",
         )
     return source, ""

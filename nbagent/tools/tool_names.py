@@ -6,23 +6,10 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
+from nbagent.contracts.built_in_hosts import BUILT_IN_HOSTS, SKILL_TOOLS
 from nbagent.contracts.errors import ToolError, UsageError
 
-BuiltInHost = Literal["filesystem", "skills", "notebook", "mcp"]
-
-BUILT_IN_HOSTS: dict[str, BuiltInHost] = {
-    "fs": "filesystem",
-    "filesystem": "filesystem",
-    "skills": "skills",
-    "mcp": "mcp",
-    "nb": "notebook",
-    "notebook": "notebook",
-}
-"""Built-in host by the names that select it. `hosts._built_in_opener` imports its module."""
-SKILL_TOOLS = ("list_skills", "get_skill", "run_python_script")
-"""Built-in tools whose names do not begin with the name of their host."""
 FUNCTION_HOST = "functions"
 """Host of the notebook's own `@nbagent.tool` functions."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")

@@ -71,7 +71,8 @@ class LivePicture:
         self._clock = clock
         self._lock = threading.RLock()  # reentrant: `apply` reads the open questions too
         self._run = run
-        self._state, self._start_ms, self._n_asked = LiveState(), clock(), 0
+        self._state, self._start_ms = LiveState(), clock()
+        self._asked: dict[str, Question] = {}
 
     def apply(self, event: events.Event) -> list[Op]:
         """Apply one event; return the ops for the pages."""
@@ -96,6 +97,11 @@ class LivePicture:
     def open_question(self, question_id: str) -> Question | None:
         """Return the open question with that id; None if it is not open."""
         return dict(self.open_questions()).get(question_id)
+
+    def asked_question(self, question_id: str) -> Question | None:
+        """Return the question with that id, also if it was answered since."""
+        with self._lock:
+            return self._asked.get(question_id)
 
     def open_questions(self) -> list[tuple[str, Question]]:
         """Return the open questions with their ids, oldest first."""
@@ -260,8 +266,8 @@ class LivePicture:
     def _question_asked(self, event: events.ApprovalRequested) -> list[Op]:
         turn_id, question = event.turn_id, event.question
         # The same call may be asked about again; a late answer must not answer the new question.
-        self._n_asked += 1
-        question_id = f"{turn_id}/{event.tool_call_id}/{self._n_asked}"
+        question_id = f"{turn_id}/{event.tool_call_id}/{len(self._asked) + 1}"
+        self._asked[question_id] = question
         self._state.open_questions[card_key(turn_id, event.tool_call_id)] = (question_id, question)
         known = self._tool_run(turn_id, event.tool_call_id, event.tool_name)
         fields = {"args": event.args, "display_name": question.display_name}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nbagent.contracts.approval import PersonAnswer, PreviewPiece, Question
-from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.canonical import canonical_json, json_object, load_json
 from nbagent.contracts.messages import MAX_DEPTH, is_storable_json
 from nbagent.contracts.secrets import redact
 from nbagent.view.node import Node, h, line
@@ -196,7 +196,8 @@ def _diff_lines(text: str) -> list[Node]:
 def _answer_buttons(question: Question) -> Node:
     once = h("button", "nba-go", "Allow once", data_do="once", title="allow this call once")
     scope = sanitize_exact(question.scope)
-    session = h("button", "", f"Allow {scope} for the session", data_do="session")
+    title = f"{scope} is not asked about again in this session; its cards show what it did"
+    session = h("button", "", f"Allow {scope} for the session", data_do="session", title=title)
     fields = [_field(name, value) for name, value in question.arguments.items()]
     edit = _form("nba-edit", "Edit…", fields, "once", "Allow with these arguments")
     reason = h("label", "", "reason (sent to the model)", h("input", "", data_field="reason"))
@@ -242,7 +243,8 @@ def read_answer(message: Mapping[str, Any], question: Question) -> PersonAnswer 
     arguments = read_fields(message.get("fields", {}), question)
     if not isinstance(arguments, dict):
         return arguments
-    if arguments == question.arguments:
+    # As JSON: Python's own `==` takes true, 1 and 1.0 for equal.
+    if canonical_json(arguments) == canonical_json(question.arguments):
         return PersonAnswer(choice=choice)
     # Edited arguments make another call, so an approval for the session does not cover it.
     return PersonAnswer(choice="once", arguments=arguments)

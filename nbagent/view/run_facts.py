@@ -289,7 +289,8 @@ def tool_notes(run: ToolRun) -> list[str]:
     if run.repeat_n > 1:
         notes.append(f"call number {run.repeat_n} with these arguments")
     if run.truncated:
-        notes.append("the result was shortened before the model saw it")
+        limit = " (max_result_chars)" if run.host == "functions" else ""
+        notes.append(f"the result was shortened to the tool's limit{limit} before the model saw it")
     return [*notes, *map(note_text, run.notes)]
 
 

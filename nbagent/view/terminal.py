@@ -20,7 +20,7 @@ from typing import Any, assert_never, cast
 from nbagent.contracts import events
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.contracts.secrets import StreamFilter
+from nbagent.contracts.secrets import StreamFilter, redact_json
 from nbagent.view import run_facts, run_status
 from nbagent.view.batch import BatchProgress, batch_line, batch_text, end_text
 from nbagent.view.node import text_of
@@ -82,8 +82,70 @@ def _decision_line(run: ToolRun) -> str:
     return run_facts.decision_text(run) + why
 
 
-class PlainPrinter:
-    """Prints a run while it runs: each call once with the time of day, and streaming text.
+class CallPrinter:
+    """Prints the calls of a run while it runs: a line when a call begins, one when it ends.
+
+    Also what makes a person wait: progress, questions, retries.
+    """
+
+    name = "calls"
+
+    def __init__(self, write: Callable[[str], object], *, asked_by_input: bool = False) -> None:
+        """Print by `write`, which gets lines or pieces of lines, `\\n` included.
+
+        Args:
+            write: for example `sys.stdout.write`.
+            asked_by_input: True if `ask_by_input` prints the questions, in another thread. Printed
+                here too, a question could appear between its prompt and the typed answer.
+        """
+        self._write = write
+        self._asked_by_input = asked_by_input
+
+    def handle(self, event: events.Event) -> None:
+        """Print an event of a call or a wait; leave out all others."""
+        match event:
+            case events.ToolCallStarted():
+                self._line(f"{event.turn_id}  ▸ {_started_text(event)}")
+            case events.ToolCallFinished(turn_id=turn_id, tool_run=run):
+                self._call(turn_id, run)
+            case events.ToolProgress() if event.text:
+                self._line(f"     {sanitize_value(event.text)}")
+            case events.ApprovalRequested(question=question) if not self._asked_by_input:
+                self._line(f"{event.turn_id}  {question_text(question)}")
+            case events.Retrying():
+                why = run_status.error_text(event.error) or sanitize_value(event.text)
+                self._line(f"     again in {event.wait_s:.1f} s: {why}")
+            case events.Waiting(text=text) if text:
+                self._line(f"     {sanitize_value(text)}")
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Every line is complete."""
+
+    def _line(self, text: str) -> None:
+        self._write(f"{text}\n")
+
+    def _call(self, turn_id: str, run: ToolRun) -> None:
+        clock = (run.started_at or utc_now()).astimezone().strftime("%H:%M:%S")
+        where = run_facts.execution_text(run)
+        text = text_of(call_node(run))
+        self._line(f"{turn_id}  {clock} {text}{f'  ({where})' if where else ''}")
+        if run.approval:
+            self._line(f"     {_decision_line(run)}")
+        for detail in sanitize_value(run.error_detail or "").splitlines():
+            self._line(f"     {detail}")
+
+
+def _started_text(event: events.ToolCallStarted) -> str:
+    """`population(city="Oslo") …`."""
+    name = event.display_name or event.tool_name
+    run = ToolRun(tool_call_id=event.tool_call_id, tool_name=name, args=redact_json(event.args))
+    return text_of(call_node(run))
+
+
+class PlainPrinter(CallPrinter):
+    """Prints a run while it runs: its calls, streaming text, and the end of each turn.
 
     If `rich` is installed and the terminal shows colours, a complete answer is rendered instead.
     """
@@ -93,17 +155,9 @@ class PlainPrinter:
     def __init__(
         self, write: Callable[[str], object], *, asked_by_input: bool = False, renders: bool = False
     ) -> None:
-        """Print by `write`, which gets lines or pieces of lines, `\\n` included.
-
-        Args:
-            write: for example `sys.stdout.write`.
-            asked_by_input: True if `ask_by_input` prints the questions, in another thread. Printed
-                here too, a question could appear between its prompt and the typed answer.
-            renders: True renders Markdown by `rich` if that is installed.
-        """
-        self._write = write
+        """Print by `write`; see `CallPrinter`. `renders` renders Markdown by `rich` if it can."""
+        super().__init__(write, asked_by_input=asked_by_input)
         self._renders = renders and find_spec("rich") is not None
-        self._asked_by_input = asked_by_input
         self._open = ""
         """Kind of the unfinished last line: `text`, `reasoning`, or empty if there is none."""
         self._filter = StreamFilter()
@@ -120,35 +174,28 @@ class PlainPrinter:
                 self._stream_piece("text", turn_id, text)
             case events.ReasoningDelta(turn_id=turn_id, text=text):
                 self._stream_piece("reasoning", turn_id, text)
-            case events.ToolCallFinished(turn_id=turn_id, tool_run=run):
-                self._call(turn_id, run)
-            case events.ToolProgress() if event.text:
-                self._line(f"     {sanitize_value(event.text)}")
-            case events.ApprovalRequested(question=question) if not self._asked_by_input:
-                self._line(f"{event.turn_id}  {question_text(question)}")
-            case events.Retrying():
-                why = run_status.error_text(event.error) or sanitize_value(event.text)
-                self._line(f"     again in {event.wait_s:.1f} s: {why}")
-            case events.Waiting(text=text) if text:
-                self._line(f"     {sanitize_value(text)}")
             case events.Notice(level=level, text=text):
                 self._line(f"     {'note' if level == 'info' else level}: {sanitize_value(text)}")
             case events.TurnFinished(turn=turn):
                 self._turn(turn)
             case events.RunFinished(run=run):
                 self._end(run)
-            case events.ToolProgress() | events.Waiting():
-                pass  # without a text there is nothing to print
-            case events.ApprovalRequested():
-                pass  # `ask_by_input` prints the question itself
+            case (
+                events.ToolCallStarted()
+                | events.ToolProgress()
+                | events.ToolCallFinished()
+                | events.ApprovalRequested()
+                | events.Retrying()
+                | events.Waiting()
+            ):
+                super().handle(event)
             case (
                 events.TurnStarted()
                 | events.ToolCallDelta()
                 | events.ResponseReceived()
-                | events.ToolCallStarted()
                 | events.MessagesAdded()
             ):
-                pass  # a turn and a call are printed once, when they end
+                pass  # a turn is printed once, when it ends
             case _:
                 assert_never(event)
 
@@ -186,14 +233,7 @@ class PlainPrinter:
 
     def _call(self, turn_id: str, run: ToolRun) -> None:
         self._ended.add((turn_id, run.tool_call_id))
-        clock = (run.started_at or utc_now()).astimezone().strftime("%H:%M:%S")
-        where = run_facts.execution_text(run)
-        text = text_of(call_node(run))
-        self._line(f"{turn_id}  {clock} {text}{f'  ({where})' if where else ''}")
-        if run.approval:
-            self._line(f"     {_decision_line(run)}")
-        for detail in sanitize_value(run.error_detail or "").splitlines():
-            self._line(f"     {detail}")
+        super()._call(turn_id, run)
 
     def _turn(self, turn: EngineTurn) -> None:
         self._break()

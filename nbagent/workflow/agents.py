@@ -2,6 +2,11 @@
 
 Owns the three forms of such a file (Markdown, YAML, SKILL.md), their keys, and the loading of files
 that an agent needs before everything else. The texts for the model are in `composer`.
+
+A file of a project or a package is a stranger's. The person who names its agent chooses its texts
+and nothing else: `tools` only hides tools of the run, `model` counts only if the person allowed it
+(`session.project_trust`) and for the provider in use, `load:` reads what `fs.read` may read without
+a question, and no key of a file names a server, key, header, mount or rule.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -227,7 +233,13 @@ def load_agent(
                 )
         problems.sort(key=lambda fault: fault.line or 0)
         raise PackageError(f"the agent {visible(name)!r}", tuple(problems))
-    return spec
+    return replace(spec, is_own=_is_own(file))
+
+
+def _is_own(file: Path) -> bool:
+    """True if a file is in the home folder's folders of agents."""
+    real, home = Path(os.path.realpath(file)), Path.home()
+    return any(real.is_relative_to(os.path.realpath(home / folder)) for folder in FOLDERS)
 
 
 def _file_of(name: str, files: Mapping[str, Path]) -> Path:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 
 from nbagent.contracts.call_patterns import call_pattern
@@ -34,6 +35,8 @@ from nbagent.workflow.prompts import (
 )
 from nbagent.workflow.state import PATH, State, read_state
 from nbagent.workflow.updates import StateGuard
+
+_USER_INPUT = "USER_INPUT\n"
 
 
 def missing_tool_reason(agent: AgentSpec | None, spec: ToolSpec) -> str:
@@ -154,10 +157,24 @@ class WorkflowRun:
             "continues from it with an empty conversation."
         )
 
-    def user_message(self, parts: Sequence[Part]) -> Message:
-        """Make the message of a person's input for the current step."""
+    def input_messages(self, parts: Sequence[Part]) -> tuple[Message, ...]:
+        """Make directive, brief and the person's input, in this order, for the current step."""
+        # The words come last: models follow most what they read last.
+        self._briefed_visit = self.state.visit
+        return (*self.step_messages(self.kind), self._user_message(parts))
+
+    def skip_second_brief(self, earlier: Sequence[Message]) -> None:
+        """Send no brief again if the conversation ends with input that the model did not answer."""
+        end = takewhile(lambda message: message.role == "user", reversed(earlier))
+        texts = [message.text for message in end]
+        kinds: tuple[DirectiveKind, ...] = ("start", "continue", "resume")
+        known = {directive(self, kind) for kind in kinds}
+        if texts and texts[0].startswith(_USER_INPUT) and known.intersection(texts):
+            self._briefed_visit = self.state.visit
+
+    def _user_message(self, parts: Sequence[Part]) -> Message:
         # The system prompt names this header: text after it is never a directive of the runtime.
-        head = f"USER_INPUT\n- forNodeId: {self.state.node}\n"
+        head = f"{_USER_INPUT}- forNodeId: {self.state.node}\n"
         first = parts[0] if parts and isinstance(parts[0], TextPart) else None
         text = TextPart(text=head + (first.text if first else ""))
         return Message(role="user", content=(text, *parts[first is not None :]))

@@ -105,6 +105,8 @@ class AgentSpec:
     """Placeholders without a value in persona and rules: `{planning_artifacts}`."""
     file: str = ""
     """Path of its file, for people: `agents/mira.md`."""
+    is_own: bool = False
+    """True if its file is in the person's home folder, so that nobody else wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

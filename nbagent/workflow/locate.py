@@ -18,7 +18,8 @@ from nbagent.contracts.ports import RunStore
 from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary
 from nbagent.files.names import path_parts
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import project_folder, store_home, to_path
+from nbagent.settings.sources import project_folder, to_path
+from nbagent.store.home import writing_folder
 from nbagent.workflow.composer import WorkflowRun
 from nbagent.workflow.document import Document, forget_documents, open_document, read_document_file
 from nbagent.workflow.graph import Package
@@ -59,7 +60,7 @@ def open_workflow_run(
             "a workflow cannot be used with output=…, --tools none, or replayed tool results, "
             "which would not change its document; remove that option"
         )
-    document, data, origin, moment = Document(store_home(), run_id), None, None, None
+    document, data, origin, moment = Document(writing_folder(), run_id), None, None, None
     on_disk = None
     try:
         if options.document:
@@ -135,9 +136,9 @@ def _find_document(reference: str) -> tuple[Document, bytes, bytes | None]:
     if reference.endswith(".md"):
         file = _to_path(reference)
         data = read_document_file(file)
-        document, stored = open_document(file, data, store_home())
+        document, stored = open_document(file, data, writing_folder())
         return document, data, stored
-    document = Document(store_home(), reference)
+    document = Document(writing_folder(), reference)
     try:
         data = document.read() if is_run_id(reference) else None
     except ToolError as error:
@@ -163,7 +164,7 @@ def _find_package(
         package_path = _package_path_of(data, store)
     assert package_path is not None
     package = load_package(_to_path(package_path), values=placeholder_values(options))
-    project, home = project_folder().resolve(), store_home().resolve()
+    project, home = project_folder().resolve(), writing_folder().resolve()
     if project.is_relative_to(package.root) or home.is_relative_to(package.root):
         raise UsageError(
             f"the project or the store is inside the package {package.id}, which is read only; put "
@@ -202,13 +203,14 @@ def _to_path(path: str) -> Path:
     """Resolve a path that a person named. Raises UsageError if it is not valid."""
     if not path.isprintable() or len(path) > _MAX_PATH_CHARS:
         raise UsageError(f"{path[:80]!r} is not a path; name a folder or a file")
-    return project_folder() / to_path(path.replace(_HOME, str(store_home()), 1), "path")
+    return project_folder() / to_path(path.replace(_HOME, str(writing_folder()), 1), "path")
 
 
 def _recorded_package(run_id: str, store: RunStore) -> str | None:
     """Return the package's path from the workflow's first run, if the store still has that run."""
     try:
-        return store.load(run_id).options.get("workflow")
+        # Another owner's record does not choose a package: the person names it.
+        return None if store.is_foreign(run_id) else store.load(run_id).options.get("workflow")
     except UsageError:
         return None
 
@@ -247,7 +249,8 @@ def open_recorded_workflow(record: RunRecord, store: RunStore) -> WorkflowRun | 
     """Open the workflow of a run that is over; None if it had none."""
     if record.workflow is None or record.workflow.document is None:
         return None
-    options = RunOptions(**{name: record.options.get(name) for name in ("workflow", "variables")})
+    names = () if store.is_foreign(record.id) else ("workflow", "variables")
+    options = RunOptions(**{name: record.options.get(name) for name in names})
     document, data, _ = _find_document(record.workflow.document)
     workflow_run = WorkflowRun(
         package=_find_package(options, RunOptions(), data, store),
@@ -278,7 +281,7 @@ def load_package_and_state(ref: str, store: RunStore) -> tuple[Package, State | 
         package = load_package(file)
         last = [run.workflow for run in store.runs(limit=1, workflow=package.id)]
         document_id = last[0].document if last and last[0] else None
-        document = Document(store_home(), document_id or "none")
+        document = Document(writing_folder(), document_id or "none")
         file, data = document.path, document.read()
         if data is None or read_origin(data)[2] != package.sha256:
             return package, None, ""
@@ -290,7 +293,7 @@ def load_package_and_state(ref: str, store: RunStore) -> tuple[Package, State | 
 def forget_state(run_ids: Sequence[str], store: RunStore) -> None:
     """Delete the documents of deleted runs, except those that other runs still use."""
     unused = [run_id for run_id in run_ids if not store.runs(limit=1, document=run_id)]
-    forget_documents(unused, store_home())
+    forget_documents(unused, writing_folder())
 
 
 def last_run_id(document: str, store: RunStore) -> str:
@@ -303,7 +306,7 @@ def last_run_id(document: str, store: RunStore) -> str:
 
 def display_path(document: Path) -> str:
     """Format the path of a document as a person would type it, without folders of this machine."""
-    project, home = project_folder(), store_home()
+    project, home = project_folder(), writing_folder()
     if document.is_relative_to(project):
         return document.relative_to(project).as_posix()
     return f"{_HOME}/{document.relative_to(home).as_posix()}"

@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from nbagent.settings.sources import project_folder, store_home, to_path
+from nbagent.settings.sources import project_folder, to_path
+from nbagent.store.home import writing_folder
 from nbagent.workflow.agents import read_agent, unknown_agent
 from nbagent.workflow.fields import Fields, read_matter
 from nbagent.workflow.graph import AgentSpec, Graph, Package, Problem
@@ -62,7 +63,7 @@ def load_package(
     ).is_relative_to(os.path.realpath(project)):
         why = "a link on its path leads out of the project; name the folder that it points to"
         raise package_error(package_path, why)
-    source = read_source(package_path, store_home() / "packages" if cache is None else cache)
+    source = read_source(package_path, writing_folder() / "packages" if cache is None else cache)
     problems: list[Problem] = []
     package = _PackageReader(source, checked_values, problems).package()
     if package is None or problems:

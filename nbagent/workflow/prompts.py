@@ -24,14 +24,16 @@ is only text.
 - @pkg/ is the package of the workflow: read only. @state/ holds the state, @project/ the work.
 - At the beginning of a step read its stepFile, and do what it says.
 - {PATH} is the only memory of the workflow. It is changed by nothing but fs.apply_patch with \
-{{"path": "{PATH}", "operation": "updateFrontmatter", "update": {{…}}}}; the keys of update are \
-"stepsCompleted.append" (the id of the current step), "variables.set" (an object), \
-"decisionLog.append" (a text), "artifacts.append" (a path below @project/), "currentNodeId.set" \
-(the id of the next step) and "updatedAt.set". Every update is checked.
-- When a step is done and all files of its outputsMap are written, end it with ONE update: \
-"stepsCompleted.append" with its id, and "currentNodeId.set" with one of allowedNext, whose \
-condition says when to take it. A last step has no allowedNext: only append it, then say in a few \
-words what came of the workflow.
+{{"path": "{PATH}", "operation": "updateFrontmatter", "update": {{…}}}}; in update stand any of \
+"stepsCompleted": {{"append": ["id of the current step"]}}, \
+"variables": {{"set": {{"name": value}}}}, "decisionLog": {{"append": ["a text"]}}, \
+"artifacts": {{"append": ["@project/…"]}}, \
+"currentNodeId": {{"set": "id of the next step"}} and "updatedAt": {{"set": "time"}}. Every update \
+is checked.
+- When a step is done and all files of its outputsMap are written, end it with ONE update: append \
+its id to stepsCompleted, and set currentNodeId to one of allowedNext, whose condition says when \
+to take it. A last step has no allowedNext: only append it, then say in a few words what came of \
+the workflow.
 - What a later step needs goes into variables or into files, for the conversation may be gone."""
 AUTOPILOT_TEXTS = {
     True: "Autopilot is on: do not wait for the person at the end of a step. Where a step says "

@@ -6,6 +6,7 @@ A model moves through the workflow only by such updates. The format of the docum
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,8 @@ from unicodedata import normalize
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import ErrorCode, ToolError
-from nbagent.files.frontmatter import edit_frontmatter, settable
+from nbagent.files.frontmatter import append_items, edit_frontmatter, set_names
+from nbagent.files.frontmatter_operations import Operation, read_operations
 from nbagent.files.patching import to_bytes, to_text
 from nbagent.workflow.graph import Graph
 from nbagent.workflow.state import (
@@ -36,8 +38,10 @@ _UPDATES = (
     *("stepsCompleted.append", "variables.set", "decisionLog.append", "artifacts.append"),
     *("currentNodeId.set", "updatedAt.set"),
 )
-_USAGE = f'write {{"path": "{PATH}", "operation": "updateFrontmatter", "update": {{KEY: VALUE}}}}'
-_KEYS = f"its keys are {', '.join(_UPDATES)}"
+_USAGE = f'write {{"path": "{PATH}", "operation": "updateFrontmatter", "update": {{…}}}}'
+_KEYS = "write " + ", ".join(
+    f'"{key}": {{"{verb}": …}}' for key, verb in (name.split(".") for name in _UPDATES)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +77,13 @@ class StateGuard:
             text = f"{PATH} is gone; ask the person, who may put it back and resume"
             raise ToolError(text, code="E_PRECONDITION_FAILED")
         state = read_state(before, self.graph)
-        for key, value in update.items():
-            _check_update(key, value)
+        update = checked_update(update)
         facts = self._check_move(state, update, path_exists)
 
         def edit(front: Any) -> None:
             for key in LIST_KEYS:
-                front[key] += settable(_items(update, key))
-            for name, value in update.get("variables.set", {}).items():
-                front["variables"][name] = settable(value)
-                if value is None:  # after it was set: it may be missing, which is no error
-                    del front["variables"][name]
+                append_items(front, key, _items(update, key))
+            set_names(front, "variables", update.get("variables.set", {}))
             front["currentNodeId"] = update.get("currentNodeId.set", state.node)
             front["updatedAt"] = update.get("updatedAt.set", now)
 
@@ -147,7 +147,8 @@ class StateGuard:
                 f"from {state.node} leads no way to {target!r}; allowed: {allowed}",
             )
         if completed is None and not state.is_step_done():
-            why = f"{state.node} is not completed; give stepsCompleted.append in the same update"
+            append = f'"stepsCompleted": {{"append": ["{state.node}"]}}'
+            why = f"{state.node} is not completed; give {append} in the same update"
             refuse("E_PRECONDITION_FAILED", why)
         require_files(f"{target} needs files", self.graph.nodes[target].inputs)
         return {"transition": {**transition, "label": edge.label}}
@@ -174,26 +175,62 @@ def _items(update: Mapping[str, Any], key: str) -> list[Any]:
     return list(cast("list[Any]", value)) if isinstance(value, list) else [value]
 
 
-def _check_update(key: str, value: Any) -> None:
-    """Raise ToolError unless this is a known update with a valid value."""
-    if key not in _UPDATES:
-        _raise_schema_error(f"{key[:80]!r} is no update of {PATH}; {_KEYS}")
-    match key:
+def checked_update(update: Mapping[str, Any]) -> dict[str, Any]:
+    """Read an update of the document; its values by key and operation: `currentNodeId.set`.
+
+    Raises:
+        ToolError: it has an unknown key, or an invalid value.
+    """
+    checked: dict[str, Any] = {}
+    for operation in read_operations(update):
+        name, value = _checked_operation(operation)
+        if not operation.is_empty:
+            checked[name] = value
+    if not checked:
+        _raise_schema_error(f"the update changes nothing; {_KEYS}")
+    return checked
+
+
+def update_target(update: Mapping[str, Any]) -> Any:
+    """Return the next step that an update names, as a model wrote it; None if it names none."""
+    with suppress(ToolError):
+        for operation in read_operations(update):
+            if operation[:2] == ("currentNodeId", "set"):
+                return operation.value
+    return None
+
+
+def _checked_operation(operation: Operation) -> tuple[str, Any]:
+    """Return a known operation with its valid value; else raise ToolError."""
+    name, value = f"{operation.key}.{operation.verb}", operation.value
+    if name not in _UPDATES:
+        _raise_schema_error(f"{operation.key[:80]!r} so is no update of {PATH}; {_KEYS}")
+    if operation.is_empty:
+        return name, value
+    match name:
         case "stepsCompleted.append" | "currentNodeId.set":
-            is_valid, expected = isinstance(value, str), "the id of a step"
+            # The protocol appends lists. Each update completes at most one step.
+            if name == "stepsCompleted.append" and len(operation.items) == 1:
+                value = operation.items[0]
+            is_valid, expected = isinstance(value, str), "the id of one step"
         case "variables.set":
             is_valid, expected = (
                 _are_variables(value),
                 "an object of names and values (null deletes)",
             )
         case "decisionLog.append":
-            is_valid, expected = _is_entry(value), "a text or an object"
+            is_valid = all(map(_is_entry, operation.items))
+            expected = "a text or an object, or a list of them, each"
         case "artifacts.append":
             is_valid, expected = _are_paths(value), "a path below @project/, or a list of them"
         case _:
             is_valid, expected = _is_time(value), "a time such as 2026-03-04T05:06:07Z"
     if not is_valid:
-        _raise_schema_error(f"{key} takes {expected}, of at most {MAX_CHARS:,} characters")
+        _raise_schema_error(
+            f'{operation.key}: {{"{operation.verb}": …}} takes {expected}, of at most '
+            f"{MAX_CHARS:,} characters"
+        )
+    return name, value
 
 
 def _raise_schema_error(why: str) -> NoReturn:

@@ -51,7 +51,7 @@ def page(chromium: Browser) -> Iterator[Page]:
         reduced_motion="reduce",
     )
     page = context.new_page()
-    page.set_default_timeout(8_000)
+    page.set_default_timeout(20_000)
     page.route(
         "**/*", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html")
     )

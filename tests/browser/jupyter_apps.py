@@ -142,7 +142,7 @@ def nap(seconds: int) -> str:
 
 
 _SIZE: ViewportSize = {"width": 1280, "height": 1000}
-_WAIT_MS = 30_000
+_WAIT_MS = 60_000
 """How long a wait may last on a busy machine: nothing takes longer because of it."""
 
 

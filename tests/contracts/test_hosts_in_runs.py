@@ -154,11 +154,17 @@ def test_a_rule_refuses_a_call_and_a_host_that_is_denied_is_not_shown(
     assert kind != "deny some calls" or rule in str(it.result)
 
 
-def test_a_run_that_touches_the_world_is_audited(case: HostCase) -> None:
+@pytest.mark.parametrize("scope", ["all", "outside", "none"])
+def test_the_calls_of_a_run_are_audited_as_far_as_the_setting_says(
+    case: HostCase, scope: str
+) -> None:
+    if scope != "all":
+        nbagent.configure(audit=scope)
     run, _ = ran(case, *case.good)
     log = Path(os.environ["NBAGENT_HOME"]) / "audit.jsonl"
-    assert log.exists() == case.audited
-    if not case.audited:
+    is_audited = {"all": True, "outside": case.acts_outside, "none": False}[scope]
+    assert log.exists() == is_audited
+    if not is_audited:
         return
     report = nbagent.verify_audit()
     assert report, report

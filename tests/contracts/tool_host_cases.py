@@ -36,7 +36,7 @@ class HostCase:
     """A call that takes half a minute if nobody stops it; None: there is none."""
     namespace: dict[str, Any] = field(default_factory=dict[str, Any])
     options: dict[str, Any] = field(default_factory=dict[str, Any])
-    audited: bool = True
+    acts_outside: bool = True
 
 
 def _functions(project: Path) -> HostCase:
@@ -66,7 +66,7 @@ def _functions(project: Path) -> HostCase:
             "wrong type": ("double", {"number": []}, "E_INVALID_ARGUMENTS"),
         },
         slow=("nap", {"seconds": 30}),
-        audited=False,
+        acts_outside=False,
     )
 
 

@@ -235,6 +235,29 @@ def test_an_edit_keeps_the_comments_within_a_list() -> None:
     assert new == TEXT.replace("- b # odd\n", "- b # odd\n- c\n").replace("a: 1", 'a: "no"')
 
 
+BELOW = """\
+---
+list:
+- a # one
+
+# of the next
+more: 0
+nested:
+  x: 1
+
+# of the end
+end: 1
+---
+"""
+
+
+@pytest.mark.parametrize("eol", ["\n", "\r\n"], ids=["lf", "crlf"])
+def test_comment_lines_below_a_list_or_an_object_stay_with_what_follows(eol: str) -> None:
+    update = {"list": {"append": ["b", "c"]}, "nested": {"set": {"y": 2}}}
+    wanted = BELOW.replace("# one\n", "# one\n- b\n- c\n").replace("x: 1\n", "x: 1\n  y: 2\n")
+    assert update_frontmatter(BELOW.replace("\n", eol), update) == wanted.replace("\n", eol)
+
+
 @pytest.mark.parametrize("value", [float("nan"), ["x"] * 9_000], ids=["nan", "too many"])
 def test_an_edit_that_would_not_read_back_is_refused(value: object) -> None:
     def edit(there: Any) -> None:

@@ -75,6 +75,16 @@ def exact(row: Any, run: nbagent.Run) -> bool:
 TEMPLATE = "Number {{ n }}"
 
 
+def test_a_batch_says_once_what_a_project_chose_and_does_not_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.nbagent]\nsystem = 'Triple it.'")
+    monkeypatch.chdir(tmp_path)
+    printed = [str(agent().map(TABLE, TEMPLATE, key="id", name=name).wait()) for name in "ab"]
+    assert [text.count("pyproject.toml of this folder sets system") for text in printed] == [1, 0]
+    assert {system for system, _ in asked} == {""}
+
+
 def test_each_row_is_asked_in_each_variant_and_each_answer_has_its_run() -> None:
     batch = agent().map(
         TABLE, TEMPLATE, key="id", vary={"system": SYSTEMS}, repeat=2, name="b", score=[exact]

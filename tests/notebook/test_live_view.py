@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from stories import asked, drawn
 
-from nbagent.contracts.approval import PersonAnswer
+from nbagent.contracts.approval import PersonAnswer, Question
+from nbagent.contracts.events import ToolCallStarted
 from nbagent.contracts.ports import ShowPieces
 from nbagent.notebook.run_widget import LiveRun, OpBatcher
 from nbagent.view.live import Op
@@ -29,13 +30,19 @@ class Controls:
         self.stops: list[bool] = []
         self.answers: list[tuple[str, PersonAnswer]] = []
         self.previews: list[Mapping[str, Any]] = []
+        self.already = ""
 
     def stop(self, *, after_turn: bool = False) -> None:
         self.stops.append(after_turn)
 
-    def answer(self, tool_call_id: str, answer: PersonAnswer) -> bool:
+    def answer(
+        self, tool_call_id: str, answer: PersonAnswer, *, question: Question | None = None
+    ) -> bool:
         self.answers.append((tool_call_id, answer))
-        return True
+        return not self.already
+
+    def answered(self, tool_call_id: str) -> str:
+        return self.already
 
     def preview(self, tool_call_id: str, arguments: Mapping[str, Any], show: ShowPieces) -> bool:
         self.previews.append(arguments)
@@ -162,6 +169,26 @@ def test_only_a_whole_answer_to_a_question_that_is_open_counts(
             assert stage.controls.answers == []
         else:
             assert stage.controls.answers == answers
+
+    asyncio.run(go())
+
+
+def test_an_answer_to_a_question_that_was_answered_elsewhere_is_told_so() -> None:
+    async def go() -> None:
+        stage = Stage()
+        stage.controls.already = "this question was already answered: denied in the view"
+        message = {"run": RUN, "kind": "answer", "question": "C01/c1/1", "choice": "once"}
+        for event in [*STORY.events[:2], asked("c1", "fs.write", ARGS)]:
+            stage.view.handle(event)
+        await stage.hear(**message)
+        assert stage.ops[-1][1] == "C01/c1/1/said"
+        assert "already answered: denied in the view; your answer changed nothing" in text_of(
+            stage.ops[-1][2]
+        )
+        # The call began: its card is no question any more, and the answer still reaches the run.
+        stage.view.handle(ToolCallStarted("C01", "c1", "fs.write", ARGS))
+        await stage.hear(**message)
+        assert stage.controls.answers == [("c1", ONCE)] * 2
 
     asyncio.run(go())
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import secrets
 import zipfile
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from nbagent import offline
 from nbagent.notebook.complete import IDENTIFIER
 from nbagent.notebook.magics import register
 from nbagent.run import FORMATS
+from nbagent.session.project_trust import trust_items
 from nbagent.session.stores import current_store
+from nbagent.settings.project_items import allow_item
 
 
 def test_every_command_answers(shell: MagicShell) -> None:
@@ -221,6 +224,26 @@ def test_config_sets_shows_and_takes_back(shell: MagicShell) -> None:
     rows = {line.split()[0]: line for line in printed.splitlines() if line}
     assert rows["model"].split()[1:] == ["not", "set", "default"]
     assert rows["system"].endswith("configure")
+
+
+def test_project_that_chooses_is_said_in_the_cell_and_in_the_settings(
+    shell: MagicShell, tmp_path: Path
+) -> None:
+    lines = ["[tool.nbagent]", "model = 'offline:theirs'", "tools = ['notebook']"]
+    (tmp_path / "pyproject.toml").write_text("\n".join(lines))
+    with redirect_stderr(io.StringIO()) as errors:
+        printed = shell.said("%%agent", "Hello?")
+    assert "pyproject.toml of this folder sets model and tools; they are" in (
+        printed + errors.getvalue()
+    )
+    assert shell.user_ns["_run"].record.model == "offline:demo"
+    printed = shell.said("%agent config")
+    assert "default; not allowed: offline:theirs of pyproject.toml" in printed
+    for item in trust_items():
+        allow_item(item)
+    printed = shell.said("%agent config")
+    assert "not allowed" not in printed
+    assert re.search(r"model +'offline:theirs' +pyproject\.toml", printed)
 
 
 def test_doctor_says_what_was_found_and_works_when_settings_and_store_do_not(

@@ -141,6 +141,24 @@ def test_answers_that_cannot_begin_are_not_waited_for(stage: Stage, begun: int) 
     assert "291,940" in stage.run("Population of Bergen?").text
 
 
+@pytest.mark.parametrize("is_foreign", [True, False], ids=["another owner's", "own"])
+def test_the_form_takes_no_choice_from_another_owners_run(stage: Stage, is_foreign: bool) -> None:
+    stage.set("system", "Theirs.")
+    stage.set("max_cost_usd", "9")
+    stage.tick("notebook", on=True)
+    first = stage.run("What is the population of Oslo?")
+    if is_foreign:
+        stage.store.take_over("0" * 32)
+    stage.say("open", value=first.id)
+    second = stage.run("And of Bergen?")
+    chosen = {name: second.options.get(name) for name in ("system", "max_cost_usd", "tools")}
+    theirs = {name: first.options[name] for name in chosen}
+    assert chosen == (dict.fromkeys(chosen) if is_foreign else theirs)
+    assert stage.ticked(hosts=True)["notebook"] is not is_foreign
+    said = [text for text in second.notices if "may be anybody's" in text]
+    assert [("system" in text, "tools" in text) for text in said] == [(True, True)] * is_foreign
+
+
 def test_a_comparison_stands_below_and_stays(stage: Stage) -> None:
     first = stage.run("What is the population of Oslo?")
     second = stage.run("And of Bergen?")

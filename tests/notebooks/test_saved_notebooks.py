@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 from kernels import clean_environment
 from make_cassette import ANSWERS, make
 from make_outputs import NOTEBOOKS, executed
+from readme_environment import hidden_modules, hide_other_packages, readme_commands
 from servers.model_server import ModelServer
 
 ROOT = NOTEBOOKS.parent
@@ -30,11 +32,14 @@ def shown(notebook: Any) -> str:
 
 
 def checked(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`pytest --nbval` with the options of pyproject.toml and the store in `home`."""
+    """`pytest --nbval` with the options of pyproject.toml and the store in `home`.
+
+    Kernels import only packages that the README's first command installs.
+    """
     return subprocess.run(
         [sys.executable, "-m", "pytest", "--nbval", "-p", "no:cacheprovider", *arguments],
         cwd=ROOT,
-        env=clean_environment(home),
+        env=clean_environment(home, **hide_other_packages(home)),
         capture_output=True,
         text=True,
         check=False,
@@ -63,6 +68,41 @@ def test_notebook_shows_what_it_was_saved_with(notebook: Path, checked_notebooks
     assert not cells[notebook.stem, False], f"{REMAKE}\n{differences}"
     made = json.loads(notebook.read_text("utf-8"))["cells"]
     assert cells[notebook.stem, True] == sum(cell["cell_type"] == "code" for cell in made)
+
+
+def test_notebooks_are_checked_without_the_packages_of_other_extras() -> None:
+    hidden = hidden_modules()
+    assert {"distributed", "huggingface_hub", "pytest", "xllamacpp"} <= hidden
+    assert hidden.isdisjoint({"nbagent", "IPython", "pandas", "jupyterlab", "pip"})
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+def test_every_notebook_runs_in_the_environment_of_the_readme(tmp_path: Path) -> None:
+    """Run the README's first command in a fresh copy, then each notebook as Run All does."""
+    copy = tmp_path / "checkout"
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    for name in filter(None, files):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    environment = clean_environment(tmp_path)
+    environment.pop("PYTHONPATH", None)
+
+    def shell(command: str) -> None:
+        done = subprocess.run(
+            command, shell=True, cwd=copy, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+    first, _ = readme_commands()
+    install, _, start = first.rpartition(" && ")
+    assert start == ".venv/bin/jupyter lab notebooks/quickstart.ipynb"
+    shell(install.replace("python3", sys.executable, 1))
+    shell(".venv/bin/jupyter lab --version")
+    for notebook in sorted((copy / "notebooks").glob("*.ipynb")):
+        shell(f".venv/bin/jupyter nbconvert --to notebook --execute --inplace {notebook}")
 
 
 @pytest.mark.proof

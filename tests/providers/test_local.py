@@ -284,9 +284,9 @@ def test_server_of_somebody_else_and_a_missing_package_are_refused(
         with_client(lambda c: c.chat(ask(tiny_model)), base_url="http://127.0.0.1:1/v1")
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModelError, match=r"pip install 'nbagent\[local\]'"):
+    with pytest.raises(ModelError, match=r"pip install xllamacpp huggingface_hub"):
         with_client(lambda c: c.chat(ask(tiny_model)))
-    with pytest.raises(ModelError, match=r"pip install 'nbagent\[local\]'"):
+    with pytest.raises(ModelError, match=r"pip install xllamacpp huggingface_hub"):
         pull(FILE, print)
 
 

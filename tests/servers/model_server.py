@@ -57,6 +57,8 @@ class ModelServer(Loopback):
         super().__init__(port=port)
         self.requests: list[Visit] = []
         self.models: list[Any] = list(models)
+        self.loaded: list[Any] = []
+        """Answer of Ollama to a question for the loaded models."""
         self._script = list(script)
 
     @property
@@ -80,6 +82,8 @@ class ModelServer(Loopback):
             if path.endswith("/api/tags"):
                 body = {"models": [{"model": m["id"], "details": _details(m)} for m in listed]}
             return await visit.send(whole(body))
+        if visit.method == "GET" and path.endswith("/api/ps"):
+            return await visit.send(whole({"models": self.loaded}))
         step: Step = self._script.pop(0) if self._script else little_model
         made = step(visit) if callable(step) else step
         reply = Reply(text=made) if isinstance(made, str) else made

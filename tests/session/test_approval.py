@@ -284,7 +284,7 @@ def test_edited_arguments_are_previewed_and_nothing_runs_meanwhile(
     assert outside[0] == ""
     assert outside[1].startswith("with these arguments: refused: ")
     assert (tmp_path / "a.md").read_text() == "x"
-    assert only(run).reason == "for the session (this exact call)"
+    assert only(run).reason == "for the session (every fs.write of @project/a.md)"
 
 
 def test_a_stop_while_a_question_is_open_ends_the_run_at_once_and_is_nobodys_decision() -> None:

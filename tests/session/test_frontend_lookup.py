@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import types
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kernels import clean_environment
 
 import nbagent
+from nbagent.notebook.frontend import NotebookFrontend
 from nbagent.session import frontend as frontend_module
 from nbagent.session.frontend import Frontend, frontend, use_frontend
 
@@ -78,7 +83,7 @@ def test_checkout_that_was_not_installed_again_prints_lines_and_says_so_once(
     for _ in range(2):
         nbagent.Agent(model=nbagent.offline.script(["Oslo."])).run("Which city?")
     printed = capsys.readouterr()
-    assert printed.err.count("install nbagent again") == 1
+    assert printed.err.count("`%pip install -e .`") == 1
     assert printed.out.count("Oslo.") == 2
     nbagent.Agent(model=nbagent.offline.script(["Oslo."])).run("Which city?", quiet=True)
     assert capsys.readouterr().out == ""
@@ -88,3 +93,56 @@ def test_script_asks_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Entry("other", Other))
     monkeypatch.delitem(frontend_module.sys.modules, "IPython")
     assert type(frontend()) is Frontend
+
+
+def test_ipython_that_begins_after_a_run_gets_its_frontend(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_frontend(None)
+    monkeypatch.delitem(frontend_module.sys.modules, "IPython", raising=False)
+    assert type(frontend()) is Frontend
+    ipython: Any = types.ModuleType("IPython")
+    ipython.get_ipython = object
+    monkeypatch.setitem(frontend_module.sys.modules, "IPython", ipython)
+    begun = frontend()
+    assert type(begun) is NotebookFrontend
+    assert frontend() is begun
+    ipython.get_ipython = lambda: None  # `embed()` returned to the script
+    assert type(frontend()) is Frontend
+
+
+def test_frontend_that_was_set_stays_when_ipython_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Entry("ipython", Own))
+    mine = Other()
+    use_frontend(mine)
+    assert frontend() is mine
+
+
+_EMBEDS = """
+import nbagent
+nbagent.Agent(model="offline:demo").run("Hello?")
+import IPython
+IPython.embed(colors="NoColor", banner1="")
+"""
+_TYPED = """
+%load_ext nbagent
+def area(city: str) -> float: "Area of a city."; return 454.1
+
+area = nbagent.tool(area)
+%agent Which area has Oslo?
+print(_run.ok, _run.turns[0].tool_runs[0].result.data)
+exit
+"""
+
+
+def test_an_embedded_ipython_shows_runs_and_takes_its_functions_after_a_plain_run(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _EMBEDS],
+        input=_TYPED,
+        env=clean_environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "True 454.1" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.index('▸ area(city="Oslo") …') < done.stdout.index("→ 454.1")

@@ -84,6 +84,18 @@ def test_servers_of_this_machine_are_found_and_told_no_key(
     assert f"{provider}:large" not in after, "it is gone, and that is seen at once"
 
 
+def test_a_loaded_model_of_ollama_is_listed_with_the_context_that_it_really_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = [{"id": f"{name}:latest", "max_model_len": 40_960} for name in ("qwen3", "gemma3")]
+    with ModelServer(models=models) as server:
+        server.loaded = [{"model": "qwen3:latest", "context_length": 4096}, {"model": 3}, "x"]
+        monkeypatch.setenv("OLLAMA_HOST", server.url.removesuffix("/v1"))
+        found = listed()
+    sizes = {name: found[f"ollama:{name}:latest"]["context_length"] for name in ("qwen3", "gemma3")}
+    assert sizes == {"qwen3": 4096, "gemma3": 40_960}
+
+
 @pytest.mark.timed
 def test_servers_that_do_not_answer_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     nbagent.models()  # loads pandas

@@ -6,6 +6,7 @@ Nor when another process is writing to the store: the run waits for it visibly.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import shutil
@@ -208,6 +209,64 @@ def test_a_script_prints_what_the_person_should_know_and_with_echo_plain_lines(
     assert calls == [("C01", 'look(place="a")'), ("C02", 'look(place="a")')], "each once"
     assert "✕ E_INVALID_ARGUMENTS" in printed
     assert "Done." in printed
+
+
+class Screen(io.StringIO):
+    """An output of which a person reads every line, if it is a terminal."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "options", "shows_calls", "shows_answer"),
+    [
+        (True, {}, True, False),
+        (True, {"echo": True}, True, True),
+        (True, {"echo": False}, False, False),
+        (True, {"quiet": True}, False, False),
+        (False, {}, False, False),
+        (False, {"echo": True}, True, True),
+    ],
+    ids=str,
+)
+def test_a_script_in_a_terminal_shows_calls_while_they_happen(
+    is_terminal: bool,
+    options: dict[str, Any],
+    shows_calls: bool,
+    shows_answer: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Screen(is_terminal=is_terminal)
+    monkeypatch.setattr("sys.stdout", screen)
+    shown_in_the_call = list[str]()
+
+    def slow(place: str) -> str:
+        shown_in_the_call.append(screen.getvalue())
+        return "sunny"
+
+    model = script([call("slow", place="a\x1b[2J"), "Done."])
+    nbagent.Agent(model=model, tools=[slow], **options).run("Go.")
+    begin = 'C01  ▸ slow(place="a⟦U+001B⟧[2J") …\n'
+    (shown,) = shown_in_the_call
+    assert shown.endswith(begin) == shows_calls
+    printed = screen.getvalue()
+    assert printed.count(begin) == printed.count(' → "sunny"') == int(shows_calls)
+    assert ("Done." in printed) == shows_answer
+    assert bool(printed) == shows_calls
+
+
+def test_the_line_of_a_beginning_call_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-0123456789abcdef")
+    monkeypatch.setattr("sys.stdout", screen := Screen(is_terminal=True))
+    model = script([call("look", place="sk-canary-0123456789abcdef"), "Done."])
+    nbagent.Agent(model=model, tools=[look]).run("Go.")
+    assert "▸ look(" in screen.getvalue()
+    assert "canary" not in screen.getvalue()
 
 
 class Watch:

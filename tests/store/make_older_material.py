@@ -599,6 +599,8 @@ def begin(project: Path) -> Path:
     project.mkdir(parents=True, exist_ok=True)
     os.chdir(project)
     own = {"NBAGENT_OFFLINE_DELAY_MS": "0", "OPENAI_API_KEY": "never-sent-anywhere"}
+    # An earlier store is a stranger's until the person takes it over, or trusts its folder.
+    own["NBAGENT_TRUST"] = str(project)
     os.environ.update(own, XDG_CONFIG_HOME=str(project / "none"), OLLAMA_HOST="127.0.0.1:1")
     return project
 

@@ -232,6 +232,19 @@ def test_a_log_that_was_made_anew_is_found_by_a_hash_that_was_kept(home: Path) -
     assert kept not in b"".join(raw_lines(home))
 
 
+def test_a_report_says_in_one_line_whether_the_log_passed(home: Path) -> None:
+    report = verify_audit(home)
+    end = f"last hash {report.last_sha}"
+    assert repr(report) == f"audit passed: {N_LINES} lines of {home / 'audit.jsonl'}, {end}"
+    lines = raw_lines(home)
+    (home / "audit.jsonl").write_bytes(b"".join([lines[0], lines[2]]))
+    assert repr(verify_audit(home)).startswith(
+        f"audit broken at line 2 of {home / 'audit.jsonl'}: it was changed, or does not follow"
+    )
+    (home / "audit.jsonl").write_bytes(b"".join(lines[:2]))
+    assert repr(verify_audit(home)).startswith("audit broken at line 3 of ")
+
+
 def test_the_folder_the_file_and_the_current_store_are_checked(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

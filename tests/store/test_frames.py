@@ -339,11 +339,15 @@ def test_each_move_of_a_workflow_is_a_row_with_what_became_of_it(store: Store) -
     assert found["label"].tolist() == ["next"]
 
 
+@pytest.mark.parametrize(
+    "target",
+    [{"currentNodeId": {"set": "half \ud83d"}}, {"currentNodeId.set": "half \ud83d"}],
+    ids=["protocol", "dotted"],
+)
 def test_a_move_whose_result_was_not_kept_is_a_row_that_says_neither_yes_nor_no(
-    store: Store,
+    store: Store, target: dict[str, Any]
 ) -> None:
     cut = ErrorInfo("E_INTERRUPTED", "the kernel ended")
-    target = {"currentNodeId.set": "half \ud83d"}
     runs = [
         patched("c1", target, cut),
         patched("c2", {"variables.set": {"a": 1}}, cut),

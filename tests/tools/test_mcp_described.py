@@ -17,12 +17,24 @@ from servers.mcp_door import hand
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact
+from nbagent.settings.sources import project_folder
 from nbagent.tools.mcp.config import find_server, known_servers, mcp
 from nbagent.tools.mcp.connection import Definitions
 from nbagent.tools.mcp.host import ListedTool, build_tools, open_hosts
 from nbagent.tools.mcp.server import McpServer
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder of the person's own; a file inside the project would be a stranger's."""
+    path = tmp_path / "project"
+    path.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        project_folder()  # is remembered
+    return tmp_path
 
 
 def write(path: Path, servers: Any) -> Path:
@@ -76,10 +88,10 @@ def test_same_description_is_the_same_server_and_another_one_replaces_it() -> No
     assert until(lambda: not first.is_running)
 
 
-def test_file_of_servers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_servers_is_read(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CITY_KEY", "tok-4711-abcdef")
     path = write(
-        tmp_path / "mine.json",
+        elsewhere / "mine.json",
         {
             "city": {
                 "command": "serve",
@@ -93,7 +105,7 @@ def test_file_of_servers_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     city, web = mcp("city", file=path), mcp("web", file=path)
     assert city.command == ("serve", "--port", "80", "fallback")
-    assert city.cwd == str(tmp_path / "sub")
+    assert city.cwd == str(elsewhere / "sub")
     assert (web.url, list(web.headers)) == ("https://host/mcp", ["X"])
     assert redact("tok-4711-abcdef") == "[redacted]"
     assert mcp("web", file=path).identity == web.identity
@@ -110,9 +122,9 @@ BAD_FILES: dict[str, tuple[str | None, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_bad_file_is_one_clear_error(tmp_path: Path, case: str) -> None:
+def test_bad_file_is_one_clear_error(elsewhere: Path, case: str) -> None:
     text, words = BAD_FILES[case]
-    path = tmp_path / "bad.json"
+    path = elsewhere / "bad.json"
     if text is not None:
         path.write_text(text)
     with pytest.raises(UsageError, match=words) as caught:
@@ -146,7 +158,7 @@ def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, "nbagent.tools.mcp.connection", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
     door = Door(mcp("city", command=["a"]))
-    with pytest.raises(UsageError, match=r"%pip install 'nbagent\[mcp\]'"):
+    with pytest.raises(UsageError, match=r"%pip install 'mcp>=2.3'"):
         door.listed()
 
 

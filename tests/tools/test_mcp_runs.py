@@ -18,7 +18,10 @@ from session.approval_stage import Asked
 import nbagent
 from nbagent import offline
 from nbagent.contracts.approval import PersonAnswer
+from nbagent.contracts.errors import UsageError
 from nbagent.session.frontend import use_frontend
+from nbagent.session.project_trust import trust_items
+from nbagent.settings.project_items import allow_item
 from nbagent.tools.mcp.config import find_server, known_servers, mcp
 from nbagent.tools.mcp.connection import connection_of
 from nbagent.tools.mcp.server import McpServer
@@ -175,12 +178,16 @@ def test_projects_server_that_does_not_start_says_so_to_the_model(project: Path)
     assert str(project) not in str(results(run))
 
 
-def test_what_the_person_names_in_python_or_in_their_own_file_is_theirs(
+def test_what_the_person_allowed_or_describes_in_their_own_file_is_theirs(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(project)
     monkeypatch.chdir(project)
     nbagent.configure(allow=["mcp:git"])
+    with pytest.raises(UsageError, match="not allowed the MCP server 'git'"):
+        mcp("git")
+    for item in trust_items():
+        allow_item(item)
     assert results(run_of([mcp("git")], ECHO))[0].ok
     assert results(run_of(["mcp:git"], ECHO))[0].ok
     own = project / "home" / ".config" / "nbagent"

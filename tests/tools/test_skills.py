@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import itertools
 import os
+import py_compile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -203,12 +208,14 @@ def test_no_folder_of_this_machine_reaches_the_model(stage: Stage, tmp_path: Pat
     text = (
         "import os, sys, json\nprint(os.getcwd(), os.environ['OUTPUT_DIR'], json.__file__)\n"
         "for n in range(1, 6): print(os.path.abspath('/'.join(['..'] * n)))\n"
+        "print(os.environ['SKILL_DIR'], os.path.realpath('SKILL.md'))\n"
         "print(os.path.expanduser('~')); json.loads('[')"
     )
     found = stage.ran(text)
     lines = found["stdout"].splitlines()
     assert lines[0].startswith(". $OUTPUT_DIR <python>")
-    assert lines[1:4] == ["..", "../..", "../../.."]
+    assert lines[1] == "<script>", "it runs in a copy of the skill, in a folder of its own"
+    assert lines[6] == ". ./SKILL.md"
     assert "JSONDecodeError" in found["stderr"]
     for said in (found["stdout"], found["stderr"]):
         assert str(tmp_path) not in said
@@ -262,20 +269,164 @@ def test_the_bytes_that_were_shown_are_the_bytes_that_run(stage: Stage) -> None:
     assert stage.script("scripts/make.py").preview.approval_key != prepared.preview.approval_key
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_an_approval_binds_the_files_beside_the_script(stage: Stage, apart: bool) -> None:
-    if apart and not APART:
-        pytest.skip("landlock does not work here")
-    stage.policy = ToolPolicy(isolation="auto" if apart else "process")
+HELPED = "import helper, sys\nprint(helper.word)\n"
+
+
+def changed_text(stage: Stage) -> None:
+    stage.write("helper.py", "word = 'never seen'")
+
+
+def same_size_and_time(stage: Stage) -> None:
+    helper = stage.skill / "helper.py"
+    state = helper.stat()
+    stage.write("helper.py", "word = 'evil'")
+    os.utime(helper, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def replaced_by_a_link(stage: Stage) -> None:
+    (stage.project / "elsewhere.py").write_text("word = 'never seen'")
+    (stage.skill / "helper.py").unlink()
+    (stage.skill / "helper.py").symlink_to(stage.project / "elsewhere.py")
+
+
+def removed(stage: Stage) -> None:
+    (stage.skill / "helper.py").unlink()
+
+
+def changed_data(stage: Stage) -> None:
+    stage.write("table.csv", "never,seen")
+
+
+def changed_script(stage: Stage) -> None:
+    stage.write("scripts/make.py", "print('never seen')")
+
+
+CHANGES = [
+    *(changed_text, same_size_and_time, replaced_by_a_link, removed, changed_data),
+    changed_script,
+]
+LEVELS = [
+    pytest.param("auto", marks=pytest.mark.skipif(not APART, reason="no landlock here")),
+    "process",
+]
+
+
+def helped(stage: Stage, isolation: str) -> PreparedCall:
+    """A script with a helper beside it, as it was read for a person."""
+    stage.policy = ToolPolicy(isolation="auto" if isolation == "auto" else "process")
+    stage.write("scripts/make.py", HELPED)
     stage.write("helper.py", "word = 'seen'")
-    prepared = stage.script("scripts/make.py")
+    stage.write("table.csv", "1,2")
+    return stage.script("scripts/make.py")
+
+
+@pytest.mark.parametrize("isolation", LEVELS)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_helper_that_changed_after_the_approval_is_refused_and_asked_about_again(
+    stage: Stage, change: Any, isolation: str
+) -> None:
+    prepared = helped(stage, isolation)
     before = prepared.preview.approval_key
     assert stage.script("scripts/make.py").preview.approval_key == before
-    stage.write("helper.py", "word = 'never seen'")
-    assert stage.script("scripts/make.py").preview.approval_key != before
+    change(stage)
     error = stage.run_prepared(prepared, approved=True).result.error
     assert error is not None
-    assert "changed after the script was approved" in error.message
+    assert error.code == "E_PRECONDITION_FAILED"
+    assert "of the skill changed after the script was approved; call it again" in error.message
+    assert stage.script("scripts/make.py").preview.approval_key != before
+
+
+def test_the_question_lists_the_files_that_a_script_can_import(stage: Stage) -> None:
+    (stage.skill / "lib").mkdir()
+    stage.write("lib/deep.py", "")
+    (stage.skill / "link.py").symlink_to(stage.skill / "helper.py")
+    pieces = helped(stage, "auto").preview.pieces
+    assert [piece.label for piece in pieces] == [
+        *("report/scripts/make.py", "files that it can import or read", "isolation")
+    ]
+    sha = hashlib.sha256(b"word = 'seen'").hexdigest()
+    lines = pieces[1].text.splitlines()
+    assert lines[0] == f"helper.py · 13 bytes · {sha[:12]}"
+    assert [line.split(" · ")[0] for line in lines] == ["helper.py", "lib/deep.py", "table.csv"]
+
+
+def unseen_bytecode(stage: Stage) -> None:
+    """Compiled code that Python would run in place of the helper: same time, same size."""
+    helper, evil = stage.skill / "helper.py", stage.skill / "evil.py"
+    state = helper.stat()
+    evil.write_text("word = 'evil'")
+    os.utime(evil, ns=(state.st_atime_ns, state.st_mtime_ns))
+    cached = importlib.util.cache_from_source(str(helper))
+    py_compile.compile(str(evil), cfile=cached, dfile=str(helper))
+    evil.unlink()
+
+
+def unseen_module(stage: Stage) -> None:
+    (stage.skill / "scripts/helper.py").write_text("word = 'evil'")
+
+
+def linked_module(stage: Stage) -> None:
+    (stage.project / "elsewhere.py").write_text("word = 'evil'")
+    (stage.skill / "scripts/helper.py").symlink_to(stage.project / "elsewhere.py")
+
+
+@pytest.mark.parametrize("isolation", LEVELS)
+@pytest.mark.parametrize(
+    "attack", [unseen_bytecode, unseen_module, linked_module], ids=lambda attack: attack.__name__
+)
+def test_an_approved_script_imports_only_what_the_question_listed(
+    stage: Stage, attack: Any, isolation: str
+) -> None:
+    prepared = helped(stage, isolation)
+    attack(stage)
+    outcome = stage.run_prepared(prepared, approved=True)
+    assert outcome.result.data["stdout"] == "seen\n"
+
+
+@pytest.mark.parametrize("attack", [unseen_bytecode, linked_module], ids=lambda it: it.__name__)
+def test_code_that_the_question_does_not_list_never_runs(stage: Stage, attack: Any) -> None:
+    helped(stage, "process")
+    attack(stage)
+    prepared = stage.script("scripts/make.py")
+    (listed,) = [piece for piece in prepared.preview.pieces if piece.label.startswith("files")]
+    assert "evil" not in listed.text
+    assert "pycache" not in listed.text
+    assert stage.run_prepared(prepared, approved=True).result.data["stdout"] == "seen\n"
+
+
+def test_a_helper_that_is_swapped_all_the_time_runs_as_approved_or_not_at_all(
+    stage: Stage,
+) -> None:
+    prepared = helped(stage, "process")
+    helper, over = stage.skill / "helper.py", threading.Event()
+
+    def swap() -> None:
+        for number in itertools.count():
+            if over.is_set():
+                return
+            other = stage.project / "other.py"
+            other.write_text("word = 'seen'" if number % 2 else "word = 'evil'")
+            other.replace(helper)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        outcomes = [stage.run_prepared(prepared, approved=True).result for _ in range(12)]
+    finally:
+        over.set()
+        thread.join()
+    ran = [outcome.data["stdout"] for outcome in outcomes if outcome.ok]
+    refused = [outcome.error.code for outcome in outcomes if outcome.error]
+    assert {*ran, *refused} <= {"seen\n", "E_PRECONDITION_FAILED"}
+
+
+def test_a_skill_that_is_too_large_says_the_limit_and_how_to_raise_it(stage: Stage) -> None:
+    stage.policy = ToolPolicy(limits=ToolLimits(script_disk_bytes=1_000))
+    stage.write("table.csv", "x" * 1_001)
+    error = stage.failed("scripts/make.py")
+    assert error.code == "E_READ_LIMIT"
+    assert "limit script_disk_bytes" in error.message
+    assert "nbagent.configure(script_disk_bytes=" in error.message
 
 
 GOOD = "---\nname: {name}\ndescription: What {name} does.\n---\n# {name}\nDo it.\n"
@@ -446,17 +597,3 @@ def test_nothing_outside_a_skill_is_read(project: Path, home: Path, file: str, c
         skill.read(file, max_bytes=100)
     assert caught.value.code.startswith(code)
     assert str(project) not in caught.value.message
-
-
-def test_the_fingerprint_of_a_skill_changes_with_any_file(project: Path, tmp_path: Path) -> None:
-    skill = one(project)
-    hidden, linked = skill.root / "lib/.hidden/m.py", tmp_path / "linked.py"
-    hidden.parent.mkdir(parents=True)
-    for file in (hidden, linked):
-        file.write_text("x = 1")
-    (skill.root / "link.py").symlink_to(linked)
-    for file in (hidden, linked):
-        before = skill.fingerprint()
-        assert skill.fingerprint() == before
-        file.write_text("x = 10")
-        assert skill.fingerprint() != before

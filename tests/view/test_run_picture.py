@@ -516,7 +516,7 @@ def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
     ]
 
 
-def test_the_printer_tells_each_call_once_with_its_time_and_what_to_do_about_a_failure() -> None:
+def test_the_printer_tells_when_each_call_begins_and_ends_and_what_to_do_about_a_failure() -> None:
     story = drawn("offline:demo")
     lines = printed(story.events).splitlines()
     assert lines[:2] == [
@@ -525,7 +525,9 @@ def test_the_printer_tells_each_call_once_with_its_time_and_what_to_do_about_a_f
     ]
     clock = datetime(*NOW.timetuple()[:6], tzinfo=UTC).astimezone().strftime("%H:%M:%S")
     assert f'C01  {clock} population(city="Oslo") → 717,710  (main thread · 120 ms)' in lines
-    assert sum('population(city="Oslo")' in line for line in lines) == 1
+    begin = 'C01  ▸ population(city="Oslo") …'
+    assert [line for line in lines if 'population(city="Oslo")' in line].index(begin) == 0
+    assert sum('population(city="Oslo")' in line for line in lines) == 2, "it begins and ends once"
     assert "     KeyError: 'Bergn'   areas.py:7 in area" in lines
     assert f"C02  (thinking) {REASONING}" in lines
     assert f"C03  {ANSWER}" in lines

@@ -400,7 +400,8 @@ def check(case: AnswerCase, outcome: Outcome) -> None:
         assert 0 <= found.cached_tokens <= found.prompt_tokens
         assert 0 <= found.reasoning_tokens <= found.completion_tokens
     if case.raw is not None:
-        matches(case.raw, ABSENT if result.raw is None else result.raw, "raw")
+        sent_back = result.message.raw
+        matches(case.raw, ABSENT if sent_back is None else sent_back, "raw")
     if chunks:
         check_chunks(case, chunks, result)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ProviderConfig, ToolSpec
 from nbagent.providers.client import WireClient, WireRequest
@@ -73,3 +76,53 @@ def test_a_further_field_that_is_left_out_keeps_the_others() -> None:
     answer = sent(NarrowAnthropic(), request)
     assert answer.dropped_params == ("stop_sequences",)
     assert b'"temperature":0.5' in answer.body
+
+
+BUDGETS: dict[str, tuple[Wire, str, str, str]] = {
+    "effort": (Chat(PROFILES["openai"]), "gpt-5.2", "4096", "reasoning_effort='medium'"),
+    "deepseek": (Chat(PROFILES["deepseek"]), "m", "9000", "reasoning_effort='high'"),
+    "number": (Chat(PROFILES["openrouter"]), "m", "4096", ""),
+    "responses": (Responses(), "gpt-5.4", "100", "reasoning.effort='low'"),
+    "budgets": (Anthropic("https://api.anthropic.com/v1"), "claude-sonnet-4-5", "4096", ""),
+    "raised": (
+        *(Anthropic("https://api.anthropic.com/v1"), "claude-sonnet-4-5", "100"),
+        "budget_tokens=1024",
+    ),
+    "efforts": (
+        *(Anthropic("https://api.anthropic.com/v1"), "claude-opus-5", "4096"),
+        "output_config.effort='medium'",
+    ),
+    "gemini 2.5": (Google(), "gemini-2.5-flash", "4096", ""),
+    "gemini 3": (Google(), "gemini-3-pro", "4096", "thinkingLevel='MEDIUM'"),
+    "switch": (Ollama(), "qwen3", "4096", "think=True"),
+    "levels": (Ollama(), "gpt-oss", "4096", "think='medium'"),
+    "word": (Chat(PROFILES["openai"]), "gpt-5.2", "medium", ""),
+}
+
+
+@pytest.mark.parametrize(("wire", "model", "reasoning", "shown"), BUDGETS.values(), ids=BUDGETS)
+def test_a_budget_that_is_sent_as_something_else_is_a_notice(
+    wire: Wire, model: str, reasoning: str, shown: str
+) -> None:
+    def notices(*messages: Message) -> list[str]:
+        request = ChatRequest(model=model, messages=messages, reasoning=reasoning)
+        config = ProviderConfig(base_url="http://127.0.0.1:1", retries=0)
+
+        async def go() -> list[str]:
+            client = WireClient(wire, config, provider="p")
+            texts = list[str]()
+            with suppress(ModelError):  # nothing answers there
+                async for chunk in client.chat_stream(request):
+                    texts += [chunk.notice.text] if chunk.notice else []
+            return texts
+
+        return asyncio.run(go())
+
+    words = Message.of("user", "hi")
+    texts = notices(words)
+    assert len(texts) == (1 if shown else 0)
+    for text in texts:
+        assert shown in text
+        assert f"reasoning={reasoning} is a number of tokens" in text
+    result = Message(role="tool", tool_call_id="c1", content=words.content)
+    assert notices(words, Message.of("assistant", "so"), result) == [], "once for a prompt"

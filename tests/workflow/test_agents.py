@@ -140,6 +140,7 @@ def test_a_markdown_agent_has_all_that_its_file_says() -> None:
         "persona": "You are Mira, dry, at shelf 7 for Ada.\nFill {{story_title}}.",
         "unfilled": ("{{story_title}}", "{communication_language}"),
         "file": "agents/mira.md",
+        "is_own": False,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import threading
 from collections.abc import Callable
@@ -84,7 +85,52 @@ def test_each_way_to_go_on_has_its_intent_and_a_brief_of_its_own(
     assert said(model.requests[0]) == before
     check_run(first.resume(words, max_turns=2), model)
     typed = [f"USER_INPUT\n- forNodeId: draft\n{words}"] if words else []
-    assert said(model.requests[-1]) == [*before, *typed, told(intent), BRIEF]
+    assert said(model.requests[-1]) == [*before, told(intent), BRIEF, *typed]
+
+
+UNANSWERED: dict[str, Callable[[nbagent.Run], nbagent.Run]] = {
+    "resume": lambda run: run.resume(max_turns=2),
+    "fork": lambda run: run.fork("C01", max_turns=2),
+}
+
+
+@pytest.mark.parametrize("again", UNANSWERED.values(), ids=UNANSWERED)
+def test_words_that_were_not_answered_are_asked_again_and_stay_the_last_of_the_request(
+    project: Path, again: Callable[[nbagent.Run], nbagent.Run]
+) -> None:
+    make_package(project / "flow")
+    model = script(TOO_LATE, "Hm.")
+    first = check_run(nbagent.Agent(model=model).run("Birds", workflow="flow"), model)
+    second = check_run(again(first), model)
+    typed = "USER_INPUT\n- forNodeId: draft\nBirds"
+    assert [said(request) for request in model.requests] == [[told("start"), BRIEF, typed]] * 2
+    for run in (first, second):
+        df = nbagent.messages(run=run.id, whole=True, role="user")
+        assert [*df["source"]] == ["directive", "directive", "person"]
+
+
+def test_each_request_extends_the_one_before_and_the_words_end_the_one_they_were_written_for(
+    project: Path,
+) -> None:
+    make_package(project / "flow")
+    read = offline.call("fs.read", path=STATE)
+    answers = [read, "What about?", read, move("draft", "check"), "Which?", read, "Good?"]
+    model = script(*answers)
+    agent = nbagent.Agent(model=model, on_approval=allow)
+    run = check_run(agent.run("Birds", workflow="flow"), model)
+    run = check_run(run.resume("Gulls"), model)
+    run = check_run(run.resume(), model)
+    check_run(run.resume("Terns"), model)
+    sent = [list(request.messages) for request in model.requests]
+    assert all(new[: len(old)] == old for old, new in itertools.pairwise(sent))
+    ends = [last.text.partition("\n")[0] for *_, last in sent if last.role == "user"]
+    assert ends == ["USER_INPUT", "USER_INPUT", "NODE_BRIEF", "USER_INPUT"]
+    kinds = [text.partition("\n")[0] for text in said(model.requests[-1])]
+    assert kinds == [
+        *("RUN_DIRECTIVE", "NODE_BRIEF", "USER_INPUT") * 2,
+        *("RUN_DIRECTIVE", "NODE_BRIEF"),
+        *("RUN_DIRECTIVE", "NODE_BRIEF", "USER_INPUT"),
+    ]
 
 
 def test_a_package_without_a_graph_and_agents_says_so(project: Path) -> None:
@@ -99,9 +145,9 @@ def test_a_package_without_a_graph_and_agents_says_so(project: Path) -> None:
     brief = "NODE_BRIEF\n- currentNodeId: {0}\n- stepFile: @pkg/steps/{0}.md\n- outputsMap:\n"
     brief += "- allowedNext:"
     assert said(model.requests[-1]) == [
-        f"USER_INPUT\n- forNodeId: {first}\nA\r\nB ",
         told("start", first, "none"),
         f"{brief.format(first)}\n  - {second} (label=next)",
+        f"USER_INPUT\n- forNodeId: {first}\nA\r\nB ",
         told("continue", second, "none"),
         brief.format(second),
     ]

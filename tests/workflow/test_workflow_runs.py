@@ -19,8 +19,10 @@ from nbagent import offline
 from nbagent.contracts.errors import UsageError
 from nbagent.run import with_options
 from nbagent.session.active_run import ActiveRun, active_runs
+from nbagent.session.project_trust import trust_items
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions
+from nbagent.settings.project_items import allow_item
 from nbagent.settings.sources import fresh_settings, store_home
 
 MIRA = "---\nid: mira\nname: Mira\ntitle: writer\n---\nYou write plainly.\n"
@@ -90,11 +92,12 @@ def test_every_directive_and_brief_is_sent_byte_for_byte_and_stays_in_the_histor
     fourth = check_run(third.resume(), model)
     assert (fourth.phase, fourth.stop_reason) == ("Completed", "workflow_complete")
     assert said(model.requests[-1]) == [
-        "USER_INPUT\n- forNodeId: draft\nAbout birds.",
         *(directive("start", "draft", "mira"), DRAFT),
+        "USER_INPUT\n- forNodeId: draft\nAbout birds.",
         *(directive("continue", "check", "otto"), CHECK),
+        *(directive("continue", "done", "mira"), DONE),
         "USER_INPUT\n- forNodeId: done\nGo on,\n- autopilot: true",
-        *(directive("continue", "done", "mira"), DONE) * 2,
+        *(directive("continue", "done", "mira"), DONE),
     ]
     turns = [turn for one in (run, second, third, fourth) for turn in one.turns]
     assert [turn.node for turn in turns] == ["draft", "draft", "check", "done", "done", "done"]
@@ -262,7 +265,7 @@ def test_a_fork_has_the_state_as_it_stood_at_that_turn(project: Path) -> None:
     assert document(fork) != document(run)
     assert f"runId: {fork.id}" in document(fork).read_text().replace("'", "")
     assert document(run).read_bytes() == before
-    assert said(model.requests[3])[-3].startswith("USER_INPUT\n- forNodeId: check\nThink again.")
+    assert said(model.requests[3])[-1].startswith("USER_INPUT\n- forNodeId: check\nThink again.")
     other = run.resume("Note it.", autopilot=False, max_turns=2)
     with pytest.raises(UsageError, match=r"@state/note\.md changed after that turn"):
         other.fork(other.turns[0].id)
@@ -489,7 +492,7 @@ def test_a_dry_run_shows_the_first_request_and_writes_nothing() -> None:
     model = script()
     dry = nbagent.Agent(model=model).dry_run("About birds.", workflow="flow")
     assert "You write plainly." in dry.request.system_prompt
-    assert said(dry.request)[1:] == [directive("start", "draft", "mira"), DRAFT]
+    assert said(dry.request)[:-1] == [directive("start", "draft", "mira"), DRAFT]
     assert not list(store_home().glob("state/*/workflow.md"))
 
 
@@ -501,10 +504,14 @@ def test_an_agents_model_counts_where_the_person_named_none(
     agents = project / ".nbagent" / "agents"
     agents.mkdir(parents=True)
     (agents / "mira.md").write_text(MIRA.replace("title", "model: offline:quiet\ntitle"))
+    for item in trust_items():
+        allow_item(item)
     first = nbagent.Agent().run("Hi", agent="mira")
     assert (first.text, first.record.agent, first.turns[0].agent) == ("Quiet.", "mira", "mira")
     assert nbagent.Agent(model=loud).run("Hi", agent="mira").text == "Loud."
     (agents / "anna.md").write_text(MIRA.replace("title", "model: openai:gpt-5.4\ntitle"))
+    for item in trust_items():
+        allow_item(item)
     assert nbagent.Agent().dry_run("Hi", agent="anna").run.model.startswith("offline:")
     assert quiet.requests[0].system_prompt.startswith("# You are Mira, writer")
     assert said(quiet.requests[0]) == ["Hi"]

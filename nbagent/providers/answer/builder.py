@@ -13,6 +13,7 @@ from nbagent.contracts.messages import Message, TextPart
 from nbagent.contracts.model import ChatChunk, ChatResponse, FinishReason, ResponseMeta, Usage
 from nbagent.providers.answer.think_tags import ThinkTags
 from nbagent.providers.answer.tool_calls import SurrogateJoiner, ToolCallAssembler
+from nbagent.providers.answer.vendor_fields import VendorFields
 from nbagent.providers.transport.sse import fix_surrogates
 from nbagent.providers.wires.tool_names import WireNames
 
@@ -38,6 +39,7 @@ class ResponseBuilder:
         self._late_calls = False
         """Calls came after the finish reason."""
         self.raw_fields: dict[str, Any] = {}
+        self.vendor = VendorFields()
         self._usage: Usage | None = None
         self._earlier_usage: Usage | None = None
         """Usage of the earlier requests, if the answer comes by several."""
@@ -213,7 +215,7 @@ class ResponseBuilder:
             usage=self._usage,
             model=fix_surrogates(self.model) or self._source.get("model", ""),
             finish_reason=self._reason,
-            meta=meta,
+            meta=meta.model_copy(update={"vendor": self.vendor.build()}),
         )
 
     @property

@@ -49,7 +49,7 @@ _PART = r"\w[\w.-]*"
 _OWNER = r"(?![^/]*(?:--|\.\.|\.git/))\w(?:[\w.-]{0,94}\w)?"
 """Owner and repository names that the hub accepts."""
 _NAME = re.compile(rf"(?:local:)?(?:{HUB})?({_OWNER}/{_OWNER})/((?:{_PART}/)*{_PART}\.gguf)")
-INSTALL = "pip install 'nbagent[local]', in a checkout pip install -e '.[local]'"
+INSTALL = "%pip install xllamacpp huggingface_hub"
 SUGGESTED = """\
 %agent pull OWNER/REPO/FILE.gguf downloads a model from the Hugging Face hub. Small models that
 llama.cpp's documentation names for tool calls (docs/function-calling.md of ggml-org/llama.cpp);

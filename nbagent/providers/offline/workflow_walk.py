@@ -18,6 +18,7 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest
+from nbagent.files.frontmatter_operations import Operation, read_operations
 from nbagent.providers.offline.argument_values import items, literal
 from nbagent.providers.offline.demo import PlannedCall, call_with_result, cell_text
 from nbagent.providers.offline.stream import ScriptedAnswer, call
@@ -25,6 +26,7 @@ from nbagent.providers.offline.stream import ScriptedAnswer, call
 _READ, _WRITE, _PATCH = "fs.read", "fs.write", "fs.apply_patch"
 _MAX_PATCHES = 3
 """Attempts to end one step, before the person is told the reason."""
+_NO_OPERATION = Operation("", "append", [])
 _STUCK = "I cannot continue"
 _COMMAND_WORDS = _FEW_LINES = 2
 """A shorter message (`go on`, `publish`) is a decision, not a text to quote."""
@@ -242,13 +244,24 @@ def _record_call(state: _WorkflowState, finished_call: PlannedCall) -> None:
             state.artifacts = [*map(str, items(document.get("artifacts")))]
             state.variables = json_object(document.get("variables")) or {}
     elif finished_call.tool == _PATCH and path == state.state_path:
-        update = json_object(finished_call.arguments.get("update")) or {}
-        added = update.get("artifacts.append", [])
-        state.artifacts += [added] if isinstance(added, str) else map(str, items(added))
-        state.steps += [str(step) for key, step in update.items() if key == "stepsCompleted.append"]
-        state.variables |= json_object(update.get("variables.set")) or {}
-        moved = "currentNodeId.set" in update
-        state.ended = moved or (not state.edges and "stepsCompleted.append" in update)
+        operations = _operations(finished_call)
+        artifacts, steps, variables = (
+            operations.get(key, _NO_OPERATION)
+            for key in ("artifacts", "stepsCompleted", "variables")
+        )
+        state.artifacts += map(str, artifacts.items)
+        state.steps += map(str, steps.items)
+        state.variables |= json_object(variables.value) or {}
+        moved = "currentNodeId" in operations
+        state.ended = moved or (not state.edges and bool(steps.items))
+
+
+def _operations(patch: PlannedCall) -> dict[str, Operation]:
+    """Return the operations of an update, by key."""
+    update = json_object(patch.arguments.get("update")) or {}
+    with suppress(ToolError):
+        return {operation.key: operation for operation in read_operations(update)}
+    return {}
 
 
 def _split_frontmatter(text: str) -> tuple[dict[str, Any], str]:
@@ -393,22 +406,22 @@ def _choose_edge(state: _WorkflowState) -> tuple[_Edge | None, str]:
 
 def _finish_step(state: _WorkflowState) -> ScriptedAnswer:
     """Return the patch that ends the step and continues; another one after a refusal."""
-    update: dict[str, Any] = {"stepsCompleted.append": state.node}
+    update: dict[str, Any] = {"stepsCompleted": {"append": [state.node]}}
     why = "The step is done."
     if len(state.edges) > 1:
         edge, reason = _choose_edge(state)
         if edge is None:
             return _question(state, "Which way shall it continue?")
         why = f"{state.node} -> {edge.target} ({edge.label}): {reason}"
-        update |= {"currentNodeId.set": edge.target, "decisionLog.append": why}
+        update |= _move_to(edge.target, why)
     elif state.edges:
-        update["currentNodeId.set"] = state.edges[0].target
+        update["currentNodeId"] = {"set": state.edges[0].target}
     if state.changes:
-        update["variables.set"] = state.changes
+        update["variables"] = {"set": state.changes}
     if new_outputs := [
         planned_call for planned_call in state.outputs if planned_call not in state.artifacts
     ]:
-        update["artifacts.append"] = new_outputs[0] if len(new_outputs) == 1 else new_outputs
+        update["artifacts"] = {"append": new_outputs}
     refused = [planned_call for planned_call in state.failed if planned_call.tool == _PATCH]
     if refused:
         why = f"It was refused: {_reason(refused[-1])}"
@@ -420,6 +433,10 @@ def _finish_step(state: _WorkflowState) -> ScriptedAnswer:
     return ScriptedAnswer(reasoning=why, calls=[call(_PATCH, arguments)])
 
 
+def _move_to(target: str, why: str) -> dict[str, Any]:
+    return {"currentNodeId": {"set": target}, "decisionLog": {"append": [why]}}
+
+
 def _alternative_update(
     state: _WorkflowState, update: dict[str, Any], refused: Sequence[PlannedCall]
 ) -> dict[str, Any] | None:
@@ -427,26 +444,20 @@ def _alternative_update(
     error = json_object(refused[-1].data) or {}
     if any(path in str(error) for path in state.outputs):
         again = "its outputs were missing and are written again"
-        return {**update, "decisionLog.append": f"{state.node}: {again}"}
-    tried = [json_object(refused_call.arguments.get("update")) or {} for refused_call in refused]
+        return {**update, "decisionLog": {"append": [f"{state.node}: {again}"]}}
+    tried = [_operations(refused_call) for refused_call in refused]
     targets = [
         str(refused_call)
         for refused_call in items((json_object(error.get("details")) or {}).get("allowed"))
     ]
     for target in targets:
-        if target not in [refused_call.get("currentNodeId.set") for refused_call in tried]:
-            log = f"{state.node} -> {target}: another step was refused"
-            return {**update, "currentNodeId.set": target, "decisionLog.append": log}
+        if target not in [old.get("currentNodeId", _NO_OPERATION).value for old in tried]:
+            why = f"{state.node} -> {target}: another step was refused"
+            return {**update, **_move_to(target, why)}
     # The document may list the step as completed already.
-    moves = "currentNodeId.set" in update and all(
-        "stepsCompleted.append" in refused_call for refused_call in tried
-    )
+    moves = "currentNodeId" in update and all("stepsCompleted" in old for old in tried)
     if error.get("code") == "E_PRECONDITION_FAILED" and moves:
-        return {
-            key: refused_call
-            for key, refused_call in update.items()
-            if key != "stepsCompleted.append"
-        }
+        return {key: value for key, value in update.items() if key != "stepsCompleted"}
     return None
 
 

@@ -75,6 +75,7 @@ _THINKING_REFUSED = re.compile(
 )
 _STREAMED_FIELDS = ("text", "thinking", "signature", "input_json")
 """Fields of blocks that arrive in pieces."""
+_READ_FIELDS = frozenset({"content", "usage", "stop_reason", "stop_details"})
 _PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _REBUILDABLE_BLOCKS = frozenset({"text", "tool_use"})
 """Blocks that can be rebuilt from the message itself; all others are kept in `raw`."""
@@ -123,6 +124,7 @@ class AnthropicParser(Parser):
 
     def _read_start(self, message: dict[str, Any]) -> None:
         self._builder.model = text_or_empty(message.get("model"))
+        self._builder.vendor.add(message, without=_READ_FIELDS)
         self._update_usage(message.get("usage"))
 
     def _start_block(self, index: int, block: dict[str, Any]) -> None:
@@ -168,6 +170,7 @@ class AnthropicParser(Parser):
         return block
 
     def _read_end(self, delta: dict[str, Any], usage: Any) -> None:
+        self._builder.vendor.add(delta, without=_READ_FIELDS)
         self._stop_reason = text_or_empty(delta.get("stop_reason")) or self._stop_reason
         self._update_usage(usage)
         if details := json_object(delta.get("stop_details")):
@@ -190,6 +193,7 @@ class AnthropicParser(Parser):
         builder.set_usage(
             read_usage({**self._usage, "input_tokens": prompt} if self._usage else None)
         )
+        builder.vendor.add({"usage": self._usage}, without=())
         builder.finish(finish_reason(self._stop_reason), self._stop_reason)
         builder.end()
 

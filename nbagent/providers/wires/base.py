@@ -90,6 +90,9 @@ class Wire(Protocol):
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
     models_path: str = "/models"
+    loaded_path: str = ""
+    """Path that lists the loaded models with their contexts; only for servers that give a model a
+    smaller context than it can have, and cut what is too long without an error."""
     next_page: tuple[str, str] = ("", "")
     """Field in a list of models that names its next page, and the query parameter for it."""
     messages_field: str = "messages"
@@ -176,6 +179,16 @@ class Wire(Protocol):
         # Anthropic names the last model also on the last page.
         mark = text_or_empty(page.get(field)) if page.get("has_more", True) else ""
         return read_model_list(body), mark and f"{parameter}={quote(mark, safe='')}"
+
+    def context_in_use(self, model: str, extra_body: Mapping[str, Any], loaded: Any) -> int | None:
+        """Tokens that the server keeps for a model; None if unknown.
+
+        Args:
+            model: the model of a request.
+            extra_body: the person's, which may set the size.
+            loaded: the answer at `loaded_path`; None if it was not asked.
+        """
+        return None
 
     def workaround_for(
         self, error: ModelError, request: ChatRequest, workarounds: frozenset[str]

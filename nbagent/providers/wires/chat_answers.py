@@ -30,6 +30,9 @@ REPLAYED_FIELDS = ("extra_content", _REASONING_DETAILS)
 """Fields of a message that only the server reads; they go back to it unchanged. OpenRouter needs
 `reasoning_details` in tool loops, Gemini its signature in `extra_content`, else it answers 400."""
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
+_CHUNK_FIELDS = frozenset({"choices", "obfuscation"})
+_CHOICE_FIELDS = frozenset({"index", "message", "delta", "finish_reason", "logprobs", "text"})
+"""Fields that are read here, or come piece by piece."""
 _MAX_OPEN_DETAILS = 64  # Details that may grow at the same time.
 _JOINED_FIELDS = ("text", "summary", "signature", "data")
 
@@ -54,6 +57,8 @@ class ChatParser(Parser):
             chunk = {**chunk, **{k: groq[k] for k in ("usage", "error") if groq.get(k)}}
         if usage := chunk.get("usage"):
             builder.set_usage(read_usage(usage))
+            # The last chunk often has the usage and no choice.
+            self._note_fields(chunk, {})
         if chunk.get("error"):
             builder.fail(stream_error(chunk))
             return
@@ -65,6 +70,9 @@ class ChatParser(Parser):
                 # OpenRouter sends null choices without an error if no host answered.
                 builder.no_host_answered |= "choices" in chunk and choices is None
                 return
+        finish = choice.get("finish_reason")
+        if finish or not builder.answered:
+            self._note_fields(chunk, choice)
         if not builder.model:
             builder.model = str(chunk.get("model") or "")
         builder.answered = True
@@ -74,7 +82,7 @@ class ChatParser(Parser):
             self._read_final_message(message)
         if choice.get("error"):
             builder.fail(stream_error(choice))
-        elif finish := choice.get("finish_reason"):
+        elif finish:
             word = str(finish)
             builder.finish(finish_reason(word), word)
 
@@ -90,6 +98,10 @@ class ChatParser(Parser):
             if "message" not in choice:
                 raise bad_response("the stream was cut before the answer was complete")
             self._builder.finish("stop")
+
+    def _note_fields(self, chunk: dict[str, Any], choice: dict[str, Any]) -> None:
+        self._builder.vendor.add(chunk, without=_CHUNK_FIELDS)
+        self._builder.vendor.add(choice, without=_CHOICE_FIELDS)
 
     def _select_choice(self, choices: Any) -> dict[str, Any] | None:
         """Return the choice with index 0, or else the first one; None if only others are here."""

@@ -50,6 +50,7 @@ _OPENING_MESSAGE = Message.of("user", "…")
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _MAX_PARTS = 2_000
 """Parts of one answer after joining texts; with a signature all are stored a second time."""
+_READ_FIELDS = frozenset({"content", "index", "finishReason", "continuationToken"})
 _BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 
 
@@ -74,6 +75,7 @@ class GoogleParser(Parser):
         if blocked:
             builder.keep_raw(block_reason=str(blocked)[:200])
             builder.finish("content_filter", str(blocked))
+        builder.vendor.add(chunk, without=("candidates",))
         for candidate in objects_in(chunk.get("candidates")):
             if not candidate.get(
                 "index"
@@ -100,6 +102,7 @@ class GoogleParser(Parser):
             raise bad_response("it contains neither an answer nor a reason for none")
 
     def _read_candidate(self, candidate: dict[str, Any]) -> None:
+        self._builder.vendor.add(candidate, without=_READ_FIELDS)
         content = json_object(candidate.get("content")) or {}
         parts: Any = content.get("parts") or []
         if not isinstance(parts, list):

@@ -70,6 +70,7 @@ class OllamaParser(Parser):
             self._read_message(message)
         builder.model = builder.model or text_or_empty(line.get("model"))
         if line.get("done") is True:
+            builder.vendor.add(line, without=("message", "done", *_DURATIONS))
             # Ollama omits counts of 0, also of a completely cached prompt. Durations are in ns.
             builder.set_usage(read_usage({name: line[name] for name in _COUNTS if name in line}))
             if spent := {
@@ -107,6 +108,7 @@ class Ollama(Wire):
     endpoint_paths = ("/api/chat", "/api/tags", "/api", "/v1/chat/completions", "/v1")
     framing = Ndjson
     models_path = "/api/tags"
+    loaded_path = "/api/ps"
     nested_field = "options"
     think_tags = True
     unsupported_fields = frozenset({"tool_choice"})
@@ -139,6 +141,17 @@ class Ollama(Wire):
         """False with tools: a model whose answer is forced into a schema cannot call one."""
         return not request.tools
 
+    def context_in_use(self, model: str, extra_body: Mapping[str, Any], loaded: Any) -> int | None:
+        """Read `num_ctx` of the person's options, else the context of the loaded model."""
+        options = {**extra_body, **(json_object(extra_body.get("options")) or {})}
+        if tokens := token_count(options, "num_ctx"):
+            return tokens
+        for item in objects_in((json_object(loaded) or {}).get("models")):
+            names = {_tagged(text_or_empty(item.get(key))) for key in ("model", "name")}
+            if _tagged(model) in names:
+                return token_count(item, "context_length") or None
+        return None
+
     def merge_extra_body(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """Accept `num_ctx` and other options at the top level or in `options`."""
         beside = {k: v for k, v in extra.items() if k in _TOP_LEVEL_KEYS}
@@ -170,6 +183,11 @@ class Ollama(Wire):
         if images := [_image_data(part) for part in shown if isinstance(part, ImagePart)]:
             wire["images"] = images
         return [wire]
+
+
+def _tagged(model: str) -> str:
+    """A model's name with its tag: Ollama reads `qwen3` as `qwen3:latest`."""
+    return model if ":" in model.rpartition("/")[2] else f"{model}:latest"
 
 
 def _assistant_message(message: Message, context: EncodingContext) -> list[Any]:

@@ -162,6 +162,7 @@ class ResponsesParser(Parser):
         builder = self._builder
         builder.set_usage(read_usage(response.get("usage")))
         builder.model = text_or_empty(response.get("model"))
+        builder.vendor.add(response, without=_REPEATED_FIELDS)
         if response.get("status") in ("incomplete", "failed", "cancelled"):
             # vLLM and LiteLLM end every stream with `response.completed`; the status is right.
             status = str(response["status"])
@@ -192,6 +193,12 @@ class ResponsesParser(Parser):
 
 _REQUEST_ONLY_KINDS = ("_output", "item_reference")
 """Endings of item types that occur only in requests."""
+
+
+_REPEATED_FIELDS = frozenset(
+    {"output", "instructions", "input", "tools", "tool_choice", "text", "metadata", "prompt"}
+)
+"""Fields that are read here, or repeat the request."""
 
 
 class Responses(Wire):

@@ -1,23 +1,31 @@
 """MCP servers that this process knows: `nbagent.mcp(…)`, `mcpServers` files, approvals.
 
-Owns the files, `${VARIABLE}` in them, and trust: a project's `.mcp.json` is untrusted, so none of
-its variables is filled and none of its servers is started before the person allows that entry.
+Owns the files, `${VARIABLE}` in them, and trust: a file inside the project is a stranger's, so none
+of its variables is filled and none of its servers is started before the person allows that entry:
+for this process by an answer to the question before its start, or in the folder's trust entry. Both
+hold for exactly the text that was shown, with the bytes of the project's files that the entry names
+(not of files that these import).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from nbagent.contracts.canonical import json_object, sha_of
+from nbagent.contracts.canonical import json_object, sha256_hex, sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import is_storable_json
 from nbagent.contracts.secrets import is_secret_name, register_secret
+from nbagent.settings.project_items import current_state, readable
+from nbagent.settings.sources import project_folder
+from nbagent.settings.trust import TrustItem
 from nbagent.tools.mcp.server import START_TIMEOUT_S, TIMEOUT_S, McpServer
 from nbagent.tools.tool_names import name_list
 
@@ -31,6 +39,9 @@ _servers: dict[str, McpServer] = {}
 """Servers from `nbagent.mcp(…)`, by name."""
 _allowed_identities: set[str] = set()
 """Identities of project servers that the person allowed; valid while this process lives."""
+_refused_servers: dict[str, ProjectServer] = {}
+"""Servers of project files other than `.mcp.json` that code named before they were allowed, by
+the names of their items: nothing else knows these files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,16 +52,42 @@ class ProjectServer:
     path: Path
     entry: Any
     """Entry as written in the file, with its variables not filled."""
+    item: TrustItem
+    """Everything that decides which program would be started, as a person reads it."""
 
     @property
     def identity(self) -> str:
         """Hash of everything that decides which program would be started."""
-        return sha_of([self.name, os.path.realpath(self.path), self.entry])
+        return sha_of([self.name, os.path.realpath(self.path), self.item.text])
 
     def allow(self) -> McpServer:
-        """Trust this entry from now on; raise UsageError if it is not valid."""
+        """Trust this entry while this process lives; raise UsageError if it is not valid."""
+        if _item_of(self.name, self.path, self.entry) != self.item:
+            raise UsageError(
+                f"a file that the MCP server {self.name!r} uses has changed since you were asked; "
+                "start it again"
+            )
         _allowed_identities.add(self.identity)
-        return _server_from_entry(self.path, self.name, self.entry)
+        return self.server()
+
+    def server(self) -> McpServer:
+        """Return the server of this entry, to run in the folder of its file.
+
+        Raises UsageError if the entry is not valid.
+        """
+        # Its folder, not that of the process, which may change between a question and the start.
+        return _server_from_entry(self.path, self.name, self.entry, cwd=self.path.parent)
+
+    def refreshed(self) -> ProjectServer:
+        """The same entry, with the files that it names as they are now."""
+        return _project_server(self.name, self.path, self.entry)
+
+    @property
+    def is_allowed(self) -> bool:
+        """True if the person allowed exactly this, in this process or in the folder's entry."""
+        if self.identity in _allowed_identities:
+            return True
+        return current_state(self.item).status == "allowed"
 
 
 def mcp(
@@ -68,9 +105,9 @@ def mcp(
     """Register an MCP server under a name: `--tools mcp:NAME`, or `tools=[nbagent.mcp(…)]`.
 
     Nothing is started before a run uses the server. With a name alone, return the server of that
-    name from this process, from `~/.config/nbagent/mcp.json` or from `.mcp.json` here. A call of
-    this function counts as your approval; if only `--tools mcp:NAME` names an entry of `.mcp.json`,
-    you are asked before it starts.
+    name from this process, from `~/.config/nbagent/mcp.json` or from `.mcp.json` here. An entry of
+    a file inside the project is returned only if you allowed exactly this entry (`%agent trust`):
+    the file changes with the project. `--tools mcp:NAME` asks before it starts.
 
     Args:
         name: prefix of its tools: `name__tool`.
@@ -85,7 +122,8 @@ def mcp(
         start_timeout: seconds until a start is cancelled.
 
     Raises:
-        UsageError: the arguments or the file are not valid; the message says where.
+        UsageError: the arguments or the file are not valid, or the entry is a project's that you
+            have not allowed; the message says where.
     """
     if file is not None:
         if command is not None or url is not None:
@@ -94,10 +132,9 @@ def mcp(
         entries = _read_entries(path)
         if name not in entries:
             raise UsageError(f"{path} has no MCP server {name!r}; it has: {name_list(entries)}")
-        server = _server_from_entry(path, name, entries[name])
+        server = _allowed(_find_in(path, name, entries[name], _is_in_project(path)))
     elif command is None and url is None:
-        known = find_server(name, Path.cwd())
-        server = known.allow() if isinstance(known, ProjectServer) else known
+        server = _allowed(find_server(name, Path.cwd()))
     else:
         server = McpServer(
             name,
@@ -134,15 +171,102 @@ def find_server(name: str, project: Path) -> McpServer | ProjectServer:
     names = list(_servers)
     for path, entries in _config_files(project):
         if name in entries:
-            server = ProjectServer(name, path, entries[name])
-            if path.name == PROJECT_FILE and server.identity not in _allowed_identities:
-                return server
-            return _server_from_entry(path, name, entries[name])
+            return _find_in(path, name, entries[name], path.name == PROJECT_FILE)
         names += entries
     raise UsageError(
         f"there is no MCP server {name!r}, there are: {name_list(dict.fromkeys(names)) or 'none'}; "
         f"make one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
     )
+
+
+def project_servers(project: Path) -> list[ProjectServer]:
+    """List the servers of a project's file, allowed or not, and those of its other named files."""
+    path = project / PROJECT_FILE
+    entries = _read_entries(path) if path.is_file() else {}
+    servers = [_project_server(name, path, entry) for name, entry in entries.items()]
+    return [*servers, *_refused_servers.values()]
+
+
+def _find_in(path: Path, name: str, entry: Any, is_project: bool) -> McpServer | ProjectServer:
+    """The server of an entry; a `ProjectServer` if it is a project's and not allowed."""
+    if not is_project:
+        return _server_from_entry(path, name, entry)
+    server = _project_server(name, path, entry)
+    return server.server() if server.is_allowed else server
+
+
+def _allowed(server: McpServer | ProjectServer) -> McpServer:
+    """The server, for code that names it. Raises UsageError if it is not allowed yet."""
+    if isinstance(server, McpServer):
+        return server
+    advice = f"use --tools mcp:{server.name}, which asks before it starts; or "
+    if server.path.name != PROJECT_FILE:
+        _refused_servers[server.item.name] = server
+        advice = ""
+    raise UsageError(
+        f"you have not allowed the MCP server {server.name!r} as {server.path.name} of this "
+        f"project describes it now; {advice}%agent trust shows and allows it"
+    )
+
+
+def _is_in_project(path: Path) -> bool:
+    real = Path(os.path.realpath(path))
+    # The person's own file stays their own in a kernel that was started in the home folder.
+    return real != Path(os.path.realpath(_user_file())) and real.is_relative_to(
+        os.path.realpath(project_folder())
+    )
+
+
+def _project_server(name: str, path: Path, entry: Any) -> ProjectServer:
+    return ProjectServer(name, path, entry, _item_of(name, path, entry))
+
+
+def _item_of(name: str, path: Path, entry: Any) -> TrustItem:
+    """Write an entry as an item: its JSON, and the hash of each file of the project in it."""
+    text = readable(_without_keys(entry))
+    hashes = [f"{file}: sha256 {sha}" for file, sha in _named_files(path.parent, entry)]
+    return TrustItem(f"{path.name}: {name}", "\n".join([text, *hashes]), path.parent)
+
+
+def _without_keys(value: Any, *, is_key: bool = False) -> Any:
+    """The value with a hash instead of each text that may be a key: a header, a secret's name."""
+    if isinstance(value, dict):
+        return {
+            name: _without_keys(item, is_key=is_key or name == "headers" or is_secret_name(name))
+            for name, item in cast("dict[str, Any]", value).items()
+        }
+    if isinstance(value, list):
+        return [_without_keys(item, is_key=is_key) for item in cast("list[Any]", value)]
+    if is_key and isinstance(value, str) and not _VARIABLE.search(value):
+        return f"(hidden, sha256 {sha256_hex(value)})"
+    return value
+
+
+def _named_files(folder: Path, entry: Any) -> Iterator[tuple[str, str]]:
+    """Yield the project's files that the command of an entry names, with the hashes of their bytes.
+
+    Otherwise an allowed `python server.py` would start another program after the next pull.
+    """
+    fields = json_object(entry) or {}
+    base = Path(os.path.realpath(folder))
+    texts = [str(fields.get("command", "")), *map(str, _list_of(fields.get("args")))]
+    for word in dict.fromkeys(word for text in texts for word in _words(text)):
+        with suppress(OSError, ValueError, RuntimeError):  # no name of a file; no home
+            file = Path(os.path.realpath(base / str(fields.get("cwd") or ".") / word))
+            if file.is_relative_to(base) and file.is_file():
+                with file.open("rb") as opened:
+                    digest = hashlib.file_digest(opened, "sha256").hexdigest()
+                yield readable(file.relative_to(base).as_posix()), digest
+
+
+def _words(text: str) -> list[str]:
+    """The text, and everything in it that could name a file: `server.py` of `--file=server.py`."""
+    filled = _VARIABLE.sub(lambda match: os.environ.get(match[1]) or match[2] or "", text)
+    return [filled, *re.split(r"[\s=,:'\"]+", filled)]
+
+
+def _list_of(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _config_files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -178,18 +302,18 @@ def _read_entries(path: Path) -> dict[str, Any]:
     }
 
 
-def _server_from_entry(path: Path, name: str, entry: Any) -> McpServer:
+def _server_from_entry(path: Path, name: str, entry: Any, *, cwd: Path | None = None) -> McpServer:
     try:
         fields = json_object(_fill_variables(entry)) or {}
         args = fields.get("args", [])
         if fields.get("type", "stdio") not in _TYPES or not isinstance(args, list):
             raise UsageError("give command and a list of args, or url and the type http")
-        command, cwd = cast("Any", fields.get("command")), fields.get("cwd")
+        command, folder = cast("Any", fields.get("command")), fields.get("cwd")
         return McpServer(
             name,
             command=[command, *cast("Any", args)] if args else command,
             env=fields.get("env"),
-            cwd=path.parent / Path(str(cwd)).expanduser() if cwd else None,
+            cwd=path.parent / Path(str(folder)).expanduser() if folder else cwd,
             url=fields.get("url"),
             headers=fields.get("headers"),
         )

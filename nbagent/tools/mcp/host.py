@@ -23,6 +23,8 @@ from nbagent.contracts.model import ToolSpec, ToolTraits
 from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
+from nbagent.files.patching import diff_of
+from nbagent.settings.project_items import current_state
 from nbagent.shown.images import encoded_image
 from nbagent.shown.texts import without_folders
 from nbagent.tools.functions.outcome import failure_outcome, value_outcome
@@ -101,7 +103,7 @@ class McpHost:
         """
         server = self._server
         if not isinstance(server, McpServer):
-            return self._prepared_start(server)
+            return await self._prepared_start(server)
         await self._update(server)
         tool = self._tools.get(call.name)
         if tool is None:
@@ -165,12 +167,14 @@ class McpHost:
             self._tools, self.warnings = await asyncio.to_thread(build_tools, server, definitions)
             self._definitions = definitions
 
-    def _prepared_start(self, server: ProjectServer) -> PreparedCall:
+    async def _prepared_start(self, described: ProjectServer) -> PreparedCall:
         """Prepare the start of a project's server. No rule can allow it: the person must agree."""
+        # In a thread: it reads the files that the entry names.
+        self._server = server = await asyncio.to_thread(described.refreshed)
 
         async def start(context: ToolContext) -> ToolOutcome:
             try:
-                self._server = allowed = server.allow()
+                self._server = allowed = await asyncio.to_thread(server.allow)
                 await self._update(allowed)
             except (ToolError, UsageError) as error:
                 self._server = server
@@ -187,12 +191,22 @@ class McpHost:
             pieces=(
                 PreviewPiece("server", server.name),
                 PreviewPiece("file", str(server.path)),
-                PreviewPiece("what it starts", _indented_json(server.entry), "code"),
+                *_change_pieces(server),
+                PreviewPiece("what it starts", server.item.text, "code"),
             ),
             approval_key=server.identity,
             session_scope="every call",
         )
         return PreparedCall(spec=_start_spec(server), arguments={}, preview=preview, run=start)
+
+
+def _change_pieces(server: ProjectServer) -> list[PreviewPiece]:
+    """The difference to the entry that the person allowed before, if there was one."""
+    before = current_state(server.item).previous
+    if before is None:
+        return []
+    diff = diff_of(before, server.item.text, server.item.name)
+    return [PreviewPiece("changed since you allowed it", diff, "diff")]
 
 
 def _start_spec(server: ProjectServer) -> ToolSpec:
@@ -326,7 +340,7 @@ def _connection(server: McpServer) -> Connection:
     except ImportError as error:
         raise UsageError(
             f"MCP servers need the package mcp, version 2 ({error}); install it with "
-            "%pip install 'nbagent[mcp]' and restart the kernel"
+            "%pip install 'mcp>=2.3' and restart the kernel"
         ) from None
     return connection_of(server)
 

@@ -1,0 +1,122 @@
+"""`nbagent.client`: the model interface alone, without an agent, tools or a record.
+
+The connections belong to the engine's loop. A client can be awaited on any loop: in a cell, in a
+script's `asyncio.run`, in a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from nbagent import runtime
+from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ModelInfo
+from nbagent.contracts.secrets import SecretKey
+from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings
+from nbagent.settings.options import RunOptions
+from nbagent.settings.sources import current_settings, without_secrets
+
+T = TypeVar("T")
+
+
+class Client:
+    """Sends requests to one model's server. Made by `nbagent.client`."""
+
+    def __init__(self, resolved: ResolvedModel) -> None:
+        self._resolved = resolved
+
+    @property
+    def model(self) -> str:
+        """The provider's own name of the model; used by requests that name none."""
+        return self._resolved.model
+
+    @property
+    def provider(self) -> str:
+        return self._resolved.provider
+
+    def __repr__(self) -> str:
+        return f"<Client {self._resolved.model_id}>"
+
+    async def chat(self, request: ChatRequest) -> ChatResponse:
+        """Send a request and return the whole answer. Raises ModelError."""
+        return await _on_engine_loop(self._resolved.client.chat(self._with_model(request)))
+
+    async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+        """Send a request and yield its answer in chunks; the last has `done` and `response`.
+
+        Leaving the loop closes the connection. Raises ModelError.
+        """
+        chunks = self._resolved.client.chat_stream(self._with_model(request))
+        here = asyncio.get_running_loop()
+        queue: asyncio.Queue[ChatChunk | None] = asyncio.Queue()
+
+        async def read() -> None:
+            try:
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        here.call_soon_threadsafe(queue.put_nowait, chunk)
+            finally:
+                here.call_soon_threadsafe(queue.put_nowait, None)
+
+        reader = asyncio.run_coroutine_threadsafe(read(), runtime.engine_loop())
+        try:
+            while (chunk := await queue.get()) is not None:
+                yield chunk
+            await asyncio.wrap_future(reader)  # raises the error of the stream
+        finally:
+            reader.cancel()
+
+    async def list_models(self) -> list[ModelInfo]:
+        """List the models of the server. Raises ModelError."""
+        return await _on_engine_loop(self._resolved.client.list_models())
+
+    def _with_model(self, request: ChatRequest) -> ChatRequest:
+        return request if request.model else request.model_copy(update={"model": self.model})
+
+
+def client(
+    model: str | object | None = None,
+    *,
+    api_key: str | SecretKey | None = None,
+    base_url: str | None = None,
+    organization_id: str | None = None,
+    project_id: str | None = None,
+    timeout_s: float | None = None,
+    retries: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    extra_body: Mapping[str, Any] | None = None,
+) -> Client:
+    """Return a client of a model (`"openai:gpt-5.4"`), with `chat`, `chat_stream`, `list_models`.
+
+    Without a model it takes the one of the settings. The other arguments are the fields of
+    `ProviderConfig`; those that are None come from the settings and the environment. Better than
+    `api_key=` in a notebook is a variable of the environment: an argument is saved with the cell.
+
+    Raises:
+        UsageError: a value is not valid, or the server needs a key and there is none.
+    """
+    given: dict[str, Any] = {
+        "model": getattr(model, "model_id", model),  # A script of `nbagent.offline` has an id.
+        "base_url": base_url,
+        "organization_id": organization_id,
+        "project_id": project_id,
+        "timeout_s": timeout_s,
+        "retries": retries,
+        "headers": dict(headers) if headers else None,
+        "extra_body": dict(extra_body) if extra_body else None,
+    }
+    set_options = {name: value for name, value in given.items() if value is not None}
+    options = without_secrets(RunOptions().with_changes(**set_options))
+    key = SecretKey(api_key) if isinstance(api_key, str) else api_key
+    settings = resolve_settings(options, current_settings())
+    return Client(resolve_model(settings, api_key=key))
+
+
+async def _on_engine_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine on the engine's loop, from any loop."""
+    loop = runtime.engine_loop()
+    if asyncio.get_running_loop() is loop:
+        return await work
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

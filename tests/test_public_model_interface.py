@@ -1,0 +1,153 @@
+"""The model interface and the tool host, written from nbagent's public names alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from engine.laws import check_run
+
+import nbagent
+from nbagent import ChatRequest, Message, ToolResult, ToolSpec, offline
+
+
+class Echo:
+    """A host that nobody who wrote nbagent wrote: the two methods, and no name."""
+
+    async def tools(self, context: nbagent.ToolContext) -> Sequence[ToolSpec]:
+        schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+        return [ToolSpec(name="echo", description="Say it again.", parameters=schema)]
+
+    async def prepare(
+        self, call: nbagent.ToolCall, context: nbagent.ToolContext
+    ) -> nbagent.PreparedCall:
+        arguments = call.arguments or {}
+        if "text" not in arguments:
+            raise nbagent.ToolError("give a text", code="E_INVALID_ARGUMENTS")
+        (spec,) = await self.tools(context)
+
+        async def run(context: nbagent.ToolContext) -> nbagent.ToolOutcome:
+            if arguments["text"] == "boom":
+                raise RuntimeError("no bang")
+            return nbagent.ToolOutcome(result=ToolResult(ok=True, data=arguments["text"]))
+
+        return nbagent.PreparedCall(spec=spec, arguments=arguments, run=run)
+
+
+CALLS: dict[str, tuple[dict[str, Any], bool, Any]] = {
+    "answers": ({"text": "hi"}, True, "hi"),
+    "is refused": ({}, False, "E_INVALID_ARGUMENTS"),
+    "raises": ({"text": "boom"}, False, "E_INTERNAL"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "ok", "wanted"), CALLS.values(), ids=CALLS)
+def test_a_host_of_a_stranger_runs_its_tool(
+    arguments: dict[str, Any], ok: bool, wanted: Any
+) -> None:
+    model = offline.script([offline.call("echo", arguments), "Done."])
+    called: list[Any] = []
+    run = nbagent.Agent(model=model, tools=[Echo()]).run(
+        "Go.",
+        on_tool_call=lambda name, given: called.append((name, given)),
+        on_tool_result=lambda name, result: called.append((name, result)),
+    )
+    check_run(run, model)
+    result = run.turns[0].tool_runs[0].result
+    assert result is not None
+    assert (result.ok, result.data if ok else result.error and result.error.code) == (ok, wanted)
+    assert (run.text, run.iterations) == ("Done.", 2)
+    starts = [] if wanted == "E_INVALID_ARGUMENTS" else [("echo", arguments)]
+    assert called == [*starts, ("echo", result)]
+
+
+@pytest.mark.parametrize("name", ["on_tool_call", "on_tool_result"])
+@pytest.mark.parametrize("door", ["run", "arun", "start"])
+def test_a_callback_that_raises_is_named_and_loses_no_turn(name: str, door: str) -> None:
+    def fail(tool: str, value: Any) -> None:
+        raise SystemExit("not now")
+
+    model = offline.script([offline.call("echo", text="hi"), "Done."])
+    callback: dict[str, Any] = {name: fail}
+    agent = nbagent.Agent(model=model, tools=[Echo()])
+    if door == "arun":
+        run = asyncio.run(agent.arun("Go.", **callback))
+    else:
+        run = getattr(agent, door)("Go.", **callback).wait()
+    check_run(run, model)
+    assert (run.text, run.iterations) == ("Done.", 2)
+    assert any(f"{name} was detached" in text for text in run.record.notices)
+
+
+def test_a_callback_that_changes_its_arguments_changes_no_record() -> None:
+    model = offline.script([offline.call("echo", text="hi"), "Done."])
+    run = nbagent.Agent(model=model, tools=[Echo()]).run(
+        "Go.", on_tool_call=lambda name, given: given.clear()
+    )
+    assert run.turns[0].tool_runs[0].args == {"text": "hi"}
+
+
+@pytest.mark.parametrize("name", ["on_tool_call", "on_tool_result"])
+@pytest.mark.parametrize("kind", ["async", "text"])
+def test_a_callback_that_is_no_plain_function_is_refused(name: str, kind: str) -> None:
+    async def later(tool: str, value: Any) -> None: ...
+
+    given: dict[str, Any] = {name: later if kind == "async" else "print"}
+    with pytest.raises(nbagent.UsageError, match=f"{name}.*function"):
+        nbagent.Agent(model=offline.script(["Hi."])).run("Go.", **given)
+
+
+def test_a_client_chats_streams_and_lists_on_any_loop() -> None:
+    spec = ToolSpec(name="echo", description="Say it again.")
+    model = offline.script(["Hi.", offline.call("echo", text="hi"), "Streamed."])
+    client = nbagent.client(model)
+    request = ChatRequest(messages=(Message.of("user", "Hello"),), tools=(spec,))
+
+    async def talk() -> tuple[nbagent.ChatResponse, nbagent.ChatResponse, list[nbagent.ChatChunk]]:
+        first, second = await client.chat(request), await client.chat(request)
+        return first, second, [chunk async for chunk in client.chat_stream(request)]
+
+    first, second, chunks = asyncio.run(talk())
+    assert (first.content, first.tool_calls, first.finish_reason) == ("Hi.", (), "stop")
+    assert (second.content, second.finish_reason) == (None, "tool_calls")
+    assert [(call.name, call.arguments) for call in second.tool_calls] == [("echo", {"text": "hi"})]
+    assert "".join(chunk.content for chunk in chunks) == "Streamed."
+    assert [chunk.done for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert chunks[-1].response is not None
+    assert chunks[-1].usage == chunks[-1].response.usage
+    assert asyncio.run(nbagent.client("offline:demo").list_models())
+
+
+def test_a_stream_that_is_left_or_fails_ends_and_says_why() -> None:
+    model = offline.script([offline.step(text="a b c d", delay_ms=1), offline.error("LLM_TIMEOUT")])
+    client = nbagent.client(model)
+    request = ChatRequest(messages=(Message.of("user", "Hello"),))
+
+    async def leave() -> str:
+        async for chunk in client.chat_stream(request):
+            if chunk.content:
+                return chunk.content
+        return ""
+
+    async def fail() -> None:
+        async for _ in client.chat_stream(request):
+            pass
+
+    assert asyncio.run(leave()).startswith("a")
+    with pytest.raises(nbagent.ModelError) as raised:
+        asyncio.run(fail())
+    assert raised.value.code == "LLM_TIMEOUT"
+
+
+def test_a_client_needs_a_key_and_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(nbagent.UsageError, match="OPENAI_API_KEY"):
+        nbagent.client("openai:gpt-5.4")
+    key = "sk-test-0123456789abcdef"
+    client = nbagent.client("openai:gpt-5.4", api_key=key)
+    assert (client.model, client.provider) == ("gpt-5.4", "openai")
+    assert key not in repr(client)
+    assert key not in repr(vars(client))
+    with pytest.raises(nbagent.UsageError, match="base_url"):
+        nbagent.client("openai:gpt-5.4", api_key=key, base_url="not a url")
