@@ -213,6 +213,13 @@ class WireClient:
             self._contexts[request.model] = size
         return self._contexts[request.model]
 
+    async def _add_context(self, fault: ModelError, wire: Wire, request: ChatRequest) -> None:
+        """Add the context in use to an error that says only that the request is too long."""
+        if fault.code != "LLM_CONTEXT_OVERFLOW" or "context_tokens" in fault.details:
+            return
+        if context := await self._context_in_use(wire, request):
+            fault.details["context_tokens"] = context
+
     async def _cut_notice(self, wire: Wire, request: ChatRequest) -> ClientNotice | None:
         """Notice after an answer to a request that the server has probably cut."""
         context = await self._context_in_use(wire, request)
@@ -282,9 +289,7 @@ class WireClient:
                 continue
             notice = None if state.has_output else self._retry_notice(state, fault, attempt)
             if notice is None:
-                if fault.code == "LLM_CONTEXT_OVERFLOW" and "context_tokens" not in fault.details:
-                    context = await self._context_in_use(attempt.wire, request)
-                    fault.details |= {"context_tokens": context} if context else {}
+                await self._add_context(fault, attempt.wire, request)
                 try:
                     raise fault
                 finally:

@@ -272,7 +272,7 @@ class ActiveRun:
             if is_outside:
                 self.warn("this run is not audited: its store is in memory only")
             return None
-        audit = AuditSink(self.store.path.parent)
+        audit = AuditSink(self.store.path.parent, starts_log=is_outside)
         self._sinks.append(audit)
         return audit
 

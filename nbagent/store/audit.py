@@ -358,8 +358,16 @@ class AuditSink:
 
     name = "audit"
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, starts_log: bool = True) -> None:
+        """Audit one run.
+
+        Args:
+            home: the folder of the store.
+            starts_log: True makes the files when the run begins; False with its first line, so
+                that a run without calls leaves none.
+        """
         self._log = AuditLog(home / FILE_NAME)
+        self._is_started = starts_log
         self._failure: str | None = None
         self._workflow_run: str | None = None
         """Id of the run if it is a workflow run."""
@@ -388,7 +396,8 @@ class AuditSink:
             self._workflow_run = event.run.id if event.run.workflow else None
             run_entries = [_run_entry(event.run)] if event.run.workflow else []
             # Also without an entry: an unwritable log is reported before the first tool runs.
-            self._attempt(lambda: self._log.append(*run_entries))
+            if self._is_started:
+                self._attempt(lambda: self._log.append(*run_entries))
         elif isinstance(event, ToolCallFinished):
             self._attempt(
                 lambda: self._log.append(
@@ -400,7 +409,8 @@ class AuditSink:
         elif isinstance(event, RunFinished):
             if run_id is not None:
                 self._attempt(lambda: self._log.append(_stop_entry(event.run)))
-            self._attempt(self._log.sync)
+            if self._is_started:
+                self._attempt(self._log.sync)
         if self._failure is not None:
             raise StoreError(self._failure, details={"reason": "audit"})
 
@@ -411,6 +421,7 @@ class AuditSink:
         """Act on the log; after the first failure store its reason and do nothing."""
         if self._failure is not None:
             return
+        self._is_started = True
         try:
             action()
         except Exception as error:

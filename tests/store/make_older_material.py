@@ -601,6 +601,8 @@ def begin(project: Path) -> Path:
     own = {"NBAGENT_OFFLINE_DELAY_MS": "0", "OPENAI_API_KEY": "never-sent-anywhere"}
     # An earlier store is a stranger's until the person takes it over, or trusts its folder.
     own["NBAGENT_TRUST"] = str(project)
+    # What f63caa8, which has no such setting, always did: no runs with functions only.
+    own["NBAGENT_AUDIT"] = "outside"
     os.environ.update(own, XDG_CONFIG_HOME=str(project / "none"), OLLAMA_HOST="127.0.0.1:1")
     return project
 

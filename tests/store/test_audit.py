@@ -506,3 +506,31 @@ def test_the_end_of_a_run_puts_its_lines_on_the_disk(
         assert synced == []  # a line does not wait for the disk
         sink.handle(event)
     assert len(synced) == 2
+
+
+# Which runs are audited
+
+
+@pytest.mark.parametrize(("tools", "is_said"), [(["fs"], True), ([chart], False), ([], False)])
+def test_a_run_that_acts_outside_says_that_a_store_in_memory_has_no_log(
+    tools: list[Any], is_said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NBAGENT_HOME", str(tmp_path / "file" / "home"))
+    run = nbagent.Agent(model=script(["Done."]), tools=tools).run("Go.")
+    assert ("this run is not audited" in str(run.record.notices)) == is_said
+
+
+def test_a_run_without_tools_starts_no_log() -> None:
+    nbagent.Agent(model=script(["Done."]), tools=[]).run("Go.")
+    with pytest.raises(UsageError, match="the first run with tools starts one"):
+        verify_audit()
+
+
+def test_a_project_may_not_switch_the_log_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.nbagent]\naudit = "none"\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="'audit' may not be set in a project's file"):
+        nbagent.Agent(model=script(["Done."])).run("Go.")
