@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from nbagent import runtime
@@ -20,6 +21,7 @@ from nbagent.contracts.model import ChatRequest, Usage
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord
 from nbagent.contracts.stop_reasons import StopReason
 from nbagent.export.formats import FORMATS, ExportSource
+from nbagent.files.opening import LinkRefused, remove_own_file, replace_named_file
 from nbagent.providers.offline import test_source
 from nbagent.run_tree import RetryResult
 from nbagent.session.active_run import ActiveRun, active_runs
@@ -30,7 +32,7 @@ from nbagent.session.inherit import output_type_of, turn_of
 from nbagent.session.request import Kind, RunRequest
 from nbagent.session.stores import cache_file, current_store, find_run, set_last_run, store_at
 from nbagent.session.typed_answer import OutputType, answer_text
-from nbagent.settings.sources import to_path
+from nbagent.settings.sources import named_path
 from nbagent.store.dataframes import frame_of
 from nbagent.store.writer import Store
 from nbagent.view.text_format import pluralize
@@ -229,8 +231,12 @@ class Run:
         text = row.render(source).encode("utf-8", "replace").decode()
         if path is not None:
             try:
-                # newline="": Windows would change the line ends inside of code and results.
-                to_path(path, "path").write_text(text, "utf-8", newline="")
+                replace_named_file(named_path(path, "path", base=Path.cwd()), text.encode())
+            except LinkRefused as error:
+                raise UsageError(
+                    f"{path} is not written: {error.link.name} is a link, and links below the "
+                    f"project are not followed; name {os.path.realpath(path)} to write there"
+                ) from None
             except OSError as error:
                 raise UsageError(f"{path} cannot be written ({error.strerror})") from None
         return text
@@ -379,7 +385,7 @@ class Run:
         self._check_ended()
         forgotten = self._store.forget(self.id, children=children)
         for run_id in forgotten:
-            cache_file(self._store, run_id).unlink(missing_ok=True)
+            remove_own_file(cache_file(self._store, run_id))
         if self.record.workflow is not None:
             from nbagent.workflow.locate import forget_state
 

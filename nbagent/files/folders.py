@@ -9,19 +9,18 @@ import errno
 import io
 import os
 import re
-import shutil
 import stat
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from unicodedata import normalize
 
 from nbagent.contracts.canonical import new_id
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.names import path_parts, visible
-from nbagent.files.opening import Folder, open_root
+from nbagent.files.opening import Folder, open_own_folder, open_root
 from nbagent.files.writing import read_bytes
 
 MAX_BYTES = 64 << 20
@@ -183,22 +182,31 @@ def unpack(files: Mapping[str, bytes], folder: Path) -> None:
     """
     if _has_same_files(folder, files):
         return
-    fresh, old = (folder.with_name(f".{kind}-{new_id()}") for kind in ("new", "old"))
-    try:
-        for name, data in files.items():
-            file = fresh / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
-        if os.path.lexists(folder):
-            folder.rename(old)
+    fresh, old = (f".{kind}-{new_id()}" for kind in ("new", "old"))
+    with closing(open_own_folder(folder.parent, create=True)) as above:
         try:
-            fresh.rename(folder)
-        except OSError:  # another process unpacked the same files first
-            if not _has_same_files(folder, files):
-                raise
-    finally:
-        for rest in (fresh, old):
-            shutil.rmtree(rest, ignore_errors=True)
+            with closing(above.folder((fresh,), create=True)) as new:
+                for name, data in files.items():
+                    _write_new(new, name, data)
+            with suppress(FileNotFoundError):
+                above.replace(folder.name, old)
+            try:
+                above.replace(fresh, folder.name)
+            except OSError:  # another process unpacked the same files first
+                if not _has_same_files(folder, files):
+                    raise
+        finally:
+            for rest in (fresh, old):
+                above.remove_tree(rest)
+
+
+def _write_new(folder: Folder, name: str, data: bytes) -> None:
+    *above, last = name.split("/")
+    with (
+        closing(folder.folder(above, create=True)) as below,
+        os.fdopen(below.new_file(last, 0o666), "wb") as file,
+    ):
+        file.write(data)
 
 
 def _has_same_files(folder: Path, files: Mapping[str, bytes]) -> bool:

@@ -38,7 +38,8 @@ class Mount:
     name: str
     """Starts with `@`."""
     root: Path
-    """Absolute path; links are resolved once, here, and refused in every later open."""
+    """Absolute path. Every open refuses a link in it, so the caller resolves the links of a folder
+    that the person chose (`chosen_folder`)."""
     mode: Mode = "ro"
 
     def __post_init__(self) -> None:
@@ -46,7 +47,12 @@ class Mount:
             raise UsageError(
                 f"{self.name!r} is no name for a mount; use @ and letters, digits, _ or -"
             )
-        object.__setattr__(self, "root", Path(os.path.realpath(self.root)))
+        object.__setattr__(self, "root", Path(os.path.abspath(self.root)))
+
+
+def chosen_folder(path: Path) -> Path:
+    """Resolve the links in a folder that the person chose, once."""
+    return Path(os.path.realpath(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ def parse_mount(text: str, *, base: Path | None = None) -> Mount:
     with suppress(OSError, RuntimeError, ValueError):
         folder = (base or Path.cwd()) / Path(line["folder"]).expanduser()
         if folder.is_dir():
-            return Mount(name, folder, cast("Mode", line["mode"] or "ro"))
+            return Mount(name, chosen_folder(folder), cast("Mode", line["mode"] or "ro"))
     raise UsageError(f"there is no folder {line['folder'][:200]!r} for {name}; {_USAGE}")
 
 
@@ -95,27 +101,34 @@ class Mounts(dict[str, Mount]):
     """The mounts of a run by name, with open roots.
 
     A root that was replaced by another folder of the same path is opened again, without following
-    links. `closed` folders (the store) cannot be reached from a mount above.
+    links. `closed` folders (the store) cannot be reached from a mount above. `private` folders (the
+    person's trust, stores of other projects) cannot be the project either.
 
     Raises:
         UsageError: two mounts have one name, or one that is not the run's own is in a closed
         folder.
     """
 
-    def __init__(self, mounts: Iterable[Mount], *, closed: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        mounts: Iterable[Mount],
+        *,
+        closed: Sequence[Path] = (),
+        private: Sequence[Path] = (),
+    ) -> None:
         super().__init__()
-        self._closed = tuple(Path(os.path.realpath(path)) for path in closed)
+        self._private = tuple(map(chosen_folder, private))
+        self._closed = (*map(chosen_folder, closed), *self._private)
         self._open_roots: dict[str, Folder] = {}
         self._lock = threading.Lock()
         for mount in mounts:
             if mount.name in self:
                 raise UsageError(f"two mounts have the name {mount.name}; rename one of them")
-            if mount.name not in _BUILT_IN_NAMES and any(
-                _is_within(mount.root, c) for c in self._closed
-            ):
+            own = {PROJECT: self._private, PACKAGE: (), STATE: ()}
+            if any(_is_within(mount.root, c) for c in own.get(mount.name, self._closed)):
                 raise UsageError(
-                    f"the folder of the mount {mount.name} belongs to nbagent itself (its store); "
-                    "mount another one, and use @state for files to keep"
+                    f"the folder of the mount {mount.name} belongs to nbagent itself (its store or "
+                    "its configuration); use another one, and @state for files to keep"
                 )
             self[mount.name] = mount
 
@@ -127,13 +140,14 @@ class Mounts(dict[str, Mount]):
         state: Path | None = None,
         extra: Sequence[Mount] = (),
         closed: Sequence[Path] = (),
+        private: Sequence[Path] = (),
     ) -> Mounts:
         """Mounts of the project and of the state (created at the first use), both writable, and
         `extra`."""
-        own = [Mount(PROJECT, project, "rw")]
+        own = [Mount(PROJECT, chosen_folder(project), "rw")]
         if state is not None:
             own.append(Mount(STATE, state, "rw"))
-        return cls([*own, *extra], closed=closed)
+        return cls([*own, *extra], closed=closed, private=private)
 
     def locate(self, path: str) -> MountedPath:
         """Resolve a path; without a mount it is below `@project`, since models forget to write
@@ -221,9 +235,7 @@ class Mounts(dict[str, Mount]):
 
     def _open_root(self, mount: Mount) -> Folder:
         try:
-            if mount.name == STATE:
-                mount.root.mkdir(parents=True, exist_ok=True)
-            identity = identity_of(os.stat(mount.root))
+            identity = _identity_of_root(mount)
             with self._lock:
                 root = self._open_roots.get(mount.name)
                 if root is None or root.identity != identity:
@@ -238,6 +250,16 @@ class Mounts(dict[str, Mount]):
             ) from None
         except OSError as error:
             raise failure(error, mount.name) from None
+
+
+def _identity_of_root(mount: Mount) -> str:
+    try:
+        return identity_of(os.stat(mount.root))
+    except (FileNotFoundError, NotADirectoryError):
+        if mount.name != STATE:
+            raise
+        open_root(mount.root, create=True).close()
+        return identity_of(os.stat(mount.root))
 
 
 def without_dots(path: str) -> str:

@@ -5,6 +5,10 @@ of a path is opened relative to the one before with O_NOFOLLOW: of 400,000 opens
 swapped for a link, none escaped. (Linux' openat2 does this in one call and is 10 µs faster on long
 paths.) Windows has no such calls (`PathFolder`).
 
+`open_own_folder` and `open_own_file` are for the files that nbagent itself keeps in a project. The
+caller resolves the folder that the person chose (the project, `NBAGENT_HOME`) once; below it every
+link is refused, because whoever made the project made the link.
+
 Device files may only be made by root; FIFOs and sockets are opened without waiting and refused.
 """
 
@@ -12,10 +16,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import sys
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +40,7 @@ _TRAVERSE_FLAGS: int = _FOLDER_FLAGS & ~os.O_RDONLY | getattr(
     os, "O_PATH", getattr(os, "O_SEARCH", 0)
 )
 """Flags for folders on the path, which need not be readable."""
+_ENTRY_FLAGS: int = _FILE_FLAGS & ~os.O_RDONLY
 _CREATE_FLAGS: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _COMMON_FLAGS
 
 
@@ -44,6 +50,18 @@ class NotRegular(OSError):
     def __init__(self, mode: int) -> None:
         super().__init__(errno.EINVAL, "not a regular file")
         self.mode = mode
+
+
+class LinkRefused(OSError):
+    """A file or folder that nbagent keeps lies behind a link. `strerror` is a line for people."""
+
+    def __init__(self, link: Path) -> None:
+        super().__init__(
+            errno.ELOOP,
+            f"{link} is a link, and nbagent follows no link to its own files. Put a real file or "
+            "folder in its place, or set NBAGENT_HOME to another folder",
+        )
+        self.link = link
 
 
 def identity_of(folder: os.stat_result) -> str:
@@ -83,12 +101,15 @@ class Folder:
         opened = [self._fd]
         try:
             for number, name in enumerate(parts, 1):
-                if create:
-                    with suppress(FileExistsError):  # the usual case; cheaper than a check
+                wanted = flags if number == len(parts) else _TRAVERSE_FLAGS
+                try:
+                    opened.append(_open_in(opened[-1], name, wanted))
+                except FileNotFoundError:
+                    if not create:
+                        raise
+                    with suppress(FileExistsError):  # another process was first
                         os.mkdir(name, 0o777, dir_fd=opened[-1])
-                opened.append(
-                    _open_in(opened[-1], name, flags if number == len(parts) else _TRAVERSE_FLAGS)
-                )
+                    opened.append(_open_in(opened[-1], name, wanted))
             return opened.pop()
         finally:
             for descriptor in opened[1:]:
@@ -106,10 +127,22 @@ class Folder:
         """Status of a name in it; of a link, the link's own status."""
         return os.stat(self._at(name), dir_fd=self.descriptor, follow_symlinks=False)
 
+    def require_regular(self, name: str) -> None:
+        """Raise NotRegular for an entry that is no regular file; it is not opened."""
+        status = self.lstat(name)
+        if not stat.S_ISREG(status.st_mode) or _is_link(status):
+            raise NotRegular(stat.S_IFLNK if _is_link(status) else status.st_mode)
+
     def new_file(self, name: str, mode: int) -> int:
         """Create a new file for writing."""
         make = partial(os.open, self._at(name), _CREATE_FLAGS, mode, dir_fd=self.descriptor)
         return retry_busy(make)
+
+    def open_entry(self, name: str, flags: int, mode: int = 0o600) -> int:
+        """Open or create a regular file in it with these flags; NotRegular for anything else."""
+        return _require_regular(
+            os.open(self._at(name), flags | _ENTRY_FLAGS, mode, dir_fd=self.descriptor)
+        )
 
     def replace(self, old: str, new: str) -> None:
         """Rename within it; an entry with the new name is replaced."""
@@ -119,6 +152,11 @@ class Folder:
 
     def remove(self, name: str) -> None:
         os.unlink(self._at(name), dir_fd=self.descriptor)
+
+    def remove_tree(self, name: str) -> None:
+        """Delete a folder in it with all that is in it, as far as that works; no link is
+        followed."""
+        shutil.rmtree(self._at(name), ignore_errors=True, dir_fd=self.descriptor)
 
     def sync(self) -> None:
         """Flush renames to the disk."""
@@ -170,6 +208,16 @@ class PathFolder(Folder):
             raise _link_error()
         return fd
 
+    def open_entry(self, name: str, flags: int, mode: int = 0o600) -> int:
+        path = self._path / name
+        with suppress(FileNotFoundError):
+            _refuse_link(path.lstat())
+        fd = super().open_entry(name, flags, mode)
+        if not os.path.samestat(os.fstat(fd), path.lstat()) or not _is_without_links(path):
+            os.close(fd)
+            raise _link_error()
+        return fd
+
     def folder(self, parts: Sequence[str], *, create: bool = False) -> PathFolder:
         path = self._below(parts, create=create)
         if not _is_without_links(path):
@@ -183,11 +231,7 @@ class PathFolder(Folder):
             if create:
                 with suppress(FileExistsError):
                     here.mkdir()
-            status = here.lstat()
-            # FILE_ATTRIBUTE_REPARSE_POINT: a junction is no link for `S_ISLNK`.
-            reparse_point = getattr(status, "st_file_attributes", 0) & 0x400
-            if stat.S_ISLNK(status.st_mode) or reparse_point:
-                raise _link_error()
+            _refuse_link(here.lstat())
         return here
 
     def _at(self, name: str) -> Path:
@@ -219,6 +263,17 @@ def _require_regular(fd: int) -> int:
     return fd
 
 
+def _is_link(status: os.stat_result) -> bool:
+    # FILE_ATTRIBUTE_REPARSE_POINT: a junction is no link for `S_ISLNK`.
+    reparse_point = getattr(status, "st_file_attributes", 0) & 0x400
+    return stat.S_ISLNK(status.st_mode) or bool(reparse_point)
+
+
+def _refuse_link(status: os.stat_result) -> None:
+    if _is_link(status):
+        raise _link_error()
+
+
 def _is_without_links(path: Path) -> bool:
     return os.path.normcase(os.path.realpath(path)) == os.path.normcase(path)
 
@@ -227,12 +282,72 @@ def _link_error() -> OSError:
     return OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
-def open_root(root: Path) -> Folder:
-    """Open the folder of a mount; refuse it if it was swapped for a link since then."""
+def open_root(root: Path, *, create: bool = False) -> Folder:
+    """Open the folder of a mount; refuse it if a part of its path is a link."""
     if not HAS_DIR_FD:
-        return PathFolder(root)
+        return PathFolder(Path(root.anchor)).folder(root.parts[1:], create=create)
     with closing(Folder(os.open(root.anchor, _TRAVERSE_FLAGS))) as top:
-        return top.folder(root.parts[1:])
+        return top.folder(root.parts[1:], create=create)
+
+
+def open_own_folder(path: Path, *, create: bool = False) -> Folder:
+    """Open a folder that nbagent keeps, by its absolute path; LinkRefused for a link on the way."""
+    with naming_links(path):
+        return open_root(path, create=create)
+
+
+def open_own_file(path: Path, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
+    """Open a regular file that nbagent keeps; LinkRefused for a link on the way or in its place.
+
+    With O_CREAT its folders are created, too.
+    """
+    with naming_links(path), closing(open_root(path.parent, create=bool(flags & os.O_CREAT))) as at:
+        return at.open_entry(path.name, flags, mode)
+
+
+def replace_named_file(path: Path, data: bytes) -> None:
+    """Write a file that a person named, in the place of an old one; LinkRefused for a link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with (
+        naming_links(path),
+        closing(open_root(path.parent)) as folder,
+        os.fdopen(folder.open_entry(path.name, flags, 0o666), "wb") as file,
+    ):
+        file.write(data)
+
+
+def remove_own_file(path: Path) -> None:
+    """Delete a file that nbagent keeps, or a link in its place; a missing one is no error."""
+    with suppress(FileNotFoundError), naming_links(path), closing(open_root(path.parent)) as folder:
+        folder.remove(path.name)
+
+
+@contextmanager
+def naming_links(path: Path) -> Generator[None]:
+    """Name the link, or the special file, in an error of opening this path."""
+    try:
+        yield
+    except NotRegular as error:
+        if stat.S_ISLNK(error.mode):
+            raise LinkRefused(path) from None
+        kind = "a folder" if stat.S_ISDIR(error.mode) else "no regular file"
+        raise OSError(errno.EINVAL, f"{path} is {kind}; move it away") from None
+    except OSError as error:
+        if isinstance(error, LinkRefused):
+            raise
+        if _EQUIVALENT_ERRNOS.get(error.errno or 0, error.errno) == errno.ELOOP:
+            raise LinkRefused(_first_link(path)) from None
+        if error.errno == errno.ENXIO:  # a FIFO that nobody reads
+            raise OSError(errno.EINVAL, f"{path} is no regular file; move it away") from None
+        raise
+
+
+def _first_link(path: Path) -> Path:
+    for part in (*reversed(path.parents), path):
+        with suppress(OSError):
+            if _is_link(part.lstat()):
+                return part
+    return path  # the link was taken away meanwhile
 
 
 _LINK_HINT = (

@@ -19,6 +19,7 @@ from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.tools import ToolContext
 from nbagent.contracts.version import __version__
+from nbagent.files.opening import remove_own_file
 from nbagent.notebook import kernel
 from nbagent.notebook.complete import package_names
 from nbagent.notebook.installation import installation_problems
@@ -173,7 +174,7 @@ def drop_backup() -> str:
     backups = current_store().database.backups()
     size = sum(file.stat().st_size for file in backups)
     for file in backups:
-        file.unlink()
+        remove_own_file(file)
     return f"deleted {pluralize(len(backups), 'backup')}, {_megabytes(size)}"
 
 

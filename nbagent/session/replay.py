@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 from nbagent.contracts.canonical import monotonic_ms
@@ -26,7 +25,7 @@ from nbagent.providers.cassette.file import Cassette, RecordedResult
 from nbagent.session.models import ResolvedModel
 from nbagent.session.stores import cache_file
 from nbagent.settings.options import Settings
-from nbagent.settings.sources import project_folder
+from nbagent.settings.sources import named_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def open_recording(settings: Settings, store: RunStore, run_id: str) -> Recordin
     if settings.cassette is None:
         cassette = Cassette(cache_file(store, run_id), cache=True)
     else:
-        cassette = Cassette(project_folder() / Path(settings.cassette).expanduser())
+        cassette = Cassette(named_path(settings.cassette, "cassette"))
     return Recording(cast("CacheMode", mode), cassette)
 
 

@@ -56,7 +56,7 @@ def current_store() -> Store:
         if (replaced := _stores.pop(home.folder, None)) is not None:
             # Not closed: a run may be at work in it, and closing would write to the file.
             _notices.pop(replaced, None)
-    stand_in = Path(os.path.realpath(stand_in_of(home.folder)))
+    stand_in = stand_in_of(home.folder)
     store = _open_own(StoreHome(stand_in))
     if home.folder not in _announced:
         _announced.add(home.folder)
@@ -70,7 +70,8 @@ def store_at(path: str | os.PathLike[str]) -> Store:
     A stranger's store is opened to read only.
     """
     folder = to_path(path, "store")
-    home = folder.parent if folder.name == FILE_NAME else folder
+    # Links to the folder that the person names are resolved; those in it are refused.
+    home = Path(os.path.realpath(folder.parent if folder.name == FILE_NAME else folder))
     if not os.path.isfile(home / FILE_NAME):
         raise UsageError(f"there is no store at {folder}; give a folder that holds {FILE_NAME}")
     examined = home_at(home)

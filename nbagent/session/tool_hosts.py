@@ -5,8 +5,8 @@ Owns the meaning of `--tools`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +17,10 @@ from nbagent.contracts.call_patterns import GlobResolver
 from nbagent.contracts.canonical import is_run_id, sha256_hex
 from nbagent.contracts.ports import PatchGuard, ToolHost
 from nbagent.files.mounts import PACKAGE, Mount, Mounts, parse_mount, without_dots
+from nbagent.files.opening import open_root
 from nbagent.session.approval import PolicyRules, tighten_policy
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import project_folder, store_home
+from nbagent.settings.sources import private_folders, project_folder, store_home
 from nbagent.settings.types import Tools
 from nbagent.store.home import writing_folder
 from nbagent.tools.functions.host import FunctionHost, namespace_tools
@@ -146,7 +147,9 @@ def run_mounts(options: RunOptions, settings: Settings, folders: WorkflowFolders
         project=project,
         state=folders.state if folders else _state_folder(options.session or settings.session),
         extra=[*package, *(parse_mount(text, base=project) for text in mount_texts)],
-        closed=[store_home(), writing_folder()],  # a tool must neither read nor change stored runs
+        # A tool must neither read nor change stored runs.
+        closed=[store_home(), writing_folder()],
+        private=private_folders(),
     )
 
 
@@ -164,10 +167,23 @@ def glob_resolver(mounts: Mounts) -> GlobResolver:
 
 def _state_folder(session: str) -> Path:
     """Folder of a session's `@state`. It is created at the first write."""
+    states = writing_folder() / "state"
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in session)[:60]
     if is_run_id(safe):  # such a folder is a workflow's
         safe = f"session-{safe}"
-    if safe != session or os.path.normcase("Aa") == os.path.normcase("aa"):
-        # Another name may give the same text, or differ only in case where that does not count.
-        safe = f"{safe}-{sha256_hex(session)[:8]}"
-    return writing_folder() / "state" / safe
+    # Another name may give the same text, or differ only in case or in the form of an accent,
+    # which not every file system tells apart.
+    if safe != session or not safe.isascii() or safe != safe.lower():
+        named = f"{safe}-{sha256_hex(session)[:8]}"
+        # An earlier nbagent added no hash for the case alone.
+        return states / (safe if safe == session and _has_entry(states, safe) else named)
+    return states / safe
+
+
+def _has_entry(folder: Path, name: str) -> bool:
+    """True if a folder lists exactly this name, in its case."""
+    try:
+        with closing(open_root(folder)) as opened:
+            return any(entry.name == name for entry in opened.scan())
+    except OSError:
+        return False

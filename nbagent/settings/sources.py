@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -175,9 +175,26 @@ def check_limits(max_turns: int, max_requests: int) -> None:
 
 
 def store_home() -> Path:
-    """Return the folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook."""
+    """Return the folder of the store: `NBAGENT_HOME`, else `.nbagent` beside the notebook.
+
+    Links to the folder that the person chose are resolved here; below it no link is followed.
+    """
     chosen = os.environ.get("NBAGENT_HOME")
-    return to_path(chosen, "NBAGENT_HOME") if chosen else project_folder() / ".nbagent"
+    if chosen:
+        return Path(os.path.realpath(to_path(chosen, "NBAGENT_HOME")))
+    return project_folder() / ".nbagent"
+
+
+def private_folders() -> list[Path]:
+    """Return the person's folders of nbagent, which no tool reaches: configuration and data."""
+    from platformdirs import user_data_path  # late: only tools for files need it
+
+    folders: list[Path] = []
+    with suppress(RuntimeError):  # there is no home
+        folders.append(config_folder())
+    with suppress(RuntimeError):
+        folders.append(user_data_path("nbagent"))
+    return folders
 
 
 def to_path(value: Any, name: str) -> Path:
@@ -188,6 +205,16 @@ def to_path(value: Any, name: str) -> Path:
         raise UsageError(
             f"{name}={value!r} is not a path ({error}); give a folder or file"
         ) from None
+
+
+def named_path(value: Any, name: str, *, base: Path | None = None) -> Path:
+    """Convert a path that a person wrote, below the project or `base`, to an absolute one.
+
+    Below the project links stay in it, to be refused: whoever made the project made them. Elsewhere
+    the person's own links are resolved.
+    """
+    path = Path(os.path.normpath((base or project_folder()) / to_path(value, name)))
+    return path if path.is_relative_to(project_folder()) else Path(os.path.realpath(path))
 
 
 def project_folder() -> Path:
@@ -204,7 +231,8 @@ def project_folder() -> Path:
 
 def _working_folder() -> Path:
     try:
-        return Path.cwd()
+        # Resolved once: Windows keeps a link in the working folder.
+        return Path(os.path.realpath(Path.cwd()))
     except FileNotFoundError:
         raise UsageError("the working folder was deleted; os.chdir to another one") from None
 

@@ -51,7 +51,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from posixpath import normpath
-from typing import Any
+from typing import Any, BinaryIO
 
 from nbagent.contracts.canonical import json_object, load_json, sha256_hex, sha_of, utc_now
 from nbagent.contracts.errors import StoreError, ToolCode, UsageError
@@ -61,6 +61,13 @@ from nbagent.contracts.ports import Decision
 from nbagent.contracts.records import RunRecord, ToolResult, ToolRun
 from nbagent.contracts.secrets import redact
 from nbagent.contracts.tools import ToolContext
+from nbagent.files.opening import (
+    Folder,
+    LinkRefused,
+    naming_links,
+    open_own_file,
+    open_own_folder,
+)
 from nbagent.settings.sources import to_path
 from nbagent.store.file_lock import locked
 from nbagent.store.home import writing_folder
@@ -72,7 +79,6 @@ _HEAD_BYTES = 160
 _HEAD_PATTERN = re.compile(rb'\{"seq":(\d+),"sha":"([0-9a-f]{64})","size_bytes":(\d+)\} +\n')
 _TAIL_PATTERN = re.compile(rb',"sha":"([0-9a-f]{64})"\}\n')
 _TAIL_BYTES = len(b',"sha":""}\n') + 64
-_OPEN_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _OUTSIDE_HOSTS = frozenset(("fs", "skills", "notebook", "nb", "mcp"))
 _REFUSALS: frozenset[ToolCode] = frozenset(
     ("E_DENIED", "E_SANDBOX_VIOLATION", "E_READ_LIMIT", "E_WRITE_LIMIT")
@@ -183,14 +189,15 @@ class AuditLog:
         """Open and lock the log and its head file; create them if they are missing."""
         try:
             with ExitStack() as stack:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                head_fd = _open_file(stack, _head_file(self.path))
+                folder = open_own_folder(self.path.parent, create=True)
+                stack.callback(folder.close)
+                head_fd = _open_file(stack, folder, _head_file(self.path))
                 stack.enter_context(locked(head_fd))
                 # The head is written before the log exists: a log without a head is then always a
                 # sign of tampering, never of a writer that was killed here.
-                if not os.fstat(head_fd).st_size and not self.path.exists():
+                if not os.fstat(head_fd).st_size and not _exists(folder, self.path.name):
                     _write_head(head_fd, Head())
-                yield _open_file(stack, self.path, os.O_APPEND), head_fd
+                yield _open_file(stack, folder, self.path, os.O_APPEND), head_fd
         except OSError as error:
             raise StoreError(
                 f"the audit log {self.path} cannot be written ({error.strerror or error}). Make "
@@ -225,10 +232,19 @@ def _write_head(head_fd: int, head: Head) -> None:
         raise OSError("the disk is full")
 
 
-def _open_file(stack: ExitStack, path: Path, flags: int = 0) -> int:
-    fd = os.open(path, _OPEN_FLAGS | flags, 0o600)
+def _open_file(stack: ExitStack, folder: Folder, path: Path, flags: int = 0) -> int:
+    with naming_links(path):
+        fd = folder.open_entry(path.name, os.O_RDWR | os.O_CREAT | flags)
     stack.callback(os.close, fd)
     return fd
+
+
+def _exists(folder: Folder, name: str) -> bool:
+    try:
+        folder.lstat(name)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _read_at(fd: int, start: int, n_bytes: int) -> bytes:
@@ -274,6 +290,8 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
     """
     location = writing_folder() if path is None else to_path(path, "path")
     log = location / FILE_NAME if os.path.isdir(location) or path is None else location
+    if path is not None:  # links to the folder are the person's choice
+        log = Path(os.path.realpath(log.parent)) / log.name
     stored_head, lines = _snapshot(log)
     if not stored_head and not os.path.isfile(log):
         raise UsageError(
@@ -302,15 +320,29 @@ def _snapshot(log: Path) -> tuple[bytes, list[bytes]]:
     stored_head = b""
     try:
         with ExitStack() as stack:
-            if _head_file(log).is_file():
-                file = stack.enter_context(_head_file(log).open("rb"))
+            if (head := _open_to_read(stack, _head_file(log))) is not None:
                 with suppress(OSError):  # a copy on a disk without locks is checked too
-                    stack.enter_context(locked(file.fileno()))
-                stored_head = file.read(_HEAD_BYTES + 1)
-            size = log.stat().st_size if log.is_file() else 0
-        return stored_head, log.read_bytes()[:size].splitlines(keepends=True) if size else []
+                    stack.enter_context(locked(head.fileno()))
+                stored_head = head.read(_HEAD_BYTES + 1)
+            lines = _open_to_read(stack, log)
+            size = os.fstat(lines.fileno()).st_size if lines else 0
+            stack.pop_all().close()  # the lock: writers need not wait until all lines are read
+        return stored_head, _read_lines(log, size) if size else []
     except OSError as error:
-        raise StoreError(f"the audit log cannot be read ({error}); make it readable") from None
+        why = error.strerror if isinstance(error, LinkRefused) else error
+        raise StoreError(f"the audit log cannot be read ({why}); make it readable") from None
+
+
+def _open_to_read(stack: ExitStack, path: Path) -> BinaryIO | None:
+    try:
+        return stack.enter_context(os.fdopen(open_own_file(path), "rb"))
+    except FileNotFoundError:
+        return None
+
+
+def _read_lines(log: Path, size_bytes: int) -> list[bytes]:
+    with os.fdopen(open_own_file(log), "rb") as file:
+        return file.read(size_bytes).splitlines(keepends=True)
 
 
 # Events to log entries

@@ -1,7 +1,8 @@
 """The database file of the store: opening, transactions, and the move to memory if a disk fails.
 
 Knows nothing of runs; `migrations` creates and upgrades the tables. Every sqlite3 connection of
-nbagent is opened here.
+nbagent is opened here (`_connect`), and none trusts its file: links are refused, the schema is
+compared with nbagent's, and SQLite runs nothing that the file holds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import os
 import shutil
 import sqlite3
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -22,6 +24,15 @@ from typing import Any, TypeVar
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import StoreError
+from nbagent.files.opening import (
+    Folder,
+    LinkRefused,
+    naming_links,
+    open_own_file,
+    open_own_folder,
+)
+from nbagent.sandbox.folder_thread import is_available as has_folder_threads
+from nbagent.sandbox.folder_thread import run_within
 from nbagent.store.columns import (
     APPLICATION_ID,
     CORRUPT_ROW,
@@ -31,6 +42,7 @@ from nbagent.store.columns import (
     VERSION,
 )
 from nbagent.store.file_lock import has_file_locks, locked
+from nbagent.store.schema_check import SCHEMA_SQL, foreign_part, missing_part
 
 T = TypeVar("T")
 Connection = sqlite3.Connection
@@ -41,6 +53,15 @@ Upgrade = Callable[[Connection, "Path | None"], None]
 FILE_NAME = "runs.sqlite"
 BACKUP_SUFFIX = "-backup"
 _LOCK_NAME = "runs.lock"
+_BESIDE = ("", "-wal", "-shm", "-journal")
+"""Ends of the names of the files that SQLite opens."""
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 256 << 20,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 500_000,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 0,
+}
+"""A cell with more bytes than LENGTH is an error, instead of all of the memory."""
 BUSY_TIMEOUT_S = 30.0
 """Wait for another process. With 30 s, 64 writers with 200 transactions each all got through."""
 _NOTICE_AFTER_S = 0.5
@@ -132,6 +153,13 @@ class Database:
         self._is_paused = False
         """The connection is closed; the next transaction opens it again."""
         self._inode = _inode(path)
+        self._reader: Connection | None = None
+        self._reader_inode = 0
+        self._is_closed = False
+        self._folder = open_own_folder(path.parent) if path else None
+        """Its folder, to close the connection in it."""
+        self._schema = -1
+        """SQLite's counter of changes of the schema when it was compared last."""
         self.deleted_data_in_log = False
         """Deleted rows are still in the write-ahead log, because another process reads from it."""
 
@@ -149,11 +177,10 @@ class Database:
         """
         path = home / FILE_NAME
         try:
-            _make_folder(home)
-            if not has_file_locks(home / _LOCK_NAME):
+            if not _make_folder(home):
                 return _open_elsewhere(home, upgrade)
             with _opening_lock(home):
-                version = _version_of(path) if path.exists() else 0
+                version = _version_of(path) if os.path.lexists(path) else 0
                 if version > VERSION:
                     newer = _newer_reason(path, version)
                     return cls(_connect(path, "mode=ro"), path, None, upgrade, read_only=newer)
@@ -167,6 +194,8 @@ class Database:
                     connection.close()
                     raise
             return cls(connection, path, warning or aside, upgrade)
+        except LinkRefused as error:
+            raise StoreError(f"{error.strerror}.") from None
         except _DISK_ERRORS as error:
             if _is_busy(error):
                 raise _store_error(path, error) from None
@@ -317,6 +346,8 @@ class Database:
         if self.path is None:
             return
         # SQLite keeps writing into a deleted file, and these rows would be lost without an error.
+        if os.path.islink(self.path.parent):
+            raise LinkRefused(self.path.parent)
         if _inode(self.path) != self._inode:
             raise FileNotFoundError("the file was deleted or replaced")
         if self._is_paused:
@@ -336,6 +367,11 @@ class Database:
         # once, whatever the timeout (1,500 of 2,000 writes in a test with several writers).
         connection.execute("BEGIN IMMEDIATE")
         try:
+            # Another process may have changed the schema since it was compared.
+            schema = pragma_value(connection, "schema_version")
+            if self.path is not None and self._schema != schema:
+                _check_schema(connection, self.path)
+            self._schema = schema
             result = work(connection)
             connection.execute("COMMIT")
         except BaseException:
@@ -371,12 +407,44 @@ class Database:
                 with self._lock:
                     yield self._connection
                 return
-            mode = _read_mode(path) if self.read_only else "mode=ro"
-            with self._read_lock, contextlib.closing(_connect(path, mode)) as connection:
+            with self._read_lock, self._reading_connection(path) as connection:
                 connection.execute("BEGIN")
                 yield connection
+        except LinkRefused as error:
+            raise StoreError(f"{error.strerror}.") from None
         except (sqlite3.Error, *CORRUPT_ROW) as error:
             raise _store_error(path or Path(FILE_NAME), error) from error
+
+    @contextlib.contextmanager
+    def _reading_connection(self, path: Path) -> Generator[Connection]:
+        """The connection for reading, which stays open: to check a file and its schema takes longer
+        than most reads."""
+        reader = self._reader
+        is_nested = reader is not None and reader.in_transaction
+        if is_nested or self.read_only:
+            mode = _read_mode(path) if self.read_only else "mode=ro"
+            with contextlib.closing(_connect(path, mode)) as connection:
+                yield connection
+            return
+        if reader is None or os.path.islink(path.parent) or _inode(path) != self._reader_inode:
+            self._close_reader()
+            self._reader_inode = _inode(path)
+            reader = self._reader = _connect(path, "mode=ro")
+        try:
+            yield reader
+        except sqlite3.Error:
+            self._close_reader()
+            raise
+        finally:
+            if self._is_closed:
+                self._close_reader()
+            elif reader is self._reader and reader.in_transaction:
+                reader.execute("ROLLBACK")
+
+    def _close_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     # The file
 
@@ -387,8 +455,9 @@ class Database:
         """
         self._lock.acquire()
         self._read_lock.acquire()
+        self._close_reader()
         if self.path is not None:
-            self._connection.close()
+            self._close_connection()
             self._is_paused = True
 
     def resume(self) -> None:
@@ -398,8 +467,20 @@ class Database:
 
     def close(self) -> None:
         """Close the file; SQLite then merges the write-ahead log into it."""
+        self._is_closed = True
+        if self._read_lock.acquire(blocking=False):  # else the read closes it
+            if self._reader is not None and not self._reader.in_transaction:
+                self._close_reader()
+            self._read_lock.release()
         with self._lock:
-            self._connection.close()
+            self._close_connection()
+            if self._folder is not None:
+                self._folder.close()
+
+    def _close_connection(self) -> None:
+        # SQLite deletes the log by its path, and a link may lead there now.
+        folder = self._folder.descriptor if self._folder is not None else None
+        run_within(folder, self._connection.close)
 
     def checkpoint(self, wait_s: float = _CHECKPOINT_TIMEOUT_S) -> None:
         """Merge the write-ahead log into the file and empty it, unless another process reads it."""
@@ -414,7 +495,10 @@ class Database:
         with self._lock:
             try:
                 self._prepare_connection(BUSY_TIMEOUT_S, durable=True)
+                # VACUUM attaches its copy.
+                self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)
                 self._connection.execute("VACUUM")
+                self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             except (OSError, sqlite3.Error) as error:
                 raise StoreError(
                     f"the store could not be compacted ({error}); nothing was changed. Try "
@@ -443,22 +527,40 @@ def file_system(folder: Path, mounts: str = "/proc/mounts") -> str:
 
 def _inode(path: Path | None) -> int:
     with contextlib.suppress(FileNotFoundError):
-        return os.stat(path).st_ino if path else 0
+        return os.lstat(path).st_ino if path else 0
     return 0
 
 
-def _make_folder(home: Path) -> None:
-    home.mkdir(parents=True, exist_ok=True)
-    ignore = home / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
+def _make_folder(home: Path) -> bool:
+    """Create the folder of a store; False if its file system has no locks."""
+    with contextlib.closing(open_own_folder(home, create=True)) as folder:
+        with (
+            contextlib.suppress(FileExistsError),
+            os.fdopen(folder.new_file(".gitignore", 0o666), "wb") as ignore,
+        ):
+            ignore.write(b"*\n")
+        descriptor = _open_lock(folder, home)
+    try:
+        return has_file_locks(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(folder: Folder, home: Path) -> int:
+    with naming_links(home / _LOCK_NAME):
+        return folder.open_entry(_LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
 
 
 @contextlib.contextmanager
 def _opening_lock(home: Path) -> Generator[None]:
     """Lock the opening of a store against other processes."""
-    with (home / _LOCK_NAME).open("ab") as file, locked(file.fileno(), wait_s=BUSY_TIMEOUT_S):
-        yield
+    with contextlib.closing(open_own_folder(home)) as folder:
+        descriptor = _open_lock(folder, home)
+    try:
+        with locked(descriptor, wait_s=BUSY_TIMEOUT_S):
+            yield
+    finally:
+        os.close(descriptor)
 
 
 def _open_elsewhere(home: Path, upgrade: Upgrade) -> Database:
@@ -473,10 +575,10 @@ def _open_elsewhere(home: Path, upgrade: Upgrade) -> Database:
         f"{home} is on a file system without file locks (often a network folder whose server runs "
         "no lock service)."
     )
-    mirror = user_data_path("nbagent") / "stores" / sha256_hex(str(home.absolute()))[:16]
+    data = Path(os.path.realpath(user_data_path("nbagent")))
+    mirror = data / "stores" / sha256_hex(str(home.absolute()))[:16]
     try:
-        _make_folder(mirror)
-        if has_file_locks(mirror / _LOCK_NAME):
+        if _make_folder(mirror):
             database = Database.open(mirror, upgrade)
             place = f"Runs are kept in {mirror} instead; NBAGENT_HOME sets another folder."
             database.warning = database.warning or f"{problem} {place}"
@@ -546,13 +648,8 @@ def _read_mode(path: Path) -> str:
 
 def _version_of(path: Path, mode: str = "mode=rwc") -> int:
     """Version of a store's tables, 0 for an empty file; refuse a file of another program."""
-    with contextlib.closing(_connect(path, mode)) as c:
-        version = pragma_value(c, "user_version")
-        empty = not c.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        owner = pragma_value(c, "application_id")
-    if owner != APPLICATION_ID and (owner or version or not empty):
-        raise StoreError(f"{path} is the database of another program; {_USE_OTHER_FOLDER}.")
-    return version
+    with _connected(path, mode) as c:
+        return pragma_value(c, "user_version")
 
 
 def _newer_reason(path: Path, version: int, mode: str = "mode=ro") -> str:
@@ -579,23 +676,73 @@ def _newer_reason(path: Path, version: int, mode: str = "mode=ro") -> str:
 
 def _set_aside_earlier(path: Path, version: int) -> str:
     """Rename a store of versions 1 to 5, which cannot be migrated; say where it is."""
-    with contextlib.closing(_connect(path)) as c:
+    with _connected(path) as c:
         # Merges the write-ahead log into the file, so that one rename moves all of it. SQLite
         # refuses this while an earlier nbagent has the file open.
         c.execute("PRAGMA busy_timeout = 0")
-        c.execute("PRAGMA journal_mode = DELETE")
-    names = (path.with_name(f"runs.v{version}-{n}.sqlite") for n in itertools.count(1))
-    aside = next(file for file in names if not file.exists())
-    path.rename(aside)
+        _set_journal(c, path.parent, "DELETE")
+    with contextlib.closing(open_own_folder(path.parent)) as folder:
+        taken = {entry.name for entry in folder.scan()}
+        names = (f"runs.v{version}-{n}.sqlite" for n in itertools.count(1))
+        aside = next(name for name in names if name not in taken)
+        folder.replace(path.name, aside)
     return (
-        f"The runs of an earlier nbagent are in {aside}; this version cannot read them "
-        f"(`sqlite3 {aside.name}` does)."
+        f"The runs of an earlier nbagent are in {path.with_name(aside)}; this version cannot read "
+        f"them (`sqlite3 {aside}` does)."
     )
 
 
 def _connect(path: Path, mode: str = "mode=rwc") -> Connection:
+    """Open the file of a store, which may be anybody's.
+
+    Raises:
+        LinkRefused: the file, its folder or a file beside it is a link.
+        StoreError: it is the database of another program, or has a part that nbagent did not make.
+    """
+    path = path.absolute()
+    with contextlib.closing(open_own_folder(path.parent)) as folder:
+        if mode == "mode=rwc":
+            mode = "mode=rw"
+            _create_file(folder, path)
+        _check_files(folder, path)
+        connection = run_within(folder.descriptor, lambda: _open_file(path, mode))
+    try:
+        _check_name(connection, path)
+        _check_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def _connected(path: Path, mode: str = "mode=rwc") -> Generator[Connection]:
+    """Open the file of a store; what SQLite deletes when it is closed is in its folder."""
+    with contextlib.closing(open_own_folder(path.parent)) as folder:
+        connection = _connect(path, mode)
+        try:
+            yield connection
+        finally:  # a reader deletes nothing
+            run_within(folder.descriptor if mode == "mode=rwc" else None, connection.close)
+
+
+def _create_file(folder: Folder, path: Path) -> None:
+    # Only a new file is opened here: closing a file of SQLite would release all of its locks.
+    with contextlib.suppress(FileExistsError):
+        os.close(folder.new_file(path.name, 0o644))
+
+
+def _check_files(folder: Folder, path: Path) -> None:
+    """Refuse links and special files in the place of a file that SQLite opens."""
+    for end in _BESIDE:
+        file = path.with_name(path.name + end)
+        with contextlib.suppress(FileNotFoundError), naming_links(file):
+            folder.require_regular(file.name)
+
+
+def _open_file(path: Path, mode: str) -> Connection:
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?{mode}",
+        f"{path.as_uri()}?{mode}",
         uri=True,
         timeout=BUSY_TIMEOUT_S,
         isolation_level=None,
@@ -603,12 +750,61 @@ def _connect(path: Path, mode: str = "mode=rwc") -> Connection:
         cached_statements=256,
     )
     try:
+        _distrust(connection)
         # Deleted rows are overwritten: `forget` promises that a run's text is gone.
         connection.execute("PRAGMA secure_delete = ON")
-    except BaseException:  # the first statement reads the file: locked, or no database
+        # SQLite opens the log here, and not later in a thread that is not confined.
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    except BaseException:  # locked, or no database
         connection.close()
         raise
     return connection
+
+
+def _distrust(connection: Connection) -> None:
+    """Let the file run nothing and bound its cells. This reads nothing of it."""
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    for limit, value in _LIMITS.items():
+        connection.setlimit(limit, value)
+    if hasattr(connection, "enable_load_extension"):  # not in every build of Python
+        connection.enable_load_extension(False)
+    if sys.version_info >= (3, 12):
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, False)
+
+
+def _check_name(connection: Connection, path: Path) -> None:
+    """Refuse a file that SQLite found behind a link, where the thread could not be confined."""
+    if os.name != "posix" or has_folder_threads():
+        return
+    opened = connection.execute("PRAGMA database_list").fetchone()[2]
+    if opened != str(path):
+        raise LinkRefused(path)
+
+
+def _check_schema(connection: Connection, path: Path) -> None:
+    """Refuse a schema that nbagent did not make. A file without tables passes.
+
+    Raises:
+        StoreError: it has parts that nbagent did not make.
+        sqlite3.DatabaseError: a part is missing or damaged.
+    """
+    entries = tuple(connection.execute(SCHEMA_SQL).fetchall())
+    version = pragma_value(connection, "user_version")
+    owner = pragma_value(connection, "application_id")
+    if owner != APPLICATION_ID and (owner or version or entries):
+        raise StoreError(f"{path} is the database of another program; {_USE_OTHER_FOLDER}.")
+    if version < OLDEST_VERSION:
+        return
+    if part := foreign_part(entries, version):
+        raise StoreError(
+            f"{path} is not used: nbagent did not make {part} in it, which could change or invent "
+            f"runs. Nothing was run or changed. Move the file away, or {_USE_OTHER_FOLDER}."
+        )
+    if problem := missing_part(entries, version):
+        raise sqlite3.DatabaseError(problem)
 
 
 def _open_memory(upgrade: Upgrade, source: Connection | None = None) -> Connection:
@@ -645,15 +841,19 @@ def _source(path: Path, mode: str) -> Generator[Connection]:
         if mode == "copy":
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             for file in (path, path.with_name(f"{path.name}-wal")):
-                shutil.copyfile(file, Path(folder) / file.name)
-            path, mode = Path(folder) / path.name, "mode=rw"
+                with (
+                    os.fdopen(open_own_file(file), "rb") as source,
+                    (Path(folder) / file.name).open("xb") as copy,
+                ):
+                    shutil.copyfileobj(source, copy)
+            path, mode = Path(os.path.realpath(folder)) / path.name, "mode=rw"
         yield stack.enter_context(contextlib.closing(_connect(path, mode)))
 
 
 def _choose_journal(connection: Connection, home: Path) -> str | None:
     system = file_system(home)
     mode = "DELETE" if system.startswith(_NETWORK_FILE_SYSTEMS) else "WAL"
-    if connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0] == "wal":
+    if _set_journal(connection, home, mode) == "wal":
         return None
     return (
         f"{home} is on a file system ({system}) where commits are slow; "
@@ -661,11 +861,24 @@ def _choose_journal(connection: Connection, home: Path) -> str | None:
     )
 
 
+def _set_journal(connection: Connection, home: Path, mode: str) -> str:
+    """Set the journal mode, which opens or deletes the log; return the mode that there is now."""
+
+    def work() -> str:
+        return connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0]
+
+    with contextlib.closing(open_own_folder(home)) as folder:
+        return run_within(folder.descriptor, work)
+
+
 def back_up(connection: Connection, target: Path) -> None:
     """Copy a database into a new file, consistently also while others write."""
-    with contextlib.closing(_connect(target)) as copy:
-        connection.backup(copy)
-        copy.execute("PRAGMA journal_mode = DELETE")
+    with (
+        _connected(target) as copy,
+        contextlib.closing(open_own_folder(target.parent)) as folder,
+    ):
+        run_within(folder.descriptor, lambda: connection.backup(copy))
+        _set_journal(copy, target.parent, "DELETE")
 
 
 def pragma_value(connection: Connection, name: str) -> int:

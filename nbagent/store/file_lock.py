@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Generator
-from pathlib import Path
 
 LOCK_WAIT_S = 5.0
 _RETRY_PAUSE_S = 0.0005
@@ -68,23 +67,19 @@ def locked(fd: int, *, wait_s: float = LOCK_WAIT_S) -> Generator[None]:
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
-def has_file_locks(path: Path) -> bool:
-    """True if the file system of a file supports the locks that SQLite needs.
+def has_file_locks(fd: int) -> bool:
+    """True if the file system of an open file supports the locks that SQLite needs.
 
     A network folder whose server runs no lock service answers ENOLCK. SQLite takes that for a lock
     of another process, and would wait for it.
-
-    Raises:
-        OSError: the file cannot be opened.
     """
     if sys.platform == "win32":
         return True
-    with path.open("ab") as file:
-        for lock in (fcntl.lockf, fcntl.flock):
-            try:
-                lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-                lock(file.fileno(), fcntl.LOCK_UN)
-            except OSError as error:
-                if error.errno in _NO_LOCKS:
-                    return False
+    for lock in (fcntl.lockf, fcntl.flock):
+        try:
+            lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(fd, fcntl.LOCK_UN)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return False
     return True

@@ -48,16 +48,18 @@ class StoreHome:
 def current_home() -> StoreHome:
     """The store's folder of this project, as it is now."""
     folder = store_home()
-    if os.path.islink(folder) and not _is_chosen(Path(os.path.realpath(folder))):
-        return StoreHome(_without_link(folder), f"{folder.name} is a link")
+    if os.path.islink(folder):
+        target = Path(os.path.realpath(folder))
+        if not _is_chosen(target):
+            return StoreHome(folder, f"{folder.name} is a link")
+        folder = target
     return home_at(folder)
 
 
 def writing_folder() -> Path:
     """The folder that nbagent writes to: the store's if it is the person's own."""
     home = current_home()
-    # As the person named it, not its real path: it is shown relative to the project.
-    return store_home() if home.is_own else stand_in_of(home.folder)
+    return home.folder if home.is_own else stand_in_of(home.folder)
 
 
 def stand_in_of(folder: Path) -> Path:
@@ -70,12 +72,11 @@ def stores_folder() -> Path:
     # Late: most processes have a store of their own.
     from platformdirs import user_data_path
 
-    return user_data_path("nbagent") / "stores"
+    return Path(os.path.realpath(user_data_path("nbagent"))) / "stores"
 
 
 def home_at(folder: Path) -> StoreHome:
-    """Decide whether the store in a folder is the person's own."""
-    folder = Path(os.path.realpath(folder))
+    """Decide whether the store in a folder, whose path has no link, is the person's own."""
     seal = _seal(folder)
     if folder not in _examined or _examined[folder][0] != seal:
         _examined[folder] = seal, _examine(folder)
@@ -198,7 +199,3 @@ def _signature(file: Path) -> object:
         status = os.lstat(file)
         return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode
     return None
-
-
-def _without_link(folder: Path) -> Path:
-    return Path(os.path.realpath(folder.parent)) / folder.name

@@ -11,11 +11,13 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import StoreError
+from nbagent.files.opening import open_own_folder
 from nbagent.store.columns import STORE_ID, VERSION
 from nbagent.store.database import BACKUP_SUFFIX, Connection, back_up, pragma_value
 from nbagent.store.leases import leases_of
@@ -141,12 +143,16 @@ def _make_backup(connection: Connection, path: Path, version: int) -> None:
     _delete_unfinished(unfinished)  # of a process that was killed
     try:
         back_up(connection, unfinished)
-        os.replace(unfinished, target)
+        with closing(open_own_folder(path.parent)) as folder:
+            folder.replace(unfinished.name, target.name)
     finally:
         _delete_unfinished(unfinished)
 
 
 def _delete_unfinished(backup: Path) -> None:
     """Delete a backup that was not finished, with the files that SQLite had beside it."""
-    for file in backup.parent.glob(f"{backup.name}*"):
-        file.unlink(missing_ok=True)
+    with closing(open_own_folder(backup.parent)) as folder:
+        for entry in folder.scan():
+            if entry.name.startswith(backup.name):
+                with suppress(FileNotFoundError):
+                    folder.remove(entry.name)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from nbagent.contracts.errors import ToolError, UsageError
 from nbagent.files.frontmatter import read_frontmatter
-from nbagent.files.mounts import Mount, Mounts
+from nbagent.files.mounts import Mount, Mounts, chosen_folder
 from nbagent.files.names import is_nameable, looks_secret, visible
 from nbagent.files.writing import read_state
+from nbagent.settings.sources import private_folders
 from nbagent.shown.texts import without_folders
 
 FOLDERS = (".agents/skills", ".claude/skills", ".nbagent/skills")
@@ -87,8 +88,16 @@ def find_skills(project: Path, extra_folders: Sequence[str] = ()) -> FoundSkills
     warnings: list[str] = []
     visited: set[Path] = set()
     skills_by_name: dict[str, Skill] = {}
+    private = [chosen_folder(folder) for folder in private_folders()]
     for base, limit in _search_roots(project, extra_folders):
         for folder in _skill_folders(base, limit, visited, warnings):
+            # A script reads its whole skill.
+            if any(p.is_relative_to(folder) or folder.is_relative_to(p) for p in private):
+                warnings.append(
+                    f"the skill in {visible(without_folders(str(folder)))} is skipped: nbagent "
+                    "keeps your trust or your runs there; move the skill to a folder of its own"
+                )
+                continue
             skill = _load_skill(folder, warnings)
             if skill is None:
                 continue

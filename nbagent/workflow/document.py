@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -17,7 +17,8 @@ from pathlib import Path
 
 from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import ToolError, UsageError
-from nbagent.files.mounts import Mount, MountedPath, Mounts
+from nbagent.files.mounts import Mount, MountedPath, Mounts, chosen_folder
+from nbagent.files.opening import open_own_file, open_own_folder
 from nbagent.files.writing import read_state, replace
 from nbagent.store.file_lock import locked
 from nbagent.workflow.state import FILE, PATH, read_origin
@@ -26,6 +27,7 @@ _LOCK_WAIT_S = 0.3
 """Short: the run that has the lock may take hours, so the person is told at once."""
 _CLOCK_TOLERANCE_S = 0.05
 """Tolerance between a file's time and the clock: the kernel takes file times from its last tick."""
+_UNFINISHED = "unfinished"
 _SCRIPT_FOLDER = "scripts/"
 """Folder below `@state`. Each script has its own folder in it, which never changes later."""
 
@@ -71,9 +73,9 @@ class Document:
         """
         file = self.folder.with_suffix(".lock")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            open_own_folder(self.folder, create=True).close()
             # Not inherited: a program that the run starts must not keep the document locked.
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+            descriptor = open_own_file(file, os.O_RDWR | os.O_CREAT)
             self._lock_stack.callback(_close, descriptor)
             _locks.add(descriptor)
             self._lock_stack.enter_context(locked(descriptor, wait_s=_LOCK_WAIT_S))
@@ -100,34 +102,47 @@ class Document:
     def save_version(self, data: bytes) -> None:
         """Save a version of it."""
         # Errors are ignored: without the version only a fork from this point is impossible.
-        with suppress(OSError):
-            self._versions.mkdir(parents=True, exist_ok=True)
+        with (
+            suppress(OSError),
+            closing(open_own_folder(self._versions, create=True)) as folder,
+        ):
             # Renamed when complete: a reader never sees a half version.
-            unfinished = self._versions / "unfinished"
-            unfinished.write_bytes(data)
-            unfinished.rename(self._versions / f"{_format_time(utc_now())}.md")
+            with suppress(FileNotFoundError):
+                folder.remove(_UNFINISHED)
+            with os.fdopen(folder.new_file(_UNFINISHED, 0o666), "wb") as file:
+                file.write(data)
+            folder.replace(_UNFINISHED, f"{_format_time(utc_now())}.md")
 
-    def _version_files(self) -> list[Path]:
-        """Return the files of versions, oldest first."""
-        return sorted(self._versions.glob("*.md"))
+    def _version_times(self) -> list[str]:
+        """Return the times of the versions, oldest first."""
+        try:
+            with closing(open_own_folder(self._versions)) as folder:
+                names = [entry.name for entry in folder.scan()]
+        except OSError:
+            return []
+        return [name.removesuffix(".md") for name in names if name.endswith(".md")]
+
+    def _read_version(self, time: str) -> bytes:
+        with os.fdopen(open_own_file(self._versions / f"{time}.md"), "rb") as file:
+            return file.read()
 
     def version_after(self, moment: datetime) -> bytes | None:
         """Return the first version saved after this time: as a run that began then found it.
 
         None if there is none.
         """
-        after = [file for file in self._version_files() if file.stem >= _format_time(moment)]
-        return after[0].read_bytes() if after else None
+        after = [time for time in self._version_times() if time >= _format_time(moment)]
+        return self._read_version(after[0]) if after else None
 
     def version_at(self, moment: datetime) -> bytes:
         """Return the version at this time. Raises UsageError if it is unknown."""
-        before = [file for file in self._version_files() if file.stem <= _format_time(moment)]
+        before = [time for time in self._version_times() if time <= _format_time(moment)]
         if not before:
             raise UsageError(
                 f"the version of {PATH} at that turn is not saved, so it cannot be forked; "
                 "fork a later turn, or continue the run"
             )
-        return before[-1].read_bytes()
+        return self._read_version(before[-1])
 
     def copy_other_files(self, moment: datetime, into: Document) -> None:
         """Copy the other files of the folder. Raises UsageError if one changed since `moment`."""
@@ -141,12 +156,11 @@ class Document:
             raise UsageError(f"{paths} changed after that turn, so it cannot be forked")
         for file in others:
             if file not in changed:
-                target = into.folder / file.relative_to(self.folder)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(file, target)
+                _copy_file(file, into.folder / file.relative_to(self.folder))
 
     def _other_files(self) -> list[Path]:
         """Return the other files of the folder."""
+        open_own_folder(self.folder).close()  # no link leads elsewhere
         files = (Path(folder) / name for folder, _, names in os.walk(self.folder) for name in names)
         regular = (file for file in files if file.is_file() and not file.is_symlink())
         return [file for file in regular if file != self.path]
@@ -170,6 +184,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy a file of a state folder with its times."""
+    with (
+        os.fdopen(open_own_file(source), "rb") as old,
+        os.fdopen(open_own_file(target, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as new,
+    ):
+        shutil.copyfileobj(old, new)
+        new.flush()
+        status = os.fstat(old.fileno())
+        if os.utime in os.supports_fd:
+            os.utime(new.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 def _format_time(moment: datetime) -> str:
     return moment.strftime("%Y%m%dT%H%M%S.%f")
 
@@ -177,7 +204,8 @@ def _format_time(moment: datetime) -> str:
 def read_document_file(path: Path) -> bytes:
     """Read a file that a person names as a document. Raises UsageError if it cannot be read."""
     try:
-        file_place = Mounts([Mount("@document", path.parent)]).locate(f"@document/{path.name}")
+        mounts = Mounts([Mount("@document", chosen_folder(path.parent))])
+        file_place = mounts.locate(f"@document/{path.name}")
         data = read_state(file_place).data
     except ToolError as error:
         raise UsageError(f"{path}: {error.message.replace('@document/', '')}") from None
@@ -211,9 +239,14 @@ def open_document(path: Path, data: bytes, home: Path) -> tuple[Document, bytes 
 
 def forget_documents(run_ids: Iterable[str], home: Path) -> None:
     """Delete the documents that these runs started, and their folders."""
-    for run_id in run_ids:
-        folder = Document(home, run_id).folder
-        if folder.is_dir():
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.rmtree(folder.with_suffix(".versions"), ignore_errors=True)
-            folder.with_suffix(".lock").unlink(missing_ok=True)
+    try:
+        states = open_own_folder(home / "state")
+    except OSError:  # none was ever written
+        return
+    with closing(states):
+        for run_id in run_ids:
+            if Document(home, run_id).folder.is_dir():
+                for name in (run_id, f"{run_id}.versions"):
+                    states.remove_tree(name)
+                with suppress(FileNotFoundError):
+                    states.remove(f"{run_id}.lock")

@@ -58,6 +58,11 @@ def load_package(
         raise package_error(
             package_path, "its path is not one printable line; rename the folder or the file"
         )
+    if package_path.is_relative_to(project) and not Path(
+        os.path.realpath(package_path)
+    ).is_relative_to(os.path.realpath(project)):
+        why = "a link on its path leads out of the project; name the folder that it points to"
+        raise package_error(package_path, why)
     source = read_source(package_path, writing_folder() / "packages" if cache is None else cache)
     problems: list[Problem] = []
     package = _PackageReader(source, checked_values, problems).package()

@@ -143,9 +143,8 @@ def _read_zip_source(path: Path, real: Path, cache: Path) -> Source:
     files = {name.removeprefix(f"{only}/"): content for name, content in packed_files.items()}
     _check_main_file(path, files)
     try:
-        cache.mkdir(parents=True, exist_ok=True)
         # By its content: a changed zip never meets files of its earlier version.
-        folder = Path(os.path.realpath(cache)) / sha256_hex(data)
+        folder = cache / sha256_hex(data)
         unpack(packed_files, folder)
     except OSError as error:
         where = visible(without_folders(str(cache)))

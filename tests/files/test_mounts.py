@@ -112,7 +112,7 @@ def test_no_mount_is_the_store_or_has_the_name_of_another(project: Path, below: 
     (project / "link").symlink_to(store / below)
     for root in (store / below, project / "link"):
         with pytest.raises(UsageError, match="belongs to nbagent itself"):
-            Mounts.of(project, extra=[Mount("@d", root, "ro")], closed=[store])
+            Mounts.of(project, extra=[parse_mount(f"d={root}")], closed=[store])
     with pytest.raises(UsageError, match="two mounts"):
         Mounts([Mount("@a", project), Mount("@a", store)])
 
@@ -125,7 +125,7 @@ def test_a_root_that_became_a_link_is_refused(project: Path, tmp_path: Path) -> 
     with pytest.raises(ToolError) as caught:
         mounts.locate("a.txt")
     assert caught.value.code in ("E_SANDBOX_VIOLATION", "ENOENT")
-    assert Mount("@data", project).root == Path(os.path.realpath(tmp_path / "outside"))
+    assert parse_mount(f"data={project}").root == Path(os.path.realpath(tmp_path / "outside"))
 
 
 def test_a_relative_mount_stays_where_it_was_resolved(

@@ -474,5 +474,5 @@ def test_frames_of_an_older_store_are_read_where_it_cannot_be_migrated(
     assert dump(home / FILE) == contents
 
 
-def _refuse(*_: Any) -> None:
+def _refuse(*_: Any, **__: Any) -> None:
     raise PermissionError(errno.EACCES, "refused")

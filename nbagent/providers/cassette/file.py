@@ -5,13 +5,14 @@ It may be a stranger's file, so its size is limited and each line is checked bef
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import Field
 
@@ -21,6 +22,7 @@ from nbagent.contracts.messages import ImagePart, V, Value, is_storable_json, pa
 from nbagent.contracts.model import ChatResponse
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_json
+from nbagent.files.opening import Folder, LinkRefused, naming_links, open_own_file, open_root
 from nbagent.store.file_lock import locked
 
 _MAX_BYTES = 64 * 2**20
@@ -101,15 +103,18 @@ class Cassette:
     """
 
     def __init__(self, file: Path, *, cache: bool = False) -> None:
-        """Read and write a file; with `cache`, also read all files beside it."""
+        """Read and write a file; with `cache`, also read all files beside it.
+
+        The path is absolute, and a link in it is refused.
+        """
         self.name = "the cache" if cache else file.name
-        self._file, self._is_cache = Path(os.path.realpath(file)), cache
+        self._file, self._is_cache = file, cache
         self._other_files: list[Lines] | None = None if cache else []
 
     @property
     def is_missing(self) -> bool:
         """True if the named file does not exist."""
-        return not self._is_cache and not self._file.exists()
+        return not self._is_cache and not os.path.lexists(self._file)
 
     def find(self, key: str, n: int) -> RecordedExchange | None:
         """Find a recorded request; the newest of several."""
@@ -135,30 +140,54 @@ class Cassette:
 
     def add(self, exchange: RecordedExchange | RecordedResult, *, replace: bool) -> None:
         """Write a line; a line with the same key and number stays, or is replaced in its place."""
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            with self._file.open("ab") as file, locked(file.fileno(), wait_s=10.0):
-                if not os.path.samestat(os.fstat(file.fileno()), self._file.stat()):
-                    continue  # Another process has replaced the file; lock the new one.
-                texts = {name: text for name, (_, text) in _read_lines(self._file).items()}
-                if (exchange.key, exchange.n) in texts and not replace:
+        name = self._file.name
+        with (
+            _usable(self._file, is_cache=self._is_cache),
+            closing(open_root(self._file.parent, create=True)) as folder,
+        ):
+            while True:
+                descriptor = folder.open_entry(name, os.O_RDWR | os.O_CREAT, 0o666)
+                with os.fdopen(descriptor, "rb") as file, locked(descriptor, wait_s=10.0):
+                    if not os.path.samestat(os.fstat(descriptor), folder.lstat(name)):
+                        continue  # Another process has replaced the file; lock the new one.
+                    texts = {
+                        name: text for name, (_, text) in _read_lines(file, self._file.name).items()
+                    }
+                    if (exchange.key, exchange.n) in texts and not replace:
+                        return
+                    texts[exchange.key, exchange.n] = exchange.to_line()
+                    self._write(folder, [*texts.values(), b""], os.fstat(descriptor).st_mode)
                     return
-                texts[exchange.key, exchange.n] = exchange.to_line()
-                fresh = self._file.with_name(f".{self._file.name}.new")
-                fresh.unlink(missing_ok=True)  # It may be a link in a stranger's folder.
-                with fresh.open("xb") as new:
-                    new.write(b"\n".join([*texts.values(), b""]))
-                shutil.copymode(self._file, fresh)
-                fresh.replace(self._file)
-                return
+
+    def _write(self, folder: Folder, lines: Sequence[bytes], mode: int) -> None:
+        """Replace the file by one with these lines."""
+        fresh = f".{self._file.name}.new"
+        with suppress(FileNotFoundError):
+            folder.remove(fresh)  # It may be a link in a stranger's folder.
+        with os.fdopen(folder.new_file(fresh, stat.S_IMODE(mode)), "wb") as new:
+            new.write(b"\n".join(lines))
+        folder.replace(fresh, self._file.name)
 
     def _files(self) -> list[Lines]:
         """Return the lines of each file, the newest file last."""
         if self._other_files is None:
-            beside = [path for path in self._file.parent.glob("*.jsonl") if path != self._file]
-            newest_last = sorted(beside, key=lambda path: path.stat().st_mtime)
-            self._other_files = [_read_lines(path) for path in newest_last]
-        return [*self._other_files, _read_lines(self._file)]
+            self._other_files = [_lines_of(path, is_cache=True) for path in self._files_beside()]
+        return [*self._other_files, _lines_of(self._file, is_cache=self._is_cache)]
+
+    def _files_beside(self) -> list[Path]:
+        """Return the other files of the folder, the newest last."""
+        folder = self._file.parent
+        try:
+            with _usable(folder, is_cache=True), closing(open_root(folder)) as opened:
+                names = [
+                    entry.name
+                    for entry in opened.scan()
+                    if entry.name.endswith(".jsonl") and entry.is_file(follow_symlinks=False)
+                ]
+                newest_last = sorted(names, key=lambda name: opened.lstat(name).st_mtime)
+        except FileNotFoundError:
+            return []
+        return [folder / name for name in newest_last if name != self._file.name]
 
 
 def unusable_file(text: str) -> ModelError:
@@ -166,24 +195,40 @@ def unusable_file(text: str) -> ModelError:
     return ModelError(text, code="E_PRECONDITION_FAILED")
 
 
-def _read_lines(path: Path) -> Lines:
+@contextmanager
+def _usable(path: Path, *, is_cache: bool = False) -> Generator[None]:
+    """Turn the error of a link in a path into a line that names the target of a cassette."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
-            most = f"{_MAX_BYTES >> 20} MiB"
-            raise unusable_file(
-                f"{path.name} is not a file, or larger than {most}; name another one"
-            )
-        data = path.read_bytes()
+        with naming_links(path):
+            yield
+    except LinkRefused as error:
+        name = f"to use what it points to, name {os.path.realpath(path)}"
+        todo = "put a real folder in its place" if is_cache else name
+        raise unusable_file(
+            f"{error.link.name} is a link, and links below the project are not followed; {todo}"
+        ) from None
+
+
+def _lines_of(path: Path, *, is_cache: bool = False) -> Lines:
+    """Return the lines of a file; none if it is missing."""
+    try:
+        with _usable(path, is_cache=is_cache), os.fdopen(open_own_file(path), "rb") as file:
+            return _read_lines(file, path.name)
     except FileNotFoundError:
         return {}
-    except OSError as error:  # Links in a circle, no permission.
-        raise unusable_file(
-            f"{path.name} cannot be read: {error.strerror}; name another one"
-        ) from None
+    except OSError as error:
+        is_special = error.errno == errno.EINVAL
+        why = "is not a file" if is_special else f"cannot be read: {error.strerror}"
+        raise unusable_file(f"{path.name} {why}; name another one") from None
+
+
+def _read_lines(file: BinaryIO, name: str) -> Lines:
+    data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise unusable_file(f"{name} is larger than {_MAX_BYTES >> 20} MiB; name another one")
     lines: Lines = {}
     for number, text in enumerate(data.split(b"\n"), 1):
-        location = f"line {number} of {path.name}"
+        location = f"line {number} of {name}"
         if head := _HEAD.match(text):
             lines[head[1].decode(), int(head[2])] = location, text
         elif text.strip():
