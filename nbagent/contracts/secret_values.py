@@ -7,11 +7,11 @@ hides what is found here.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -129,10 +129,8 @@ def _parts(text: str, depth: int, *, named: bool = False) -> Iterator[str]:
     for match in _URL.finditer(text):
         yield from _url_parts(match[0], named=named)
     if text.startswith(("{", "[")):
-        try:
+        with suppress(ValueError, RecursionError):
             yield from _json_parts(json.loads(text), depth + 1)
-        except (ValueError, RecursionError):
-            pass
     elif "=" in text:
         yield from _pair_parts(text, depth + 1)
 
@@ -197,10 +195,8 @@ def _pair_parts(text: str, depth: int) -> Iterator[str]:
 def _login_parts(text: str) -> Iterator[str]:
     """The password of `user:password`, as it is or in base64."""
     plain = text
-    try:
+    with suppress(ValueError):  # most texts are not base64
         plain = base64.b64decode(text, validate=True).decode()
-    except (binascii.Error, ValueError):
-        pass
     for login in {text, plain}:
         if " " not in login and "://" not in login and login.isprintable() and ":" in login:
             yield login.partition(":")[2]

@@ -120,8 +120,6 @@ _word_names: dict[str, bool] = {}
 """Variables that hold such a word, and whether the person was informed."""
 _environment: Mapping[Any, Any] = {}
 """Copy of the environment when it was last read."""
-_named: Mapping[str, str] = {}
-"""The same, decoded."""
 
 
 def _pattern_of(forms: Iterable[str], words: frozenset[str]) -> re.Pattern[str]:
@@ -200,16 +198,14 @@ def register_environment() -> None:
     at any time (`%env`, `os.environ`).
     """
     # Comparing the inner dict is fast; os.environ decodes each of its texts.
-    global _environment, _named
+    global _environment
     now = dict(getattr(os.environ, "_data", os.environ))
     if now == _environment:
         return
-    before, named = _named, dict(os.environ)
-    for variable, text in named.items():
-        if before.get(variable) != text:
-            register_value(variable, text)
+    for variable, text in dict(os.environ).items():
+        register_value(variable, text)
     # Last: another thread that finds nothing new must find the secrets too.
-    _environment, _named = now, named
+    _environment = now
     for name in _HTTP_LOGGERS:
         # Their debug lines contain URLs and headers, unredacted. A level that the user set stays.
         if (log := logging.getLogger(name)).level == logging.NOTSET:

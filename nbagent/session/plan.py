@@ -16,9 +16,11 @@ from nbagent.contracts.messages import CONTINUE_PROMPT, Message, TextPart, redac
 from nbagent.contracts.model import ChatRequest, Usage
 from nbagent.contracts.ports import RunStore
 from nbagent.contracts.records import ForkedFrom, RunRecord, WorkflowRef
+from nbagent.contracts.secrets import ordinary_secret_names
 from nbagent.contracts.tools import ToolContext
 from nbagent.contracts.version import __version__
 from nbagent.engine import EnginePlan
+from nbagent.providers.address import is_loopback
 from nbagent.runtime import RunTask
 from nbagent.session.approval import PolicyRules
 from nbagent.session.chat_composer import ChatComposer
@@ -35,7 +37,7 @@ from nbagent.session.inherit import (
 from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings, same_server
 from nbagent.session.replay import DeferredTools, RecordedHost, ReplayedAnswer, open_recording
 from nbagent.session.request import RunRequest
-from nbagent.session.tool_hosts import open_run_tools
+from nbagent.session.tool_hosts import mount_names, open_run_tools
 from nbagent.session.typed_answer import FinalAnswerHosts, OutputType
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import check_limits, current_settings, without_secrets
@@ -102,7 +104,7 @@ def prepare_run(
     # A limit of cost that can never be reached would be a false promise.
     one_token = Usage(prompt_tokens=1, total_tokens=1)
     if limits.max_cost_usd is not None and resolved.price(one_token, resolved.model) is None:
-        raise UsageError(f"no price is known for {resolved.model_id}; limit max_total_tokens")
+        raise UsageError(_no_price(resolved))
     output = None if options.output in (None, str) else OutputType(options.output)
     recording = open_recording(run_settings, store, run_id)
     # Functions that a call passes replace the tools of the settings.
@@ -180,6 +182,7 @@ def prepare_run(
             notices=(
                 *([_default_model_notice(resolved)] if resolved.why else ()),
                 *([store.warning] if store.warning else ()),
+                *map(_word_notice, ordinary_secret_names()),
                 *(
                     _change_notices(options, resolved, parent, conversation, request)
                     if parent
@@ -224,6 +227,7 @@ def prepare_run(
             session=record.session,
             runner=run_task,
             namespace=namespace,
+            folders=mount_names(options, settings, folders),
             run_code=frontend.run_code(),
             capture=frontend.capture(options),
             waiting=waiting,
@@ -242,6 +246,25 @@ def prepare_run(
         notices=list(record.notices),
     )
     return PreparedRun(plan, host, policy_rules, resolved, workflow_run)
+
+
+def _word_notice(name: str) -> str:
+    """Say that a secret is an ordinary word, never which."""
+    return (
+        f"The secret in {name[:100]} is an ordinary word or a short number: it is hidden where it "
+        "stands alone, not inside of words. Choose a longer one."
+    )
+
+
+def _no_price(resolved: ResolvedModel) -> str:
+    """Say that a limit of cost cannot hold, and what to do."""
+    advice = "limit max_total_tokens"
+    if is_loopback(resolved.base_url):
+        advice += (
+            f", or, if the server at {resolved.base_url} runs the model itself, name its provider: "
+            f"vllm:{resolved.model}, lmstudio:{resolved.model} or llamacpp:{resolved.model}"
+        )
+    return f"no price is known for {resolved.model_id}; {advice}"
 
 
 def _prompt_messages(

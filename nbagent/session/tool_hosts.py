@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any, cast
 
 from nbagent.contracts.call_patterns import GlobResolver
 from nbagent.contracts.canonical import is_run_id, sha256_hex
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import PatchGuard, ToolHost
-from nbagent.files.mounts import PACKAGE, Mount, Mounts, parse_mount, without_dots
+from nbagent.files.mounts import PACKAGE, PROJECT, STATE, Mount, Mounts, parse_mount, without_dots
 from nbagent.session.approval import PolicyRules, tighten_policy
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import project_folder, store_home
@@ -147,6 +149,23 @@ def run_mounts(options: RunOptions, settings: Settings, folders: WorkflowFolders
         extra=[*package, *(parse_mount(text, base=project) for text in mount_texts)],
         closed=[store_home()],  # a tool must neither read nor change stored runs
     )
+
+
+def mount_names(
+    options: RunOptions, settings: Settings, folders: WorkflowFolders | None
+) -> dict[str, str]:
+    """The folders of a run's mounts with their names, also of a run without file tools."""
+    project = project_folder()
+    mounts = [Mount(PROJECT, project)]
+    if folders:
+        mounts += [Mount(PACKAGE, folders.package), Mount(STATE, folders.state)]
+    else:
+        mounts.append(Mount(STATE, _state_folder(options.session or settings.session)))
+    for text in (*settings.mounts, *(options.mounts or ())):
+        with suppress(UsageError):  # a run that needs this mount has failed before
+            mounts.append(parse_mount(text, base=project))
+    # Code names the project by the way on which it came there, which may be a link.
+    return {str(project): PROJECT, **{str(mount.root): mount.name for mount in mounts}}
 
 
 def glob_resolver(mounts: Mounts) -> GlobResolver:

@@ -86,9 +86,7 @@ def mask_secrets(data: Any) -> Any:
     if isinstance(data, dict):
         items = cast("dict[Any, Any]", data).items()
         return {
-            key: mask_secrets(item)
-            if _is_plain(item) or not is_secret_name(key)
-            else HIDDEN
+            key: mask_secrets(item) if _is_plain(item) or not is_secret_name(key) else HIDDEN
             for key, item in items
         }
     return (
