@@ -17,7 +17,7 @@ from typing import Any, cast
 from nbagent.contracts.canonical import json_object, sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import is_storable_json
-from nbagent.contracts.secrets import is_secret_name, register_secret
+from nbagent.contracts.secrets import register_value
 from nbagent.tools.mcp.server import START_TIMEOUT_S, TIMEOUT_S, McpServer
 from nbagent.tools.tool_names import name_list
 
@@ -213,6 +213,5 @@ def _variable_value(match: re.Match[str]) -> str:
         raise UsageError(
             f"it needs the variable {match[1]}, which is not set; set it before the kernel starts"
         )
-    if is_secret_name(match[1]):
-        register_secret(value)
+    register_value(match[1], value)
     return value
