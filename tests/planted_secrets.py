@@ -132,6 +132,12 @@ HARMLESS = {
     "PRIVATE_IP": "10.20.30.40",
     "KEYBOARD_LAYOUT": "dvorak12",
     "XAUTHORITY": "/run/user/x1/auth",
+    "GNOME_KEYRING_CONTROL": "/run/user/1000/keyring",
+    "OS_AUTH_URL": "https://keystone.example.com:5000/v3",
+    "STRIPE_PUBLIC_KEY": "pk_live_12345678",
+    "CACHE_KEY": "v1-linux-build",
+    "ORACLE_SID": "ORCLCDB1",
+    "JUPYTERHUB_OAUTH_CALLBACK_URL": "/user/ada/oauth_callback",
     "AUTHOR_NAME": "Ada Lovelace 1",
     "COMPASS_HEADING": "north-east1",
 }

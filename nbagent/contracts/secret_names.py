@@ -15,20 +15,19 @@ _CERTAIN_PARTS = (
     *("secret", "password", "passwd", "passwort", "passphrase", "passcode", "credential"),
     *("apikey", "accesskey", "privatekey", "signingkey", "keyring", "keystore", "keychain"),
     *("keypair", "keyfile", "authorization", "bearer", "webhook", "connectionstring", "connstr"),
+    *("mnemonic", "seedphrase"),
 )
 """Also inside a longer word: `mypassword`, `openaiApikey`."""
 _CERTAIN_WORDS = frozenset(
-    ("pwd", "jwt", "cookie", "cookies", "otp", "dsn", "cred", "creds", "passw", "sshpass")
+    ("pw", "pwd", "jwt", "cookie", "cookies", "otp", "dsn", "cred", "creds", "passw", "sshpass")
 )
 """Whole words only: `otp` is also a part of `footprint`."""
-_PROBABLE_WORDS = frozenset(
-    ("pass", "auth", "oauth", "sas", "sig", "signature", "signatures", "private")
-)
-_PROBABLE_ENDINGS = ("key", "keys", "token", "tokens", "pass", "pwd")
+_PROBABLE_WORDS = frozenset(("pass", "auth", "sas", "sig", "signature", "signatures", "private"))
+_PROBABLE_ENDINGS = ("key", "keys", "token", "tokens", "pass", "pwd", "pw")
 _ORDINARY_WORDS = re.compile(
-    r"(?:mon|tur|don|joc|hoc|whis|hot)keys?|(?:by|com|encom|sur|tres|over|under|im|ask)pass"
+    r"(?:mon|tur|don|joc|hoc|whis|hot|less)keys?|(?:by|com|encom|sur|tres|over|under|im|ask)pass"
 )
-_SESSION_ID = re.compile(r"(?:^|_)(?:session_?id|\w*sessid|sid)(?:_|$)")
+_SESSION_ID = re.compile(r"(?:^|_)(?:session_?id|\w*sessid)(?:_|$)")
 _COUNT_WORDS = frozenset(
     (
         *("max", "min", "num", "n", "total", "prompt", "completion", "cached", "reasoning"),
@@ -42,11 +41,15 @@ _DESCRIBING_ENDS = frozenset(
         *("timeout", "ttl", "expiry", "expires", "expiration", "rate", "ratio", "count", "counts"),
         *("enabled", "disabled", "required", "backend", "provider", "algorithm", "format"),
         *("prefix", "vault", "through", "fail", "pid", "index", "column", "columns", "error"),
+        *("version", "scope", "scopes", "realm", "issuer", "port", "host", "hostname", "domain"),
     )
 )
 """Last words of names that describe a secret, and do not hold it: `AUTH_TYPE`, `KEY_NAME`."""
 _KEYS_OF_DATA = frozenset(
-    ("primary", "foreign", "sort", "partition", "group", "join", "natural", "surrogate")
+    (
+        *("primary", "foreign", "sort", "partition", "group", "join", "natural", "surrogate"),
+        *("public", "publishable", "cache", "bucket", "object"),
+    )
 )
 _PRIVATE_ADDRESSES = frozenset(
     ("ip", "ips", "host", "hostname", "domain", "network", "subnet", "dns", "cidr", "registry")
@@ -103,6 +106,11 @@ def _is_probable_word(word: str) -> bool:
     if word in _PROBABLE_WORDS:
         return True
     return word.endswith(_PROBABLE_ENDINGS) and not _ORDINARY_WORDS.fullmatch(word)
+
+
+def is_address_name(name: str) -> bool:
+    """True if a name says that its value is the address of a service: `AUTH_URL`."""
+    return words_of(name)[-1:] in (["url"], ["uri"], ["endpoint"]) and not is_certain_name(name)
 
 
 def is_path_name(name: str) -> bool:

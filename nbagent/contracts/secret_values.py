@@ -15,7 +15,12 @@ from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from nbagent.contracts.secret_names import is_certain_name, is_path_name, is_secret_name, words_of
+from nbagent.contracts.secret_names import (
+    is_address_name,
+    is_certain_name,
+    is_path_name,
+    is_secret_name,
+)
 
 MIN_SECRET_CHARS = 6
 """Shorter values are not hidden: they also occur in ordinary text."""
@@ -43,10 +48,8 @@ _ORDINARY_WORD = re.compile(rf"[^\W\d_]{{1,{_MAX_WORD_LETTERS}}}|\d{{1,{_MAX_NUM
 _URL = re.compile(r"[A-Za-z][\w+.-]{0,30}://[^\s'\"<>]+")
 _PAIR = re.compile(r"(?<![\w.-])([\w.-]{1,200})\s*=\s*('[^']*'|\"[^\"]*\"|[^\s;&,'\"]+)")
 _LOGIN = re.compile(r"(basic|bearer|token|digest|negotiate|apikey)\s+(\S.*)", re.IGNORECASE)
+_USER_PASSWORD = re.compile(r"[^\s{}\[\]:]+:(?!//)(\S+)")
 _HEADER = re.compile(r"[A-Za-z][\w-]*:\s+(\S.*)")
-_LOGIN_WORDS = frozenset(
-    ("auth", "oauth", "basic", "cred", "creds", "credential", "credentials", "login")
-)
 _FILE_NAME = re.compile(
     r"[\w.~/\\: @+-]+\.(?:json|pem|key|crt|cer|p12|pfx|txt|ya?ml|toml|ini|cfg|conf|env|sock|jks)"
 )
@@ -66,8 +69,13 @@ def is_ordinary_word(text: str) -> bool:
 
 def secret_texts(name: str, text: str) -> Iterator[str]:
     """The texts to hide of a value whose name says secret: the value, and its parts alone."""
-    if not is_path(name, text):
-        yield from filter(can_hide, _texts_of(name, text.strip(), 0))
+    text = text.strip()
+    if is_path(name, text):
+        return
+    texts = [part for part in _texts_of(name, text, 0) if can_hide(part)]
+    # The address of a service is no secret, unless it has a login or a token.
+    if not (is_address_name(name) and _URL.fullmatch(text) and set(texts) <= {text}):
+        yield from texts
 
 
 def embedded_secrets(text: str) -> Iterator[str]:
@@ -95,6 +103,9 @@ def is_path(name: str, text: str) -> bool:
     if "\n" in text or len(text) > 4_096:
         return False
     starts_so = _PATH_START.match(text) is not None
+    pieces = [piece for piece in re.split(r"[\\/]", text) if piece]
+    if starts_so and len(pieces) > 1 and not any(map(_is_token, pieces)):
+        return True
     if starts_so and os.path.exists(os.path.expanduser(text)):
         return True
     if is_path_name(name) and (starts_so or "/" in text or "\\" in text):
@@ -115,8 +126,7 @@ def _texts_of(name: str, text: str, depth: int) -> Iterator[str]:
         yield from _texts_of(name, match[1], depth + 1)
     if match := _LOGIN.fullmatch(text):
         yield from _texts_of("auth", match[2], depth + 1)
-    if not _LOGIN_WORDS.isdisjoint(words_of(name)):
-        yield from _login_parts(text)
+    yield from _login_parts(text)
     for word in text.split() if " " in text else ():
         if len(word) >= _MIN_WORD_CHARS and is_mixed(word) and not is_path("", word):
             yield word
@@ -198,5 +208,5 @@ def _login_parts(text: str) -> Iterator[str]:
     with suppress(ValueError):  # most texts are not base64
         plain = base64.b64decode(text, validate=True).decode()
     for login in {text, plain}:
-        if " " not in login and "://" not in login and login.isprintable() and ":" in login:
-            yield login.partition(":")[2]
+        if login.isprintable() and (match := _USER_PASSWORD.fullmatch(login)):
+            yield match[1]
