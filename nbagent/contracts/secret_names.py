@@ -78,26 +78,26 @@ def is_certain_name(name: str) -> bool:
     """
     if name.endswith("Error"):  # an exception class, such as KeyError
         return False
-    words = words_of(name)
-    joined = "".join(words)
+    name_words = words_of(name)
+    joined = "".join(name_words)
     certain = any(part in joined for part in _CERTAIN_PARTS)
     # PAT is a personal access token, as variables of the environment name it (GITHUB_PAT).
-    return certain or not _CERTAIN_WORDS.isdisjoint(words) or "PAT" in name.split("_")
+    return certain or not _CERTAIN_WORDS.isdisjoint(name_words) or "PAT" in name.split("_")
 
 
 @lru_cache(maxsize=4_096)
 def _is_probable_name(name: str) -> bool:
-    words = words_of(name)
-    if not words or words[-1] in _DESCRIBING_ENDS or name.endswith("Error"):
+    name_words = words_of(name)
+    if not name_words or name_words[-1] in _DESCRIBING_ENDS or name.endswith("Error"):
         return False
-    if _SESSION_ID.search("_".join(words)):
+    if _SESSION_ID.search("_".join(name_words)):
         return True
-    probable = {word for word in words if _is_probable_word(word)}
-    if not _KEYS_OF_DATA.isdisjoint(words):
+    probable = {word for word in name_words if _is_probable_word(word)}
+    if not _KEYS_OF_DATA.isdisjoint(name_words):
         probable -= {"key", "keys"}
-    if not _COUNT_WORDS.isdisjoint(words):
+    if not _COUNT_WORDS.isdisjoint(name_words):
         probable -= {"token", "tokens", "pass"}
-    if not _PRIVATE_ADDRESSES.isdisjoint(words):
+    if not _PRIVATE_ADDRESSES.isdisjoint(name_words):
         probable -= {"private"}
     return bool(probable)
 

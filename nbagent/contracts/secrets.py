@@ -93,12 +93,12 @@ class _PrefixFinder:
 class _SecretFinder:
     """Finds complete forms of secrets, their starts and, on the reversed text, their ends."""
 
-    def __init__(self, forms: frozenset[str], words: frozenset[str]) -> None:
-        self.complete = _pattern_of(forms, words)
+    def __init__(self, forms: frozenset[str], ordinary: frozenset[str]) -> None:
+        self.complete = _pattern_of(forms, ordinary)
         self.starts = _PrefixFinder(forms)
         # Half an ordinary word is no secret, so words are not looked for at a cut.
-        self._cut_starts = _PrefixFinder(forms - words)
-        self._cut_ends = _PrefixFinder({form[::-1] for form in forms - words})
+        self._cut_starts = _PrefixFinder(forms - ordinary)
+        self._cut_ends = _PrefixFinder({form[::-1] for form in forms - ordinary})
 
     def mask_partial(self, piece: str) -> str:
         """Mask partial forms at both ends of a piece of a text that was cut."""
@@ -122,7 +122,7 @@ _environment: Mapping[Any, Any] = {}
 """Copy of the environment when it was last read."""
 
 
-def _pattern_of(forms: Iterable[str], words: frozenset[str]) -> re.Pattern[str]:
+def _pattern_of(forms: Iterable[str], ordinary: frozenset[str]) -> re.Pattern[str]:
     """Make one pattern, longest form first: a key may contain another one.
 
     Forms are grouped by their first character, so that the regex tries few branches at each
@@ -131,7 +131,7 @@ def _pattern_of(forms: Iterable[str], words: frozenset[str]) -> re.Pattern[str]:
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for form in sorted(forms, key=len, reverse=True):
         rest = re.escape(form[1:])
-        if form in words:
+        if form in ordinary:
             # Behind the first character: a branch that begins with a look-behind is slow.
             alone = rf"(?:(?<!\w{form[0]})|(?<={_ESCAPED_BREAK.pattern}{form[0]}))"
             rest = rf"{alone}{rest}(?!\w)"

@@ -601,8 +601,8 @@ def test_a_store_that_fails_in_mid_batch_ends_it_with_what_is_there(
     stores: list[Store] = []
     opened = Store.open.__func__  # pyright: ignore
 
-    def noted(cls: type[Store], home: Any) -> Store:
-        stores.append(opened(cls, home))
+    def noted(cls: type[Store], home: Any, **options: Any) -> Store:
+        stores.append(opened(cls, home, **options))
         return stores[-1]
 
     monkeypatch.setattr(Store, "open", classmethod(noted))

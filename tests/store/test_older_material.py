@@ -314,6 +314,16 @@ def as_today(table: str, rows: list[dict[str, Any]], version: int) -> list[dict[
     return made
 
 
+def without_free_prices(
+    before: list[dict[str, Any]], now: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Rows of version 6 without costs of 0 that are unknown now: any server on loopback was free."""
+    return [
+        {k: v for k, v in was.items() if not (k.endswith("_usd") and v == 0 and k not in is_now)}
+        for was, is_now in zip(before, now, strict=True)
+    ]
+
+
 def with_words_last(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages of version 6, with the person's words after directive and brief, as today."""
     sources = [row["source"] for row in rows]
@@ -350,11 +360,11 @@ def test_each_table_is_written_with_the_cells_it_had(table: str, made: Path) -> 
             cells = [dict(row) for row in store.execute(f"SELECT * FROM {table} ORDER BY {order}")]
             if table == "messages" and version == 6:
                 cells = with_words_last(cells)
-            rows.append(row_shapes(as_today(table, cells, version)))
-    before, now = rows
+            rows.append(as_today(table, cells, version))
+    before, now = map(row_shapes, [without_free_prices(*rows), rows[1]])
     assert before, "the material has none"
     if table == "texts":  # their key is a hash
-        before, now = (sorted(it, key=json.dumps) for it in rows)
+        before, now = (sorted(shapes, key=json.dumps) for shapes in (before, now))
     for was, is_now in zip(before, now, strict=True):
         assert is_now == was
 
