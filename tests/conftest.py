@@ -58,6 +58,8 @@ def closed_world(
 
     monkeypatch.setattr(socket.socket, "connect", only_loopback)
     monkeypatch.setattr(secrets, "_forms", frozenset[str]())
+    monkeypatch.setattr(secrets, "_words", frozenset[str]())
+    monkeypatch.setattr(secrets, "_word_names", {})
     monkeypatch.setattr(secrets, "_environment", {})
     with fresh_process(tmp_path / "nbagent-home"):
         yield

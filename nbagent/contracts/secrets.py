@@ -1,15 +1,17 @@
-"""Secrets: the type that holds a key, names that suggest a secret, and the filter for output.
+"""Secrets: the type that holds a key, the list of known secrets, and the filter for output.
 
 A `SecretKey` is printed as `***`, cannot be pickled, and registers its literal and encoded forms
 with the filter; `redact` replaces each of them. The filter is applied where data leaves the
 process or is stored: at the end of a call, in deltas, records, output, logs and exports; not on
 the way there. Redact first, then cut: a half key matches nothing any more (`redact_truncated` is
-for texts that others have cut).
+for texts that others have cut). `secret_names` says which names hold a secret, `secret_values`
+what of a value is hidden.
 """
 
 from __future__ import annotations
 
 import base64
+import html
 import json
 import logging
 import os
@@ -19,32 +21,26 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn, cast
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import quote, quote_plus
+
+from nbagent.contracts.secret_names import is_secret_name
+from nbagent.contracts.secret_values import (
+    can_hide,
+    embedded_secrets,
+    is_ordinary_word,
+    program_secrets,
+    secret_texts,
+)
 
 MASK = "[redacted]"
-_MIN_SECRET_CHARS = 8
-"""Shorter values (`none`, `ollama`) are placeholders; redacting them would garble ordinary text."""
-_MAX_SECRET_CHARS = 10_000
+_PREFIX_CHARS = 8
+"""Shortest part of a secret that is hidden at a cut; shorter ones occur in ordinary words."""
 _CUT_MARK = re.compile(r"([\s\[\]('\"]{0,2}(?:…|\.{2,})[\s\[\]('\"]{0,2})")
 """Ellipsis that marks where a text was cut."""
-_NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_SECRET_PARTS = (
-    *("secret", "passw", "passphrase", "passcode", "credential", "apikey", "accesskey"),
-    *("privatekey", "signingkey", "keyring", "keystore", "keychain", "keypair", "keyfile"),
-    *("authorization", "bearer"),
-)
-# Whole words only: `otp` is also a part of `footprint`.
-_SECRET_WORDS = frozenset({"pwd", "jwt", "cookie", "cookies", "otp"})
-_KEY_ENDINGS = ("key", "keys", "token", "tokens")
-_ORDINARY_WORDS = re.compile(r"(?:mon|tur|don|joc|hoc|whis|hot)keys?")
-_COUNT_WORDS = frozenset(
-    (
-        *("max", "min", "num", "n", "total", "prompt", "completion", "cached", "reasoning"),
-        *("input", "output", "count", "counts", "limit", "budget", "usage", "per"),
-    )
-)
-"""If one of these words is in the name, `token` means tokens of a language model."""
-_URL_PASSWORD = re.compile(r"\w://[^\s/:@'\"]{0,200}:([^\s/@'\"]{1,500})@")
+_OPEN_END = "\ua9e6"
+"""A letter of no key. It stands for the neighbours that a piece of a stream has, or will have."""
+_ESCAPED_BREAK = re.compile(r"\\[nrt]")
+"""A line break that was escaped: a word behind it stands alone, although it ends in a letter."""
 _URL_SAFE = str.maketrans("+/", "-_")
 _HTTP_LOGGERS = ("httpcore2", "httpx2")
 
@@ -81,14 +77,14 @@ class _PrefixFinder:
     def __init__(self, forms: Iterable[str]) -> None:
         self._forms: defaultdict[str, list[str]] = defaultdict(list)
         for form in forms:
-            for size in range(1, _MIN_SECRET_CHARS + 1):
+            for size in range(1, _PREFIX_CHARS + 1):
                 self._forms[form[:size]].append(form)
         self._max_length = max(map(len, forms))
 
     def partial_length(self, text: str) -> int:
         """Count the characters at the end of a text that may be the start of a form."""
         for start in range(max(len(text) - self._max_length, 0), len(text)):
-            forms = self._forms.get(text[start : start + _MIN_SECRET_CHARS], ())
+            forms = self._forms.get(text[start : start + _PREFIX_CHARS], ())
             if any(form.startswith(text[start:]) for form in forms):
                 return len(text) - start
         return 0
@@ -97,30 +93,36 @@ class _PrefixFinder:
 class _SecretFinder:
     """Finds complete forms of secrets, their starts and, on the reversed text, their ends."""
 
-    def __init__(self, forms: frozenset[str]) -> None:
-        self.complete = _pattern_of(forms)
+    def __init__(self, forms: frozenset[str], words: frozenset[str]) -> None:
+        self.complete = _pattern_of(forms, words)
         self.starts = _PrefixFinder(forms)
-        self.ends = _PrefixFinder({form[::-1] for form in forms})
+        # Half an ordinary word is no secret, so words are not looked for at a cut.
+        self._cut_starts = _PrefixFinder(forms - words)
+        self._cut_ends = _PrefixFinder({form[::-1] for form in forms - words})
 
     def mask_partial(self, piece: str) -> str:
         """Mask partial forms at both ends of a piece of a text that was cut."""
-        if (size := self.starts.partial_length(piece)) >= _MIN_SECRET_CHARS:
+        if (size := self._cut_starts.partial_length(piece)) >= _PREFIX_CHARS:
             piece = piece[:-size] + MASK
-        if (size := self.ends.partial_length(piece[::-1])) >= _MIN_SECRET_CHARS:
+        if (size := self._cut_ends.partial_length(piece[::-1])) >= _PREFIX_CHARS:
             piece = MASK + piece[size:]
         return piece
 
 
-# Built again only after a secret was added: `_forms` is another set then.
+# Built again only after a secret was added: the sets are others then.
 _finder = lru_cache(maxsize=1)(_SecretFinder)
 _lock = threading.Lock()
 _forms: frozenset[str] = frozenset()
 """Forms of all secrets."""
+_words: frozenset[str] = frozenset()
+"""Those of them that are ordinary words: hidden only where they stand alone."""
+_word_names: dict[str, bool] = {}
+"""Variables that hold such a word, and whether the person was informed."""
 _environment: Mapping[Any, Any] = {}
 """Copy of the environment when it was last read."""
 
 
-def _pattern_of(forms: Iterable[str]) -> re.Pattern[str]:
+def _pattern_of(forms: Iterable[str], words: frozenset[str]) -> re.Pattern[str]:
     """Make one pattern, longest form first: a key may contain another one.
 
     Forms are grouped by their first character, so that the regex tries few branches at each
@@ -128,22 +130,46 @@ def _pattern_of(forms: Iterable[str]) -> re.Pattern[str]:
     """
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for form in sorted(forms, key=len, reverse=True):
-        groups[form[0]].append(re.escape(form[1:]))
+        rest = re.escape(form[1:])
+        if form in words:
+            # Behind the first character: a branch that begins with a look-behind is slow.
+            alone = rf"(?:(?<!\w{form[0]})|(?<={_ESCAPED_BREAK.pattern}{form[0]}))"
+            rest = rf"{alone}{rest}(?!\w)"
+        groups[form[0]].append(rest)
     return re.compile("|".join(f"{re.escape(c)}(?:{'|'.join(g)})" for c, g in groups.items()))
 
 
-def register_secret(text: str) -> None:
-    """Make `redact` hide a text: literal, as URL, JSON, hexadecimal, base64 and base32."""
-    global _forms
+def register_secret(text: str, name: str = "") -> None:
+    """Make `redact` hide a text: literal, as URL, JSON, hexadecimal, base64 and base32.
+
+    An ordinary word is hidden only where it stands alone, and `name` is noted for the person.
+    """
+    global _forms, _words
     text = text.strip()
-    if len(text) < _MIN_SECRET_CHARS or text in _forms:
+    if text in _forms or not can_hide(text):
         return
+    forms = _forms_of(text)
+    # For writers only: the sets are replaced, never changed, so readers need no lock.
+    with _lock:
+        if is_ordinary_word(text):
+            # First: a reader in between must not hide it inside of words.
+            _words |= {text}
+            if name:
+                _word_names.setdefault(name, False)
+        _forms |= forms
+
+
+def _forms_of(text: str) -> set[str]:
     raw = text.encode("utf-8", "surrogatepass")
     forms = {
         text,
         quote(text, safe=""),
+        quote(text),
         quote_plus(text),
         json.dumps(text)[1:-1],
+        json.dumps(text, ensure_ascii=False)[1:-1],
+        repr(text)[1:-1],
+        html.escape(text),
         *_escape_forms(text),
     }
     forms |= {raw.hex(), raw.hex().upper()}
@@ -155,9 +181,7 @@ def register_secret(text: str) -> None:
             coded = encode(b"\0" * shift + raw).decode()
             coded = coded[-(-shift * 8 // bits) : (shift + len(raw)) * 8 // bits]
             forms |= {coded, coded.translate(_URL_SAFE) if bits == 6 else coded.lower()}
-    # For writers only: the set is replaced, never changed, so readers need no lock.
-    with _lock:
-        _forms |= forms
+    return forms
 
 
 def _escape_forms(text: str) -> set[str]:
@@ -178,76 +202,37 @@ def register_environment() -> None:
     now = dict(getattr(os.environ, "_data", os.environ))
     if now == _environment:
         return
+    for variable, text in dict(os.environ).items():
+        register_value(variable, text)
+    # Last: another thread that finds nothing new must find the secrets too.
     _environment = now
-    named = dict(os.environ)
-    register_named_secrets(named)
-    for variable, text in named.items():
-        # Whatever it looks like: this name is certain, and some keys have no digits.
-        if variable.upper().endswith("_API_KEY"):
-            register_secret(text)
-        for password in _URL_PASSWORD.findall(text):
-            register_named_secrets({"password": unquote(password)})
     for name in _HTTP_LOGGERS:
         # Their debug lines contain URLs and headers, unredacted. A level that the user set stays.
         if (log := logging.getLogger(name)).level == logging.NOTSET:
             log.setLevel(logging.WARNING)
 
 
+def register_value(name: str, text: str) -> None:
+    """Make `redact` hide a value that is a secret by its name, or the secrets inside of it."""
+    texts = secret_texts(name, text) if is_secret_name(name) else embedded_secrets(text)
+    for secret in texts:
+        register_secret(secret, name)
+
+
 def register_named_secrets(names: Mapping[str, Any]) -> None:
-    """Make `redact` hide texts whose name and form suggest a secret."""
+    """Make `redact` hide the secrets among the variables of a program."""
     for name, text in list(names.items()):
-        if type(text) is str and len(text) <= _MAX_SECRET_CHARS and is_secret_name(name):
-            # A value may have several words (`Bearer KEY`); only those that look like keys count.
-            for word in text.split():
-                if _looks_secret(name, word):
-                    register_secret(word)
+        if type(text) is str and is_secret_name(name):
+            for secret in program_secrets(name, text):
+                register_secret(secret, name)
 
 
-def is_secret_name(name: object) -> bool:
-    """True if a variable, key or column of this name probably holds a secret."""
-    if isinstance(name, tuple):
-        return any(map(is_secret_name, cast("tuple[object, ...]", name)))
-    # By type, not isinstance(): names may be any object, whose `__class__` or `__str__` may raise.
-    return issubclass(type(name), str) and _is_secret_name(str.__str__(cast("str", name))[:200])
-
-
-@lru_cache(maxsize=4_096)
-def _is_secret_name(name: str) -> bool:
-    if name.endswith("Error"):  # an exception class, such as KeyError
-        return False
-    if min_secret_chars(name) == _MIN_SECRET_CHARS:
-        return True
-    name_words = _words_of(name)
-    ending = [
-        w for w in name_words if w.endswith(_KEY_ENDINGS) and not _ORDINARY_WORDS.fullmatch(w)
-    ]
-    counts = all(word in ("token", "tokens") for word in ending)
-    return bool(ending) and not (counts and not _COUNT_WORDS.isdisjoint(name_words))
-
-
-def min_secret_chars(name: str) -> int:
-    """Return the minimum length of a secret under this name.
-
-    Names such as `sort_key` are ambiguous: short texts under them are ordinary words.
-    """
-    name_words = _words_of(name)
-    joined = "".join(name_words)
-    certain = any(part in joined for part in _SECRET_PARTS) or not _SECRET_WORDS.isdisjoint(
-        name_words
-    )
-    # PAT is a personal access token, as variables of the environment name it (GITHUB_PAT).
-    return _MIN_SECRET_CHARS if certain or "PAT" in name.split("_") else _MIN_SECRET_CHARS * 2
-
-
-def _words_of(name: str) -> list[str]:
-    return [word.lower() for word in _NAME_WORD.findall(name[:200])]
-
-
-def _looks_secret(name: str, text: str) -> bool:
-    """True if a text under the name of a secret looks like one: long, mixed, and not a path."""
-    mixed = any(c.isdigit() for c in text) and any(c.isalpha() for c in text)
-    is_path = text[:1] in "/~." and os.path.exists(os.path.expanduser(text))
-    return len(text) >= min_secret_chars(name) and mixed and not is_path
+def ordinary_secret_names() -> list[str]:
+    """Variables that hold an ordinary word as their secret, each returned once."""
+    with _lock:
+        names = [name for name, is_known in _word_names.items() if not is_known]
+        _word_names.update(dict.fromkeys(names, True))
+    return names
 
 
 def any_secret_known() -> bool:
@@ -257,7 +242,7 @@ def any_secret_known() -> bool:
 
 def redact(text: str) -> str:
     """Replace every known secret in a text by `[redacted]`."""
-    return _finder(_forms).complete.sub(MASK, text) if _forms else text
+    return _finder(_forms, _words).complete.sub(MASK, text) if _forms else text
 
 
 def redact_truncated(text: str) -> str:
@@ -269,7 +254,7 @@ def redact_truncated(text: str) -> str:
     """
     if not _forms:
         return text
-    return "".join(map(_finder(_forms).mask_partial, _CUT_MARK.split(redact(text))))
+    return "".join(map(_finder(_forms, _words).mask_partial, _CUT_MARK.split(redact(text))))
 
 
 def redact_json(value: Any) -> Any:
@@ -291,18 +276,30 @@ class StreamFilter:
     """Redacts a text that arrives in pieces: keeps back a possible start of a secret."""
 
     def __init__(self) -> None:
+        self._shown_end = ""
         self._pending = ""
 
     def feed(self, piece: str) -> str:
         """Add a piece; return the text that may be shown now."""
         if not _forms:
+            self._shown_end = (self._shown_end + piece)[-2:]
             return piece
-        text = redact(self._pending + piece)
-        n_kept = _finder(_forms).starts.partial_length(text)
-        self._pending = text[len(text) - n_kept :]
-        return text[: len(text) - n_kept]
+        text = self._pending + piece
+        # A word at the end is not hidden yet: the next piece may continue it.
+        hidden = self._redact(text, _OPEN_END)
+        n_kept = _finder(_forms, _words).starts.partial_length(hidden)
+        self._shown_end = (self._shown_end + text[: max(len(text) - n_kept, 0)])[-2:]
+        self._pending = hidden[len(hidden) - n_kept :]
+        return hidden[: len(hidden) - n_kept]
 
     def flush(self) -> str:
         """Return the text that was kept back."""
         pending, self._pending = self._pending, ""
-        return redact(pending)
+        return self._redact(pending, "")
+
+    def _redact(self, text: str, end: str) -> str:
+        """Redact a piece; a word that continues the text before it is not alone."""
+        joined = re.match(r"\w", self._shown_end[-1:]) is not None
+        start = _OPEN_END if joined and not _ESCAPED_BREAK.fullmatch(self._shown_end) else ""
+        hidden = redact(start + text + end)
+        return hidden[len(start) : len(hidden) - len(end)]

@@ -99,6 +99,8 @@ class ToolContext:
     runner: CallRunner
     namespace: Callable[[], Mapping[str, Any]] = dict[str, Any]
     """Variables of the notebook, if there is one."""
+    folders: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Folders of this machine, each with the name of its mount, for texts that a model reads."""
     run_code: RunCode | None = None
     """None if there is no notebook."""
     capture: Capture | None = None

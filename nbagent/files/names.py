@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from fnmatch import translate
 from functools import lru_cache
 from unicodedata import category, normalize
@@ -30,7 +31,8 @@ _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 SECRET_NAMES = (
     # Environments of programs.
-    *(".env", ".env[._-]*", "*.env", ".envrc", "*.tfvars", "*.tfvars.json", "*.tfstate*"),
+    *(".env", ".env[._-]*", "*.env", "*.env.*", ".*_env", ".envrc"),
+    *("*.tfvars", "*.tfvars.json", "*.tfstate*"),
     # Private keys and key stores.
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.p8", "*.ppk", "*.jks", "*.keystore", "*.bks"),
     *("*.kdb", "*.kdbx", "*.agekey", "*.ovpn", "id_*", "*_rsa", "*_ed25519", "*_ecdsa"),
@@ -48,6 +50,7 @@ SECRET_NAMES = (
     *("*firebase-adminsdk*", "*keyfile*.json", "access_tokens.db", "wallet.dat", ".renviron"),
     *("key.txt", "keys.txt", "key.json", "keys.json", "*token.txt", "*tokens.txt", "*tokens.csv"),
     # Logins of programs.
+    *(".aws[._-]*", "aws_config", "aws_credentials*", ".gcloud[._-]*", ".azure[._-]*"),
     *(".netrc*", "_netrc", ".npmrc", ".yarnrc*", ".pypirc", ".pgpass", "pgpass.conf", ".my.cnf"),
     *(".mylogin.cnf", ".git-credentials", ".s3cfg", ".boto", ".dockercfg", ".dockerconfigjson"),
     *(".terraformrc", "terraform.rc", "*kubeconfig*", ".databrickscfg", ".cdsapirc", "kaggle.json"),
@@ -65,6 +68,13 @@ SECRET_NAMES = (
 With a slash at its end a folder, and all that is in it.
 """
 _SECRET_FILES = re.compile("|".join(translate(name) for name in SECRET_NAMES if "/" not in name))
+_COPY_ENDING = re.compile(
+    r"(.+?)(?:~|#|\.(?:bak|backup|old|orig|save|sav|swp|swo|swn|tmp|temp|copy|new|prev|previous"
+    r"|txt|rej|part|crdownload|disabled|off|gpg|asc|gz|zip|bz2|xz|zst|\d{1,8}))"
+    r"|(.+?)(?: ?\(\d{1,3}\)|[ _-]copy(?: \d{1,3})?)(\..+)?"
+)
+"""Endings of copies: of editors, of people, of browsers; the file is what is before them."""
+_MAX_ENDINGS = 4
 _SECRET_FOLDERS = re.compile(
     "/(?:"
     + "|".join(
@@ -150,9 +160,26 @@ def looks_secret(path: str) -> bool:
     folded = path if path.isascii() else normalize("NFKC", path)
     folded = folded.casefold()
     last = folded.rpartition("/")[2]
-    if _SECRET_FILES.match(last) and not _HARMLESS_FILES.fullmatch(last):
+    names = tuple(_originals(last))
+    if any(map(_SECRET_FILES.match, names)) and not any(map(_HARMLESS_FILES.fullmatch, names)):
         return True
     return _SECRET_FOLDERS.search(f"/{folded}/") is not None
+
+
+def _originals(name: str) -> Iterator[str]:
+    """The name, and the names of the files that it may be a copy of: `.#id_rsa.bak~` → `id_rsa`."""
+    yield name
+    # Locks and autosaves of editors: `.#name`, `#name#`, `.name.swp`, `._name` (macOS), `~$name`.
+    bare = re.sub(r"^(?:\.#|#|\._|~\$)", "", name)
+    for _ in range(_MAX_ENDINGS):
+        if bare != name:
+            yield bare
+        if (ending := _COPY_ENDING.fullmatch(bare)) is None:
+            break
+        bare = ending[1] or ending[2] + (ending[3] or "")
+        yield bare
+        if bare.startswith("."):  # the swap file of `id_rsa` is `.id_rsa.swp`
+            yield bare[1:]
 
 
 def names_secret(glob: str) -> bool:

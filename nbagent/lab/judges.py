@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,10 @@ from pydantic import BaseModel, Field
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX
+from nbagent.contracts.secret_names import is_secret_name
+from nbagent.contracts.secret_values import can_hide
+from nbagent.contracts.secrets import MASK
+from nbagent.lab.plan import columns_in
 from nbagent.lab.scorers import (
     Score,
     Scorer,
@@ -69,6 +74,7 @@ class Judge(Scorer):
             raise UsageError("judge: the rubric is its system prompt; put all instructions into it")
         kind = Judgement if output is None else output
         self._output = OutputType(kind)
+        self._rubric = rubric_text
         # A constant in place of code: only a new version judges again, because asking costs.
         super().__init__(name, version, "a judge")
         # No tools unless given: the material is untrusted and may try to have one called.
@@ -95,10 +101,33 @@ class Judge(Scorer):
         good = good or [ScoreValue(self.name, error="its answer has no field that is a score")]
         return ScorerResult(good, record.model, record.id)
 
+    def _columns(
+        self, row: Mapping[str, Any], template: str
+    ) -> tuple[dict[str, Any], Callable[[str], str]]:
+        """Return the columns that the judge needs, and a filter for the values of secret ones."""
+        named = {name for name in row if _names_column(self._rubric, str(name))}
+        if secret := sorted(str(name) for name in named if is_secret_name(name)):
+            raise UsageError(
+                f"the rubric names the column {secret[0]!r}, and a column whose name says secret "
+                "is never sent to a judge; rename the column if it holds none, or write the "
+                "rubric without it"
+            )
+        named |= set(columns_in(template, [str(name) for name in row]))
+        texts = [str(value) for name, value in row.items() if is_secret_name(name)]
+
+        def hidden(text: str) -> str:
+            for secret_text in filter(can_hide, texts):
+                text = text.replace(secret_text, MASK)
+            return text
+
+        columns = {name: value for name, value in row.items() if str(name) in named}
+        return {n: value for n, value in columns.items() if not is_secret_name(n)}, hidden
+
     def _ask(self, row: Mapping[str, Any], run: Run, at: ScoringContext) -> RunRequest:
         answer = answer_text(run.record) or run.text
-        shown = [(f"column {name}", text) for name, text in shown_row(row)]
-        shown += [("prompt", run.record.prompt), ("answer", answer)]
+        columns, hidden = self._columns(row, at.template)
+        shown = [(f"column {name}", text) for name, text in shown_row(columns)]
+        shown += [("prompt", hidden(run.record.prompt)), ("answer", hidden(answer))]
         # The mark is a hash of the material, so the answer cannot contain it and end its own block.
         # And it is the same the next time, so that a recording finds the request again.
         mark = sha_of(shown)[:16]
@@ -114,6 +143,11 @@ class Judge(Scorer):
         return replace(self._base, prompt=prompt, options=options, case=case)
 
 
+def _names_column(rubric: str, name: str) -> bool:
+    """True if a rubric has a column's name as a word of its own."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", rubric) is not None
+
+
 def judge(
     rubric: str,
     *,
@@ -125,8 +159,9 @@ def judge(
 ) -> Scorer:
     """Return a scorer that asks a model whether an answer fulfils a rubric.
 
-    The model is shown the row, the prompt and the answer, and is told not to obey them. Its runs
-    are stored as runs of the batch `BATCH/judge`.
+    The model is shown the columns of the row that the rubric or the prompt names, the prompt and
+    the answer, and is told not to obey them. Columns whose names say secret are never sent. Its
+    runs are stored as runs of the batch `BATCH/judge`.
 
     Args:
         rubric: description of a good answer.

@@ -290,9 +290,20 @@ def _label(value: Any) -> str:
 
 
 def columns_used(variants: Iterable[Variant], columns: Sequence[str]) -> list[str]:
-    """Return the columns that the templates use; all of them if one uses `row`."""
+    """Return the columns that the templates of variants use; all of them if one uses `row`."""
+    return _columns_of(
+        {expression for variant in variants for expression in variant.template.expressions}, columns
+    )
+
+
+def columns_in(template: str, columns: Sequence[str]) -> list[str]:
+    """Return the columns that one template uses; all of them if it uses `row`."""
+    return _columns_of(Template(template).expressions, columns)
+
+
+def _columns_of(expressions: Iterable[str], columns: Sequence[str]) -> list[str]:
     used: set[str] = set()
-    for text in {expression for variant in variants for expression in variant.template.expressions}:
+    for text in expressions:
         # The line end closes a comment at the end of the expression.
         used |= {
             node.id for node in ast.walk(ast.parse(f"({text}\n)")) if isinstance(node, ast.Name)

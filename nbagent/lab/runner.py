@@ -376,7 +376,11 @@ class Runner:
             self._counts.update([entry.status])
             return
         run = Run(record, self._store)
-        at = ScoringContext(executor=judges, case=entry.planned.case)
+        at = ScoringContext(
+            executor=judges,
+            case=entry.planned.case,
+            template=entry.planned.variant.template.text,
+        )
         new_scores: list[ScoreRecord] = []
         for scorer in missing:
             if not self._is_stopped:

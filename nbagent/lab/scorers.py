@@ -80,6 +80,8 @@ class ScoringContext:
     executor: Executor
     case: Case | None = None
     """Case that the run answers; None outside of a batch."""
+    template: str = ""
+    """Prompt of the case's variant, with its `{{ expressions }}`."""
 
 
 class Scorer(ABC):

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from nbagent.contracts.model import Usage
 from nbagent.contracts.ports import Cost
-from nbagent.providers.address import is_loopback
+from nbagent.providers.address import host_of, is_loopback
 
 _FREE_PROVIDERS = frozenset({"offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"})
+"""Providers whose servers run the model themselves, so that no token is paid for."""
+_PAID_OLLAMA = re.compile(r".*[:-]cloud")
+"""Models that Ollama sends on to ollama.com: https://docs.ollama.com/cloud"""
 _PRICE_TABLE_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
 """Providers that have another name in the price tables."""
 
@@ -19,12 +23,17 @@ _PRICE_TABLE_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
 def cost_of(
     provider: str, model: str, usage: Usage | None, base_url: str | None = None
 ) -> Cost | None:
-    """Cost of one response; None if the price is unknown, zero for models on this machine.
+    """Cost of one response; None if the price is unknown, zero from servers that run the model.
+
+    A server of this machine may be a gateway to a paid model: only its provider says that it is
+    none (`vllm:`, `ollama:`, …).
 
     The first call imports the tables (about 0.2 s): call it after a response, never before.
     """
-    if _is_free(provider, base_url):
+    if _is_free(provider, model, base_url):
         return Cost()
+    if is_loopback(base_url):
+        return None  # No table has its prices: do not load them.
     try:
         return _calculate(provider, model, usage, base_url) if usage else None
     except Exception:
@@ -35,7 +44,7 @@ def cost_of(
 
 def context_tokens(provider: str, model: str, base_url: str | None = None) -> int | None:
     """Size of a model's context window in tokens, from the same tables; None if unknown."""
-    if _is_free(provider, base_url):
+    if _is_free(provider, model, base_url) or is_loopback(base_url):
         return None
     try:
         return _price_row(provider, model, base_url)[1].context_window
@@ -82,5 +91,9 @@ def _calculate(provider: str, model: str, usage: Usage, base_url: str | None) ->
     )
 
 
-def _is_free(provider: str, base_url: str | None) -> bool:
-    return provider in _FREE_PROVIDERS or is_loopback(base_url)
+def _is_free(provider: str, model: str, base_url: str | None) -> bool:
+    if provider == "ollama":
+        return host_of(base_url).removeprefix(
+            "www."
+        ) != "ollama.com" and not _PAID_OLLAMA.fullmatch(model)
+    return provider in _FREE_PROVIDERS

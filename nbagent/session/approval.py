@@ -330,7 +330,10 @@ class SessionApprover:
             return "", (PreviewPiece("with these arguments", text),), ""
         if hit.ruling == "deny":
             pieces = (PreviewPiece("with these arguments", f"denied: {hit.why}"), *pieces)
-        return redact(_question_reason(hit, prepared)), pieces, _approval_hash(call, prepared)
+        # Another page shows this preview too, and its "Allow once" runs the call without the edit.
+        is_edited = not _is_same(arguments, open_question.call.arguments)
+        why = "with the edited arguments: " * is_edited + _question_reason(hit, prepared)
+        return redact(why), pieces, _approval_hash(call, prepared)
 
     async def _ask_person(
         self,
@@ -523,9 +526,10 @@ def to_answer(answer: object) -> PersonAnswer:
         return PersonAnswer(choice="once")
     if answer is None or answer is False:
         return PersonAnswer(choice="deny", reason="the person's program denied this call")
-    if answer == "session":
-        return PersonAnswer(choice="session")
+    # A text first: some objects are equal to everything.
     if isinstance(answer, str):
+        if answer == "session":
+            return PersonAnswer(choice="session")
         if answer.strip().lower() in ("y", "yes"):  # hardly a reason for a denial
             raise UsageError(f"on_approval returned {answer!r}; return True to allow the call")
         return PersonAnswer(choice="deny", reason=cut_middle(answer, _REASON_CHARS))

@@ -16,9 +16,11 @@ from nbagent.contracts.messages import CONTINUE_PROMPT, Message, TextPart, redac
 from nbagent.contracts.model import ChatRequest, Usage
 from nbagent.contracts.ports import RunStore
 from nbagent.contracts.records import ForkedFrom, RunRecord, WorkflowRef
+from nbagent.contracts.secrets import ordinary_secret_names
 from nbagent.contracts.tools import ToolContext
 from nbagent.contracts.version import __version__
 from nbagent.engine import EnginePlan
+from nbagent.providers.address import is_loopback
 from nbagent.runtime import RunTask
 from nbagent.session.approval import PolicyRules
 from nbagent.session.chat_composer import ChatComposer
@@ -38,7 +40,7 @@ from nbagent.session.project_trust import settings_notices
 from nbagent.session.replay import DeferredTools, RecordedHost, ReplayedAnswer, open_recording
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import notice_of
-from nbagent.session.tool_hosts import open_run_tools
+from nbagent.session.tool_hosts import mount_names, open_run_tools
 from nbagent.session.typed_answer import FinalAnswerHosts, OutputType
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.sources import check_limits, current_settings, without_secrets
@@ -111,7 +113,7 @@ def prepare_run(
     # A limit of cost that can never be reached would be a false promise.
     one_token = Usage(prompt_tokens=1, total_tokens=1)
     if limits.max_cost_usd is not None and resolved.price(one_token, resolved.model) is None:
-        raise UsageError(f"no price is known for {resolved.model_id}; limit max_total_tokens")
+        raise UsageError(_no_price(resolved))
     output = None if options.output in (None, str) else OutputType(options.output)
     recording = open_recording(run_settings, store, run_id)
     # Functions that a call passes replace the tools of the settings.
@@ -192,6 +194,7 @@ def prepare_run(
                 *([store.warning] if store.warning else ()),
                 *([place] if (place := notice_of(store, is_said=not request.dry_run)) else ()),
                 *_project_notices(request, agent_setup, resolved),
+                *map(_word_notice, ordinary_secret_names()),
                 *(
                     _change_notices(options, resolved, parent, conversation, request)
                     if parent
@@ -237,6 +240,7 @@ def prepare_run(
             session=record.session,
             runner=run_task,
             namespace=namespace,
+            folders=mount_names(options, settings, folders),
             run_code=frontend.run_code(),
             capture=frontend.capture(options),
             waiting=waiting,
@@ -255,6 +259,25 @@ def prepare_run(
         notices=list(record.notices),
     )
     return PreparedRun(plan, host, policy_rules, resolved, workflow_run, settings.audit)
+
+
+def _word_notice(name: str) -> str:
+    """Say that a secret is an ordinary word, never which."""
+    return (
+        f"The secret in {name[:100]} is an ordinary word or a short number: it is hidden where it "
+        "stands alone, not inside of words. Choose a longer one."
+    )
+
+
+def _no_price(resolved: ResolvedModel) -> str:
+    """Say that a limit of cost cannot hold, and what to do."""
+    advice = "limit max_total_tokens"
+    if is_loopback(resolved.base_url):
+        advice += (
+            f", or, if the server at {resolved.base_url} runs the model itself, name its provider: "
+            f"vllm:{resolved.model}, lmstudio:{resolved.model} or llamacpp:{resolved.model}"
+        )
+    return f"no price is known for {resolved.model_id}; {advice}"
 
 
 def _prompt_messages(

@@ -153,7 +153,8 @@ def stranger_notice(home: StoreHome, stand_in: Path) -> str:
 def waiting_runs(home: StoreHome) -> str:
     """A sentence about the runs in a stranger's store; empty without any."""
     with suppress(StoreError, OSError):
-        facts = read_facts(home.folder / FILE_NAME, count=True)
+        is_link = os.path.islink(home.folder)
+        facts = None if is_link else read_facts(home.folder / FILE_NAME, count=True)
         if facts is not None and facts.runs:
             runs = pluralize(facts.runs, "run")
             is_near = str(home.folder.parent) == os.path.realpath(project_folder())

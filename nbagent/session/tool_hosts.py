@@ -5,8 +5,9 @@ Owns the meaning of `--tools`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any, cast
 
 from nbagent.contracts.call_patterns import GlobResolver
 from nbagent.contracts.canonical import is_run_id, sha256_hex
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import PatchGuard, ToolHost
-from nbagent.files.mounts import PACKAGE, Mount, Mounts, parse_mount, without_dots
+from nbagent.files.mounts import PACKAGE, PROJECT, STATE, Mount, Mounts, parse_mount, without_dots
 from nbagent.files.opening import open_root
 from nbagent.session.approval import PolicyRules, tighten_policy
 from nbagent.settings.options import RunOptions, Settings
@@ -151,6 +153,24 @@ def run_mounts(options: RunOptions, settings: Settings, folders: WorkflowFolders
         closed=[store_home(), writing_folder()],
         private=private_folders(),
     )
+
+
+def mount_names(
+    options: RunOptions, settings: Settings, folders: WorkflowFolders | None
+) -> dict[str, str]:
+    """The folders of a run's mounts with their names, also of a run without file tools."""
+    project = project_folder()
+    mounts = [Mount(PROJECT, project)]
+    if folders:
+        mounts += [Mount(PACKAGE, folders.package), Mount(STATE, folders.state)]
+    else:
+        mounts.append(Mount(STATE, _state_folder(options.session or settings.session)))
+    for text in (*settings.mounts, *(options.mounts or ())):
+        with suppress(UsageError):  # a run that needs this mount has failed before
+            mounts.append(parse_mount(text, base=project))
+    # Code names the project by the way on which it came there, which may be a link.
+    names = {os.path.realpath(mount.root): mount.name for mount in mounts}
+    return {str(project): PROJECT, **names, **{str(mount.root): mount.name for mount in mounts}}
 
 
 def glob_resolver(mounts: Mounts) -> GlobResolver:

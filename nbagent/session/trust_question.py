@@ -74,6 +74,11 @@ def ask_for_trust(show: Callable[[str], None]) -> str:
     """
     home = current_home()
     items = [item for item in trust_items() if current_state(item).status != "allowed"]
+    if not home.is_own and os.path.islink(store_home()):
+        raise UsageError(
+            f"{store_home()} is a link; set NBAGENT_HOME to {os.path.realpath(store_home())} "
+            "before the kernel starts to use the store there, or delete the link"
+        )
     if home.is_own and not items:
         return f"{trust_line()}. There is nothing to ask."
     _require_person()
@@ -92,11 +97,6 @@ def ask_for_trust(show: Callable[[str], None]) -> str:
 
 def take_over(home: StoreHome) -> str:
     """Make a stranger's store the person's own, with all its runs."""
-    if os.path.islink(store_home()):
-        raise UsageError(
-            f"{store_home()} is a link; set NBAGENT_HOME to {os.path.realpath(store_home())} "
-            "before the kernel starts to use the store there"
-        )
     store_id = new_store_id()
     with_runs = pluralize(take_over_store(home.folder, store_id), "run")
     before = entry_of(home.folder)

@@ -20,7 +20,8 @@ from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.limits import ToolLimits
 from nbagent.contracts.policy import ToolPolicy
-from nbagent.contracts.secrets import register_secret
+from nbagent.contracts.secret_names import is_secret_name
+from nbagent.contracts.secrets import register_secret, register_value
 
 Tools = str | tuple[str, ...]
 """`none`, `all`, or names: of functions, single tools, or whole hosts."""
@@ -39,6 +40,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _KEY_START = re.compile(r"(?:sk|gsk|pk|hf|ghp|github_pat|xai|nvapi|csk|r8)[-_](?=.*[a-z])|AIza")
 _MIN_KEY_CHARS = 12
 """Words of this length with letters and digits, in a header or in extra fields, may be a key."""
+_MIN_HEADER_CHARS = 8
 _PLAIN_HEADERS = (
     *("accept", "content-type", "user-agent", "referer", "http-referer", "x-title"),
     *("anthropic-version", "anthropic-beta", "openai-beta"),
@@ -221,6 +223,7 @@ def extra_body(value: Any) -> dict[str, Any]:
     fields = json_object(decoded)
     if fields is None:
         raise ValueError('a JSON object such as {"name": "value"}')
+    register_value("fields", json.dumps(fields))
     for word in json.dumps(list(fields.values()), ensure_ascii=False).split():
         word = word.strip('[]{}",:')
         if len(word) >= _MIN_KEY_CHARS and re.search(r"\d", word) and re.search("[A-Za-z]", word):
@@ -231,8 +234,9 @@ def extra_body(value: Any) -> dict[str, Any]:
 def headers(value: Any) -> dict[str, str]:
     """Check headers for each request. Their texts may be secrets.
 
-    A text of eight characters or more is redacted everywhere. Redacting shorter ones would garble
-    ordinary words; they are only hidden beside their name.
+    A text of eight characters or more is redacted everywhere; of a header whose name says secret,
+    of six. Redacting shorter ones would garble ordinary words; they are only hidden beside their
+    name.
     """
     fields = extra_body(value)
     for name, content in fields.items():
@@ -242,9 +246,11 @@ def headers(value: Any) -> dict[str, str]:
                 'names and texts of one line such as {"X-Tenant": "a"}, and none of '
                 f"{', '.join(_RESERVED_HEADERS)}, which are set for each request"
             )
-        if name.lower() not in _PLAIN_HEADERS:
-            # The key alone: an error of the server may quote it without the word before it.
-            register_secret(content.removeprefix("Bearer "))
+        if is_secret_name(name):
+            # The key alone, too: an error of the server may quote it without the word before it.
+            register_value(name, content)
+        elif name.lower() not in _PLAIN_HEADERS and len(content) >= _MIN_HEADER_CHARS:
+            register_secret(content, name)
     return fields
 
 

@@ -89,6 +89,10 @@ _DISK_ERRORS = (OSError, sqlite3.Error, UnicodeDecodeError)
 damaged name for its own error message."""
 
 
+class StoreBusyError(StoreError):
+    """Another process has locked the file for long."""
+
+
 class Locked(Exception):
     """Another thread or process is writing; nothing was done."""
 
@@ -641,6 +645,9 @@ def _facts_of(path: Path, mode: str, count: bool) -> StoreFacts | None:
 
 def _read_mode(path: Path) -> str:
     """Mode in which reading creates no file beside a store; with a log there are files already."""
+    for end in ("", "-wal", "-shm", "-journal"):
+        if os.path.islink(file := path.with_name(f"{path.name}{end}")):
+            raise StoreError(f"{file} is a link, which is not followed; delete it")
     has_log = os.path.lexists(path.with_name(f"{path.name}-wal"))
     return "mode=ro" if has_log else "mode=ro&immutable=1"
 
@@ -906,13 +913,11 @@ def _is_busy(error: Exception) -> bool:
 
 def _store_error(path: Path, error: Exception) -> StoreError:
     if _is_busy(error):
-        problem = (
-            f"has been locked by another process for {BUSY_TIMEOUT_S:.0f} s ({error}). End that "
-            f"process, try again after it has finished, or {_USE_OTHER_FOLDER}."
+        return StoreBusyError(
+            f"{path} has been locked by another process for {BUSY_TIMEOUT_S:.0f} s ({error}). End "
+            f"that process, try again after it has finished, or {_USE_OTHER_FOLDER}."
         )
-    else:
-        problem = (
-            f"cannot be used ({error}). Make the folder writable, move a damaged file away "
-            f"(`sqlite3 {FILE_NAME} .recover` reads it), or {_USE_OTHER_FOLDER}."
-        )
-    return StoreError(f"{path} {problem}")
+    return StoreError(
+        f"{path} cannot be used ({error}). Make the folder writable, move a damaged file away "
+        f"(`sqlite3 {FILE_NAME} .recover` reads it), or {_USE_OTHER_FOLDER}."
+    )

@@ -16,7 +16,7 @@ from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import StoreError, describe_error
 from nbagent.settings.sources import store_home, to_path
 from nbagent.settings.trust import create_entry, entry_file, entry_of, folder_with, new_store_id
-from nbagent.store.database import FILE_NAME, file_system, read_facts
+from nbagent.store.database import FILE_NAME, StoreBusyError, file_system, read_facts
 
 _WRITTEN = ("state", "cache", "packages", "audit.jsonl", "audit.head", f"{FILE_NAME}-wal")
 """What nbagent writes beside a store. A folder that has some of it was used before."""
@@ -146,6 +146,8 @@ def _examine(folder: Path) -> StoreHome:
     store_id = (entry.store_id if entry else "") or _created_ids.get(folder, "")
     try:
         facts = read_facts(folder / FILE_NAME)
+    except StoreBusyError:
+        raise  # it may be the person's own
     except (StoreError, OSError) as error:
         return StoreHome(folder, f"its file cannot be read ({describe_error(error)})")
     if facts is None:

@@ -322,9 +322,12 @@ class FileHost(MethodHost):
             answer["sha256After"] = writing.sha_of_bytes(data)
             return ToolResult(ok=True, data={**answer, **details})
 
+        return _CallPlan(location, self._preview_change(location, state, new), work)
+
+    def _preview_change(self, location: MountedPath, state: FileState, new: bytes) -> CallPreview:
         verb = "change" if state.sha else "create"
         canonical = self._mounts.canonical_path(location.mount, location.parts)
-        preview = CallPreview(
+        return CallPreview(
             # `@state` belongs to nbagent, so a change there needs no question.
             ruling="allow" if location.mount.name == STATE else "ask",
             why=f"{verb} {visible(location.text)} ({len(new):,} bytes)",
@@ -336,7 +339,6 @@ class FileHost(MethodHost):
             session_file=visible(canonical),
             session_key=sha256_hex(f"{location.identity} {canonical}"),
         )
-        return _CallPlan(location, preview, work)
 
     def _file_exists(self, path: str) -> bool:
         """True if a path names a file that the model may see."""

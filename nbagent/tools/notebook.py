@@ -27,6 +27,7 @@ from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact, redact_truncated, register_named_secrets
 from nbagent.contracts.tools import CodeOutcome, PreparedCall, ToolContext, ToolOutcome
+from nbagent.shown.host_paths import with_mount_names
 from nbagent.tools.functions.definition import method_tool
 from nbagent.tools.functions.host import MethodHost
 from nbagent.tools.functions.outcome import error_detail, error_summary
@@ -118,7 +119,7 @@ class NotebookHost(MethodHost):
             raise _no_notebook()
         outcome = run_code(code, keep_bytes=self._keep_bytes)
         if isinstance(outcome, CodeOutcome):
-            return _code_outcome(outcome, names)
+            return _code_outcome(outcome, names, context.folders)
         return _await_outcome(outcome, names, context)
 
     def set(self, context: ToolContext, name: str, value: Any) -> dict[str, Any]:
@@ -208,10 +209,12 @@ async def _await_outcome(
     work: Coroutine[Any, Any, CodeOutcome], names: Mapping[str, Any], context: ToolContext
 ) -> ToolOutcome:
     with capture_output(context):
-        return _code_outcome(await work, names)
+        return _code_outcome(await work, names, context.folders)
 
 
-def _code_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcome:
+def _code_outcome(
+    outcome: CodeOutcome, names: Mapping[str, Any], folders: Mapping[str, str]
+) -> ToolOutcome:
     """Outcome for the model, without secrets that the code created."""
     register_named_secrets(names)
     displayed = value_excerpt([_DisplayedValue(forms) for forms in outcome.displays])
@@ -230,8 +233,9 @@ def _code_outcome(outcome: CodeOutcome, names: Mapping[str, Any]) -> ToolOutcome
         data = {"value": value.data, **shown}
         result = ToolResult(ok=True, data=data, attachments=images)
         return ToolOutcome(result=result, truncated=value.cut or displayed.cut)
-    details = {"traceback": mask_secrets(error_detail(error)).splitlines(), **shown}
-    info = ErrorInfo("E_TOOL_FAILED", mask_secrets(error_summary(error)), details)
+    trace = mask_secrets(with_mount_names(error_detail(error), folders))
+    details = {"traceback": trace.splitlines(), **shown}
+    info = ErrorInfo("E_TOOL_FAILED", mask_secrets(error_summary(error, folders)), details)
     return ToolOutcome(result=ToolResult(ok=False, error=info, attachments=images))
 
 

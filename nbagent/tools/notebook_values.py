@@ -21,7 +21,7 @@ from typing import Any, cast
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import ToolError
 from nbagent.contracts.records import ToolResult
-from nbagent.contracts.secrets import is_secret_name
+from nbagent.contracts.secret_names import is_secret_name
 from nbagent.contracts.tools import ToolOutcome
 from nbagent.shown.images import of_class
 from nbagent.shown.texts import (
@@ -61,6 +61,8 @@ _CHEAP_SHAPE_PACKAGES = frozenset(
     {"numpy", "pandas", "polars", "pyarrow", "scipy", "torch", "xarray"}
 )
 """Packages whose objects know their shape without a computation."""
+_MIN_SECRET_NUMBER = 10_000
+"""Smaller numbers are counts and rates, under any name."""
 
 
 # Names
@@ -84,14 +86,18 @@ def mask_secrets(data: Any) -> Any:
     if isinstance(data, dict):
         items = cast("dict[Any, Any]", data).items()
         return {
-            key: mask_secrets(item)
-            if type(item) in (bool, type(None)) or not is_secret_name(key)
-            else HIDDEN
+            key: mask_secrets(item) if _is_plain(item) or not is_secret_name(key) else HIDDEN
             for key, item in items
         }
     return (
         [mask_secrets(item) for item in cast("list[Any]", data)] if isinstance(data, list) else data
     )
+
+
+def _is_plain(item: Any) -> bool:
+    """True for a value that is no secret under any name: yes, no, nothing, a small number."""
+    small = type(item) in (int, float) and abs(item) < _MIN_SECRET_NUMBER
+    return small or type(item) in (bool, type(None))
 
 
 def _hide_quoted(match: re.Match[str]) -> str:
@@ -248,7 +254,9 @@ def inspect_value(name: str, value: Any) -> ToolOutcome:
     """Outcome of `nb.inspect`: one value in detail."""
     excerpt = value_excerpt(value, _TABLE_CHARS if _is_table(value) else _VALUE_CHARS)
     facts = {**value_facts(value), "value": excerpt.data}
-    details = mask_secrets(_or_none(lambda: _kind_details(value)) or {})
+    details: dict[str, Any] = _or_none(lambda: _kind_details(value)) or {}
+    # Value by value: `signature` is a name of ours here.
+    details = {label: mask_secrets(detail) for label, detail in details.items()}
     result = ToolResult(ok=True, data={"name": name, **facts, **details}, attachments=excerpt.parts)
     return ToolOutcome(result=result, truncated=excerpt.cut)
 

@@ -297,15 +297,22 @@ def _clean_reason(text: str) -> str:
 
 def question_text(question: Question) -> str:
     """Print a question as plain text, complete and with hidden characters visible."""
-    lines = [f"? {_title(question)} needs your approval", *(f"  {w}" for w in _reasons(question))]
-    for name, text in [*_argument_rows(question), *map(_labelled_piece, question.pieces)]:
+    reasons = (line for reason in _reasons(question) for line in reason.split("\n"))
+    lines = [f"? {_in_line(_title(question))} needs your approval", *(f"  {r}" for r in reasons)]
+    for label, text in [*_argument_rows(question), *map(_labelled_piece, question.pieces)]:
+        name = _in_line(label)
         if "\n" not in text and len(text) <= _SHORT_CHARS:
             lines.append(f"  {name}: {text}")
         else:
             lines += [f"  {name}:", *(f"    {line}" for line in text.rstrip("\n").split("\n"))]
     if question.scope:
-        lines.append(f"  for the session: {sanitize_exact(question.scope)}")
+        lines.append(f"  for the session: {_in_line(sanitize_exact(question.scope))}")
     return "\n".join(lines)
+
+
+def _in_line(name: str) -> str:
+    """Show line ends: a name with one could begin a line like a question of its own."""
+    return name.replace("\n", "⟦U+000A⟧")
 
 
 def ask_by_input(question: Question) -> PersonAnswer:

@@ -8,13 +8,22 @@ import logging
 import os
 import random
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
+from planted_secrets import CARRIERS, ENVIRONMENT, HARMLESS, SECRETS, WORDS, leaks
 from servers.model_server import ModelServer, Reply
 
 import nbagent
-from nbagent.contracts.secrets import MASK, StreamFilter, is_secret_name, redact, register_secret
+from nbagent.contracts.secret_names import is_secret_name
+from nbagent.contracts.secrets import (
+    MASK,
+    StreamFilter,
+    redact,
+    register_environment,
+    register_secret,
+)
 from nbagent.providers.offline import call, calls, script
 
 KEY = 'sk-forms/Q7+zz&01="23\\456789é\U0001f511XYZ'
@@ -87,43 +96,70 @@ def test_a_stream_holds_back_what_may_be_a_key_and_no_more() -> None:
     assert shown == "a" * 14 + MASK
 
 
-SECRETS = {
-    "SOME_SERVICE_TOKEN": "tok-0123456789-abcdef",
-    "MY_PASSWORD": "hunter2hunter2",
-    "DEPLOY_KEY": "AAAAB3NzaC1yc2EAAAADAQABAAABgQ",
-    "CLIENT_SECRET_OF_MINE": "cs-01234567",
-    "GITHUB_PAT": "ghp0123456789abcdef",
-    "DATABASE_URL": "postgres://me:p4ssw0rd-of-mine@host/db",
-    "PRIVATE_KEY": "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC1\n-----END KEY-----",
-    "ODD_API_KEY": "letters-alone",
-}
-OTHERS = {
-    "MAX_TOKENS": "1234567890abcdef1234",
-    "SORT_KEY": "column1",
-    "PWD": os.getcwd(),
-    "KEY_FILE": __file__,
-    "DB_PASSWORD": "postgres",
-    "PATH_LIKE": "abcdefgh12345678",
-}
+def environment_told(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> Any:
+    """Set variables in mid-run, and return what a tool's record keeps of them."""
+
+    @nbagent.tool
+    def environment() -> dict[str, str]:
+        """Set it and tell it."""
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return {name: os.environ[name] for name in variables}
+
+    model = script([calls([call("environment")]), "Done."])
+    run = nbagent.Agent(model=model, tools=[environment]).run("Go.")
+    result = run.turns[0].tool_runs[0].result
+    assert result is not None
+    return result.data
 
 
 def test_secrets_of_the_environment_are_hidden_by_their_names_also_those_set_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    @nbagent.tool
-    def environment() -> dict[str, str]:
-        """Set it and tell it."""
-        for name, value in (SECRETS | OTHERS).items():
-            monkeypatch.setenv(name, value)
-        return {name: os.environ[name] for name in SECRETS | OTHERS}
+    assert len(ENVIRONMENT) == 54
+    data = environment_told(monkeypatch, {**ENVIRONMENT, **HARMLESS})
+    assert leaks(json.dumps(data, ensure_ascii=False)) == []
+    assert {name: data[name] for name in HARMLESS} == HARMLESS
+    for name, carrier in CARRIERS.items():
+        assert data[name] == carrier.replace("{}", MASK)
 
-    model = script([calls([call("environment")]), "Done."])
-    result = nbagent.Agent(model=model, tools=[environment]).run("Go.").turns[0].tool_runs[0].result
-    assert result is not None
-    held = {name for name, value in (SECRETS | OTHERS).items() if result.data[name] == value}
-    assert held == set(OTHERS)
-    assert "p4ssw0rd" not in result.data["DATABASE_URL"]
-    assert "MIIEvQ" not in result.data["PRIVATE_KEY"]
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_each_part_of_a_secret_is_hidden_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, ENVIRONMENT[name])
+    register_environment()
+    for part in SECRETS[name]:
+        for text in (part, json.dumps(part), repr(part), quote(part, safe=""), part.encode().hex()):
+            assert leaks(redact(f"x {text} y")) == []
+            assert MASK in redact(f"x {text} y")
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_an_ordinary_word_is_hidden_where_it_stands_alone_and_said_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    word = WORDS[name]
+    monkeypatch.setenv(name, word)
+    model = script([f"The {word}, a {word}-line, x{word}, {word}s; {word}", "Again."])
+    agent = nbagent.Agent(model=model, tools=[])
+    run = agent.run("Go.")
+    assert run.text == f"The {MASK}, a {MASK}-line, x{word}, {word}s; {MASK}"
+    (notice,) = run.record.notices
+    assert name in notice
+    assert word not in notice
+    assert agent.run("Go.").record.notices == ()
+
+
+def test_a_word_in_a_stream_is_hidden_as_in_the_whole_text() -> None:
+    register_secret("swordfish")
+    chance = random.Random(11)
+    words = ["swordfish", "s", " ", "x", "_", "swor", "\\n", "\n", "é", KEY, "-", "1"]
+    for _ in range(500):
+        text = "".join(chance.choices(words, k=6))
+        places = sorted(chance.choices(range(len(text) + 1), k=chance.randint(1, 20)))
+        stream = StreamFilter()
+        pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+        assert "".join(map(stream.feed, pieces)) + stream.flush() == redact(text)
 
 
 def test_the_http_library_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -137,9 +173,12 @@ def test_the_http_library_logs_nothing(caplog: pytest.LogCaptureFixture) -> None
 SECRET_NAMES = """api_key API_KEY OPENAI_API_KEY apikey openaiKey key keys myAPIKey token hf_token
 accessToken tokens client_secret secrets password db_passwd DB_PASSWORD2 credentials
 aws_credential_file Authorization pwd jwt session_cookie passphrase private_key_pem keyfile
-openaikey"""
+openaikey DB_PASS dbPass smtp_pass BASIC_AUTH npmAuth SENTRY_DSN slack_webhook_url SAS_URL conn_str
+connectionString GOOGLE_CREDS signature X-Signature session_id PHPSESSID private SSHPASS --auth"""
 OTHER_NAMES = """monkey turkeys keyboard keyword tokenizer max_tokens token_count prompt_tokens df n
-pass_rate author spins donkey_count KeyError"""
+pass_rate author spins donkey_count KeyError
+KEYMAP PRIMARY_KEY_NAME primary_key sort_key auth_type key_name token_type private_ip compass bypass
+session_name passenger n_pass credit sash possession_id_card assign"""
 
 
 def test_names_say_what_is_a_secret() -> None:

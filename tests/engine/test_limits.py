@@ -176,10 +176,20 @@ def test_a_first_request_over_the_budget_is_not_sent_and_max_tokens_counts() -> 
     assert agent.run("Go.").ok
 
 
-def test_a_budget_in_usd_needs_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("https://llm.example.org/v1", "limit max_total_tokens$"),
+        ("http://127.0.0.1:1/v1", "runs the model itself, name its provider: vllm:m, "),
+    ],
+    ids=["a server", "a gateway on this machine"],
+)
+def test_a_budget_in_usd_needs_a_price(
+    url: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0001")
-    agent = nbagent.Agent("openai:m", base_url="https://llm.example.org/v1", max_cost_usd=1)
-    with pytest.raises(UsageError, match=r"no price is known for openai:m"):
+    agent = nbagent.Agent("openai:m", base_url=url, max_cost_usd=1)
+    with pytest.raises(UsageError, match=rf"no price is known for openai:m; .*{advice}"):
         agent.run("Go.")
 
 

@@ -23,7 +23,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pandas as pd
+from planted_secrets import EVERYTHING
+
 import nbagent
+from nbagent import offline
+from nbagent.export.formats import FORMATS
 from nbagent.providers import catalogue
 from nbagent.providers.catalogue import find_provider
 from nbagent.session.stores import current_store
@@ -33,6 +38,12 @@ WARNED: list[str] = []
 EVENTS: list[Any] = []
 QUESTIONS: list[nbagent.Question] = []
 HANDS: list[nbagent.Run] = []
+CASSETTES: list[Path] = []
+JUDGED: list[Any] = []
+"""Requests to a judge."""
+REMEMBERED: list[str] = []
+SENT: list[bytes] = []
+"""Arguments of the tasks for workers."""
 RUNS: list[nbagent.Run] = []
 """A failed run and an answered one."""
 _SKILL = """---
@@ -66,6 +77,11 @@ def secret() -> str:
     return os.environ["LLM_API_KEY"]
 
 
+def all_secrets() -> str:
+    """The key and all other secrets, in one text."""
+    return f"{secret()} | {EVERYTHING}"
+
+
 @nbagent.tool
 def leaky(what: str) -> dict[str, Any]:
     """Tell more than it should."""
@@ -78,8 +94,8 @@ def leaky(what: str) -> dict[str, Any]:
 
 @nbagent.tool
 def failing(what: str) -> str:
-    """Fail and quote the key."""
-    raise PermissionError(f"refused for {what}: {secret()}")
+    """Fail and quote the key, and all other secrets."""
+    raise PermissionError(f"refused for {what}: {secret()}") from ValueError(EVERYTHING)
 
 
 def agent(url: str, **options: Any) -> nbagent.Agent:
@@ -114,6 +130,58 @@ def use_hands(url: str, folder: str, server: list[str]) -> None:
     assert not failed, failed
     HANDS.append(run)
     hand.close()
+
+
+def record_in_cassette(url: str, folder: str) -> None:
+    """A run whose answers are recorded."""
+    CASSETTES.append(Path(folder, "recorded.jsonl"))
+    recorded = agent(url, cache="auto", cassette=str(CASSETTES[0]))
+    recorded.run(f"Record it: {all_secrets()}").raise_for_error()
+
+
+def have_judged() -> None:
+    """A batch whose rows, answers and judge's material are full of secrets."""
+    text = all_secrets()
+    verdict = offline.call("final_answer", reason=text, ok=True)
+    model = offline.script([verdict], name="judge")
+    judge = nbagent.judge("The answer says what `wanted` says.", model=model)
+    table: Any = pd.DataFrame([{"n": text, "wanted": text}])
+    asked = nbagent.Agent(offline.script([f"It is {text}"]), tools="none")
+    asked.map(table, "Say {{ n }}", name="judged", score=judge).wait()
+    JUDGED.extend(model.requests)
+
+
+def send_to_workers(url: str) -> None:
+    """A batch on workers in this process; everything that the client submits is kept."""
+    from distributed import Client
+
+    kind: Any = Client
+    plain: dict[str, Any] = {"submit": kind.submit, "run": kind.run}
+
+    def note(name: str) -> Callable[..., Any]:
+        def sends(client: Any, *args: Any, **options: Any) -> Any:
+            SENT.append(pickle.dumps(args) + repr((args, options)).encode())
+            return plain[name](client, *args, **options)
+
+        return sends
+
+    # On the class: nbagent opens a client of its own.
+    kind.submit, kind.run = note("submit"), note("run")
+    table: Any = pd.DataFrame([{"n": all_secrets()}])
+    with kind(processes=False, n_workers=1, dashboard_address=None) as client:
+        asked = nbagent.Agent("openai:m", base_url=url, tools="none")
+        asked.map(table, "Send {{ n }}", name="sent", executor=client).wait()
+
+
+def remember_objects() -> None:
+    """Read the objects in memory now: later a batch keeps its rows as the person gave them."""
+    REMEMBERED.append(_objects())
+
+
+def _exports() -> str:
+    """Each format of an answered run, and the one with messages in spans."""
+    texts = [RUNS[1].export(name) for name in FORMATS]
+    return "".join([*texts, RUNS[1].export("otel", content=True)])
 
 
 def _json(run: nbagent.Run) -> str:
@@ -197,7 +265,7 @@ CHANNELS: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: repr([run.request_of(turn.id) for run in RUNS for turn in run.turns]),
     ),
     "tracebacks with locals": ("LLM_AUTH_FAILED", lambda: _whole_tracebacks(RUNS[0])),
-    "objects in memory": ("nbagent", _objects),
+    "objects in memory": ("nbagent", lambda: REMEMBERED[0]),
     "widget states": ("state", _widgets),
     "frames": ("leaky", _frames),
     "refused options": ("temperature", lambda: _raised(temperature=secret())),
@@ -216,6 +284,10 @@ CHANNELS: dict[str, tuple[str, Callable[[], str]]] = {
     "what hands brought": ("PYTHON", lambda: _json(HANDS[0])),
     "audit log": ('"kind"', lambda: _home("audit.jsonl").read_text("utf-8")),
     "store files": ("leaky", _files),
+    "exports": ("leaky", _exports),
+    "a cassette": ('"key"', lambda: CASSETTES[0].read_text("utf-8")),
+    "judge prompts": ("Judge the answer", lambda: repr(JUDGED)),
+    "what workers are sent": ("Send", lambda: b"".join(SENT).decode("latin-1")),
     "store warnings": ("None", lambda: repr(current_store().warning)),
     "providers": ("PROVIDERS", lambda: repr(find_provider("openai")) + repr(vars(catalogue))),
 }
@@ -232,5 +304,5 @@ def collect(folder: str, failed: nbagent.Run, run: nbagent.Run) -> None:
 if __name__ == "__main__":
     listen()
     asked = agent(sys.argv[1], echo=True)
-    print(repr(asked.run(f"Say it: {secret()}")))
+    print(repr(asked.run(f"Say it: {all_secrets()}")))
     asked.run("Go.").raise_for_error()

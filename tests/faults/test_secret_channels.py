@@ -1,6 +1,6 @@
-"""A canary key: it is in no channel that leaves nbagent, neither as it is nor encoded.
+"""A canary key and 54 further secrets: in no channel that leaves nbagent, as it is or encoded.
 
-The server, the tools and the person's own words all bring the key in; every channel is read as a
+The server, the tools and the person's own words all bring them in; every channel is read as a
 whole, and has to hold a word that shows that it was read.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from contextlib import closing
@@ -22,12 +23,16 @@ import pytest
 from kernels import LiveKernel, clean_environment
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter, MarkdownExporter
+from planted_secrets import ENVIRONMENT, EVERYTHING
+from planted_secrets import leaks as planted_leaks
 from secret_world import CHANNELS
 from servers.loopback import Visit
 from servers.mcp_door import hand
 from servers.model_server import ModelServer, Reply, Step
 
 KEY = "sk-canary/Q7+zz&01=23456789abcdefXYZ"
+_HERE = Path(__file__).parent
+_SECRETS = {**ENVIRONMENT, "LLM_API_KEY": KEY}
 XMODES = ("Plain", "Context", "Verbose", "Minimal", "Docs")
 
 
@@ -62,7 +67,8 @@ def leaks(text: str) -> list[str]:
 
 
 def in_pieces() -> Reply:
-    return Reply(text=f"The key is {KEY}.", reasoning=f"It is {KEY}.", deltas=40)
+    text = f"It is {KEY}, and {EVERYTHING}."
+    return Reply(text=text, reasoning=text, deltas=200)
 
 
 def script() -> list[Step]:
@@ -93,7 +99,7 @@ def refused() -> Reply:
 
 
 SETUP = """
-import sys; sys.path.insert(0, {place!r})
+import sys; sys.path[:0] = [{place!r}, {above!r}]
 import nbagent, secret_world as world
 from secret_world import leaky, failing
 world.listen()
@@ -106,7 +112,7 @@ def channels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Every channel and all that went through it."""
     folder = tmp_path_factory.mktemp("channels")
     with ModelServer() as server, ModelServer() as elsewhere:
-        with closing(LiveKernel(folder, LLM_API_KEY=KEY)) as kernel:
+        with closing(LiveKernel(folder, **_SECRETS)) as kernel:
             found = in_a_kernel(kernel, server, elsewhere, folder)
         found |= in_a_notebook(server, folder)
         found["what a script prints"] = in_a_script(server, folder)
@@ -126,9 +132,11 @@ def in_a_kernel(
         return json.dumps(one.messages, ensure_ascii=False)
 
     options = f"--model openai:m --base-url {server.url}"
-    cell(SETUP.format(place=str(Path(__file__).parent)))
+    cell(SETUP.format(place=str(_HERE), above=str(_HERE.parent)))
     server.then(*script())
-    found = {"a cell that is answered": cell(f"%%agent {options}\nSay {{{{ world.secret() }}}}!")}
+    found = {
+        "a cell that is answered": cell(f"%%agent {options}\nSay {{{{ world.all_secrets() }}}}!")
+    }
     for mode in XMODES:
         server.then(refused())
         cell(f"%xmode {mode}")
@@ -142,8 +150,16 @@ def in_a_kernel(
     server.then(by_hand(), in_pieces())
     cell(f"note = world.secret(); world.use_hands({server.url!r}, {str(folder)!r}, {hand()!r})")
     server.then(*script(), refused())
-    cell(f"run = world.agent({server.url!r}).run(world.secret(), on_event=world.EVENTS.append)")
+    cell(
+        f"run = world.agent({server.url!r}).run(world.all_secrets(), on_event=world.EVENTS.append)"
+    )
     cell(f"failed = world.agent({server.url!r}).run('Go.')")
+    server.then(*script())
+    cell(f"world.record_in_cassette({server.url!r}, {str(folder)!r})")
+    cell("world.remember_objects()")
+    cell("world.have_judged()")
+    server.then(in_pieces())
+    cell(f"world.send_to_workers({server.url!r})")
     cell(f"world.collect({str(folder)!r}, failed, run)")
     # Only now: what a person configures is kept in memory as it is.
     cell("nbagent.configure(base_url='http://127.0.0.1:1/' + world.secret())")
@@ -156,10 +172,10 @@ def in_a_kernel(
 def in_a_notebook(server: ModelServer, folder: Path) -> dict[str, str]:
     """A saved notebook, and what nbconvert makes of it."""
     server.then(*script(), refused())
-    ask = f"%%agent --model openai:m --base-url {server.url}\nSay {{{{ world.secret() }}}}!"
-    sources = [SETUP.format(place=str(Path(__file__).parent)), ask, ask]
+    ask = f"%%agent --model openai:m --base-url {server.url}\nSay {{{{ world.all_secrets() }}}}!"
+    sources = [SETUP.format(place=str(_HERE), above=str(_HERE.parent)), ask, ask]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources])
-    environment = clean_environment(folder, LLM_API_KEY=KEY)
+    environment = clean_environment(folder, **_SECRETS)
     client = NotebookClient(notebook, allow_errors=True, timeout=60)
     client.execute(env=environment)
     return {
@@ -169,11 +185,16 @@ def in_a_notebook(server: ModelServer, folder: Path) -> dict[str, str]:
     }
 
 
+def _with_tests() -> str:
+    """Let a process of its own import the tests' support."""
+    return os.pathsep.join([str(_HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def in_a_script(server: ModelServer, folder: Path) -> str:
     server.then(*script(), refused())
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("secret_world.py"), server.url],
-        env=clean_environment(folder, LLM_API_KEY=KEY),
+        env=clean_environment(folder, **_SECRETS, PYTHONPATH=_with_tests()),
         capture_output=True,
         text=True,
         check=False,
@@ -217,3 +238,4 @@ def test_the_key_is_not_in(channel: str, channels: dict[str, str]) -> None:
     text = channels[channel]
     assert WORDS[channel] in text, "the channel was read"
     assert leaks(text) == []
+    assert planted_leaks(text) == []

@@ -65,9 +65,13 @@ SERVERS: list[tuple[str, str, str | None, Cost | None]] = [
     ("openai", "gpt-5.4", "::not a url", None),
     ("google", "gemma-3", None, None),  # listed without prices
     *(
-        ("openai", "gpt-5.4", url, Cost())
+        ("openai", "gpt-5.4", url, None)  # it may be a gateway to a paid model
         for url in ("http://127.0.0.1:8000/v1", "localhost:1234", "http://[::1]:1/v1")
     ),
+    ("vllm", "gpt-5.4", "http://127.0.0.1:8000/v1", Cost()),
+    ("ollama", "gpt-oss:120b-cloud", None, None),
+    ("ollama", "glm-4.6:cloud", "http://127.0.0.1:11434", None),
+    ("ollama", "gpt-oss:120b", "https://ollama.com", None),
     *(
         (served, "qwen3", None, Cost())
         for served in ("offline", "ollama", "vllm", "lmstudio", "llamacpp", "local")
@@ -76,7 +80,7 @@ SERVERS: list[tuple[str, str, str | None, Cost | None]] = [
 
 
 @pytest.mark.parametrize(("provider", "model", "url", "cost"), SERVERS)
-def test_the_server_decides_the_price_and_this_machine_is_free(
+def test_the_server_decides_the_price_and_only_one_that_runs_the_model_is_free(
     provider: str, model: str, url: str | None, cost: Cost | None
 ) -> None:
     assert cost_of(provider, model, USAGE, url) == cost

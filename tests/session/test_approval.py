@@ -280,7 +280,10 @@ def test_edited_arguments_are_previewed_and_nothing_runs_meanwhile(
     changed, made, outside = seen
     assert changed[1].startswith("change of @project/a.md: --- @project/a.md (old)")
     assert "-old\n+new\n" in changed[1]
-    assert made == ["create @project/b.md (2 bytes)", "new file @project/b.md: b\n"]
+    assert made == [
+        "with the edited arguments: create @project/b.md (2 bytes)",
+        "new file @project/b.md: b\n",
+    ]
     assert outside[0] == ""
     assert outside[1].startswith("with these arguments: refused: ")
     assert (tmp_path / "a.md").read_text() == "x"

@@ -24,6 +24,7 @@ from kernels import LiveKernel, clean_environment
 import nbagent
 from nbagent.__main__ import main
 from nbagent.contracts.canonical import new_id
+from nbagent.contracts.errors import StoreError
 from nbagent.settings.options import RunOptions
 from nbagent.settings.trust import TrustItem, config_folder, entry_of
 from nbagent.store.writer import Store
@@ -287,10 +288,28 @@ def with_folder(home: Path) -> None:
     (home / "runs.sqlite").mkdir()
 
 
+def with_link(name: str) -> Callable[[Path], None]:
+    """A store of the same person in another folder, and one of its files as a link to there."""
+
+    def arrange(home: Path) -> None:
+        use_once(home.parents[1] / "other")
+        forget_entries()
+        other = home.parents[1] / "other/.nbagent"
+        (other / "runs.sqlite-wal").touch()
+        shutil.copy(other / "runs.sqlite", home / "runs.sqlite")
+        (home / name).unlink(missing_ok=True)
+        (home / name).symlink_to(other / name)
+
+    return arrange
+
+
 UNREADABLE: dict[str, tuple[Callable[[Path], None], str]] = {
     "another program's": (of_another_program, "database of another program"),
     "no database": (with_file("runs.sqlite", "x" * 5000), "cannot be read"),
     "folder": (with_folder, "cannot be read"),
+    "link": (with_link("runs.sqlite"), "runs.sqlite is a link"),
+    "log is a link": (with_link("runs.sqlite-wal"), "runs.sqlite-wal is a link"),
+    "journal is a link": (with_link("runs.sqlite-journal"), "runs.sqlite-journal is a link"),
     "state alone": (with_file("state/default/a.md"), "has state"),
     "audit alone": (with_file("audit.jsonl"), "has audit.jsonl"),
     "cache alone": (with_file("cache/0011.jsonl"), "has cache"),
@@ -320,8 +339,10 @@ def test_a_link_in_the_place_of_the_store_is_not_followed(tmp_path: Path) -> Non
     (project / ".nbagent").symlink_to(other / ".nbagent")
     before = files_of(other)
     with kernel(project):
-        assert ".nbagent is a link" in ask().record.notices[0]
-        with typing("y"):
+        (notice,) = ask().record.notices
+        assert ".nbagent is a link" in notice
+        assert "wait" not in notice
+        with typing():
             assert main(["trust"]) == 1
     assert files_of(other) == before
 
@@ -356,6 +377,22 @@ def file_deleted(project: Path) -> None:
     use_once(project)
     _write(project / ".nbagent/state/default/a.md", "x")
     (project / ".nbagent/runs.sqlite").unlink()
+
+
+def test_a_store_that_another_process_has_locked_is_no_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    use_once(project)
+    monkeypatch.setattr("nbagent.store.database.BUSY_TIMEOUT_S", 0.01)
+    with closing(sqlite3.connect(project / ".nbagent/runs.sqlite")) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with kernel(project), pytest.raises(StoreError, match="locked by another process"):
+            ask()
+    with kernel(project):
+        ask()
+        assert len(ids()) == 2
 
 
 SAFE: dict[str, Callable[[Path], None]] = {
@@ -547,7 +584,7 @@ def test_the_question_is_not_asked_without_a_person(
         result = run.turns[0].tool_runs[0].result
         assert result is not None
         assert result.data == "1 1"
-        assert "cannot be used inside a tool call" in capsys.readouterr().err
+        assert capsys.readouterr().err.count("cannot be used inside a tool call") == 2
     assert files_of(project) == before
     assert not config_folder().exists()
 
@@ -737,6 +774,16 @@ def test_a_named_option_is_used_with_another_owners_run(tmp_path: Path) -> None:
         run = nbagent.open_run(run_id).resume("go", model="offline:demo", system="Named.")
         assert run.request_of("C02").system_prompt == "Named."
         assert not [text for text in run.record.notices if "anybody's" in text]
+
+
+def test_a_run_with_the_number_of_a_deleted_foreign_run_is_the_persons_own(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    run_id = plant(project)
+    with kernel(project):
+        nbagent.forget(run_id)
+        run = ask(system="Mine.").resume("more")
+        assert run.record.options["system"] == "Mine."
+        assert not run.record.notices
 
 
 def test_the_cell_of_another_owners_run_has_none_of_its_options(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ ADDED_TO_RUNS = ("kernel_id", "file_id")
 def in_older_form(line: dict[str, Any]) -> dict[str, Any]:
     """A line of an export in the form of version 6."""
     if line["type"] != "run":
-        return with_older_names(line)
+        return with_older_names(without_vendor(line))
     workflow: dict[str, Any] = line["workflow"] or {}
     fork: dict[str, Any] = line["forked_from"] or {}
     moved = {name: workflow.get(name) for name in ("document", "graph")}
@@ -182,6 +182,15 @@ def in_older_form(line: dict[str, Any]) -> dict[str, Any]:
     names = {"workflow": workflow.get("name"), "forked_from": fork.get("turn_id")}
     line = {name: it for name, it in line.items() if name not in ADDED_TO_RUNS}
     return with_older_names({**line, **names, "options": options})
+
+
+def without_vendor(line: dict[str, Any]) -> dict[str, Any]:
+    """A turn without the further fields of the server's answer, which version 6 did not keep."""
+    response: dict[str, Any] = line.get("response") or {}
+    if "meta" not in response:
+        return line
+    meta = {name: it for name, it in response["meta"].items() if name != "vendor"}
+    return {**line, "response": {**response, "meta": meta}}
 
 
 def without_moved_options(run: Any) -> Any:
@@ -297,6 +306,8 @@ def as_today(table: str, rows: list[dict[str, Any]], version: int) -> list[dict[
         elif cells.get("doc"):
             cells["doc"] = json.loads(cells["doc"])
             cells["doc"].pop("version", None)
+            if table == "turns":
+                cells["doc"] = without_vendor(cells["doc"])
         if isinstance(cells.get("doc"), dict):
             cells["doc"] = without_empty(cells["doc"])
         made.append({k: v for k, v in cells.items() if k not in HASHES and v not in ({}, [])})

@@ -116,11 +116,16 @@ SECRETS = (
     *(".ssh/known_hosts", ".aws/config", ".docker/config.json", ".streamlit/secrets.toml"),
     *(".bash_history", ".python_history", "Login Data", "key4.db", "logins.json", "Cookies"),
     *(".mozilla/firefox/x.default/prefs.js", ".config/google-chrome/Default/History"),
+    *(".env~", ".#.env", "#.env#", ".env.swp", ".env.bak", ".env.2024", "prod.env.txt", ".my_env"),
+    *(".aws_config", ".aws_credentials", "backup.pem.txt", "id_rsa.bak", ".id_rsa.swp", "._id_rsa"),
+    *("server.key.old", "server.pem.1", "server (1).pem", "server - copy.pem", "my.pem.gz"),
+    *(".netrc~", "secrets.yaml.bak", "credentials.json.orig", "cookies.txt~", "token.bak.txt"),
 )
 HARMLESS = (
     *("tokens.py", "tokens.json", "tokenizer.json", "author.json", "environment.yml", "env.py"),
     *(".env.example", "example.env", "secrets.py", "creds.md", "secretary.csv", "identity.md"),
     *("keyboard.json", "history.csv", "pem.txt", "config.json", "kube.yaml", "package.json"),
+    *(".env.example~", "secrets.py.bak", "notes.txt~", "data.csv.1", "copy.txt", "a (1).csv"),
     *(".docker/Dockerfile", "docker/config.json", "cookiecutter.json", "main.tf", "auth.py"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -323,6 +324,51 @@ def test_host_folders_do_not_go_to_the_model(bench: HostDoor) -> None:
 
     message = refused(bench.run(read)).message
     assert message.endswith(f"No such file or directory: '.{os.sep}no-such-file.txt'")
+
+
+# What a tool's error says, and what the model reads; {…} are folders of this machine.
+PATHS = {
+    "a file of the project": ("{project}/sub/x.txt", "@project/sub/x.txt"),
+    "quoted": ("'{project}/sub/x.txt' is bad", "'@project/sub/x.txt' is bad"),
+    "the project itself": ("in {project}: no", "in @project: no"),
+    "a link to the project": ("{link}/x.txt", "x.txt"),
+    "a mount inside the project": ("{project}/inner/a.csv", "@inner/a.csv"),
+    "a mount elsewhere": ("{data}/a.csv, {data}/b.csv", "@data/a.csv, @data/b.csv"),
+    "a folder beside it": ("{data}-old/a.csv", "a.csv"),
+    "outside": ("{outside}/deep/er/x.txt: no", "x.txt: no"),
+    "outside, with spaces": ("'{outside}/my deep/x y.txt'", "'x y.txt'"),
+    "a URL of a file": ("file://{outside}/x.txt", "x.txt"),
+    "a URL of the project": ("file://{project}/x.txt", "@project/x.txt"),
+    "an address": (
+        "404 for https://a.example.org/home/me/x",
+        "404 for https://a.example.org/home/me/x",
+    ),
+    "a path of an address": ("404 for /no-such-top/items/3", "404 for /no-such-top/items/3"),
+    "words": ("and/or, 3/4, a / b", "and/or, 3/4, a / b"),
+}
+
+
+@pytest.mark.parametrize("kind", [OSError, ToolError], ids=["an error", "a ToolError"])
+@pytest.mark.parametrize("name", PATHS)
+def test_paths_in_errors_become_the_names_of_mounts(
+    name: str, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, data, outside = (tmp_path / folder for folder in ("project", "data", "outside"))
+    for folder in (project / "inner", data, outside):
+        folder.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(project)
+    monkeypatch.chdir(project)
+    said, read = PATHS[name]
+    folders = {"project": project, "data": data, "outside": outside, "link": tmp_path / "link"}
+
+    def failing() -> None:
+        raise kind(said.format(**folders))
+
+    model = script([call("failing"), "Done."])
+    mounts = [f"data={data}", f"inner={project / 'inner'}:rw"]
+    nbagent.Agent(model=model, tools=[failing], mounts=mounts).run("Go.").raise_for_error()
+    message = json.loads(model.requests[1].messages[-1].text)["error"]["message"]
+    assert message.removeprefix("OSError: ") == read
 
 
 class Interrupting:

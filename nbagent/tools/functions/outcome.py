@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,8 @@ from nbagent.contracts.errors import ErrorInfo, NbagentError, ToolError
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_truncated
 from nbagent.contracts.tools import ToolOutcome
-from nbagent.shown.texts import clean, cut_middle, without_folders
+from nbagent.shown.host_paths import with_mount_names
+from nbagent.shown.texts import clean, cut_middle
 from nbagent.shown.values import JsonBudget, to_json_within
 
 MAX_RESULT_CHARS = 50_000
@@ -19,6 +21,7 @@ MAX_RESULT_CHARS = 50_000
 _MESSAGE_CHARS = 1_000
 _DETAIL_CHARS = 6_000
 _MAX_CAUSES = 4
+_NO_FOLDERS: Mapping[str, str] = {}
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
@@ -48,24 +51,29 @@ def value_outcome(value: object, budget_chars: int = MAX_RESULT_CHARS) -> ToolOu
     return ToolOutcome(result=result, truncated=shown.cut)
 
 
-def failure_outcome(error: BaseException, *, hint: str = "") -> ToolOutcome:
-    """Outcome for an exception of a tool: the code of a ToolError, else E_TOOL_FAILED."""
+def failure_outcome(
+    error: BaseException, *, hint: str = "", folders: Mapping[str, str] = _NO_FOLDERS
+) -> ToolOutcome:
+    """Outcome for an exception of a tool: the code of a ToolError, else E_TOOL_FAILED.
+
+    Paths in its message are written with the names of the mounts, `folders`.
+    """
     if isinstance(error, KeyboardInterrupt):
         hint = " (raised by the tool's own code, not by an interrupt)"
-    info = ErrorInfo("E_TOOL_FAILED", error_summary(error) + hint)
+    info = ErrorInfo("E_TOOL_FAILED", error_summary(error, folders) + hint)
     if isinstance(error, ToolError):
         details: Any = JsonBudget(_MESSAGE_CHARS * 4).json(error.details) if error.details else {}
-        info = ErrorInfo(error.code, _for_model(error.message), details)
+        info = ErrorInfo(error.code, _for_model(error.message, folders), details)
     return ToolOutcome(result=ToolResult.failure(info), error_detail=error_detail(error) + hint)
 
 
-def error_summary(error: BaseException) -> str:
+def error_summary(error: BaseException, folders: Mapping[str, str] = _NO_FOLDERS) -> str:
     """`Type: message` for the model, short and without folders of this machine."""
     texts = [type(error).__name__, _message(error)]
     if isinstance(error, BaseExceptionGroup):
         inner = cast("BaseExceptionGroup[BaseException]", error).exceptions[:5]
         texts.append("; ".join(f"{type(member).__name__}: {_message(member)}" for member in inner))
-    return _for_model(": ".join(filter(None, texts)))
+    return _for_model(": ".join(filter(None, texts)), folders)
 
 
 def loop_hint(error: BaseException) -> str:
@@ -122,5 +130,5 @@ def _own_frames(error: BaseException) -> list[str]:
     return lines
 
 
-def _for_model(text: str) -> str:
-    return redact_truncated(without_folders(clean(cut_middle(text, _MESSAGE_CHARS))))
+def _for_model(text: str, folders: Mapping[str, str]) -> str:
+    return redact_truncated(with_mount_names(clean(cut_middle(text, _MESSAGE_CHARS)), folders))

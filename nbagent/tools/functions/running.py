@@ -136,7 +136,7 @@ class FunctionCall:
     def _failure(self, error: BaseException, hint: str = "") -> ToolOutcome:
         if isinstance(error, KeyboardInterrupt) and not _is_raised_by_code(error):
             raise error  # From the person, or from the runner at a stop.
-        return failure_outcome(error, hint=hint)
+        return failure_outcome(error, hint=hint, folders=self._context.folders)
 
     async def _last_item(self, generator: AsyncGenerator[Any, Any]) -> Any:
         """Read an async generator: the last value is the result, the others are progress."""

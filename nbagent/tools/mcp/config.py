@@ -22,7 +22,8 @@ from typing import Any, cast
 from nbagent.contracts.canonical import json_object, sha256_hex, sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import is_storable_json
-from nbagent.contracts.secrets import is_secret_name, register_secret
+from nbagent.contracts.secret_names import is_secret_name
+from nbagent.contracts.secrets import register_value
 from nbagent.settings.project_items import current_state, readable
 from nbagent.settings.sources import project_folder
 from nbagent.settings.trust import TrustItem
@@ -337,6 +338,5 @@ def _variable_value(match: re.Match[str]) -> str:
         raise UsageError(
             f"it needs the variable {match[1]}, which is not set; set it before the kernel starts"
         )
-    if is_secret_name(match[1]):
-        register_secret(value)
+    register_value(match[1], value)
     return value

@@ -22,7 +22,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.secrets import SecretKey, is_secret_name, redact, register_secret
+from nbagent.contracts.secret_names import is_secret_name
+from nbagent.contracts.secrets import SecretKey, redact, register_value
 from nbagent.runtime import engine_loop, on_engine_thread
 
 TIMEOUT_S = 120.0
@@ -173,7 +174,7 @@ def _split_command(name: str, command: str | Sequence[str]) -> tuple[str, ...]:
         # Keys belong in env; one that is passed as an argument is hidden anyway.
         inside, equals, behind = flag.partition("=")
         if _FLAG.fullmatch(inside) and is_secret_name(inside):
-            register_secret(behind if equals else value)
+            register_value(inside, behind if equals else value)
     return arguments
 
 
@@ -197,7 +198,8 @@ def _with_hidden_keys(
         is_secret = key.lower() not in _PLAIN_HEADERS if label == "headers" else is_secret_name(key)
         if is_secret:
             values[key] = SecretKey(text)
-            register_secret(text.partition(" ")[2])  # The key after `Bearer `.
+            # The key after `Bearer ` alone, too.
+            register_value(key if is_secret_name(key) else "Authorization", text)
     return values
 
 
