@@ -52,7 +52,10 @@ class Mount:
 
 def chosen_folder(path: Path) -> Path:
     """Resolve the links in a folder that the person chose, once."""
-    return Path(os.path.realpath(path))
+    try:
+        return Path(os.path.realpath(path))
+    except OSError:  # a link became a folder while it was read; every open checks it
+        return Path(os.path.abspath(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,7 +247,9 @@ def _open_in(here: int, name: str, flags: int) -> int:
         return retry_busy(partial(os.open, name, flags, dir_fd=here))
     except NotADirectoryError:
         # With O_DIRECTORY and O_NOFOLLOW Linux reports a link as ENOTDIR, not as ELOOP.
-        if stat.S_ISLNK(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
+        # A folder now was a link a moment ago.
+        mode = os.stat(name, dir_fd=here, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode) or stat.S_ISDIR(mode):
             raise _link_error() from None
         raise
 

@@ -5,7 +5,6 @@ Owns the meaning of `--tools`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -18,7 +17,16 @@ from nbagent.contracts.call_patterns import GlobResolver
 from nbagent.contracts.canonical import is_run_id, sha256_hex
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.ports import PatchGuard, ToolHost
-from nbagent.files.mounts import PACKAGE, PROJECT, STATE, Mount, Mounts, parse_mount, without_dots
+from nbagent.files.mounts import (
+    PACKAGE,
+    PROJECT,
+    STATE,
+    Mount,
+    Mounts,
+    chosen_folder,
+    parse_mount,
+    without_dots,
+)
 from nbagent.files.opening import open_root
 from nbagent.session.approval import PolicyRules, tighten_policy
 from nbagent.settings.options import RunOptions, Settings
@@ -169,7 +177,7 @@ def mount_names(
         with suppress(UsageError):  # a run that needs this mount has failed before
             mounts.append(parse_mount(text, base=project))
     # Code names the project by the way on which it came there, which may be a link.
-    names = {os.path.realpath(mount.root): mount.name for mount in mounts}
+    names = {str(chosen_folder(mount.root)): mount.name for mount in mounts}
     return {str(project): PROJECT, **names, **{str(mount.root): mount.name for mount in mounts}}
 
 

@@ -136,6 +136,7 @@ class Database:
         upgrade: Upgrade,
         *,
         read_only: str = "",
+        folder: Folder | None = None,
     ) -> None:
         self.path = path
         self.warning = warning
@@ -156,8 +157,8 @@ class Database:
         self._reader: Connection | None = None
         self._reader_inode = 0
         self._is_closed = False
-        self._folder = open_own_folder(path.parent) if path else None
-        """Its folder, to close the connection in it."""
+        self._folder = folder
+        """Its open folder: SQLite deletes the log in it, and nothing elsewhere."""
         self._schema = -1
         """SQLite's counter of changes of the schema when it was compared last."""
         self.deleted_data_in_log = False
@@ -186,14 +187,15 @@ class Database:
                     return cls(_connect(path, "mode=ro"), path, None, upgrade, read_only=newer)
                 is_too_old = 0 < version < OLDEST_VERSION
                 aside = _set_aside_earlier(path, version) if is_too_old else None
-                connection = _connect(path)
+                folder = open_own_folder(home)
+                connection = _connect(path, folder=folder)
                 try:
                     warning = _choose_journal(connection, home)
                     upgrade(connection, path)
                 except BaseException:
-                    connection.close()
+                    run_within(folder.descriptor, connection.close)
                     raise
-            return cls(connection, path, warning or aside, upgrade)
+            return cls(connection, path, warning or aside, upgrade, folder=folder)
         except LinkRefused as error:
             raise StoreError(f"{error.strerror}.") from None
         except _DISK_ERRORS as error:
@@ -351,7 +353,8 @@ class Database:
         if _inode(self.path) != self._inode:
             raise FileNotFoundError("the file was deleted or replaced")
         if self._is_paused:
-            self._connection, self._is_paused, self._pragmas = _connect(self.path), False, {}
+            self._connection = _connect(self.path, folder=self._folder)
+            self._is_paused, self._pragmas = False, {}
         # WAL with NORMAL survives a kill and only a power cut loses commits. Without WAL, NORMAL
         # can corrupt the file, so every commit is FULL there.
         full = durable or self.warning is not None
@@ -387,7 +390,7 @@ class Database:
         except _DISK_ERRORS:
             self._connection = _open_memory(self._upgrade)
         with contextlib.suppress(sqlite3.Error):
-            old.close()
+            self._close_in_folder(old)
         self.path = None
         self.warning = _NOT_SAVED.format(problem=_store_error(path, error).message)
         if self.on_warning is not None:
@@ -479,8 +482,11 @@ class Database:
 
     def _close_connection(self) -> None:
         # SQLite deletes the log by its path, and a link may lead there now.
+        self._close_in_folder(self._connection)
+
+    def _close_in_folder(self, connection: Connection) -> None:
         folder = self._folder.descriptor if self._folder is not None else None
-        run_within(folder, self._connection.close)
+        run_within(folder, connection.close)
 
     def checkpoint(self, wait_s: float = _CHECKPOINT_TIMEOUT_S) -> None:
         """Merge the write-ahead log into the file and empty it, unless another process reads it."""
@@ -692,25 +698,30 @@ def _set_aside_earlier(path: Path, version: int) -> str:
     )
 
 
-def _connect(path: Path, mode: str = "mode=rwc") -> Connection:
+def _connect(path: Path, mode: str = "mode=rwc", *, folder: Folder | None = None) -> Connection:
     """Open the file of a store, which may be anybody's.
+
+    Args:
+        folder: the open folder of the file, if the caller has it.
 
     Raises:
         LinkRefused: the file, its folder or a file beside it is a link.
         StoreError: it is the database of another program, or has a part that nbagent did not make.
     """
     path = path.absolute()
-    with contextlib.closing(open_own_folder(path.parent)) as folder:
-        if mode == "mode=rwc":
-            mode = "mode=rw"
-            _create_file(folder, path)
-        _check_files(folder, path)
-        connection = run_within(folder.descriptor, lambda: _open_file(path, mode))
+    if folder is None:
+        with contextlib.closing(open_own_folder(path.parent)) as opened:
+            return _connect(path, mode, folder=opened)
+    if mode == "mode=rwc":
+        mode = "mode=rw"
+        _create_file(folder, path)
+    _check_files(folder, path)
+    connection = run_within(folder.descriptor, lambda: _open_file(path, mode))
     try:
         _check_name(connection, path)
         _check_schema(connection, path)
     except BaseException:
-        connection.close()
+        run_within(folder.descriptor, connection.close)
         raise
     return connection
 
@@ -719,7 +730,7 @@ def _connect(path: Path, mode: str = "mode=rwc") -> Connection:
 def _connected(path: Path, mode: str = "mode=rwc") -> Generator[Connection]:
     """Open the file of a store; what SQLite deletes when it is closed is in its folder."""
     with contextlib.closing(open_own_folder(path.parent)) as folder:
-        connection = _connect(path, mode)
+        connection = _connect(path, mode, folder=folder)
         try:
             yield connection
         finally:  # a reader deletes nothing

@@ -48,12 +48,15 @@ class StoreHome:
 def current_home() -> StoreHome:
     """The store's folder of this project, as it is now."""
     folder = store_home()
-    if os.path.islink(folder):
+    try:
+        if not os.path.islink(folder):
+            return home_at(folder)
         target = Path(os.path.realpath(folder))
-        if not _is_chosen(target):
-            return StoreHome(folder, f"{folder.name} is a link")
-        folder = target
-    return home_at(folder)
+        return (
+            home_at(target) if _is_chosen(target) else StoreHome(folder, f"{folder.name} is a link")
+        )
+    except OSError as error:  # it becomes a link, or stops to be one, while it is read
+        return StoreHome(folder, f"it cannot be read ({describe_error(error)})")
 
 
 def writing_folder() -> Path:

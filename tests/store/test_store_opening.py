@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -149,8 +150,8 @@ def test_what_cannot_be_written_is_read_into_memory(
     connect = database_room._connect  # pyright: ignore[reportPrivateUsage]
 
     # Root may write anywhere: SQLite and the lock are told instead that they may not.
-    def read_only(path: Path, how: str = "mode=ro") -> sqlite3.Connection:
-        return connect(path, how)
+    def read_only(path: Path, how: str = "mode=ro", **folder: Any) -> sqlite3.Connection:
+        return connect(path, how, **folder)
 
     def refused(home: Path) -> None:
         raise PermissionError(13, "readonly")
