@@ -117,7 +117,7 @@ def take_over_store(folder: Path, store_id: str) -> int:
         StoreError: it cannot be written.
     """
     drop_store(folder)
-    store = Store.open(folder, store_id=store_id)
+    store = Store.open(folder, store_id=store_id, is_own=False)
     try:
         is_there = store.path is not None and Path(os.path.realpath(store.path.parent)) == folder
         if store.read_only or not is_there:

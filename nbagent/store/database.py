@@ -42,6 +42,7 @@ from nbagent.store.columns import (
     VERSION,
 )
 from nbagent.store.file_lock import has_file_locks, locked
+from nbagent.store.log_mark import mark_log, unproven_file
 from nbagent.store.schema_check import SCHEMA_SQL, foreign_part, missing_part
 
 T = TypeVar("T")
@@ -137,6 +138,7 @@ class Database:
         *,
         read_only: str = "",
         folder: Folder | None = None,
+        store_id: str = "",
     ) -> None:
         self.path = path
         self.warning = warning
@@ -157,6 +159,7 @@ class Database:
         self._reader: Connection | None = None
         self._reader_inode = 0
         self._is_closed = False
+        self._store_id = store_id
         self._folder = folder
         """Its open folder: SQLite deletes the log in it, and nothing elsewhere."""
         self._schema = -1
@@ -165,22 +168,27 @@ class Database:
         """Deleted rows are still in the write-ahead log, because another process reads from it."""
 
     @classmethod
-    def open(cls, home: Path, upgrade: Upgrade) -> Database:
+    def open(cls, home: Path, upgrade: Upgrade, *, store_id: str = "") -> Database:
         """Open or create the file in a folder.
 
         If the file cannot be used, the database is in memory with all rows that can be read, and
         `warning` says so. Without file locks it is in the person's data folder instead. A file of
         a newer nbagent is opened for reading, if its columns allow that.
 
+        Args:
+            store_id: id of a store that is the person's own; its log is marked with it.
+
         Raises:
             StoreError: the file belongs to another program, cannot be read by this version, is
-                used by an earlier one, or is locked.
+                used by an earlier one, or is locked; its log is of another machine.
         """
         path = home / FILE_NAME
         try:
             if not _make_folder(home):
                 return _open_elsewhere(home, upgrade)
             with _opening_lock(home):
+                if store_id and (name := unproven_file(path, store_id)):
+                    raise StoreError(f"{path.with_name(name)} was not written by nbagent.")
                 version = _version_of(path) if os.path.lexists(path) else 0
                 if version > VERSION:
                     newer = _newer_reason(path, version)
@@ -191,11 +199,14 @@ class Database:
                 connection = _connect(path, folder=folder)
                 try:
                     warning = _choose_journal(connection, home)
+                    _mark_own_log(connection, path, store_id)
                     upgrade(connection, path)
                 except BaseException:
                     run_within(folder.descriptor, connection.close)
                     raise
-            return cls(connection, path, warning or aside, upgrade, folder=folder)
+            return cls(
+                connection, path, warning or aside, upgrade, folder=folder, store_id=store_id
+            )
         except LinkRefused as error:
             raise StoreError(f"{error.strerror}.") from None
         except _DISK_ERRORS as error:
@@ -355,6 +366,7 @@ class Database:
         if self._is_paused:
             self._connection = _connect(self.path, folder=self._folder)
             self._is_paused, self._pragmas = False, {}
+            _mark_own_log(self._connection, self.path, self._store_id)
         # WAL with NORMAL survives a kill and only a power cut loses commits. Without WAL, NORMAL
         # can corrupt the file, so every commit is FULL there.
         full = durable or self.warning is not None
@@ -519,6 +531,13 @@ class Database:
             return pragma_value(c, "page_count") * page, pragma_value(c, "freelist_count") * page
 
 
+def _mark_own_log(connection: Connection, path: Path, store_id: str) -> None:
+    """Mark the write-ahead log of the person's own store before anything is written to it."""
+    if store_id:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # SQLite creates the log
+        mark_log(path, store_id)
+
+
 def file_system(folder: Path, mounts: str = "/proc/mounts") -> str:
     """Type of a folder's file system, by Linux' names; empty on other systems."""
     mounted = [("", "")]
@@ -605,22 +624,23 @@ class StoreFacts:
     last_run_us: int | None = None
 
 
-def read_facts(path: Path, *, count: bool = False) -> StoreFacts | None:
+def read_facts(path: Path, *, count: bool = False, with_log: bool = False) -> StoreFacts | None:
     """Read facts about a store without writing to its folder; None if there is no store yet.
 
     Args:
         count: count the runs, too.
+        with_log: read the write-ahead log, too, which creates its index: the store is one's own.
 
     Raises:
         StoreError: the file is no store, or cannot be read.
     """
     if not os.path.lexists(path) or (os.path.isfile(path) and not os.path.getsize(path)):
         return None
-    mode = _read_mode(path)
+    mode = _read_mode(path, with_log=with_log)
     try:
         return _facts_of(path, mode, count)
     except (*_DISK_ERRORS, *CORRUPT_ROW) as error:
-        if _read_mode(path) == mode:
+        if not with_log or _read_mode(path) == mode:
             raise _store_error(path, error) from None
     # Another process has opened it meanwhile, and changed what was read without a lock.
     try:
@@ -643,13 +663,13 @@ def _facts_of(path: Path, mode: str, count: bool) -> StoreFacts | None:
     return StoreFacts(version, str(row[0]) if row else "", runs[0], last)
 
 
-def _read_mode(path: Path) -> str:
+def _read_mode(path: Path, *, with_log: bool = True) -> str:
     """Mode in which reading creates no file beside a store; with a log there are files already."""
     for end in ("", "-wal", "-shm", "-journal"):
         if os.path.islink(file := path.with_name(f"{path.name}{end}")):
             raise StoreError(f"{file} is a link, which is not followed; delete it")
     has_log = os.path.lexists(path.with_name(f"{path.name}-wal"))
-    return "mode=ro" if has_log else "mode=ro&immutable=1"
+    return "mode=ro" if has_log and with_log else "mode=ro&immutable=1"
 
 
 def _version_of(path: Path, mode: str = "mode=rwc") -> int:

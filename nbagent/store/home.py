@@ -17,8 +17,12 @@ from nbagent.contracts.errors import StoreError, describe_error
 from nbagent.settings.sources import store_home, to_path
 from nbagent.settings.trust import create_entry, entry_file, entry_of, folder_with, new_store_id
 from nbagent.store.database import FILE_NAME, StoreBusyError, file_system, read_facts
+from nbagent.store.log_mark import unproven_file
 
-_WRITTEN = ("state", "cache", "packages", "audit.jsonl", "audit.head", f"{FILE_NAME}-wal")
+_WRITTEN = (
+    *("state", "cache", "packages", "audit.jsonl", "audit.head"),
+    *(f"{FILE_NAME}{end}" for end in ("-wal", "-shm", "-journal")),
+)
 """What nbagent writes beside a store. A folder that has some of it was used before."""
 _NOT_LASTING = ("overlay", "tmpfs", "ramfs")
 _Seal = tuple[object, ...]
@@ -144,14 +148,22 @@ def _examine(folder: Path) -> StoreHome:
         return StoreHome(folder)
     entry = entry_of(folder)
     store_id = (entry.store_id if entry else "") or _created_ids.get(folder, "")
+    if store_id and (name := unproven_file(folder / FILE_NAME, store_id)):
+        return StoreHome(
+            folder,
+            f"{name} beside it was not written by nbagent on this machine, such as after a merge: "
+            "delete that file, or take over what is in it",
+        )
     try:
-        facts = read_facts(folder / FILE_NAME)
+        facts = read_facts(folder / FILE_NAME, with_log=bool(store_id))
     except StoreBusyError:
         raise  # it may be the person's own
     except (StoreError, OSError) as error:
         return StoreHome(folder, f"its file cannot be read ({describe_error(error)})")
     if facts is None:
         rests = [name for name in _WRITTEN if os.path.lexists(folder / name)]
+        with suppress(FileNotFoundError):
+            rests += [FILE_NAME] if os.lstat(folder / FILE_NAME).st_size else []
         if store_id or not rests:
             return StoreHome(folder, store_id=store_id, needs_entry=True)
         return StoreHome(folder, f"it has no entry of yours, but has {', '.join(rests)}")
@@ -194,7 +206,15 @@ def _seal(folder: Path) -> _Seal:
     with suppress(RuntimeError):
         files.append(entry_file(folder))
     environment = (os.environ.get("NBAGENT_HOME"), os.environ.get("NBAGENT_TRUST"))
-    return (*map(_signature, files), *environment)
+    beside = (folder / f"{FILE_NAME}{end}" for end in ("-wal", "-journal"))
+    return (*map(_signature, files), *map(_inode, beside), *environment)
+
+
+def _inode(file: Path) -> int:
+    # Not its size: each commit changes it.
+    with suppress(OSError):
+        return os.lstat(file).st_ino
+    return 0
 
 
 def _signature(file: Path) -> object:

@@ -139,16 +139,19 @@ class Store(StoreReader):
             self._upkeep.wake()
 
     @classmethod
-    def open(cls, home: Path, *, store_id: str = "") -> Store:
+    def open(cls, home: Path, *, store_id: str = "", is_own: bool = True) -> Store:
         """Open or create the store in a folder; if that fails, in memory with a warning.
 
         Args:
-            store_id: the id of a store that is created.
+            store_id: the id of a store that is created, or that is the person's own.
+            is_own: False if the person takes over a stranger's, with the log beside it.
 
         Raises:
             StoreError: the file belongs to another program, to a newer nbagent, or is locked.
         """
-        database = Database.open(home, partial(upgrade, store_id=store_id))
+        database = Database.open(
+            home, partial(upgrade, store_id=store_id), store_id=store_id if is_own else ""
+        )
         try:
             return cls(database)
         except BaseException:  # locked by another process, or interrupted
