@@ -60,6 +60,8 @@ def over_budget(
     else:
         return None
     text = f"the next request would make it about {excess}, over the limit of {limit} ({name}); "
+    if limits.max_cost_usd == 0 and name == "max_cost_usd":
+        text = f"the limit of $0 ({name}) allows no request; "
     text += f"raise the limit with {name}=…, then {RESUME_HINT}"
     return ErrorInfo("ENGINE_BUDGET", text)
 

@@ -238,7 +238,7 @@ class FileHost(MethodHost):
             diff: a unified diff of this one file.
             operation: "updateFrontmatter" changes keys of the YAML front matter.
             update: for each key {"set": value} or {"append": [items]}; null deletes. An object in
-                "set" sets its names and keeps the others of that key. A bare value sets a plain key.
+                "set" sets its names and keeps the others of that key. A bare value sets plain keys.
             ifMatchSha256: from fs.read.
         """
 

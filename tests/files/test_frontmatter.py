@@ -76,7 +76,7 @@ def test_comments_order_and_quotes_of_the_other_keys_stay(
 ) -> None:
     new = update_frontmatter(TEXT.replace("\n", eol), changes)
     assert new == TEXT.replace(gone, there).replace("\n", eol)
-    plain = {key: it["set"] if isinstance(it, dict) else it for key, it in changes.items()}
+    plain: dict[str, Any] = {**changes, **({"list": ["x"]} if "list" in changes else {})}
     wanted = {**read_frontmatter(TEXT).mapping, **plain}
     assert read_frontmatter(new).mapping == {k: v for k, v in wanted.items() if v is not None}
 
