@@ -7,18 +7,31 @@ script's `asyncio.run`, in a test.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import Any, Self, TypeVar
 
 from nbagent import runtime
-from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ModelInfo
+from nbagent.contracts.errors import UsageError, unknown_argument
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ModelInfo, ProviderConfig
 from nbagent.contracts.secrets import SecretKey
 from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings, without_secrets
 
 T = TypeVar("T")
+RequestSource = ChatRequest | str | Sequence[Message | Mapping[str, Any]]
+"""A request, the user's words, or messages."""
+_ARGUMENTS = (
+    "model",
+    *(item.name for item in fields(ProviderConfig) if item.name != "default_model"),
+)
+_FORMS = (
+    'write chat("text"), chat([{"role": "user", "content": "text"}]) or '
+    'chat(nbagent.ChatRequest(messages=[nbagent.Message.of("user", "text")]))'
+)
 
 
 class Client:
@@ -39,16 +52,26 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client {self._resolved.model_id}>"
 
-    async def chat(self, request: ChatRequest) -> ChatResponse:
-        """Send a request and return the whole answer. Raises ModelError."""
-        return await _on_engine_loop(self._resolved.client.chat(self._with_model(request)))
+    async def __aenter__(self) -> Self:
+        return self
 
-    async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+    async def __aexit__(self, *_error: object) -> None:
+        # Nothing to close: the connections are kept for the next client of this server.
+        pass
+
+    async def chat(self, request: RequestSource) -> ChatResponse:
+        """Send a request and return the whole answer. Raises ModelError.
+
+        A text is a request with one message of the user; a list is a request with these messages.
+        """
+        return await _on_engine_loop(self._resolved.client.chat(self._request(request)))
+
+    async def chat_stream(self, request: RequestSource) -> AsyncGenerator[ChatChunk]:
         """Send a request and yield its answer in chunks; the last has `done` and `response`.
 
-        Leaving the loop closes the connection. Raises ModelError.
+        Takes what `chat` takes. Leaving the loop closes the connection. Raises ModelError.
         """
-        chunks = self._resolved.client.chat_stream(self._with_model(request))
+        chunks = self._resolved.client.chat_stream(self._request(request))
         here = asyncio.get_running_loop()
         queue: asyncio.Queue[ChatChunk | None] = asyncio.Queue()
 
@@ -72,7 +95,18 @@ class Client:
         """List the models of the server. Raises ModelError."""
         return await _on_engine_loop(self._resolved.client.list_models())
 
-    def _with_model(self, request: ChatRequest) -> ChatRequest:
+    def _request(self, source: RequestSource) -> ChatRequest:
+        """Make the request with this client's model; raise UsageError if it is none."""
+        request = source
+        if isinstance(source, str):
+            request = ChatRequest(messages=(Message.of("user", source),))
+        elif isinstance(source, Sequence):
+            try:
+                request = ChatRequest.model_validate({"messages": source})
+            except ValueError:
+                raise UsageError(f"a message is not valid; {_FORMS}") from None
+        if not isinstance(request, ChatRequest):
+            raise UsageError(f"a {type(request).__name__} is no request; {_FORMS}")
         return request if request.model else request.model_copy(update={"model": self.model})
 
 
@@ -87,16 +121,21 @@ def client(
     retries: int | None = None,
     headers: Mapping[str, str] | None = None,
     extra_body: Mapping[str, Any] | None = None,
+    **unknown: Any,
 ) -> Client:
     """Return a client of a model (`"openai:gpt-5.4"`), with `chat`, `chat_stream`, `list_models`.
 
     Without a model it takes the one of the settings. The other arguments are the fields of
-    `ProviderConfig`; those that are None come from the settings and the environment. Better than
-    `api_key=` in a notebook is a variable of the environment: an argument is saved with the cell.
+    `ProviderConfig`; those that are None come from the settings and the environment. An `api_key=`
+    is a secret, as one of the environment is: never shown or stored. In a notebook a variable of
+    the environment is better, because the text of a cell is saved.
 
     Raises:
-        UsageError: a value is not valid, or the server needs a key and there is none.
+        UsageError: a value is not valid, or the server needs a key and there is none (with the code
+            LLM_AUTH_FAILED).
     """
+    if unknown:
+        raise unknown_argument("nbagent.client", unknown, _ARGUMENTS)
     given: dict[str, Any] = {
         "model": getattr(model, "model_id", model),  # A script of `nbagent.offline` has an id.
         "base_url": base_url,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -151,3 +152,167 @@ def test_a_client_needs_a_key_and_hides_it(monkeypatch: pytest.MonkeyPatch) -> N
     assert key not in repr(vars(client))
     with pytest.raises(nbagent.UsageError, match="base_url"):
         nbagent.client("openai:gpt-5.4", api_key=key, base_url="not a url")
+
+
+HELLO: tuple[Message, ...] = (Message.of("user", "Hello"),)
+LISTED: dict[str, Any] = {"name": "echo", "description": "Say it again."}
+
+
+class ListsDicts(Echo):
+    """A host that lists its tools in the form of OpenAI's API."""
+
+    async def tools(self, context: nbagent.ToolContext) -> Any:
+        return [{"type": "function", "function": LISTED}]
+
+    async def prepare(
+        self, call: nbagent.ToolCall, context: nbagent.ToolContext
+    ) -> nbagent.PreparedCall:
+        async def run(context: nbagent.ToolContext) -> nbagent.ToolOutcome:
+            return nbagent.ToolOutcome(result=ToolResult(ok=True, data="hi"))
+
+        return nbagent.PreparedCall(spec=ToolSpec(**LISTED), arguments={}, run=run)
+
+
+class ListsNothing(Echo):
+    async def tools(self, context: nbagent.ToolContext) -> Any:
+        return ["echo"]
+
+
+class OfTheProtocol:
+    def getVisibleTools(self, context: Any) -> list[Any]:
+        return []
+
+    def executeToolCall(self, parameters: Any) -> None: ...
+
+
+def agent(**options: Any) -> nbagent.Agent:
+    return nbagent.Agent(model=offline.script(["Hi."]), **options)
+
+
+def public(kind: str, /, **given: Any) -> Any:
+    """Make a public value as a person writes it, wrong names included."""
+    return getattr(nbagent, kind)(**given)
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "request": (
+        lambda: public("ChatRequest", messages=HELLO, systemPrompt="x", maxTokens=1, topP=1.0),
+        ("system_prompt", "max_tokens", "top_p"),
+    ),
+    "stops": (lambda: public("ChatRequest", messages=HELLO, stopSequences=[]), ("stop_sequences",)),
+    "usage": (lambda: public("Usage", promptTokens=3), ("prompt_tokens",)),
+    "spec": (lambda: public("ToolSpec", name="a", displayName="A"), ("display_name",)),
+    "call": (
+        lambda: public("ToolCall", id="1", name="a", argumentsRaw="{}"),
+        ("arguments_raw",),
+    ),
+    "result": (lambda: public("ToolResult", ok=True, datum=1), ("write data",)),
+    "unlike all": (lambda: public("ToolResult", ok=True, zzz=1), ("takes ok, data",)),
+    "model info": (lambda: public("ModelInfo", id="a", contextLength=1), ("context_length",)),
+    "message": (lambda: public("Message", role="user", toolCallId="1"), ("tool_call_id",)),
+    "config": (
+        lambda: public("ProviderConfig", apiKey="abcdefgh", baseUrl="x"),
+        ("api_key", "base_url"),
+    ),
+    "client": (lambda: nbagent.client("offline:demo", timeout=3), ("timeout_s",)),
+    "agent with a callback": (lambda: agent(on_tool_call=print), ("agent.run",)),
+    "history": (lambda: agent(conversation_history=[]), ("messages=",)),
+    "history of a run": (lambda: agent().run("x", conversation_history=[]), ("messages=",)),
+    "agent with a setting": (lambda: agent(audit="all"), ("nbagent.configure(audit=",)),
+    "run with a setting": (lambda: agent().run("x", audit="all"), ("nbagent.configure(audit=",)),
+    "setting": (lambda: nbagent.configure(audit="nope"), ("ARGUMENTS: audit='nope' is",)),
+    "host of the protocol": (
+        lambda: agent(tools=[OfTheProtocol()]).run("x"),
+        ("tools(context)", "prepare(call, context)", "ToolHost"),
+    ),
+    "host that lists no tools": (
+        lambda: agent(tools=[ListsNothing()]).run("x").raise_for_error(),
+        ("ListsNothing", "nbagent.ToolSpec("),
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_name_that_is_not_known_is_refused_with_the_one_to_write(
+    make: Callable[[], Any], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(nbagent.NbagentError) as raised:
+        make()
+    assert [word for word in words if word not in str(raised.value)] == []
+    assert raised.value.code == "E_INVALID_ARGUMENTS"
+
+
+STORED: dict[str, dict[str, Any]] = {
+    "ChatRequest": {"messages": [{"role": "user", "newer": 1}]},
+    "Usage": {"prompt_tokens": 3},
+    "ToolSpec": {"name": "a"},
+    "ToolCall": {"id": "1", "name": "a", "arguments_raw": "{}"},
+    "ToolResult": {"ok": True, "attachments": [{"type": "text", "text": "a", "newer": 1}]},
+    "ModelInfo": {"id": "a"},
+    "Message": {"role": "user", "content": [{"type": "text", "text": "a", "newer": 1}]},
+    "ChatResponse": {"message": {"role": "assistant", "newer": 1}, "usage": {"newer": 1}},
+}
+
+
+@pytest.mark.parametrize(("name", "fields"), STORED.items(), ids=STORED)
+def test_a_stored_value_of_a_newer_version_is_read(name: str, fields: dict[str, Any]) -> None:
+    kind = getattr(nbagent, name)
+    value = kind.model_validate({**fields, "newer": 1})
+    assert value == kind.model_validate_json(value.model_dump_json())
+    assert "newer" not in value.model_dump_json()
+
+
+def test_tokens_are_summed_unless_the_total_is_given() -> None:
+    assert nbagent.Usage(prompt_tokens=3, completion_tokens=2).total_tokens == 5
+    assert nbagent.Usage(prompt_tokens=3, completion_tokens=2, total_tokens=9).total_tokens == 9
+
+
+ASKED: dict[str, Any] = {
+    "text": "Hello",
+    "dicts": [{"role": "user", "content": "Hello"}],
+    "messages": [public("Message", role="user", content="Hello")],
+    "request": public("ChatRequest", messages=[{"role": "user", "content": "Hello"}]),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_a_client_takes_a_text_and_messages_in_each_form(asked: Any) -> None:
+    model = offline.script(["Hi.", "Streamed."])
+
+    async def talk() -> tuple[str | None, str]:
+        async with nbagent.client(model) as client:
+            response = await client.chat(asked)
+            chunks = [chunk.content async for chunk in client.chat_stream(asked)]
+        return response.content, "".join(chunks)
+
+    assert asyncio.run(talk()) == ("Hi.", "Streamed.")
+    assert [request.messages for request in model.requests] == [HELLO, HELLO]
+
+
+@pytest.mark.parametrize("asked", [5, [{"role": "king"}], [5]], ids=["number", "role", "numbers"])
+def test_a_client_says_how_a_request_is_written(asked: Any) -> None:
+    with pytest.raises(nbagent.UsageError, match="chat"):
+        asyncio.run(nbagent.client("offline:demo").chat(asked))
+
+
+def test_a_host_may_list_its_tools_in_the_form_of_openai() -> None:
+    model = offline.script([offline.call("echo"), "Done."])
+    run = nbagent.Agent(model=model, tools=[ListsDicts()]).run("Go.")
+    check_run(run, model)
+    assert [spec.name for spec in model.requests[0].tools] == ["echo"]
+    assert run.text == "Done."
+
+
+@pytest.mark.parametrize("quiet", [False, True], ids=["shown", "quiet"])
+def test_a_callback_that_fails_is_reported_once(
+    quiet: bool, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(tool: str, value: Any) -> None:
+        raise ValueError("not now")
+
+    model = offline.script([offline.call("echo", text="hi"), "Done."])
+    nbagent.Agent(model=model, tools=[Echo()], quiet=quiet).run("Go.", on_tool_call=fail)
+    printed = capfd.readouterr().err.count("on_tool_call was detached")
+    logged = [it.levelno for it in caplog.records if "on_tool_call was detached" in it.getMessage()]
+    # Python prints a warning that no handler takes.
+    assert printed + sum(level >= logging.WARNING for level in logged) == 1

@@ -177,6 +177,19 @@ def nearest_hint(name: str, known: Iterable[str]) -> str:
     return f"; the nearest is {near[0]!r}" if near else ""
 
 
+def unknown_argument(where: str, names: Iterable[str], known: Iterable[str]) -> UsageError:
+    """Make the error about arguments that a callable does not have, with the nearest names."""
+    known = list(known)
+    texts: list[str] = []
+    is_unlike_all = False
+    for name in names:
+        near = get_close_matches(name, known, 1)
+        is_unlike_all |= not near
+        texts.append(f"{name!r} (write {near[0]})" if near else repr(name))
+    all_names = f"; it takes {', '.join(known)}" if is_unlike_all else ""
+    return UsageError(f"{where} has no argument {', '.join(texts)}{all_names}")
+
+
 def describe_error(error: BaseException) -> str:
     """Format any exception as `Type: message`, truncated; only the type if its `str` fails."""
     if isinstance(error, OSError) and error.filename is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.errors import unknown_argument
 from nbagent.contracts.secrets import any_secret_known, redact_json, register_environment
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -30,6 +31,21 @@ class Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
 
+class PublicValue(Value):
+    """Base of the values that a person makes, too: an unknown keyword is an error."""
+
+    def __init__(self, /, **data: Any) -> None:
+        fields = type(self).__pydantic_fields__
+        if not data.keys() <= fields.keys():
+            unknown = [name for name in data if name not in fields]
+            raise unknown_argument(type(self).__name__, unknown, fields)
+        self.__pydantic_validator__.validate_python(data, self_instance=self)
+
+    # As SQLModel does: pydantic takes this `__init__` for its own and does not call it when it
+    # reads a stored record, whose fields of a newer version must be ignored.
+    cast("Any", __init__).__pydantic_base_init__ = True
+
+
 V = TypeVar("V", bound=Value)
 
 
@@ -43,7 +59,7 @@ def redacted(value: V) -> V:
     return value if hidden == plain else type(value).model_validate(hidden)
 
 
-class TextPart(Value):
+class TextPart(PublicValue):
     """A piece of text."""
 
     type: Literal["text"] = "text"
@@ -52,7 +68,7 @@ class TextPart(Value):
     """Name of the attached file that the text comes from; None for text that the person typed."""
 
 
-class ImagePart(Value):
+class ImagePart(PublicValue):
     """An image, inline as base64 or by address."""
 
     type: Literal["image"] = "image"
@@ -63,7 +79,7 @@ class ImagePart(Value):
     alt: str = ""
 
 
-class FilePart(Value):
+class FilePart(PublicValue):
     """A file that is sent to the model."""
 
     type: Literal["file"] = "file"
@@ -76,7 +92,7 @@ class FilePart(Value):
 Part = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="type")]
 
 
-class ToolCall(Value):
+class ToolCall(PublicValue):
     """A call of a tool, as the model requested it."""
 
     id: str
@@ -90,11 +106,18 @@ class ToolCall(Value):
     """Vendor fields that must be sent back with the call."""
 
 
-class Message(Value):
+def _as_parts(content: Any) -> Any:
+    if isinstance(content, str):
+        return (TextPart(text=content),) if content else ()
+    return () if content is None else content
+
+
+class Message(PublicValue):
     """One role's contribution to a conversation."""
 
     role: Role
-    content: tuple[Part, ...] = ()
+    content: Annotated[tuple[Part, ...], BeforeValidator(_as_parts)] = ()
+    """Its parts; a text is taken as one text part."""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     """On tool messages: the call that is answered."""

@@ -6,23 +6,28 @@ Values only. The formats of vendors belong to `providers/wires`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from nbagent.contracts.errors import ErrorInfo
-from nbagent.contracts.messages import Message, ToolCall, Value
+from nbagent.contracts.errors import ErrorInfo, unknown_argument
+from nbagent.contracts.messages import Message, PublicValue, ToolCall, Value
 from nbagent.contracts.secrets import SecretKey
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
 
 
-class Usage(Value):
+def _sum_of_tokens(validated: dict[str, Any]) -> int:
+    return validated.get("prompt_tokens", 0) + validated.get("completion_tokens", 0)
+
+
+class Usage(PublicValue):
     """Tokens of one response. `prompt_tokens` includes cached, `completion_tokens` reasoning."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    total_tokens: int = 0
+    total_tokens: int = Field(default_factory=_sum_of_tokens)
+    """Prompt and completion, unless the server counts otherwise."""
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     cache_write_tokens: int = 0
@@ -68,7 +73,7 @@ class ToolTraits(Value):
     """Hash of its definition: distinguishes versions of a tool in records."""
 
 
-class ToolSpec(Value):
+class ToolSpec(PublicValue):
     """Description of a tool for a model."""
 
     name: str
@@ -84,7 +89,7 @@ class ToolSpec(Value):
         return "" if self.display_name == self.name else self.display_name
 
 
-class ChatRequest(Value):
+class ChatRequest(PublicValue):
     """One request to a model. Only fields with a value are sent."""
 
     model: str = ""
@@ -193,7 +198,7 @@ class ChatChunk:
     response: ChatResponse | None = None
 
 
-class ModelInfo(Value):
+class ModelInfo(PublicValue):
     """A model that a provider offers."""
 
     id: str
@@ -206,6 +211,14 @@ class ModelInfo(Value):
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
     """Address, credentials and request settings of a provider."""
+
+    def __new__(cls, *_args: Any, **given: Any) -> Self:
+        names = cls.__dataclass_fields__
+        if not given.keys() <= names.keys():
+            raise unknown_argument(
+                cls.__name__, [name for name in given if name not in names], names
+            )
+        return object.__new__(cls)
 
     api_key: SecretKey | None = None
     base_url: str | None = None

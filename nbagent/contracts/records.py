@@ -15,7 +15,15 @@ from pydantic import Field
 from nbagent.contracts.canonical import dump_json, json_object, sha_of
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.limits import Limits
-from nbagent.contracts.messages import ImagePart, Message, Part, TextPart, Value, parse_arguments
+from nbagent.contracts.messages import (
+    ImagePart,
+    Message,
+    Part,
+    PublicValue,
+    TextPart,
+    Value,
+    parse_arguments,
+)
 from nbagent.contracts.model import ChatResponse, ToolSpec, Usage
 from nbagent.contracts.stop_reasons import StopReason
 
@@ -30,7 +38,7 @@ def turn_id(index: int) -> str:
     return f"C{index:02d}"
 
 
-class ToolResult(Value):
+class ToolResult(PublicValue):
     """Result of a tool: data, or an error."""
 
     ok: bool

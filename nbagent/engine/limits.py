@@ -44,7 +44,7 @@ def over_budget(
     known = usages[-1].prompt_tokens + usages[-1].completion_tokens if usages else 0
     # The next prompt contains at least the last prompt and answer; the estimate by characters adds
     # new messages, and is all there is before the first turn.
-    prompt_tokens = max(known, request_chars(request) // CHARS_PER_TOKEN)
+    prompt_tokens = max(known, request_chars(request) // CHARS_PER_TOKEN, 1)
     # The length of the answer is unknown; only an explicit maximum can be counted.
     answer: int = plan.params.get("max_tokens") or 0
     tokens = sum(usage.total_tokens for usage in usages) + prompt_tokens + answer
@@ -60,6 +60,8 @@ def over_budget(
     else:
         return None
     text = f"the next request would make it about {excess}, over the limit of {limit} ({name}); "
+    if limits.max_cost_usd == 0 and name == "max_cost_usd":
+        text = f"the limit of $0 ({name}) allows no request; "
     text += f"raise the limit with {name}=…, then {RESUME_HINT}"
     return ErrorInfo("ENGINE_BUDGET", text)
 

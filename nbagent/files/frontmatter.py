@@ -21,7 +21,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from ruamel.yaml.tokens import AliasToken, CommentToken
 
 from nbagent.contracts.errors import ToolError
-from nbagent.files.frontmatter_operations import Operation, read_operations
+from nbagent.files.frontmatter_operations import Operation, Verb, read_operations
 
 T = TypeVar("T")
 
@@ -138,11 +138,21 @@ def _apply_operation(there: Any, operation: Operation) -> None:
         if not isinstance(now, dict):
             there[key] = {}
         set_names(there, key, cast("Mapping[str, Any]", value))
-    elif isinstance(now, list) and isinstance(value, Mapping):
-        # Most likely a misspelt operation: the list must not be lost by it.
-        _fail_schema(f'{key!r} is a list; write {{"append": [...]}}, or {{"set": …}} to replace it')
     else:
+        if value is not None:
+            _check_replacement(key, verb, now)
         _set_key(there, key, value)
+
+
+def _check_replacement(key: str, verb: Verb, now: Any) -> None:
+    """Refuse a value that would replace what was most likely to be added to."""
+    if isinstance(now, list) and verb == "value":
+        _fail_schema(f'{key!r} is a list; write {{"append": […]}}, or {{"set": […]}} to replace it')
+    if isinstance(now, dict):
+        _fail_schema(
+            f'{key!r} is an object; write {{"set": {{"name": value}}}} to set its names '
+            "(null deletes one)"
+        )
 
 
 def set_names(there: Any, key: str, values: Mapping[str, Any]) -> None:

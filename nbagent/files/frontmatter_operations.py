@@ -21,8 +21,8 @@ class Operation(NamedTuple):
     """One change of one key.
 
     `set` sets the value; an object sets its names within the object that the key has, and null
-    deletes. `append` adds an item, or each item of a list. `value` is a bare value: it replaces
-    the whole value of the key, and null deletes the key.
+    deletes. `append` adds an item, or each item of a list. `value` is a bare value: it sets a key
+    that holds no list and no object, and null deletes the key.
     """
 
     key: str
@@ -45,11 +45,12 @@ class Operation(NamedTuple):
 def read_operations(update: Mapping[str, Any]) -> tuple[Operation, ...]:
     """Read an update: `{"key": {"append": [...]}}`, `{"key.append": [...]}` or `{"key": value}`.
 
-    An object is an operation only if `set` or `append` is its only key; else it is a bare value.
+    An object with `set` or `append` as its only key is an operation; with neither it is a bare
+    value.
 
     Raises:
-        ToolError: `E_SCHEMA_VALIDATION`, a key has a dot, or two operations; the message says what
-            to write.
+        ToolError: `E_SCHEMA_VALIDATION`, a key has a dot, two operations, or an operation beside
+            other names; the message says what to write.
     """
     operations = tuple(_read_operation(key, value) for key, value in update.items())
     for key, count in Counter(operation.key for operation in operations).items():
@@ -64,6 +65,12 @@ def _read_operation(key: str, value: Any) -> Operation:
     is_form = named is not None and len(named) == len(verbs) > 0
     if is_form and len(verbs) > 1:
         _fail(f"{key[:80]!r} has both 'set' and 'append'; give one operation for each key")
+    is_dotted = key.endswith(tuple(f".{verb}" for verb in _VERBS))
+    if verbs and not is_form and not is_dotted:
+        _fail(
+            f"{key[:80]!r} has {verbs[0]!r} beside other names; write "
+            f'{{"{key[:80]}": {{"set": {{…}}}}}} with all names inside, or {{"append": […]}}'
+        )
     for verb in _VERBS:
         if key.endswith(f".{verb}"):
             name = key.removesuffix(f".{verb}")

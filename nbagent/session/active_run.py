@@ -69,6 +69,7 @@ class ActiveRun:
         self.record: RunRecord = self.plan.run
         """Record as far as it is committed; after the end, the final record."""
         self._sinks: list[Sink] = []
+        self._view: Sink | None = None
         self._pending_notices: list[Notice] = []
         self._wait_texts: list[str] = []
         """Reasons that tool hosts gave for waiting."""
@@ -136,6 +137,7 @@ class ActiveRun:
         try:
             if view := self._frontend.open(self.record, self, self.ask.options):
                 self._sinks.append(view)
+                self._view = view
         except Exception as error:  # a view is no reason not to run
             self.warn(f"the run is not shown: {describe_error(error)}")
         self._sinks += callbacks
@@ -235,7 +237,9 @@ class ActiveRun:
     def warn(self, text: str) -> None:
         """Show a warning and keep it in the record."""
         text = redact(text)
-        _log.warning("run %s: %s", self.record.id[:8], text)
+        # A view shows the notice; logging prints a warning that nobody configured on stderr, too.
+        level = logging.INFO if self._view in self._sinks else logging.WARNING
+        _log.log(level, "run %s: %s", self.record.id[:8], text)
         self.plan.notices.append(text)
         self._pending_notices.append(Notice("warning", text))
 

@@ -38,6 +38,12 @@ from nbagent.tools.host_config import HostConfig, HostSource
 from nbagent.tools.hosts import host_module, is_host_source, open_hosts, open_source_hosts
 from nbagent.tools.tool_names import FUNCTION_HOST
 
+_HOST_METHODS = (
+    *("tools", "prepare", "getVisibleTools", "executeToolCall"),
+    *("get_visible_tools", "execute_tool_call", "execute_tool"),
+)
+"""Methods by which an object is meant as a tool host: nbagent's, and those of the protocol."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowFolders:
@@ -85,6 +91,13 @@ def open_run_tools(
             sources.append(cast("HostSource", tool))
         elif hasattr(kind, "prepare") and hasattr(kind, "tools"):
             ready.append(cast("ToolHost", tool))
+        elif not callable(tool) and any(hasattr(kind, name) for name in _HOST_METHODS):
+            raise UsageError(
+                f"a {kind.__name__} is no tool host; give it the methods of nbagent.ToolHost: "
+                "`async tools(context)` lists the tools (getVisibleTools of the protocol), "
+                "`async prepare(call, context)` checks a call and returns an nbagent.PreparedCall "
+                "that runs it (executeToolCall)"
+            )
         else:
             functions.append(tool)
     hosts: list[ToolHost] = []

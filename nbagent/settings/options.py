@@ -103,7 +103,8 @@ class Option(Generic[T]):
         try:
             return (self.check or types.one_of(*self.choices))(value)
         except (ValueError, TypeError) as error:
-            location = where if where.startswith("-") else f"{where or self.name}: {self.name}"
+            location = self.name if where in ("", self.name) else f"{where}: {self.name}"
+            location = where if where.startswith("-") else location
             shown_value = "" if self.secret else f"={value!r}"
             raise UsageError(f"{location}{shown_value} is not valid; expected {error}") from None
 
@@ -152,6 +153,25 @@ def reject_key(name: str) -> None:
         )
 
 
+_MISPLACED = {
+    **dict.fromkeys(
+        ("on_event", "on_tool_call", "on_tool_result"),
+        'is an argument of a run: agent.run("…", {name}=…)',
+    ),
+    "conversation_history": 'is named messages: agent.run("…", messages=[…])',
+}
+"""Names of the protocol and of a run that were written among the options of an agent."""
+
+
+def _reject_misplaced(values: type[Values], name: str) -> None:
+    """Raise UsageError if `name` exists, but not here; the message says where it is given."""
+    where = _MISPLACED.get(name)
+    if where is None and values is RunOptions and name in Settings.rows():
+        where = "is a setting: nbagent.configure({name}=…)"
+    if where is not None:
+        raise UsageError(f"{name!r} {where.format(name=name)}")
+
+
 class Values:
     """Checked values of some rows. `repr` shows no secret."""
 
@@ -178,6 +198,7 @@ class Values:
         if name in rows:
             return rows[name]
         reject_key(name)
+        _reject_misplaced(cls, name)
         similar = get_close_matches(name, rows, n=1)
         hint = f"did you mean {similar[0]!r}?" if similar else f"known: {', '.join(rows)}"
         location = f" in {where}" if where else ""

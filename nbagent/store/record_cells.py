@@ -92,7 +92,11 @@ def _fields(model: Any) -> Iterator[tuple[str, Any, Any]]:
     """Name, type and default of the fields of a model or a dataclass."""
     if issubclass(model, BaseModel):
         for name, field in model.model_fields.items():
-            yield name, field.annotation, field.get_default(call_default_factory=True)
+            yield (
+                name,
+                field.annotation,
+                field.get_default(call_default_factory=True, validated_data={}),
+            )
     else:
         hints = get_type_hints(model)
         for item in dataclasses.fields(model):

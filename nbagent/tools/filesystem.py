@@ -237,8 +237,8 @@ class FileHost(MethodHost):
             newText: what comes in its place; empty deletes it.
             diff: a unified diff of this one file.
             operation: "updateFrontmatter" changes keys of the YAML front matter.
-            update: for each key {"set": value}, {"append": [items]} or its new value; null deletes.
-                An object in "set" sets its names and keeps the others of that key.
+            update: for each key {"set": value} or {"append": [items]}; null deletes. An object in
+                "set" sets its names and keeps the others of that key. A bare value sets plain keys.
             ifMatchSha256: from fs.read.
         """
 

@@ -8,11 +8,12 @@ imported.
 from __future__ import annotations
 
 import asyncio
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.built_in_hosts import (
@@ -21,6 +22,7 @@ from nbagent.contracts.built_in_hosts import (
     built_in_host,
     host_part,
 )
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ErrorInfo, UsageError
 from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.model import ToolSpec
@@ -93,7 +95,7 @@ class HostSet:
         self._specs = {
             spec.name: spec
             for host, specs in zip(self._hosts, listings, strict=True)
-            for spec in specs
+            for spec in _checked_specs(specs, host)
             if self._owner(spec.name, host) is host
         }
         self._has_listed = True
@@ -129,6 +131,25 @@ class HostSet:
         if rule := self._hidden_reason(spec):
             return _denied_call(spec, call, rule)
         return await self._owners[call.name].prepare(call, context)
+
+
+def _checked_specs(listed: Any, host: ToolHost) -> Sequence[ToolSpec]:
+    """Return what a host listed as specs; the form of OpenAI's API is taken, too."""
+    items = cast("Sequence[Any]", listed if isinstance(listed, list | tuple) else (listed,))
+    return [_checked_spec(item, host) for item in items]
+
+
+def _checked_spec(item: Any, host: ToolHost) -> ToolSpec:
+    if isinstance(item, ToolSpec):
+        return item
+    form = json_object(item) or {}
+    try:
+        return ToolSpec.model_validate(json_object(form.get("function")) or form)
+    except ValueError:
+        raise UsageError(
+            f"tool host {_name_of(host)!r} lists {reprlib.repr(item)}, which is no tool; return a "
+            "list of nbagent.ToolSpec(name=…, description=…, parameters={…})"
+        ) from None
 
 
 def _denied_call(spec: ToolSpec, call: ToolCall, rule: str) -> PreparedCall:

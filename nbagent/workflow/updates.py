@@ -204,7 +204,9 @@ def _checked_operation(operation: Operation) -> tuple[str, Any]:
     """Return a known operation with its valid value; else raise ToolError."""
     name, value = f"{operation.key}.{operation.verb}", operation.value
     if name not in _UPDATES:
-        _raise_schema_error(f"{operation.key[:80]!r} so is no update of {PATH}; {_KEYS}")
+        is_known = any(update.startswith(f"{operation.key}.") for update in _UPDATES)
+        why = "cannot be changed in this form" if is_known else "is not a key that may be changed"
+        _raise_schema_error(f"{operation.key[:80]!r} of {PATH} {why}; {_KEYS}")
     if operation.is_empty:
         return name, value
     match name:

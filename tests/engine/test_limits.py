@@ -200,3 +200,11 @@ def test_offline_models_cost_nothing_and_an_answer_over_the_budget_is_an_answer(
         "Go.", **limits
     )
     assert (run.ok, run.cost_usd or 0) == (True, 0)
+
+
+def test_a_budget_of_nothing_sends_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-a-real-key-0001")
+    run = nbagent.Agent("openai:gpt-5.4", max_cost_usd=0).run("Go.")
+    assert run.error is not None
+    assert run.error.code == "ENGINE_BUDGET"
+    assert "the limit of $0 (max_cost_usd) allows no request; raise" in run.error.message

@@ -139,7 +139,16 @@ def test_an_operation_means_the_same_in_both_forms_and_in_every_file(
     assert file.read_bytes() == f"{mark}{after}".replace("\n", eol).encode()
 
 
-BEFORE = "---\ntitle: x\nsteps: [a]\nset: {append: 1}\n---\nbody\n"
+BEFORE = """\
+---
+title: x
+steps: [a]
+set: {append: 1}
+stepsCompleted: [a]
+variables: {topic: gulls}
+---
+body
+"""
 REFUSED: dict[str, tuple[Update, str]] = {
     "a path to a variable": ({"variables.x": 1}, '"variables": {"set": {"x"'),
     "a path with an operation": ({"variables.x.set": 1}, '"variables": {"set": {"x"'),
@@ -147,6 +156,13 @@ REFUSED: dict[str, tuple[Update, str]] = {
     "two operations": ({"steps": {"set": [], "append": ["b"]}}, "one operation"),
     "an operation twice": ({"steps.append": {"append": ["b"]}}, '"steps": {"append"'),
     "both forms": ({"steps.append": ["b"], "steps": {"append": ["c"]}}, "2 times"),
+    "set beside other names": ({"variables": {"set": {"n": 1}, "x": 2}}, '"variables": {"set": {'),
+    "append beside other names": ({"steps": {"append": ["b"], "why": 1}}, '{"append"'),
+    "a bare list": ({"stepsCompleted": ["b"]}, '{"append"'),
+    "a bare text for a list": ({"stepsCompleted": "b"}, '{"append"'),
+    "a bare object": ({"variables": {"n": 2}}, '{"set"'),
+    "a number for an object": ({"variables": {"set": 5}}, '{"set"'),
+    "a bare number for an object": ({"variables": 5}, '{"set"'),
     "no key": ({"": {"set": 1}}, "empty"),
     "no key before the dot": ({".set": 1}, "empty"),
 }
@@ -154,7 +170,6 @@ REFUSED_ELSEWHERE: dict[str, tuple[Update, str]] = {
     "append to a text": ({"title": {"append": ["y"]}}, '{"set"'),
     "append to an object": ({"set": {"append": ["y"]}}, '{"set"'),
     "a misspelt operation": ({"steps": {"push": ["b"]}}, '{"append"'),
-    "an operation and more": ({"steps": {"append": ["b"], "why": 1}}, '{"append"'),
 }
 
 
@@ -182,8 +197,12 @@ def test_no_list_is_lost_to_an_update_that_is_nearly_right(
 
 
 BARE: dict[str, tuple[Update, tuple[str, str]]] = {
-    "a bare value replaces": ({"steps": ["b"]}, (" [a]", "\n  - b")),
-    "a bare object is data": ({"title": {"min": 1, "set": 2}}, (" x", "\n  min: 1\n  set: 2")),
+    "a bare text": ({"title": "z"}, (" x", " z")),
+    "a bare list for a text": ({"title": ["b"]}, (" x", "\n  - b")),
+    "a bare object for a text": ({"title": {"min": 1}}, (" x", "\n  min: 1")),
+    "a bare list for a new key": ({"new": ["b"]}, ("---\nbody", "new:\n  - b\n---\nbody")),
+    "null deletes a list": ({"steps": None}, ("steps: [a]\n", "")),
+    "set replaces a list whole": ({"steps": {"set": ["b"]}}, (" [a]", "\n  - b")),
     "null deletes": ({"title": None}, ("title: x\n", "")),
     "set null deletes": ({"title": {"set": None}}, ("title: x\n", "")),
     "set replaces a list": ({"steps": {"set": {"b": 1}}}, (" [a]", "\n  b: 1")),
