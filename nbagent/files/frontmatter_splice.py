@@ -189,8 +189,6 @@ class _Splice:
         """Change, delete and add names of a mapping."""
         names = node.entries
         is_flow = node.style == "flow"
-        if not is_flow:
-            self._check_lines(node)
         added = {name: value for name, value in wanted.items() if name not in before}
         for name, now in before.items():
             if name in wanted and same(now, wanted[name]):
@@ -204,8 +202,7 @@ class _Splice:
             elif is_flow:
                 self._delete_in_brackets(node, name, wanted)
             else:
-                key, value = names[name]
-                self._edit(self._line_start(key.start), self._line_end(value.end), "")
+                self._delete_lines(*names[name])
         if added and is_flow:
             self._add_in_brackets(node, wanted, added)
         elif added:
@@ -274,13 +271,18 @@ class _Splice:
         new = self._dump.block({"k": wanted}, node.style)[2:].removesuffix("\n")
         column = key.start - self._line_start(key.start)
         first, newline, more = new.partition("\n")
-        if first.lstrip()[:1] in ("", "|", ">"):
+        if not newline or first.lstrip()[:1] in ("", "|", ">"):
             first += comment
-        else:
-            more, newline = (more + comment, newline) if newline else ("", "")
-            first += comment if not newline else ""
+        else:  # a quoted text of several lines
+            more += comment
         eol = self._eol(self._line_end(key.end))
         self._edit(start, end, f"{first}{newline}{_indented(more, column)}".replace("\n", eol))
+
+    def _delete_lines(self, key: Node, value: Node) -> None:
+        start = self._line_start(key.start)
+        if self._source[start : key.start].strip(" ") or not _COLON.match(self._source, key.end):
+            raise Unspliceable
+        self._edit(start, self._line_end(value.end), "")
 
     def _delete_in_brackets(self, node: Node, name: str, wanted: dict[str, Any]) -> None:
         pairs = node.pairs
@@ -303,20 +305,14 @@ class _Splice:
         else:
             self._edit(node.end - 1, node.end - 1, text)
 
-    def _check_lines(self, node: Node) -> None:
-        """Check that each key begins its line, in one column."""
-        starts = [key.start for key, _ in node.pairs]
-        margins = {self._source[self._line_start(start) : start] for start in starts}
-        if len(margins) > 1 or any(margin.strip(" ") for margin in margins):
-            raise Unspliceable
-
     def _is_own_text(self, node: Node, name: str) -> bool:
         keys = [key for key, _ in node.pairs if key.kind == "scalar" and key.head[0] == name]
         return len(keys) == 1 and self._dump.is_text(self._source[keys[0].start : keys[0].end])
 
     def _column(self, node: Node) -> int:
         start = node.children[0].start if node.children else 0
-        return start - self._line_start(start)
+        line = self._source[self._line_start(start) : start]
+        return len(line) - len(line.lstrip(" "))
 
     def _line_start(self, at: int) -> int:
         return max(self._source.rfind("\n", 0, at), self._source.rfind("\r", 0, at)) + 1
