@@ -260,7 +260,7 @@ def _check_numbers(before: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 def _dump(source: str) -> Dump:
     """Writers of YAML: lists are indented as in the text."""
-    dash = re.search(r"^[\w\"'][^\r\n]*:[ \t]*\r?\n(?P<dash> *)- ", source, re.MULTILINE)
+    dash = re.search(r"^[\w\"'][^\r\n]*:[ \t]*(?:#.*)?\r?\n(?P<dash> *)- ", source, re.MULTILINE)
     offset = len(dash["dash"]) if dash else 2
 
     def write(value: Any, *, flow: bool = False) -> str:
@@ -279,6 +279,8 @@ def _dump(source: str) -> Dump:
         plain = json.dumps(value, ensure_ascii=False)
         if "null" in plain or "\\n" in plain:  # the library leaves it empty, or breaks the line
             return plain
+        if isinstance(value, dict | list):
+            return write(settable(value), flow=True).rstrip("\n")
         return write([_styled(value, style)], flow=True).rstrip("\n")[1:-1]
 
     def is_text(key: str) -> bool:

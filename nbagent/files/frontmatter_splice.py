@@ -126,10 +126,12 @@ def keeps_rest(old: Node, new: Node, before: Any, wanted: Any) -> bool:
         now, later = cast("dict[str, Any]", before), cast("dict[str, Any]", wanted)
         there = new.entries
         return all(
-            name in there and keeps_rest(node, there[name][1], now[name], later[name])
-            for name, (_, node) in old.entries.items()
+            name in there
+            and there[name][0].head == key.head
+            and keeps_rest(node, there[name][1], now[name], later[name])
+            for name, (key, node) in old.entries.items()
             if name in now and name in later
-        )
+        ) and _merged(old) == _merged(new)
     if _is_longer(before, wanted):
         pairs = zip(old.children, new.children, strict=False)
         is_list = old.kind == new.kind == "sequence" and old.head == new.head
@@ -139,6 +141,10 @@ def keeps_rest(old: Node, new: Node, before: Any, wanted: Any) -> bool:
 
 def _tokens(node: Node) -> tuple[Any, ...]:
     return (node.kind, node.head, *map(_tokens, node.children))
+
+
+def _merged(node: Node) -> list[tuple[Any, ...]]:
+    return [_tokens(value) for name, (_, value) in node.entries.items() if name == "<<"]
 
 
 def _is_longer(before: Any, wanted: Any) -> bool:
@@ -224,7 +230,7 @@ class _Splice:
                 return
             if isinstance(now, dict) and isinstance(wanted, dict) and node.kind == "mapping":
                 later = cast("dict[str, Any]", wanted)
-                if any(name in later for name in node.entries):
+                if any(name in later or name == "<<" for name in node.entries):
                     self.change_mapping(node, cast("dict[str, Any]", now), later)
                     return
         except Unspliceable:
@@ -294,9 +300,7 @@ class _Splice:
         else:
             self._edit(pairs[at][0].start, pairs[at][1].end, "")
 
-    def _add_in_brackets(
-        self, node: Node, wanted: dict[str, Any], added: dict[str, Any]
-    ) -> None:
+    def _add_in_brackets(self, node: Node, wanted: dict[str, Any], added: dict[str, Any]) -> None:
         text = self._dump.flow(added, "")[1:-1]
         if any(key.head[0] in wanted for key, _ in node.pairs):
             self._edit(node.children[-1].end, node.children[-1].end, f", {text}")
@@ -319,17 +323,17 @@ class _Splice:
 
     def _line_end(self, at: int) -> int:
         """Return the start of the next line."""
-        found = _BREAK.search(self._source, at)
-        return found.end() if found else len(self._source)
+        match = _BREAK.search(self._source, at)
+        return match.end() if match else len(self._source)
 
     def _eol(self, at: int) -> str:
         """Return the line end just before a place."""
-        found = re.search(r"(?:\r\n|\n|\r)\Z", self._source[max(0, at - 2) : at])
-        return found[0] if found else "\n"
+        match = re.search(r"(?:\r\n|\n|\r)\Z", self._source[max(0, at - 2) : at])
+        return match[0] if match else "\n"
 
     def _rest(self, at: int) -> str:
-        found = _REST_OF_LINE.match(self._source, at)
-        return found[0] if found else ""
+        match = _REST_OF_LINE.match(self._source, at)
+        return match[0] if match else ""
 
     def _edit(self, start: int, end: int, text: str) -> None:
         self._edits.append((start, end, text))
