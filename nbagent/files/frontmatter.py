@@ -56,6 +56,8 @@ _ALIAS = re.compile(r"\*\w")
 _OLD_BOOLEANS = frozenset({"yes", "no", "on", "off", "y", "n"})
 _OLD_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 """A time such as 1:30 is the number 90 in older YAML."""
+_ODD_BREAK = re.compile("[\x85\u2028\u2029]")
+"""Line ends of older YAML, which the library loses outside of double quotes."""
 _QUOTES: dict[str, Callable[[str], str]] = {
     '"': DoubleQuotedScalarString,
     "'": SingleQuotedScalarString,
@@ -216,6 +218,7 @@ def settable(value: Any) -> Any:
     """Prepare a JSON value: texts that older YAML reads as true, false or a number get quotes."""
     if isinstance(value, str):
         is_odd = value.casefold() in _OLD_BOOLEANS or _OLD_NUMBER.fullmatch(value)
+        is_odd = is_odd or _ODD_BREAK.search(value)
         return DoubleQuotedScalarString(value) if is_odd else value
     if isinstance(value, Mapping):
         pairs = cast("Mapping[str, Any]", value).items()
@@ -293,7 +296,9 @@ def _dump(source: str) -> Dump:
 def _styled(value: Any, style: str) -> Any:
     """Prepare a value for the library; a text keeps the quotes that it had."""
     quoted = _QUOTES.get(style)
-    return quoted(value) if quoted and isinstance(value, str) else settable(value)
+    if quoted is None or not isinstance(value, str) or _ODD_BREAK.search(value):
+        return settable(value)
+    return quoted(value)
 
 
 def _block(text: str) -> re.Match[str] | None:

@@ -81,6 +81,7 @@ TABLE: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "all in brackets": ("{a: 1.0e-400, b: 1}\n", {"b": 2, "c": None}, "{a: 1.0e-400, b: 2}\n"),
     "an old number": ("a: 1\n", {"a": "1:30", "b": ["1:30:00"]}, 'a: "1:30"\nb:\n  - "1:30:00"\n'),
+    "an old line end": ("a: 'x' # c\n", {"a": "\u2028"}, 'a: "\\L" # c\n'),
     "lines of text": ("a: 1 # c\n", {"a": "x\ny"}, 'a: "x\\ny" # c\n'),
     "lines of quoted text": ("a: 'b' # c\n", {"a": "x\ny"}, "a: 'x\n\n  y' # c\n"),
     "new names in brackets": (
