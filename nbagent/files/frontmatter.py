@@ -1,7 +1,6 @@
 """Front matter: the YAML between two lines of `---` at the start of a Markdown file.
 
-Reads it leniently or strictly, and changes it in place: comments and the order of other keys
-stay.
+Reads it leniently or strictly, and changes it in place; `frontmatter_splice` finds the places.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from datetime import date
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
@@ -17,11 +17,24 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, SequenceNode
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
-from ruamel.yaml.tokens import AliasToken, CommentToken
+from ruamel.yaml.scalarstring import (
+    DoubleQuotedScalarString,
+    FoldedScalarString,
+    LiteralScalarString,
+    SingleQuotedScalarString,
+)
+from ruamel.yaml.tokens import AliasToken
 
 from nbagent.contracts.errors import ToolError
 from nbagent.files.frontmatter_operations import Operation, Verb, read_operations
+from nbagent.files.frontmatter_splice import (
+    Dump,
+    Unspliceable,
+    keeps_rest,
+    read_tree,
+    same,
+    splice,
+)
 
 T = TypeVar("T")
 
@@ -41,6 +54,16 @@ _MAX_ALIASES = 20
 """With many of them a small text is a huge value."""
 _ALIAS = re.compile(r"\*\w")
 _OLD_BOOLEANS = frozenset({"yes", "no", "on", "off", "y", "n"})
+_OLD_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
+"""A time such as 1:30 is the number 90 in older YAML."""
+_ODD_BREAK = re.compile("[\x85\u2028\u2029]")
+"""Line ends of older YAML, which the library loses outside of double quotes."""
+_QUOTES: dict[str, Callable[[str], str]] = {
+    '"': DoubleQuotedScalarString,
+    "'": SingleQuotedScalarString,
+    "|": LiteralScalarString,
+    ">": FoldedScalarString,
+}
 _LINE = re.compile(
     r"(?P<start>[ \t]*(?:-[ \t]+)*[A-Za-z_][\w.-]*:[ \t]+|[ \t]*(?:-[ \t]+)+)(?P<value>\S.*)"
 )
@@ -157,10 +180,8 @@ def _check_replacement(key: str, verb: Verb, now: Any) -> None:
 
 def set_names(there: Any, key: str, values: Mapping[str, Any]) -> None:
     """Set names within the object of a key, in an edit; null deletes. The other names stay."""
-    last = next(reversed(there[key]), None)
     for name, value in values.items():
         _set_key(there[key], name, value)
-    _move_comment(there[key], last, next(reversed(there[key]), None), slot=2)
 
 
 def append_items(there: Any, key: str, items: list[Any]) -> None:
@@ -169,30 +190,9 @@ def append_items(there: Any, key: str, items: list[Any]) -> None:
     if now is None:
         there[key] = settable(items)
     elif isinstance(now, list):
-        n_before = len(cast("list[Any]", now))
         there[key] += settable(items)
-        _move_comment(there[key], n_before - 1, n_before + len(items) - 1, slot=0)
     else:
         _fail_schema(f'{key!r} is no list, so nothing can be appended; write {{"set": …}}')
-
-
-def _move_comment(node: Any, last: Any, new_last: Any, *, slot: int) -> None:
-    """Move the comment lines below the last entry behind the new one: they belong to what follows.
-
-    The library keeps them with the entry above. Values without comments have no `ca`.
-    """
-    comments: Any = node.ca.items if hasattr(node, "ca") else {}
-    token: Any = comments[last][slot] if last != new_last and last in comments else None
-    if token is None or last not in ([*node] if slot else range(len(node))):
-        return
-    own, _, below = token.value.partition("\n")
-    if below and not isinstance(node[new_last], dict | list):
-        token.value = f"{own}\n"
-        moved: list[Any] = [None] * 4
-        moved[slot] = CommentToken(f"\n{below}", start_mark=token.start_mark)
-        comments[new_last] = moved
-        if not own:
-            comments.pop(last)
 
 
 def _set_key(there: Any, key: str, value: Any) -> None:
@@ -208,8 +208,8 @@ def _fail_schema(why: str) -> NoReturn:
 def edit_frontmatter(text: str, edit: Callable[[Any], None]) -> str:
     """Change the front matter in place by `edit`; return the text.
 
-    `edit` is called twice with a mapping: of plain values, then of values that keep their comments,
-    order and quotes. Both results must be equal. Set texts with `settable`.
+    `edit` is called with the values. Only the lines of values that it changes are written anew:
+    comments, order, quotes and line ends of the rest stay.
 
     Raises:
         ToolError: `E_INVALID_FRONTMATTER`, the front matter cannot be read or changed so.
@@ -218,17 +218,18 @@ def edit_frontmatter(text: str, edit: Callable[[Any], None]) -> str:
     if block is None:
         eol = "\r\n" if "\r\n" in text else "\n"
         mark = "\ufeff" if text.startswith("\ufeff") else ""
-        made = _apply_edit("", edit).replace("\n", eol)
+        made = _apply_edit("", edit, eol)
         return f"{mark}---{eol}{made}---{eol}{text.removeprefix(mark)}" if made else text
     start, end = block.span("yaml")
-    new = _apply_edit(block["yaml"].replace("\r\n", "\n"), edit)
-    return text[:start] + new.replace("\n", block["eol"]) + text[end:]
+    return text[:start] + _apply_edit(block["yaml"], edit, block["eol"]) + text[end:]
 
 
 def settable(value: Any) -> Any:
-    """Prepare a JSON value for an edit: texts that older YAML reads as true or false get quotes."""
+    """Prepare a JSON value: texts that older YAML reads as true, false or a number get quotes."""
     if isinstance(value, str):
-        return DoubleQuotedScalarString(value) if value.casefold() in _OLD_BOOLEANS else value
+        is_odd = value.casefold() in _OLD_BOOLEANS or _OLD_NUMBER.fullmatch(value)
+        is_odd = is_odd or _ODD_BREAK.search(value)
+        return DoubleQuotedScalarString(value) if is_odd else value
     if isinstance(value, Mapping):
         pairs = cast("Mapping[str, Any]", value).items()
         return {key: settable(item) for key, item in pairs}
@@ -237,30 +238,77 @@ def settable(value: Any) -> Any:
     )
 
 
-def _apply_edit(source: str, edit: Callable[[Any], None]) -> str:
-    """The YAML after the edit; comments, order and quotes of the rest stay."""
-    wanted = _mapping(source)
-    edit(wanted)
-    yaml: Any = YAML()
-    yaml.width = 1 << 16  # Keep long lines as they are.
-    yaml.preserve_quotes = True
-    # Lists are indented as in the text.
-    dash = re.search(r"^[\w\"'][^\n]*:[ \t]*\n(?P<dash> *)- ", source, re.MULTILINE)
-    offset = len(dash["dash"]) if dash else 2
-    yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
-
-    def change() -> str:
-        there: Any = yaml.load(source) or {}
-        edit(there)
-        out = io.StringIO()
-        yaml.dump(there, out)
-        return out.getvalue() if there else ""
-
-    new = _call_yaml(change)
-    _check_size(new)
-    if _mapping(new) != wanted:
-        _fail((None, "it has a form in which it cannot be changed so; write its lines"))
+def _apply_edit(source: str, edit: Callable[[Any], None], eol: str = "\n") -> str:
+    """The YAML after the edit; every other character of it stays."""
+    before = _mapping(source)
+    there = deepcopy(before)
+    edit(there)
+    try:
+        wanted = json.loads(json.dumps(there))
+        _check_numbers(before, wanted)
+        if same(before, wanted):
+            return source
+        tree = read_tree(source, _events(source))
+        new = splice(source, tree, before, wanted, _dump(source))
+        new = new if source else new.replace("\n", eol)
+        _check_size(new)
+        changed = read_tree(new, _events(new))
+        is_right = same(_mapping(new), wanted)
+        if is_right and tree and changed:
+            is_right = keeps_rest(tree, changed, before, wanted)
+    except (Unspliceable, ValueError, TypeError):
+        is_right, new = False, source
+    if not is_right:
+        why = "it has a form in which it cannot be changed so; write its lines"
+        _fail((None, f"{why} with oldText and newText"))
     return new
+
+
+def _check_numbers(before: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Raise ValueError if a changed value has a number that JSON does not have."""
+    for key, value in wanted.items():
+        if key not in before or not same(before[key], value):
+            json.dumps(value, allow_nan=False)
+
+
+def _dump(source: str) -> Dump:
+    """Writers of YAML: lists are indented as in the text."""
+    dash = re.search(r"^[\w\"'][^\r\n]*:[ \t]*(?:#.*)?\r?\n(?P<dash> *)- ", source, re.MULTILINE)
+    offset = len(dash["dash"]) if dash else 2
+
+    def write(value: Any, *, flow: bool = False) -> str:
+        yaml: Any = YAML()
+        yaml.width = 1 << 20  # Keep long lines as they are.
+        yaml.default_flow_style = flow
+        yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
+        out = io.StringIO()
+        yaml.dump(value, out)
+        return out.getvalue()
+
+    def block(values: Mapping[str, Any], style: str) -> str:
+        return write({key: _styled(value, style) for key, value in values.items()})
+
+    def flow(value: Any, style: str) -> str:
+        plain = json.dumps(value, ensure_ascii=False)
+        if "null" in plain or "\\n" in plain:  # the library leaves it empty, or breaks the line
+            return plain
+        if isinstance(value, dict | list):
+            return write(settable(value), flow=True).rstrip("\n")
+        return write([_styled(value, style)], flow=True).rstrip("\n")[1:-1]
+
+    def is_text(key: str) -> bool:
+        yaml: Any = YAML(typ="safe", pure=True)
+        return isinstance(_call_yaml(lambda: yaml.load(key)), str)
+
+    return Dump(block, flow, is_text)
+
+
+def _styled(value: Any, style: str) -> Any:
+    """Prepare a value for the library; a text keeps the quotes that it had."""
+    quoted = _QUOTES.get(style)
+    if quoted is None or not isinstance(value, str) or _ODD_BREAK.search(value):
+        return settable(value)
+    return quoted(value)
 
 
 def _block(text: str) -> re.Match[str] | None:

@@ -23,17 +23,20 @@ from nbagent.contracts.built_in_hosts import (
     host_part,
 )
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.errors import ErrorInfo, UsageError
+from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
+from nbagent.contracts.secrets import redact_truncated
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
+from nbagent.shown.texts import VALUE_ERRORS, class_name, error_line, without_folders
 from nbagent.tools.host_config import HostConfig, HostSource
 from nbagent.tools.mcp.server import McpServer
 from nbagent.tools.tool_names import check_tool_name, unknown_call_error
 
 ENTRY_POINT_GROUP = "nbagent.tools"
+_MAX_ERROR_CHARS = 1_000
 _BUILT_IN_NAMES = ("fs", "skills", "notebook", "mcp")
 
 
@@ -89,9 +92,9 @@ class HostSet:
     async def tools(self, context: ToolContext) -> Sequence[ToolSpec]:
         """The tools of all hosts, in the order of the hosts, without the hidden ones."""
         if self._has_listed or len(self._hosts) == 1:
-            listings = [await host.tools(context) for host in self._hosts]
+            listings = [await _listing(host, context) for host in self._hosts]
         else:  # servers start side by side
-            listings = await asyncio.gather(*(host.tools(context) for host in self._hosts))
+            listings = await asyncio.gather(*(_listing(host, context) for host in self._hosts))
         self._specs = {
             spec.name: spec
             for host, specs in zip(self._hosts, listings, strict=True)
@@ -130,7 +133,55 @@ class HostSet:
             raise unknown_call_error(call.name, shown)
         if rule := self._hidden_reason(spec):
             return _denied_call(spec, call, rule)
-        return await self._owners[call.name].prepare(call, context)
+        host = self._owners[call.name]
+        try:
+            prepared = await host.prepare(call, context)
+        except ToolError:
+            raise
+        except VALUE_ERRORS as error:
+            raise ToolError(_raised(error, _name_of(host)), code="E_INTERNAL") from None
+        return _guarded(prepared, _name_of(host))
+
+
+async def _listing(host: ToolHost, context: ToolContext) -> Sequence[ToolSpec]:
+    """List the tools of a host; its SystemExit would end the program of the person."""
+    try:
+        return await host.tools(context)
+    except SystemExit:
+        why = f"tool host {_name_of(host)!r}: `tools` raised SystemExit; return a list of ToolSpec"
+        raise UsageError(why) from None
+
+
+def _raised(error: BaseException, name: str) -> str:
+    line = redact_truncated(without_folders(error_line(error)[:_MAX_ERROR_CHARS]))
+    return f"{line}; the tool host {name!r} must return errors in a ToolOutcome"
+
+
+def _guarded(prepared: object, name: str) -> PreparedCall:
+    """Make a prepared call whose errors fail this call only, also if the host is wrong."""
+    if not isinstance(prepared, PreparedCall):
+        raise ToolError(
+            f"the tool host {name!r} returned {class_name(prepared)} from `prepare`; return a "
+            "PreparedCall",
+            code="E_INTERNAL",
+        )
+
+    async def run(context: ToolContext) -> ToolOutcome:
+        try:
+            outcome = cast("object", await prepared.run(context))
+        except VALUE_ERRORS as error:
+            why = _raised(error, name)
+        else:
+            if isinstance(outcome, ToolOutcome):
+                return outcome
+            why = (
+                f"the tool host {name!r} returned {class_name(outcome)} from `run`; return a "
+                "ToolOutcome"
+            )
+        info = ErrorInfo("E_INTERNAL", why)
+        return ToolOutcome(result=ToolResult.failure(info))
+
+    return replace(prepared, run=run)
 
 
 def _checked_specs(listed: Any, host: ToolHost) -> Sequence[ToolSpec]:

@@ -66,7 +66,7 @@ class State:
 
 def new_document(package: Package, run_id: str, package_path: str) -> str:
     """Make the text of a new document: the template with the initial state."""
-    now = timestamp()  # once: edit_frontmatter calls `begin` twice and compares the results
+    now = timestamp()
 
     def begin(front: Any) -> None:
         for key in _PACKAGE_KEYS:

@@ -87,7 +87,7 @@ class StateGuard:
             front["currentNodeId"] = update.get("currentNodeId.set", state.node)
             front["updatedAt"] = update.get("updatedAt.set", now)
 
-        now = timestamp()  # once: edit_frontmatter calls `edit` twice and compares the results
+        now = timestamp()
         is_full = "the document is full; keep long texts in files of @project/ and delete variables"
         try:
             after = to_bytes(edit_frontmatter(to_text(before), edit))

@@ -49,7 +49,8 @@ temperature thinkingBudget signal SystemToolPolicy PromptComposer
 RUN_DIRECTIVE NODE_BRIEF USER_INPUT autopilot intent @project @pkg @state updateFrontmatter
 FsReadResult fs.read fs.search fs.list fs.write fs.apply_patch
 list_skills get_skill run_python_script LLM_API_KEY
-ExecutionResult apiKey baseUrl organizationId projectId defaultModel headers FinishReason MessageRole
+ExecutionResult apiKey baseUrl organizationId projectId defaultModel headers FinishReason
+MessageRole
 ParameterDefinition toolCallDelta promptTokens completionTokens totalTokens cachedTokens RunPhase
 LlmAdapterConfig LlmAdapterResult LlmAdapterError argumentsJson packageId projectRoot runId
 phaseBefore uiAfter toolName durationMs UpdateFrontmatterOperation updatedAt ifMatchSha256

@@ -317,7 +317,7 @@ def as_today(table: str, rows: list[dict[str, Any]], version: int) -> list[dict[
 def without_free_prices(
     before: list[dict[str, Any]], now: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Rows of version 6 without costs of 0 that are unknown now: any server on loopback was free."""
+    """Rows of version 6 without costs of 0 that are unknown now: all on loopback was free."""
     return [
         {k: v for k, v in was.items() if not (k.endswith("_usd") and v == 0 and k not in is_now)}
         for was, is_now in zip(before, now, strict=True)

@@ -139,6 +139,42 @@ def test_an_operation_means_the_same_in_both_forms_and_in_every_file(
     assert file.read_bytes() == f"{mark}{after}".replace("\n", eol).encode()
 
 
+ODD = (
+    *("commit: 1234e567", "pi: 3.14159265358979323846", "small: 1.0e-400", "sum: 1_000.50"),
+    *("low: -0x1", "when: 2026-01-02 03:04:05.123456789Z", "fold: >\n  one\n  two   # text\n"),
+    *("cr: 1\r", "line: 'a\u2028b'", "next: a\u0085b", "clock: 1:30", "none:   # why"),
+    *(
+        "items: [x, # one\n  z] # two",
+        "object: {x: 1, # one\n  z: 2}",
+        "kept: |+\n  one\n\n",
+        "# why",
+    ),
+)
+
+
+@pytest.mark.parametrize("place", ["document", "other file"])
+@pytest.mark.parametrize("form", ["protocol", "dotted"])
+@pytest.mark.parametrize("odd", ODD)
+def test_an_update_changes_no_other_byte(tmp_path: Path, odd: str, form: str, place: str) -> None:
+    room = Room(tmp_path, LOOP)
+    update: Update = {"decisionLog": {"append": ["why not"]}, "updatedAt": {"set": TIME}}
+    if form == "dotted":
+        update = {"decisionLog.append": "why not", "updatedAt.set": TIME}
+    (old_time,) = [it for it in room.new_text.split("\n") if it.startswith("updatedAt: ")]
+    log = "decisionLog: []\n"
+    before = room.new_text.replace(log, f"# above\n{log}# below\n{odd}\n")
+    assert log in before
+    file, path = room.file, STATE
+    if place == "other file":
+        file, path = room.project / "copy.md", "@project/copy.md"
+    file.write_bytes(before.encode())
+    after = before.replace(old_time, f"updatedAt: '{TIME}'")
+    after = after.replace(log, "decisionLog:\n  - why not\n")
+    result = room.call(path=path, operation="updateFrontmatter", update=update)
+    assert isinstance(result, dict), result
+    assert file.read_bytes() == after.encode()
+
+
 BEFORE = """\
 ---
 title: x
