@@ -253,7 +253,7 @@ def test_doctor_says_what_was_found_and_works_when_settings_and_store_do_not(
     rows = {line.split()[0]: line for line in printed.splitlines()}
     assert "offline:demo (no key and no local server was found)" in rows["model"]
     assert "none" in rows["keys"]
-    assert "0 runs" in rows["store"]
+    assert "none yet" in rows["store"]
     monkeypatch.setenv("LLM_MODEL", "little")
     shell.agent("-m offline:demo --quiet")
     printed = shell.said("%agent doctor")
