@@ -41,8 +41,8 @@ from nbagent.store.record_cells import from_us
 from nbagent.view.text_format import format_start, pluralize
 
 _WITHOUT_PERSON = (
-    "nobody can answer here; use %agent trust in a notebook with a front end, or `python -m "
-    "nbagent trust` in a terminal. Jobs without a person set NBAGENT_HOME to a folder of their "
+    "nobody can answer here: the question needs a notebook with a front end, or a terminal "
+    "(`python -m nbagent trust`). Jobs without a person set NBAGENT_HOME to a folder of their "
     "own, or NBAGENT_TRUST to the folders whose store they trust"
 )
 

@@ -104,7 +104,9 @@ def _checked_line(name: str, value: Any) -> Any:
         checked = row.checked(value, PROJECT_FILE)
     except UsageError as error:
         if row.project == "tighten":
-            raise UsageError(f"{error.message}; correct or remove the line") from None
+            reason = error.message.removeprefix(f"{PROJECT_FILE}: {name}")
+            reason = f"{name}{'' if reason.startswith('=') else ': '}{reason}"
+            raise UsageError(f"{PROJECT_FILE}: {reason}; correct or remove the line") from None
         return IgnoredLine(name, f"is not valid ({_without_location(error, row)})")
     if word := _started_program(name, checked):
         return IgnoredLine(f"{name} {_short(word)}", "would start a program without your consent")

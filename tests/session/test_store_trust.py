@@ -680,6 +680,10 @@ def test_revoking_makes_the_store_a_strangers_again_and_no_copy_fits(tmp_path: P
         assert not entry.exists()
         assert "trust that you took back" in ask().record.notices[0]
         assert ids(store=".nbagent") == [run_id]
+        (project / ".nbagent/audit.jsonl").touch()
+        with pytest.raises(nbagent.UsageError, match=r"nbagent\.verify_audit\('.*\.nbagent'\) ch"):
+            nbagent.verify_audit()
+        os.unlink(project / ".nbagent/audit.jsonl")
     entry.write_bytes(kept)
     with kernel(project):
         assert "it is not the store that was here" in ask().record.notices[0]
