@@ -287,10 +287,6 @@ def test_a_strangers_file_stops_no_command_that_explains_it(
             assert ("orrect or remove" in printed) == bool(stopped)
 
 
-def test_the_short_help_has_what_everybody_needs(shell: MagicShell) -> None:
-    assert "trust" in {line.split()[0] for line in shell.said("%agent help").splitlines() if line}
-
-
 def test_doctor_says_what_was_found_and_works_when_settings_and_store_do_not(
     shell: MagicShell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
