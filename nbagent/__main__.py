@@ -11,6 +11,8 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.secrets import register_environment
 from nbagent.export.formats import FORMATS
+from nbagent.view.advice import without_magics
 from nbagent.view.text_format import pluralize, sanitize_value
 
 
@@ -28,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         text = options.do(options)
     except NbagentError as error:
-        print(sanitize_value(str(error)), file=sys.stderr)
+        print(_advice(str(error)), file=sys.stderr)
         return 1
     except BrokenPipeError:  # `… | head`
         # Python writes the rest at exit, which would fail once more, with a traceback.
@@ -72,27 +75,35 @@ def _parser() -> ArgumentParser:
 def _doctor(options: Namespace) -> str:
     from nbagent.notebook.reports import doctor
 
-    return str(doctor())
+    return without_magics(str(doctor()))
 
 
 def _trust(options: Namespace) -> str:
     from nbagent.session.trust_question import ask_for_trust, revoke_trust
 
     if options.revoke:
-        return sanitize_value(revoke_trust())
-    return sanitize_value(ask_for_trust(lambda text: print(sanitize_value(text), flush=True)))
+        return _advice(revoke_trust())
+    return _advice(ask_for_trust(lambda text: print(_advice(text), flush=True)))
+
+
+def _advice(text: str) -> str:
+    return without_magics(sanitize_value(text))
 
 
 def _runs(options: Namespace) -> str:
     from nbagent.notebook.reports import runs
 
-    return str(runs(min(max(options.number, 1), 9999)))
+    listing = runs(min(max(options.number, 1), 9999))
+    # Not the rows: they have the prompts.
+    return str(replace(listing, notes=[*map(without_magics, listing.notes)]))
 
 
 def _show(options: Namespace) -> str:
     from nbagent.view.terminal import run_text
 
-    return run_text(_run(options.run).record)
+    record = _run(options.run).record
+    handle = f'nbagent.open_run("{record.id[:8]}")'
+    return run_text(record, advise=partial(without_magics, run=handle))
 
 
 def _export(options: Namespace) -> str | None:

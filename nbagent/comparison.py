@@ -14,7 +14,7 @@ from nbagent.contracts.records import RunRecord, RunSummary
 from nbagent.frames import runs
 from nbagent.run import Run, open_run
 from nbagent.session.frontend import frontend
-from nbagent.session.stores import current_store
+from nbagent.session.stores import store_to_read
 from nbagent.store.dataframes import find_runs, frame_of
 from nbagent.store.schema import SORTED_BY_INDEX
 from nbagent.view.compare import LETTERS, compare_node, compare_text, differences
@@ -144,7 +144,7 @@ def history(
         raise UsageError(f"limit={limit!r} is not valid; expected 1 to {_MAX_RUNS:,}")
     if "store" in filters:
         raise UsageError("history reads this store; nbagent.runs(store=…) reads others")
-    store = current_store()
+    store = store_to_read()
     filters.setdefault("batch", None)
     ids, notes = None, list[str]()
     if search:

@@ -18,7 +18,7 @@ from nbagent.contracts.errors import UsageError, describe_error
 from nbagent.contracts.records import RunRecord
 from nbagent.run import Run
 from nbagent.session.models import list_models
-from nbagent.session.stores import current_store, store_at
+from nbagent.session.stores import store_at, store_to_read
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import to_path
 from nbagent.store import dataframes
@@ -99,7 +99,7 @@ class History:
     def _read(self, name: str, filters: dict[str, Any]) -> DataFrame:
         source: Any = filters.pop("store", None)
         if source is None:
-            source = self._store or current_store()
+            source = self._store or store_to_read()
         is_list = isinstance(source, list | tuple | set)
         source_list = cast("list[Any]", source) if is_list else [source]
         # A store that was named twice is read once.

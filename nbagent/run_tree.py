@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, overload
 
 from nbagent.contracts.records import RunRecord
 from nbagent.session.frontend import frontend
-from nbagent.session.stores import current_store, find_run
+from nbagent.session.stores import find_run, store_to_read
 from nbagent.store.dataframes import frame_of
 from nbagent.store.reader import RunNode
 from nbagent.view.listing import Listing
@@ -141,6 +141,6 @@ def session_tree(session: str | None = None) -> SessionTree:
     Raises:
         UsageError: the session has no run yet.
     """
-    store = current_store()
+    store = store_to_read()
     last = store.load(find_run("last", session=session))
     return SessionTree(last.session, store.tree(last.session), last.id)

@@ -12,7 +12,9 @@ import pytest
 from servers.model_server import ModelServer, Reply
 
 import nbagent
+from nbagent.__main__ import main
 from nbagent.contracts.errors import UsageError
+from nbagent.notebook import reports
 from nbagent.session.project_trust import trust_items
 from nbagent.settings.options import RunOptions, Settings, checked_value
 from nbagent.settings.project_items import allow_item
@@ -197,30 +199,39 @@ def test_a_project_may_tighten_and_not_loosen(case: str, tmp_path: Path) -> None
     assert current_settings().max_turns <= current_settings().max_requests
 
 
-REFUSED = {
-    "allow = ['fs.write']": "'allow' may not be set in a project's file",
-    "base_url = 'https://evil.example'": "'base_url' may not be set in a project's file",
-    'headers = \'{"X-A": "b"}\'': "'headers' may not be set in a project's file",
-    "cassette = 'runs/a.jsonl'": "'cassette' may not be set in a project's file",
-    "tools = ['mcp:evil']": "tools may not name 'mcp:evil'",
-    "tools = 'all'": "tools may not name 'all'",
-    "tools = 'ALL'": "tools may not name 'ALL'",
-    "tools = 'mcp'": "tools may not name 'mcp'",
-    "tools = ['mcp.git']": "tools may not name 'mcp.git'",
-    "tools = ['fs', 'MCP:git']": "tools may not name 'MCP:git'",
-    "tools = ['Mcp.git:x']": "tools may not name 'Mcp.git:x'",
-    "tools = 'fs, evil__run'": "tools may not name 'evil__run'",
-    'tools = ["\\nevil__run"]': "tools may not name '\\nevil__run'",
-    "model = 'local:a.gguf'": "model may not name 'local:a.gguf'",
-    "model = 'LOCAL:a.gguf'": "model may not name 'LOCAL:a.gguf'",
-    "model = 'local'": "model may not name 'local'",
-    "skills = ['.']": "'skills' may not be set in a project's file",
-    "mounts = ['h=~:rw']": "'mounts' may not be set in a project's file",
-    "variables = ['A=b']": "'variables' may not be set in a project's file",
-    "key_variable = 'AWS_SECRET_ACCESS_KEY'": "'key_variable' may not be set in a project's file",
-    "extra_body = '{}'": "'extra_body' may not be set in a project's file",
-    "model = '\t\u00a0local:a.gguf'": "model='\\t\\xa0local:a.gguf' is not valid",
-    'model = "\\u001flocal:a.gguf"': "model='\\x1flocal:a.gguf' is not valid",
+NO = "which a project may not set: it is not used; remove the line from [tool.nbagent]"
+PROGRAM = "which would start a program without your consent: it is not used"
+IGNORED = {
+    "allow = ['fs.write']": f"sets allow, {NO}",
+    "base_url = 'https://evil.example'": f"sets base_url, {NO}",
+    'headers = \'{"X-A": "b"}\'': f"sets headers, {NO}",
+    "cassette = 'runs/a.jsonl'": f"sets cassette, {NO}",
+    "skills = ['.']": f"sets skills, {NO}",
+    "mounts = ['h=~:rw']": f"sets mounts, {NO}",
+    "variables = ['A=b']": f"sets variables, {NO}",
+    "key_variable = 'AWS_SECRET_ACCESS_KEY'": f"sets key_variable, {NO}",
+    "extra_body = '{}'": f"sets extra_body, {NO}",
+    "audit = 'none'": f"sets audit, {NO}",
+    "tools = ['mcp:evil']": f"sets tools 'mcp:evil', {PROGRAM}",
+    "tools = 'all'": f"sets tools 'all', {PROGRAM}",
+    "tools = 'ALL'": f"sets tools 'ALL', {PROGRAM}",
+    "tools = 'mcp'": f"sets tools 'mcp', {PROGRAM}",
+    "tools = ['mcp.git']": f"sets tools 'mcp.git', {PROGRAM}",
+    "tools = ['fs', 'MCP:git']": f"sets tools 'MCP:git', {PROGRAM}",
+    "tools = ['Mcp.git:x']": f"sets tools 'Mcp.git:x', {PROGRAM}",
+    "tools = 'fs, evil__run'": f"sets tools 'evil__run', {PROGRAM}",
+    'tools = ["\\nevil__run"]': f"sets tools '\\nevil__run', {PROGRAM}",
+    "model = 'local:a.gguf'": f"sets model 'local:a.gguf', {PROGRAM}",
+    "model = 'LOCAL:a.gguf'": f"sets model 'LOCAL:a.gguf', {PROGRAM}",
+    "model = 'local'": f"sets model 'local', {PROGRAM}",
+    "model = '\t\u00a0local:a.gguf'": "sets model, which is not valid (expected ",
+    'model = "\\u001flocal:a.gguf"': "sets model, which is not valid (expected ",
+    "temperature = 'warm'": "sets temperature, which is not valid (expected ",
+    "tempratur = 1": "sets 'tempratur', which is no option (did you mean 'temperature'?): it is",
+    "api_key = 'sk-0123456789'": "sets 'api_key', which is no option",
+    '"a\\u001b[2J" = 1': "sets 'a\\x1b[2J', which is no option: it is not used",
+    "allow = ['fs']\nbase_url = 'http://h'": "sets allow and base_url, which a project may not "
+    "set: they are not used; remove the lines from",
 }
 MAY_BE_SET = """model system tools max_turns max_requests max_repeated_failures max_total_tokens
 max_cost_usd
@@ -234,11 +245,48 @@ def test_a_project_may_set_no_option_that_is_not_on_this_list() -> None:
     assert allowed == set(MAY_BE_SET.split())
 
 
-@pytest.mark.parametrize("line", REFUSED)
-def test_a_project_may_not_say_what_reaches_further(tmp_path: Path, line: str) -> None:
-    files(tmp_path, project=line)
-    with pytest.raises(UsageError, match=rf"pyproject\.toml: {re.escape(REFUSED[line])}"):
-        current_settings()
+@pytest.mark.parametrize("lines", IGNORED)
+def test_a_line_that_reaches_further_is_not_used_and_said_once(tmp_path: Path, lines: str) -> None:
+    files(tmp_path)
+    without = setting_origins()
+    files(tmp_path, project=lines, allowed=True)
+    assert setting_origins() == without
+    said = f"pyproject.toml {IGNORED[lines]}"
+    dry, first, second = (
+        nbagent.Agent("offline:demo").dry_run("Go.").run.notices,
+        *(nbagent.Agent("offline:demo").run("Go.").record.notices for _ in range(2)),
+    )
+    assert [said in text for text in dry] == [said in text for text in first] == [True]
+    assert second == ()
+    for report in (str(reports.doctor()), str(reports.config())):
+        assert said in " ".join(report.split())
+        assert "sk-0123456789" not in report
+
+
+STOPPING = {
+    "a broken file": ("[tool.nbagent\n", "cannot be read"),
+    "a rule that is none": ("[tool.nbagent]\ndeny = ['(']\n", "correct or remove the line"),
+    "a limit that is none": ("[tool.nbagent]\nmax_turns = 0\n", "correct or remove the line"),
+    "a misspelt limit": ("[tool.nbagent]\nmax-turn = 2\n", "did you mean 'max_turns'? Correct or"),
+}
+
+
+@pytest.mark.parametrize("case", STOPPING)
+def test_a_limit_or_rule_never_vanishes_and_what_explains_it_still_works(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, way_out = STOPPING[case]
+    nbagent.Agent("offline:demo").run("Go.")
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(UsageError, match=re.escape(way_out)):
+        nbagent.Agent("offline:demo").run("Go.")
+    nbagent.configure(temperature=1)
+    assert way_out in " ".join(str(reports.config()).split())
+    capsys.readouterr()
+    for command in (["doctor"], ["trust"], ["runs"], ["show"]):
+        assert main(command) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert (way_out in printed) == (command[0] in ("doctor", "trust")), printed
 
 
 def test_what_is_mine_is_not_sent_to_a_server_that_a_project_chooses(

@@ -115,6 +115,9 @@ class NotebookFrontend(Frontend):
         if (shell := get_ipython()) is not None:
             shell.user_ns[name] = handle
 
+    def advise(self, text: str) -> str:
+        return text
+
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
         """Open a view: none for `quiet`, plain text for `raw`, else by the front end."""
         _note_shown(run.id)

@@ -28,7 +28,7 @@ _BASICS = _Topic(
         *("model", "tools", "system", "continue_run", "into", "output", "max_turns"),
         *("max_cost_usd", "dry_run", "help"),
     ),
-    ("tools", "models", "show", "resume", "stop", "config", "doctor", "help"),
+    ("tools", "models", "show", "resume", "stop", "config", "trust", "doctor", "help"),
 )
 """What everybody needs."""
 _SPECIAL = {

@@ -31,12 +31,18 @@ from nbagent.session.active_run import active_runs
 from nbagent.session.approval import PolicyRules, session_grants
 from nbagent.session.frontend import frontend
 from nbagent.session.models import list_models
-from nbagent.session.stores import current_store
+from nbagent.session.project_trust import ignored_text, project_file_facts
+from nbagent.session.stores import current_store, has_store, store_to_read
 from nbagent.session.tool_hosts import open_run_tools
 from nbagent.session.trust_question import trust_line
 from nbagent.settings.options import RunOptions, Settings
 from nbagent.settings.project_file import PROJECT_FILE
-from nbagent.settings.sources import Origin, current_settings, setting_origins
+from nbagent.settings.sources import (
+    Origin,
+    current_settings,
+    project_file_error,
+    setting_origins,
+)
 from nbagent.settings.types import Tools
 from nbagent.store.audit import FILE_NAME as AUDIT_FILE
 from nbagent.store.audit import verify_audit
@@ -67,7 +73,7 @@ def doctor() -> Listing:
         *kernel.kernel_facts().items(),
         *(("installation", problem) for problem in installation_problems()),
     ]
-    for facts in (_model, _keys, _files, _store):
+    for facts in (_model, _keys, _files, _project_file, _store):
         try:
             rows.extend(facts())
         except NbagentError as error:
@@ -82,11 +88,19 @@ def _version(name: str) -> str:
         return "(not installed)"
 
 
+def _project_file() -> Iterator[Row]:
+    """What the project's file sets and does not count."""
+    for fact in project_file_facts():
+        yield "project file", fact
+
+
 def _model() -> Iterator[Row]:
     """The model of a cell without --model, and why."""
-    settings = current_settings()
+    without_project = bool(project_file_error())
+    settings = current_settings(without_project=without_project)
     if settings.model is not None:
-        model, why = with_provider(settings.model), f"set by {setting_origins()['model'].source}"
+        origins = setting_origins(without_project=without_project)
+        model, why = with_provider(settings.model), f"set by {origins['model'].source}"
     else:
         choice = choose_default_model(os.environ, settings.base_url)
         model, why = choice.model_id, choice.why
@@ -111,7 +125,7 @@ def _keys() -> Iterator[Row]:
 
 def _files() -> Iterator[Row]:
     """Mounts of tools, and the isolation of scripts."""
-    settings = current_settings()
+    settings = current_settings(without_project=bool(project_file_error()))
     isolation = isolation_level(settings.isolation)
     mounts = ["@project (the folder where the kernel started)", *settings.mounts]
     yield "files", ", ".join(mounts)
@@ -121,6 +135,10 @@ def _files() -> Iterator[Row]:
 
 
 def _store() -> Iterator[Row]:
+    if not has_store():  # to look creates none
+        yield "store", f"none yet: {current_home().folder}"
+        yield "trust", trust_line()
+        return
     store = current_store()
     counts = [pluralize(n, name[:-1].replace("_", " ")) for name, n in store.counts().items()]
     size, empty = store.database.sizes()
@@ -285,9 +303,11 @@ def runs(limit: int) -> Listing:
             run.model,
             one_line(run.prompt, 48),
         )
-        for run in current_store().runs(limit=limit)
+        for run in store_to_read().runs(limit=limit)
     ]
     notes = [] if rows else ["no runs yet: run a cell with %%agent"]
+    if current_home().is_own and not has_store():
+        notes.append("there is no store yet; the first run creates one")
     if not current_home().is_own:
         notes.append(f"note: {trust_line()}")
     heads = ("run", "name", "began", "state", "model", "prompt")
@@ -346,13 +366,15 @@ def approvals() -> Listing:
 
 def config() -> Listing:
     """List every setting, its value and its source."""
-    table = Settings.rows()
+    table, error = Settings.rows(), project_file_error()
     rows = [
         (name, "not set" if o.value is None else repr(table[name].redacted(o.value)), _set_by(o))
-        for name, o in setting_origins().items()
+        for name, o in setting_origins(without_project=bool(error)).items()
     ]
-    note = "%agent config NAME=VALUE sets one for this kernel, NAME= resets it"
-    return Listing(columns=("setting", "value", "set by"), rows=rows, notes=[note])
+    notes = ["%agent config NAME=VALUE sets one for this kernel, NAME= resets it"]
+    if not_used := f"no run starts: {error}" if error else ignored_text():
+        notes.append(f"note: {not_used}")
+    return Listing(columns=("setting", "value", "set by"), rows=rows, notes=notes)
 
 
 def _set_by(origin: Origin) -> str:

@@ -18,6 +18,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import Capture, RunCode
 from nbagent.runtime import Pump, RunTask
 from nbagent.settings.options import RunOptions
+from nbagent.view.advice import without_magics
 from nbagent.view.node import Node
 
 if TYPE_CHECKING:
@@ -151,8 +152,12 @@ class Frontend:
         if options.quiet:
             return None
         if options.echo is None and _is_terminal(sys.stdout):
-            return CallLines(self.input_prompt() is not None)
-        return self.printer() if options.echo else NoticePrinter()
+            return CallLines(self.input_prompt() is not None, self.advise)
+        return self.printer() if options.echo else NoticePrinter(self.advise)
+
+    def advise(self, text: str) -> str:
+        """Change an advice to what a person can do here: a script has no magics."""
+        return without_magics(text)
 
     def open_batch(self, progress: BatchProgress, controls: BatchControls) -> BatchView | None:
         """Open a view of a new batch, in the thread that starts it; None if no view is wanted."""
@@ -172,7 +177,9 @@ class Frontend:
         from nbagent.view.terminal import PlainPrinter
 
         write, asks = sys.stdout.write, self.input_prompt() is not None
-        return PlainPrinter(write, asked_by_input=asks, renders=sys.stdout.isatty())
+        return PlainPrinter(
+            write, asked_by_input=asks, renders=sys.stdout.isatty(), advise=self.advise
+        )
 
     def show(self, run: RunRecord) -> bool:
         """Show a run that is not shown yet; False if this process shows nothing."""
@@ -205,11 +212,18 @@ class LineFrontend(Frontend):
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink | None:
         return None if options.quiet else self.printer()
 
+    def advise(self, text: str) -> str:
+        return text
+
 
 class NoticePrinter:
     """Prints notices of a run to stderr if no view shows it."""
 
     name = "stderr"
+
+    def __init__(self, advise: Callable[[str], str] = str) -> None:
+        """Print notices as `advise` changes them."""
+        self._advise = advise
 
     def handle(self, event: Event) -> None:
         if isinstance(event, RunStarted):
@@ -219,7 +233,7 @@ class NoticePrinter:
             self.print_line(event.text)
 
     def print_line(self, text: str) -> None:
-        print(f"nbagent: {text}", file=sys.stderr)
+        print(f"nbagent: {self._advise(text)}", file=sys.stderr)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -230,7 +244,8 @@ class CallLines(NoticePrinter):
 
     name = "calls in the terminal"
 
-    def __init__(self, asked_by_input: bool) -> None:
+    def __init__(self, asked_by_input: bool, advise: Callable[[str], str]) -> None:
+        super().__init__(advise)
         from nbagent.view.terminal import CallPrinter
 
         self._calls = CallPrinter(sys.stdout.write, asked_by_input=asked_by_input)

@@ -12,13 +12,23 @@ from contextlib import suppress
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.settings.project_file import PROJECT_FILE
 from nbagent.settings.project_items import current_state
-from nbagent.settings.sources import project_file_items, project_folder, unused_project_items
+from nbagent.settings.sources import (
+    ignored_project_lines,
+    project_file_error,
+    project_file_items,
+    project_folder,
+    unused_project_items,
+)
 from nbagent.settings.trust import TrustItem
 from nbagent.workflow.agents import find_agents, load_agent
 from nbagent.workflow.graph import AgentSpec
 
+_MAX_NAMES = 20
+_MAX_PARTS = 5
 _reported: set[TrustItem] = set()
 """Items that a notice of this process named as left out. Each is named once."""
+_reported_texts: set[str] = set()
+"""Notices of this process about lines that are never used. Each is given once."""
 _left_out: dict[str, TrustItem] = {}
 """Models of agents that a run of this process left out, by name: their files may be anywhere."""
 
@@ -27,19 +37,18 @@ def trust_items() -> list[TrustItem]:
     """List everything that the files of the project would set or start if the person allowed it.
 
     Packages, and agents named by their path, may be anywhere: their models are listed after a run
-    left them out.
-
-    Raises:
-        UsageError: the project's pyproject.toml is not valid.
+    left them out. A pyproject.toml that cannot be read has none; `project_file_error` says why.
     """
     agents = {item.name: item for item in _agent_items()}
+    settings = [] if project_file_error() else project_file_items()
     # A file of the project may have changed since a run left out its model.
-    return [*project_file_items(), *_server_items(), *(_left_out | agents).values()]
+    return [*settings, *_server_items(), *(_left_out | agents).values()]
 
 
 def forget_reported_items() -> None:
     """Forget which items were reported. For tests."""
     _reported.clear()
+    _reported_texts.clear()
     _left_out.clear()
 
 
@@ -91,9 +100,12 @@ def settings_notices(*, report: bool) -> list[str]:
     items = [item for item in unused_project_items() if item not in _reported]
     if report:
         _reported.update(items)
-    changed = [item for item in items if current_state(item).status == "changed"]
-    new = [item for item in items if item not in changed]
+    new, changed = _new_and_changed(items)
     notices: list[str] = []
+    if (ignored := ignored_text()) and ignored not in _reported_texts:
+        notices.append(ignored)
+        if report:
+            _reported_texts.add(ignored)
     if new:
         they, them = ("it is", "it") if len(new) == 1 else ("they are", "them")
         notices.append(
@@ -109,6 +121,50 @@ def settings_notices(*, report: bool) -> list[str]:
     return notices
 
 
+def ignored_text() -> str:
+    """Say which lines of the project's file are never used, and why; empty if there are none."""
+    by_reason: dict[str, list[str]] = {}
+    for line in ignored_project_lines():
+        by_reason.setdefault(line.why, []).append(line.shown)
+    parts = [f"{_joined(names)}, which {why}" for why, names in [*by_reason.items()][:_MAX_PARTS]]
+    if not parts:
+        return ""
+    rest = len(by_reason) - len(parts)
+    more = f"; and lines of {rest} more kinds" if rest else ""
+    is_one = sum(map(len, by_reason.values())) == 1
+    they, lines = ("it is", "the line") if is_one else ("they are", "the lines")
+    return (
+        f"{PROJECT_FILE} sets {'; '.join(parts)}{more}: {they} not used; remove {lines} from "
+        "[tool.nbagent]"
+    )
+
+
+def project_file_facts() -> list[str]:
+    """Say what of the project's file does not count now, each time; nothing if all of it does."""
+    if error := project_file_error():
+        return [f"no run starts: {error}"]
+    new, changed = _new_and_changed(unused_project_items())
+    facts = [
+        f"sets {_names(new)}; not used (`%agent trust`)" if new else "",
+        f"changed {_names(changed)} since you allowed it; not used (`%agent trust`)"
+        if changed
+        else "",
+        ignored_text(),
+    ]
+    return [fact for fact in facts if fact]
+
+
+def _new_and_changed(items: Sequence[TrustItem]) -> tuple[list[TrustItem], list[TrustItem]]:
+    changed = [item for item in items if current_state(item).status == "changed"]
+    return [item for item in items if item not in changed], changed
+
+
 def _names(items: Sequence[TrustItem]) -> str:
-    names = [item.name.removeprefix(f"{PROJECT_FILE}: ") for item in items]
+    return _joined([item.name.removeprefix(f"{PROJECT_FILE}: ") for item in items])
+
+
+def _joined(names: Sequence[str]) -> str:
+    """`a, b and c`, of many names the first ones."""
+    if len(names) > _MAX_NAMES:
+        names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES} more"]
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -9,6 +9,7 @@ import atexit
 import os
 import threading
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,29 @@ def current_store() -> Store:
         _announced.add(home.folder)
         _notices[store] = stranger_notice(home, stand_in)
     return store
+
+
+def store_to_read() -> Store:
+    """The store that runs are kept in, to look at: an empty one in memory while there is none.
+
+    To look creates nothing.
+    """
+    return current_store() if has_store() else _empty_store()
+
+
+def has_store() -> bool:
+    """True if a run was kept in the store, or if its folder cannot hold one."""
+    folder = writing_folder()
+    if folder in _stores or os.path.lexists(folder / FILE_NAME):
+        return True
+    there = next((p for p in (folder, *folder.parents) if os.path.lexists(p)), folder)
+    # `current_store` says then that nothing can be kept, and creates nothing either.
+    return not (os.path.isdir(there) and os.access(there, os.W_OK))
+
+
+@cache
+def _empty_store() -> Store:
+    return Store.memory()
 
 
 def store_at(path: str | os.PathLike[str]) -> Store:
@@ -184,6 +208,9 @@ def close_stores() -> None:
         store.close()
     for known in (_stores, _strangers, _last_run_ids, _notices):
         known.clear()
+    if _empty_store.cache_info().currsize:
+        _empty_store().close()
+        _empty_store.cache_clear()
     _announced.clear()
     forget_homes()
 
@@ -201,7 +228,7 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     reference: Any = ref
     if not isinstance(reference, str):
         raise UsageError(f'{ref!r} is not a run; give "last", its name or the start of its id')
-    store = current_store()
+    store = store_to_read()
     if ref != "last":
         try:
             return store.find(ref)
@@ -251,6 +278,7 @@ def _after_fork_in_child() -> None:
     _after_fork()
     _stores.clear()  # the leases are the parent's
     _strangers.clear()
+    _empty_store.cache_clear()
     _last_run_ids.clear()
 
 

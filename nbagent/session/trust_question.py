@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nbagent import runtime
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.session.active_run import active_runs
 from nbagent.session.frontend import frontend
-from nbagent.session.project_trust import trust_items
-from nbagent.session.stores import current_store, drop_store, take_over_store
+from nbagent.session.project_trust import ignored_text, trust_items
+from nbagent.session.stores import current_store, drop_store, has_store, take_over_store
 from nbagent.settings.project_items import allow_item, current_state, disallow_item
-from nbagent.settings.sources import project_folder, store_home
+from nbagent.settings.sources import project_file_error, project_folder, store_home
 from nbagent.settings.trust import (
     FolderEntry,
     TrustItem,
@@ -29,28 +29,42 @@ from nbagent.settings.trust import (
     replace_entry,
 )
 from nbagent.store.database import FILE_NAME, read_facts
-from nbagent.store.home import StoreHome, current_home, not_lasting, short_path, stand_in_of
+from nbagent.store.home import (
+    StoreHome,
+    current_home,
+    not_lasting,
+    short_path,
+    stand_in_of,
+    useless_trusted_paths,
+)
 from nbagent.store.record_cells import from_us
 from nbagent.view.text_format import format_start, pluralize
 
 _WITHOUT_PERSON = (
-    "nobody can answer here; use %agent trust in a notebook with a front end, or `python -m "
-    "nbagent trust` in a terminal. Jobs without a person set NBAGENT_HOME to a folder of their "
+    "nobody can answer here: the question needs a notebook with a front end, or a terminal "
+    "(`python -m nbagent trust`). Jobs without a person set NBAGENT_HOME to a folder of their "
     "own, or NBAGENT_TRUST to the folders whose store they trust"
 )
 
 
 def trust_line() -> str:
     """Say whether the store is the person's own, and why not, in one line."""
-    home = current_home()
+    return ". ".join(filter(None, (_store_trust(current_home()), useless_trusted_paths())))
+
+
+def _store_trust(home: StoreHome) -> str:
+    where = short_path(home.folder)
     if not home.is_own:
-        where = short_path(home.folder)
         return (
             f"the store in {where} is not yours: {home.why_not}; runs are kept in "
             f"{short_path(stand_in_of(home.folder))}. `%agent trust` takes it over"
         )
     rest = not_lasting(home.folder)
-    return f"the store is yours ({_proof(home)}){f'. {rest}' if rest else ''}"
+    if has_store():
+        text = f"the store is yours ({_proof(home)})"
+    else:
+        text = f"there is no store yet; the first run creates one in {where} that is yours"
+    return f"{text}. {rest}" if rest else text
 
 
 def _proof(home: StoreHome) -> str:
@@ -72,27 +86,51 @@ def ask_for_trust(show: Callable[[str], None]) -> str:
         UsageError: there is nobody to ask, or the decision cannot be written.
         StoreError: the store cannot be taken over.
     """
-    home = current_home()
-    items = [item for item in trust_items() if current_state(item).status != "allowed"]
+    if runtime.inside_a_tool() or runtime.on_engine_thread():
+        raise UsageError("%agent trust asks a person, so it cannot be used inside a tool call")
+    home, all_items = current_home(), trust_items()
+    items = [item for item in all_items if current_state(item).status != "allowed"]
     if not home.is_own and os.path.islink(store_home()):
         raise UsageError(
             f"{store_home()} is a link; set NBAGENT_HOME to {os.path.realpath(store_home())} "
             "before the kernel starts to use the store there, or delete the link"
         )
+    notes = _notes(home, [item for item in all_items if item not in items])
     if home.is_own and not items:
-        return f"{trust_line()}. There is nothing to ask."
-    _require_person()
+        return "\n".join([f"{trust_line()}. There is nothing to ask.", *notes])
+    _require_no_run()
+    if frontend().input_prompt() is None:
+        # To look needs nobody.
+        show("\n".join([*_descriptions(home, items), *notes]))
+        raise UsageError(_WITHOUT_PERSON)
     lines: list[str] = []
+    descriptions = iter(_descriptions(home, items))
     if not home.is_own:
-        show(_describe_store(home))
+        show(next(descriptions))
         if _says_yes("Take over this store with all its runs? [y/N] "):
             lines.append(take_over(home))
         else:
             lines.append(f"{short_path(home.folder)} stays as it is.")
     for item in items:
-        show(_describe_item(item, current_state(item).previous))
+        show(next(descriptions))
         lines.append(_decide_item(item, _says_yes(f"Allow {item.name}? [y/N] ")))
-    return "\n".join(lines)
+    return "\n".join([*lines, *notes])
+
+
+def _descriptions(home: StoreHome, items: Sequence[TrustItem]) -> list[str]:
+    """Describe each part that is asked about."""
+    store = [] if home.is_own else [_describe_store(home)]
+    return [*store, *(_describe_item(item, current_state(item).previous) for item in items)]
+
+
+def _notes(home: StoreHome, allowed: Sequence[TrustItem]) -> list[str]:
+    """What is decided already, and what is never used."""
+    error = project_file_error()
+    return [
+        *(f"Allowed: {item.name}\n{_indented(item.text)}" for item in allowed),
+        *filter(None, [f"No run starts here: {error}" if error else ignored_text()]),
+        *([] if home.is_own else filter(None, [useless_trusted_paths()])),
+    ]
 
 
 def take_over(home: StoreHome) -> str:
@@ -111,13 +149,21 @@ def take_over(home: StoreHome) -> str:
         ) from None
     drop_store(home.folder)
     stand_in = stand_in_of(home.folder)
-    kept = (
+    note = (
         f" Runs that were made meanwhile stay in {short_path(stand_in)}; "
         f"nbagent.runs(store={str(stand_in)!r}) reads them."
-        if (stand_in / FILE_NAME).is_file()
+        if _has_runs(stand_in)
         else ""
     )
-    return f"{short_path(home.folder)} is your store now, with {with_runs}.{kept}"
+    return f"{short_path(home.folder)} is your store now, with {with_runs}.{note}"
+
+
+def _has_runs(folder: Path) -> bool:
+    try:
+        facts = read_facts(folder / FILE_NAME, count=True)
+    except (NbagentError, OSError):
+        return True  # perhaps
+    return facts is not None and facts.runs > 0
 
 
 def revoke_trust() -> str:
@@ -143,10 +189,16 @@ def revoke_trust() -> str:
     drop_store(home.folder)
     if not folders:
         return "there was nothing to take back: you allowed nothing in this folder"
-    return (
-        f"took back what you allowed in {', '.join(map(short_path, folders))}. The runs stay there "
-        "and can be read; new ones are kept in your data folder."
+    # Of a project and the store in it the project is named.
+    names = dict.fromkeys(
+        short_path(folder.parent if folder == home.folder else folder) for folder in folders
     )
+    note = (
+        " Its runs stay there and can be read; new ones are kept in your data folder."
+        if home.folder in folders and not current_home().is_own
+        else ""
+    )
+    return f"took back what you allowed in {', '.join(names)}.{note}"
 
 
 def _entry_name(folder: Path) -> str:
@@ -154,14 +206,6 @@ def _entry_name(folder: Path) -> str:
         return f"your entry {short_path(entry_file(folder))}"
     except RuntimeError:
         return "your entry of this folder, without a home folder,"
-
-
-def _require_person() -> None:
-    if runtime.inside_a_tool() or runtime.on_engine_thread():
-        raise UsageError("%agent trust asks a person, so it cannot be used inside a tool call")
-    _require_no_run()
-    if frontend().input_prompt() is None:
-        raise UsageError(_WITHOUT_PERSON)
 
 
 def _require_no_run() -> None:

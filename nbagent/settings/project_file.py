@@ -2,7 +2,9 @@
 
 Limits and rules that tighten apply. A value that chooses (model, tools, system prompt, session, …)
 applies only if the person allowed exactly this value; otherwise it is left out. Everything that
-could reach another server, key or file, start a program or loosen a rule is an error.
+could reach another server, key or file, start a program or loosen a rule is ignored, and named: a
+stranger's file must not stop a person's kernel. Only a limit or rule that cannot be understood, and
+a file that cannot be read, are errors: one's own `deny` must not vanish by a typing error.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -17,12 +20,23 @@ from typing import Any, cast
 from nbagent.contracts.built_in_hosts import built_in_host
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
-from nbagent.settings.options import Settings, checked_value
+from nbagent.settings.options import Option, Settings, checked_value
 from nbagent.settings.project_items import readable
 from nbagent.settings.trust import TrustItem, entry_of
 
 PROJECT_FILE = "pyproject.toml"
 _MAX_FILE_BYTES = 5_000_000
+_MAX_REASON_CHARS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredLine:
+    """A line of a project's file that is never used, and cannot be allowed."""
+
+    shown: str
+    """The option, and its value if that is the reason."""
+    why: str
+    """The end of "it sets …, which"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +47,8 @@ class ProjectTable:
     """Values that apply: they tighten, or the person allowed them."""
     items: Mapping[str, TrustItem] = field(default_factory=dict[str, TrustItem])
     """Values that need to be allowed, by option name."""
+    ignored: tuple[IgnoredLine, ...] = ()
+    """Lines that are never used."""
 
     @property
     def not_allowed(self) -> dict[str, TrustItem]:
@@ -41,29 +57,29 @@ class ProjectTable:
 
 
 def read_project_table(start: Path) -> ProjectTable:
-    """Read the nearest pyproject.toml. Raises UsageError if it sets what a project may not set.
+    """Read the nearest pyproject.toml.
 
     The nearest file counts even without a table of ours: the folders above are other projects.
+
+    Raises:
+        UsageError: the file cannot be read, or a limit or rule in it is not valid.
     """
     files = (folder / PROJECT_FILE for folder in (start, *start.parents))
     file = next((file for file in files if file.is_file()), None)
     table = _table_of(file) if file else {}
     if file is None or not table:
         return ProjectTable()
-    rows = {name: Settings.row(name, PROJECT_FILE) for name in table}
-    for name, row in rows.items():
-        if row.project == "no":
-            raise UsageError(
-                f"{PROJECT_FILE}: {name!r} may not be set in a project's file, because the author "
-                "of the project would decide about your machine, your key and your prompts; use "
-                f"nbagent.configure({name}=…), {row.variables[-1]} or your own settings.toml"
-            )
-    values = checked_table(table, PROJECT_FILE)
-    _refuse_programs(values)
+    values, ignored = dict[str, Any](), list[IgnoredLine]()
+    for name, value in table.items():
+        checked = _checked_line(name, value)
+        if isinstance(checked, IgnoredLine):
+            ignored.append(checked)
+        else:
+            values[name] = checked
     items = {
         name: TrustItem(f"{PROJECT_FILE}: {name}", readable(value), file.parent)
         for name, value in values.items()
-        if rows[name].project == "ask" and value is not None
+        if Settings.rows()[name].project == "ask"
     }
     entry = entry_of(file.parent) if items else None
     applied = {
@@ -71,7 +87,53 @@ def read_project_table(start: Path) -> ProjectTable:
         for name, value in values.items()
         if name not in items or (entry and entry.allows(items[name]))
     }
-    return ProjectTable(applied, items)
+    return ProjectTable(applied, items, tuple(ignored))
+
+
+def _checked_line(name: str, value: Any) -> Any:
+    """The value that a line sets, or why the line is ignored.
+
+    Raises UsageError for a limit or rule that is not valid.
+    """
+    row = Settings.rows().get(name)
+    if row is None:
+        return _unknown_line(name)
+    if row.project == "no":
+        return IgnoredLine(name, "a project may not set")
+    try:
+        checked = row.checked(value, PROJECT_FILE)
+    except UsageError as error:
+        if row.project == "tighten":
+            reason = error.message.removeprefix(f"{PROJECT_FILE}: {name}")
+            reason = f"{name}{'' if reason.startswith('=') else ': '}{reason}"
+            raise UsageError(f"{PROJECT_FILE}: {reason}; correct or remove the line") from None
+        return IgnoredLine(name, f"is not valid ({_without_location(error, row)})")
+    if word := _started_program(name, checked):
+        return IgnoredLine(f"{name} {_short(word)}", "would start a program without your consent")
+    return checked
+
+
+def _unknown_line(name: str) -> IgnoredLine:
+    """Ignore an unknown name. Raises UsageError if it may be a misspelt limit or rule."""
+    nearest = get_close_matches(name.replace("-", "_").lower(), Settings.rows(), n=1)
+    if nearest and Settings.rows()[nearest[0]].project == "tighten":
+        raise UsageError(
+            f"{PROJECT_FILE}: unknown option {_short(name)}; did you mean {nearest[0]!r}? Correct "
+            "or remove the line"
+        )
+    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    return IgnoredLine(_short(name), f"is no option{hint}")
+
+
+def _without_location(error: UsageError, row: Option[Any]) -> str:
+    text = " ".join(error.message.removeprefix(f"{PROJECT_FILE}: {row.name}").split())
+    text = text.partition(" is not valid; ")[2] or text
+    return text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]}…"
+
+
+def _short(text: str) -> str:
+    """A text of the file as a person reads it: nothing invisible, and not long."""
+    return repr(text if len(text) <= 60 else f"{text[:60]}…")
 
 
 def _table_of(file: Path) -> dict[str, Any]:
@@ -83,17 +145,14 @@ def _table_of(file: Path) -> dict[str, Any]:
     return table
 
 
-def _refuse_programs(values: Mapping[str, Any]) -> None:
-    """Raise UsageError for values that start a program: nobody is asked before a run uses them."""
-    for name, starts in (("tools", _names_server), ("model", _is_local_model)):
-        value: Any = values.get(name, ())
-        for word in cast("tuple[str, ...]", (value,) if isinstance(value, str) else value):
-            # In any case of letters: nobody should have to know which spellings are resolved.
-            if starts(word.casefold()):
-                raise UsageError(
-                    f"{PROJECT_FILE}: {name} may not name {word!r}, because it would start a "
-                    f"program without your consent; use the line or nbagent.configure({name}=…)"
-                )
+def _started_program(name: str, value: Any) -> str:
+    """The word of a value that starts a program, as nobody is asked before a run uses it; or ""."""
+    starts = {"tools": _names_server, "model": _is_local_model}.get(name)
+    if starts is None:
+        return ""
+    words = cast("tuple[str, ...]", (value,) if isinstance(value, str) else value)
+    # In any case of letters: nobody should have to know which spellings are resolved.
+    return next((word for word in words if starts(word.casefold())), "")
 
 
 def _names_server(word: str) -> bool:

@@ -19,6 +19,8 @@ from nbagent.contracts.secrets import redact_json, register_environment
 from nbagent.settings.options import Option, RunOptions, Settings, checked_value
 from nbagent.settings.project_file import (
     PROJECT_FILE,
+    IgnoredLine,
+    ProjectTable,
     checked_table,
     read_project_table,
     read_toml,
@@ -52,18 +54,24 @@ def configure(**values: Any) -> None:
     now = before | {name: checked_value(name, value) for name, value in values.items()}
     _configured = {name: value for name, value in now.items() if value is not None}
     try:
-        current_settings()  # two valid values may exclude each other; better now than at a run
+        # Two valid values may exclude each other; better now than at a run.
+        current_settings(without_project=project_file_error() != "")
     except UsageError:
         _configured = before
         raise
 
 
-def current_settings() -> Settings:
-    """Return the settings that apply now."""
+def current_settings(*, without_project: bool = False) -> Settings:
+    """Return the settings that apply now.
+
+    Args:
+        without_project: True leaves out the project's file, to report on settings although it
+            cannot be read. A run never does: its limits and rules would be missing.
+    """
     override = _override.get()
     if override is not None:
         return override
-    sources = setting_origins()
+    sources = setting_origins(without_project=without_project)
     values = {name: origin.value for name, origin in sources.items()}
     if sources["max_turns"].source == "default" or PROJECT_FILE in sources["max_requests"].source:
         # If only max_requests was lowered, lower max_turns to it. A project that lowers it must not
@@ -83,9 +91,9 @@ def settings_override(settings: Settings) -> Generator[None]:
         _override.reset(token)
 
 
-def setting_origins() -> dict[str, Origin]:
+def setting_origins(*, without_project: bool = False) -> dict[str, Origin]:
     """Return the value and source of every setting, by name."""
-    table = read_project_table(_working_folder())
+    table = ProjectTable() if without_project else read_project_table(_working_folder())
     project, not_allowed = table.values, table.not_allowed
     sources: dict[str, Origin] = {}
     # Later sources override earlier ones.
@@ -126,6 +134,20 @@ def unused_project_items() -> list[TrustItem]:
 def project_file_items() -> list[TrustItem]:
     """Return all items of the project's file that the person can allow."""
     return list(read_project_table(_working_folder()).items.values())
+
+
+def ignored_project_lines() -> tuple[IgnoredLine, ...]:
+    """Return the lines of the project's file that are never used."""
+    return () if _override.get() is not None else read_project_table(_working_folder()).ignored
+
+
+def project_file_error() -> str:
+    """Return why no run can start with the project's file; empty if one can."""
+    try:
+        read_project_table(_working_folder())
+    except UsageError as error:
+        return error.message
+    return ""
 
 
 def _drop_server_settings(

@@ -70,7 +70,7 @@ from nbagent.files.opening import (
 )
 from nbagent.settings.sources import to_path
 from nbagent.store.file_lock import locked
-from nbagent.store.home import writing_folder
+from nbagent.store.home import current_home, writing_folder
 
 FILE_NAME = "audit.jsonl"
 _MAX_LINE_BYTES = 200_000
@@ -274,6 +274,17 @@ class AuditReport:
         return f"audit passed: {self.lines:,} lines of {self.path}, last hash {self.last_sha}"
 
 
+def _log_elsewhere(path: object) -> str:
+    """The end of an error: the log that is in a store that is not the person's own."""
+    home = current_home()
+    if path is not None or home.is_own or not os.path.isfile(home.folder / FILE_NAME):
+        return ""
+    return (
+        f". {home.folder} has a log, but its store is not yours; "
+        f"nbagent.verify_audit({str(home.folder)!r}) checks it"
+    )
+
+
 def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
     """Check the audit log: find lines that were changed, deleted, inserted, moved or cut off.
 
@@ -296,7 +307,7 @@ def verify_audit(path: str | os.PathLike[str] | None = None) -> AuditReport:
     if not stored_head and not os.path.isfile(log):
         raise UsageError(
             f"there is no audit log at {log}; the first run with tools starts one in the folder of "
-            "its store, unless the setting audit is 'none' or 'outside'"
+            f"its store, unless the setting audit is 'none' or 'outside'{_log_elsewhere(path)}"
         )
     before = head = Head()
     why = ""

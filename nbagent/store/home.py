@@ -184,7 +184,10 @@ def _difference(folder: Path, entry_id: str, store_id: str) -> str:
     other = folder_with(store_id)
     if other is not None and other != str(folder):
         return f"it is the store of {other}, so the folder was moved or copied"
-    return "it has no entry of yours, such as in a clone, or if an earlier nbagent wrote it"
+    return (
+        "it has no entry of yours (a clone, a store of an earlier nbagent, or trust that you took "
+        "back)"
+    )
 
 
 def _is_chosen(folder: Path) -> bool:
@@ -192,12 +195,28 @@ def _is_chosen(folder: Path) -> bool:
     chosen = os.environ.get("NBAGENT_HOME")
     if chosen and os.path.realpath(to_path(chosen, "NBAGENT_HOME")) == str(folder):
         return True
-    trusted = os.environ.get("NBAGENT_TRUST", "").split(os.pathsep)
     # Not a relative path: an empty or a relative one would trust every working folder.
-    paths = (os.path.expanduser(path.strip()) for path in trusted)
     return any(
-        folder.is_relative_to(os.path.realpath(path)) for path in paths if os.path.isabs(path)
+        folder.is_relative_to(os.path.realpath(path))
+        for path in _trusted_paths()
+        if os.path.isabs(path)
     )
+
+
+def _trusted_paths() -> list[str]:
+    """The paths that NBAGENT_TRUST names."""
+    paths = (path.strip() for path in os.environ.get("NBAGENT_TRUST", "").split(os.pathsep))
+    return [os.path.expanduser(path) for path in paths if path]
+
+
+def useless_trusted_paths() -> str:
+    """Say which paths of NBAGENT_TRUST name no folder; empty if all do."""
+    problems = [
+        f"{path!r} is {'no folder' if os.path.isabs(path) else 'not an absolute path'}"
+        for path in _trusted_paths()
+        if not os.path.isdir(path) or not os.path.isabs(path)
+    ]
+    return f"NBAGENT_TRUST: {', '.join(problems)}, so it trusts nothing" if problems else ""
 
 
 def _seal(folder: Path) -> _Seal:

@@ -32,8 +32,11 @@ _REASON_CHARS = 300
 _PROMPT_CHARS = 200
 
 
-def run_text(run: RunRecord) -> str:
-    """Print a run as text: head, prompt, a line for each turn, the answer, the end."""
+def run_text(run: RunRecord, *, advise: Callable[[str], str] = str) -> str:
+    """Print a run as text: head, prompt, a line for each turn, the answer, the end.
+
+    `advise` changes advice to what can be done where it is printed.
+    """
     lines = [_state(run, f"{sanitize_value(run.model)} · "), run_facts.offline_notice(run)]
     prompt = one_line(sanitize_prose(run.prompt), _PROMPT_CHARS)
     lines.append(prompt and f"> {prompt}")
@@ -42,12 +45,12 @@ def run_text(run: RunRecord) -> str:
         numbers = f"  ({run_facts.turn_numbers(turn)})" if turn.duration_ms else ""
         lines.append(f"{turn.id}  {summary or 'no text'}{numbers}")
         lines += [f"     {note}" for note in _turn_notes(turn)]
-    lines += [f"note: {note}" for note in run_facts.run_notes(run)]
+    lines += [f"note: {advise(note)}" for note in run_facts.run_notes(run)]
     lines = [text for text in lines if text]
     if answer := run_facts.answering_turn(run):
         note = run_status.answer_note(run)
         lines += ["", *([f"({note})"] if note else []), sanitize_prose(answer.text).rstrip(), ""]
-    return "\n".join([*lines, *_end(run)])
+    return "\n".join([*lines, *map(advise, _end(run))])
 
 
 def _state(run: RunRecord, model: str = "") -> str:
@@ -153,10 +156,19 @@ class PlainPrinter(CallPrinter):
     name = "terminal"
 
     def __init__(
-        self, write: Callable[[str], object], *, asked_by_input: bool = False, renders: bool = False
+        self,
+        write: Callable[[str], object],
+        *,
+        asked_by_input: bool = False,
+        renders: bool = False,
+        advise: Callable[[str], str] = str,
     ) -> None:
-        """Print by `write`; see `CallPrinter`. `renders` renders Markdown by `rich` if it can."""
+        """Print by `write`; see `CallPrinter`. `renders` renders Markdown by `rich` if it can.
+
+        `advise` changes advice to what can be done where it is printed.
+        """
         super().__init__(write, asked_by_input=asked_by_input)
+        self._advise = advise
         self._renders = renders and find_spec("rich") is not None
         self._open = ""
         """Kind of the unfinished last line: `text`, `reasoning`, or empty if there is none."""
@@ -175,7 +187,8 @@ class PlainPrinter(CallPrinter):
             case events.ReasoningDelta(turn_id=turn_id, text=text):
                 self._stream_piece("reasoning", turn_id, text)
             case events.Notice(level=level, text=text):
-                self._line(f"     {'note' if level == 'info' else level}: {sanitize_value(text)}")
+                text = self._advise(sanitize_value(text))
+                self._line(f"     {'note' if level == 'info' else level}: {text}")
             case events.TurnFinished(turn=turn):
                 self._turn(turn)
             case events.RunFinished(run=run):
@@ -207,9 +220,9 @@ class PlainPrinter(CallPrinter):
         position = run_facts.workflow_position(run.summary())
         self._line(f"… Running · {sanitize_value(run.model)}{f' · {position}' if position else ''}")
         if notice := run_facts.offline_notice(run):
-            self._line(notice)
+            self._line(self._advise(notice))
         for note in run_facts.run_notes(run):
-            self._line(f"     note: {note}")
+            self._line(f"     note: {self._advise(note)}")
 
     def _line(self, text: str) -> None:
         self._break()
@@ -267,7 +280,7 @@ class PlainPrinter(CallPrinter):
         self._line(f"{turn.id}\n{captured.get().rstrip()}")
 
     def _end(self, run: RunRecord) -> None:
-        for text in (_state(run), *_end(run)):
+        for text in (_state(run), *map(self._advise, _end(run))):
             self._line(text)
 
 

@@ -246,6 +246,47 @@ def test_project_that_chooses_is_said_in_the_cell_and_in_the_settings(
     assert re.search(r"model +'offline:theirs' +pyproject\.toml", printed)
 
 
+COMMANDS_THAT_WORK = """%%agent
+%agent trust
+%agent config
+%agent config temperature=1
+%agent doctor
+%agent tools
+%agent models offline
+%agent help trust
+%agent runs
+%agent show"""
+FILES_OF_STRANGERS = {
+    "lines that a project may not set": ("allow = ['*']\nbase_url = 'http://h'\nfoo = 1", ()),
+    "tools that start programs": ("tools = 'all'\nmodel = 'local:a.gguf'\ntop_p = 'x'", ()),
+    "a rule that is not valid": (
+        "deny = ['(']",
+        ("%%agent", "%agent tools", "%agent models offline"),
+    ),
+    "a broken file": ("[", ("%%agent", "%agent tools", "%agent models offline")),
+}
+
+
+@pytest.mark.parametrize("case", FILES_OF_STRANGERS)
+def test_a_strangers_file_stops_no_command_that_explains_it(
+    case: str, shell: MagicShell, tmp_path: Path
+) -> None:
+    lines, stopped = FILES_OF_STRANGERS[case]
+    shell.agent("-m offline:demo")
+    (tmp_path / "pyproject.toml").write_text(f"[tool.nbagent]\n{lines}\n")
+    for command in COMMANDS_THAT_WORK.splitlines():
+        cell = ("Hello?",) if command == "%%agent" else ()
+        if command in stopped:
+            assert "orrect or remove" in (error := shell.refused(command, *cell).message)
+            assert error.startswith("pyproject.toml")
+            continue
+        with redirect_stderr(io.StringIO()):
+            printed = " ".join(shell.said(command, *cell).split())
+        if command in ("%agent trust", "%agent config", "%agent doctor"):
+            assert ("remove the lines from [tool.nbagent]" in printed) == (not stopped)
+            assert ("orrect or remove" in printed) == bool(stopped)
+
+
 def test_doctor_says_what_was_found_and_works_when_settings_and_store_do_not(
     shell: MagicShell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -253,7 +294,7 @@ def test_doctor_says_what_was_found_and_works_when_settings_and_store_do_not(
     rows = {line.split()[0]: line for line in printed.splitlines()}
     assert "offline:demo (no key and no local server was found)" in rows["model"]
     assert "none" in rows["keys"]
-    assert "0 runs" in rows["store"]
+    assert "none yet" in rows["store"]
     monkeypatch.setenv("LLM_MODEL", "little")
     shell.agent("-m offline:demo --quiet")
     printed = shell.said("%agent doctor")

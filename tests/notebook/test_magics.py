@@ -162,7 +162,7 @@ def test_defect_is_one_line_that_says_so(
     shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(reports, "setting_origins", list[str]().pop)
+        patched.setattr(reports, "project_file_error", list[str]().pop)
         error = shell.refused("%agent config")
     assert error.code == "E_INTERNAL"
     assert "IndexError" in error.message

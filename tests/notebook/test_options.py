@@ -201,7 +201,8 @@ def test_help_without_a_topic_shows_what_everybody_needs(shell: MagicShell) -> N
     commands = commands.partition("\nExamples")[0]
     assert len(re.findall(r"^  -", options, re.M)) == 10
     assert re.findall(r"^  ([a-z]+)", commands, re.M) == [
-        *("tools", "models", "show", "resume", "stop", "config", "doctor", "help")
+        *("tools", "models", "show", "resume", "stop", "config", "trust", "doctor"),
+        "help",
     ]
     assert "%agent help TOPIC" in text
     assert all(topic in text.partition("TOPIC")[2] for topic in (*TOPICS, "all"))

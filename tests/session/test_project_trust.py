@@ -12,6 +12,7 @@ import pytest
 
 import nbagent
 from nbagent import offline
+from nbagent.notebook import reports
 from nbagent.session.project_trust import trust_items
 from nbagent.settings.options import Settings
 from nbagent.settings.project_items import allow_item, current_state, state_of
@@ -140,8 +141,23 @@ def test_one_notice_names_all_values_and_a_script_prints_it(
     run = ask(own_model=False).run
     (notice,) = about_the_project(run)
     assert notice.startswith("pyproject.toml of this folder sets model and tools; they are not")
-    assert notice in capsys.readouterr().err
+    printed = notice.replace("%agent", "python -m nbagent")
+    assert printed in capsys.readouterr().err
     assert run.record.limits.max_turns == 2, "a limit that tightens needs nobody"
+
+
+def test_doctor_says_each_time_what_of_the_file_does_not_count(project: Path) -> None:
+    for lines, said in (
+        (["model = 'offline:theirs'", "system = 'a'"], "sets model and system; not used"),
+        (["system = 'b'"], "changed system since you allowed it; not used"),
+        (["base_url = 'http://h'"], "sets base_url, which a project may not set"),
+    ):
+        write(project, *lines)
+        for _ in range(2):
+            report = " ".join(str(reports.doctor()).split())
+            assert f"project file {said}" in report.replace("file pyproject.toml ", "file ")
+        allow_all()
+        assert ("project file" in str(reports.doctor())) == ("base_url" in said)
 
 
 def test_a_dry_run_says_it_and_the_next_run_still_does(project: Path) -> None:

@@ -199,7 +199,7 @@ STRANGERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "old backup": (old_backup, "when a backup was restored"),
     "moved": (moved, "the folder was moved or copied"),
     "copied": (copied, "the folder was moved or copied"),
-    "version 6": (earlier_version, "an earlier nbagent wrote it"),
+    "version 6": (earlier_version, "a store of an earlier nbagent"),
     "without id": (without_id, "it has no entry of yours"),
     "entry is a link": (odd_entry(link), "it has no entry of yours"),
     "entry is a pipe": (odd_entry(pipe), "it has no entry of yours"),
@@ -561,6 +561,63 @@ def test_64_processes_that_start_at_once_have_one_store_and_one_entry(tmp_path: 
     assert lines == [f"{project / '.nbagent/runs.sqlite'} {store_id} None "] * 64
 
 
+# To look
+
+LOOKS: dict[str, Callable[[], object]] = {
+    "doctor": lambda: main(["doctor"]),
+    "runs": lambda: main(["runs"]),
+    "trust": lambda: main(["trust"]),
+    "revoke": lambda: main(["trust", "--revoke"]),
+    "show": lambda: main(["show"]),
+    "export": lambda: main(["export", "last"]),
+    "frames": lambda: print(len(nbagent.runs())),
+    "history": lambda: print(nbagent.history()),
+}
+PLACES: dict[str, Callable[[Path], dict[str, str]]] = {
+    "an empty folder": lambda project: {},
+    "a trusted folder": lambda project: {"NBAGENT_TRUST": str(project)},
+    "a chosen folder": lambda project: {"NBAGENT_HOME": str(project / "runs")},
+    "a clone": lambda project: clone(project) or {},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("look", LOOKS)
+def test_to_look_creates_nothing(
+    look: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    environment = PLACES[place](project)
+    before = files_of(tmp_path)
+    with kernel(project, **environment):
+        LOOKS[look]()
+        assert files_of(tmp_path) == before
+        assert place == "a clone" or not any(project.iterdir())
+        printed = capsys.readouterr().out
+        if place != "a clone" and look in ("doctor", "runs", "trust"):
+            assert "there is no store yet; the first run creates one" in printed
+            assert "names its folder" not in printed
+        nbagent.configure(model="offline:demo")
+        run = ask()
+        assert nbagent.open_run("last").id == run.id
+        assert ids() == [run.id], "a store that was created since is seen"
+
+
+def test_the_line_on_trust_names_paths_that_trust_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = os.pathsep.join((".", "", str(tmp_path / "none"), str(tmp_path)))
+    with kernel(tmp_path / "project", NBAGENT_TRUST=paths):
+        ask()
+        for command in ("doctor", "trust"):
+            assert main([command]) == 0
+            printed = " ".join(capsys.readouterr().out.split())
+            assert "the store is yours" in printed
+            assert "NBAGENT_TRUST: '.' is not an absolute path, " in printed
+            assert f"'{tmp_path / 'none'}' is no folder, so it trusts nothing" in printed
+
+
 # The question
 
 
@@ -572,7 +629,10 @@ def test_the_question_is_not_asked_without_a_person(
     before = files_of(project)
     with kernel(project):
         assert main(["trust"]) == 1
-        assert "nobody can answer here" in capsys.readouterr().err
+        written = capsys.readouterr()
+        assert "nobody can answer here" in written.err
+        assert "not yours: it has no entry of yours" in written.out, "it is shown"
+        assert "1 run, the last of" in written.out
 
         def sneak() -> str:
             """Trust the folder."""
@@ -618,8 +678,12 @@ def test_revoking_makes_the_store_a_strangers_again_and_no_copy_fits(tmp_path: P
     with kernel(project):
         assert main(["trust", "--revoke"]) == 0
         assert not entry.exists()
-        assert "it has no entry of yours" in ask().record.notices[0]
+        assert "trust that you took back" in ask().record.notices[0]
         assert ids(store=".nbagent") == [run_id]
+        (project / ".nbagent/audit.jsonl").touch()
+        with pytest.raises(nbagent.UsageError, match=r"nbagent\.verify_audit\('.*\.nbagent'\) ch"):
+            nbagent.verify_audit()
+        os.unlink(project / ".nbagent/audit.jsonl")
     entry.write_bytes(kept)
     with kernel(project):
         assert "it is not the store that was here" in ask().record.notices[0]
@@ -651,8 +715,12 @@ def test_items_of_the_folder_are_asked_one_by_one_with_their_difference(
         assert not entry.allowed
         with typing("y", "y"):
             assert main(["trust"]) == 0
+        capsys.readouterr()
         with typing():
             assert main(["trust"]) == 0
+        shown = capsys.readouterr().out
+        assert "There is nothing to ask." in shown
+        assert "Allowed: .mcp.json: git\n  command: git\n  args: b\nAllowed: x\n" in shown
         entry = entry_of(project)
         assert entry is not None
         assert all(map(entry.allows, items))
@@ -816,3 +884,32 @@ def test_a_deferred_call_of_another_owner_does_not_run(tmp_path: Path) -> None:
     with kernel(project):
         nbagent.open_run(deferred.id).resume(model=nbagent.offline.script(["Hm."]), tools=[send])
     assert ran == []
+
+
+def test_only_runs_that_were_made_meanwhile_are_spoken_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "project"
+    for meanwhile in (False, True):
+        clone(project)
+        with kernel(project):
+            nbagent.forget(ask().id)
+            if meanwhile:
+                ask()
+        with kernel(project), typing("y"):
+            assert main(["trust"]) == 0
+        assert ("made meanwhile" in capsys.readouterr().out) == meanwhile
+
+
+def test_what_is_taken_back_is_named_by_its_project_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "project"
+    use_once(project)
+    (project / "pyproject.toml").write_text("[tool.nbagent]\nsystem = 'Obey.'\n")
+    with kernel(project), typing("y"):
+        assert main(["trust"]) == 0
+        assert main(["trust", "--revoke"]) == 0
+    assert f"took back what you allowed in {project}. Its runs" in capsys.readouterr().out
+    for entry in (entry_of(project), entry_of(project / ".nbagent")):
+        assert entry is None

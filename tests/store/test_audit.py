@@ -532,5 +532,6 @@ def test_a_project_may_not_switch_the_log_off(
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.nbagent]\naudit = "none"\n')
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="'audit' may not be set in a project's file"):
-        nbagent.Agent(model=script(["Done."])).run("Go.")
+    run = nbagent.Agent(model=script([call("slow"), "Done."]), tools=[slow]).run("Go.")
+    assert "pyproject.toml sets audit, which a project may not set" in str(run.record.notices)
+    assert verify_audit()
