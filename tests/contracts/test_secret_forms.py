@@ -65,6 +65,40 @@ def test_a_key_is_hidden_in_every_form(form: str) -> None:
     assert len(hidden) <= len(f"<{MASK}=======>") + 3, "no more than the padded end may stay"
 
 
+_BYTES = "pa\udcdfwort-of-bytes99"
+"""A value of an environment that is not UTF-8."""
+BYTES_FORMS = {
+    "literal": _BYTES,
+    "replaced": _BYTES.replace("\udcdf", "\ufffd"),
+    "question mark": _BYTES.replace("\udcdf", "?"),
+    "Latin-1": "pa\xdfwort-of-bytes99",
+    "JSON": json.dumps(_BYTES)[1:-1],
+    "repr": repr(_BYTES)[1:-1],
+    "repr of bytes": repr(os.fsencode("pa") + b"\xdfwort-of-bytes99")[2:-1],
+    "URL": "pa%DFwort-of-bytes99",
+    "hexadecimal": b"pa\xdfwort-of-bytes99".hex(),
+    "base64": base64.b64encode(b"pa\xdfwort-of-bytes99").decode(),
+}
+
+
+@pytest.mark.parametrize("form", BYTES_FORMS)
+def test_a_secret_that_is_not_utf_8_is_hidden_in_every_form(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.environ", {**os.environ, "X_PASSWORD": _BYTES})
+    run = nbagent.Agent(model=script(["Fine."]), tools=[]).run("Go.")
+    assert run.text == "Fine."
+    assert redact(f"<{BYTES_FORMS[form]}>").startswith(f"<{MASK}")
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud800" * 8, "\udfff\ud800aaaa99", "a\0b\x1b\u202ecd99", "é" * 9_000]
+)
+def test_no_text_is_too_odd_to_be_registered(text: str) -> None:
+    register_secret(text)
+    assert redact(text) == MASK
+
+
 @pytest.mark.parametrize("before", range(6))
 @pytest.mark.parametrize("code", [base64.b64encode, base64.b32encode, base64.urlsafe_b64encode])
 def test_a_key_inside_a_longer_coded_text_is_hidden(
