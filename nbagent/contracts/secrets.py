@@ -26,10 +26,9 @@ from urllib.parse import quote, quote_plus
 from nbagent.contracts.secret_names import is_secret_name
 from nbagent.contracts.secret_values import (
     can_hide,
-    embedded_secrets,
     is_ordinary_word,
     program_secrets,
-    secret_texts,
+    value_secrets,
 )
 
 MASK = "[redacted]"
@@ -160,9 +159,9 @@ def register_secret(text: str, name: str = "") -> None:
 
 
 def _forms_of(text: str) -> set[str]:
-    """Every form of a text. Bytes of no encoding (`\\udcdf`) are taken as others may decode them."""
+    """Every form of a text; of bytes that are not UTF-8 (`\\udcdf`) as others may decode them."""
     raw = _bytes_of(text)
-    # As `texts.clean` replaces them, as `errors="replace"` does, and as another encoding reads them.
+    # As `texts.clean` and `errors="replace"` replace them, and as another encoding reads them.
     plain = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     forms = {text, plain, plain.replace("\ufffd", "?"), raw.decode("utf-8", "replace")}
     if plain != text:
@@ -220,8 +219,7 @@ def register_environment() -> None:
 
 def register_value(name: str, text: str) -> None:
     """Make `redact` hide a value that is a secret by its name, or the secrets inside of it."""
-    texts = secret_texts(name, text) if is_secret_name(name) else embedded_secrets(text)
-    for secret in texts:
+    for secret in value_secrets(name, text):
         register_secret(secret, name)
 
 

@@ -12,11 +12,12 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from planted_secrets import CARRIERS, ENVIRONMENT, HARMLESS, SECRETS, WORDS, leaks
+from planted_secrets import CARRIERS, ENVIRONMENT, HARMLESS, ORDINARY, SECRETS, WORDS, leaks
 from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.secret_names import is_secret_name
+from nbagent.contracts.secret_values import value_secrets
 from nbagent.contracts.secrets import (
     MASK,
     StreamFilter,
@@ -150,7 +151,7 @@ def environment_told(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str])
 def test_secrets_of_the_environment_are_hidden_by_their_names_also_those_set_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert len(ENVIRONMENT) == 54
+    assert len(ENVIRONMENT) == 97
     data = environment_told(monkeypatch, {**ENVIRONMENT, **HARMLESS})
     assert leaks(json.dumps(data, ensure_ascii=False)) == []
     assert {name: data[name] for name in HARMLESS} == HARMLESS
@@ -166,6 +167,11 @@ def test_each_part_of_a_secret_is_hidden_alone(name: str, monkeypatch: pytest.Mo
         for text in (part, json.dumps(part), repr(part), quote(part, safe=""), part.encode().hex()):
             assert leaks(redact(f"x {text} y")) == []
             assert MASK in redact(f"x {text} y")
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_an_ordinary_value_stays_visible(name: str) -> None:
+    assert list(value_secrets(name, ORDINARY[name])) == []
 
 
 @pytest.mark.parametrize("name", WORDS)

@@ -1,4 +1,4 @@
-"""A canary key and 54 further secrets: in no channel that leaves nbagent, as it is or encoded.
+"""A canary key and many further secrets: in no channel that leaves nbagent, as it is or encoded.
 
 The server, the tools and the person's own words all bring them in; every channel is read as a
 whole, and has to hold a word that shows that it was read.
