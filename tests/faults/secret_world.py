@@ -5,6 +5,7 @@
 
 # pandas' and ipywidgets' methods have no complete types.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
 
 from __future__ import annotations
 
