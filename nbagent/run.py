@@ -76,8 +76,8 @@ class Run:
     error = _RecordField[ErrorInfo | None]()
     """Error that ended it, or the limit that paused it."""
     text = _RecordField[str]()
-    """Last text of the model, possibly cut off, with the characters that it sent. `print(run)` makes
-    hidden ones visible."""
+    """Last text of the model, possibly cut off, with the characters that it sent. `print(run)`
+    makes hidden ones visible."""
     turns = _RecordField[tuple[EngineTurn, ...]]()
     """This run's own turns."""
     usage = _RecordField[Usage]()
