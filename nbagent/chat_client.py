@@ -1,5 +1,7 @@
 """`nbagent.client`: the model interface alone, without an agent, tools or a record.
 
+Answers are redacted, as those of runs, and names of models have no hidden characters.
+
 The connections belong to the engine's loop. A client can be awaited on any loop: in a cell, in a
 script's `asyncio.run`, in a test.
 """
@@ -7,16 +9,25 @@ script's `asyncio.run`, in a test.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Self, TypeVar
 
 from nbagent import runtime
 from nbagent.contracts.errors import UsageError, unknown_argument
-from nbagent.contracts.messages import Message
-from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ModelInfo, ProviderConfig
-from nbagent.contracts.secrets import SecretKey
+from nbagent.contracts.hidden_characters import visible
+from nbagent.contracts.messages import Message, redacted
+from nbagent.contracts.model import (
+    CallDelta,
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    ModelInfo,
+    ProviderConfig,
+)
+from nbagent.contracts.secrets import SecretKey, StreamFilter, redact, register_environment
 from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings, without_secrets
@@ -64,7 +75,7 @@ class Client:
 
         A text is a request with one message of the user; a list is a request with these messages.
         """
-        return await _on_engine_loop(self._resolved.client.chat(self._request(request)))
+        return _shown(await _on_engine_loop(self._resolved.client.chat(self._request(request))))
 
     async def chat_stream(self, request: RequestSource) -> AsyncGenerator[ChatChunk]:
         """Send a request and yield its answer in chunks; the last has `done` and `response`.
@@ -85,15 +96,22 @@ class Client:
 
         reader = asyncio.run_coroutine_threadsafe(read(), runtime.engine_loop())
         try:
+            redactor = _ChunkRedactor()
             while (chunk := await queue.get()) is not None:
-                yield chunk
+                for shown in redactor.feed(chunk):
+                    yield shown
+            for shown in redactor.flush():
+                yield shown
             await asyncio.wrap_future(reader)  # raises the error of the stream
         finally:
             reader.cancel()
 
     async def list_models(self) -> list[ModelInfo]:
         """List the models of the server. Raises ModelError."""
-        return await _on_engine_loop(self._resolved.client.list_models())
+        models = await _on_engine_loop(self._resolved.client.list_models())
+        return [
+            model.model_copy(update={"id": visible(model.id)}) for model in map(redacted, models)
+        ]
 
     def _request(self, source: RequestSource) -> ChatRequest:
         """Make the request with this client's model; raise UsageError if it is none."""
@@ -108,6 +126,52 @@ class Client:
         if not isinstance(request, ChatRequest):
             raise UsageError(f"a {type(request).__name__} is no request; {_FORMS}")
         return request if request.model else request.model_copy(update={"model": self.model})
+
+
+class _ChunkRedactor:
+    """Redacts a stream of chunks: keeps back a possible start of a secret."""
+
+    def __init__(self) -> None:
+        register_environment()
+        self._text, self._reasoning = StreamFilter(), StreamFilter()
+        self._calls: defaultdict[int, StreamFilter] = defaultdict(StreamFilter)
+
+    def feed(self, chunk: ChatChunk) -> Iterator[ChatChunk]:
+        """Yield what may be shown now; the last chunk comes after all that was kept back."""
+        delta, notice, response = chunk.tool_call_delta, chunk.notice, chunk.response
+        if delta is not None:
+            name = delta.name and redact(delta.name)
+            arguments = self._calls[delta.index].feed(delta.arguments)
+            delta = replace(delta, name=name, arguments=arguments)
+        shown = replace(
+            chunk,
+            content=self._text.feed(chunk.content),
+            reasoning=self._reasoning.feed(chunk.reasoning),
+            tool_call_delta=delta,
+            notice=notice and replace(notice, text=redact(notice.text)),
+            response=response and _shown(response),
+        )
+        if chunk.done:
+            rests = list(self.flush())
+            if rests and (shown.content or shown.reasoning or delta):
+                yield replace(shown, done=False, response=None, usage=None, finish_reason=None)
+                shown = replace(shown, content="", reasoning="", tool_call_delta=None, notice=None)
+            yield from rests
+        yield shown
+
+    def flush(self) -> Iterator[ChatChunk]:
+        """Yield what was kept back."""
+        text, reasoning = self._text.flush(), self._reasoning.flush()
+        if text or reasoning:
+            yield ChatChunk(content=text, reasoning=reasoning)
+        for index, arguments in self._calls.items():
+            if rest := arguments.flush():
+                yield ChatChunk(tool_call_delta=CallDelta(index=index, arguments=rest))
+
+
+def _shown(response: ChatResponse) -> ChatResponse:
+    response = redacted(response)
+    return response.model_copy(update={"model": visible(response.model)})
 
 
 def client(

@@ -35,7 +35,7 @@ from nbagent.session.typed_answer import OutputType, answer_text
 from nbagent.settings.sources import named_path
 from nbagent.store.dataframes import frame_of
 from nbagent.store.writer import Store
-from nbagent.view.text_format import pluralize
+from nbagent.view.text_format import pluralize, sanitize_prose
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +76,8 @@ class Run:
     error = _RecordField[ErrorInfo | None]()
     """Error that ended it, or the limit that paused it."""
     text = _RecordField[str]()
-    """Last text of the model, possibly cut off."""
+    """Last text of the model, possibly cut off, with the characters that it sent. `print(run)`
+    makes hidden ones visible."""
     turns = _RecordField[tuple[EngineTurn, ...]]()
     """This run's own turns."""
     usage = _RecordField[Usage]()
@@ -426,7 +427,8 @@ class Run:
         return public_names(super().__dir__(), internal)
 
     def __str__(self) -> str:
-        return self.text
+        """Return `text` as a terminal may print it: control and hidden characters are visible."""
+        return sanitize_prose(self.text).replace("\u200b", "⟦U+200B⟧")
 
     def __repr__(self) -> str:
         record = self.record

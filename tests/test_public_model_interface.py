@@ -121,6 +121,46 @@ def test_a_client_chats_streams_and_lists_on_any_loop() -> None:
     assert asyncio.run(nbagent.client("offline:demo").list_models())
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_redacts_and_keeps_the_order_of_a_stream(
+    streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "canary-client-key-0123456789"
+    monkeypatch.setenv("CLIENT_API_KEY", key)
+    step = offline.step(text=f"It is {key} {key[:12]}", calls=[offline.call(key, text=key)])
+    client = nbagent.client(offline.script([step]))
+    request = ChatRequest(messages=(Message.of("user", "Hello"),))
+
+    async def talk() -> list[Any]:
+        if streams:
+            return [chunk async for chunk in client.chat_stream(request)]
+        return [await client.chat(request)]
+
+    answers = asyncio.run(talk())
+    assert key not in repr(answers)
+    if streams:
+        assert "".join(chunk.content for chunk in answers) == f"It is [redacted] {key[:12]}"
+        assert [chunk.done for chunk in answers] == [False] * (len(answers) - 1) + [True]
+    else:
+        assert answers[0].content == f"It is [redacted] {key[:12]}"
+
+
+HIDDEN = "a\x1b[2J\x1b]0;own\x07b\r\u202ec\u200bd\n\te"
+
+
+def test_a_printed_run_and_error_show_hidden_characters() -> None:
+    model = offline.script([HIDDEN, offline.error("LLM_HTTP_ERROR", HIDDEN)])
+    agent = nbagent.Agent(model=model, tools=[])
+    run, failed = agent.run("Go."), agent.run("Go.")
+    assert run.text == HIDDEN, "the text stays as the model wrote it"
+    for shown in (str(run), str(failed.error)):
+        assert not set(shown) & set("\x1b\x07\r\u202e\u200b")
+        assert "⟦U+202E⟧c⟦U+200B⟧d\n\te" in shown
+    with pytest.raises(nbagent.NbagentError) as raised:
+        failed.raise_for_error()
+    assert not set(str(raised.value)) & set("\x1b\x07\r\u202e\u200b")
+
+
 def test_a_stream_that_is_left_or_fails_ends_and_says_why() -> None:
     model = offline.script([offline.step(text="a b c d", delay_ms=1), offline.error("LLM_TIMEOUT")])
     client = nbagent.client(model)

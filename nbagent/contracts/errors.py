@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
+from nbagent.contracts.hidden_characters import visible
 from nbagent.contracts.secrets import redact, redact_json, redact_truncated, register_environment
 
 ModelCode = Literal[
@@ -70,7 +71,7 @@ class ErrorInfo:
     """JSON values only."""
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.message}"
+        return f"{self.code}: {visible(self.message)}"
 
 
 class NbagentError(Exception):
@@ -102,7 +103,7 @@ class NbagentError(Exception):
         return ErrorInfo(self.code, self.message, self.details)
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.message}"
+        return f"{self.code}: {visible(self.message)}"
 
     def _render_traceback_(self) -> list[str]:
         # IPython shows these lines in place of a traceback; the output is still an error.

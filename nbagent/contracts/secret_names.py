@@ -22,7 +22,13 @@ _CERTAIN_WORDS = frozenset(
     ("pw", "pwd", "jwt", "cookie", "cookies", "otp", "dsn", "cred", "creds", "passw", "sshpass")
 )
 """Whole words only: `otp` is also a part of `footprint`."""
-_PROBABLE_WORDS = frozenset(("pass", "auth", "sas", "sig", "signature", "signatures", "private"))
+_PROBABLE_WORDS = frozenset(
+    ("pass", "auth", "sas", "sig", "signature", "signatures", "private", "psk", "fernet")
+)
+_RANDOM_WORDS = frozenset(("hmac", "sk", "salt"))
+"""Only with a value that looks random: `HMAC=sha256` is none."""
+_STORE_PARTS = re.compile("credentials?|keyring|keystore|keychain|keyfile|cookies?|creds?")
+"""Names of stores: the value is as often the path of the store as the secret."""
 _PROBABLE_ENDINGS = ("key", "keys", "token", "tokens", "pass", "pwd", "pw")
 _ORDINARY_WORDS = re.compile(
     r"(?:mon|tur|don|joc|hoc|whis|hot|less)keys?|(?:by|com|encom|sur|tres|over|under|im|ask)pass"
@@ -34,7 +40,8 @@ _COUNT_WORDS = frozenset(
         *("input", "output", "count", "counts", "limit", "budget", "usage", "per"),
     )
 )
-"""If one of these words is in the name, `token` means tokens of a language model."""
+"""If one of these words is in the name, `token` means tokens of a language model, unless the value
+is no number: `INPUT_GITHUB_TOKEN`."""
 _DESCRIBING_ENDS = frozenset(
     (
         *("type", "types", "mode", "method", "strategy", "name", "names", "length", "size", "len"),
@@ -86,7 +93,8 @@ def is_certain_name(name: str) -> bool:
 
 
 @lru_cache(maxsize=4_096)
-def _is_probable_name(name: str) -> bool:
+def _is_probable_name(name: str, *, counts: bool = False) -> bool:
+    """True if a name probably says secret; `counts`: also if its tokens may be those of a model."""
     name_words = words_of(name)
     if not name_words or name_words[-1] in _DESCRIBING_ENDS or name.endswith("Error"):
         return False
@@ -95,7 +103,7 @@ def _is_probable_name(name: str) -> bool:
     probable = {word for word in name_words if _is_probable_word(word)}
     if not _KEYS_OF_DATA.isdisjoint(name_words):
         probable -= {"key", "keys"}
-    if not _COUNT_WORDS.isdisjoint(name_words):
+    if not counts and not _COUNT_WORDS.isdisjoint(name_words):
         probable -= {"token", "tokens", "pass"}
     if not _PRIVATE_ADDRESSES.isdisjoint(name_words):
         probable -= {"private"}
@@ -108,6 +116,21 @@ def _is_probable_word(word: str) -> bool:
     return word.endswith(_PROBABLE_ENDINGS) and not _ORDINARY_WORDS.fullmatch(word)
 
 
+def may_name_secret(name: str) -> bool:
+    """True if a name says secret only with a value that is no number: `INPUT_GITHUB_TOKEN`."""
+    return _is_probable_name(name[:_MAX_NAME_CHARS], counts=True)
+
+
+def names_random_value(name: str) -> bool:
+    """True if a name says secret only with a value that looks random: `HMAC`, `STRIPE_SK`."""
+    return not _RANDOM_WORDS.isdisjoint(words_of(name)[-1:])
+
+
+def is_proxy_name(name: str) -> bool:
+    """True if a name says that its value is a proxy, also without `http://`."""
+    return words_of(name)[-1:] == ["proxy"]
+
+
 def is_address_name(name: str) -> bool:
     """True if a name says that its value is the address of a service: `AUTH_URL`."""
     return words_of(name)[-1:] in (["url"], ["uri"], ["endpoint"]) and not is_certain_name(name)
@@ -115,7 +138,12 @@ def is_address_name(name: str) -> bool:
 
 def is_path_name(name: str) -> bool:
     """True if a name says that its value is the path of a file: `TOKEN_FILE`, `PWD`."""
-    return not _PATH_WORDS.isdisjoint(words_of(name)) or name.upper() in ("PWD", "OLDPWD")
+    return not _PATH_WORDS.isdisjoint(words_of(name)[-1:]) or name.upper() in ("PWD", "OLDPWD")
+
+
+def holds_no_path(name: str) -> bool:
+    """True if a name says secret so clearly that a value like `/correct/horse` is no path."""
+    return not is_path_name(name) and is_certain_name(_STORE_PARTS.sub("", name.lower()))
 
 
 def words_of(name: str) -> list[str]:

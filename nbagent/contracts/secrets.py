@@ -26,10 +26,9 @@ from urllib.parse import quote, quote_plus
 from nbagent.contracts.secret_names import is_secret_name
 from nbagent.contracts.secret_values import (
     can_hide,
-    embedded_secrets,
     is_ordinary_word,
     program_secrets,
-    secret_texts,
+    value_secrets,
 )
 
 MASK = "[redacted]"
@@ -160,19 +159,17 @@ def register_secret(text: str, name: str = "") -> None:
 
 
 def _forms_of(text: str) -> set[str]:
-    raw = text.encode("utf-8", "surrogatepass")
-    forms = {
-        text,
-        quote(text, safe=""),
-        quote(text),
-        quote_plus(text),
-        json.dumps(text)[1:-1],
-        json.dumps(text, ensure_ascii=False)[1:-1],
-        repr(text)[1:-1],
-        html.escape(text),
-        *_escape_forms(text),
-    }
-    forms |= {raw.hex(), raw.hex().upper()}
+    """Every form of a text; of bytes that are not UTF-8 (`\\udcdf`) as others may decode them."""
+    raw = _bytes_of(text)
+    # As `texts.clean` and `errors="replace"` replace them, and as another encoding reads them.
+    plain = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    forms = {text, plain, plain.replace("\ufffd", "?"), raw.decode("utf-8", "replace")}
+    if plain != text:
+        forms.add(raw.decode("latin-1"))
+    forms |= {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+    forms |= {repr(text)[1:-1], ascii(text)[1:-1], repr(raw)[2:-1]}
+    forms |= {html.escape(text), html.escape(text, quote=False), *_escape_forms(text)}
+    forms |= {quote(raw, safe=""), quote(raw), quote_plus(raw), raw.hex(), raw.hex().upper()}
     for encode, bits, alignments in ((base64.b64encode, 6, 3), (base64.b32encode, 5, 5)):
         for shift in range(alignments):
             # If the key is inside a longer encoded text (`user:key`), its first and last digits
@@ -182,6 +179,14 @@ def _forms_of(text: str) -> set[str]:
             coded = coded[-(-shift * 8 // bits) : (shift + len(raw)) * 8 // bits]
             forms |= {coded, coded.translate(_URL_SAFE) if bits == 6 else coded.lower()}
     return forms
+
+
+def _bytes_of(text: str) -> bytes:
+    """The bytes of a text: those of the environment, if it has some that are not UTF-8."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a lone surrogate of another origin
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _escape_forms(text: str) -> set[str]:
@@ -214,8 +219,7 @@ def register_environment() -> None:
 
 def register_value(name: str, text: str) -> None:
     """Make `redact` hide a value that is a secret by its name, or the secrets inside of it."""
-    texts = secret_texts(name, text) if is_secret_name(name) else embedded_secrets(text)
-    for secret in texts:
+    for secret in value_secrets(name, text):
         register_secret(secret, name)
 
 

@@ -178,8 +178,8 @@ class ModelCall:
             self.times.note_output()
             call = self._calls.setdefault(delta.index, _StreamedCall())
             call.id, call.name = call.id or delta.id, call.name or delta.name
-            shown = call.feed(delta.arguments)
-            self._emit(ToolCallDelta(self._turn_id, delta.index, delta.name, shown))
+            shown, name = call.feed(delta.arguments), delta.name and redact(delta.name)
+            self._emit(ToolCallDelta(self._turn_id, delta.index, name, shown))
         if chunk.notice is not None:
             self._on_notice(chunk.notice)
         if chunk.done and chunk.response is not None:

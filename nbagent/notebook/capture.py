@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from nbagent.contracts.messages import ImagePart
-from nbagent.contracts.secrets import redact, redact_truncated
+from nbagent.contracts.secrets import redact, redact_json, redact_truncated, register_environment
 from nbagent.contracts.tools import CallOutput
 from nbagent.notebook.run_code import (
     IMAGE_TYPES,
@@ -111,7 +111,8 @@ class _Captured:
         # so it must stay in the cell.
         is_own = threading.get_ident() == self._thread and not options.get("transient")
         if not is_own or not data.keys() <= _CARD_TYPES or options.get("update"):
-            self._publish(data, *args, **options)
+            is_callers = threading.get_ident() == self._thread
+            self._publish(_redacted_forms(data) if is_callers else data, *args, **options)
             return
         image = _image_in(data) or data.get("text/plain", "")
         if isinstance(image, ImagePart) and len(self._images) == _MAX_IMAGES:
@@ -124,6 +125,12 @@ class _Captured:
     def clear(self, wait: bool = False) -> None:
         """Replace the publisher's `clear_output`, which would clear the view of the run as well."""
         self._printed, self._images = Output(_MAX_PRINTED_BYTES), []
+
+
+def _redacted_forms(data: dict[str, Any]) -> dict[str, Any]:
+    """Redact the texts of a display; images stay."""
+    register_environment()
+    return {k: v if k in IMAGE_TYPES else redact_json(v) for k, v in data.items()}
 
 
 def _image_in(data: dict[str, Any]) -> ImagePart | str | None:

@@ -1,7 +1,7 @@
 """Makes text safe to show: within a budget, encodable, without memory addresses and host folders.
 
-Owns cutting, a `repr` that cannot fail, bytes as text, and the characters that people would not
-see. Containers are in `values`.
+Owns cutting, a `repr` that cannot fail, and bytes as text. Characters that people would not see are
+in `contracts.hidden_characters`, containers in `values`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import os
 import re
 from contextlib import suppress
 
+from nbagent.contracts.hidden_characters import readable as readable
+from nbagent.contracts.hidden_characters import visible as visible
+from nbagent.contracts.hidden_characters import without_codes as without_codes
 from nbagent.contracts.secrets import redact, redact_truncated
 
 BUDGET_CHARS = 4_000
@@ -29,20 +32,6 @@ _BINARY = re.compile(r"[^\t\n\r\f\x1b -~\x80-\U0010ffff]")
 _SNIFFED_BYTES = 4_096
 _SHOWN_BYTES = 7
 """Bytes shown in hexadecimal: fewer than a secret has, as this form is not in the filter."""
-_TERMINAL_CODES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -~])?"
-)
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-# Controls, soft hyphens, fillers, zero-width, bidi, variation selectors (except U+FE0F, which
-# ordinary emoji have), tags, lone surrogates.
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
-    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e0fff]"
-)
-# Those of them that no language needs: overrides of the reading direction (a line may read as
-# something else) and tags (words that only a model sees).
-_DIRECTION_AND_TAGS = re.compile("[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
 
 
 def cut_middle(text: str, budget_chars: int) -> str:
@@ -138,26 +127,3 @@ def bytes_text(value: bytes | bytearray | memoryview) -> str:
         return text
     rest = "…" if len(data) > _SHOWN_BYTES else ""
     return f"bytes, {len(data):,}: {data[:_SHOWN_BYTES].hex()}{rest}"
-
-
-def visible(text: str) -> str:
-    """Prepare arguments or results of a tool for a person.
-
-    Terminal codes are removed. Characters that are invisible, reorder others or carry invisible
-    text are shown as `⟦U+202E⟧`.
-    """
-    return _HIDDEN.sub(_show_code_point, without_codes(text))
-
-
-def readable(text: str) -> str:
-    """Prepare a model's text for a person: like `visible`, but keep what scripts and emoji need."""
-    return _DIRECTION_AND_TAGS.sub(_show_code_point, _CONTROLS.sub("\ufffd", without_codes(text)))
-
-
-def without_codes(text: str) -> str:
-    """Remove terminal codes and convert line ends to Unix."""
-    return _TERMINAL_CODES.sub("", text).replace("\r\n", "\n")
-
-
-def _show_code_point(match: re.Match[str]) -> str:
-    return f"⟦U+{ord(match[0]):04X}⟧"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from nbagent.contracts.built_in_hosts import BUILT_IN_HOSTS, SKILL_TOOLS
 from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.secrets import redact, register_environment
 
 FUNCTION_HOST = "functions"
 """Host of the notebook's own `@nbagent.tool` functions."""
@@ -50,12 +51,16 @@ def unknown_call_error(name: str, known: Sequence[str]) -> ToolError:
 
 def _no_tool(name: str, known: Sequence[str]) -> str:
     close = nearest_name(name, known)
-    return f"there is no tool {name[:100]!r}" + (f"; did you mean {close!r}?" if close else ".")
+    return f"there is no tool {redact(name)[:100]!r}" + (
+        f"; did you mean {close!r}?" if close else "."
+    )
 
 
 def check_tool_name(name: str, host: str = "") -> str:
     """Return a valid name of a tool of this host; else raise UsageError with a suggestion."""
     if not _NAME.fullmatch(name):
+        register_environment()
+        name = redact(name)  # before it is cleaned: no filter recognises a secret then
         plain = unicodedata.normalize("NFKD", name.strip()).encode("ascii", "ignore").decode()
         suggestion = re.sub(r"[^A-Za-z0-9_.-]+", "_", plain)[:128].strip("_") or "my_tool"
         raise UsageError(

@@ -12,11 +12,12 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from planted_secrets import CARRIERS, ENVIRONMENT, HARMLESS, SECRETS, WORDS, leaks
+from planted_secrets import CARRIERS, ENVIRONMENT, HARMLESS, ORDINARY, SECRETS, WORDS, leaks
 from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent.contracts.secret_names import is_secret_name
+from nbagent.contracts.secret_values import value_secrets
 from nbagent.contracts.secrets import (
     MASK,
     StreamFilter,
@@ -63,6 +64,40 @@ def test_a_key_is_hidden_in_every_form(form: str) -> None:
     hidden = redact(f"<{FORMS[form]}>")
     assert hidden.startswith(f"<{MASK}")
     assert len(hidden) <= len(f"<{MASK}=======>") + 3, "no more than the padded end may stay"
+
+
+_BYTES = "pa\udcdfwort-of-bytes99"
+"""A value of an environment that is not UTF-8."""
+BYTES_FORMS = {
+    "literal": _BYTES,
+    "replaced": _BYTES.replace("\udcdf", "\ufffd"),
+    "question mark": _BYTES.replace("\udcdf", "?"),
+    "Latin-1": "pa\xdfwort-of-bytes99",
+    "JSON": json.dumps(_BYTES)[1:-1],
+    "repr": repr(_BYTES)[1:-1],
+    "repr of bytes": repr(os.fsencode("pa") + b"\xdfwort-of-bytes99")[2:-1],
+    "URL": "pa%DFwort-of-bytes99",
+    "hexadecimal": b"pa\xdfwort-of-bytes99".hex(),
+    "base64": base64.b64encode(b"pa\xdfwort-of-bytes99").decode(),
+}
+
+
+@pytest.mark.parametrize("form", BYTES_FORMS)
+def test_a_secret_that_is_not_utf_8_is_hidden_in_every_form(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.environ", {**os.environ, "X_PASSWORD": _BYTES})
+    run = nbagent.Agent(model=script(["Fine."]), tools=[]).run("Go.")
+    assert run.text == "Fine."
+    assert redact(f"<{BYTES_FORMS[form]}>").startswith(f"<{MASK}")
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud800" * 8, "\udfff\ud800aaaa99", "a\0b\x1b\u202ecd99", "é" * 9_000]
+)
+def test_no_text_is_too_odd_to_be_registered(text: str) -> None:
+    register_secret(text)
+    assert redact(text) == MASK
 
 
 @pytest.mark.parametrize("before", range(6))
@@ -116,7 +151,7 @@ def environment_told(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str])
 def test_secrets_of_the_environment_are_hidden_by_their_names_also_those_set_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert len(ENVIRONMENT) == 54
+    assert len(ENVIRONMENT) == 97
     data = environment_told(monkeypatch, {**ENVIRONMENT, **HARMLESS})
     assert leaks(json.dumps(data, ensure_ascii=False)) == []
     assert {name: data[name] for name in HARMLESS} == HARMLESS
@@ -132,6 +167,11 @@ def test_each_part_of_a_secret_is_hidden_alone(name: str, monkeypatch: pytest.Mo
         for text in (part, json.dumps(part), repr(part), quote(part, safe=""), part.encode().hex()):
             assert leaks(redact(f"x {text} y")) == []
             assert MASK in redact(f"x {text} y")
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_an_ordinary_value_stays_visible(name: str) -> None:
+    assert list(value_secrets(name, ORDINARY[name])) == []
 
 
 @pytest.mark.parametrize("name", WORDS)

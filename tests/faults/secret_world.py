@@ -5,6 +5,7 @@
 
 # pandas' and ipywidgets' methods have no complete types.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -41,6 +42,8 @@ HANDS: list[nbagent.Run] = []
 CASSETTES: list[Path] = []
 JUDGED: list[Any] = []
 """Requests to a judge."""
+CLIENT: list[Any] = []
+"""Answers that `nbagent.client` brought."""
 REMEMBERED: list[str] = []
 SENT: list[bytes] = []
 """Arguments of the tasks for workers."""
@@ -98,6 +101,15 @@ def failing(what: str) -> str:
     raise PermissionError(f"refused for {what}: {secret()}") from ValueError(EVERYTHING)
 
 
+@nbagent.tool
+def displaying() -> str:
+    """Display all secrets as HTML."""
+    from IPython.display import HTML, display
+
+    display(HTML(f"<i>{all_secrets()}</i>"))
+    return "Shown."
+
+
 def agent(url: str, **options: Any) -> nbagent.Agent:
     """An agent that asks the test's server."""
     return nbagent.Agent("openai:m", base_url=url, tools=[leaky, failing], **options)
@@ -137,6 +149,15 @@ def record_in_cassette(url: str, folder: str) -> None:
     CASSETTES.append(Path(folder, "recorded.jsonl"))
     recorded = agent(url, cache="auto", cassette=str(CASSETTES[0]))
     recorded.run(f"Record it: {all_secrets()}").raise_for_error()
+
+
+async def ask_client(url: str) -> None:
+    """A client alone: a whole answer, a streamed one, and the list of models."""
+    client = nbagent.client("openai:m", base_url=url)
+    request = nbagent.ChatRequest(messages=(nbagent.Message.of("user", "Go."),))
+    CLIENT.append(await client.chat(request))
+    CLIENT.extend([chunk async for chunk in client.chat_stream(request)])
+    CLIENT.append(await client.list_models())
 
 
 def have_judged() -> None:
@@ -288,6 +309,11 @@ CHANNELS: dict[str, tuple[str, Callable[[], str]]] = {
     "a cassette": ('"key"', lambda: CASSETTES[0].read_text("utf-8")),
     "judge prompts": ("Judge the answer", lambda: repr(JUDGED)),
     "what workers are sent": ("Send", lambda: b"".join(SENT).decode("latin-1")),
+    "what a client brings": ("ModelInfo", lambda: repr(CLIENT)),
+    "refused names of tools": (
+        "name=",
+        lambda: _text_of(lambda: nbagent.tool(name=secret())(leaky)),
+    ),
     "store warnings": ("None", lambda: repr(current_store().warning)),
     "providers": ("PROVIDERS", lambda: repr(find_provider("openai")) + repr(vars(catalogue))),
 }

@@ -1,4 +1,4 @@
-"""A canary key and 54 further secrets: in no channel that leaves nbagent, as it is or encoded.
+"""A canary key and many further secrets: in no channel that leaves nbagent, as it is or encoded.
 
 The server, the tools and the person's own words all bring them in; every channel is read as a
 whole, and has to hold a word that shows that it was read.
@@ -73,7 +73,9 @@ def in_pieces() -> Reply:
 
 def script() -> list[Step]:
     """A conversation in which the server says the key wherever it can."""
-    asks = Reply(calls=[("leaky", {"what": f"is it {KEY}?"}), ("failing", {"what": KEY})])
+    asks = Reply(
+        calls=[("leaky", {"what": f"is it {KEY}?"}), ("failing", {"what": KEY}), (KEY, {})]
+    )
     return [asks, in_pieces()]
 
 
@@ -101,7 +103,7 @@ def refused() -> Reply:
 SETUP = """
 import sys; sys.path[:0] = [{place!r}, {above!r}]
 import nbagent, secret_world as world
-from secret_world import leaky, failing
+from secret_world import leaky, failing, displaying
 world.listen()
 %load_ext nbagent
 """
@@ -157,10 +159,15 @@ def in_a_kernel(
     server.then(*script())
     cell(f"world.record_in_cassette({server.url!r}, {str(folder)!r})")
     cell("world.remember_objects()")
+    server.then(*script())
+    server.models.append(f"{KEY} {EVERYTHING}")
+    cell(f"await world.ask_client({server.url!r})")
     cell("world.have_judged()")
     server.then(in_pieces())
     cell(f"world.send_to_workers({server.url!r})")
     cell(f"world.collect({str(folder)!r}, failed, run)")
+    server.then(Reply(calls=[("displaying", {})]), in_pieces())
+    found["displays of a tool"] = cell(f"%%agent {options} --tools displaying\nShow it.")
     # Only now: what a person configures is kept in memory as it is.
     cell("nbagent.configure(base_url='http://127.0.0.1:1/' + world.secret())")
     commands = ("doctor", "config", "tools", "models", "show last", "runs", "help")
@@ -221,6 +228,7 @@ WORDS = {
     **{f"a traceback, %xmode {mode}": "LLM_AUTH_FAILED" for mode in XMODES},
     "a verbose traceback of Python": "LLM_AUTH_FAILED",
     "answers of %agent": "LLM_API_KEY",
+    "displays of a tool": "<i>",
     "messages to the front end": "comm_open",
     "a saved notebook": "leaky",
     "nbconvert's HTML": "leaky",

@@ -1,0 +1,46 @@
+"""Characters that people would not see: control characters, terminal codes, bidi, zero width.
+
+Lowest of all, because errors print themselves with it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TERMINAL_CODES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -~])?"
+)
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# Controls, soft hyphens, fillers, zero-width, bidi, variation selectors (except U+FE0F, which
+# ordinary emoji have), tags, lone surrogates.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+# Those of them that no language needs: overrides of the reading direction (a line may read as
+# something else) and tags (words that only a model sees).
+_DIRECTION_AND_TAGS = re.compile("[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
+
+
+def visible(text: str) -> str:
+    """Prepare arguments or results of a tool for a person.
+
+    Terminal codes are removed. Characters that are invisible, reorder others or carry invisible
+    text are shown as `⟦U+202E⟧`.
+    """
+    return _HIDDEN.sub(_show_code_point, without_codes(text))
+
+
+def readable(text: str) -> str:
+    """Prepare a model's text for a person: like `visible`, but keep what scripts and emoji need."""
+    return _DIRECTION_AND_TAGS.sub(_show_code_point, _CONTROLS.sub("\ufffd", without_codes(text)))
+
+
+def without_codes(text: str) -> str:
+    """Remove terminal codes and convert line ends to Unix."""
+    return _TERMINAL_CODES.sub("", text).replace("\r\n", "\n")
+
+
+def _show_code_point(match: re.Match[str]) -> str:
+    return f"⟦U+{ord(match[0]):04X}⟧"
