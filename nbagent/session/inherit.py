@@ -43,10 +43,11 @@ def conversation_of(parent: RunRecord | None, ask: RunRequest, store: RunStore) 
     items = store.conversation_with_turns(parent.id)
     requests = store.requests_since_user_message(parent.id)
     if ask.fork_turn is None:
-        run = parent
+        run, ancestors = parent, {parent.id}
         # A run that was stopped before its first request has no turn; its parent's is the last.
-        while not run.turns and run.parent_id is not None:
+        while not run.turns and run.parent_id is not None and run.parent_id not in ancestors:
             run = store.load(run.parent_id)
+            ancestors.add(run.id)
         last = run.turns[-1] if run.turns else None
         index = last.index + 1 if last else 1
         return Conversation(

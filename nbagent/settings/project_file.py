@@ -25,7 +25,8 @@ from nbagent.settings.project_items import readable
 from nbagent.settings.trust import TrustItem, entry_of
 
 PROJECT_FILE = "pyproject.toml"
-_MAX_FILE_BYTES = 5_000_000
+_MAX_FILE_BYTES = 1_000_000
+_MAX_DOTS = 400
 _MAX_REASON_CHARS = 160
 
 
@@ -174,7 +175,11 @@ def read_toml(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > _MAX_FILE_BYTES:
             raise ValueError(f"it has more than {_MAX_FILE_BYTES:,} bytes")
-        return _parse_toml(file.read_text("utf-8"))
+        text = file.read_text("utf-8")
+        # The parser takes seconds for a name of 10,000 parts.
+        if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
+            raise ValueError(f"a line has more than {_MAX_DOTS} dots")
+        return _parse_toml(text)
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file.name} cannot be read: {error}; correct or remove it") from None
 

@@ -25,7 +25,7 @@ from nbagent.settings.project_file import (
     read_project_table,
     read_toml,
 )
-from nbagent.settings.trust import TrustItem, config_folder
+from nbagent.settings.trust import TrustItem, config_folder, data_folder
 
 V = TypeVar("V", RunOptions, Settings)
 _configured: dict[str, Any] = {}
@@ -209,13 +209,11 @@ def store_home() -> Path:
 
 def private_folders() -> list[Path]:
     """Return the person's folders of nbagent, which no tool reaches: configuration and data."""
-    from platformdirs import user_data_path  # late: only tools for files need it
-
     folders: list[Path] = []
     with suppress(RuntimeError):  # there is no home
         folders.append(config_folder())
     with suppress(RuntimeError):
-        folders.append(user_data_path("nbagent"))
+        folders.append(data_folder())
     return folders
 
 

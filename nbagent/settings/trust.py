@@ -60,8 +60,17 @@ class TrustItem:
 
 def config_folder() -> Path:
     """The person's configuration folder of nbagent; it may not exist."""
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "nbagent"
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    # A relative one is ignored, as the specification says: it would be in a stranger's folder.
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "nbagent"
+
+
+def data_folder() -> Path:
+    """The person's data folder of nbagent; it may not exist."""
+    from platformdirs import user_data_path  # late: most processes do not need it
+
+    folder = user_data_path("nbagent")
+    return folder if folder.is_absolute() else Path.home() / ".local" / "share" / "nbagent"
 
 
 def new_store_id() -> str:

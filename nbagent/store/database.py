@@ -33,6 +33,7 @@ from nbagent.files.opening import (
 )
 from nbagent.sandbox.folder_thread import is_available as has_folder_threads
 from nbagent.sandbox.folder_thread import run_within
+from nbagent.settings.trust import data_folder
 from nbagent.store.columns import (
     APPLICATION_ID,
     CORRUPT_ROW,
@@ -593,14 +594,11 @@ def _open_elsewhere(home: Path, upgrade: Upgrade) -> Database:
 
     Without locks two kernels would destroy each other's rows, so the folder itself is not used.
     """
-    # Imported here: only such a folder needs it.
-    from platformdirs import user_data_path
-
     problem = (
         f"{home} is on a file system without file locks (often a network folder whose server runs "
         "no lock service)."
     )
-    data = Path(os.path.realpath(user_data_path("nbagent")))
+    data = Path(os.path.realpath(data_folder()))
     mirror = data / "stores" / sha256_hex(str(home.absolute()))[:16]
     try:
         if _make_folder(mirror):

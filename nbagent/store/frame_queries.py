@@ -136,7 +136,8 @@ LINEAGE = """
         SELECT n, parent_id, shared_messages, 1 << 60 FROM runs WHERE run_id = ?
         UNION ALL
         SELECT p.n, p.parent_id, p.shared_messages, min(line.end, line.shared)
-        FROM line JOIN runs p ON p.run_id = line.parent_id
+        -- A run is stored after its parent; in a stranger's store one may be its own ancestor.
+        FROM line JOIN runs p ON p.run_id = line.parent_id AND p.n < line.n
     ) SELECT n, end FROM line"""
 """Numbers of a run and its ancestors, newest first, each with the absolute end of its part of the
 conversation."""

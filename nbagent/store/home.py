@@ -15,7 +15,14 @@ from pathlib import Path
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import StoreError, describe_error
 from nbagent.settings.sources import store_home, to_path
-from nbagent.settings.trust import create_entry, entry_file, entry_of, folder_with, new_store_id
+from nbagent.settings.trust import (
+    create_entry,
+    data_folder,
+    entry_file,
+    entry_of,
+    folder_with,
+    new_store_id,
+)
 from nbagent.store.database import FILE_NAME, StoreBusyError, file_system, read_facts
 from nbagent.store.log_mark import unproven_file
 
@@ -76,10 +83,7 @@ def stand_in_of(folder: Path) -> Path:
 
 def stores_folder() -> Path:
     """The folder of all stores in the person's data folder."""
-    # Late: most processes have a store of their own.
-    from platformdirs import user_data_path
-
-    return Path(os.path.realpath(user_data_path("nbagent"))) / "stores"
+    return Path(os.path.realpath(data_folder())) / "stores"
 
 
 def home_at(folder: Path) -> StoreHome:

@@ -913,3 +913,16 @@ def test_what_is_taken_back_is_named_by_its_project_once(
     assert f"took back what you allowed in {project}. Its runs" in capsys.readouterr().out
     for entry in (entry_of(project), entry_of(project / ".nbagent")):
         assert entry is None
+
+
+def test_a_run_that_is_its_own_ancestor_is_read_and_continued(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    run_id = use_once(project)
+    with closing(sqlite3.connect(project / ".nbagent/runs.sqlite")) as store, store:
+        store.execute("UPDATE runs SET parent_id = run_id, shared_messages = 0")
+        store.execute("DELETE FROM turns")
+        store.execute("DELETE FROM messages")
+    with kernel(project):
+        run = nbagent.open_run(run_id)
+        assert not run.messages
+        assert run.resume("again", quiet=True).ok

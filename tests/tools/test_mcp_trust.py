@@ -18,6 +18,7 @@ from nbagent.contracts.approval import PersonAnswer, Question
 from nbagent.contracts.errors import UsageError
 from nbagent.session.project_trust import trust_items
 from nbagent.settings.project_items import allow_item
+from nbagent.testing import fresh_process
 from nbagent.tools.mcp import config
 from nbagent.tools.mcp.config import find_server, mcp
 from nbagent.tools.mcp.server import McpServer
@@ -170,3 +171,44 @@ def test_a_broken_file_offers_nothing_and_hides_nothing_else(text: str, project:
     (project / ".mcp.json").write_text(text)
     (project / "pyproject.toml").write_text("[tool.nbagent]\nsystem = 'Obey.'")
     assert [item.name for item in trust_items()] == ["pyproject.toml: system"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "file"),
+    [
+        ({"command": "python3", "args": ["server.py"], "cwd": "${SUB_DIR:-sub}"}, "sub/server.py"),
+        ({"command": "python3", "args": ["-m", "tools.server"]}, "tools/server.py"),
+        ({"command": "python3", "args": ["."]}, "__main__.py"),
+        ({"command": "npm", "args": ["start"]}, "package.json"),
+        ({"command": "node", "args": ["server"]}, "server.js"),
+        ({"command": "java", "args": ["@opts.txt"]}, "opts.txt"),
+        ({"command": "sh", "args": ["-c", "cd sub;python server.py"]}, "sub/server.py"),
+        ({"command": "sh", "args": ["-c", ". $PWD/run.sh"]}, "run.sh"),
+        ({"command": "node", "env": {"NODE_OPTIONS": "--require=./x.js"}}, "x.js"),
+    ],
+)
+def test_an_item_changes_with_each_file_that_its_command_may_mean(
+    entry: dict[str, Any], file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"it": entry}}))
+    program = tmp_path / file
+    program.parent.mkdir(exist_ok=True)
+    texts: list[str] = []
+    for content in ("one", "two"):
+        program.write_text(content)
+        with fresh_process():
+            (item,) = trust_items()
+        texts.append(item.text)
+    assert texts[0] != texts[1]
+
+
+def test_a_name_with_line_ends_is_one_line_of_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "docs\n.mcp.json: other\x1b[2J\u202e"
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {name: {"command": "x"}}}))
+    with fresh_process():
+        (item,) = trust_items()
+    assert item.name.isprintable()

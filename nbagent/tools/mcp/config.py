@@ -30,6 +30,12 @@ from nbagent.settings.trust import TrustItem
 from nbagent.tools.mcp.server import START_TIMEOUT_S, TIMEOUT_S, McpServer
 from nbagent.tools.tool_names import name_list
 
+_MAX_WORDS = 50
+_ENDS = (
+    *("", ".py", ".js", ".mjs", ".cjs", ".ts", ".sh"),
+    *("/__main__.py", "/__init__.py", "/index.js", "/package.json"),
+)
+"""Ends that programs add to a name: a module, a script without its end, a folder."""
 PROJECT_FILE = ".mcp.json"
 _MAX_FILE_BYTES = 1_000_000
 # The forms of Claude Code (`${NAME}`, `${NAME:-default}`) and VS Code (`${env:NAME}`).
@@ -224,9 +230,13 @@ def _project_server(name: str, path: Path, entry: Any) -> ProjectServer:
 
 def _item_of(name: str, path: Path, entry: Any) -> TrustItem:
     """Write an entry as an item: its JSON, and the hash of each file of the project in it."""
-    text = readable(_without_keys(entry))
-    hashes = [f"{file}: sha256 {sha}" for file, sha in _named_files(path.parent, entry)]
-    return TrustItem(f"{path.name}: {name}", "\n".join([text, *hashes]), path.parent)
+    lines = [readable(_without_keys(entry))]
+    lines += [f"{file}: sha256 {sha}" for file, sha in _named_files(path.parent, entry)]
+    if (json_object(entry) or {}).get("command"):
+        lines.append("Other files that the program loads from this folder are not compared.")
+    # A name may have line ends, and would look like another question.
+    shown = readable(name).replace("\n", "\\n")
+    return TrustItem(f"{path.name}: {shown}", "\n".join(lines), path.parent)
 
 
 def _without_keys(value: Any, *, is_key: bool = False) -> Any:
@@ -250,20 +260,48 @@ def _named_files(folder: Path, entry: Any) -> Iterator[tuple[str, str]]:
     """
     fields = json_object(entry) or {}
     base = Path(os.path.realpath(folder))
-    texts = [str(fields.get("command", "")), *map(str, _list_of(fields.get("args")))]
-    for word in dict.fromkeys(word for text in texts for word in _words(text)):
-        with suppress(OSError, ValueError, RuntimeError):  # no name of a file; no home
-            file = Path(os.path.realpath(base / str(fields.get("cwd") or ".") / word))
-            if file.is_relative_to(base) and file.is_file():
-                with file.open("rb") as opened:
+    env = json_object(fields.get("env")) or {}
+    texts = [fields.get("command", ""), *_list_of(fields.get("args")), *env.values()]
+    names = [*dict.fromkeys(word for text in texts for word in _words(str(text)))][:_MAX_WORDS]
+    hashed: set[Path] = set()
+    with suppress(RuntimeError):  # there is no home
+        first = base / Path(_filled(str(fields.get("cwd") or "."))).expanduser()
+        for start in (first, *(first / name for name in names)):
+            for file in _files_named(start, names):
+                if file in hashed or not file.is_relative_to(base):
+                    continue
+                hashed.add(file)
+                with suppress(OSError), file.open("rb") as opened:
                     digest = hashlib.file_digest(opened, "sha256").hexdigest()
-                yield readable(file.relative_to(base).as_posix()), digest
+                    yield readable(file.relative_to(base).as_posix()), digest
 
 
-def _words(text: str) -> list[str]:
-    """The text, and everything in it that could name a file: `server.py` of `--file=server.py`."""
-    filled = _VARIABLE.sub(lambda match: os.environ.get(match[1]) or match[2] or "", text)
-    return [filled, *re.split(r"[\s=,:'\"]+", filled)]
+def _files_named(start: Path, names: Sequence[str]) -> Iterator[Path]:
+    """Yield the files that a program started in a folder may mean by a name."""
+    with suppress(OSError, ValueError):  # no name of a file
+        if not start.is_dir():
+            return
+    for name in ("", *names):
+        for end in _ENDS:
+            with suppress(OSError, ValueError, RuntimeError):
+                file = Path(os.path.realpath((start / name).expanduser().as_posix() + end))
+                if file.is_file():
+                    yield file
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield the text, and all in it that could name a file: `server.py` of `--file=server.py`."""
+    filled = _filled(text)
+    for word in (filled, *re.split(r"[\s=,:;'\"<>&|()@]+", filled)):
+        yield word
+        if "." in word:  # a module: `python -m tools.server`
+            yield word.replace(".", "/")
+
+
+def _filled(text: str) -> str:
+    # `$PWD` is the folder that the server starts in.
+    text = text.replace("$PWD", ".").replace("${PWD}", ".")
+    return _VARIABLE.sub(lambda match: os.environ.get(match[1]) or match[2] or "", text)
 
 
 def _list_of(value: Any) -> list[Any]:
