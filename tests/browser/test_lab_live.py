@@ -128,7 +128,9 @@ def test_text_grows_and_folds_stay_as_the_person_left_them(notebook: Notebook) -
 def test_a_pause_ends_the_run_after_its_turn_and_continue_goes_on(notebook: Notebook) -> None:
     notebook.start(PAUSED)
     do(notebook, PAUSED, "pause").click()
-    expect(runs(notebook, PAUSED)).to_contain_text("Pausing after this turn…")
+    # Not the button, which says it at once: the kernel knows of it now.
+    note = runs(notebook, PAUSED).locator("span.nba-note:has-text('Pausing after this turn…')")
+    expect(note).to_have_count(1)
     notebook.wake()
     notebook.wait(PAUSED)
     assert notebook.error(PAUSED) == ""

@@ -151,6 +151,8 @@ def test_a_person_types_sends_stops_and_goes_on(desk: Desk, figures: list[str]) 
     desk.root.locator(".nba-card.nba-busy").wait_for()
     desk.do("pause", within=desk.root.locator(".nba-box"))
     expect(desk.status).to_have_text("Pausing after this turn…")
+    # A button says it at once; the note comes from the kernel, which knows of it now.
+    expect(desk.root.locator("span.nba-note:has-text('Pausing after this turn…')")).to_have_count(1)
     desk.notebook.wake()
     desk.ends("Stopped", "Answered", "Answered", "Paused")
     desk.do("continue", within=desk.root.locator(".nba-box"))
