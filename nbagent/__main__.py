@@ -42,6 +42,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _leave_out_working_folder() -> None:
+    """Keep modules of the working folder, which may be a stranger's, from being imported."""
+    # `-m` puts it first on the path. Not if nbagent itself is there: a checkout is the person's.
+    here, ours = os.getcwd(), Path(__file__).resolve().parents[1]
+    if sys.path and os.path.realpath(sys.path[0]) == here != str(ours):
+        del sys.path[0]
+
+
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="python -m nbagent", description="Look at the runs of a project.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -181,4 +189,5 @@ def _write(file: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
+    _leave_out_working_folder()
     sys.exit(main())

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
 from nbagent.contracts.errors import NbagentError, UsageError
@@ -24,6 +24,7 @@ from nbagent.providers.wires.chat_profiles import AZURE_HOSTS, PROFILES, profile
 from nbagent.providers.wires.google import Google
 from nbagent.providers.wires.ollama import Ollama, ollama_url
 from nbagent.providers.wires.responses import Responses
+from nbagent.settings.installed import installed_entry_points
 from nbagent.shown.texts import error_line
 
 T = TypeVar("T")
@@ -185,7 +186,7 @@ def _all_providers() -> Mapping[str, Provider | EntryPoint]:
     from nbagent.providers.local import PROVIDER as LOCAL
     from nbagent.providers.offline import PROVIDER as OFFLINE
 
-    installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    installed = {entry.name: entry for entry in installed_entry_points(ENTRY_POINT_GROUP)}
     return installed | {provider.name: provider for provider in (*PROVIDERS, LOCAL, OFFLINE)}
 
 

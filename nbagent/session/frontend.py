@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nbagent.contracts.approval import PersonAnswer, Question
@@ -17,6 +16,7 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import Capture, RunCode
 from nbagent.runtime import Pump, RunTask
+from nbagent.settings.installed import installed_entry_points
 from nbagent.settings.options import RunOptions
 from nbagent.view.advice import without_magics
 from nbagent.view.node import Node
@@ -296,7 +296,7 @@ def _installed_frontend() -> Frontend:
     """
     # Another package's frontend is asked first: it was installed for its own kind of notebook.
     entries = sorted(
-        entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name == OWN_ENTRY_POINT, e.name)
+        installed_entry_points(ENTRY_POINT_GROUP), key=lambda e: (e.name == OWN_ENTRY_POINT, e.name)
     )
     for entry in entries:
         try:

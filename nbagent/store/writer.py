@@ -153,7 +153,11 @@ class Store(StoreReader):
             home, partial(upgrade, store_id=store_id), store_id=store_id if is_own else ""
         )
         try:
-            return cls(database)
+            store = cls(database)
+            # A journal that was replayed may have replaced the id that was compared before.
+            if is_own and store_id and store.path and store.store_id() not in ("", store_id):
+                raise StoreError(f"{store.path} was replaced while it was opened; try again")
+            return store
         except BaseException:  # locked by another process, or interrupted
             database.close()
             raise
@@ -199,6 +203,9 @@ class Store(StoreReader):
 
         def work(c: Connection) -> None:
             newest = c.execute("SELECT coalesce(max(n), 0) FROM runs").fetchone()[0]
+            # Rows without their run would become a part of the next one.
+            for table in TABLES_OF_RUN:
+                c.execute(f"DELETE FROM {table} WHERE run > ?", (newest,))
             set_fact(c, LAST_FOREIGN_RUN, newest)
             set_fact(c, STORE_ID, store_id)
 

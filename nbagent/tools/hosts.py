@@ -12,7 +12,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, assert_never, cast
 
 from nbagent.contracts.approval import CallPreview
@@ -30,6 +30,7 @@ from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secrets import redact_truncated
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
+from nbagent.settings.installed import installed_entry_points
 from nbagent.shown.texts import VALUE_ERRORS, class_name, error_line, without_folders
 from nbagent.tools.host_config import HostConfig, HostSource
 from nbagent.tools.mcp.server import McpServer
@@ -294,7 +295,7 @@ def _installed_opener(module: str) -> Callable[[HostConfig], Sequence[ToolHost]]
     return opener
 
 
-# Cached: `entry_points` reads the metadata of every installed package.
+# Cached: it reads the metadata of every installed package.
 @cache
 def _installed_hosts() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return {entry.name: entry for entry in installed_entry_points(ENTRY_POINT_GROUP)}

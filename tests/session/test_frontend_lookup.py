@@ -34,11 +34,11 @@ def install(monkeypatch: pytest.MonkeyPatch, *entries: Entry) -> None:
     ipython.get_ipython = object
     monkeypatch.setitem(frontend_module.sys.modules, "IPython", ipython)
 
-    def entry_points(*, group: str) -> Sequence[Entry]:
+    def entry_points(group: str) -> Sequence[Entry]:
         assert group == "nbagent.frontends"
         return entries
 
-    monkeypatch.setattr(frontend_module, "entry_points", entry_points)
+    monkeypatch.setattr(frontend_module, "installed_entry_points", entry_points)
     use_frontend(None)
 
 
@@ -55,7 +55,7 @@ def broken() -> Frontend:
 
 
 def test_notebook_of_this_package_is_registered() -> None:
-    (entry,) = frontend_module.entry_points(group="nbagent.frontends")
+    (entry,) = frontend_module.installed_entry_points("nbagent.frontends")
     assert entry.value == "nbagent.notebook.frontend:NotebookFrontend"
 
 

@@ -926,3 +926,23 @@ def test_a_run_that_is_its_own_ancestor_is_read_and_continued(tmp_path: Path) ->
         run = nbagent.open_run(run_id)
         assert not run.messages
         assert run.resume("again", quiet=True).ok
+
+
+def test_rows_without_a_run_in_a_store_that_is_taken_over_join_no_run(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    use_once(project)
+    forget_entries()
+    with closing(sqlite3.connect(project / ".nbagent/runs.sqlite")) as store, store:
+        columns = [row[1] for row in store.execute("PRAGMA table_info(messages)")]
+        names = ", ".join(columns)
+        values = ", ".join("run + 1" if name == "run" else name for name in columns)
+        store.execute(f"INSERT INTO messages ({names}) SELECT {values} FROM messages")
+    with kernel(project), typing("y"):
+        assert main(["trust"]) == 0
+    with kernel(project):
+        run = ask("mine")
+        assert [message.role for message in nbagent.open_run(run.id).messages] == [
+            "user",
+            "assistant",
+        ]
+        assert nbagent.open_run(run.id).record == run.record
