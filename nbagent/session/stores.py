@@ -38,6 +38,9 @@ _lock = threading.Lock()
 _stores: dict[Path, Store] = {}
 _strangers: dict[Path, Store] = {}
 """Stores of others, opened to read only."""
+_replaced: list[Store] = []
+"""Own stores whose folder became a stranger's while they were open. A run may be at work in one, so
+they are closed at the end."""
 _notices: dict[RunStore, str] = {}
 """By store, what the person has to know about its place and was not told yet."""
 _announced: set[Path] = set()
@@ -55,7 +58,7 @@ def current_store() -> Store:
         return _open_own(home)
     with _lock:
         if (replaced := _stores.pop(home.folder, None)) is not None:
-            # Not closed: a run may be at work in it, and closing would write to the file.
+            _replaced.append(replaced)
             _notices.pop(replaced, None)
     stand_in = stand_in_of(home.folder)
     store = _open_own(StoreHome(stand_in))
@@ -202,11 +205,15 @@ def cache_file(store: RunStore, run_id: str) -> Path:
     return home.absolute() / "cache" / f"{run_id}.jsonl"
 
 
+def _opened() -> list[Store]:
+    return [*_stores.values(), *_strangers.values(), *_replaced]
+
+
 def close_stores() -> None:
     """Close all stores; the next call opens them again."""
-    for store in (*_stores.values(), *_strangers.values()):
+    for store in _opened():
         store.close()
-    for known in (_stores, _strangers, _last_run_ids, _notices):
+    for known in (_stores, _strangers, _replaced, _last_run_ids, _notices):
         known.clear()
     if _empty_store.cache_info().currsize:
         _empty_store().close()
@@ -264,12 +271,12 @@ def set_last_run(run_id: str, store: RunStore) -> None:
 def _before_fork() -> None:
     # A forked child cannot use an open SQLite connection, nor a lock that another thread has taken.
     _lock.acquire()
-    for store in (*_stores.values(), *_strangers.values()):
+    for store in _opened():
         store.database.pause()
 
 
 def _after_fork() -> None:
-    for store in (*_stores.values(), *_strangers.values()):
+    for store in _opened():
         store.database.resume()
     _lock.release()
 
@@ -278,6 +285,7 @@ def _after_fork_in_child() -> None:
     _after_fork()
     _stores.clear()  # the leases are the parent's
     _strangers.clear()
+    _replaced.clear()
     _empty_store.cache_clear()
     _last_run_ids.clear()
 
