@@ -54,7 +54,7 @@ Upgrade = Callable[[Connection, "Path | None"], None]
 
 FILE_NAME = "runs.sqlite"
 BACKUP_SUFFIX = "-backup"
-_LOCK_NAME = "runs.lock"
+LOCK_NAME = "runs.lock"
 _BESIDE = ("", "-wal", "-shm", "-journal")
 """Ends of the names of the files that SQLite opens."""
 _LIMITS = {
@@ -187,7 +187,7 @@ class Database:
         try:
             if not _make_folder(home):
                 return _open_elsewhere(home, upgrade)
-            with _opening_lock(home):
+            with opening_lock(home):
                 if store_id and (name := unproven_file(path, store_id)):
                     raise StoreError(f"{path.with_name(name)} was not written by nbagent.")
                 version = _version_of(path) if os.path.lexists(path) else 0
@@ -573,12 +573,12 @@ def _make_folder(home: Path) -> bool:
 
 
 def _open_lock(folder: Folder, home: Path) -> int:
-    with naming_links(home / _LOCK_NAME):
-        return folder.open_entry(_LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    with naming_links(home / LOCK_NAME):
+        return folder.open_entry(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
 
 
 @contextlib.contextmanager
-def _opening_lock(home: Path) -> Generator[None]:
+def opening_lock(home: Path) -> Generator[None]:
     """Lock the opening of a store against other processes."""
     with contextlib.closing(open_own_folder(home)) as folder:
         descriptor = _open_lock(folder, home)

@@ -23,7 +23,14 @@ from nbagent.settings.trust import (
     folder_with,
     new_store_id,
 )
-from nbagent.store.database import FILE_NAME, StoreBusyError, file_system, read_facts
+from nbagent.store.database import (
+    FILE_NAME,
+    LOCK_NAME,
+    StoreBusyError,
+    file_system,
+    opening_lock,
+    read_facts,
+)
 from nbagent.store.log_mark import unproven_file
 
 _WRITTEN = (
@@ -152,7 +159,7 @@ def _examine(folder: Path) -> StoreHome:
         return StoreHome(folder)
     entry = entry_of(folder)
     store_id = (entry.store_id if entry else "") or _created_ids.get(folder, "")
-    if store_id and (name := unproven_file(folder / FILE_NAME, store_id)):
+    if store_id and (name := _unproven_file(folder, store_id)):
         return StoreHome(
             folder,
             f"{name} beside it was not written by nbagent on this machine, such as after a merge: "
@@ -177,6 +184,15 @@ def _examine(folder: Path) -> StoreHome:
     if folder.is_relative_to(os.path.realpath(stores_folder())):
         return StoreHome(folder)
     return StoreHome(folder, _difference(folder, store_id, facts.store_id))
+
+
+def _unproven_file(folder: Path, store_id: str) -> str:
+    name = unproven_file(folder / FILE_NAME, store_id)
+    if name and os.path.lexists(folder / LOCK_NAME):
+        # Another process may be creating the store: it has a journal for a moment.
+        with suppress(OSError, StoreError), opening_lock(folder):
+            return unproven_file(folder / FILE_NAME, store_id)
+    return name
 
 
 def _difference(folder: Path, entry_id: str, store_id: str) -> str:

@@ -159,7 +159,7 @@ def test_what_cannot_be_written_is_read_into_memory(
     if what == "file":
         monkeypatch.setattr(database_room, "_connect", read_only)
     else:
-        monkeypatch.setattr(database_room, "_opening_lock", refused)
+        monkeypatch.setattr(database_room, "opening_lock", refused)
     store = Store.open(tmp_path)
     assert "readonly" in (store.warning or "")
     assert store.load(RUN) == record_of(events)
