@@ -98,12 +98,12 @@ class Agent:
         if runtime.on_engine_thread():
             # It would wait for itself: the engine's loop runs both.
             raise UsageError("use `await agent.arun(…)` in an async tool; agent.run() would block")
-        callbacks: dict[str, Any] = {
-            "on_event": on_event,
-            "on_tool_call": on_tool_call,
-            "on_tool_result": on_tool_result,
-        }
-        with Run.starting(self._request(prompt, messages, **options), **callbacks) as run:
+        with Run.starting(
+            self._request(prompt, messages, **options),
+            on_event=on_event,
+            on_tool_call=on_tool_call,
+            on_tool_result=on_tool_result,
+        ) as run:
             return run.wait()
 
     async def arun(
@@ -138,12 +138,12 @@ class Agent:
 
         Arguments as in `run`.
         """
-        callbacks: dict[str, Any] = {
-            "on_event": on_event,
-            "on_tool_call": on_tool_call,
-            "on_tool_result": on_tool_result,
-        }
-        with Run.starting(self._request(prompt, **options), **callbacks) as run:
+        with Run.starting(
+            self._request(prompt, **options),
+            on_event=on_event,
+            on_tool_call=on_tool_call,
+            on_tool_result=on_tool_result,
+        ) as run:
             return run
 
     async def stream(self, prompt: str = "", **options: Any) -> AsyncGenerator[Event]:

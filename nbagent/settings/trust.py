@@ -73,6 +73,11 @@ def data_folder() -> Path:
     return folder if folder.is_absolute() else Path.home() / ".local" / "share" / "nbagent"
 
 
+def stores_folder() -> Path:
+    """The real folder of all stores in the person's data folder."""
+    return Path(os.path.realpath(data_folder())) / "stores"
+
+
 def new_store_id() -> str:
     """Make a store id: 128 random bits."""
     return secrets.token_hex(16)

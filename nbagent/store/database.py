@@ -33,7 +33,7 @@ from nbagent.files.opening import (
 )
 from nbagent.sandbox.folder_thread import is_available as has_folder_threads
 from nbagent.sandbox.folder_thread import run_within
-from nbagent.settings.trust import data_folder
+from nbagent.settings.trust import stores_folder
 from nbagent.store.columns import (
     APPLICATION_ID,
     CORRUPT_ROW,
@@ -55,8 +55,8 @@ Upgrade = Callable[[Connection, "Path | None"], None]
 FILE_NAME = "runs.sqlite"
 BACKUP_SUFFIX = "-backup"
 LOCK_NAME = "runs.lock"
-_BESIDE = ("", "-wal", "-shm", "-journal")
-"""Ends of the names of the files that SQLite opens."""
+BESIDE = ("-wal", "-shm", "-journal")
+"""Ends of the names of the files that SQLite opens beside the database."""
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 256 << 20,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 500_000,
@@ -598,8 +598,7 @@ def _open_elsewhere(home: Path, upgrade: Upgrade) -> Database:
         f"{home} is on a file system without file locks (often a network folder whose server runs "
         "no lock service)."
     )
-    data = Path(os.path.realpath(data_folder()))
-    mirror = data / "stores" / sha256_hex(str(home.absolute()))[:16]
+    mirror = stores_folder() / sha256_hex(str(home.absolute()))[:16]
     try:
         if _make_folder(mirror):
             database = Database.open(mirror, upgrade)
@@ -663,7 +662,7 @@ def _facts_of(path: Path, mode: str, count: bool) -> StoreFacts | None:
 
 def _read_mode(path: Path, *, with_log: bool = True) -> str:
     """Mode in which reading creates no file beside a store; with a log there are files already."""
-    for end in ("", "-wal", "-shm", "-journal"):
+    for end in ("", *BESIDE):
         if os.path.islink(file := path.with_name(f"{path.name}{end}")):
             raise StoreError(f"{file} is a link, which is not followed; delete it")
     has_log = os.path.lexists(path.with_name(f"{path.name}-wal"))
@@ -763,7 +762,7 @@ def _create_file(folder: Folder, path: Path) -> None:
 
 def _check_files(folder: Folder, path: Path) -> None:
     """Refuse links and special files in the place of a file that SQLite opens."""
-    for end in _BESIDE:
+    for end in ("", *BESIDE):
         file = path.with_name(path.name + end)
         with contextlib.suppress(FileNotFoundError), naming_links(file):
             folder.require_regular(file.name)

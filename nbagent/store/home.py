@@ -17,13 +17,14 @@ from nbagent.contracts.errors import StoreError, describe_error
 from nbagent.settings.sources import store_home, to_path
 from nbagent.settings.trust import (
     create_entry,
-    data_folder,
     entry_file,
     entry_of,
     folder_with,
     new_store_id,
+    stores_folder,
 )
 from nbagent.store.database import (
+    BESIDE,
     FILE_NAME,
     LOCK_NAME,
     StoreBusyError,
@@ -35,7 +36,7 @@ from nbagent.store.log_mark import unproven_file
 
 _WRITTEN = (
     *("state", "cache", "packages", "audit.jsonl", "audit.head"),
-    *(f"{FILE_NAME}{end}" for end in ("-wal", "-shm", "-journal")),
+    *(f"{FILE_NAME}{end}" for end in BESIDE),
 )
 """What nbagent writes beside a store. A folder that has some of it was used before."""
 _NOT_LASTING = ("overlay", "tmpfs", "ramfs")
@@ -86,11 +87,6 @@ def writing_folder() -> Path:
 def stand_in_of(folder: Path) -> Path:
     """The folder in the person's data folder that is used instead of a stranger's store."""
     return stores_folder() / sha256_hex(os.fsencode(folder))[:16]
-
-
-def stores_folder() -> Path:
-    """The folder of all stores in the person's data folder."""
-    return Path(os.path.realpath(data_folder())) / "stores"
 
 
 def home_at(folder: Path) -> StoreHome:

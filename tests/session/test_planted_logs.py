@@ -26,11 +26,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def planted_log(project: Path, home: Path) -> Path:
-    """The log of another process that replaces all runs of a copy of the store."""
+def copy_of(home: Path, project: Path) -> Path:
+    """A copy of the store that the attacker has."""
     copy = project.parent / "attacker" / "runs.sqlite"
     copy.parent.mkdir()
     shutil.copyfile(home / "runs.sqlite", copy)
+    return copy
+
+
+def planted_log(project: Path, home: Path) -> Path:
+    """The log of another process that replaces all runs of a copy of the store."""
+    copy = copy_of(home, project)
     with closing(sqlite3.connect(copy, isolation_level=None)) as store:
         store.execute("PRAGMA wal_autocheckpoint = 0")
         store.execute("UPDATE runs SET prompt = 'planted'")
@@ -42,9 +48,7 @@ def planted_log(project: Path, home: Path) -> Path:
 
 def planted_journal(project: Path, home: Path) -> Path:
     """The journal of another process, which holds the pages of a copy of the store."""
-    copy = project.parent / "attacker" / "runs.sqlite"
-    copy.parent.mkdir()
-    shutil.copyfile(home / "runs.sqlite", copy)
+    copy = copy_of(home, project)
     with closing(sqlite3.connect(copy, isolation_level=None)) as store:
         store.execute("PRAGMA journal_mode = DELETE")
         store.execute("PRAGMA cache_size = 1")
