@@ -46,7 +46,7 @@ HOMES = {
     "numpy": ("store.dataframes", "lab.statistics"),
     "distributed": ("lab.remote",),
     "cloudpickle": ("lab.remote_task",),
-    "sqlite3": ("store.database",),
+    "sqlite3": ("store.connections",),
     "matplotlib": ("export.figures",),
     "opentelemetry": ("export.otel",),
     "IPython": ("notebook",),

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nbagent.contracts.canonical import dump_json, json_object, load_json, utc_now
 from nbagent.contracts.errors import StoreError, UsageError, nearest_hint
 from nbagent.store.columns import CORRUPT_ROW, PROVIDER, TIMESTAMP, TURN_ID, Dtype
-from nbagent.store.database import Connection
+from nbagent.store.connections import Connection
 from nbagent.store.frame_queries import (
     FRAMES,
     KNOWN_VALUES,

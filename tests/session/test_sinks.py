@@ -37,7 +37,7 @@ from nbagent.providers.offline import call, calls, delay, script, step
 from nbagent.session import active_run
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores, current_store
-from nbagent.store import database
+from nbagent.store import connections, database
 from nbagent.store.writer import Store
 
 
@@ -135,6 +135,12 @@ def locked() -> Generator[None]:
             other.execute("ROLLBACK")
 
 
+def shorten_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait shortly for a locked store: where it is opened, and in a transaction."""
+    for room in (connections, database):
+        monkeypatch.setattr(room, "BUSY_TIMEOUT_S", 0.3)
+
+
 @pytest.mark.parametrize("way", ["full", "deleted", "replaced", "locked"])
 def test_a_disk_that_fails_in_the_middle_moves_the_runs_into_memory_and_says_so_loudly(
     way: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -143,7 +149,7 @@ def test_a_disk_that_fails_in_the_middle_moves_the_runs_into_memory_and_says_so_
     assert path is not None
     lock = ExitStack()
     if way == "locked":
-        monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.3)
+        shorten_wait(monkeypatch)
 
     def spoil() -> str:
         """Spoil the disk."""
@@ -347,7 +353,7 @@ def test_a_stop_during_the_wait_cuts_the_tools_at_once_and_loses_no_turn() -> No
 def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.3)
+    shorten_wait(monkeypatch)
     agent = nbagent.Agent(model=script(["One.", "Two."]), tools=[])
     home = Path(os.environ["NBAGENT_HOME"])
     home.mkdir(parents=True)
