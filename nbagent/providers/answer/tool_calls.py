@@ -6,11 +6,15 @@ Keeps the model's own text; the engine decides if a call is valid.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbagent.contracts.messages import ToolCall, parse_arguments
+from nbagent.contracts.corrections import CallCorrected
+from nbagent.contracts.deltas import CallEnd
+from nbagent.contracts.messages import parse_arguments
 from nbagent.contracts.model import CallDelta
+from nbagent.providers.answer.wire_deltas import CallPart
 from nbagent.providers.transport.sse import bad_response, fix_surrogates
 from nbagent.providers.wires.tool_names import WireNames
 
@@ -85,21 +89,9 @@ class ToolCallAssembler:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def add(
-        self,
-        key: object,
-        *,
-        id: str = "",
-        name: str = "",
-        arguments: str = "",
-        extra: dict[str, Any] | None = None,
-    ) -> CallDelta | None:
-        """Add a call or a fragment of one; return the part to show, None if there is none.
-
-        Args:
-            key: the call's index or the id of its item; None if the server sends neither; a new
-                `object()` for a call that arrives whole.
-        """
+    def add(self, part: CallPart) -> CallDelta | None:
+        """Add a call or a fragment of one; return the part to show, None if there is none."""
+        key, id, name, arguments = part.key, part.id, part.name, part.arguments
         draft = self._by_key.get(key)
         if draft is not None and draft.name:
             second_object = bool(name) and draft.starts_second_object(arguments)
@@ -119,7 +111,7 @@ class ToolCallAssembler:
         draft.id = draft.id or fix_surrogates(id)
         is_named = bool(name) and not draft.name
         draft.name = draft.name or fix_surrogates(name)
-        draft.extra.update(extra or {})
+        draft.extra.update(part.extra or {})
         if not is_named and not arguments:
             return None
         arguments = draft.joiner.feed(arguments)
@@ -130,38 +122,36 @@ class ToolCallAssembler:
         shown = self._names.from_wire(draft.name) if is_named else None
         return CallDelta(draft.position, draft.id or None, shown, arguments)
 
-    def replace(self, key: object, arguments: str) -> None:
-        """Replace the fragments of a call by its whole arguments, which the server sent later."""
-        if draft := self._by_key.get(key):
-            draft.pieces[:] = [fix_surrogates(arguments)]
+    def replace(self, key: object, arguments: str) -> CallCorrected | None:
+        """Replace the fragments of a call by its whole arguments; None if they are the same."""
+        draft = self._by_key.get(key)
+        arguments = fix_surrogates(arguments)
+        if draft is None or draft.position is None or draft.raw() == arguments:
+            return None
+        draft.pieces[:], draft.joiner = [arguments], SurrogateJoiner()
+        return CallCorrected(draft.position, arguments=arguments)
 
-    def build(self) -> tuple[ToolCall, ...]:
-        """Return all calls, each with an id of its own: results are matched by it."""
+    def end(self) -> Iterator[CallDelta | CallEnd]:
+        """Yield the ends of all calls, each with an id of its own: results are matched by it."""
         ids: set[str] = set()
         seen_calls: set[tuple[str, str, str]] = set()
-        calls: list[ToolCall] = []
-        for draft in self._calls:
-            draft.pieces.append(draft.joiner.flush())
-            raw = draft.raw()
-            if draft.id and (draft.id, draft.name, raw) in seen_calls:
-                continue  # A repeat of the same call runs once.
-            seen_calls.add((draft.id, draft.name, raw))
+        for index, draft in enumerate(self._calls):
+            if rest := draft.joiner.flush():
+                draft.pieces.append(rest)
+                yield CallDelta(index, arguments=rest)
+            same = draft.id, draft.name, draft.raw()
+            if draft.id and same in seen_calls:
+                # A repeat of the same call runs once.
+                yield CallEnd(index, draft.id, is_repeat=True)
+                continue
+            seen_calls.add(same)
             call_id = wanted = draft.id or f"call_{secrets.token_hex(12)}"
             n = 1
             while call_id in ids:
                 n += 1
                 call_id = f"{wanted}_{n}"
             ids.add(call_id)
-            calls.append(
-                ToolCall(
-                    id=call_id,
-                    name=self._names.from_wire(draft.name),
-                    arguments=parse_arguments(raw),
-                    arguments_raw=raw,
-                    extra=fix_surrogates(draft.extra) or None,
-                )
-            )
-        return tuple(calls)
+            yield CallEnd(index, call_id, fix_surrogates(draft.extra) or None)
 
     def _new_draft(self, key: object) -> _Draft:
         self._count += 1
