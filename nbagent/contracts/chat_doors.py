@@ -120,9 +120,8 @@ class ChunkClient(ChatDoors):
                 yield delta
 
     async def _streamed(self, request: ChatRequest) -> AsyncGenerator[Delta]:
-        async with aclosing(
-            cast("AsyncGenerator[ChatChunk]", self._inner.chat_stream(request))
-        ) as chunks:
+        streamed: AsyncGenerator[ChatChunk] = self._inner.chat_stream(request)
+        async with aclosing(streamed) as chunks:
             async for chunk in chunks:
                 if chunk.content:
                     yield TextPiece(chunk.content)
@@ -137,8 +136,14 @@ class ChunkClient(ChatDoors):
     async def _whole(self, request: ChatRequest) -> AsyncGenerator[Delta]:
         """Yield the notices while `chat` runs, then its answer."""
         notices: asyncio.Queue[ClientNotice | None] = asyncio.Queue()
-        task = asyncio.ensure_future(self._inner.chat(request, notify=notices.put_nowait))
-        task.add_done_callback(lambda _: notices.put_nowait(None))
+
+        async def answer() -> ChatResponse:
+            try:
+                return await self._inner.chat(request, notify=notices.put_nowait)
+            finally:
+                notices.put_nowait(None)
+
+        task = asyncio.create_task(answer())
         try:
             while (notice := await notices.get()) is not None:
                 yield notice

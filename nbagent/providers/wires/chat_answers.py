@@ -93,7 +93,9 @@ class ChatParser(Parser):
             self._model = str(chunk.get("model") or "")
             yield Facts(self._model)
         if delta := choice.get("delta"):
-            content = delta.get("content") if delta.__class__ is dict and len(delta) == 1 else None
+            content: Any = None
+            if delta.__class__ is dict and len(delta) == 1:
+                content = delta.get("content")
             if content.__class__ is str:
                 yield TextPiece(content)
             else:
