@@ -156,6 +156,40 @@ DELTAS: dict[str, tuple[list[JSON], Calls]] = {
     "the whole call once more": (
         [call('{"n"', index=0, id="x"), call(":1}", name=None, index=0),
          call(B, index=0, id="x")], ONE),
+    "an empty object, then the arguments": (
+        [call("{}", index=0, id="x"), call('{"n"', name=None, index=0),
+         call(":1}", name=None, index=0)], ONE),
+    "null, then the arguments, each with name and id": (
+        [call("null", index=0, id="x"), call('{"n"', index=0, id="x"),
+         call(":1}", index=0, id="x")], ONE),
+    "an empty object with a name, then another name": (
+        [call("{}", index=0), call(C, name="c", index=0)], [*BARE, TWO[1]]),
+    "an empty object, then the same tool with arguments and no index": (
+        [call("{}"), call(B)], [*BARE, *ONE]),
+    "the arguments, then an empty object": (
+        [call(B, index=0, id="x"), call("{}", name=None, index=0),
+         call("null", name=None, index=0)], ONE),
+    "the arguments twice, without a name": (
+        [call('{"n"', index=0, id="x"), call(":1}", name=None, index=0),
+         call(B, name=None, index=0)], ONE),
+    "the arguments twice, in pieces": (
+        [call('{"n"', index=0, id="x"), call(":1}", name=None, index=0),
+         call('{"n"', name=None, index=0), call(":1}", name=None, index=0)], ONE),
+    "the arguments twice, with a name and no id": ([call(B, index=0), call(B, index=0)], ONE),
+    "an object inside the arguments is no second one": (
+        [call('{"n":', index=0, id="x"), call("{}", name=None, index=0),
+         call("}", name=None, index=0)], [("b", {"n": {}})]),
+    "the name in pieces": (
+        [call("", name="fs_", index=0, id="x"), call("", name="_lo", index=0),
+         call('{"at":"a"}', name="ok", index=0)], LOOKED),
+    "the name in pieces, with the id": (
+        [call("", name="fs_", index=0, id="x"), call("", name="_look", index=0, id="x"),
+         call('{"at":"a"}', name=None, index=0)], LOOKED),
+    "the name in pieces, each longer": (
+        [call("", name="fs__l", index=0, id="x"), call('{"at":"a"}', name="fs__look", index=0)],
+        LOOKED),
+    "two pieces that are no tool's name together": (
+        [call(B, name="b", index=0), call(C, name="c", index=0)], TWO),
     "arguments as an object #14": (
         [call({"n": 1}, index=0, id="x"), call({"n": 2}, name="c", index=1, id="y")], TWO),
     "no arguments at all": ([{"index": 0, "id": "x", "function": {"name": "b"}}], BARE),
@@ -424,7 +458,7 @@ def think_tags() -> Iterator[AnswerCase]:
             yield AnswerCase(f"tags: {text!r} by {step} #33", body=body, stream=stream, **expect)
     own = "<think> is what Qwen writes first."
     id = "tags: never closed is the answer's own word"
-    yield AnswerCase(id, text=own, stream=spelled(own, 3), shown_reasoning=False)
+    yield AnswerCase(id, text=own, stream=spelled(own, 3))
     for id, finish, delta in (("that took all the room", "length", {}), ("before a call", None, {
             "tool_calls": [call(index=0, id="c")]})):  # fmt: skip
         stream = spelled("<think>I look.", 4, finish or "stop", **delta)

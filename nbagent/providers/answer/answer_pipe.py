@@ -223,11 +223,10 @@ class AnswerPipe:
         self._append_text(piece)
 
     def _add_call(self, part: CallPart) -> None:
-        shown = self._calls.add(part)
-        if shown is not None:
+        for shown in self._calls.add(part):
             self.answered = True
             self._late_calls = self.finished
-            self._count(shown.arguments)
+            self._count(shown.arguments or "")
             self._ready.append(shown)
 
     def _note(self, facts: Facts) -> None:

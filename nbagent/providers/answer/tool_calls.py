@@ -63,13 +63,13 @@ class _Draft:
     def raw(self) -> str:
         return "".join(self.pieces)
 
-    def starts_second_object(self, arguments: str) -> bool:
-        """True if a fragment opens an object although the arguments are complete already."""
+    def is_complete(self) -> bool:
+        """True if its arguments are a whole object, or the null that some servers begin with."""
         self.parse_attempts += 1
-        if self.parse_attempts > _MAX_PARSE_ATTEMPTS or not arguments.lstrip().startswith("{"):
+        raw = self.raw().strip()
+        if self.parse_attempts > _MAX_PARSE_ATTEMPTS or not raw:
             return False
-        raw = self.raw()
-        return raw.rstrip().endswith("}") and parse_arguments(raw) is not None
+        return raw == "null" or (raw.endswith("}") and parse_arguments(raw) is not None)
 
 
 class ToolCallAssembler:
@@ -89,38 +89,93 @@ class ToolCallAssembler:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def add(self, part: CallPart) -> CallDelta | None:
-        """Add a call or a fragment of one; return the part to show, None if there is none."""
-        key, id, name, arguments = part.key, part.id, part.name, part.arguments
-        draft = self._by_key.get(key)
-        if draft is not None and draft.name:
-            second_object = bool(name) and draft.starts_second_object(arguments)
-            if second_object and id and (id, arguments) == (draft.id, draft.raw()):
-                return None  # A repeat of the whole call with the same id.
-            if id and draft.id:
-                # Some servers send parallel calls with the same index, old gateways two calls with
-                # the same id.
-                is_other = id != draft.id or second_object
-            else:
-                # Without an id: a name with no index, another name, or a second whole object begins
-                # a
-                # new call. A repeated name alone does not: some servers send it in each fragment.
-                is_other = bool(name) and (key is None or name != draft.name or second_object)
-            draft = None if is_other else draft
-        draft = draft or self._new_draft(key)
-        draft.id = draft.id or fix_surrogates(id)
-        is_named = bool(name) and not draft.name
-        draft.name = draft.name or fix_surrogates(name)
+    def add(self, part: CallPart) -> list[CallDelta | CallCorrected]:
+        """Add a call or a fragment of one; return what is new of it."""
+        draft, arguments = self._by_key.get(part.key), part.arguments
+        if draft is None or not draft.name:
+            return self._extend(draft or self._new_draft(part.key), part, arguments)
+        opens = arguments.lstrip().startswith("{") or arguments.strip() == "null"
+        begun = opens and draft.is_complete()
+        if begun and self._is_same_call(draft, part):
+            return self._extend_again(draft, part)
+        if self._is_other_call(draft, part, begun=begun):
+            return self._extend(self._new_draft(part.key), part, arguments)
+        return [*self._complete_name(draft, part), *self._extend(draft, part, arguments)]
+
+    def _is_same_call(self, draft: _Draft, part: CallPart) -> bool:
+        """True if arguments that follow complete ones belong to the same call.
+
+        Servers send `{}` or null before the arguments, or all arguments a second time.
+        """
+        if part.id and draft.id and part.id != draft.id:
+            return False
+        if not part.name:
+            return True
+        # With its name it may be another call, but not after an empty object, or if it is equal.
+        if part.name != draft.name or (part.key is None and not part.id):
+            return False
+        if part.arguments == draft.raw():
+            return bool(part.id) or not _is_empty(part.arguments)
+        return _is_empty(draft.raw())
+
+    def _is_other_call(self, draft: _Draft, part: CallPart, *, begun: bool) -> bool:
+        """True if a fragment with the key of a call begins another one."""
+        if part.id and draft.id:
+            # Some servers send parallel calls with the same index, old gateways two calls with the
+            # same id.
+            return part.id != draft.id or (begun and bool(part.name))
+        if not part.name or self._joined_name(draft, part.name):
+            return False
+        # Without an id: a name with no index, another name, or a second whole object begins a new
+        # call. A repeated name alone does not: some servers send it in each fragment.
+        return part.key is None or part.name != draft.name or begun
+
+    def _joined_name(self, draft: _Draft, name: str) -> str:
+        """Return the name of a call whose name comes in pieces; empty if this is none.
+
+        The pieces together begin an offered tool's name, and neither is one alone.
+        """
+        names = self._names
+        if draft.raw() or names.is_offered(draft.name) or draft.name == name:
+            return ""
+        if names.is_offered(name):
+            return name if name.startswith(draft.name) else ""
+        return draft.name + name if names.begins_offered(draft.name + name) else ""
+
+    def _complete_name(self, draft: _Draft, part: CallPart) -> Iterator[CallCorrected]:
+        name = self._joined_name(draft, part.name) if part.name else ""
+        if name and draft.position is not None:
+            draft.name = fix_surrogates(name)
+            yield CallCorrected(draft.position, name=self._names.from_wire(draft.name))
+
+    def _extend_again(self, draft: _Draft, part: CallPart) -> list[CallDelta | CallCorrected]:
+        """Replace complete arguments by those that begin now; an empty object replaces none."""
+        if _is_empty(part.arguments) or part.arguments == draft.raw():
+            return self._extend(draft, part, "")
+        assert draft.position is not None
+        draft.pieces.clear()
+        draft.pieces.append(draft.joiner.feed(part.arguments))
+        return [
+            *self._extend(draft, part, ""),
+            CallCorrected(draft.position, arguments=draft.pieces[0]),
+        ]
+
+    def _extend(
+        self, draft: _Draft, part: CallPart, arguments: str
+    ) -> list[CallDelta | CallCorrected]:
+        draft.id = draft.id or fix_surrogates(part.id)
+        is_named = bool(part.name) and not draft.name
+        draft.name = draft.name or fix_surrogates(part.name)
         draft.extra.update(part.extra or {})
         if not is_named and not arguments:
-            return None
+            return []
         arguments = draft.joiner.feed(arguments)
         draft.pieces.append(arguments)
         if draft.position is None:
             draft.position = len(self._calls)
             self._calls.append(draft)
         shown = self._names.from_wire(draft.name) if is_named else None
-        return CallDelta(draft.position, draft.id or None, shown, arguments)
+        return [CallDelta(draft.position, draft.id or None, shown, arguments)]
 
     def replace(self, key: object, arguments: str) -> CallCorrected | None:
         """Replace the fragments of a call by its whole arguments; None if they are the same."""
@@ -160,3 +215,8 @@ class ToolCallAssembler:
         # A fragment without a key continues the last call.
         draft = self._by_key[key] = self._by_key[None] = _Draft()
         return draft
+
+
+def _is_empty(arguments: str) -> bool:
+    """True for an object without fields, or null."""
+    return "".join(arguments.split()) in ("{}", "null")
