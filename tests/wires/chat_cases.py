@@ -267,7 +267,13 @@ STREAMS: dict[str, Stream] = {
     "[DONE] with a space, no space before data": (
         [b'data:{"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n'],
         {"end": b"data: [DONE] \n\n", "text": "x"}),
-    "newlines before the first word #34": ([said("\n\n"), said(" a\n", "stop")], {"text": "a\n"}),
+    "newlines before the first word #34": (
+        [said("\n\n"), said(" \n"), said("a\n", "stop")], {"text": "a\n"}),
+    "the first line's indentation": ([said("    if x:\n", "stop")], {"text": "    if x:\n"}),
+    "the first line's indentation behind blank lines, in pieces": (
+        [said("\n"), said("  \n "), said(" "), said(" if x:\n", "stop")], {"text": "   if x:\n"}),
+    "nothing but blanks before a call": (
+        [said("\n  "), said(" "), calls(LOOK), BEGUN], {"calls": LOOKED}),
     "chunks without a delta #50": (
         [{"choices": []}, {"choices": None}, chunk(None), {}, STOP], {"text": "x"}),
     "signs of life": (
@@ -434,11 +440,14 @@ TAGS: dict[str, tuple[str | None, str]] = {
     "<thought>hm</thought>Yes.": ("hm", "Yes."),
     "<think>a <think> </thin b < / c</think>Yes.": ("a <think> </thin b < / c", "Yes."),
     "<think>hm</think>": ("hm", ""),
+    "  <think>hm</think>   Yes.": ("hm", "Yes."),
+    "<think>hm</think>\n\n    if x:": ("hm", "    if x:"),
     "<think>hm</think>Use `<think>x</think>` so.": ("hm", "Use `<think>x</think>` so."),
 }
 PLAIN = (
     *("<", "<th", "<thin air>", "<thinker>a</thinker>", "`<think>` is a tag"),
     *("```xml\n<think>x</think>\n```", "The tag <think>x</think> is for reasoning."),
+    *("    if x:", "  <thin air>", "    <b>"),
     *("<b><think>x</think></b>", "</think> closes it"),
 )
 
