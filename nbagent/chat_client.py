@@ -16,6 +16,12 @@ from dataclasses import fields, replace
 from typing import Any, Self, TypeVar
 
 from nbagent import runtime
+from nbagent.contracts.corrections import (
+    AnswerRestarted,
+    CallCorrected,
+    Correction,
+    TextCorrected,
+)
 from nbagent.contracts.errors import UsageError, unknown_argument
 from nbagent.contracts.hidden_characters import visible
 from nbagent.contracts.messages import Message, redacted
@@ -139,6 +145,7 @@ class _ChunkRedactor:
     def feed(self, chunk: ChatChunk) -> Iterator[ChatChunk]:
         """Yield what may be shown now; the last chunk comes after all that was kept back."""
         delta, notice, response = chunk.tool_call_delta, chunk.notice, chunk.response
+        correction = chunk.correction and self._corrected(chunk.correction)
         if delta is not None:
             name = delta.name and redact(delta.name)
             arguments = self._calls[delta.index].feed(delta.arguments)
@@ -150,6 +157,7 @@ class _ChunkRedactor:
             tool_call_delta=delta,
             notice=notice and replace(notice, text=redact(notice.text)),
             response=response and _shown(response),
+            correction=correction,
         )
         if chunk.done:
             rests = list(self.flush())
@@ -158,6 +166,27 @@ class _ChunkRedactor:
                 shown = replace(shown, content="", reasoning="", tool_call_delta=None, notice=None)
             yield from rests
         yield shown
+
+    def _corrected(self, correction: Correction) -> Correction:
+        """Redact what replaces a part of the answer; a secret may begin anew in it."""
+        match correction:
+            case TextCorrected(text, reasoning):
+                if text is not None:
+                    self._text = StreamFilter()
+                    text = self._text.feed(text)
+                if reasoning is not None:
+                    self._reasoning = StreamFilter()
+                    reasoning = self._reasoning.feed(reasoning)
+                return TextCorrected(text, reasoning)
+            case CallCorrected(index, name, arguments):
+                if arguments is not None:
+                    self._calls[index] = StreamFilter()
+                    arguments = self._calls[index].feed(arguments)
+                return CallCorrected(index, name and redact(name), arguments)
+            case AnswerRestarted():
+                self._text, self._reasoning = StreamFilter(), StreamFilter()
+                self._calls.clear()
+                return correction
 
     def flush(self) -> Iterator[ChatChunk]:
         """Yield what was kept back."""

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from nbagent.contracts.corrections import Correction
 from nbagent.contracts.errors import ErrorInfo, unknown_argument
 from nbagent.contracts.messages import Message, PublicValue, ToolCall, Value
 from nbagent.contracts.secrets import SecretKey
@@ -196,6 +197,8 @@ class ChatChunk:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     response: ChatResponse | None = None
+    correction: Correction | None = None
+    """Replaces what came before. Who needs only the answer reads `response` of the last chunk."""
 
 
 class ModelInfo(PublicValue):

@@ -198,7 +198,7 @@ class Turn:
     def fail(self, error: Exception) -> None:
         """End the turn after an error in nbagent or a plug-in. Every call still gets a result."""
         with suppress(Exception):  # keep the partial answer if possible; its error is less useful
-            self.model_call.build_partial(self.plan.model)
+            self.model_call.use_partial(self.plan.model)
         calls = self.model_call.response.message.tool_calls if self.model_call.response else ()
         if len(self.runs) < len(calls):
             text = "nbagent failed before this call had a result"

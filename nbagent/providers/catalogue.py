@@ -199,7 +199,7 @@ def _load_provider(entry: EntryPoint) -> Provider:
 
     def open_client(config: ProviderConfig) -> ChatClient:
         client = _call_package(lambda: provider.open(config), f"{package} cannot be opened")
-        if not hasattr(client, "chat_stream"):
+        if not (hasattr(client, "send") or hasattr(client, "chat_stream")):
             raise UsageError(f"{package} gave {type(client).__name__}, not a client; fix it.")
         return client
 

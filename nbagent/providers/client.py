@@ -7,17 +7,17 @@ the bytes, `answer` builds the response.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from nbagent.contracts.chat_doors import ChatDoors
+from nbagent.contracts.deltas import Delta
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.model import (
-    ChatChunk,
     ChatRequest,
-    ChatResponse,
     ClientNotice,
     ModelInfo,
     ProviderConfig,
@@ -25,9 +25,8 @@ from nbagent.contracts.model import (
 )
 from nbagent.engine.overflow import CHARS_PER_TOKEN, request_chars
 from nbagent.providers.address import normalize_base_url, origin
-from nbagent.providers.answer.builder import ResponseBuilder
-from nbagent.providers.answer.stream_reader import NO_CALLS, AnswerReader
-from nbagent.providers.provider import collect_stream
+from nbagent.providers.answer.answer_pipe import AnswerPipe
+from nbagent.providers.answer.stream_reader import AnswerReader
 from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
 from nbagent.providers.reasoning_budget import budget_notice
 from nbagent.providers.transport.http import (
@@ -76,7 +75,7 @@ class WireRequest:
     """Parameters left out because the server refused them before."""
 
 
-class WireClient:
+class WireClient(ChatDoors):
     """Talks to one server over the wires that it speaks.
 
     Args:
@@ -129,16 +128,6 @@ class WireClient:
 
     def __repr__(self) -> str:
         return f"WireClient({self.provider}, {self._http.address.display_url!r})"
-
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        """Send one request and return the whole answer."""
-        return await collect_stream(self._answer_chunks(request, stream=False), notify)
-
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """Send one request; yield its answer in chunks. The last has `done` and `response`."""
-        return self._answer_chunks(request, stream=True)
 
     def wire_request(self, request: ChatRequest, *, stream: bool) -> WireRequest:
         """Build the first attempt without sending it. Call it on the engine's loop."""
@@ -236,10 +225,8 @@ class WireClient:
         """Close its connections."""
         await self._http.aclose()
 
-    async def _answer_chunks(
-        self, request: ChatRequest, *, stream: bool
-    ) -> AsyncGenerator[ChatChunk]:
-        """Body of `chat` and `chat_stream`: attempt until an answer or a final error."""
+    async def send(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[Delta]:
+        """Send one request; yield its answer. Attempt until an answer or a final error."""
         if self._key_variables and not self._http.has_key:
             raise ModelError(
                 f"there is no key for {self._http.address.server}; set"
@@ -249,43 +236,43 @@ class WireClient:
         deadline = asyncio.get_running_loop().time() + self._config.timeout_s
         state = _RequestState(request, stream, deadline)
         if text := self._budget_notice(request, stream):
-            yield ChatChunk(notice=ClientNotice("note", f"{text}."))
+            yield ClientNotice("note", f"{text}.")
         while True:
             attempt = self._prepare(state)
-            builder = attempt.builder
+            pipe = attempt.pipe
             fault: ModelError | None = None
             try:
                 with RequestSlot(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as slot:
                     while wait_s := await slot.acquire(deadline):
                         text = f"waiting {wait_s:.1f} s: rate limit of {self._http.address.server}"
-                        yield ChatChunk(notice=ClientNotice("wait", text, wait_s=wait_s))
+                        yield ClientNotice("wait", text, wait_s=wait_s)
                     state.waited_s += slot.waited_s
-                    async with aclosing(self._send_attempt(state, attempt, slot)) as pieces:
-                        async for _ in pieces:
-                            for chunk in state.take_chunks(builder):
-                                yield chunk
+                    async with aclosing(self._send_attempt(state, attempt, slot)) as deltas:
+                        async for delta in deltas:
+                            state.has_output = True
+                            yield delta
             except ModelError as error:
                 fault = error
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 fault = ModelError(f"the client failed ({reason}); please report it.")
-            # Show what came before the fault in the same packet.
-            for chunk in state.take_chunks(builder):
-                yield chunk
-            if fault is None and builder.error:
-                yield ChatChunk(notice=_late_error_notice(builder.error, builder))
-            if fault is not None and not state.has_output and _is_content_filter(fault):
-                builder.finish("content_filter")
+            if fault is None and pipe.error:
+                yield _late_error_notice(pipe.error, pipe)
+            # Azure refuses a filtered prompt with status 400, OpenRouter with 403. That ends the
+            # turn with `content_filter`, as a filter in the stream does; it is no failure.
+            if fault is not None and not state.has_output and fault.kind == "content_filter":
+                pipe.finish("content_filter")
                 state.request_id, fault = fault.request_id, None
             if fault is None:
-                if builder.continuation is None or state.continuations >= _MAX_CONTINUATIONS:
+                if pipe.continuation is None or state.continuations >= _MAX_CONTINUATIONS:
                     if cut := await self._cut_notice(attempt.wire, request):
-                        yield ChatChunk(notice=cut)
-                    yield _last_chunk(builder, state, attempt.dropped_params)
+                        yield cut
+                    for delta in pipe.end(state.meta(attempt.dropped_params)):
+                        yield delta
                     return
                 state.continuations += 1
-                state.builder, state.continuation = builder, builder.continuation
-                builder.begin_continuation()
+                state.pipe, state.continuation = pipe, pipe.continuation
+                pipe.begin_continuation()
                 continue
             notice = None if state.has_output else self._retry_notice(state, fault, attempt)
             if notice is None:
@@ -294,8 +281,8 @@ class WireClient:
                     raise fault
                 finally:
                     # The error's traceback holds this frame and with it the failed answer.
-                    del fault, attempt, builder
-            yield ChatChunk(notice=notice)
+                    del fault, attempt, pipe
+            yield notice
             await asyncio.sleep(notice.wait_s)
 
     def _prepare(self, state: _RequestState) -> _Attempt:
@@ -322,12 +309,12 @@ class WireClient:
             self._origin, request.model, toolset.names, bool(request.tools), workarounds
         )
         body = self._encoder_for(wire, context).body(request, toolset.encoded, params)
-        builder = state.builder
-        if builder is None:
+        pipe = state.pipe
+        if pipe is None:
             source = {"provider": self.provider, "origin": self._origin, "model": request.model}
-            builder = ResponseBuilder(toolset.names, source, think_tags=wire.think_tags)
-        parser = wire.parser(request, builder)
-        return _Attempt(wire, params, workarounds, dropped, body, builder, parser, unsupported)
+            pipe = AnswerPipe(toolset.names, source, think_tags=wire.think_tags)
+        parser = wire.parser(request, pipe)
+        return _Attempt(wire, params, workarounds, dropped, body, pipe, parser, unsupported)
 
     def _budget_notice(self, request: ChatRequest, stream: bool) -> str:
         """Notice of a reasoning budget that is sent as something else; empty if it is not."""
@@ -362,7 +349,7 @@ class WireClient:
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
         # Groq and Gemini report a call that the model wrote wrongly as an error. A second answer is
         # usually right; a third request would only cost money.
-        if fault.details.get("code") in ("tool_use_failed", NO_CALLS):
+        if fault.kind in ("unreadable_call", "missing_calls"):
             fault.retryable, state.regenerated = not state.regenerated, True
         explain_refusal(fault, state.request)
         left_s = state.deadline - asyncio.get_running_loop().time()
@@ -376,9 +363,9 @@ class WireClient:
 
     async def _send_attempt(
         self, state: _RequestState, attempt: _Attempt, slot: RequestSlot
-    ) -> AsyncGenerator[None]:
-        """Send one attempt and read its answer; yield after each piece."""
-        wire, builder = attempt.wire, attempt.builder
+    ) -> AsyncGenerator[Delta]:
+        """Send one attempt and yield its answer as it comes."""
+        wire, pipe = attempt.wire, attempt.pipe
         streams = state.stream and "stream" not in attempt.dropped_params
         response = await self._http.send(
             "POST",
@@ -390,7 +377,7 @@ class WireClient:
         )
         self._limiter.update(slot, response.status, response.headers)
         state.request_id = response.request_id
-        reader = AnswerReader(attempt.parser, builder, wire.framing())
+        reader = AnswerReader(attempt.parser, pipe, wire.framing())
         read_bytes = 0
         limit = MAX_STREAM_BYTES if state.stream else MAX_BODY_BYTES
         try:
@@ -401,21 +388,22 @@ class WireClient:
                         # A fast server never blocks this loop, so give other runs a turn.
                         read_bytes = 0
                         await asyncio.sleep(0)
-                    had_ended = builder.ended
-                    reader.feed(piece)
-                    yield
-                    if builder.ended and not had_ended:
+                    had_ended = pipe.ended
+                    for delta in reader.feed(piece):
+                        yield delta
+                    if pipe.ended and not had_ended:
                         response.shorten_deadline(_CLOSE_AFTER_END_S)
-                    elif builder.finished and not builder.ended:
+                    elif pipe.finished and not pipe.ended:
                         response.shorten_deadline(_USAGE_WAIT_S)
         except ModelError as error:
             # A connection that breaks after the end of the answer does not spoil it.
-            silent = error.code == "LLM_TIMEOUT" and error is not builder.error
-            if not builder.is_usable(timed_out=silent):
+            silent = error.code == "LLM_TIMEOUT" and error is not pipe.error
+            if not pipe.is_usable(timed_out=silent):
                 raise
         finally:
             await response.aclose()
-        reader.end()
+        for delta in reader.end():
+            yield delta
 
 
 @dataclass(slots=True)
@@ -434,15 +422,18 @@ class _RequestState:
     regenerated: bool = False
     """The request was repeated because of an unreadable call; this happens once."""
     continuations: int = 0
-    builder: ResponseBuilder | None = None
+    pipe: AnswerPipe | None = None
     """Answer so far, if the server gives it in parts."""
     continuation: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def take_chunks(self, builder: ResponseBuilder) -> Iterator[ChatChunk]:
-        """Yield what has arrived since the last call."""
-        for chunk in builder.take_chunks():
-            self.has_output = True
-            yield chunk
+    def meta(self, dropped: tuple[str, ...]) -> ResponseMeta:
+        """Facts about how the answer was obtained."""
+        return ResponseMeta(
+            request_id=self.request_id,
+            attempts=self.attempts,
+            retry_wait_ms=self.waited_s * 1000,
+            dropped_params=dropped,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,7 +446,7 @@ class _Attempt:
     dropped_params: tuple[str, ...]
     """Parameters that are left out."""
     body: bytes
-    builder: ResponseBuilder
+    pipe: AnswerPipe
     parser: Parser
     unsupported: UnsupportedParams
 
@@ -466,31 +457,7 @@ def _without_fields(request: ChatRequest, names: frozenset[str]) -> ChatRequest:
     return request.model_copy(update={name: fields[name].get_default() for name in names})
 
 
-def _late_error_notice(error: ModelError, builder: ResponseBuilder) -> ClientNotice:
-    whole = "cut at its length" if builder.was_cut_by_length else "complete"
+def _late_error_notice(error: ModelError, pipe: AnswerPipe) -> ClientNotice:
+    whole = "cut at its length" if pipe.was_cut_by_length else "complete"
     text = f"The server sent an error after the answer, which is {whole}: {error.server_text}"
     return ClientNotice("note", text, error=error.info)
-
-
-def _is_content_filter(fault: ModelError) -> bool:
-    # Azure refuses a filtered prompt with status 400 (code content_filter), OpenRouter with 403.
-    # That ends the turn with `content_filter`, as a filter in the stream does; it is no failure.
-    return fault.details.get("code") == "content_filter"
-
-
-def _last_chunk(
-    builder: ResponseBuilder, state: _RequestState, dropped: tuple[str, ...]
-) -> ChatChunk:
-    meta = ResponseMeta(
-        request_id=state.request_id,
-        attempts=state.attempts,
-        retry_wait_ms=state.waited_s * 1000,
-        dropped_params=dropped,
-    )
-    response = builder.build(meta)
-    return ChatChunk(
-        done=True,
-        finish_reason=response.finish_reason,
-        usage=response.usage,
-        response=response,
-    )

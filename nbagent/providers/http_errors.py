@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.errors import ModelCode, ModelError
+from nbagent.contracts.errors import ModelCode, ModelError, ModelErrorKind
 from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.rate_limits import MAX_WAIT_S, parse_reset_s, retry_after_s
 from nbagent.providers.transport.sse import safe_line
@@ -111,6 +111,13 @@ _MESSAGES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
 """By error code: statuses that mean it unless the body says more, what happened, what to do."""
 
 
+_KINDS: dict[str, ModelErrorKind] = {
+    "content_filter": "content_filter",
+    "tool_use_failed": "unreadable_call",  # Groq
+}
+"""Kinds of errors by the code in their details."""
+
+
 def response_error(
     status: int | None,
     headers: Mapping[str, str],
@@ -174,10 +181,12 @@ def response_error(
     if wait_s is not None and wait_s > MAX_WAIT_S:
         wait_text = f"{wait_s:,.0f} s" if wait_s < math.inf else "without end"
         message += f" It asks to wait {wait_text}; nbagent waits at most {MAX_WAIT_S:g} s."
+    details = _details(status, fault, code)
     return ModelError(
         f"{message} {advice}",
         code=code,
-        details=_details(status, fault, code),
+        details=details,
+        kind=_KINDS.get(details.get("code", ""), ""),
         status=status,
         retry_after_s=wait_s,
         request_id=request_id_of(headers),

@@ -5,13 +5,12 @@ Resolves server and key from the environment. The built-in providers are in `cat
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nbagent.contracts.errors import ModelError, UsageError
-from nbagent.contracts.model import ChatChunk, ChatResponse, ClientNotice, ProviderConfig
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.model import ProviderConfig
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.address import host_of, origin
@@ -106,16 +105,3 @@ class Provider:
         """Yield the servers named in these variables; each is parsed only when it is needed."""
         texts = (environ.get(variable, "").strip() for variable in variables)
         return (self.read_url(text) for text in texts if text)
-
-
-async def collect_stream(
-    chunks: AsyncGenerator[ChatChunk], notify: Callable[[ClientNotice], None] | None = None
-) -> ChatResponse:
-    """Drain a stream and return its response. `chat()` is the drained `chat_stream()`."""
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            if chunk.notice is not None and notify is not None:
-                notify(chunk.notice)
-            if chunk.done and chunk.response is not None:
-                return chunk.response
-    raise ModelError("the answer ended without a last chunk; try again.", code="LLM_BAD_RESPONSE")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from nbagent.contracts.canonical import sha_of
+from nbagent.contracts.chat_doors import with_send
 from nbagent.contracts.errors import ModelError, NbagentError, UsageError, describe_error
 from nbagent.contracts.model import ModelInfo, ProviderConfig, Usage
 from nbagent.contracts.ports import ChatClient, Cost
@@ -134,7 +135,7 @@ def _client(name: str, config: ProviderConfig) -> ChatClient:
     key = (name, sha_of(plain), hash(secret))
     # Kept: a new client would have to open its connections again.
     if key not in _clients:
-        _clients[key] = find_provider(name).open(config)
+        _clients[key] = with_send(find_provider(name).open(config))
     return _clients[key]
 
 

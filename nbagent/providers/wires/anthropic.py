@@ -6,17 +6,17 @@ Wire facts: Anthropic's API reference and types.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
+from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part, parse_arguments
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.address import normalize_base_url
-from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.json_fields import (
     arguments_json,
     objects_in,
@@ -24,10 +24,21 @@ from nbagent.providers.answer.json_fields import (
     token_count,
 )
 from nbagent.providers.answer.vendor_words import (
+    faults_in,
     finish_reason,
     frame_object,
     parse_index,
     read_usage,
+)
+from nbagent.providers.answer.wire_deltas import (
+    CallPart,
+    Facts,
+    Finish,
+    LastEvent,
+    Progress,
+    Restart,
+    UsageReport,
+    WireDelta,
 )
 from nbagent.providers.transport.sse import bad_response
 from nbagent.providers.wires.base import (
@@ -84,59 +95,69 @@ _REBUILDABLE_BLOCKS = frozenset({"text", "tool_use"})
 class AnthropicParser(Parser):
     """Reads one answer."""
 
-    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
-        super().__init__(request, builder)
+    def __init__(self, request: ChatRequest, progress: Progress) -> None:
+        super().__init__(request, progress)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._has_started = False
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
         """Pieces by block and field."""
         self._usage: dict[str, Any] = {}
         self._stop_reason = ""
 
-    def read_event(self, name: bytes, data: Any) -> None:
+    def read_event(self, name: bytes, data: Any) -> Iterator[WireDelta]:
         """Read one event. Its data repeats its name."""
-        event = frame_object(data, self._builder)
+        event = frame_object(data)
+        yield from faults_in(event)
         index = parse_index(event.get("index")) or 0
         match text_or_empty(event.get("type")) or name.decode("ascii", "replace"):
             case "content_block_delta":
-                self._read_delta(index, json_object(event.get("delta")) or {})
+                yield from self._read_delta(index, json_object(event.get("delta")) or {})
             case "content_block_start":
-                self._start_block(index, json_object(event.get("content_block")) or {})
+                yield from self._start_block(index, json_object(event.get("content_block")) or {})
             case "message_start":
-                self._read_start(json_object(event.get("message")) or {})
+                if self._has_started:  # A gateway asked its host again.
+                    self._begin()
+                    yield Restart()
+                yield from self._read_start(json_object(event.get("message")) or {})
             case "message_delta":
-                self._read_end(json_object(event.get("delta")) or {}, event.get("usage"))
+                yield from self._read_end(json_object(event.get("delta")) or {}, event.get("usage"))
             case "message_stop":
-                self._finish()
+                yield from self._finish()
             case _:
                 pass  # `ping`, the end of a block, and events of later versions.
 
-    def read_whole(self, body: Any) -> None:
+    def read_whole(self, body: Any) -> Iterator[WireDelta]:
         """Read a whole message."""
-        message = frame_object(body, self._builder)
+        message = frame_object(body)
+        yield from faults_in(message)
         blocks = objects_in(message.get("content"))
         if blocks != message.get("content"):
             raise bad_response("there is no content in it")
-        self._read_start(message)
+        yield from self._read_start(message)
         for index, block in enumerate(blocks):
-            self._start_block(index, block)
-        self._read_end(message, None)
-        self._finish()
+            yield from self._start_block(index, block)
+        yield from self._read_end(message, None)
+        yield from self._finish()
 
-    def _read_start(self, message: dict[str, Any]) -> None:
-        self._builder.model = text_or_empty(message.get("model"))
-        self._builder.vendor.add(message, without=_READ_FIELDS)
+    def _read_start(self, message: dict[str, Any]) -> Iterator[WireDelta]:
+        self._has_started = True
+        model = text_or_empty(message.get("model"))
+        yield Facts(model, vendor=message, vendor_without=_READ_FIELDS, begun=False)
         self._update_usage(message.get("usage"))
 
-    def _start_block(self, index: int, block: dict[str, Any]) -> None:
+    def _start_block(self, index: int, block: dict[str, Any]) -> Iterator[WireDelta]:
         self._blocks[index] = dict(block)
         kind = block.get("type")
         if kind == "tool_use":
             call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
-            self._builder.add_call(index, id=call_id, name=name)
+            yield CallPart(index, call_id, name)
         elif kind in ("text", "thinking"):
-            self._add_piece(kind, block.get(kind))
+            yield from self._shown_piece(kind, block.get(kind))
 
-    def _read_delta(self, index: int, delta: dict[str, Any]) -> None:
+    def _read_delta(self, index: int, delta: dict[str, Any]) -> Iterator[WireDelta]:
         field = text_or_empty(delta.get("type")).removesuffix("_delta")
         if field not in _STREAMED_FIELDS:
             return
@@ -145,23 +166,26 @@ class AnthropicParser(Parser):
             raise bad_response(f"a piece of {field} is no text")
         self._pieces.setdefault((index, field), []).append(piece)
         if field == "input_json" and self._blocks.get(index, {}).get("type") == "tool_use":
-            self._builder.add_call(index, arguments=piece)
-        self._add_piece(field, piece)
+            yield CallPart(index, arguments=piece)
+        yield from self._shown_piece(field, piece)
 
-    def _add_piece(self, field: str, piece: Any) -> None:
-        show = {"text": self._builder.add_text, "thinking": self._builder.add_reasoning}.get(field)
-        if show and isinstance(piece, str) and piece:
-            show(piece)
+    def _shown_piece(self, field: str, piece: Any) -> Iterator[WireDelta]:
+        kinds = {"text": TextPiece, "thinking": ReasoningPiece}
+        if field in kinds and isinstance(piece, str) and piece:
+            yield kinds[field](piece)
+
+    def _initial_inputs(self) -> Iterator[WireDelta]:
+        """Yield the arguments of calls without pieces: the start event has them."""
+        for index, block in sorted(self._blocks.items()):
+            initial_input = block.pop("input", None) if block.get("type") == "tool_use" else None
+            if initial_input and not any(self._pieces.get((index, "input_json"), ())):
+                yield CallPart(index, arguments=arguments_json(initial_input))
 
     def _joined_block(self, index: int) -> dict[str, Any]:
         """Return a block with all its pieces joined."""
         block = self._blocks[index]
         written = "".join(self._pieces.get((index, "input_json"), ()))
-        if block.get("type") == "tool_use":
-            initial_input = block.pop("input", None)
-            if not written:  # No pieces followed: the start event has the input.
-                self._builder.add_call(index, arguments=arguments_json(initial_input or None))
-        elif written:
+        if written and block.get("type") != "tool_use":
             # A tool that the server itself ran: it only goes back unchanged.
             block["input"] = parse_arguments(written) or {}
         for field in _STREAMED_FIELDS[:3]:
@@ -169,33 +193,32 @@ class AnthropicParser(Parser):
                 block[field] = "".join([text_or_empty(block.get(field)), *pieces])
         return block
 
-    def _read_end(self, delta: dict[str, Any], usage: Any) -> None:
-        self._builder.vendor.add(delta, without=_READ_FIELDS)
+    def _read_end(self, delta: dict[str, Any], usage: Any) -> Iterator[WireDelta]:
+        yield Facts(vendor=delta, vendor_without=_READ_FIELDS, begun=False)
         self._stop_reason = text_or_empty(delta.get("stop_reason")) or self._stop_reason
         self._update_usage(usage)
         if details := json_object(delta.get("stop_details")):
-            self._builder.keep_raw(stop_details=details)
-            if self._stop_reason == "refusal" and not self._builder.has_text:
-                self._builder.add_text(text_or_empty(details.get("explanation")))
+            yield Facts(raw={"stop_details": details}, begun=False)
+            if self._stop_reason == "refusal" and not self._progress.has_text:
+                yield TextPiece(text_or_empty(details.get("explanation")))
 
     def _update_usage(self, usage: Any) -> None:
         """Update the usage. Counts are cumulative; a later one replaces an earlier one."""
         self._usage.update(without_none(json_object(usage) or {}))
 
-    def _finish(self) -> None:
-        builder = self._builder
+    def _finish(self) -> Iterator[WireDelta]:
+        yield from self._initial_inputs()
         blocks = [self._joined_block(index) for index in sorted(self._blocks)]
         blocks = [block for block in blocks if text_or_empty(block.get("type"))]
         if any(block["type"] not in _REBUILDABLE_BLOCKS for block in blocks):
-            builder.keep_raw(blocks=blocks)
+            yield Facts(raw={"blocks": blocks})
         # `input_tokens` excludes tokens read from the cache and written to it.
         prompt = sum(token_count(self._usage, name) for name in _PROMPT_COUNTS)
-        builder.set_usage(
-            read_usage({**self._usage, "input_tokens": prompt} if self._usage else None)
-        )
-        builder.vendor.add({"usage": self._usage}, without=())
-        builder.finish(finish_reason(self._stop_reason), self._stop_reason)
-        builder.end()
+        counts = {**self._usage, "input_tokens": prompt} if self._usage else None
+        yield UsageReport(read_usage(counts))
+        yield Facts(vendor={"usage": self._usage})
+        yield Finish(finish_reason(self._stop_reason), self._stop_reason)
+        yield LastEvent()
 
 
 class Anthropic(Wire):

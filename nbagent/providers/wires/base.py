@@ -16,9 +16,9 @@ from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ModelInfo, ToolSpec
-from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.json_fields import text_or_empty
 from nbagent.providers.answer.vendor_words import read_model_list
+from nbagent.providers.answer.wire_deltas import Progress, WireDelta
 from nbagent.providers.transport.sse import Splitter, Sse
 from nbagent.providers.wires.tool_names import WireNames
 
@@ -63,25 +63,25 @@ class Parser(Protocol):
 
     ends_with_done: bool = False
     """True if `[DONE]` ends an answer of this wire."""
-    _builder: ResponseBuilder
+    _progress: Progress
 
-    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
-        self._builder = builder
+    def __init__(self, request: ChatRequest, progress: Progress) -> None:
+        self._progress = progress
 
-    def read_event(self, name: bytes, data: Any) -> None:
+    def read_event(self, name: bytes, data: Any) -> Iterable[WireDelta]:
         """Read one decoded frame of a stream. Raises ModelError."""
         ...
 
-    def read_whole(self, body: Any) -> None:
+    def read_whole(self, body: Any) -> Iterable[WireDelta]:
         """Read a whole answer, without streaming. Raises ModelError."""
-        self.read_event(b"", body)
+        return self.read_event(b"", body)
 
 
 class Wire(Protocol):
     """One format of requests and answers. Facts only; the defaults are those of most wires."""
 
     name: str
-    parser: Callable[[ChatRequest, ResponseBuilder], Parser]
+    parser: Callable[[ChatRequest, Progress], Parser]
     default_path: str = "/v1"
     """Path to add to a base URL that names only a host."""
     endpoint_paths: tuple[str, ...] = ()
