@@ -11,6 +11,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
 
@@ -30,6 +31,7 @@ from nbagent.tools.functions.arguments import (
     signature_of,
     unwrap_partials,
 )
+from nbagent.tools.functions.callables import refusal_of
 from nbagent.tools.functions.docstrings import parse_docstring
 from nbagent.tools.functions.running import FunctionCall, ToolOptions, is_async
 from nbagent.tools.tool_names import FUNCTION_HOST, check_tool_name
@@ -142,6 +144,10 @@ def _check_options(options: ToolOptions) -> None:
 
 
 def _check_target(target: Any, options: ToolOptions) -> None:
+    if reason := refusal_of(target):
+        name = unwrap_partials(target)
+        name = name.__name__ if type(name) is types.FunctionType else class_name(name)
+        raise UsageError(f"{name!r} {reason}")
     if issubclass(type(target), type) or not callable(target):
         raise UsageError(
             f"{safe_repr(target, 80)} cannot be a tool; give a function, a bound method or an "
@@ -167,9 +173,9 @@ def tool_options(obj: object) -> ToolOptions | None:
     kind = type(obj)
     if issubclass(kind, types.MethodType):
         return tool_options(cast("types.MethodType", obj).__func__)
-    if issubclass(kind, functools.partial):
-        return tool_options(cast("functools.partial[Any]", obj).func)
     marked: object = inspect.getattr_static(obj, _OPTIONS_ATTRIBUTE, None)
+    if type(marked) is not ToolOptions and issubclass(kind, functools.partial):
+        return tool_options(cast("functools.partial[Any]", obj).func)
     if type(marked) is not ToolOptions:
         call = inspect.getattr_static(kind, "__call__", None)
         marked = inspect.getattr_static(call, _OPTIONS_ATTRIBUTE, None)
@@ -238,7 +244,8 @@ def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> Funct
         raise
     except VALUE_ERRORS as error:
         # Its own attributes (`__signature__`, `__doc__`, …) may raise anything.
-        name = obj.__name__ if type(obj) is types.FunctionType else class_name(obj)
+        has_name = type(obj) in (types.FunctionType, types.BuiltinFunctionType)
+        name = cast("Any", obj).__name__ if has_name else class_name(obj)
         raise UsageError(
             f"the tool {name!r} cannot be read ({safe_repr(error, 200)}); wrap it in a def with "
             "hints and a docstring"
@@ -290,7 +297,9 @@ def _define(
             f"{target.__qualname__!r} is a method without an instance; use the method of an "
             f"instance, such as {_class_name(target)}(…).{name}"
         )
-    text, parameter_texts = parse_docstring(redact(clean(_docstring(target))))
+    text, parameter_texts = parse_docstring(
+        redact(clean(_docstring(target))), _parameter_names(target, signature)
+    )
     arguments = Arguments(name, signature, parameter_texts)
     description = text if options.description is None else options.description
     spec = ToolSpec(
@@ -314,6 +323,18 @@ def callable_name(obj: Any) -> str:
     if name == "<lambda>":
         raise UsageError("a lambda has no name; use a def, or nbagent.tool(name=…)(the lambda)")
     return name if isinstance(name, str) else ""
+
+
+def _parameter_names(target: Any, signature: inspect.Signature) -> set[str]:
+    """Names of all parameters that a docstring may describe, also of those a partial has bound.
+
+    The text for `**kwargs` stays in the description: the schema has no place for it.
+    """
+    parameters = [*signature.parameters.values()]
+    if isinstance(target, functools.partial):
+        with suppress(TypeError, ValueError):
+            parameters += inspect.signature(unwrap_partials(target)).parameters.values()
+    return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
 
 
 def _docstring(target: Any) -> str:
