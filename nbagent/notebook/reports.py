@@ -17,6 +17,7 @@ from typing import Any
 from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.model import ToolSpec
+from nbagent.contracts.schema_walk import property_schemas, union_members
 from nbagent.contracts.tools import ToolContext
 from nbagent.contracts.version import __version__
 from nbagent.files.opening import remove_own_file
@@ -242,7 +243,7 @@ def tools(names: Tools | None = None, run_options: RunOptions | None = None) -> 
 
 
 def _tool_row(spec: ToolSpec, rules: PolicyRules) -> Row:
-    properties: dict[str, Any] = spec.parameters.get("properties", {})
+    properties = property_schemas(spec.parameters)
     required = spec.parameters.get("required", [])
     arguments = ", ".join(
         f"{name}: {_type(schema)}{'' if name in required else ' = …'}"
@@ -267,8 +268,8 @@ def _call_decision(spec: ToolSpec, rules: PolicyRules) -> str:
 def _type(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "any"
-    if "anyOf" in schema:
-        kinds = dict.fromkeys(_type(option) for option in schema["anyOf"])
+    if members := union_members(schema):
+        kinds = dict.fromkeys(_type(member) for member in members)
         return " or ".join(kind for kind in kinds if kind != "null") or "null"
     return str(schema.get("type") or ("choice" if "enum" in schema else "any"))
 

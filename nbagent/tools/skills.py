@@ -34,7 +34,7 @@ from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.files.mounts import STATE, without_dots
 from nbagent.sandbox.process import ScriptJob, ScriptLimits
 from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_level, run_script
-from nbagent.tools.functions.definition import method_tool
+from nbagent.tools.functions.definition import define_method, method_tool
 from nbagent.tools.functions.host import MethodHost
 from nbagent.tools.host_config import HostConfig
 from nbagent.tools.skill_files import SkillFile, copy_files, hash_files
@@ -73,7 +73,7 @@ class SkillHost(MethodHost):
         tools = [
             method_tool(self.list_skills, name="list_skills", host=HOST),
             method_tool(self.get_skill, name="get_skill", host=HOST),
-            method_tool(self.run_python_script, name=_RUN_TOOL, host=HOST, ruling=ruling),
+            define_method(self.run_python_script, name=_RUN_TOOL, host=HOST, ruling=ruling),
         ]
         super().__init__(HOST, tools, config.names, (HOST,))
         # Only after the check of names: a misspelt one is an error without skills, too.
@@ -81,9 +81,9 @@ class SkillHost(MethodHost):
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Check a call. Read the script that would run; raise ToolError if it cannot run."""
-        tool, bound = self._check_call(call)
         if call.name != _RUN_TOOL:
-            return tool.prepare_call(bound)
+            return await super().prepare(call, context)
+        tool, bound = self._check_call(call)
         # In a thread: it reads files, and the first test of the isolation runs a script.
         script = await asyncio.to_thread(self.run_python_script, context, **bound.values)
         # Rules see the path as `get_skill` lists it, however the model spelled it.
