@@ -20,6 +20,7 @@ from nbagent.contracts.messages import TextPart
 from nbagent.contracts.records import Case
 from nbagent.contracts.secrets import redact_truncated
 from nbagent.run import with_options
+from nbagent.session.models import resolve_settings
 from nbagent.session.request import RunRequest
 from nbagent.session.template import Rendered, Template
 from nbagent.settings.options import RunOptions
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 
 PROMPT = "prompt"
 """Axis whose values are templates."""
-_NOT_VARIED = ("name", "session", "raw", "quiet", "echo", "document", "max_cost_usd")
+_NOT_VARIED = (
+    *("name", "session", "raw", "quiet", "echo", "document", "max_cost_usd", "template"),
+)
 """Options that change no answer, or that belong to one run or to the whole batch."""
 _CACHE_KEY_OPTIONS = (
     *("extra_body", "headers", "tool_choice", "trim", "policy", "mounts", "skills", "variables"),
@@ -262,7 +265,10 @@ def variants_of(base: RunRequest, template: Any, vary: Any) -> list[Variant]:
         raise UsageError("the template is empty; write what you want to ask about each row")
     if template.strip() and PROMPT in axes:
         raise UsageError("the prompt is given twice: as the template and in vary; give it once")
-    templates = {text: Template(text) for text in axes.get(PROMPT, {"": template}).values()}
+    literal = not resolve_settings(base.options, current_settings()).template
+    templates = {
+        text: Template(text, literal=literal) for text in axes.get(PROMPT, {"": template}).values()
+    }
     variants: list[Variant] = []
     for chosen in product(*(axis.items() for axis in axes.values())):
         named = dict(zip(axes, chosen, strict=True))
@@ -377,7 +383,7 @@ def _evaluator(row: Row, names: Mapping[str, Any]) -> Callable[[str], object]:
 
 
 def _template_error(error: UsageError, key: str, columns: Sequence[str]) -> UsageError:
-    if "NameError" in str(error.details.get("error", "")):
+    if "NameError" in str(error.details.get("error", "")):  # not of another language
         problem = f"{error.message.partition(': ')[2].partition('. ')[0]}"
         return UsageError(f"the template: {problem}; the columns are {', '.join(columns)}")
     return UsageError(f"the template, in row {key}: {error.message}")
