@@ -159,7 +159,7 @@ class Agent:
 
     def map(
         self,
-        data: DataFrame,
+        data: DataFrame | Any,
         template: str = "",
         *,
         key: str | None = None,
@@ -182,9 +182,11 @@ class Agent:
         Synchronous tools run while somebody waits (`batch.wait()`), or in an idle kernel.
 
         Args:
-            data: the table. Its columns can be used in the template by name.
+            data: the table, of pandas, polars, pyarrow or another library. Its columns can be used
+                in the template by name.
             template: the prompt, with `{{ column }}` for that row's value; `{{ row["a column"] }}`
-                for a column whose name is not a Python name.
+                for a column whose name is not a Python name. An agent with `template=False`
+                sends it as typed.
             key: column of unique row ids; default: the index.
             vary: values to try, by option of a run or `prompt`: a list, or a dict by label; all
                 combinations are asked.
@@ -224,7 +226,7 @@ class Agent:
         batch = Batch(with_options(self._base, options), data, template, how)
         return batch.start() if start else batch
 
-    async def amap(self, data: DataFrame, template: str = "", **how: Any) -> Batch:
+    async def amap(self, data: DataFrame | Any, template: str = "", **how: Any) -> Batch:
         """As `map`, for `await`: returns at its end; synchronous tools run on the loop here."""
         # In a thread: planning a large table and listing tools would block this loop.
         how["start"] = False

@@ -436,6 +436,10 @@ class Run:
         turns, tokens = pluralize(len(record.turns), "turn"), f"{record.usage.total_tokens:,}"
         return f"<Run {self.id[:8]} {state}, {turns}, {tokens} tokens>"
 
+    def _prompt_value_(self) -> str:
+        """Return the value of `{{ run }}` in a prompt: its text, or its state if it has none."""
+        return self.text or repr(self)
+
     def _ipython_display_(self) -> None:
         if not frontend().show(self.record):
             print(repr(self))

@@ -103,6 +103,7 @@ FIT: dict[str, list[tuple[Any, Any]]] = {
     "system": [("", "")],
     "model": [(None, None), ("a", "a"), ("ollama:a b", "ollama:a b")],
     "stream": [("off", False), (True, True)],
+    "template": [("off", False), (True, True)],
     "tools": [("all", "all"), ("a, b c", ("a", "b", "c")), (["a"], ("a",))],
     "stop_sequences": [("a b", ("a b",)), (["\n", "END"], ("\n", "END"))],
     "reasoning": [("LOW", "low"), ("off", "none"), (2048, "2048")],

@@ -43,6 +43,7 @@ HOMES = {
     "httpx2": ("tools.mcp",),
     "httpcore2": ("providers.transport",),
     "pandas": ("store.dataframes",),
+    "narwhals": ("shown.foreign_frames",),
     "numpy": ("store.dataframes", "lab.statistics"),
     "distributed": ("lab.remote",),
     "cloudpickle": ("lab.remote_task",),

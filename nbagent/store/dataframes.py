@@ -276,6 +276,17 @@ def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     return _pandas().DataFrame(list(rows))
 
 
+def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    """Columns as a frame that keeps each cell's type: integers stay so beside missing cells."""
+    pandas = _pandas()
+    cells = {name: pandas.Series(list(some), dtype=object) for name, some in columns.items()}
+    whole = {
+        name: cells[name] if any(cell is None for cell in some) else cells[name].infer_objects()
+        for name, some in columns.items()
+    }
+    return pandas.DataFrame(whole)
+
+
 def _check_filter_names(name: str, filters: dict[str, Any]) -> None:
     general = [] if name == "prompts" else ["run", "session", "batch", "model"]
     general += ["since", "until", "limit", "store"] + ["whole"] * (name == "messages")

@@ -145,8 +145,13 @@ class FileHost(MethodHost):
             encoding: of the file.
         """
         location, max_bytes = self._locate("fs.read", path), self._limits.max_read_bytes
+        # A hint names only tools that the model has.
+        advice = ", or find the place with fs.search" if "fs.search" in self._tools else ""
         return _read_plan(
-            location, lambda _: read_file(location, offset, limit, encoding, max_bytes=max_bytes)
+            location,
+            lambda _: read_file(
+                location, offset, limit, encoding, max_bytes=max_bytes, search_advice=advice
+            ),
         )
 
     def list(
