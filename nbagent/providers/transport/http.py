@@ -117,9 +117,7 @@ class HttpClient:
     async def aclose(self) -> None:
         """Close the idle connections of this event loop."""
         for pool in _pools.get(asyncio.get_running_loop(), {}).values():
-            for connection in pool.connections:
-                if connection.is_idle():
-                    await connection.aclose()
+            await _close_idle(pool)
         # The loop frees closed sockets in its next iteration.
         await asyncio.sleep(0)
 
@@ -143,14 +141,18 @@ class HttpClient:
 
     async def _send_request(self, request: httpcore2.Request, deadline: float) -> Response:
         for _ in range(_MAX_STALE_CONNECTIONS + 1):
-            # If the server had closed an idle connection, nothing was sent: try another one.
+            pool = _pool_for(self.address.route())
+            # If the server had closed an idle connection, nothing was sent: try a new one.
             with suppress(StaleConnection):
-                response = await _pool_for(self.address.route()).handle_async_request(request)
+                response = await pool.handle_async_request(request)
                 stream = cast("Stream", cast("Any", response).extensions["network_stream"])
                 if not stream.unsent:
                     return Response(response, stream, deadline, self.address.server)
                 # Bytes left from the previous response do not answer a request not sent yet.
                 await response.aclose()
+            # Those of one server end together (a restart, a loaded server that closes late): more
+            # than are tried here, and the attempt would fail although no request had arrived.
+            await _close_idle(pool, request.url.origin)
         raise ConnectionResetError("it closes every connection, or answers before the request")
 
     async def _status_error(self, response: Response, path: str) -> ModelError:
@@ -335,6 +337,13 @@ def _pool_for(route: _Route) -> Pool:
             network_backend=NetworkBackend(),
         )
     return _pools[loop][route]
+
+
+async def _close_idle(pool: Pool, origin: httpcore2.Origin | None = None) -> None:
+    """Close the idle connections of a pool, or only those to one server."""
+    for connection in pool.connections:
+        if connection.is_idle() and (origin is None or connection.can_handle_request(origin)):
+            await connection.aclose()
 
 
 def _proxy(address: str) -> httpcore2.Proxy:
