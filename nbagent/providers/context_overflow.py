@@ -79,7 +79,8 @@ _MESSAGE_TEXT = re.compile(
 )
 """OpenAI's words for a message with more characters than it reads at all."""
 _TIME = re.compile(
-    r"took too long|overloaded|queue|deadline exceeded|time[d ]?-?out|too small", re.I
+    r"took too long|tokens processed|overloaded|queue|deadline exceeded|time[d ]?-?out|too small",
+    re.I,
 )
 _BYTES = re.compile(
     r"\d ?(?:bytes|[KMG]i?B)\b|\bbytes\b|\b(?:image|file|pdf|document|attachment|audio|video|upload"
@@ -108,7 +109,7 @@ _INPUT_SIZE = re.compile(
 )
 _JOINS = ("+", "and", "plus", "or decrease input length or")
 
-_NUMBER = r"[\(\[]?(\d[\d,]{0,10}k?)(?!\d)(?!\.\d)"
+_NUMBER = r"[\(\[]?(?<![\d,])(\d[\d,]{0,10}k?)(?!\d)(?!\.\d)"
 _LINK = (
     r"(?:[\s:=`'\"(]|\b(?:is|of|only|the|for|this|model|models|limit|tokens?|was|up|to|at|most"
     r"|a|length|size|be)\b){1,10}"
@@ -117,8 +118,8 @@ _CONTEXT_TOKENS = (
     re.compile(rf"\[ ?\d+, ?{_NUMBER}", re.I),  # DashScope: "should be [1, 30720]".
     re.compile(
         r"(?:maximum (?:context|prompt|model|input|allowed input|sequence) length"
-        r"|context (?:length|size|window(?: limit)?)|max_(?:seq|model|num)_(?:len(?:gth)?|tokens)"
-        r"|model max"
+        r"|context (?:length|size|window(?: limit)?)"
+        r"|max_(?:seq|model|num|input)_(?:len(?:gth)?|tokens)|model max"
         r"|max(?:imum)?(?: number of)?(?: input| prompt)? tokens?(?: allowed)?|tokens? allowed"
         r"|(?:total )?tokens? limit|configured limit|max size|while limit"
         r"|exceeds? (?:the )?limit of"
@@ -127,7 +128,7 @@ _CONTEXT_TOKENS = (
         re.I,
     ),
     re.compile(
-        r"(?:>|must be <=|cannot exceed|model with|must be no more than|should be no more than"
+        r"(?:>|must be <=|cannot exceed|model with|no more than|(?:less|fewer) than"
         rf"|less than or equal to|exceeds limit of)\s*{_NUMBER}",
         re.I,
     ),
@@ -142,11 +143,13 @@ _REQUEST_TOKENS = (
         r"|(?:request|prompt) (?:contains|has)(?: at least)?|request|input|given:|received"
         r"|total length|context limit:|current length(?: is)?|max_total_tokens|requested tokens"
         r"|(?:number of )?input tokens(?: is|:)?|prompt \(length"
-        r"|(?:prompt|input) length(?: of| is|:)?"
+        r"|(?:prompt|input|sequence)[ _]length(?: of| is|:)?"
         r"|keep the first|initial prompt|prompt is|passed|prompt|got|total tokens)"
         rf"\s*{_NUMBER}",
         re.I,
     ),
+    re.compile(rf"tokens? {_NUMBER}\)? exceed", re.I),
+    re.compile(rf"{_NUMBER} tokens >", re.I),
 )  # fmt: skip
 _EXACT_FIELDS = (("request_tokens", "n_prompt_tokens"), ("context_tokens", "n_ctx"))
 """llama.cpp sends both numbers in fields of their own."""

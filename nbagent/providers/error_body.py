@@ -83,6 +83,8 @@ def _fields(body: Any) -> dict[str, Any]:
     # Responses: the event `response.failed` holds it one level deeper.
     error = outer.get("error") or (json_object(outer.get("response")) or {}).get("error")
     error = error or next(iter(objects_in(outer.get("errors"))), None) or outer.get("base_resp")
+    # The gateway OmniRoute repeats the error of the server behind it there.
+    error = json_object((json_object(outer.get("upstream_details")) or {}).get("error")) or error
     if isinstance(error, str):
         return {**outer, "message": error}  # Ollama, sometimes with `signin_url`.
     # A list without an object: nothing in it can be read.
@@ -118,6 +120,10 @@ def _fastapi_fields(detail: Any) -> dict[str, Any]:
 def _inner_error(fault: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
     """Return the error inside an error, and the words that stay before its message."""
     if (inner := _error_in(fault.get("message"))) is not None:
+        return "", inner
+    # Vercel's gateway says only "Stream error occurred" in the middle of a stream.
+    value = (json_object(fault.pop("value", None)) or {}).get("error_message")
+    if (inner := _error_in(value)) is not None:
         return "", inner
     metadata = json_object(fault.get("metadata")) or {}
     # OpenRouter says only "Provider returned error"; metadata.raw holds the provider's own text.

@@ -51,10 +51,13 @@ _QUOTA_KIND = re.compile(
 _QUOTA_TEXT = re.compile(
     r"credit balance is too low|spend(?:ing)? limit|specified API usage limits|BILLING_DISABLED"
     r"|insufficient (?:account )?(?:balance|credits?|funds)|used all available credits|recharge"
-    r"|(?:more|out of|no) credits|only afford|余额不足|欠费",
+    r"|(?:more|out of|no) credits|only afford|余额不足|欠费"
+    # A limit of some hours of a subscription.
+    r"|usage limit (?:has been |was )?(?:reached|exceeded)"
+    r"|(?:hit|reached|exceeded) your usage limit",
     re.I,
 )
-_THROTTLED_KIND = re.compile(r"^throttl|^limit_?requests|^rate_?(?:limit|quota)")
+_THROTTLED_KIND = re.compile(r"^throttl|^limit_|^rate_?(?:limit|quota)")
 """DashScope's `Throttling.AllocationQuota` and Bedrock's `ThrottlingException` are rates."""
 _PERIOD = re.compile(
     r"(?P<minute>per[ _-]?(?:min|sec|hour)|/ ?(?:min|sec|hour)|hourly|\bRP[MSH]\b|\bTP[MSH]\b)"

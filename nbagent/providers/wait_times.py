@@ -42,8 +42,11 @@ _MOMENT_TEXT = re.compile(
     re.I,
 )
 """Only a moment with its zone: Z.AI writes Beijing's time without one."""
-_SECONDS_FIELDS = ("retry_after", "retry_after_seconds", "retryAfter", "estimated_time")
-"""Fields with seconds. `estimated_time`: a model of Hugging Face that is still loading."""
+_SECONDS_FIELDS = (
+    *("retry_after", "retry_after_seconds", "retryAfter", "resets_in_seconds", "estimated_time"),
+    *("resets_at", "reset_at"),
+)
+"""Fields with seconds or a moment. `estimated_time`: a model of Hugging Face is still loading."""
 _RESETS = re.compile(
     r"(?:x-)?ratelimit-reset(?:-\w+)?|(?:x-)?ratelimit-\w+-reset"
     r"|anthropic-ratelimit-(?:[a-z]+-)*reset"
@@ -139,8 +142,7 @@ def _wait_in_fields(fields: Mapping[str, Any]) -> float | None:
     for name in _SECONDS_FIELDS:
         value = fields.get(name)
         if value is not None and not isinstance(value, bool):
-            wait_s = parse_duration_s(as_text(value))
-            return None if wait_s is None else max(0.0, wait_s)
+            return parse_reset_s(as_text(value))
     return None
 
 

@@ -173,6 +173,11 @@ def waits() -> dict[str, tuple[dict[str, str], Any, tuple[float, float] | None]]
         "Anthropic, input tokens": (_left("input-tokens", "0", _iso(50), _ANTHROPIC),
             anthropic("rate_limit_error"), (1, 50)),
         "a field": ({}, {"error": {"message": "no", "retry_after": 12}}, (12, 12)),
+        "a field of ChatGPT": ({}, {"error": {"message": "no", "resets_in_seconds": 754}},
+            (754, 754)),
+        "a loading model": ({}, {"error": "Model m is currently loading", "estimated_time": 20.5},
+            (20.5, 20.5)),
+        "27 hours": ({}, rate("It will reset after 27h41m36s"), (99_696, 99_696)),
         "a window is no wait": ({}, rate("Limit: 20 requests in 60 seconds."), None),
         "no number": ({}, rate("Please wait before trying again."), None),
         "months": ({}, rate("Try again in 2 months"), None),
@@ -226,6 +231,12 @@ INNER_ERRORS: dict[str, tuple[int, Any, str, str]] = {
     "an object": (400, {"error": {"message": {"error": {"message": "inner"}}}}, HTTP, "inner"),
     "the status inside": (500, {"error": {"message": json.dumps(
         {"error": {"code": 429, "message": "slow down"}})}}, BUSY, "slow down"),
+    "Vercel": (400, {"error": {"message": "Stream error occurred", "value": {"error_message":
+        json.dumps(_GEMINI)}, "cause": {"name": "ZodError"}}}, _OVER, _TOO_LONG),
+    "OmniRoute": (400, {"error": {"message": "Provider returned error"}, "upstream_details":
+        _GEMINI}, _OVER, _TOO_LONG),
+    "an event in a text": (400, openai(400, "Provider returned error", metadata={"raw":
+        f"data: {json.dumps(_OPENAI)}"}), HTTP, "Provider returned error: no such model"),
     "FastAPI": (400, {"detail": {"error": {"message": "inner"}}}, HTTP, "inner"),
     "no error": (400, {"error": {"message": _TEXT}}, HTTP, _TEXT),
     "a quoted message": (400, {"error": {"message": 'bad: {"message": "hi"}'}}, HTTP,

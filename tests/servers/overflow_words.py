@@ -73,8 +73,8 @@ OVERFLOWS: dict[str, tuple[int | None, int | None, str]] = {
         "length (262144 tokens)."),
     "Fireworks": (150_000, 131_071, "The prompt is too long: 150000, model maximum context length: "
         "131071"),
-    "Cloudflare": (None, 24_000, "AiError: The estimated number of input and maximum output tokens "
-        "(24595) exceeded this model context window limit (24000)."),
+    "Cloudflare": (24_595, 24_000, "AiError: The estimated number of input and maximum output "
+        "tokens (24595) exceeded this model context window limit (24000)."),
     "watsonx": (4_536, 4_096, "Invalid input argument for Model 'm': the number of input tokens "
         "4536 cannot exceed the total tokens limit 4096 for this model"),
     "Databricks": (None, None, "Tokens in request more than max tokens allowed"),
@@ -121,6 +121,15 @@ OVERFLOWS: dict[str, tuple[int | None, int | None, str]] = {
         "tokens"),
     "a model's words": (None, None, "Prompt too large for this model"),
     "a gateway": (12_000, None, "Context window exceeded: requested 12000 tokens"),
+    "OpenAI Responses, newer": (None, None, "Your input exceeds this model's context window"),
+    "Kortix": (None, None, "context length exceeded from messages"),
+    "the whole prompt": (9_000, 8_192, "Sequence length 9000 exceeds the maximum of 8192"),
+    "a comparison": (140_000, 128_000, "The request is too long for the model (140000 tokens > "
+        "128000)"),
+    "a plain limit": (9_000, 8_192, "number of input tokens must be no more than 8192, got 9000"),
+    "thousands": (256_000, 128_000, "Model context window is 128k tokens, you requested 256k"),
+    "TGI, inputs": (9_300, 8_192, "Input validation error: `inputs` must have less than 8192 "
+        "tokens. Given: 9300"),
     "a limit of tokens": (None, None, "token limit exceeded"),
 }  # fmt: skip
 
@@ -207,5 +216,13 @@ NO_OVERFLOWS = {
     "many at once": "Too many concurrent requests for this model",
     "a filter": "The prompt was rejected by the content filter",
     "a model": "The model `gpt-4-32k-context` does not exist",
+    "Cerebras, per minute": "Tokens per minute limit exceeded - too many tokens processed.",
+    "Cerebras, shorter": "too many tokens processed",
+    "OpenAI, a limit per minute": "This request exceeds the limit of 30000 tokens per minute",
+    "a file as input": "input exceeds maximum file size",
+    "a form": "The model input must be a list",
+    "the beta": "To use the full context window, enable the beta header",
+    "a bad key": "The token has expired",
+    "a loaded server": "The server is overloaded: too many tokens in the queue",
     "a long wait": "The queue is too long, try again later",
 }  # fmt: skip
